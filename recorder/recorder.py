@@ -33,7 +33,10 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from echoscope.diagnostics.config import AlarmConfig, DiagnosticsConfig, NotifyConfig
+from echoscope.diagnostics.judge.courses.channels import known_keys
 from echoscope.diagnostics.notify.notifier import Notifier
+from echoscope.diagnostics.read.foreign_names import Meaning
+from echoscope.diagnostics.read.names import MetricNameError, parse_map
 from echoscope.diagnostics.sinks.mirror import Mirror
 from echoscope.diagnostics.sinks.settings import SinksConfig
 from echoscope.diagnostics.tools.setting_errors import SettingError, argument, checked, shown
@@ -76,6 +79,9 @@ class Recorder:
             recorded now replace its own.
         config: what the run was started with; shown, never interpreted. What JSON cannot hold is
             shown as text. Keep secrets out.
+        meanings: what a metric of `step` is, where its name does not say so, as metric -> key:
+            `{"score": "rollout/success_rate", "error_rate": "1-rollout/success_rate"}`. It holds
+            for the whole run.
         live: settings that may change while the run goes on, as JSON Schema with the present
             `value`: `{"lr": {"type": "number", "exclusiveMinimum": 0, "value": 1e-5}}`.
         on_set: called in `step` with checked new values of `live`.
@@ -108,6 +114,7 @@ class Recorder:
         *,
         name: str = "",
         config: Mapping[str, Any] | None = None,
+        meanings: Mapping[str, str] | None = None,
         live: Mapping[str, Mapping[str, Any]] | None = None,
         on_set: OnSet | None = None,
         on_checkpoint: OnCheckpoint | None = None,
@@ -150,6 +157,7 @@ class Recorder:
             | ({} if total_steps is None else {"steps": total_steps})
             | {"recorded": True, CONTROLS: self._orders.actions},
             live=self._orders.live,
+            meanings=_meanings(meanings),
             settings=settings,
             notifier=Notifier(
                 _argument(NotifyConfig, "notify", notify),
@@ -278,7 +286,9 @@ class Recorder:
         Args:
             step: counts up from 1 (0: an evaluation before training).
             metrics: numbers under any names. Those of verl, TRL, RAGEN and prime-rl are
-                understood; `docs/metrics-guide.md` has the list ("Names in other trainers").
+                understood; `docs/metrics-guide.md` has the list ("Names in other trainers"). A
+                reward is a return, whatever its range. What a metric is, is decided by the first
+                20 steps that have it, and stays so: `meanings` says it where a name does not.
 
         Raises:
             ValueError: the step is no whole number or does not come after the last one, `metrics`
@@ -424,6 +434,22 @@ def _argument(model: type[M], name: str, value: Any) -> M:
         SettingError: names the first wrong key as the caller wrote it.
     """
     return checked(model, {} if value is None else value, (name,), place=argument)
+
+
+def _meanings(given: Any) -> dict[str, Meaning]:
+    """What the caller said that metrics are.
+
+    Raises:
+        SettingError: no mapping, or a key that no rule reads.
+    """
+    if given is not None and not isinstance(given, Mapping):
+        example = "{'score': 'rollout/success_rate'}"
+        raise SettingError(f"meanings is {shown(given)}, but must be a dict such as {example}")
+    entries = [f"{name}={key}" for name, key in (given or {}).items()]
+    try:
+        return parse_map(entries, known_keys(), "meanings")
+    except MetricNameError as error:
+        raise SettingError(str(error)) from None
 
 
 def _step_number(step: Any) -> int:

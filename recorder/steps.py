@@ -6,7 +6,6 @@ What was not written is counted. A folder that refuses (a full disk, say) is tri
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -15,14 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from echoscope.diagnostics.config import DiagnosticsConfig
 from echoscope.diagnostics.judge.advice.situation import Situation, terms_of
 from echoscope.diagnostics.judge.alarms import action_commands
 from echoscope.diagnostics.monitor import Instruments, Measured, Monitor
 from echoscope.diagnostics.notify.notifier import Notifier
-from echoscope.diagnostics.read.names import is_ours, to_our_names
+from echoscope.diagnostics.read.foreign_names import Meaning
+from echoscope.diagnostics.read.names import RowNamer
+from echoscope.diagnostics.read.run_meaning import RunMeaning
+from echoscope.diagnostics.read.table import stored_meaning, stored_rows
 from echoscope.diagnostics.sinks.mirror import Mirror
 from echoscope.store.errors import RunBusyError, RunExistsError, StoreError
 from echoscope.store.importers.draft import Draft
@@ -103,6 +103,7 @@ class RunSteps:
         name: str,
         config: Mapping[str, Any],
         live: Mapping[str, Any],
+        meanings: Mapping[str, Meaning],
         settings: DiagnosticsConfig,
         notifier: Notifier,
         mirror: Mirror,
@@ -114,8 +115,14 @@ class RunSteps:
         self._path, self._settings, self._notifier = path, settings, notifier
         self._mirror = mirror
         self._say, self._trouble, self._hand_over = on_message, on_trouble, on_command
-        self._monitor = Monitor(settings, run_id=path.name, on_message=on_message)
-        self._monitor.situate(Situation(run=str(path), trainer=terms_of(config.get("trainer"))))
+        self._situation = Situation(run=str(path), trainer=terms_of(config.get("trainer")))
+        self._monitor = self._new_monitor()
+        self._meanings = meanings
+        self._namer = self._new_namer(RunMeaning())
+        self._meaning = RunMeaning()
+        """As it is stored."""
+        self._noted: set[str] = set()
+        """Notes on the trainer's numbers that were said."""
         self._waiting: list[Episode | Draft] = []
         """Episodes of the step that is not over."""
         self._unwritten: dict[int, int] = {}
@@ -303,9 +310,8 @@ class RunSteps:
         self, step: StepJob, content: StepEpisodes
     ) -> tuple[dict[str, float], list[DiagnosticRecord]]:
         """What is known of a step: counted, read from its text, and the trainer's own numbers."""
-        made = step_metrics(self._path.name, step.number, content.trajectories)
-        values = {**(made.values if content.trajectories else {}), **named(step.values)}
-        records = []
+        values = self._numbers(step, content)
+        records = self._meaning_records(step.number)
         if step.information is not None:
             values |= step.information.values
             records += step.information.records
@@ -316,6 +322,52 @@ class RunSteps:
         measured = self._monitor.measure(step.number, batch, self._settings, instruments)
         texts = {k: v for k, v in measured.values.items() if k.startswith("text/")}
         return values | texts, [*records, *measured.records]
+
+    def _numbers(self, step: StepJob, content: StepEpisodes) -> dict[str, float]:
+        """What is counted from the episodes, and the trainer's numbers under their names and ours.
+
+        A key has one source in all steps: what the trainer's numbers tell is not counted, and what
+        was counted first is not read from a later column.
+        """
+        self._namer.learn({step.number: step.values})
+        for note in self._namer.notes:
+            if note not in self._noted:
+                self._noted.add(note)
+                self._say(f"recorder: {note}")
+        counted: dict[str, float] = {}
+        if content.trajectories:
+            counted = step_metrics(self._path.name, step.number, content.trajectories).values
+            self._namer.leave(counted)
+        told = self._namer.meaning.of_key
+        counted = {key: value for key, value in counted.items() if key not in told}
+        return counted | self._namer.named(step.values)
+
+    def _meaning_records(self, step: int) -> list[DiagnosticRecord]:
+        """What the numbers mean, where that is not stored yet.
+
+        Where earlier steps mean something else now, they are judged again.
+        """
+        earlier, self._meaning = self._meaning, self._namer.meaning
+        if earlier == self._meaning:
+            return []
+        if earlier.is_revised_by(self._meaning) and self._writer is not None:
+            self._writing(self._writer.flush)
+            self._monitor = self._new_monitor()
+            self._judge_again(step)
+        return [self._meaning.record(step)]
+
+    def _judge_again(self, before: int) -> None:
+        """Follow the steps of the folder, by what their numbers mean now."""
+        for number, values in stored_rows(open_run(self._path), before):
+            self._monitor.judge(number, values | self._namer.meaning.row(values))
+
+    def _new_monitor(self) -> Monitor:
+        monitor = Monitor(self._settings, run_id=self._path.name, on_message=self._say)
+        monitor.situate(self._situation)
+        return monitor
+
+    def _new_namer(self, meaning: RunMeaning) -> RowNamer:
+        return RowNamer(mapping=self._meanings, meaning=meaning, given_by="meanings")
 
     def _tell_people(self, alarms: list[Alarm]) -> None:
         self._notifier.observe(alarms, self._monitor.diagnosis.verdict)
@@ -402,7 +454,7 @@ class RunSteps:
         last = reader.info().last_step
         numbers = reader.sql("SELECT DISTINCT step FROM metrics ORDER BY step")
         steps = numbers.column("step").to_pylist()
-        rows = reader.sql("SELECT step, key, value FROM metrics WHERE step < $1", [first])
+        self._namer = self._new_namer(stored_meaning(reader))
         try:
             self._writer = RunWriter.resume(self._path, from_step=min(first - 1, last))
         except RunBusyError as error:
@@ -420,12 +472,7 @@ class RunSteps:
             self._say(
                 f"{shown_path(self._path)} holds a run of {counted(len(steps), 'step')}; {then}"
             )
-        by_step: dict[int, dict[str, float]] = {}
-        for row in rows.to_pylist():
-            value = math.nan if row["value"] is None else row["value"]
-            by_step.setdefault(row["step"], {})[row["key"]] = value
-        for number in sorted(by_step):
-            self._monitor.judge(number, by_step[number])
+        self._judge_again(first)
 
 
 def _require_recorded(path: Path) -> None:
@@ -442,11 +489,3 @@ def _require_recorded(path: Path) -> None:
             f"{shown_path(path)}: holds a run that Echoscope trained itself; record into another "
             "folder"
         )
-
-
-def named(values: Mapping[str, float]) -> dict[str, float]:
-    """Numbers under their own names, and under ours where a name is understood."""
-    foreign = {key: np.array([value]) for key, value in values.items() if not is_ours(key)}
-    ours = to_our_names(foreign).columns if foreign else {}
-    known = {key: float(column[0]) for key, column in ours.items() if key not in values}
-    return {**values, **known}

@@ -125,7 +125,7 @@ class Address(Folder):
         address = str(self.path)
         numbers = self.numbers.get(address)
         if numbers is None:
-            numbers = self.numbers[address] = Numbers(window=Window(mapping=self._mapping))
+            numbers = self.numbers[address] = Numbers(window=Window(namer=self.namer))
             if self.stored:
                 numbers.window.know(self.stored)
         rows: list[Row] = [(step, values, 1.0) for step, values in run.metrics.table.rows()]

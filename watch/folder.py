@@ -18,7 +18,9 @@ from typing import Any
 
 from echoscope.diagnostics.read.foreign_names import Meaning
 from echoscope.diagnostics.read.metrics_file import read_metrics
+from echoscope.diagnostics.read.names import RowNamer
 from echoscope.diagnostics.read.records import MetricsFileError
+from echoscope.diagnostics.read.run_meaning import RunMeaning
 from echoscope.diagnostics.read.table import MetricTable
 from echoscope.store.importers.format import Format
 from echoscope.store.importers.lines import BadJsonError
@@ -142,6 +144,7 @@ class Folder:
         own: The run's folder, which may stand below; it is passed over.
         line_quiet_s: Lines that nothing follows for so long are at their end.
         state: What `state` gave before a restart.
+        meaning: What an earlier watch decided that the numbers mean.
     """
 
     def __init__(
@@ -153,6 +156,7 @@ class Folder:
         say: Callable[[str], None],
         line_quiet_s: float,
         state: Mapping[str, Any],
+        meaning: RunMeaning | None = None,
     ) -> None:
         self.path = path
         self.numbers: dict[str, Numbers] = {}
@@ -160,6 +164,7 @@ class Folder:
         self.is_ended = False
         """Nothing more will come."""
         self._mapping, self._say = mapping, say
+        self.namer = RowNamer(mapping=mapping, meaning=meaning or RunMeaning())
         self._listing = Listing(path, own=own, say=self._say_once)
         self._line_quiet_s = line_quiet_s
         self._state: Mapping[str, Any] = state
@@ -521,7 +526,7 @@ class Folder:
 
     def _new_numbers(self, name: str, file: _File) -> Numbers:
         text = TextNumbers(name, self._mapping)
-        window = Window(mapping=self._mapping)
+        window = Window(namer=self.namer)
         entry = self._state.get(name)
         if self.stored:
             window.know(self.stored)
@@ -629,7 +634,7 @@ class Folder:
             file.took_s = time.monotonic() - file.read_at
         numbers = self.numbers.get(name)
         if numbers is None:
-            numbers = self.numbers[name] = Numbers(window=Window(mapping=self._mapping))
+            numbers = self.numbers[name] = Numbers(window=Window(namer=self.namer))
             if self.stored:
                 numbers.window.know(self.stored)
         numbers.changed_at = max(numbers.changed_at, file.written_at)

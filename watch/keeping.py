@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,9 @@ from echoscope.diagnostics.judge.advice.actions import trainer_of
 from echoscope.diagnostics.judge.advice.situation import Situation, terms_of
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.monitor import Instruments, Monitor
+from echoscope.diagnostics.read.names import RowNamer
+from echoscope.diagnostics.read.run_meaning import RunMeaning
+from echoscope.diagnostics.read.table import stored_meaning, stored_rows
 from echoscope.recorder.episodes import StepEpisodes
 from echoscope.store.errors import StoreError
 from echoscope.store.importers.draft import Draft
@@ -39,6 +42,8 @@ class Stored:
     """Step -> its numbers."""
     episodes: Mapping[int, tuple[int, str]]
     """Step -> how many rows of rollouts it came from, and their hash."""
+    meaning: RunMeaning
+    """What was decided that the numbers mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +59,8 @@ class WholeStep:
     signature: tuple[int, str]
     """How many rows of rollouts it came from, and their hash."""
     wall_time: float
+    meaning: RunMeaning = field(default_factory=RunMeaning)
+    """What the numbers of the run are, as far as it is decided."""
 
     @property
     def num_episodes(self) -> int:
@@ -67,15 +74,22 @@ def whole_step(
     drafts: Iterable[tuple[Draft, str, str]],
     signature: tuple[int, str],
     wall_time: float,
+    namer: RowNamer,
 ) -> WholeStep:
-    """Put a step together; `drafts` are its episodes, each with its place and its format."""
+    """Put a step together; `drafts` are its episodes, each with its place and its format.
+
+    A key has one source in all steps: what the trainer's numbers tell is not counted from episodes,
+    and what was counted from episodes first is not read from a later column.
+    """
     content = StepEpisodes(step)
     for draft, place, name in drafts:
         content.add(draft, source=place, format_name=name)
     values: dict[str, float] = {}
     if content.trajectories:
-        values |= step_metrics(run_id, step, content.trajectories).values
-        values = {key: value for key, value in values.items() if not math.isnan(value)}
+        counted = step_metrics(run_id, step, content.trajectories).values
+        namer.leave(counted)
+        told = namer.meaning.of_key
+        values = {k: v for k, v in counted.items() if not math.isnan(v) and k not in told}
     return WholeStep(
         step=step,
         content=content,
@@ -83,6 +97,7 @@ def whole_step(
         names=frozenset(numbers),
         signature=signature,
         wall_time=wall_time,
+        meaning=namer.meaning,
     )
 
 
@@ -111,6 +126,7 @@ class Keeper:
         self._watched, self._settings, self._say = watched, settings, say
         self._writer: RunWriter | None = None
         self._monitor = self._new_monitor()
+        self._meaning = RunMeaning()
         self.last_step = -1
         if Layout(path).run_json.is_file():
             _require_watched(path, watched)
@@ -133,7 +149,10 @@ class Keeper:
         imported = reader.info().config.get("trainer")
         self.trainer = imported if isinstance(imported, str) else ""
         self._writer = RunWriter.resume(self.path, from_step=self.last_step)
-        stored = Stored(values=_values(reader), episodes=_episodes(reader))
+        self._meaning = stored_meaning(reader)
+        stored = Stored(
+            values=dict(stored_rows(reader)), episodes=_episodes(reader), meaning=self._meaning
+        )
         self._judge_again(stored.values)
         return stored
 
@@ -160,6 +179,8 @@ class Keeper:
         assert self._writer is not None
         step, content, values = whole.step, whole.content, dict(whole.values)
         records = [_record(step, whole.signature)]
+        if whole.meaning != self._meaning:
+            records.append(self._take_meaning(step, whole.meaning))
         batch = content.batch()
         if batch.groups and step > 0:
             instruments = Instruments(decode=_undecodable)
@@ -196,8 +217,8 @@ class Keeper:
         earlier = [step for step in _steps(reader) if step < first]
         self.last_step = max(earlier, default=-1)
         self._writer = RunWriter.resume(self.path, from_step=self.last_step)
-        values = _values(reader)
-        self._judge_again({step: v for step, v in values.items() if step < first})
+        self._judge_again(dict(stored_rows(reader, before=first)))
+        self._meaning = RunMeaning()  # its record may be hidden: it is written again
 
     def flush(self) -> None:
         """Wait until all steps are on the disk. Raises StoreError where it refuses."""
@@ -221,7 +242,19 @@ class Keeper:
         self._monitor = self._new_monitor()
         self._situate(values[max(values)] if values else ())
         for step in sorted(values):
-            self._monitor.judge(step, values[step])
+            self._monitor.judge(step, values[step] | self._meaning.row(values[step]))
+
+    def _take_meaning(self, step: int, meaning: RunMeaning) -> DiagnosticRecord:
+        """Follow what the numbers mean from now on; rows that mean something else are judged again.
+
+        Raises StoreError: the disk refuses.
+        """
+        assert self._writer is not None
+        earlier, self._meaning = self._meaning, meaning
+        if earlier.is_revised_by(meaning):
+            self._writer.flush()
+            self._judge_again(dict(stored_rows(open_run(self.path), before=step)))
+        return meaning.record(step)
 
     def _situate(self, names: Iterable[str]) -> None:
         trainer = terms_of(self.trainer) or trainer_of(list(names))
@@ -240,15 +273,6 @@ def _record(step: int, signature: tuple[int, str]) -> DiagnosticRecord:
 def _steps(reader: RunReader) -> list[int]:
     rows = reader.sql("SELECT DISTINCT step FROM metrics ORDER BY step")
     return [int(step) for step in rows.column("step").to_pylist()]
-
-
-def _values(reader: RunReader) -> dict[int, dict[str, float]]:
-    out: dict[int, dict[str, float]] = {}
-    rows = reader.sql("SELECT step, key, value FROM metrics ORDER BY step")
-    columns = (rows.column(name).to_pylist() for name in ("step", "key", "value"))
-    for step, key, value in zip(*columns, strict=True):
-        out.setdefault(int(step), {})[key] = math.nan if value is None else float(value)
-    return out
 
 
 def _episodes(reader: RunReader) -> dict[int, tuple[int, str]]:

@@ -62,7 +62,7 @@ class Pipe(Folder):
             self._torn = b""
         numbers = self.numbers.get(NAME)
         if numbers is None:
-            numbers = Numbers(window=Window(mapping=self._mapping))
+            numbers = Numbers(window=Window(namer=self.namer))
             numbers.text = TextNumbers(NAME, self._mapping)
             self.numbers[NAME] = numbers
         if end:

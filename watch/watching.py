@@ -29,6 +29,7 @@ from echoscope.diagnostics.config import DiagnosticsConfig
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.notify.notifier import Notifier
 from echoscope.diagnostics.read.foreign_names import Meaning
+from echoscope.diagnostics.read.run_meaning import RunMeaning
 from echoscope.diagnostics.read.wandb_address import is_address
 from echoscope.store.errors import StoreError
 from echoscope.store.records import Alarm, AlarmState
@@ -113,6 +114,7 @@ class Watch:
             say=on_message,
             line_quiet_s=self._waits.line_quiet_s,
             state=state.get("files", {}),
+            meaning=stored.meaning if stored is not None else RunMeaning(),
         )
         if stored is not None:
             self._folder.stored = stored.values
@@ -428,6 +430,7 @@ class Watch:
             rollouts.drafts(step) if ROLLOUTS in told else (),
             rollouts.signature(step),
             wall_time,
+            self._folder.namer,
         )
         for why, times in whole.content.refused.items():
             self._say(f"step {step}: {times} episodes were not taken: {why}")

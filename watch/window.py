@@ -6,19 +6,14 @@ steps. A row of an earlier step with other names is a late evaluation, and is ad
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from echoscope.diagnostics.read.foreign_names import Meaning
-from echoscope.diagnostics.read.names import is_ours, to_our_names
+from echoscope.diagnostics.read.names import RowNamer
 
 MAX_STEPS = 2_000
 """Steps that are kept; older ones are in the run."""
-NAMED_STEPS = 256
 Row = tuple[int, Mapping[str, float], float]
 """Step, numbers under the trainer's names, and how many samples they are means of."""
 
@@ -43,7 +38,8 @@ class Window:
     """The step that the trainer has come to."""
     floor: int = -1
     """Steps before this one are not known here."""
-    mapping: Mapping[str, Meaning] = field(default_factory=dict)
+    namer: RowNamer = field(default_factory=RowNamer)
+    """Of all numbers of the run."""
     _steps: dict[int, dict[str, tuple[float, float]]] = field(default_factory=dict)
     """Step -> name -> sum of weighted values, and of weights."""
     _last: int = -1
@@ -68,7 +64,7 @@ class Window:
 
     def replace(self, rows: Iterable[Row]) -> News:
         """Take in all rows of a text once more; only steps whose numbers differ are news."""
-        fresh = Window(mapping=self.mapping)
+        fresh = Window()
         fresh.add(rows)
         news = News()
         for step in sorted(fresh.steps):
@@ -147,31 +143,13 @@ class Window:
         return {name: total / weights for name, (total, weights) in sums.items() if weights}
 
     def named(self, steps: Iterable[int]) -> dict[int, dict[str, float]]:
-        """Numbers of steps, under the trainer's names and under ours where they are understood.
-
-        What a name means may depend on its values, such as whether a rate is in percent: the
-        `NAMED_STEPS` before are looked at as well.
-        """
-        wanted = [step for step in steps if step in self._steps]
-        if not wanted:
-            return {}
-        order = sorted(self._steps)
-        order = order[max(0, bisect.bisect_left(order, min(wanted)) - NAMED_STEPS) :]
-        place = {step: row for row, step in enumerate(order)}
-        columns: dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]] = {}
-        for step in order:
-            for name, value in self._values(step).items():
-                if name not in columns:
-                    columns[name] = np.full(len(order), np.nan)
-                columns[name][place[step]] = value
-        ours = to_our_names(columns, self.mapping).columns
-        out: dict[int, dict[str, float]] = {}
-        for step in wanted:
-            values = self._values(step)
-            foreign = {name: value for name, value in values.items() if not is_ours(name)}
-            named = {key: float(column[place[step]]) for key, column in ours.items()}
-            out[step] = {k: v for k, v in {**foreign, **named}.items() if _says(k, v)}
-        return out
+        """Numbers of steps, under the trainer's names and under ours where they are understood."""
+        rows = {step: self._values(step) for step in steps if step in self._steps}
+        self.namer.learn(rows)
+        return {
+            step: {k: v for k, v in self.namer.named(values).items() if _says(k, v)}
+            for step, values in rows.items()
+        }
 
 
 def _says(key: str, value: float) -> bool:

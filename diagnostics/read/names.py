@@ -158,7 +158,9 @@ def step_column(names: Iterable[str]) -> str | None:
     return next(iter(step_columns(names)), None)
 
 
-def parse_map(entries: Iterable[str], known_keys: Iterable[str]) -> dict[str, Meaning]:
+def parse_map(
+    entries: Iterable[str], known_keys: Iterable[str], given_by: str = "--map"
+) -> dict[str, Meaning]:
     """`["my_entropy=policy/entropy", "bad=1-rollout/action_valid_frac"]` by source name.
 
     Raises:
@@ -169,12 +171,14 @@ def parse_map(entries: Iterable[str], known_keys: Iterable[str]) -> dict[str, Me
     for entry in entries:
         name, equals, target = (part.strip() for part in entry.rpartition("="))
         if not (name and equals and target):
-            raise MetricNameError(f"--map {entry!r}: write NAME=KEY, such as ent=policy/entropy")
+            raise MetricNameError(
+                f"{given_by} {entry!r}: write NAME=KEY, such as ent=policy/entropy"
+            )
         is_complement = target.startswith("1-")
         key = target.removeprefix("1-").strip()
         if not _is_known(key, known):
             raise MetricNameError(
-                f"--map {entry!r}: no rule reads {key!r}{did_you_mean(key, known)}"
+                f"{given_by} {entry!r}: no rule reads {key!r}{did_you_mean(key, known)}"
             )
         conversion = Conversion.COMPLEMENT if is_complement else Conversion.NONE
         out[name] = Meaning(key=key, conversion=conversion)
@@ -216,6 +220,7 @@ def decide(
     kept: RunMeaning | None = None,
     final: Collection[str] = (),
     given_by: str = "--map",
+    is_strict: bool = True,
 ) -> tuple[RunMeaning, tuple[str, ...]]:
     """What columns mean, and notes for the user.
 
@@ -228,11 +233,14 @@ def decide(
         kept: What was decided earlier.
         final: Columns of which that stays.
         given_by: Who gave the mapping, for the evidence.
+        is_strict: Raise where `mapping` is wrong; else the column is not read, and a note says so.
 
     Raises:
         MetricNameError: `mapping` calls something a share that is none.
     """
-    deciding = _Deciding(columns, mapping, kept or RunMeaning(), frozenset(final), given_by)
+    deciding = _Deciding(
+        columns, mapping, kept or RunMeaning(), frozenset(final), given_by, is_strict
+    )
     deciding.read_columns()
     deciding.average_tags()
     deciding.sum_of_rewards()
@@ -250,6 +258,7 @@ class _Deciding:
     kept: RunMeaning
     final: frozenset[str]
     given_by: str
+    is_strict: bool
     entries: list[ColumnMeaning] = field(default_factory=list)
     values: dict[str, FloatArray64] = field(default_factory=dict)
     """By key, also of columns that keep their name."""
@@ -321,7 +330,9 @@ class _Deciding:
                 return _as_named(name, problem)
             is_sure = is_mapped or meaning is None or not meaning.only_share
             found = self._sure_scale(name, values) if is_sure else self._scale(name, values)
-            if found is None and meaning is not None and not is_mapped:
+            if found is None and is_mapped:
+                return ColumnMeaning(key="", of=(name,), how=How.UNREAD, evidence="is no share")
+            if found is None and meaning is not None:
                 self._offer_percent(name, meaning)
                 return _as_named(name, f"{name} {_not_a_rate(values) or 'is no share'}")
             scale = found or Scale.ANY
@@ -366,11 +377,15 @@ class _Deciding:
             return Scale.PERCENT
         if name not in self.mapping:
             return None
-        raise MetricNameError(
+        words = (
             f"{self.given_by} {name}={self.mapping[name].key}: {name} lies between "
             f"{present.min():.4g} and {present.max():.4g}, and a share lies between 0 and 1, or in "
             "percent between 0 and 100"
         )
+        if self.is_strict:
+            raise MetricNameError(words)
+        self.notes.append(words)
+        return None
 
     def _offer_percent(self, name: str, meaning: Meaning) -> None:
         """It may be a number of successes, or a rate in percent: only its owner knows."""
@@ -578,6 +593,7 @@ class RowNamer:
     given_by: str = "--map"
     _samples: dict[str, dict[int, float]] = field(default_factory=dict)
     _final: set[str] = field(default_factory=set)
+    _left: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         for entry in self.meaning.columns:
@@ -588,12 +604,8 @@ class RowNamer:
             if entry is None or entry.key != meant.key:
                 self._final.discard(name)  # somebody says something else now
 
-    def learn(self, rows: Mapping[int, Mapping[str, float]]) -> bool:
-        """Take in rows by step; whether earlier rows now mean something else.
-
-        Raises:
-            MetricNameError: `mapping` calls something a share that is none.
-        """
+    def learn(self, rows: Mapping[int, Mapping[str, float]]) -> None:
+        """Take in rows by step."""
         is_news = False
         for step, values in rows.items():
             for name, value in values.items():
@@ -602,30 +614,33 @@ class RowNamer:
                     if len(sample) < NUM_DECIDING or step in sample:
                         sample[step] = value
                         is_news = True
-        if not is_news:
-            return False
+        if is_news:
+            self._decide()
+
+    def leave(self, keys: Iterable[str]) -> None:
+        """Keys that the episodes gave first: no column is read as these in this run."""
+        self._left |= set(keys) - self.meaning.of_key.keys()
+
+    def _decide(self) -> None:
         columns = {name: np.array(list(found.values())) for name, found in self._samples.items()}
         columns |= {name: np.empty(0) for name in self._final}
-        before = self.meaning
-        self.meaning, self.notes = decide(columns, self.mapping, before, self._final, self.given_by)
-        whole = [name for name, found in self._samples.items() if len(found) >= NUM_DECIDING]
-        for name in whole:
+        meaning, self.notes = decide(
+            columns, self.mapping, self.meaning, self._final, self.given_by, is_strict=False
+        )
+        self.meaning = RunMeaning(
+            tuple(
+                replace(entry, key="", how=How.UNREAD, evidence="counted from the episodes")
+                if entry.key in self._left and entry.key not in entry.of
+                else entry
+                for entry in meaning.columns
+            )
+        )
+        for name in [n for n, found in self._samples.items() if len(found) >= NUM_DECIDING]:
             self._final.add(name)
             del self._samples[name]
-        return any(_differs(entry, self.meaning.of_key.get(entry.key)) for entry in before.columns)
 
     def named(self, values: Mapping[str, float]) -> dict[str, float]:
         """A row's numbers under the trainer's names, and under ours where they are understood."""
-        return {**values, **self.meaning.row(values)}
-
-
-def _differs(earlier: ColumnMeaning, now: ColumnMeaning | None) -> bool:
-    """Whether a key now comes from something else; a mean may take in more."""
-    if not earlier.key or earlier.how is How.MEAN:
-        return False
-    unequal = now is None or (earlier.of, earlier.how, earlier.scale) != (
-        now.of,
-        now.how,
-        now.scale,
-    )
-    return unequal and (earlier.of != (earlier.key,) or earlier.scale is not Scale.ANY)
+        decided = self.meaning.of_column
+        kept = {n: v for n, v in values.items() if n not in decided or not is_ours(n)}
+        return kept | self.meaning.row(values)

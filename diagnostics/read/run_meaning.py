@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from echoscope.store.records import FloatArray64
+from echoscope.store.records import DiagnosticRecord, FloatArray64
 
 KIND = "meaning"
 """Of the diagnostic record that stores a `RunMeaning`."""
@@ -74,6 +75,18 @@ class ColumnMeaning:
         if self.how is How.COMPLEMENT:
             return np.asarray(1.0 - column)
         return np.asarray(-column) if self.how is How.NEGATIVE else column
+
+
+def _differs(earlier: ColumnMeaning, now: ColumnMeaning | None) -> bool:
+    """Whether a key comes from something else now; a mean may take in more."""
+    if earlier.how is How.MEAN:
+        return False
+    return now is None or (earlier.key, earlier.of, earlier.how, earlier.scale) != (
+        now.key,
+        now.of,
+        now.how,
+        now.scale,
+    )
 
 
 @dataclass(frozen=True)
@@ -151,30 +164,37 @@ class RunMeaning:
             sources[entry.key] = sources[parts[0]]
 
     def row(self, values: Mapping[str, float]) -> dict[str, float]:
-        """The keys that follow from the trainer's numbers of one row; NaN is left out."""
-        columns = {name: np.array([value]) for name, value in values.items() if self.needs(name)}
-        named = self.apply(columns)[0] if columns else {}
-        return {key: float(found[0]) for key, found in named.items() if not np.isnan(found[0])}
+        """The keys that follow from the trainer's numbers of one row."""
+        columns = {name: np.array([value]) for name, value in values.items() if name in self._used}
+        return {key: float(found[0]) for key, found in self.apply(columns)[0].items()}
 
-    def needs(self, name: str) -> bool:
-        """Whether a key comes from this column."""
-        return name in self._used
+    def is_revised_by(self, later: RunMeaning) -> bool:
+        """Whether rows that were named by this mean something else now."""
+        return any(
+            _differs(entry, later.of_column.get(entry.of[0]))
+            if entry.is_of_a_column
+            else _differs(entry, later.of_key.get(entry.key))
+            for entry in self.columns
+        )
 
     @cached_property
     def _used(self) -> frozenset[str]:
         return frozenset(name for entry in self.columns for name in entry.of)
 
-    def to_json(self) -> list[dict[str, Any]]:
-        return [asdict(entry) for entry in self.columns]
+    def record(self, step: int) -> DiagnosticRecord:
+        """As it is stored with the run, at the step from which it holds."""
+        payload = json.dumps([asdict(entry) for entry in self.columns])
+        return DiagnosticRecord(step=step, kind=KIND, payload=payload)
 
     @classmethod
-    def from_json(cls, value: Any) -> RunMeaning:
-        """What `to_json` gave.
+    def from_payload(cls, payload: str) -> RunMeaning:
+        """From the payload of its record.
 
         Raises:
             ValueError: it is something else.
         """
         try:
+            value: Any = json.loads(payload)
             return cls(
                 tuple(
                     ColumnMeaning(
@@ -187,5 +207,5 @@ class RunMeaning:
                     for entry in value
                 )
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"no record of what a run's numbers mean: {error!r}") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -401,7 +400,7 @@ def stored_meaning(reader: RunReader) -> RunMeaning:
     payloads = reader.sql(
         "SELECT payload FROM diagnostics WHERE kind = $1 ORDER BY step DESC LIMIT 1", [KIND]
     ).column("payload")
-    return RunMeaning.from_json(json.loads(payloads[0].as_py())) if len(payloads) else RunMeaning()
+    return RunMeaning.from_payload(payloads[0].as_py()) if len(payloads) else RunMeaning()
 
 
 _LIKELY = (

@@ -18,7 +18,6 @@ from echoscope.diagnostics.bench.synthetic_runs import make
 from echoscope.diagnostics.judge.verdict import diagnose
 from echoscope.recorder import recorder as recorder_module
 from echoscope.recorder.recorder import Recorder, numbers_of
-from echoscope.recorder.steps import named
 from echoscope.store.errors import StoreError, StoreWriteError
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import RunReader, open_run
@@ -119,10 +118,6 @@ def test_numbers_of_any_kind() -> None:
         }
     )
     assert values == {"a": 1.0, "b": 2.0, "c": 3.0}
-
-
-def test_a_name_of_ours_is_never_replaced() -> None:
-    assert named({"policy/entropy": 1.0, "actor/entropy": 2.0})["policy/entropy"] == 1.0
 
 
 # -- steering ------------------------------------------------------------------------------------

@@ -427,7 +427,7 @@ def test_a_line_is_told_of_although_a_file_of_its_step_is_missing(tmp_path: Path
         (folder / "2.jsonl").write_text(row(2, 0) + row(2, 1))
         assert watch.look(2) == [1, 2]
         assert watch.seen == [1, 2]
-        assert "reward/return_mean" in watch.judged[2]
+        assert "reward/group_std_mean" in watch.judged[2]
         assert "policy/entropy" not in watch.judged[2]
 
 

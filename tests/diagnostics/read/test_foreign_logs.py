@@ -6,8 +6,8 @@ The lines are made up, in the form in which each trainer writes them.
 from __future__ import annotations
 
 import json
-import re
 import os
+import re
 from pathlib import Path
 
 import numpy as np
