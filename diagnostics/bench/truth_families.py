@@ -314,12 +314,17 @@ def _evaluation_every_10_rows(rng: np.random.Generator) -> TruthRun:
 
 @_family
 def _evaluation_every_20_steps(rng: np.random.Generator) -> TruthRun:
-    """The file has a row for each evaluation only."""
-    draft = _draft(rng, 15, 30)
+    """The file has a row for each evaluation only; half of the runs lose what they held."""
+    draft = _draft(rng, 18, 30)
     draft.stride = 20
-    rise = saturating(draft.num_rows, rng.uniform(0.1, 0.3), rng.uniform(0.5, 0.8), 4.0)
-    draft.evaluation(rise, every=1, num_tasks=int(rng.choice([64, 128, 500])))
-    return draft.run(ends=FINE, path=AT_EASE)
+    held, onset = rng.uniform(0.5, 0.8), int(rng.integers(9, 13))
+    is_lost = bool(rng.random() < 0.5)
+    legs = [(1, held, 4), (onset, 0.04, 1)][: 1 + is_lost]
+    moves = course(draft.num_rows, rng.uniform(0.1, 0.3), *legs)
+    draft.evaluation(moves, every=1, num_tasks=int(rng.choice([64, 128, 500])))
+    if not is_lost:
+        return draft.run(ends=FINE, path=AT_EASE)
+    return draft.run(ends=("collapsed",), path=LOST, healthy_until=onset, awaited="critical")
 
 
 @_family
