@@ -440,9 +440,12 @@ class Outcome:
 
     def is_flat(self, num_steps: int) -> bool:
         """No change beyond chance for so many steps."""
-        if not self.count:
-            return False
-        return self.series.steps[-1] - self.series.steps[self.now.start] >= num_steps
+        return self.count > 0 and self.series.steps[-1] - self.flat_since >= num_steps
+
+    @property
+    def flat_since(self) -> int:
+        """First step of the present level, however long it is."""
+        return self.series.steps[self.turns.now(self.count).start]
 
     # -- as the channels answer --------------------------------------------------------------------
 

@@ -27,6 +27,8 @@ PRIOR_TRIALS = 16.0
 """Coin flips that a row is worth where nobody says, until its scatter does."""
 PRIOR_WEIGHT = 4.0
 """Differences that a prior is worth."""
+FADING_DIFFERENCES = 10
+"""With so many differences, a guess of the trials behind a row is worth half."""
 FIXED_PRIOR_WEIGHT = 12.0
 """... of fixed tasks, whose outcomes are coin flips unless many evaluations say otherwise."""
 PRIOR_SIBLING_CORRELATION = 0.3
@@ -67,17 +69,19 @@ class Stretch:
 
 
 def lengths(most: int) -> Iterator[int]:
-    """1, 2, 3, 4, 6, 8, 12, 16, 24, ...: how many rows a stretch may have.
+    """1, 2, 3, 4, 6, 8, 12, 16, 24, ...: how many rows a stretch may have, and all there are.
 
     >>> list(lengths(13))
-    [1, 2, 3, 4, 6, 8, 12]
+    [1, 2, 3, 4, 6, 8, 12, 13]
     """
     size = 1
-    while size <= most:
+    while size < most:
         yield size
-        if size >= 2 and size + size // 2 <= most:
+        if size >= 2 and size + size // 2 < most:
             yield size + size // 2
         size *= 2
+    if most > 0:
+        yield most
 
 
 @dataclass(slots=True)
@@ -213,7 +217,8 @@ class Series:
             return
         known = float(self._denominator) if self._denominator > 1 else 0.0
         flips = max(known, PRIOR_TRIALS)
-        scale = (PRIOR_WEIGHT / flips + total) / (PRIOR_WEIGHT + count)
+        weight = PRIOR_WEIGHT / (1 + count / FADING_DIFFERENCES)
+        scale = (weight / flips + total) / (weight + count)
         # All rows 0 or 1: each is one episode, as wide as it gets.
         most = 1.0 / known if known else 1.0
         if self._denominator == 1 and any(v in (0.0, 1.0) for v in self.values):

@@ -25,6 +25,8 @@ HELD_Z = 4.0
 CAUTION = 7.0
 """What a turn must overcome beside the logarithm of the number of rows: a threshold that grows with
 the looks that were taken. Level runs of 300 rows turn in one of 50 (`bench truth`)."""
+SHARED = 0.6
+"""Part of a turn that must be left without the outermost of its rows: one bad batch is none."""
 LEVEL_Z = 2.6
 """Standard errors by which two parts of a stretch may differ and still be one level."""
 ODD_Z = 1.6
@@ -72,7 +74,20 @@ class Turns:
             self._turn("up", self.low)
 
     def _is_beyond(self, extreme: Stretch, sign: int) -> bool:
-        return self.sigmas_since(extreme, sign) >= self.turn_z - (self.relief if sign < 0 else 0.0)
+        least = self.turn_z - (self.relief if sign < 0 else 0.0)
+        return any(
+            sign * self.series.sigmas(extreme, stretch) >= least
+            and (self.least_rows < 2 or self._is_shared(extreme, stretch, sign))
+            for stretch in self.series.ending(len(self.series), extreme.stop)
+            if stretch.size >= self.least_rows
+        )
+
+    def _is_shared(self, extreme: Stretch, stretch: Stretch, sign: int) -> bool:
+        """Is a stretch still on that side of an extreme without its outermost row?"""
+        rows = self.series.values[stretch.start : stretch.stop]
+        outermost = max(rows) if sign > 0 else min(rows)
+        rest = (stretch.mean * stretch.size - outermost) / (stretch.size - 1)
+        return sign * (rest - extreme.mean) >= SHARED * sign * (stretch.mean - extreme.mean)
 
     @property
     def turn_z(self) -> float:
@@ -118,10 +133,10 @@ class Turns:
 
     # -- levels ----------------------------------------------------------------------------------
 
-    def now(self) -> Stretch:
+    def now(self, most: int = MOST_ROWS) -> Stretch:
         """The present level: the longest stretch up to now that is one level."""
         stop = len(self.series)
-        first = max(0, stop - MOST_ROWS)
+        first = max(0, stop - most)
         return self._one_level(list(self.series.ending(stop, first)))
 
     def opening(self) -> Stretch:

@@ -297,11 +297,10 @@ def _stalled(view: View) -> Finding | None:
     success = view.success
     if success is None or not view.is_success_flat(STALLED_STEPS) or view.is_success_falling:
         return None
-    first = success.series.steps[success.now.start]
     return Finding(
         severity=AlarmSeverity.INFO,
         main=success,
-        words=f"{describe(success)}; no change beyond chance since step {first}",
+        words=f"{describe(success)}; no change beyond chance since step {success.flat_since}",
     )
 
 

@@ -15,6 +15,7 @@ from echoscope.diagnostics.config import AlarmConfig, ChannelName
 from echoscope.diagnostics.judge.advice.situation import Situation
 from echoscope.diagnostics.judge.alarms import AlarmEngine, action_commands, blindness
 from echoscope.diagnostics.judge.courses.channels import CHANNELS, derived
+from echoscope.diagnostics.judge.courses.outcome import OUTCOMES
 from echoscope.store.records import Alarm
 
 Row = Mapping[str, float]
@@ -164,7 +165,7 @@ def test_a_threshold_can_be_moved_and_moved_back_while_the_run_is_going() -> Non
 
 def test_every_channel_has_a_threshold_that_can_be_set() -> None:
     names = get_args(ChannelName)
-    assert names == tuple(spec.name for spec in CHANNELS)
+    assert set(names) == {spec.name for spec in (*CHANNELS, *OUTCOMES)}
     AlarmConfig(thresholds=dict.fromkeys(names, 0.5))
     with pytest.raises(ValidationError):
         AlarmConfig(thresholds={"entropy_up": 0.0})

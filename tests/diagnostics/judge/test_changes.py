@@ -212,68 +212,8 @@ EVAL = ChannelSpec(
     direction="fall",
     is_share=True,
     raise_at=0.5,
-    trials="num_tasks",
     has_own_schedule=True,
 )
-
-
-def evaluated(successes: list[int], num_tasks: int, every: int = 10) -> Channel:
-    channel = Channel(spec=EVAL)
-    for n, number in enumerate(successes):
-        values = {"eval/a/success_rate": number / num_tasks, "eval/a/num_tasks": float(num_tasks)}
-        channel.update(n * every, values)
-    return channel
-
-
-def test_evaluations_on_few_tasks_are_pooled() -> None:
-    """16 tasks: four make 64. Best mean of four 10/16; then, with one of 2/16, (30 + 2) / 64."""
-    channel = evaluated([10, 10, 10, 10, 2], 16)
-    assert channel.window == 4
-    assert channel.baseline == 0.625
-    assert channel.level == 0.5
-    assert evaluated([10, 10, 10, 10, 2], 64).window == 1
-
-
-def test_few_tasks_need_a_deeper_fall() -> None:
-    """Half of the best is no evidence at 8 tasks, and is at 800.
-
-    8 tasks: five evaluations in the level and a second one for persistence, 48 tasks; best 0.5,
-    (24 + 1) / 50. 800 tasks: the fall counts in full from half of the best on.
-    """
-    few = evaluated([4] * 6 + [2] * 5, 8)
-    assert not few.is_raised
-    assert few.threshold == pytest.approx(4 * math.sqrt(0.5 * 0.5 / 48))  # 0.289 > 0.25
-    many = evaluated([400] * 6 + [200] * 2, 800)
-    assert many.is_raised
-    assert many.threshold == pytest.approx(0.25)
-
-
-def test_one_evaluation_is_enough_if_chance_cannot_explain_it() -> None:
-    """From 0.5 to 0.25 in one evaluation: 1.0 times the distance, 5.7 standard errors of 128 tasks
-    and 4 of 64, where it takes a second one.
-    """
-    assert evaluated([64, 64, 32], 128).is_raised
-    assert not evaluated([32, 32, 16], 64).is_raised
-    assert evaluated([32, 32, 16, 16], 64).is_raised
-
-
-def test_a_rate_over_many_tasks_stands_alone_at_any_cadence() -> None:
-    """At every second step 0.5, then 0.375 (half of the distance) and 0.25 (all) over 256 tasks.
-
-    Unsmoothed, two in a row are enough; over 16 tasks the level is a mean over three and more.
-    """
-    many = evaluated([128] * 6 + [96, 64], 256, every=2)
-    assert (many.window, many.level, many.is_raised) == (1, 0.25, True)
-    assert many.onset_step == 12
-    few = evaluated([8] * 6 + [6, 4], 16, every=2)
-    assert few.window == 3
-    assert not few.is_raised
-
-
-def test_how_far_a_share_moved_is_known_whatever_its_standard_error() -> None:
-    few = evaluated([4] * 6 + [2] * 5, 8)
-    assert not few.is_raised
-    assert few.share_moved == pytest.approx(0.5)
 
 
 def test_half_way_and_then_across_is_enough_for_a_rare_metric() -> None:
@@ -281,40 +221,6 @@ def test_half_way_and_then_across_is_enough_for_a_rare_metric() -> None:
     assert fed(EVAL, [0.6, 0.6, 0.4, 0.28], every=10).is_raised
     assert not fed(EVAL, [0.6, 0.6, 0.6, 0.28], every=10).is_raised
     assert not fed(EVAL, [0.6, 0.6, 0.4, 0.32], every=10).is_raised
-
-
-def test_few_tasks_that_stay_low_count_as_more() -> None:
-    """Best 16 of 64, standard error 0.0541; then 7 of 64 again and again, 0.141 below.
-
-    The mean of k of them is 0.141 / (0.0541 * sqrt(1 + 1/k)) standard errors away: 2.12 for two,
-    2.32 for four. But half of the best, however often: the best itself may be that much luck.
-    """
-    assert not evaluated([16] * 3 + [7] * 2, 64).is_raised
-    assert evaluated([16] * 3 + [7] * 4, 64).is_raised
-    assert not evaluated([16] * 3 + [8] * 40, 64).is_raised
-
-
-def test_b3_the_best_of_many_evaluations_is_higher_by_luck() -> None:
-    """From 32 to 16 of 128 is 2.32 standard errors, with the error of the best on both sides.
-
-    The best of n is about sqrt(2 ln n) of them too high: 2.15 for ten, 2.72 for forty.
-    """
-    few, many = evaluated([32] * 9 + [16], 128), evaluated([32] * 39 + [16], 128)
-    assert few.sigmas == pytest.approx(
-        0.125 / (math.sqrt(33 / 130 * 97 / 130 / 128) * math.sqrt(2))
-    )
-    assert few.sigmas - many.sigmas == pytest.approx(2.716 - 2.146, abs=1e-3)
-
-
-def test_tasks_of_all_tags_are_not_counted_twice() -> None:
-    channel = Channel(spec=EVAL)
-    row = {}
-    for tag, num in (("a", 32.0), ("b", 32.0), ("all", 64.0)):
-        row |= {f"eval/{tag}/success_rate": 0.5, f"eval/{tag}/num_tasks": num}
-    channel.update(0, row)
-    assert channel.num_trials == 64.0  # 2^2 / (1/32 + 1/32)
-    channel.update(1, {"eval/c/success_rate": 0.5})
-    assert channel.num_trials == math.inf  # of one tag it is unknown
 
 
 def test_what_is_not_there_changes_nothing() -> None:
