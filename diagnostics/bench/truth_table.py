@@ -142,7 +142,7 @@ class Truth:
         base = 0.0
         if not claim.metric.endswith("success_rate"):  # a return has no zero point: its gain counts
             steps = self.run.table.steps
-            base = float(self.run.truth[claim.metric][steps <= before.steps[1]].min())
+            base = float(self.run.truth[claim.metric][steps <= before.steps[0]].min())
         left = max(claim.most_left, 0.0)  # below its beginning a return has nothing left
         is_so_low = now - base <= left * (held - base) + self.room(claim.metric)
         return now < held and is_so_low
