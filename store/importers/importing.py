@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -491,7 +491,9 @@ def step_metrics(run_id: str, step: int, trajectories: Sequence[Trajectory]) -> 
     returns = [t.episode_return for t in own]
     known = np.array([value for value in returns if not math.isnan(value)])
     solved = [float(t.is_success) for t in own if t.is_success is not None]
-    stds = list(_group_stds(own))
+    groups = list(_groups(own))
+    stds = [std for std, _ in groups]
+    solved_of = [(std == 0, rate) for std, rate in groups if rate is not None]
     values = {
         "reward/return_mean": float(known.mean()) if known.size else math.nan,
         "reward/return_std": float(known.std(ddof=1)) if known.size > 1 else math.nan,
@@ -499,6 +501,8 @@ def step_metrics(run_id: str, step: int, trajectories: Sequence[Trajectory]) -> 
         "reward/return_max": float(known.max()) if known.size else math.nan,
         "reward/group_std_mean": float(np.mean(stds)) if stds else math.nan,
         "reward/zero_std_frac": float(np.mean(np.array(stds) == 0)) if stds else math.nan,
+        "reward/solved_frac": _share(is_equal and rate == 1 for is_equal, rate in solved_of),
+        "reward/hopeless_frac": _share(is_equal and rate == 0 for is_equal, rate in solved_of),
         "rollout/success_rate": float(np.mean(solved)) if solved else math.nan,
         "rollout/num_trajectories": float(len(own)) if own else math.nan,
         **num_outcomes(own),
@@ -514,12 +518,21 @@ def step_metrics(run_id: str, step: int, trajectories: Sequence[Trajectory]) -> 
     )
 
 
-def _group_stds(trajectories: Sequence[Trajectory]) -> Iterator[float]:
-    """The spread of the return in each group of two and more siblings whose returns are known."""
-    groups: dict[int, list[float]] = {}
+def _groups(trajectories: Sequence[Trajectory]) -> Iterator[tuple[float, float | None]]:
+    """Of each group of two and more siblings whose returns are known: the spread of the return, and
+    the success rate; None where it is not known of all."""
+    groups: dict[int, list[Trajectory]] = {}
     for trajectory in trajectories:
         if not math.isnan(trajectory.episode_return):
-            groups.setdefault(trajectory.group_index, []).append(trajectory.episode_return)
-    for values in groups.values():
-        if len(values) > 1:
-            yield float(np.std(values, ddof=1))
+            groups.setdefault(trajectory.group_index, []).append(trajectory)
+    for siblings in groups.values():
+        if len(siblings) > 1:
+            known = [t.is_success for t in siblings if t.is_success is not None]
+            rate = float(np.mean(known)) if len(known) == len(siblings) else None
+            yield float(np.std([t.episode_return for t in siblings], ddof=1)), rate
+
+
+def _share(flags: Iterable[bool]) -> float:
+    """How many are so; NaN of none."""
+    known = list(flags)
+    return sum(known) / len(known) if known else math.nan
