@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -24,6 +24,7 @@ from echoscope.diagnostics.tools.setting_errors import (
 from echoscope.text.did_you_mean import did_you_mean
 from echoscope.text.yaml_text import MAX_DEPTH, YamlError, parse_yaml, read_yaml_file
 
+from .schedule import RecipeOrigin
 from .settings import RunConfig
 
 RECIPES = Path(__file__).parent / "recipes"
@@ -54,7 +55,52 @@ def load_config(
     Raises:
         ConfigError: unknown recipe, unreadable file, unknown key, wrong type or range.
     """
-    return validate(_values(recipe, file, overrides))
+    config = validate(_values(recipe, file, overrides))
+    name = (None if file is None else _extended(_read_settings(file))) or recipe
+    origin = _origin(config, name)
+    return config if origin is None else config.model_copy(update={"recipe": origin})
+
+
+_NOT_TRAINING = (
+    "name",
+    "seed",
+    "steps",
+    "threads",
+    "recipe",
+    "eval",
+    "probe",
+    "early_stopping",
+    "checkpoint",
+    "diagnostics",
+    "sinks",
+    "observers",
+)
+"""Settings that change what is measured and kept, not what is learned in a step."""
+
+
+def _origin(config: RunConfig, name: str | None) -> RecipeOrigin | None:
+    """The nearest of the recipes that a configuration extends from which it differs."""
+    own = config.model_dump(mode="json")
+    while name is not None:
+        base = validate(merge(_defaults(), _read_recipe(name))).model_dump(mode="json")
+        parts = [key for key in own if key not in _NOT_TRAINING]
+        differences = [d for key in parts for d in _differences(base[key], own[key], key)]
+        if differences:
+            return RecipeOrigin(name=name, values=dict(differences))
+        name = _extended(_read_settings(RECIPES / f"{name}.yaml"))
+    return None
+
+
+def _differences(base: Any, own: Any, at: str) -> Iterator[tuple[str, Any]]:
+    """Dotted key and value in `base` of what both have and is not the same."""
+    if isinstance(base, list) and isinstance(own, list) and len(base) == len(own):
+        base, own = dict(enumerate(base)), dict(enumerate(own))
+    if isinstance(base, dict) and isinstance(own, dict):
+        for key in base:
+            if key in own and f"{at}.{key}" != "envs.eval":
+                yield from _differences(base[key], own[key], f"{at}.{key}")
+    elif base != own and (not base or not isinstance(base, dict | list)):
+        yield at, base  # what is typed in a word; other tasks are another run
 
 
 def load_diagnostics(
@@ -135,6 +181,25 @@ def _read_recipe(name: str) -> dict[str, Any]:
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
+    """The settings of a file on top of those of the recipe that it extends."""
+    settings = _read_settings(path)
+    parent = _extended(settings)
+    settings.pop("extends", None)
+    return settings if parent is None else merge(_read_recipe(parent), settings)
+
+
+def _extended(settings: Mapping[str, Any]) -> str | None:
+    """The recipe that a file names."""
+    parent = settings.get("extends")
+    return None if parent is None else str(parent)
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    """What a file itself says.
+
+    Raises:
+        ConfigError: it cannot be read, or holds no mapping.
+    """
     try:
         values = read_yaml_file(path)
     except OSError as error:
@@ -143,9 +208,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} {error}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path} holds a {type(values).__name__}, but must hold a mapping")
-    settings = dict(values)
-    parent = settings.pop("extends", None)
-    return settings if parent is None else merge(_read_recipe(str(parent)), settings)
+    return dict(values)
 
 
 def parse_override(word: str) -> tuple[str, Any]:

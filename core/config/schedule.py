@@ -149,3 +149,18 @@ class BranchedFrom(FrozenModel):
     )
     reason: str = Field("", max_length=2_000)
     issued_by: str = Field("", max_length=100, description="Who asked for it.")
+
+
+class RecipeOrigin(FrozenModel):
+    """The recipe that a run extends, and where they differ: what a verdict names as a difference.
+
+    Written when a configuration is loaded. Of a recipe that differs from the run in nothing that
+    trains it, the recipe that it extends itself is named.
+    """
+
+    name: str
+    values: dict[str, Any] = Field(
+        default_factory=dict,
+        description="The recipe's value of every setting that the run has otherwise, by dotted "
+        "key.",
+    )

@@ -40,6 +40,7 @@ from .schedule import (
     EvalConfig,
     ObserverEntry,
     ProbeConfig,
+    RecipeOrigin,
 )
 
 StopString = Annotated[str, Field(min_length=1, max_length=200)]
@@ -424,6 +425,9 @@ class RunConfig(FrozenModel):
     )
     branched_from: BranchedFrom | None = Field(
         None, description="The checkpoint that the run started from; set by `ctl RUN branch`."
+    )
+    recipe: RecipeOrigin | None = Field(
+        None, description="The recipe that the run extends; written when settings are loaded."
     )
     model: ModelConfig = Field(default_factory=ModelConfig)
     engine: EngineConfig = Field(default_factory=HfEngineConfig)

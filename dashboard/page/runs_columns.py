@@ -42,8 +42,8 @@ SUCCESS = "rollout/success_rate"
 MAX_CURVES = 8
 _PER_RUN = ("name", "seed", "from_run")
 """Settings in which runs differ that only repeat one another."""
-_ABOUT_FILES = ("imported", "watched", "recorded", "controls")
-"""Beginnings of what a run of another trainer says of its data, and not of its training."""
+_ABOUT_FILES = ("imported", "watched", "recorded", "controls", "recipe")
+"""Beginnings of what a run says of its data and of its recipe, and not of its training."""
 _ABOUT_WATCHING = ("diagnostics.", "checkpoint.", "eval.", "live.")
 
 

@@ -365,3 +365,37 @@ def test_an_override_of_a_sink_turns_it_on_and_wandb_needs_its_mode() -> None:
     assert load_config("bandit", overrides=["sinks.episodes=3"]).sinks.active() == ()
     with pytest.raises(ConfigError, match=r"sinks.wandb has no mode"):
         load_config("bandit", overrides=["sinks.wandb.project=agents"])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words", "name", "values"),
+    [
+        ("frozen_lake", (), None, {}),
+        ("frozen_lake", ("steps=7", "seed=3", "eval.every=5"), None, {}),
+        ("frozen_lake", ("optim.lr=0.004",), "frozen_lake", {"optim.lr": 1.5e-4}),
+        # The nearest recipe from which the run differs.
+        ("collapse-entropy", (), "healthy-frozen-lake", {"loss.entropy_coef": 0.0}),
+        (
+            "collapse-entropy",
+            ("optim.lr=0.001",),
+            "collapse-entropy",
+            {"optim.lr": 3e-4},
+        ),
+    ],
+)
+def test_newcomer_h1_a_run_knows_its_recipe_and_where_it_differs(
+    recipe: str, words: tuple[str, ...], name: str | None, values: dict[str, object]
+) -> None:
+    origin = load_config(recipe, overrides=words).recipe
+    assert (origin and origin.name, dict(origin.values) if origin else {}) == (name, values)
+
+
+def test_newcomer_h1_a_file_knows_the_recipe_that_it_extends(tmp_path: Path) -> None:
+    shaping = "reward: {shaping: [{name: a, function: length}]}"
+    text = f"extends: frozen_lake\noptim: {{lr: 0.004}}\n{shaping}"
+    origin = load_config(file=write(tmp_path / "mine.yaml", text)).recipe
+    assert origin is not None
+    assert (origin.name, origin.values) == (
+        "frozen_lake",
+        {"reward.shaping": [], "optim.lr": 1.5e-4},
+    )
