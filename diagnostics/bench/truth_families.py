@@ -392,7 +392,8 @@ def _return_flat(rng: np.random.Generator) -> TruthRun:
     draft = _draft(rng, 50, 150)
     level = course(draft.num_rows, rng.choice([-100.0, -0.5, 0.0, 2.0, 400.0]))
     draft.amount(RETURN, level, 10 ** rng.uniform(-2, 1))
-    ends = (*FINE, "not learning")
+    # A return alone that stays where it is may be all there is to reach, or nothing.
+    ends = (*FINE, UNKNOWN, "not learning")
     return draft.run(ends=ends, path=(UNKNOWN, *ends), twin=_moved(rng))
 
 

@@ -21,8 +21,10 @@ from .turns import HELD_Z, Turns, between_rows, change_points, dated_with
 
 LOST_SHARE = 0.5
 """Of what was held: with less left, beyond chance and for good, it is lost."""
-CHOSEN_Z = 3.2
+CHOSEN_Z = 2.6
 """Standard errors of the end of an interval to which an extreme was flattered by its choice."""
+BOUND_Z = 3.2
+"""... of an upper end that is looked at in every row."""
 SHOWN_SIGMAS = 2.5
 """Standard errors by which the present level differs from an extreme to be set against it."""
 LARGE_SHARE = 0.375
@@ -340,7 +342,7 @@ class Outcome:
         """The lowest upper end of a stretch up to now, since the last turn."""
         first = self.turns.pivots[-1][1].stop if self.turns.pivots else 0
         stretches = self.series.ending(self.count, first)
-        return min(self.series.bounds(stretch, CHOSEN_Z)[1] for stretch in stretches)
+        return min(self.series.bounds(stretch, BOUND_Z)[1] for stretch in stretches)
 
     @property
     def is_nearly_lost(self) -> bool:
@@ -599,7 +601,7 @@ class Outcome:
         yield self.level_of(self.now)
 
     def _most_left(self, lost: Change) -> float:
-        upper = self.series.bounds(self.since_turn, CHOSEN_Z)[1]
+        upper = self.series.bounds(self.since_turn, BOUND_Z)[1]
         if self.is_rate:
             return min(upper / max(lost.before.low, 1e-9), 1.0)
         gain = lost.before.value - self.base

@@ -272,12 +272,9 @@ def level_words(level: Level) -> str:
     """
     entry = metric(level.metric)
     low, high = amount(level.low, entry.unit), amount(level.high, entry.unit)
-    if low.endswith(" %") and high.endswith(" %"):
-        low = low.removesuffix(" %")
+    shown = "" if low == high else f"{low.removesuffix(' %')} to {high}; "
     noun = "episodes" if level.metric.startswith("rollout/") else "tasks"
     rests_on = f", {level.trials:,.0f} {noun}" if level.trials > 0 else ""
-    low = "0" if low in ("0.0", "0.00") else low
-    shown = f"{low} to {high}; " if low != high else ""
     return f"{amount(level.value, entry.unit)} ({shown}{step_words(level.steps)}{rests_on})"
 
 
