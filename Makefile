@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 PACKAGES := cli core dashboard diagnostics envs notebook recorder store text watch
 STAMP := $(VENV)/.installed
 export TOKENIZERS_PARALLELISM := false
+# Where it is set, every command that a test starts would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help package install demo docs test test-all test-long coverage test-browser test-pretrained test-gpu test-8bit test-vllm test-ray test-textworld test-cure test-trl test-notify test-sinks test-peers test-exports test-notebook test-worlds test-lean test-kill test-fuzz lint bench bench-pretrained policy search-data clean
 

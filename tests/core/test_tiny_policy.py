@@ -91,9 +91,9 @@ def test_replies_are_well_formed(env: str) -> None:
     [
         ("bandit", 0.3, 0.7),
         ("frozen_lake", 0.2, 0.6),
-        ("sokoban", 0.2, 0.6),
+        pytest.param("sokoban", 0.2, 0.6, marks=pytest.mark.long),
         ("countdown", 0.2, 0.6),
-        ("sudoku", 0.3, 0.8),
+        pytest.param("sudoku", 0.3, 0.8, marks=pytest.mark.long),
         ("rubiks", 0.1, 0.6),
         ("static_qa", 0.1, 0.6),
     ],

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from streamlit.components.v2 import manifest_scanner
 from streamlit.testing.v1 import AppTest
 
 from echoscope.core.config.settings import RunConfig
@@ -34,6 +36,16 @@ def recorded_root(
     root = tmp_path_factory.mktemp("recorded")
     assert start(make_config(), root / "tiny", SilentEvents()) == "finished"
     return root
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_scan_of_packages() -> Iterator[None]:
+    """Streamlit looks for components in every installed package, once a process; but a test's page
+    is a process to it, and four fifths of drawing a page would be that search."""
+    with pytest.MonkeyPatch.context() as patch:
+        scan = cache(manifest_scanner.scan_component_manifests)
+        patch.setattr(manifest_scanner, "scan_component_manifests", scan)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -129,8 +130,9 @@ class Parsed:
     params: dict[str, Any]
 
 
-def parse(words: tuple[str, ...]) -> Parsed:
-    """What the command line would call, without calling it."""
+@cache
+def recording_commands() -> tuple[Any, list[Parsed]]:
+    """The commands, each of which only notes that it was called; and the notes."""
     calls: list[Parsed] = []
 
     def replace(command: Any, path: tuple[str, ...]) -> None:
@@ -144,6 +146,14 @@ def parse(words: tuple[str, ...]) -> Parsed:
 
     top = typer.main.get_command(app)
     replace(top, ())
+    return top, calls
+
+
+@cache  # the names of tests need it, in every process that collects them
+def parse(words: tuple[str, ...]) -> Parsed:
+    """What the command line would call, without calling it."""
+    top, calls = recording_commands()
+    calls.clear()
     answer = CliRunner().invoke(top, list(words))
     assert answer.exit_code == 0, answer.output
     (call,) = calls

@@ -1,4 +1,4 @@
-"""Episodes of 34 turns under a window of four: what a prompt shows, and which turn gets the credit.
+"""Episodes of twelve turns under a window of four: what a prompt shows, and which turn gets the credit.
 
 The recipe `treasure` with the shipped policy, made smaller: one group of two, two steps.
 """
@@ -21,7 +21,7 @@ from echoscope.core.config.settings import RunConfig
 from echoscope.core.run.launch import start
 from echoscope.store.reader import RunReader, open_run
 
-TURNS, WINDOW, TURN_GAMMA = 34, 4, 0.95
+TURNS, WINDOW, TURN_GAMMA = 12, 4, 0.95
 SMALL = (
     "steps=2",
     "envs.group_size=2",
@@ -43,7 +43,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunReader:
     return open_run(folder)
 
 
-@pytest.mark.long
 def test_an_episode_that_max_turns_cut_says_so(run: RunReader) -> None:
     rows = run.sql("SELECT num_turns, stop_reason FROM trajectories").to_pylist()
     assert rows == [{"num_turns": TURNS, "stop_reason": "max_turns"}] * 4
