@@ -472,7 +472,7 @@ class Row:
 
 
 HEAD = ("family", "false claims", "episodes", "false rows", "levels", "changes", "onsets",
-        "state at the end", "false criticals", "extra changes", "twins differ", "delay",
+        "last state", "false criticals", "extra changes", "twins differ", "delay",
         f"delay at {FORMER}")  # fmt: skip
 _SUMMED = ("false_claims", "false_episodes", "false_rows", "levels", "changes", "onsets", "ends",
            "false_criticals", "extra_changes", "twins")  # fmt: skip

@@ -237,7 +237,7 @@ def test_the_command_prints_the_table_and_writes_it(tmp_path: Path) -> None:
     args = ["truth", "--seeds", "1", "--family", "three rows", "--json", str(out)]
     result = CliRunner().invoke(bench.app, args)
     assert result.exit_code == 0, result.output
-    assert "state at the end" in result.output
+    assert "last state" in result.output
     found = json.loads(out.read_text())
     assert [row["family"] for row in found["families"]] == ["three rows"]
     assert found["all"]["ends"] == {"num": 1, "of": 1}
