@@ -81,6 +81,7 @@ def forget() -> None:
         _answers.clear()
         _judge.clear()
         _token_texts.clear()
+        _environments.clear()
 
 
 def runs(pattern: str = "") -> list[RunRow]:
@@ -322,6 +323,23 @@ def outlines(run_id: str, keys: Sequence[str]) -> Mapping[str, tables.Outline]:
 def listing(run_id: str, step: int) -> pd.DataFrame:
     """The rows of `trajectories` of one step, by id. Opens the files of that step only."""
     return _answer("listing", run_id, lambda run: _frame(run.listing(step)), (step,))
+
+
+_environments: dict[Path, tuple[str, ...]] = {}
+
+
+def environments(run_id: str) -> tuple[str, ...]:
+    """The environments of the first step with trajectories; none where that does not say.
+
+    Raises:
+        Problem: the run cannot be read.
+    """
+    path = path_of(run_id)
+    if not _environments.get(path):
+        steps = trajectory_steps(run_id)
+        first = listing(run_id, steps[0])["env_id"] if steps else []
+        _environments[path] = tuple(dict.fromkeys(str(env) for env in first if env))
+    return _environments[path]
 
 
 def trajectory_steps(run_id: str) -> list[int]:

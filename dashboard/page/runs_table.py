@@ -205,7 +205,7 @@ def _cells(row: RunRow, details: RunDetails, now: float) -> dict[str, Any]:
         "success": None if known is None else 100 * known,
         "history": list(details.success),
         "alarm": visible(f"{rule}, {details.alarm_severity}") if rule else "",
-        "environment": visible(", ".join(row.environments), 80),
+        "environment": visible(", ".join(row.environments or _environments(row)), 80),
         "algorithm": visible(row.algorithm, 40),
         "trainer": visible(row.trainer, 40),
         "branched": branched_from(row),
@@ -214,6 +214,14 @@ def _cells(row: RunRow, details: RunDetails, now: float) -> dict[str, Any]:
         "note": visible(row.note, 200),
         "pinned": "pinned" if row.is_pinned else "",
     }
+
+
+def _environments(row: RunRow) -> tuple[str, ...]:
+    """Of a run of another trainer: its episodes say it, and no settings do."""
+    try:
+        return () if row.origin is Origin.TRAINED else queries.environments(row.run_id)
+    except Problem:
+        return ()
 
 
 def branched_from(row: RunRow) -> str:

@@ -33,6 +33,7 @@ SPLITS: Mapping[str, str] = {
     "probe": "Probe",
 }
 """Split -> its label, in the order in which the replay prefers them."""
+UNKNOWN = "unknown"
 NEVER_TRAINED = ("eval", "probe")
 """Splits that no update ever sees."""
 SUCCESS = (ANY, "solved", "failed", "unknown")
@@ -100,7 +101,7 @@ _KEPT_CONDITIONS = {
 def success_word(value: object) -> str:
     """solved, failed, or unknown where neither the task nor the file says."""
     if value is None or pd.isna(value):  # type: ignore[call-overload]
-        return "unknown"
+        return UNKNOWN
     return "solved" if value else "failed"
 
 
@@ -109,7 +110,7 @@ def kept_word(value: object, split: object = "train") -> str:
     if split in NEVER_TRAINED:
         return "never trained on"
     if value is None or pd.isna(value):  # type: ignore[call-overload]
-        return "unknown" if split == "import" else "pending"
+        return UNKNOWN if split == "import" else "pending"
     return "kept" if value else "dropped"
 
 

@@ -10,7 +10,7 @@ import streamlit as st
 
 from ..escaping import visible
 from ..words import NONE
-from .list import kept_word, success_word
+from .list import UNKNOWN, kept_word, success_word
 
 Extra = Sequence[tuple[str, str]]
 """(column, heading) of what a source knows besides."""
@@ -36,6 +36,8 @@ _LABELS = {
     "group": "group",
     "tag": "tag",
 }
+_MAY_BE_UNKNOWN = ("advantage", "update", "tokens", "dropped")
+"""Columns that only the trainer can fill."""
 _SHOWN = "background-color: rgba(128, 128, 128, 0.25)"
 
 
@@ -81,12 +83,15 @@ def pick_table(
 def list_cells(rows: pd.DataFrame, extra: Extra = ()) -> pd.DataFrame:
     """One row a trajectory, all cells text; what is unseen in texts of a file is made visible.
 
-    The columns of `extra` stand behind return and success, with which every list begins.
+    The columns of `extra` stand behind return and success, with which every list begins. What is
+    known of no trajectory has no column.
     """
     records = [{str(k): v for k, v in row.items()} for row in rows.to_dict("records")]
     first, rest = list(_LABELS)[:3], list(_LABELS)[3:]
     names = [*first, *(name for name, _ in extra), *rest]
-    return pd.DataFrame([_cells(row, extra) for row in records], columns=names)
+    cells = pd.DataFrame([_cells(row, extra) for row in records], columns=names)
+    empty = [name for name in _MAY_BE_UNKNOWN if cells[name].isin([None, UNKNOWN]).all()]
+    return cells.drop(columns=empty)
 
 
 def _cells(row: Mapping[str, Any], extra: Extra) -> dict[str, str | None]:

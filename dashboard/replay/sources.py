@@ -11,6 +11,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from echoscope.store.records import Alarm, parse_trajectory_id
 from echoscope.store.status import Origin, origin_of
+from echoscope.text.titles import capitalised
 
 from ..data import queries
 from ..escaping import visible
@@ -116,7 +117,7 @@ def choose_source(run_id: str) -> Source:
         filters_place = st.popover(_filters_label(), width="stretch", key="replay_filters")
     if is_search:
         with split_place:
-            split = _split(_splits_of_run(run_id), {})
+            split = _split(run_id, _splits_of_run(run_id), {})
         filters = replace(_filters(run_id, None, filters_place), split=split)
         _alarm_choice(run_id, alarm_id, filters_place)
         return _searched(
@@ -135,7 +136,7 @@ def choose_source(run_id: str) -> Source:
         )
     counts = {str(name): int(n) for name, n in source.rows["split"].value_counts().items()}
     with split_place:
-        split = _split(_splits_of_run(run_id), counts)
+        split = _split(run_id, _splits_of_run(run_id), counts)
     source = _of_split(run_id, source, split, counts)
     filters = _filters(run_id, source.rows, filters_place)
     _alarm_choice(run_id, alarm_id, filters_place)
@@ -175,7 +176,14 @@ def _splits_of_run(run_id: str) -> list[str]:
     return [split for split in SPLITS if split in stored]
 
 
-def _split(splits: list[str], counts: Mapping[str, int]) -> str:
+def split_words(run_id: str, split: str) -> str:
+    """A split by its label; what another trainer wrote by how it came here: recorded, watched."""
+    origin = origin_of(queries.info(run_id).config)
+    is_foreign = split == "import" and origin is not Origin.TRAINED
+    return capitalised(origin.value) if is_foreign else SPLITS[split]
+
+
+def _split(run_id: str, splits: list[str], counts: Mapping[str, int]) -> str:
     """One split at a time: training and evaluation episodes are different distributions.
 
     Args:
@@ -187,7 +195,8 @@ def _split(splits: list[str], counts: Mapping[str, int]) -> str:
         return default
 
     def label_of(split: str) -> str:
-        return f"{SPLITS[split]} {counts[split]:,}" if split in counts else SPLITS[split]
+        words = split_words(run_id, split)
+        return f"{words} {counts[split]:,}" if split in counts else words
 
     return choose(
         "split",
@@ -211,12 +220,12 @@ def _of_split(run_id: str, source: Source, split: str, counts: Mapping[str, int]
         steps = queries.table(run_id, _SPLIT_STEPS, (split,))["step"].tolist()
         near = sorted(sorted(steps, key=lambda step: abs(step - (source.step or 0)))[:5])
         if_empty = (
-            f"Step {source.step} has no {SPLITS[split].lower()} trajectories. "
+            f"Step {source.step} has no {split_words(run_id, split).lower()} trajectories. "
             f"Steps that have some: {', '.join(map(str, near))}."
         )
     return replace(
         source,
-        title=f"{source.title}, {SPLITS[split].lower()}",
+        title=f"{source.title}, {split_words(run_id, split).lower()}",
         rows=source.rows[source.rows["split"] == split],
         if_empty=if_empty,
     )
@@ -315,7 +324,7 @@ def _searched(run_id: str, wanted: Search) -> Source:
         last = first
     found = _run_search(run_id, replace(wanted, first=first, last=last))
     extra: tuple[tuple[str, str], ...] = () if wanted.mode == "where" else (("excerpt", "match"),)
-    split = SPLITS[wanted.filters.split].lower()
+    split = split_words(run_id, wanted.filters.split).lower()
     title = f"Steps {first} to {last}, {split}, {_WORDS_OF_MODE[wanted.mode]} {wanted.words!r}"
     order = ORDERS[wanted.order]
     if found.is_cut and wanted.order in (OLDEST, NEWEST):
