@@ -82,8 +82,11 @@ def verdict_text(
     """
     if state is RunState.INSUFFICIENT:
         parts = [_too_little(num_rows, *needed)]
-        if view.success is not None and needed[1] >= needed[2]:
-            parts = [f"Too little to judge. {outcome_words(view)} {_NO_RATE}"]
+        if needed[0] != NOTHING_READ and needed[1] >= needed[2]:
+            course = "No success rate and no return is logged."
+            if view.success is not None:
+                course = f"{outcome_words(view)} {_NO_RATE}"
+            parts = [f"Too little to judge. {course}"]
     elif state in (RunState.HEALTHY, RunState.RECOVERING):
         reasoning = "" if nearest or state is RunState.RECOVERING else _REASONING.get(regime, "")
         parts = [" ".join([_healthy(state, measured, view, nearest), reasoning]).strip()]

@@ -127,24 +127,27 @@ class Series:
             self._add(step, value, trials)
             return
         waiting, self.waiting = self.waiting, None
-        is_far = self._is_far(value)
+        side = self._far_side(value)
         if waiting is not None:
-            if is_far and (value - self.values[-1]) * (waiting[1] - self.values[-1]) > 0:
-                self._add(waiting[0], waiting[1], math.nan)
-                is_far = False
+            if side and side == self._far_side(waiting[1]):
+                self._add(*waiting, math.nan)
+                side = 0
             else:
                 self.spikes.append(waiting[0])
-        if is_far:
+        if side:
             self.waiting = (step, value)
         else:
             self._add(step, value, trials)
 
-    def _is_far(self, value: float) -> bool:
-        """Further from the last rows than any noise that was seen."""
+    def _far_side(self, value: float) -> int:
+        """1 or -1: further above or below the last rows than any noise that was seen; else 0."""
         if len(self.values) < LEAST_BEFORE_SPIKE or not self.sigma > 0:
-            return False
+            return 0
         recent = sorted(self.values[-7:])
-        return abs(value - recent[len(recent) // 2]) > SPIKE_SIGMAS * self.sigma
+        distance = value - recent[len(recent) // 2]
+        if abs(distance) <= SPIKE_SIGMAS * self.sigma:
+            return 0
+        return 1 if distance > 0 else -1
 
     def _add(self, step: int, value: float, trials: float) -> None:
         self.steps.append(step)

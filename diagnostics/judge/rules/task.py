@@ -130,22 +130,28 @@ def disagreement(view: View) -> Disagreement | None:
 
     Both beyond chance, over the same steps.
     """
-    fallen = [view.outcomes[name] for name in RATES if _is_down(view.outcomes[name])]
-    evaluated = view.outcomes["eval_reward"]
-    down = fallen[0] if fallen else evaluated if _is_down(evaluated) else None
+    down = fallen_success(view)
     if down is None:
         return None
-    change = down.change(down.turns.pivots[-1][1], down.since_turn, is_dated=True)
     up = next(
         (
             risen
             for name in ("reward", "success_train")
-            if view.outcomes[name] is not down
-            and (risen := _risen(view.outcomes[name], change)) is not None
+            if view.outcomes[name].key != down.metric
+            and (risen := _risen(view.outcomes[name], down)) is not None
         ),
         None,
     )
-    return None if up is None else Disagreement(up=up, down=change, terms=_terms(view, change))
+    return None if up is None else Disagreement(up=up, down=down, terms=risen_terms(view, down))
+
+
+def fallen_success(view: View) -> Change | None:
+    """The fall of success, on fixed tasks before those of training; else of evaluation's return."""
+    fallen = [view.outcomes[name] for name in (*RATES, "eval_reward")]
+    down = next((outcome for outcome in fallen if _is_down(outcome)), None)
+    if down is None:
+        return None
+    return down.change(down.turns.pivots[-1][1], down.since_turn, is_dated=True)
 
 
 def _risen(outcome: Outcome, down: Change) -> Change | None:
@@ -157,7 +163,7 @@ def _risen(outcome: Outcome, down: Change) -> Change | None:
     return outcome.change(before, after) if is_up else None
 
 
-def _terms(view: View, down: Change) -> tuple[Change, ...]:
+def risen_terms(view: View, down: Change) -> tuple[Change, ...]:
     """Terms of the reward that rose meanwhile, beyond chance, the largest rise first."""
     risen = [
         change

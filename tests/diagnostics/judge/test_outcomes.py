@@ -116,6 +116,12 @@ def test_one_spike_is_set_aside_and_two_rows_are_none() -> None:
     assert len(jumped) == 60
 
 
+def test_a_jump_without_any_noise_is_taken_in_row_by_row() -> None:
+    outcome = returned([0.8] * 40 + [0.3] * 40)
+    assert outcome.count >= 79
+    assert outcome.has_fallen
+
+
 def test_the_lengths_of_stretches_grow_by_half() -> None:
     assert list(lengths(25)) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 25]
 

@@ -55,7 +55,7 @@ def test_entropy_alone_would_not_show_a_template() -> None:
 def test_a_solved_task_is_called_solved() -> None:
     verdict = diagnose(make("solved", 0).table)
     assert verdict.state is RunState.CONVERGED
-    assert "solved; evaluation success: 100 %, at its best" in verdict.text
+    assert "solved; evaluation success: 20 % (steps 0 to 10) -> 100 %" in verdict.text
     assert verdict.first_critical_step is None
 
 
@@ -104,7 +104,10 @@ def test_nothing_alarming() -> None:
     verdict = diagnose(make("healthy", 0).table)
     assert verdict.state is RunState.HEALTHY
     assert verdict.confidence == "medium"  # 7 of 9 kinds of signals
-    assert verdict.text.startswith("Healthy. Success rose from 7 % to 71 % and holds. No problem")
+    assert verdict.text.startswith(
+        "Healthy. Evaluation success rose from 7 % (step 0) to 66 % (63 to 69 %; steps 80 to 150, "
+        "2,048 tasks). No problem found"
+    )
 
 
 def test_a_step_on_which_nothing_happens_leaves_the_words_as_they_are() -> None:
@@ -169,7 +172,7 @@ def test_exemplars_and_template_are_told() -> None:
 
 def test_paths(tmp_path: Path) -> None:
     file = tmp_path / "m.csv"
-    file.write_text("step,entropy\n" + "".join(f"{s},0.5\n" for s in range(30)))
+    file.write_text("step,success_rate\n" + "".join(f"{s},0.5\n" for s in range(30)))
     assert diagnose(file).state is RunState.HEALTHY
     assert diagnose(tmp_path).state is RunState.HEALTHY, "a folder that holds metrics"
     (tmp_path / "none").mkdir()
