@@ -25,6 +25,7 @@ from echoscope.diagnostics.read.run_meaning import RunMeaning
 from echoscope.diagnostics.read.table import stored_meaning, stored_rows
 from echoscope.diagnostics.sinks.mirror import Mirror
 from echoscope.store.errors import RunBusyError, RunExistsError, StoreError
+from echoscope.store.importers.beside.metrics import without_reconstructed
 from echoscope.store.importers.draft import Draft
 from echoscope.store.importers.importing import step_metrics
 from echoscope.store.log.layout import Layout, shown_path
@@ -334,13 +335,14 @@ class RunSteps:
             if note not in self._noted:
                 self._noted.add(note)
                 self._say(f"recorder: {note}")
-        counted: dict[str, float] = {}
+        counted: Mapping[str, float] = {}
         if content.trajectories:
             counted = step_metrics(self._path.name, step.number, content.trajectories).values
             self._namer.leave(counted)
         told = self._namer.meaning.of_key
-        counted = {key: value for key, value in counted.items() if key not in told}
-        return counted | self._namer.named(step.values)
+        counted = without_reconstructed(counted) if "reward/return_mean" in told else counted
+        left = {key: value for key, value in counted.items() if key not in told}
+        return left | self._namer.named(step.values)
 
     def _meaning_records(self, step: int) -> list[DiagnosticRecord]:
         """What the numbers mean, where that is not stored yet.

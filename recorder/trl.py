@@ -7,7 +7,8 @@ are obeyed at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,20 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from echoscope.diagnostics.tools.setting_errors import SettingError
 from echoscope.store.importers.draft import Draft, RowError
-from echoscope.store.importers.format import Where
-from echoscope.store.importers.formats.trl import COMPLETIONS
+from echoscope.store.importers.formats.trl import episode, reward_columns
 
 from .recorder import Recorder
 from .scoring import Spoken
 
+_TERM = re.compile(r"rewards/(.+)/mean")
 _SECRET = ("token", "key", "password", "secret")
 
 
 class EchoscopeCallback(TrainerCallback):  # type: ignore[misc]  # transformers has no types
     """Records a run of TRL's GRPO or RLOO trainer; pauses and stops it at step boundaries.
+
+    The return is what TRL trains on: its own `reward`, and of an episode the sum of the reward
+    functions by `reward_weights`. Each function by its weight is `reward/term/NAME`.
 
     Set `log_completions=True` in the trainer's arguments: without it TRL keeps no text, and the
     run has numbers only.
@@ -54,6 +58,8 @@ class EchoscopeCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         self._step: int | None = None
         """The last step that was logged and is not recorded yet."""
         self._numbers: dict[str, Any] = {}
+        self._weights: Sequence[float] | None = None
+        """Of the reward functions; None: all 1."""
 
     def on_train_begin(
         self,
@@ -67,6 +73,7 @@ class EchoscopeCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         if not state.is_world_process_zero:
             return
         self._output = Path(args.output_dir)
+        self._weights = getattr(args, "reward_weights", None)
         config = {
             key: value
             for key, value in args.to_dict().items()
@@ -139,7 +146,21 @@ class EchoscopeCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         self._step, self._numbers = None, {}
         for draft, spoken in self._completions(step):
             self._recorder.draft(draft, spoken)
-        self._recorder.record(step, numbers)
+        self._recorder.record(step, numbers | self._terms(numbers))
+
+    def _terms(self, numbers: Mapping[str, Any]) -> dict[str, float]:
+        """What each reward function adds to the return, mean over the step."""
+        means = {
+            match[1]: value for key, value in numbers.items() if (match := _TERM.fullmatch(key))
+        }
+        weights = self._weights_of(len(means))
+        if len(weights) != len(means):
+            return {}
+        pairs = zip(means.items(), weights, strict=True)
+        return {f"reward/term/{name}": weight * float(mean) for (name, mean), weight in pairs}
+
+    def _weights_of(self, num_functions: int) -> Sequence[float]:
+        return [1.0] * num_functions if self._weights is None else self._weights
 
     def _completions(self, step: int) -> Iterator[tuple[Draft, Spoken]]:
         """The episodes in the file of a step; none where TRL wrote none."""
@@ -154,8 +175,8 @@ class EchoscopeCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             return
         for row in rows:
             try:
-                for draft in COMPLETIONS.drafts(row, Where(path=path)):
-                    yield draft, _spoken(row)
+                weights = self._weights_of(len(reward_columns(row)))
+                yield episode(row, weights), _spoken(row)
             except (RowError, KeyError, TypeError) as error:
                 self._recorder.say(f"recorder: {path.name}: a completion was not read: {error}")
 

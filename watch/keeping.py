@@ -19,6 +19,7 @@ from echoscope.diagnostics.read.run_meaning import RunMeaning
 from echoscope.diagnostics.read.table import stored_meaning, stored_rows
 from echoscope.recorder.episodes import StepEpisodes
 from echoscope.store.errors import StoreError
+from echoscope.store.importers.beside.metrics import without_reconstructed
 from echoscope.store.importers.draft import Draft
 from echoscope.store.importers.importing import step_metrics
 from echoscope.store.log.layout import Layout, shown_path
@@ -86,9 +87,10 @@ def whole_step(
         content.add(draft, source=place, format_name=name)
     values: dict[str, float] = {}
     if content.trajectories:
-        counted = step_metrics(run_id, step, content.trajectories).values
+        counted: Mapping[str, float] = step_metrics(run_id, step, content.trajectories).values
         namer.leave(counted)
         told = namer.meaning.of_key
+        counted = without_reconstructed(counted) if "reward/return_mean" in told else counted
         values = {k: v for k, v in counted.items() if not math.isnan(v) and k not in told}
     return WholeStep(
         step=step,
@@ -242,7 +244,7 @@ class Keeper:
         self._monitor = self._new_monitor()
         self._situate(values[max(values)] if values else ())
         for step in sorted(values):
-            self._monitor.judge(step, values[step] | self._meaning.row(values[step]))
+            self._monitor.judge(step, {**values[step], **self._meaning.row(values[step])})
 
     def _take_meaning(self, step: int, meaning: RunMeaning) -> DiagnosticRecord:
         """Follow what the numbers mean from now on; rows that mean something else are judged again.

@@ -565,7 +565,7 @@ _NO_PART = frozenset(
 
 def _is_part_of_reward(name: str) -> bool:
     match = _PART_OF_REWARD.fullmatch(spelled(name).removesuffix("_mean"))
-    if match is None:
+    if match is None or name.startswith("reward/term/"):  # weighted already
         return False
     words = set((match["after"] or match["before"]).split("_"))
     return not words & _NO_PART and not any(word.isdigit() for word in words)
@@ -600,8 +600,8 @@ class RowNamer:
             if entry.is_of_a_column or entry.how is How.SUM:
                 self._final.update(entry.of)
         for name, meant in self.mapping.items():
-            entry = self.meaning.of_column.get(name)
-            if entry is None or entry.key != meant.key:
+            earlier = self.meaning.of_column.get(name)
+            if earlier is None or earlier.key != meant.key:
                 self._final.discard(name)  # somebody says something else now
 
     def learn(self, rows: Mapping[int, Mapping[str, float]]) -> None:
@@ -618,8 +618,13 @@ class RowNamer:
             self._decide()
 
     def leave(self, keys: Iterable[str]) -> None:
-        """Keys that the episodes gave first: no column is read as these in this run."""
-        self._left |= set(keys) - self.meaning.of_key.keys()
+        """Keys that the episodes gave first: no column is read as these in this run.
+
+        What the episodes give is preferred to a sum of parts.
+        """
+        known = self.meaning.of_key
+        self._left |= {key for key in keys if key not in known or known[key].how is How.SUM}
+        self.meaning = self._without_left(self.meaning)
 
     def _decide(self) -> None:
         columns = {name: np.array(list(found.values())) for name, found in self._samples.items()}
@@ -627,17 +632,22 @@ class RowNamer:
         meaning, self.notes = decide(
             columns, self.mapping, self.meaning, self._final, self.given_by, is_strict=False
         )
-        self.meaning = RunMeaning(
-            tuple(
-                replace(entry, key="", how=How.UNREAD, evidence="counted from the episodes")
-                if entry.key in self._left and entry.key not in entry.of
-                else entry
-                for entry in meaning.columns
-            )
-        )
+        self.meaning = self._without_left(meaning)
         for name in [n for n, found in self._samples.items() if len(found) >= NUM_DECIDING]:
             self._final.add(name)
             del self._samples[name]
+
+    def _without_left(self, meaning: RunMeaning) -> RunMeaning:
+        words = "counted from the episodes"
+        return RunMeaning(
+            tuple(
+                replace(entry, key="", how=How.UNREAD, evidence=words)
+                if entry.key in self._left and entry.key not in entry.of
+                else entry
+                for entry in meaning.columns
+                if entry.how is not How.SUM or entry.key not in self._left
+            )
+        )
 
     def named(self, values: Mapping[str, float]) -> dict[str, float]:
         """A row's numbers under the trainer's names, and under ours where they are understood."""

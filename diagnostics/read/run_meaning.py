@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from echoscope.store.importers.beside.metrics import IS_RECONSTRUCTED
 from echoscope.store.records import DiagnosticRecord, FloatArray64
 
 KIND = "meaning"
 """Of the diagnostic record that stores a `RunMeaning`."""
-IS_RECONSTRUCTED = "reward/is_reconstructed"
-"""The metric that stands beside a return that was made up from parts."""
 PLUS = " + "
 """Between the columns whose sum a key is."""
 LARGEST_SHARE = 1.01

@@ -111,6 +111,8 @@ def export_run(
     )
     if not source.chosen.num_rows:
         raise ExportError(_nothing(source))
+    if (settings.best is not None or chosen.name == "dpo") and source.num_summed():
+        raise ExportError(_summed(source))
     temporary = target.with_name(f".{target.name}.{new_id()}.tmp")
     try:
         written = chosen.write(source, temporary, settings)
@@ -211,6 +213,15 @@ def _check_options(options: Options, chosen: Format) -> None:
     first, last = options.first_step, options.last_step
     if first is not None and last is not None and first > last:
         raise ExportError(f"--steps is {first}:{last}, but must not end before it begins")
+
+
+def _summed(source: RunSource) -> str:
+    return (
+        f"{source.reader.path}: which reply is better is not known: the returns of "
+        f"{counted(source.num_summed(), 'episode')} were added up from several reward functions "
+        "whose weights the files do not give. Record the run with the trainer's callback, which "
+        "knows them, or export all episodes: --to parquet"
+    )
 
 
 def _nothing(source: RunSource) -> str:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import QueryError
+from ..importers.draft import SUMMED_REWARDS
 from ..models import load_detokenizer, tokenizer_folders
 from ..query.condition import FLAG, checked_condition, flags_without_prefix
 from ..reader import MissingFile, RunInfo, RunReader
@@ -181,6 +182,11 @@ class RunSource:
             "ORDER BY step, split <> 'train', id"
         )
         return self._rows(query, [first, last, list(splits)])
+
+    def num_summed(self) -> int:
+        """Episodes of the run whose return was added up from rewards without their weights."""
+        query = f"SELECT count(*) AS num FROM {_EPISODES} WHERE regexp_matches(extra, $1)"
+        return int(self._rows(query, [SUMMED_REWARDS]).column("num")[0].as_py())
 
     def missing_files(self) -> list[MissingFile]:
         """Files that were left out so far and hold rows of the steps that were asked for."""

@@ -241,6 +241,10 @@ def reconstructions(extra: str | None) -> dict[str, str]:
     return {n: RECONSTRUCTIONS[n] for n in known if isinstance(n, str) and n in RECONSTRUCTIONS}
 
 
+SUMMED_REWARDS = r'"reconstructed": \[[^]]*"reward_terms"'
+"""What the column `extra` of an episode holds whose return was added up without weights."""
+
+
 def number(value: Any) -> float:
     """A finite number; NaN for anything else, booleans as 0 and 1."""
     if isinstance(value, bool | int | float):

@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import math
+import re
 import shutil
 import tempfile
 import time
@@ -36,9 +37,9 @@ from ..records import (
     trajectory_id,
 )
 from ..writer import RunWriter
-from .beside.metrics import Beside, Merger
+from .beside.metrics import IS_RECONSTRUCTED, Beside, Merger
 from .beside.pictures import Pictures
-from .draft import Draft, Place, RowError, trajectory_of
+from .draft import SUMMED_REWARDS, Draft, Place, RowError, trajectory_of
 from .lines import BadJsonError
 from .registry import FORMATS
 from .survey import Progress, Refusals, Survey, nothing_surveyed, survey
@@ -491,11 +492,14 @@ def step_metrics(run_id: str, step: int, trajectories: Sequence[Trajectory]) -> 
     returns = [t.episode_return for t in own]
     known = np.array([value for value in returns if not math.isnan(value)])
     solved = [float(t.is_success) for t in own if t.is_success is not None]
-    groups = list(_groups(own))
+    is_made_up = any(re.search(SUMMED_REWARDS, t.extra or "") for t in own)
+    # What was added up without weights is shown, and says nothing of what groups can teach.
+    groups = [] if is_made_up else list(_groups(own))
     stds = [std for std, _ in groups]
     solved_of = [(std == 0, rate) for std, rate in groups if rate is not None]
     values = {
         "reward/return_mean": float(known.mean()) if known.size else math.nan,
+        IS_RECONSTRUCTED: 1.0 if is_made_up else math.nan,
         "reward/return_std": float(known.std(ddof=1)) if known.size > 1 else math.nan,
         "reward/return_min": float(known.min()) if known.size else math.nan,
         "reward/return_max": float(known.max()) if known.size else math.nan,

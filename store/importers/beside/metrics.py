@@ -15,11 +15,23 @@ from ...records import StepMetrics
 
 EVALUATION = "eval/"
 """How the keys of an evaluation's metrics begin."""
+IS_RECONSTRUCTED = "reward/is_reconstructed"
+"""Beside a return that was made up from parts."""
+_RETURNS = tuple(
+    f"reward/{name}" for name in ("return_mean", "return_std", "return_min", "return_max")
+)
 _OUTCOMES: Mapping[str, tuple[str, ...]] = {
     "success_rate": ("success_rate", "success_rate_low", "success_rate_high", "num_tasks"),
     "return_mean": ("return_mean",),
 }
 """Outcome of an evaluation -> the numbers that belong to it, and have its source."""
+
+
+def without_reconstructed(values: Mapping[str, float]) -> Mapping[str, float]:
+    """The numbers of rollouts without a return that was made up from parts."""
+    if IS_RECONSTRUCTED not in values:
+        return values
+    return {k: v for k, v in values.items() if k not in (*_RETURNS, IS_RECONSTRUCTED)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +80,8 @@ class Merger:
     """Keys that the rollouts do not give."""
     owned_outcomes: tuple[str, ...] = ()
     """Of `_OUTCOMES`, what the files say of evaluations."""
+    has_return: bool = False
+    """The files give the trainer's own return, which is preferred to one made up from parts."""
 
     @classmethod
     def of(cls, beside: Beside, num_steps_with_rollouts: int) -> Merger:
@@ -78,7 +92,12 @@ class Merger:
             for name in _OUTCOMES
             if any(key.startswith(EVALUATION) and key.endswith(f"/{name}") for key in counts)
         )
-        return cls(beside=beside, owned=frozenset(owned), owned_outcomes=outcomes)
+        return cls(
+            beside=beside,
+            owned=frozenset(owned),
+            owned_outcomes=outcomes,
+            has_return=counts[_RETURNS[0]] > 0,
+        )
 
     def digest(self, step: int, rows: str) -> str:
         """What tells whether a step changed: of its rows, and of its numbers if it has any."""
@@ -94,7 +113,8 @@ class Merger:
     def metrics(self, own: StepMetrics) -> list[StepMetrics]:
         """One step's numbers, those of an evaluation apart; `own` are those of its rollouts."""
         numbers = self.beside.steps.get(own.step, StepNumbers(values={}))
-        values = {k: v for k, v in own.values.items() if not self._is_owned(k)}
+        counted = without_reconstructed(own.values) if self.has_return else own.values
+        values = {k: v for k, v in counted.items() if not self._is_owned(k)}
         for key, value in numbers.values.items():
             if math.isnan(values.get(key, math.nan)):
                 values[key] = value

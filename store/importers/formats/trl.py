@@ -1,14 +1,14 @@
 """TRL's GRPO and RLOO: `completions/completions_<step>.parquet`.
 
 A float column per reward function stands beside `prompt`, `completion` and `advantage`. NaN means
-that the function returned None. The weights of the functions are not in the file, so their sum is
-the return only where all weights are 1.
+that the function returned None. The weights of the functions (`reward_weights` of the trainer) are
+not in the file: without them the sum of several functions is no return that the trainer knows.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ..dialogue import is_messages, read_flat, read_messages
 from ..draft import Draft, number, without
@@ -23,18 +23,26 @@ def _matches(row: Row) -> bool:
 
 
 def _drafts(row: Row, where: Where) -> Iterator[Draft]:
+    yield episode(row)
+
+
+def episode(row: Row, weights: Sequence[float] | None = None) -> Draft:
+    """The episode of a row.
+
+    Args:
+        weights: Of the reward functions, in the order of their columns; None: not known. Weights
+            of another number say nothing.
+    """
     prompt, completion = row["prompt"], row["completion"]
     is_guess = False
     if is_messages(prompt) and is_messages(completion):
         dialogue = read_messages([*prompt, *completion])
     else:
         dialogue, is_guess = read_flat(str(prompt or ""), str(completion or ""))
-    rewards = {
-        name: number(value)
-        for name, value in row.items()
-        if name not in (*_KNOWN, _TIME) and (value is None or isinstance(value, float))
-    }
+    rewards = {name: number(row[name]) for name in reward_columns(row)}
     known = {name: value for name, value in rewards.items() if not math.isnan(value)}
+    is_weighted = weights is not None and len(weights) == len(rewards)
+    terms = dict(zip(rewards, weights or (), strict=True)) if is_weighted else {}
     fields = without(row, (*_KNOWN, *known))
     draft = Draft(
         turns=dialogue.turns,
@@ -48,11 +56,20 @@ def _drafts(row: Row, where: Where) -> Iterator[Draft]:
     if is_guess:
         draft.reconstructed.add("turns")
     if known:
-        draft.set_episode_reward(sum(known.values()))
+        draft.set_episode_reward(sum(terms.get(name, 1.0) * known[name] for name in known))
         draft.turns[-1].info = {f"reward/{name}": value for name, value in known.items()}
-    if len(rewards) > 1:
+    if len(rewards) > 1 and not is_weighted:
         draft.reconstructed.add("reward_terms")
-    yield draft
+    return draft
+
+
+def reward_columns(row: Row) -> list[str]:
+    """The columns of the reward functions, in the trainer's order."""
+    return [
+        name
+        for name, value in row.items()
+        if name not in (*_KNOWN, _TIME) and (value is None or isinstance(value, float))
+    ]
 
 
 def _advantage(value: object) -> float | None:
