@@ -122,6 +122,7 @@ def _lines(program: str) -> list[Line]:
 
 
 COMMANDS = _lines("echoscope")
+command_tree = cache(typer.main.get_command)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +233,7 @@ def test_a_command_runs(line: Line, folder: Path, monkeypatch: pytest.MonkeyPatc
         words[words.index("--steps") + 1] = "1:3"
     if words[0] == "report":
         words.append("--force")
-    answer = CliRunner().invoke(typer.main.get_command(app), words)
+    answer = CliRunner().invoke(command_tree(app), words)
     codes = VERDICT_CODES.get(words[0], {0})
     assert answer.exit_code in codes, f"{answer.output}\n{answer.exception!r}"
 

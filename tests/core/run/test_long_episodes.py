@@ -1,4 +1,4 @@
-"""Episodes of twelve turns under a window of four: what a prompt shows, and which turn gets the credit.
+"""Episodes of twelve turns under a window of four: what a prompt shows, which turn gets the credit.
 
 The recipe `treasure` with the shipped policy, made smaller: one group of two, two steps.
 """
