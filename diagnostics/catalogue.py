@@ -81,6 +81,17 @@ METRICS: tuple[Metric, ...] = (
         "",
         "1 where the return is the sum of the parts of a reward whose weights are not known.",
     ),
+    *(
+        _of(
+            key,
+            name,
+            "reward",
+            "Mean return of an evaluation's episodes, on the trainer's own scale.",
+            "up",
+            "evaluation reward",
+        )
+        for key, name in (("eval/*/return_mean", ""), ("eval/return_mean", "Evaluation reward"))
+    ),
     _of(
         "reward/return_std",
         "Return std",

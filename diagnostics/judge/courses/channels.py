@@ -16,7 +16,6 @@ from typing import Literal
 from ...catalogue import metric
 
 LN2, LN10 = math.log(2), math.log(10)
-REWARD_AS_SUCCESS = "reward/success_rate"
 NOT_ABOVE_CHANCE = 0.05
 """p-value of a retrieval accuracy above which it may be chance."""
 
