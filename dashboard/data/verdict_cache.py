@@ -197,7 +197,8 @@ def judge_at(run: RunReader, step: int) -> Verdict:
     diagnosis = Diagnosis(run_id=info.run_id, run=shown_path(info.path))
     diagnosis.recall(history_of(run)[0])
     situation = situation_of(run, shlex.quote(shown_path(info.path)))
-    diagnosis.engine.situation = replace(situation, fate=None)  # which is of now
+    known = tuple(change for change in situation.changes if change.step <= step)
+    diagnosis.engine.situation = replace(situation, fate=None, changes=known)
     own = alarm_settings(run)
     for at, values in _rows(run, -1, step + 1, width).rows():
         diagnosis.engine.configure(own.at(at))

@@ -132,7 +132,7 @@ def _button_words(run_id: str, action: Action) -> str:
     if action.verb == "branch" and given.may_branch:
         where = "the last good checkpoint"
         where = where if action.checkpoint is None else f"checkpoint {action.checkpoint}"
-        return f"Apply: branch from {where} with {pairs}"
+        return f"{'Try' if action.is_trial else 'Apply'}: branch from {where} with {pairs}"
     return ""
 
 

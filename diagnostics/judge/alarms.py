@@ -278,9 +278,13 @@ class AlarmEngine:
         return RunState.CONVERGED if "CONVERGED" in self._open else RunState.HEALTHY
 
     def causes(self) -> list[Cause]:
-        """Likely causes of what is open, those that the run shows first."""
-        rules = [RULES_BY_NAME[alarm.rule] for alarm in self.open_alarms]
-        return causes_of(rules, self.view(), self.history, self.situation)
+        """Causes of what is open, those that the run shows first; none where nothing differs."""
+        return causes_of(self.onsets(), self.view(), self.history, self.situation)
+
+    def onsets(self) -> dict[str, tuple[int, int]]:
+        """Rule of every open alarm to where what it reports may have begun, the worst first."""
+        view = self.view()
+        return {alarm.rule: _onset_interval(alarm, view) for alarm in self.open_alarms}
 
     def actions(self) -> tuple[Action, ...]:
         """The one thing to do about what is open; none where nothing is."""
@@ -291,6 +295,7 @@ class AlarmEngine:
             [self._record(alarm) for alarm in alarms],
             self.situation,
             is_lost=self.run_state.is_collapse,
+            is_recovering=self.run_state is RunState.RECOVERING,
         )
 
     def _record(self, alarm: OpenAlarm) -> Alarm:
@@ -376,7 +381,9 @@ class AlarmEngine:
         if with_advice and not ended:
             found = advise(
                 [rule],
-                causes_of([rule], view, self.history, self.situation),
+                causes_of(
+                    {rule.name: _onset_interval(alarm, view)}, view, self.history, self.situation
+                ),
                 [self._record(alarm)],
                 self.situation,
                 is_lost=alarm.severity is AlarmSeverity.CRITICAL,
@@ -459,9 +466,7 @@ class AlarmEngine:
         self.num_rows = state["num_rows"]
         self.first_watch_step = state["first_watch_step"]
         self.first_critical_step = state["first_critical_step"]
-        self.history = History(
-            **{k: math.nan if v is None else v for k, v in state.get("history", {}).items()}
-        )
+        self.history = History.restored(state.get("history", {}))
         for name, saved in state["channels"].items():
             if name in self.channels:
                 self.channels[name].restore(saved)
@@ -485,6 +490,14 @@ def _open_alarm(saved: Mapping[str, Any]) -> OpenAlarm:
             "onset_interval": None if dated is None else (int(dated[0]), int(dated[1])),
         }
     )
+
+
+def _onset_interval(alarm: OpenAlarm, view: View) -> tuple[int, int]:
+    """First and last step at which what an alarm reports may have begun."""
+    if alarm.onset_interval is not None:
+        return alarm.onset_interval
+    onset = alarm.raised_step if alarm.onset_step is None else alarm.onset_step
+    return _earliest(alarm, view), max(onset, alarm.raised_step)
 
 
 def _earliest(alarm: OpenAlarm, view: View) -> int:

@@ -1,4 +1,4 @@
-"""What came before a branch: its parent's metrics up to the step it took over at.
+"""What came before a branch: the metrics of its ancestors, and which settings changed when.
 
 A branch without its parent's history has no best to fall from and no lost success to win back. So
 it is judged after the rows of its parent, the monitor of a live branch included. What the branch
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from echoscope.store.log.layout import Layout
 
 from ..read.table import table_of_run
+from .advice.situation import SettingsChange
 
 if TYPE_CHECKING:
     from echoscope.store.reader import RunReader
@@ -55,44 +56,103 @@ def restarted_channels(changed: Collection[str]) -> tuple[str, ...]:
 def history_of(run: RunReader) -> tuple[list[Before], str]:
     """What came before a run, the eldest first, and a note where a parent is gone."""
     from echoscope.store.errors import StoreError
-    from echoscope.store.reader import open_run
 
-    info = run.info()
-    origin = _mapping(info.config).get("branched_from")
-    if not isinstance(origin, Mapping) or not isinstance(origin.get("step"), int):
-        return [], ""
-    name = str(origin.get("run_id", ""))
-    folder = info.path.parent / name
-    if not name or folder.parent != info.path.parent or not Layout(folder).run_json.is_file():
-        return [], f"the parent run {name} is not beside this one: judged without its history"
     try:
-        parent = open_run(folder)
-        rows = tuple(
-            (step, values) for step, values in table_of_run(parent).rows() if step <= origin["step"]
-        )
+        parent, step, note = _parent(run)
+        if parent is None:
+            return [], note
+        rows = tuple((at, values) for at, values in table_of_run(parent).rows() if at <= step)
         elder, note = history_of(parent)
     except StoreError as error:
-        return [], f"the parent run {name} cannot be read, judged without its history: {error}"
-    changed = _changed(parent.info().config, info.config)
-    own = {step for step, _ in table_of_run(run).rows()}
+        return [], f"the parent of this run cannot be read, judged without its history: {error}"
+    changed = _changes(parent.info().config, run.info().config)
+    own = {at for at, _ in table_of_run(run).rows()}
     kept = tuple(row for row in rows if row[0] not in own)
     return [*elder, Before(rows=kept, restarted=restarted_channels(changed))], note
 
 
-def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    old, new = dict(_leaves(before)), dict(_leaves(after))
-    return [key for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)]
+def changes_of(run: RunReader) -> tuple[SettingsChange, ...]:
+    """Every change of settings that this run or an ancestor trained with, in the order of steps.
+
+    Live commands that were applied, and what a branch changed against its parent.
+
+    Raises:
+        StoreError: the run cannot be read.
+    """
+    from echoscope.store.steer.settings import live_settings
+
+    parent, step, _ = _parent(run)
+    inherited: tuple[SettingsChange, ...] = ()
+    if parent is not None:
+        inherited = tuple(change for change in changes_of(parent) if change.step <= step)
+        before = _overlaid(parent.info().config, live_settings(parent).at(step))
+        changed = _changes(before, run.info().config)
+        if changed:
+            inherited += (SettingsChange(step=step + 1, values=changed, is_branch=True),)
+    settings = live_settings(run)
+    before, own = dict(settings.initial), []
+    for first, values in settings.changes:
+        changed = {
+            key: (before.get(key), value)
+            for key, value in values.items()
+            if before.get(key) != value
+        }
+        if changed:
+            own.append(SettingsChange(step=first, values=changed))
+        before = dict(values)
+    return (*inherited, *own)
 
 
-def _leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, list | tuple) and value and all(isinstance(v, Mapping) for v in value):
-        value = {str(index): one for index, one in enumerate(value)}
-    if not isinstance(value, Mapping) or not value:
-        yield prefix, value
-        return
-    for key, below in value.items():
-        yield from _leaves(below, f"{prefix}.{key}" if prefix else str(key))
+def _parent(run: RunReader) -> tuple[RunReader | None, int, str]:
+    """The run that this one branched from, the step, and a note where it is gone.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    from echoscope.store.reader import open_run
+
+    info = run.info()
+    origin = info.config.get("branched_from")
+    if not isinstance(origin, Mapping) or not isinstance(origin.get("step"), int):
+        return None, -1, ""
+    name = str(origin.get("run_id", ""))
+    folder = info.path.parent / name
+    if not name or folder.parent != info.path.parent or not Layout(folder).run_json.is_file():
+        note = f"the parent run {name} is not beside this one: judged without its history"
+        return None, -1, note
+    return open_run(folder), origin["step"], ""
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Dotted key to the value before and after, of what is not the same; None for absent."""
+    parts = [key for key in dict.fromkeys([*before, *after]) if key not in _OWN]
+    return {
+        key: values
+        for part in parts
+        for key, values in _differences(before.get(part), after.get(part), part)
+    }
+
+
+_OWN = ("name", "branched_from", "recipe")
+"""What every run has for itself."""
+
+
+def _differences(old: Any, new: Any, at: str) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        old, new = dict(enumerate(old)), dict(enumerate(new))
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in dict.fromkeys([*old, *new]):
+            yield from _differences(old.get(key), new.get(key), f"{at}.{key}")
+    elif old != new:
+        yield at, (old, new)
+
+
+def _overlaid(config: Mapping[str, Any], live: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration with settings by dotted key on top."""
+    out = dict(config)
+    for key, value in live.items():
+        first, _, rest = key.partition(".")
+        below = out.get(first)
+        nested = below if isinstance(below, Mapping) else {}
+        out[first] = _overlaid(nested, {rest: value}) if rest else value
+    return out

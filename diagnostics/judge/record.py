@@ -118,6 +118,7 @@ class Verdict:
                     "settings": {key: json_value(value) for key, value in a.settings.items()},
                     "why": a.why,
                     "can_cure": a.can_cure,
+                    "is_trial": a.is_trial,
                 }
                 for a in self.actions
             ],

@@ -10,7 +10,7 @@ from echoscope.text.titles import capitalised, in_sentence
 
 from ..catalogue import metric
 from .advice.actions import Action
-from .advice.causes import Cause
+from .advice.causes import NOTES, Cause, unknown_words
 from .advice.situation import Situation
 from .alarms import RULES_BY_NAME, Blindness, OpenAlarm, RunState
 from .courses.outcome import Outcome
@@ -92,14 +92,16 @@ def verdict_text(
         parts = [" ".join([_healthy(state, measured, view, nearest), reasoning]).strip()]
         notes = [f"{RULES_BY_NAME[a.rule].title} ({a.words})" for a in open_alarms]
         parts += [f"Also seen, and no problem by itself: {'; '.join(notes)}."] if notes else []
+        parts += _cause_part(causes) if state is RunState.RECOVERING else []
     else:
         parts = _alarm_parts(state, open_alarms, onset, view, template)
-        parts += _cause_part(causes)
-        parts += [_advice_part(action) for action in actions[:1]]
+        is_note = all(alarm.rule in NOTES for alarm in open_alarms)
+        unknown = [] if is_note else [f"Likely cause: {unknown_words(situation)}"]
+        parts += _cause_part(causes) or unknown
     if situation.fate is not None:
         parts[0] = f"{situation.fate.words} {parts[0]}"
-        if state in (RunState.INSUFFICIENT, RunState.HEALTHY, RunState.RECOVERING):
-            parts += [_advice_part(action) for action in actions[:1]]
+    if situation.fate is not None or state not in (RunState.INSUFFICIENT, RunState.HEALTHY):
+        parts += [_advice_part(action) for action in actions[:1]]
     open_rules = {alarm.rule for alarm in open_alarms}
     return "\n".join([*parts, *_unseen_words(unseen, view, open_rules, situation)])
 
@@ -204,7 +206,7 @@ def course_words(outcome: Outcome) -> str:
     >>> for step in range(40):
     ...     outcome.update(step, {"rollout/success_rate": 0.5, "rollout/num_episodes": 64})
     >>> course_words(outcome)
-    'Training success is 50 % (48 to 52 %; steps 0 to 39, 2,560 episodes), with no change beyond \
+    'Training success is 50 % (48 to 52 %, steps 0 to 39, 2,560 episodes), with no change beyond \
 chance.'
     """
     name, unit = metric(outcome.key).in_sentence, outcome.spec.unit
@@ -266,11 +268,11 @@ def _evidence(worst: OpenAlarm, open_alarms: Sequence[OpenAlarm], view: View) ->
 
 
 def _cause_part(causes: Sequence[Cause]) -> list[str]:
-    texts = list(dict.fromkeys(cause.text for cause in causes))[:MAX_CAUSES]
+    texts = [cause.text for cause in causes[:MAX_CAUSES]]
     if not texts:
         return []
     if len(texts) == 1:
-        return [f"Likely cause: {texts[0]}."]
+        return [f"Likely cause: {texts[0]}. It is not the cause if {causes[0].refuted_by}."]
     return ["Likely causes: " + "; ".join(f"{n}. {text}" for n, text in enumerate(texts, 1)) + "."]
 
 

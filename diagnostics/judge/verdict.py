@@ -151,9 +151,12 @@ class Diagnosis:
             could_not_see=tuple(f"{blind.rule}: {blind.reason}" for blind in unseen),
             evidence=evidence,
             exemplars=tuple(exemplars),
-            causes=tuple(dict.fromkeys(cause.text for cause in causes)),
+            causes=tuple(cause.text for cause in causes),
             actions=actions,
-            refuted_by=tuple(rule.refuted_by for rule in rules),
+            refuted_by=(
+                *(rule.refuted_by for rule in rules),
+                *(f"cause {n}: {cause.refuted_by}" for n, cause in enumerate(causes, 1)),
+            ),
             notes=tuple(notes),
             claims=self.claims(),
             text=verdict_text(

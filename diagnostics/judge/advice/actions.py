@@ -8,17 +8,18 @@ A metrics file of another trainer is given a sentence in that trainer's terms.
 
 from __future__ import annotations
 
-import math
 import re
+import shlex
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from echoscope.store.records import Alarm, Command, CommandAction
 from echoscope.text.amounts import percent
+from echoscope.text.titles import capitalised
 
 from ..rules.base import Rule
-from .causes import Cause
+from .causes import STEP_RULES, Cause, rounded
 from .situation import Situation
 
 Verb = Literal["set", "branch", "none"]
@@ -40,6 +41,8 @@ class Action:
     why: str = ""
     can_cure: bool = True
     """False: no setting of the trainer cures this, the task must change."""
+    is_trial: bool = False
+    """No cause is known: it may help, and nothing says that it will."""
 
 
 def advise(
@@ -49,6 +52,7 @@ def advise(
     situation: Situation,
     *,
     is_lost: bool,
+    is_recovering: bool = False,
 ) -> tuple[Action, ...]:
     """What to do, the first thing first; nothing where nothing is wrong.
 
@@ -59,15 +63,25 @@ def advise(
         rules: Of the open alarms, the most serious first.
         alarms: The open alarms, as they stand: they say from which step on nothing is healthy.
         is_lost: The run is collapsing or collapsed.
+        is_recovering: Success rises again after a fall.
     """
     going_on = way_on(situation)
+    if is_recovering:
+        return going_on or (_LET_RECOVER,)
     if not rules:
         return going_on
-    remedies = _remedies(rules, causes, alarms, situation, is_lost)
+    remedy = _remedy(rules[0], causes, alarms, situation, is_lost=is_lost)
     if is_lost or any(rule.name == "NOT_LEARNING" for rule in rules):
-        return remedies
+        return (remedy,)
     fate = situation.fate
-    return (*remedies, *going_on) if fate is not None and fate.alarm else (*going_on, *remedies)
+    return (remedy, *going_on) if fate is not None and fate.alarm else (*going_on, remedy)
+
+
+_LET_RECOVER = Action(
+    text="Let the run go on and watch success: it rises again. A branch would give up what has "
+    "come back.",
+    why="Success rises beyond chance.",
+)
 
 
 def way_on(situation: Situation) -> tuple[Action, ...]:
@@ -78,57 +92,90 @@ def way_on(situation: Situation) -> tuple[Action, ...]:
     return (Action(text=fate.way_on, command=fate.command, why=fate.words),)
 
 
-def _remedies(
-    rules: Sequence[Rule],
+def _remedy(
+    rule: Rule,
     causes: Sequence[Cause],
     alarms: Sequence[Alarm],
     situation: Situation,
+    *,
     is_lost: bool,
-) -> tuple[Action, ...]:
-    remedy = next((cause for cause in causes if cause.settings), None)
+) -> Action:
+    """One action that undoes the first difference; where none is known, what to look at first."""
     if situation.kind == "foreign":
-        return (_foreign(rules[0], remedy, causes, alarms, situation, is_lost),)
-    if remedy is None:
-        return (_read(rules[0], causes, situation),)
-    settings = dict(remedy.settings)
-    can_cure = not remedy.is_task
-    if situation.kind == "live" and not is_lost and settings.keys() <= situation.live.keys():
-        return (
-            Action(
-                text=f"Change this setting in the live run. {remedy.why}",
-                command=command_line("set", situation.run, settings),
-                verb="set",
-                settings=settings,
-                why=remedy.why,
-                can_cure=can_cure,
-            ),
-        )
-    step, reason = _checkpoint(alarms, situation)
-    pairs = " ".join(f"{key}={shown(value)}" for key, value in settings.items())
-    if reason:
-        return (
-            Action(
-                text=f"Start the run again with {pairs}: {_lowered(reason)} {remedy.why}",
-                settings=settings,
-                why=remedy.why,
-                can_cure=can_cure,
-            ),
-        )
-    lead = TASK_MUST_CHANGE if remedy.is_task else ""
-    where = "the last good checkpoint"
-    if step is not None:
-        where = f"checkpoint {step}{_evaluated(step, situation)}"
-    return (
-        Action(
-            text=f"{lead}Branch from {where} with {_changes(settings, situation)}. {remedy.why}",
-            command=command_line("branch", situation.run, settings, checkpoint=step),
-            verb="branch",
-            checkpoint=step,
+        return _foreign(rule, causes, alarms, situation, is_lost=is_lost)
+    cause = next((cause for cause in causes if cause.settings or cause.is_undone), None)
+    if cause is None:
+        trial = _trial(rule, alarms, situation) if is_lost else None
+        return trial or _read(rule, causes, situation)
+    settings = dict(cause.settings)
+    is_set = not is_lost and settings.keys() <= situation.live.keys()
+    if situation.kind == "live" and settings and is_set:
+        return Action(
+            text=f"Change this setting in the live run. {cause.why}",
+            command=command_line("set", situation.run, settings),
+            verb="set",
             settings=settings,
-            why=remedy.why,
-            can_cure=can_cure,
-        ),
+            why=_rests_on(cause),
+            can_cure=not cause.is_task,
+        )
+    if not settings and not is_lost:
+        return _read(rule, causes, situation)
+    step, reason = _checkpoint(alarms, situation, before=cause.since)
+    lead = TASK_MUST_CHANGE if cause.is_task else ""
+    if reason:
+        pairs = _pairs(settings)
+        return Action(
+            text=f"{lead}Start the run again{f' with {pairs}' if pairs else ''}: "
+            f"{_lowered(reason)} {cause.why}",
+            settings=settings,
+            why=_rests_on(cause),
+            can_cure=not cause.is_task,
+        )
+    changes = f"with {_changes(settings, situation)}" if settings else "without this change"
+    return Action(
+        text=f"{lead}Branch from {_where(step, situation)} {changes}. {cause.why}",
+        command=command_line("branch", situation.run, settings, checkpoint=step),
+        verb="branch",
+        checkpoint=step,
+        settings=settings,
+        why=_rests_on(cause),
+        can_cure=not cause.is_task,
     )
+
+
+def _rests_on(cause: Cause) -> str:
+    """What an action rests on: the difference, and what undoing it does."""
+    return f"{capitalised(cause.text)}. {cause.why}".strip()
+
+
+def _trial(rule: Rule, alarms: Sequence[Alarm], situation: Situation) -> Action | None:
+    """Of a lost run whose cause is not known: what to look at, and smaller steps as a trial."""
+    rate = situation.number("optim.lr")
+    step, reason = _checkpoint(alarms, situation)
+    if rule.name not in STEP_RULES or not rate > 0 or reason:
+        return None
+    settings = {"optim.lr": rounded(rate / 3)}
+    return Action(
+        text=f"{rule.advice} As a trial only, branch from {_where(step, situation)} with "
+        f"{_changes(settings, situation)}.",
+        command=command_line("branch", situation.run, settings, checkpoint=step),
+        verb="branch",
+        checkpoint=step,
+        settings=settings,
+        why="The cause is not known. Smaller steps move the policy less at a time; whether they "
+        "help is not known.",
+        is_trial=True,
+    )
+
+
+def _where(step: int | None, situation: Situation) -> str:
+    if step is None:
+        return "the last good checkpoint"
+    return f"checkpoint {step}{_evaluated(step, situation)}"
+
+
+def _pairs(settings: Mapping[str, Any]) -> str:
+    return " ".join(f"{key}={shown(value)}" for key, value in settings.items())
 
 
 def _evaluated(step: int, situation: Situation) -> str:
@@ -152,15 +199,25 @@ def _changes(settings: Mapping[str, Any], situation: Situation) -> str:
     return " and ".join(parts)
 
 
-def _checkpoint(alarms: Sequence[Alarm], situation: Situation) -> tuple[int | None, str]:
-    """The step of the last good checkpoint, or why there is none; neither where nobody knows."""
+def _checkpoint(
+    alarms: Sequence[Alarm], situation: Situation, *, before: int | None = None
+) -> tuple[int | None, str]:
+    """The step of the last good checkpoint, or why there is none; neither where nobody knows.
+
+    Args:
+        before: Only checkpoints from before this step are good.
+    """
     from echoscope.store.checkpoints import (
         choose_checkpoint,  # readers are not needed for a metrics file
+        none_before,
     )
 
     if situation.checkpoints is None:
         return None, ""
-    choice = choose_checkpoint(situation.checkpoints, alarms, situation.success)
+    steps = [step for step in situation.checkpoints if before is None or step < before]
+    if situation.checkpoints and not steps and before is not None:
+        return None, none_before(before)
+    choice = choose_checkpoint(steps, alarms, situation.success)
     return choice.step, "" if choice.step is not None else choice.reason
 
 
@@ -236,16 +293,18 @@ def command_line(
     'echoscope ctl runs/a branch --checkpoint 20 optim.lr=0.0001'
     """
     at = "" if checkpoint is None else f" --checkpoint {checkpoint}"
-    pairs = "".join(f" {key}={shown(value)}" for key, value in settings.items())
-    return f"{_COMMAND}{run} {verb}{at}{pairs}"
+    words = (f" {shlex.quote(f'{key}={shown(value)}')}" for key, value in settings.items())
+    return f"{_COMMAND}{run} {verb}{at}{''.join(words)}"
 
 
 def shown(value: Any) -> str:
     """A value as it is typed: short, and read back as the same.
 
-    >>> shown(True), shown(1e-6), shown(0.0), shown("rloo")
-    ('true', '1e-06', '0', 'rloo')
+    >>> shown(True), shown(1e-6), shown(0.0), shown("rloo"), shown(None)
+    ('true', '1e-06', '0', 'rloo', 'null')
     """
+    if value is None:
+        return "null"
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:.3g}" if isinstance(value, float) else str(value)
@@ -307,30 +366,31 @@ def trainer_of(columns: Collection[str]) -> str:
 
 def _foreign(
     rule: Rule,
-    remedy: Cause | None,
     causes: Sequence[Cause],
     alarms: Sequence[Alarm],
     situation: Situation,
+    *,
     is_lost: bool,
 ) -> Action:
-    if remedy is None:
-        return _read(rule, causes, situation)
-    onsets = [s for a in alarms for s in (a.earliest_onset_step, a.onset_step) if s is not None]
-    back = f"Go back to a checkpoint from before step {min(onsets)} and " if onsets else ""
-    verb = "continue" if back else "Continue"
+    """In the terms of the other trainer; where no cause is known, what to look at first."""
     terms = _TERMS.get(situation.trainer, {})
-    parts = []
-    for key, value in remedy.settings.items():
-        known = isinstance(value, float) and math.isfinite(value)
-        if key == "optim.lr" and not known:
-            name = f" (`{terms[key]}`)" if key in terms else ""
-            parts.append(f"a tenth of the learning rate{name}")
-        elif key in terms:
-            parts.append(f"`{terms[key]}={shown(value)}`")
-        else:
-            return _read(rule, causes, situation)
-    text = f"{back if is_lost else ''}{verb if is_lost else 'Continue'} with {' and '.join(parts)}."
-    return Action(text=f"{text} {remedy.why}", settings=dict(remedy.settings), why=remedy.why)
+    onsets = [s for a in alarms for s in (a.earliest_onset_step, a.onset_step) if s is not None]
+    back = ""
+    if is_lost and onsets:
+        back = f"Go back to a checkpoint from before step {min(onsets)} and continue with "
+    for cause in causes:
+        typed = [f"`{terms[k]}={shown(v)}`" for k, v in cause.settings.items() if k in terms]
+        is_said = typed and len(typed) == len(cause.settings)
+        how = " and ".join(typed) if is_said else cause.instead
+        if how:
+            text = f"{back or 'Continue with '}{how}. {cause.why}"
+            return Action(text=text, settings=dict(cause.settings), why=_rests_on(cause))
+    read = _read(rule, causes, situation)
+    if not back or rule.name not in STEP_RULES or any(cause.is_task for cause in causes):
+        return read
+    name = f" (`{terms['optim.lr']}`)" if "optim.lr" in terms else ""
+    trial = f"As a trial only, {_lowered(back)}a third of the learning rate{name}."
+    return replace(read, text=f"{read.text} {trial}", is_trial=True)
 
 
 def _lowered(text: str) -> str:

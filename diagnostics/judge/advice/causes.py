@@ -1,36 +1,74 @@
-"""Why it may have happened: causes ordered by what the run itself shows.
+"""Why it may have happened: differences that this run itself shows, never what is usual.
 
-A learning rate that rises, an entropy bonus, rewards that differ between siblings that did the
-same. The first cause that something can be done about gives the action (`actions.py`).
+A setting that was changed shortly before, one that differs from the recipe, a term of the reward
+that grew while success fell, a rate that rose, rewards that differ between siblings that did the
+same. Each cause says what would refute it. The first one that something can be done about gives
+the action (`actions.py`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from echoscope.text.amounts import percent
 
-from ..rules.base import Rule, View
+from ...catalogue import metric
+from ..rules.base import View, amount
+from ..rules.task import disagreement, fallen_success, risen_terms
+from .differences import (
+    Interval,
+    change_words,
+    changes_before,
+    recipe_differences,
+    set_back,
+    setting_words,
+)
 from .situation import History, Situation
 
-SHOWN, LIKELY, POSSIBLE = 2, 1, 0
-"""How well a cause is founded: this run's metrics show it, its settings suggest it, it is usual."""
+SHOWN, LIKELY = 2, 1
+"""How well a cause is founded: this run's metrics or its time line show it, its settings differ."""
 LUCK_SHARE = 0.3
 """Share of the reward differences that actions do not explain from which randomness decides."""
 ENTROPY_RISE = 1.3
 """Entropy over its minimum from which a bonus on it is a shown cause."""
 RATE_RISE = 1.5
-"""Learning rate now over the one at the best success (or at the first step) that is a rise."""
-USUAL_RATES = {"tiny": 3e-4, "lora": 1e-4, "": 1e-5}
-"""Highest learning rates of the recipes: the shipped policy, adapters, and full larger models."""
+"""Highest learning rate since the best success over the one at the best that is a rise."""
+NO_SPREAD = 0.5
+"""Share of groups without reward spread from which most rollouts teach nothing."""
+MAX_RECIPE = 3
+"""Differences from the recipe that are named."""
 MOST_TRAJECTORY_KL = 0.35
 """Nats up to which whole trajectories can be weighted: with normal log-weights the effective sample
 is exp(-2 KL), here 50 %."""
 LUCK_PARAMS = ("slip",)
 """Parameters of environments that make the world ignore an action."""
+NOTES = {"CONVERGED", "STALLED", "GRADIENT_SPIKE"}
+"""Rules that report nothing that needs a cause."""
+_OTHER_POLICY_RULES = {"STALE_ENGINE", "OFF_POLICY_DRIFT"}
+STEP_RULES = {
+    "FORMAT_COLLAPSE",
+    "ENTROPY_EXPLOSION",
+    "LOW_SUCCESS",
+    "NON_FINITE",
+    "LIKELIHOOD_DECAY",
+    "KL_DRIFT",
+    "LOW_ENTROPY_COLLAPSE",
+    "TEMPLATE_COLLAPSE",
+    "DEGENERATE_TEXT",
+}
+"""What steps that are too large can do."""
+_LUCK_RULES = {
+    "ECHO_TRAP",
+    "TEMPLATE_COLLAPSE",
+    "LOW_ENTROPY_COLLAPSE",
+    "LOW_SUCCESS",
+    "FORMAT_COLLAPSE",
+    "STARVED_SIGNAL",
+}
+"""What updates towards chance can do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,56 +76,188 @@ class Cause:
     """Why it may have happened, and what would take the cause away."""
 
     text: str
-    founded: int = POSSIBLE
+    refuted_by: str
+    """The observation that shows that it is not the cause."""
+    founded: int = SHOWN
+    key: str = ""
+    """The setting that it is about, where `settings` does not say."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings that take it away; empty where none does."""
     why: str = ""
-    """Why that should help, as a sentence."""
+    """What they do, as a sentence."""
     is_task: bool = False
     """The task must change, not the training: no setting of the trainer cures."""
+    since: int | None = None
+    """The first step that trained with it: a checkpoint from before does not have it."""
+    is_undone: bool = False
+    """It is gone already, and only its effect is left."""
+    instead: str = ""
+    """What another trainer is to be told, after "continue with"; empty where settings say it."""
 
 
 def causes_of(
-    rules: Sequence[Rule], view: View, history: History, situation: Situation
+    onsets: Mapping[str, Interval], view: View, history: History, situation: Situation
 ) -> list[Cause]:
-    """Likely causes of the alarms of `rules`, those that the run shows first."""
-    names: set[str] = {rule.name for rule in rules}
-    worst = rules[0].name if rules else ""
-    if not names or names <= {"CONVERGED", "STALLED", "GRADIENT_SPIKE"}:
+    """Causes of what the alarms report, those that the run shows first; none where nothing differs.
+
+    Args:
+        onsets: Rule of each alarm, the most serious first, to the first and last step at which
+            what it reports may have begun.
+    """
+    onsets = {**onsets, **_recovered_fall(view)}
+    names = set(onsets)
+    if names <= NOTES:
         return []
-    found: list[Cause | None] = []
+    found: list[Cause] = []
+    if not names <= _OTHER_POLICY_RULES:
+        found += _reward_terms(names, view, situation)
+        found += _changes(onsets, situation)
     if "NOT_LEARNING" in names:
         found += _never_learned(view, situation)
-    else:
-        found += [
+    elif not names <= _OTHER_POLICY_RULES:
+        measured = (
             _entropy_bonus(view, situation),
-            _learning_rate(names, history, situation),
-            _luck(history, situation),
+            _rising_rate(names, history, situation),
+            _luck(names, history, situation),
             _regulariser(names, situation),
-            _unrewarded_format(names, situation),
             _short_budget(names, view, situation),
-            _narrow_clip(names, situation),
             _no_selection(names, view, situation),
-        ]
-    shown = sorted((one for one in found if one), key=lambda cause: -cause.founded)
+            _paid_elsewhere(names, view),
+        )
+        found += [cause for cause in measured if cause is not None]
+    found += _recipe(names, situation)
+    found.sort(key=lambda cause: -cause.founded)
     other = _other_policy(names, view, history, situation)
     if other is not None:
-        if names <= _OTHER_POLICY_RULES:
-            return [other]
-        shown = [other, *shown] if worst in _OTHER_POLICY_RULES else [*shown, other]
-    usual = [Cause(text=text) for rule in rules for text in rule.causes]
-    # What a rule usually comes from is left out where the run shows where this came from.
-    if shown and shown[0].founded == SHOWN:
-        return shown
-    if any("optim.lr" in cause.settings for cause in shown):  # with the rate itself, or the same
-        usual = [cause for cause in usual if cause.text != _RATE_TOO_HIGH]
-    return [*shown, *usual]
+        is_first = next(iter(onsets)) in _OTHER_POLICY_RULES
+        found = [other, *found] if is_first else [*found, other]
+    return _each_once(found)
 
 
-_RATE_TOO_HIGH = "the learning rate is too high for this policy"
+def _each_once(causes: list[Cause]) -> list[Cause]:
+    """Without a second cause about the same setting."""
+    kept: list[Cause] = []
+    seen: set[str] = set()
+    for cause in causes:
+        keys = {cause.key} if cause.key else set(cause.settings) or {cause.text}
+        if not keys & seen:
+            kept.append(cause)
+        seen |= keys
+    return kept
 
 
-def _luck(history: History, situation: Situation) -> Cause | None:
+def unknown_words(situation: Situation) -> str:
+    """What is said where no cause is found."""
+    if situation.kind == "foreign" or situation.changes:
+        return "not known."
+    return "not known. No setting was changed while the run went on."
+
+
+def _recovered_fall(view: View) -> dict[str, Interval]:
+    """Between which steps a fall began that is being won back, and has no alarm any more."""
+    if not view.is_recovering:
+        return {}
+    for outcome in view.deciding:
+        if outcome.bottom is not None:
+            held, steps = outcome.turns.pivots[-2][1], outcome.series.steps
+            return {"LOW_SUCCESS": (steps[held.stop - 1] + 1, steps[outcome.bottom.start])}
+    return {}
+
+
+def _changes(onsets: Mapping[str, Interval], situation: Situation) -> Iterator[Cause]:
+    """Settings that somebody changed shortly before, and what a branch changed."""
+    for found in changes_before(onsets, situation):
+        text = change_words(found, situation)
+        if found.near is not None:
+            low, high = found.near
+            when = f"at step {low}" if low == high else f"between steps {low} and {high}"
+            text += f"; the change in the metrics began {when}"
+        is_undone = set_back(found, situation) is not None
+        is_typed = found.old is not None and not isinstance(found.old, Mapping)
+        is_typed &= not isinstance(found.old, list) or not found.old
+        yield Cause(
+            text=text,
+            refuted_by=f"a branch from before step {found.change.step} without this change goes "
+            "the same way",
+            founded=LIKELY if found.near is None else SHOWN,
+            key=found.key,
+            settings={found.key: found.old} if is_typed and not is_undone else {},
+            why="This undoes the change.",
+            is_task=".params." in found.key,
+            since=found.change.step,
+            is_undone=is_undone,
+        )
+
+
+def _recipe(names: Collection[str], situation: Situation) -> list[Cause]:
+    """Settings in which the run differs from the recipe that it extends."""
+    recipe, _ = situation.recipe
+    return [
+        Cause(
+            text=f"{key} is {setting_words(own)}; the recipe `{recipe}` that this run extends has "
+            f"{setting_words(base)}",
+            refuted_by=f"a run with the recipe's {key} goes the same way",
+            founded=LIKELY,
+            settings={key: base},
+            why="This is the recipe's value.",
+        )
+        for key, own, base in list(recipe_differences(names, situation))[:MAX_RECIPE]
+    ]
+
+
+def _reward_terms(names: set[str], view: View, situation: Situation) -> Iterator[Cause]:
+    """Terms of the reward that grew while success fell, the one that grew most first."""
+    down = fallen_success(view)
+    if down is None or "NOT_LEARNING" in names:
+        return
+    terms = situation.setting("reward.shaping") or []
+    indices = {term.get("name"): n for n, term in enumerate(terms) if isinstance(term, Mapping)}
+    for term in risen_terms(view, down):
+        name = term.metric.rpartition("/")[2]
+        if name == "format":
+            continue
+        settings: dict[str, Any] = {}
+        if name in indices:
+            only = len(terms) == 1
+            settings = {"reward.shaping": []} if only else {_weight(indices[name]): 0}
+        yield Cause(
+            text=f"the term `{name}` of the reward grew from {amount(term.before.value)} to "
+            f"{amount(term.after.value)} while {metric(down.metric).in_sentence} fell from "
+            f"{amount(down.before.value, metric(down.metric).unit)} to "
+            f"{amount(down.after.value, metric(down.metric).unit)}",
+            refuted_by=f"replies that `{name}` pays most solve their tasks as often as others",
+            key="reward.shaping" if settings else "",
+            settings=settings,
+            why="Without this term the reward pays for solving the tasks.",
+            instead=f"the term `{name}` taken out of the reward (weight 0)" * (name != "env"),
+        )
+
+
+def _weight(index: int) -> str:
+    return f"reward.shaping.{index}.weight"
+
+
+def _paid_elsewhere(names: set[str], view: View) -> Cause | None:
+    """Training pays more while success falls, and no term of the reward says for what."""
+    claim = disagreement(view)
+    if not names & {"REWARD_HACKING", "TRAIN_EVAL_DIVERGENCE"} or claim is None or claim.terms:
+        return None
+    up, down = (metric(change.metric).in_sentence for change in (claim.up, claim.down))
+    overfits = ""
+    if not claim.down.metric.startswith("rollout/"):
+        overfits = ", or the policy overfits to the training tasks"
+    return Cause(
+        text=f"{up} rises while {down} falls: either the reward pays for something else than "
+        f"solving the tasks (reward hacking){overfits}",
+        refuted_by=f"replies with a high return solve the tasks that {down} counts",
+        founded=LIKELY,
+    )
+
+
+def _luck(names: set[str], history: History, situation: Situation) -> Cause | None:
+    """Which of the same replies are paid is decided by chance."""
+    if not names & _LUCK_RULES:
+        return None
     params = [
         (f"envs.train.{n}.params.{name}", task["params"][name])
         for n, task in enumerate(situation.tasks)
@@ -114,7 +284,7 @@ def _luck(history: History, situation: Situation) -> Cause | None:
     if params:
         return Cause(
             text=text,
-            founded=SHOWN,
+            refuted_by="samples of one task with the same actions earn the same reward",
             settings={key: 0 for key, _ in params},
             why="Then moves go where they aim, and reading the prompt pays.",
             is_task=True,
@@ -122,93 +292,50 @@ def _luck(history: History, situation: Situation) -> Cause | None:
     if situation.setting("advantage.kind") == "grpo":
         return Cause(
             text=text + ", and GRPO's division by the group's reward std favours the safe choice",
-            founded=SHOWN,
+            refuted_by="samples of one task with the same actions earn the same reward",
             settings={"advantage.kind": "rloo"},
             why="RLOO does not divide by the reward std, so a rare large reward keeps its weight.",
         )
-    return Cause(text=text, founded=SHOWN, is_task=True)
+    return Cause(
+        text=text,
+        refuted_by="samples of one task with the same actions earn the same reward",
+        is_task=True,
+    )
 
 
 def _entropy_bonus(view: View, situation: Situation) -> Cause | None:
-    coefficient = situation.number("loss.entropy_coef")
-    if not coefficient > 0:
-        return None
-    entropy = view["entropy_up"]
+    coefficient, entropy = situation.number("loss.entropy_coef"), view.channels["entropy_up"]
     rise = entropy.shown_level / entropy.baseline if entropy.count else math.nan
-    is_shown = rise >= ENTROPY_RISE
-    rose = f", and entropy is {rise:.1f} times its minimum" if is_shown else ""
+    if not coefficient > 0 or not rise >= ENTROPY_RISE:
+        return None
     return Cause(
-        text=f"the entropy bonus outweighs the reward: loss.entropy_coef is {coefficient:g}{rose}",
-        founded=SHOWN if is_shown else LIKELY,
+        text=f"the entropy bonus outweighs the reward: loss.entropy_coef is {coefficient:g}, and "
+        f"entropy is {rise:.1f} times its minimum",
+        refuted_by="entropy rises as much without the bonus",
         settings={"loss.entropy_coef": 0},
         why="Without the bonus only the reward moves the policy.",
     )
 
 
-_OTHER_POLICY_RULES = {"STALE_ENGINE", "OFF_POLICY_DRIFT"}
-_SLOW_RULES = {
-    "FORMAT_COLLAPSE",
-    "ENTROPY_EXPLOSION",
-    "LOW_SUCCESS",
-    "NON_FINITE",
-    "LIKELIHOOD_DECAY",
-    "KL_DRIFT",
-    "LOW_ENTROPY_COLLAPSE",
-    "TEMPLATE_COLLAPSE",
-    "DEGENERATE_TEXT",
-}
-
-
-def _learning_rate(names: set[str], history: History, situation: Situation) -> Cause | None:
-    """Too high a learning rate, where something broke that smaller steps would have kept."""
-    if not names & _SLOW_RULES:
+def _rising_rate(names: set[str], history: History, situation: Situation) -> Cause | None:
+    """The learning rate rose after the best success; a decay since then does not count."""
+    early, peak = history.rate_at_best, history.peak_rate
+    if not names & STEP_RULES or not early > 0 or not peak >= RATE_RISE * early:
         return None
-    set_to = situation.number("optim.lr")
-    now = max((rate for rate in (history.rate, set_to) if rate > 0), default=math.nan)
-    if math.isnan(now):
-        if situation.kind != "foreign":
-            return None
-        return Cause(
-            text=_RATE_TOO_HIGH,
-            founded=LIKELY,
-            settings={"optim.lr": math.nan},
-            why="Smaller steps keep what the policy has learned.",
-        )
-    early = history.rate_at_best if history.rate_at_best > 0 else history.first_rate
-    rise = history.rate / early if early > 0 else math.nan
-    usual = _usual_rate(situation)
-    lower = min(now, early) if early > 0 else now
-    if rise >= RATE_RISE:
-        text = f"the learning rate rises: {early:.2g} when success was best, {history.rate:.2g} now"
-    elif now > 3 * usual:
-        text = f"the learning rate is {now:.2g}; the recipes use {usual:.0e} or less"
-    else:
-        return Cause(
-            text=f"the learning rate ({now:.2g}) is too high for this policy",
-            settings={"optim.lr": _rounded(now / 3)},
-            why="Smaller steps keep what the policy has learned.",
-        )
-    target = lower / 10 if lower > usual or math.isinf(usual) else lower / 3
+    base = situation.recipe[1].get("optim.lr", math.inf)
+    lower = base if isinstance(base, float) and base < peak else rounded(early / 3)
     return Cause(
-        text=text,
-        founded=SHOWN,
-        settings={"optim.lr": _rounded(target)},
-        why="Smaller steps keep what the policy has learned.",
+        text=f"the learning rate rose from {early:.2g}, when success was best, to {peak:.2g}",
+        refuted_by="the run goes the same way with the earlier learning rate",
+        settings={"optim.lr": lower},
+        why="Success was lost on the way up, so the rate stays well below the one at the best.",
     )
 
 
-def _usual_rate(situation: Situation) -> float:
-    if not situation.config:
-        return math.inf
-    if situation.setting("model.path") == "tiny":
-        return USUAL_RATES["tiny"]
-    return USUAL_RATES["lora" if situation.setting("model.lora") else ""]
-
-
-def _rounded(value: float) -> float:
+def rounded(value: float) -> float:
     """One significant digit, downwards.
 
-    >>> _rounded(0.000178), _rounded(1e-4)
+    >>> rounded(0.000178), rounded(1e-4)
     (0.0001, 0.0001)
     """
     if not value > 0 or not math.isfinite(value):
@@ -218,62 +345,31 @@ def _rounded(value: float) -> float:
 
 
 def _regulariser(names: set[str], situation: Situation) -> Cause | None:
-    if not names & {"REGULARISER_DOMINATES"}:
+    if "REGULARISER_DOMINATES" not in names:
         return None
     kl = situation.number("loss.kl_coef")
     if not kl > 0:
         return None
     return Cause(
         text=f"the KL penalty outweighs the reward: loss.kl_coef is {kl:g}",
-        founded=SHOWN,
-        settings={"loss.kl_coef": _rounded(kl / 10)},
+        refuted_by="the task's gradient is as small without the penalty",
+        settings={"loss.kl_coef": rounded(kl / 10)},
         why="A smaller penalty leaves more of each update to the reward.",
-    )
-
-
-def _unrewarded_format(names: set[str], situation: Situation) -> Cause | None:
-    tasks = situation.tasks
-    if "FORMAT_COLLAPSE" not in names or not tasks:
-        return None
-    free = [n for n, task in enumerate(tasks) if not task.get("format_penalty", -0.1)]
-    if not free or situation.setting("reward.shaping"):
-        return None
-    return Cause(
-        text="nothing penalises a broken reply: format_penalty is 0",
-        founded=LIKELY,
-        settings={f"envs.train.{n}.format_penalty": -0.1 for n in free},
-        why="A penalty makes well-formed replies worth more than broken ones.",
     )
 
 
 def _short_budget(names: set[str], view: View, situation: Situation) -> Cause | None:
     """Replies ran into the cap when success was still at its best: not loops of a lost policy."""
-    truncated = view["truncated"]
-    if not names & {"FORMAT_COLLAPSE", "LENGTH_SATURATION"} or not truncated.count:
+    truncated = view.channels["truncated"]
+    if not names & {"FORMAT_COLLAPSE", "LENGTH_SATURATION"} or not truncated.low >= 0.1:
         return None
     budget = situation.number("context.max_response_tokens")
-    was_short = truncated.low >= 0.1
-    if not was_short and names != {"LENGTH_SATURATION"}:
-        return None
-    known = {"context.max_response_tokens": 2 * int(budget)} if budget > 0 else {}
     return Cause(
-        text=f"replies are too long for their limit: {percent(truncated.shown_level)} are cut off",
-        founded=SHOWN if was_short else LIKELY,
-        settings=known,
+        text=f"replies are too long for their limit: {percent(truncated.shown_level)} are cut off, "
+        f"and {percent(truncated.low)} were at the least",
+        refuted_by="replies that are cut off fail with a longer limit too",
+        settings={"context.max_response_tokens": 2 * int(budget)} if budget > 0 else {},
         why="A reply that is cut off loses the answer at its end.",
-    )
-
-
-def _narrow_clip(names: set[str], situation: Situation) -> Cause | None:
-    high = situation.number("loss.clip_high")
-    kind = situation.setting("loss.kind")
-    if "LOW_ENTROPY_COLLAPSE" not in names or not high < 0.28 or kind == "gspo":
-        return None
-    return Cause(
-        text=f"the upper clip limit is narrow: loss.clip_high is {high:g}",
-        founded=LIKELY,
-        settings={"loss.clip_high": 0.28},
-        why="A wider upper clip lets unlikely replies that succeed become likelier.",
     )
 
 
@@ -283,16 +379,22 @@ def _no_selection(names: set[str], view: View, situation: Situation) -> Cause | 
     if "EMPTY_SELECTION" in names and strategy not in (None, "none"):
         return Cause(
             text=f"the filter selection.strategy={strategy} keeps no group",
-            founded=SHOWN,
+            refuted_by="no group has a reward spread either",
             settings={"selection.strategy": "none"},
             why="Without the filter every group trains.",
         )
+    share = view["zero_spread"]
+    is_shown = share.count > 0 and share.shown_level >= NO_SPREAD
     has_spread = spread.count > 0 and spread.level > 0
-    if not names & {"ECHO_TRAP", "TEMPLATE_COLLAPSE"} or strategy != "none" or not has_spread:
+    if not names & {"ECHO_TRAP", "TEMPLATE_COLLAPSE"} or not is_shown or not has_spread:
         return None
     return Cause(
-        text="groups in which all samples earn the same reward take part in every update",
-        settings={"selection.strategy": "top_p", "selection.value": 0.9},
+        text=f"in {percent(share.shown_level)} of the groups all samples earn the same reward, so "
+        "most rollouts teach nothing",
+        refuted_by="the run goes the same way with groups whose rewards differ",
+        settings={"selection.strategy": "top_p", "selection.value": 0.9}
+        if strategy == "none"
+        else {},
         why="Only groups whose rewards differ show which replies are better.",
     )
 
@@ -316,7 +418,7 @@ def _other_policy(
         return Cause(
             text="the sampler has the trainer's weights, and records probabilities that it did "
             "not sample with: honest records have a mean ratio of 1",
-            founded=SHOWN,
+            refuted_by="the mean ratio is 1 once the sampler records what it samples with",
             settings=_unless_set(
                 {"off_policy.old_logprobs": "trainer", "off_policy.correction": "none"}, situation
             ),
@@ -338,7 +440,7 @@ def _other_policy(
     is_corrected = situation.setting("off_policy.correction") not in (None, "none")
     return Cause(
         text=text,
-        founded=SHOWN,
+        refuted_by="sampler and trainer differ as much right after a weight sync",
         settings={} if is_corrected else corrected,
         why=why,
     )
@@ -350,20 +452,20 @@ def _unless_set(settings: Mapping[str, Any], situation: Situation) -> Mapping[st
     return {} if held else settings
 
 
-def _never_learned(view: View, situation: Situation) -> list[Cause | None]:
+def _never_learned(view: View, situation: Situation) -> list[Cause]:
     hint, instructions = (
         situation.setting(f"context.{name}") for name in ("format_hint", "instructions")
     )
     rates = [view[name] for name in ("format", "action") if view[name].count]
     worst = min((channel.shown_level for channel in rates), default=math.nan)
     is_unread = worst < 0.5
-    found: list[Cause | None] = []
+    found: list[Cause] = []
     if is_unread and (hint is False or instructions is False):
         found.append(
             Cause(
                 text="the prompt does not say how to reply, and only "
                 f"{percent(worst)} of the replies can be used",
-                founded=SHOWN,
+                refuted_by="replies to a prompt that names the format cannot be used either",
                 settings={"context.instructions": True, "context.format_hint": True},
                 why="A model that does not know the format and the actions cannot earn a reward.",
             )
@@ -373,7 +475,7 @@ def _never_learned(view: View, situation: Situation) -> list[Cause | None]:
             Cause(
                 text=f"only {percent(worst)} of the replies can be used: the policy does not know "
                 "the format; warm-start it on demonstrations (`echoscope sft generate`)",
-                founded=SHOWN,
+                refuted_by="well-formed replies earn no reward either",
             )
         )
     elif rates:
@@ -381,7 +483,7 @@ def _never_learned(view: View, situation: Situation) -> list[Cause | None]:
             Cause(
                 text="replies are well formed, but the tasks are too hard for this policy, or the "
                 "grader rejects everything",
-                founded=SHOWN,
+                refuted_by="one episode succeeds",
                 is_task=True,
             )
         )

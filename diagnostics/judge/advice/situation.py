@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..claims import Fate
@@ -28,6 +28,17 @@ def terms_of(trainer: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SettingsChange:
+    """Settings that changed together: live, or where a branch began."""
+
+    step: int
+    """The first step that trained with them."""
+    values: Mapping[str, tuple[Any, Any]]
+    """Dotted key to the value before and the new one; None where there was none."""
+    is_branch: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
     """What advice has to know of a run beside its metrics."""
 
@@ -38,6 +49,8 @@ class Situation:
     """As it was at the start, nested; empty where it is not known."""
     live: Mapping[str, Any] = field(default_factory=dict)
     """Live settings by dotted key, as they are now."""
+    changes: tuple[SettingsChange, ...] = ()
+    """Of settings, in the order of steps, those of ancestors included."""
     checkpoints: tuple[int, ...] | None = None
     """Steps of those that are left; None where that is not known, and a command chooses."""
     success: Mapping[int, float] = field(default_factory=dict)
@@ -66,6 +79,14 @@ class Situation:
         return float(value) if isinstance(value, int | float) else math.nan
 
     @property
+    def recipe(self) -> tuple[str, Mapping[str, Any]]:
+        """The recipe that the run extends, and its values where the run began with others."""
+        origin = self.config.get("recipe")
+        if not isinstance(origin, Mapping) or not isinstance(origin.get("values"), Mapping):
+            return "", {}
+        return str(origin.get("name", "")), origin["values"]
+
+    @property
     def tasks(self) -> list[Mapping[str, Any]]:
         found = self.setting("envs.train")
         return [one for one in found if isinstance(one, Mapping)] if found else []
@@ -83,6 +104,7 @@ def situation_of(run: RunReader, name: str) -> Situation:
     from echoscope.store.checkpoints import evaluation_success  # a metrics file needs no store
     from echoscope.store.steer.settings import live_settings
 
+    from ..lineage import changes_of
     from .fate import fate_of
 
     info, fate = run.info(), fate_of(run, name)
@@ -95,6 +117,7 @@ def situation_of(run: RunReader, name: str) -> Situation:
         run=name,
         config=info.config,
         live=live_settings(run).now,
+        changes=changes_of(run),
         checkpoints=tuple(checkpoint.step for checkpoint in run.checkpoints()),
         success=evaluation_success(run),
         fate=fate,
@@ -105,10 +128,10 @@ def situation_of(run: RunReader, name: str) -> Situation:
 class History:
     """What advice remembers of a run's metrics that no channel follows."""
 
-    first_rate: float = math.nan
     rate_at_best: float = math.nan
     """Learning rate when success was last at its best."""
-    rate: float = math.nan
+    peak_rate: float = math.nan
+    """Highest learning rate since then."""
     luck: float = math.nan
     """Moving average of `reward/luck_frac`."""
     lag: float = math.nan
@@ -119,10 +142,10 @@ class History:
     def observe(self, view: View, values: Mapping[str, float]) -> None:
         rate, luck = values.get("optim/lr", math.nan), values.get("reward/luck_frac", math.nan)
         if math.isfinite(rate):
-            self.first_rate = rate if math.isnan(self.first_rate) else self.first_rate
-            self.rate = rate
+            is_first = math.isnan(self.peak_rate)
+            self.peak_rate = rate if is_first else max(rate, self.peak_rate)
             if view.is_success_at_best:
-                self.rate_at_best = rate
+                self.rate_at_best = self.peak_rate = rate
         self.lag = values.get("rollout/staleness_mean", self.lag)
         kl = values.get("policy/mismatch_kl", math.nan) * values.get(
             "rollout/num_sampled_tokens_mean", math.nan
@@ -132,3 +155,9 @@ class History:
             self.trajectory_kl = kl if math.isnan(old) else 0.9 * old + 0.1 * kl
         if math.isfinite(luck):
             self.luck = luck if math.isnan(self.luck) else 0.9 * self.luck + 0.1 * luck
+
+    @classmethod
+    def restored(cls, saved: Mapping[str, float | None]) -> History:
+        """From what `state()` of the engine kept, of this or an older version."""
+        known = {field.name for field in fields(cls)}
+        return cls(**{k: math.nan if v is None else v for k, v in saved.items() if k in known})

@@ -202,8 +202,6 @@ class Rule:
     title: str
     meaning: str = ""
     """What it means, in a sentence that a newcomer understands."""
-    causes: tuple[str, ...] = ()
-    """Likely causes, the likeliest first."""
     advice: str
     refuted_by: str
 
@@ -242,14 +240,14 @@ def describe(sign: Sign) -> str:
 
 
 def describe_outcome(outcome: Outcome) -> str:
-    """`evaluation success: 70 % (steps 20 to 40) -> 2 % (0 to 4 %; steps 45 to 60)`.
+    """`evaluation success: 70 % (steps 20 to 40) -> 2 % (0 to 4 %, steps 45 to 60)`.
 
     >>> outcome = Outcome(spec=OUTCOMES[2])
     >>> for step in range(40):
     ...     outcome.update(step, {"rollout/success_rate": 0.75 if step < 30 else 0.0,
     ...                           "rollout/num_episodes": 64})
     >>> describe_outcome(outcome)
-    'training success: 75 % (steps 0 to 29) -> 0 % (0 to 2 %; steps 30 to 39, 640 episodes)'
+    'training success: 75 % (steps 0 to 29) -> 0 % (0 to 2 %, steps 30 to 39, 640 episodes)'
     """
     label = metric(outcome.key).in_sentence
     now = outcome.level_of(outcome.since_turn)
@@ -268,11 +266,11 @@ def level_words(level: Level) -> str:
 
     >>> level_words(Level(metric="rollout/success_rate", value=0.5, low=0.46, high=0.54,
     ...                   steps=(81, 120), num_points=40, trials=2560))
-    '50 % (46 to 54 %; steps 81 to 120, 2,560 episodes)'
+    '50 % (46 to 54 %, steps 81 to 120, 2,560 episodes)'
     """
     entry = metric(level.metric)
     low, high = amount(level.low, entry.unit), amount(level.high, entry.unit)
-    shown = "" if low == high else f"{low.removesuffix(' %')} to {high}; "
+    shown = "" if low == high else f"{low.removesuffix(' %')} to {high}, "
     noun = "episodes" if level.metric.startswith("rollout/") else "tasks"
     rests_on = f", {level.trials:,.0f} {noun}" if level.trials > 0 else ""
     return f"{amount(level.value, entry.unit)} ({shown}{step_words(level.steps)}{rests_on})"

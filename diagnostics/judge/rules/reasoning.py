@@ -239,14 +239,8 @@ RULES: tuple[Rule, ...] = (
         title="Format collapse",
         meaning="Replies no longer have the form that the environment can read, so they earn "
         "nothing.",
-        causes=(
-            "the learning rate is too high for this policy",
-            "nothing rewards the format, or only weakly",
-            "replies are longer than the response limit",
-        ),
-        advice="Read three broken replies. Then branch from the last checkpoint before the onset "
-        "with a lower learning rate, a longer response limit "
-        "(`context.max_response_tokens`) or a larger format penalty.",
+        advice="First read three broken replies, beside replies from before the change: they show "
+        "whether replies are cut off, loop, or lost their tags.",
         refuted_by="the rate returns to within 10 points of its best on the same tasks",
     ),
     Rule(
@@ -257,15 +251,9 @@ RULES: tuple[Rule, ...] = (
         title="Template collapse",
         meaning="The reasoning no longer depends on the prompt: nearly the same text is "
         "written whatever the task shows.",
-        causes=(
-            "rewards hardly differ within groups, so the KL and entropy terms drive the update",
-            "the reward depends more on randomness than on the reply",
-            "one reply is right for nearly all prompts",
-        ),
-        advice="Compare the reasoning of three prompts. If success is stable, keep watching. If "
-        "reward spread differs a lot between groups, keep only the high-spread ones "
-        "(`selection.strategy=top_p selection.value=0.9`). If rewards are mostly noise, use "
-        "larger groups instead (`envs.group_size=16`).",
+        advice="First compare the reasoning of three prompts, and the rewards within their groups. "
+        "If success is stable, keep watching. If rewards differ where replies do the same, they "
+        "are noise: use larger groups (`envs.group_size`).",
         refuted_by="on new prompts, the right prompt is identified clearly above chance, or I(X;Z) "
         "is above half of its best",
     ),
@@ -276,10 +264,6 @@ RULES: tuple[Rule, ...] = (
         title="Reasoning does not depend on the prompt",
         meaning="From the first measured step on, the right prompt cannot be told from the "
         "reasoning. The policy does not use what the task shows.",
-        causes=(
-            "the prompt does not reach the policy, or is cut off",
-            "one reply is right for nearly all prompts",
-        ),
         advice="Read the replies to three different prompts. Check that the prompt holds the task "
         "and is not cut off.",
         refuted_by="on more prompts, the right prompt is identified clearly above chance",
@@ -292,12 +276,8 @@ RULES: tuple[Rule, ...] = (
         title="Low-entropy collapse",
         meaning="The policy writes nearly the same reply each time and no longer explores "
         "better ones.",
-        causes=(
-            "the upper clip limit stops unlikely tokens from becoming likelier",
-            "too many updates use too few groups",
-        ),
-        advice="Raise the upper clip limit (`loss.clip_high=0.28`). If success still changes, a "
-        "small entropy coefficient (`loss.entropy_coef`) helps too.",
+        advice="First compare the replies to one prompt from before and after the change: are they "
+        "the same, and right? As a trial, raise the upper clip limit (`loss.clip_high`).",
         refuted_by="success rises while entropy stays low (then the policy is converging)",
     ),
     Rule(
@@ -308,12 +288,8 @@ RULES: tuple[Rule, ...] = (
         title="Entropy explosion",
         meaning="The policy becomes random: it is less and less certain of each token, until "
         "replies are noise.",
-        causes=(
-            "the learning rate or the entropy coefficient is too high",
-            "all replies earn the same reward",
-        ),
-        advice="Branch from a checkpoint before the rise, with a lower learning rate or entropy "
-        "coefficient.",
+        advice="First compare replies from before and after the rise, and the entropy of single "
+        "positions: does it rise everywhere, or in one part of the reply?",
         refuted_by="entropy per token falls below 1.4 times its minimum",
     ),
     Rule(
@@ -323,10 +299,6 @@ RULES: tuple[Rule, ...] = (
         confirms=_SUCCESS,
         title="Degenerate text",
         meaning="Replies repeat themselves until they are cut off.",
-        causes=(
-            "no stop string ends a loop",
-            "unlikely tokens carry large gradients",
-        ),
         advice="Read the looping replies. Check the stop strings and the response limit.",
         refuted_by="the looping replies are valid answers",
     ),
@@ -336,10 +308,6 @@ RULES: tuple[Rule, ...] = (
         needs=("capped",),
         title="Length saturation",
         meaning="Nearly all replies are cut at the length limit.",
-        causes=(
-            "the response limit is too small for the task",
-            "longer replies are rewarded",
-        ),
         advice="Raise the response limit (`context.max_response_tokens`), or give long replies a "
         "smaller reward. A reply that is cut off loses the answer at its end.",
         refuted_by="replies at the limit are complete",
@@ -350,7 +318,6 @@ RULES: tuple[Rule, ...] = (
         needs=("agreement",),
         title="Reward without reasoning",
         meaning="Rewards rise although the answers no longer follow from the reasoning.",
-        causes=("the policy can find the answer without the reasoning",),
         advice="Reward answers that agree with their reasoning, or accept that this task needs no "
         "reasoning.",
         refuted_by="answers change when the reasoning is replaced by another prompt's",

@@ -175,10 +175,6 @@ RULES: tuple[Rule, ...] = (
         title="Echo trap",
         meaning="All samples of a prompt earn the same reward, so there is nothing left to "
         "learn from, although the task is not solved.",
-        causes=(
-            "the policy repeats one pattern that was rewarded",
-            "groups with equal rewards still take part in updates",
-        ),
         advice="Train only on groups whose rewards differ "
         "(`selection.strategy=top_p selection.value=0.9`), and check whether samples of a "
         "group are identical.",
@@ -190,11 +186,6 @@ RULES: tuple[Rule, ...] = (
         needs=("zero_spread", "spread"),
         title="Too little learning signal",
         meaning="In most groups all samples earn the same reward, so most rollouts teach nothing.",
-        causes=(
-            "the grader rejects or accepts everything",
-            "tasks are too hard or too easy",
-            "all samples of a group are identical",
-        ),
         advice="Check the grader first. If all samples fail, use easier tasks. If all succeed, use "
         "harder tasks. If all samples of a group are identical, raise the temperature "
         "(`sampling.temperature`).",
@@ -217,12 +208,8 @@ RULES: tuple[Rule, ...] = (
         confirms=("non_finite",),
         title="Non-finite numbers",
         meaning="A loss or a gradient is infinite or not a number: such an update teaches nothing.",
-        causes=(
-            "the learning rate is too high",
-            "a reward or log-probability is infinite",
-        ),
-        advice="Branch from the last checkpoint with a lower learning rate or gradient clip. Check "
-        "the rewards and log-probabilities of that step for infinite values.",
+        advice="First check the rewards and log-probabilities of that step for infinite values, "
+        "and whether the gradient had grown before.",
         refuted_by="later losses are finite and the step did not change the weights",
     ),
     Rule(
@@ -232,9 +219,6 @@ RULES: tuple[Rule, ...] = (
         is_moot=_has_no_regulariser,
         title="The regulariser dominates",
         meaning="The entropy or KL term moves the policy more than the reward does.",
-        causes=(
-            "the entropy or KL coefficient is too high for the reward differences in the groups",
-        ),
         advice="Lower the entropy or KL coefficient (`loss.entropy_coef`, `loss.kl_coef`), or keep "
         "only groups whose rewards differ.",
         refuted_by="the task gradient grows with the batch size",
@@ -246,11 +230,8 @@ RULES: tuple[Rule, ...] = (
         title="Likelihood decay",
         meaning="Successful trajectories become less likely although the reward holds, which "
         "often comes before a collapse.",
-        causes=(
-            "the learning rate is too high",
-            "updates against failed replies also lower the tokens that successful replies share",
-        ),
-        advice="Lower the learning rate.",
+        advice="First compare successful replies from before and after the change: which of their "
+        "tokens became less likely?",
         refuted_by="the log-probability of successful trajectories rises again",
     ),
     Rule(
@@ -261,7 +242,6 @@ RULES: tuple[Rule, ...] = (
         title="Stale sampler",
         meaning="The sampler plays with older weights than the trainer has, and the update treats "
         "its samples as the trainer's own. That biases the gradient.",
-        causes=("the weight sync is late, fails, or reaches only some samplers",),
         advice="Sync the sampler's weights before every step. If samples must be older, weigh "
         "them (`off_policy.old_logprobs=trainer off_policy.correction=tis`).",
         refuted_by="the turns of the next step carry the trainer's policy version",
@@ -272,10 +252,6 @@ RULES: tuple[Rule, ...] = (
         needs=("mismatch",),
         title="Off-policy drift",
         meaning="The sampler and the trainer give the same tokens different probabilities.",
-        causes=(
-            "the sampler uses old weights",
-            "sampler and trainer compute in different precision",
-        ),
         advice="Check the weight sync and the precision of the sampler, and truncate the "
         "importance ratio.",
         refuted_by="the KL is near zero right after a weight sync",
@@ -286,12 +262,8 @@ RULES: tuple[Rule, ...] = (
         needs=("ref_kl",),
         title="Large KL to the reference",
         meaning="The policy has moved more than one nat per token from its reference.",
-        causes=(
-            "the learning rate is too high",
-            "no KL penalty keeps the policy near its reference",
-        ),
-        advice="If the policy should stay near its reference, raise the KL coefficient "
-        "(`loss.kl_coef`) or lower the learning rate.",
+        advice="If success rises as well, nothing is wrong. If the policy should stay near its "
+        "reference, raise the KL coefficient (`loss.kl_coef`).",
         refuted_by="success rises together with the KL",
     ),
 )

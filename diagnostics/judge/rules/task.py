@@ -329,8 +329,8 @@ RULES: tuple[Rule, ...] = (
         needs=(*RATES, "eval_reward", "reward"),
         title="Success dropped",
         meaning="The policy solves fewer tasks than it did before.",
-        advice="Compare rollouts from before and after the drop. Then branch from the checkpoint "
-        "nearest the best evaluation.",
+        advice="First compare replies to the same tasks from before and after the drop, failed "
+        "ones beside those that succeeded.",
         refuted_by="success on fixed tasks returns to near its best",
     ),
     Rule(
@@ -339,11 +339,6 @@ RULES: tuple[Rule, ...] = (
         needs=(*FIXED, "success_train", "spread", "reward"),
         title="Not learning",
         meaning="No episode has succeeded so far, so there is no reward to learn from.",
-        causes=(
-            "no reply earns a reward, because the policy does not know the format or the actions",
-            "the tasks are too hard for this policy",
-            "the grader rejects everything",
-        ),
         advice="Read some replies and check the grader. Then show the policy the format "
         "(`context.format_hint=true`), warm-start it on demonstrations "
         "(`echoscope sft generate`), or use easier tasks.",
@@ -358,13 +353,9 @@ RULES: tuple[Rule, ...] = (
         title="Reward up, success down",
         meaning="The return rises while success falls: the policy is paid for something else than "
         "solving tasks.",
-        causes=(
-            "a term of the reward pays without the task being solved",
-            "the policy has overfitted to the training tasks, where only evaluation falls",
-        ),
-        advice="Read three replies with a high return that fail. Then take away or lower the term "
-        "of the reward that pays for them (`reward.shaping`), and branch from a checkpoint before "
-        "the fall.",
+        advice="First read three replies with a high return: do they solve their tasks? If not, "
+        "take what they are paid for out of the reward (`reward.shaping`), and go on from a "
+        "checkpoint before the fall. If so, the policy overfits: use more training tasks.",
         refuted_by="success rises again at the same return, or the term of the reward is the "
         "same for replies that succeed and replies that fail",
     ),
@@ -375,11 +366,6 @@ RULES: tuple[Rule, ...] = (
         needs=FIXED,
         title="Training and evaluation disagree",
         meaning="Success falls in evaluation but not in training.",
-        causes=(
-            "the policy overfits to the training tasks, or is paid for something else",
-            "evaluation uses other sampling settings than training",
-            "the evaluator is broken",
-        ),
         advice="Play the evaluation tasks with the sampling settings of training (temperature, "
         "length limit, prompt). If success is low there too, the policy overfits: use more "
         "training tasks, and go back to the checkpoint of the best evaluation.",
@@ -409,7 +395,6 @@ RULES: tuple[Rule, ...] = (
         needs=("empty_selection",),
         title="Nothing is selected",
         meaning="The filter selects no group, so nothing trains.",
-        causes=("in every group all samples succeed, or all fail",),
         advice="Use harder tasks if all samples succeed and easier ones if all fail. To train on "
         "every group, set `selection.strategy=none`.",
         refuted_by="rewards differ within some groups",

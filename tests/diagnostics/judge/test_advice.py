@@ -10,7 +10,7 @@ import pytest
 
 from echoscope.core.config.loading import apply_settings, load_config
 from echoscope.diagnostics.judge.advice.actions import Action, advise, alarm_advice
-from echoscope.diagnostics.judge.advice.causes import SHOWN, Cause
+from echoscope.diagnostics.judge.advice.causes import Cause
 from echoscope.diagnostics.judge.advice.situation import Situation
 from echoscope.diagnostics.judge.alarms import RULES_BY_NAME, AlarmEngine
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, Command, CommandAction
@@ -108,7 +108,7 @@ def test_b11_advice_says_how_good_the_checkpoint_is_and_what_changes(
     situation = Situation(
         kind="ended", config={"optim": {"lr": 0.004}}, checkpoints=(20, 40), success=success
     )
-    cause = Cause(text="", founded=SHOWN, settings={"optim.lr": 1e-4}, why="Smaller steps help.")
+    cause = Cause(text="", refuted_by="", settings={"optim.lr": 1e-4}, why="Smaller steps help.")
     raised = replace(alarm(""), onset_step=22)
     rules = [RULES_BY_NAME["FORMAT_COLLAPSE"]]
     (action,) = advise(rules, [cause], [raised], situation, is_lost=True)

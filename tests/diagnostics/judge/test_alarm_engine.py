@@ -92,13 +92,17 @@ def test_an_unknown_rule_is_refused() -> None:
 
 
 def test_evidence_and_suggestion_travel_with_the_alarm() -> None:
-    """A live run that does not filter yet: the suggestion is a `set` that can be sent to it."""
+    """A live run that does not filter yet: the suggestion is a `set` that can be sent to it.
+
+    Most groups have no spread: without that, nothing shows that a filter would help.
+    """
     live = {"selection.strategy": "none", "selection.value": 1.0}
     engine = AlarmEngine(run_id="r1")
     engine.situation = Situation(kind="live", run="runs/a", config={"steps": 60}, live=live)
     events: list[Alarm] = []
     for step in range(60):
-        values = {"reward/group_std_mean": step_down(step, 30, 0.4, 0.01)}
+        spread = step_down(step, 30, 0.4, 0.01)
+        values = {"reward/group_std_mean": spread, "reward/zero_std_frac": 0.6}
         events += engine.observe(step, values, lambda rule: (f"{rule}-seen",))
     assert events[0].evidence == ("ECHO_TRAP-seen",)
     assert events[0].suggested is not None

@@ -39,7 +39,10 @@ def test_a_collapse_in_words_and_json() -> None:
     assert found["first_watch_step"] <= found["first_critical_step"] <= made.halved_step
     assert found["text"].startswith("Format collapse, starting between steps")
     assert found["actions"][0]["command"] == ""  # a metrics file: no command of ours fits
-    assert found["actions"][0]["text"].startswith("Go back to a checkpoint from before step")
+    trial = "As a trial only, go back to a checkpoint from before step"
+    assert trial in found["actions"][0]["text"]
+    assert found["actions"][0]["is_trial"]
+    assert "Likely cause: not known." in found["text"]
     first = found["evidence"][0]
     assert first.keys() == {"metric", "before", "after", "interval", "steps", "words"}
     assert first["before"] > first["after"]
@@ -105,7 +108,7 @@ def test_nothing_alarming() -> None:
     assert verdict.state is RunState.HEALTHY
     assert verdict.confidence == "medium"  # 7 of 9 kinds of signals
     assert verdict.text.startswith(
-        "Healthy. Evaluation success rose from 7 % (step 0) to 66 % (63 to 69 %; steps 80 to 150, "
+        "Healthy. Evaluation success rose from 7 % (step 0) to 66 % (63 to 69 %, steps 80 to 150, "
         "2,048 tasks). No problem found"
     )
 
