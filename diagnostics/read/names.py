@@ -121,7 +121,12 @@ def is_ours(name: str) -> bool:
     if name.split("/")[0] not in _OUR_GROUPS:
         return False
     meaning = meaning_of(name)
-    return meaning is None or meaning.key == name or _is_known(name, known_keys())
+    return meaning is None or meaning.key == name or is_read(name)
+
+
+def is_read(key: str) -> bool:
+    """Is this a key that a rule reads?"""
+    return _is_known(key, known_keys())
 
 
 def is_summary_column(name: str) -> bool:
@@ -158,30 +163,50 @@ def step_column(names: Iterable[str]) -> str | None:
     return next(iter(step_columns(names)), None)
 
 
+ROLES = ("prompt", "reply", "reward", "group", "step", "success")
+"""What a key of rollouts may hold, as `--map ROLE=KEY` says: the fields of `importers.Roles`."""
+
+
 def parse_map(
-    entries: Iterable[str], known_keys: Iterable[str], given_by: str = "--map"
+    entries: Iterable[str],
+    known_keys: Iterable[str],
+    given_by: str = "--map",
+    *,
+    has_rollouts: bool = False,
 ) -> dict[str, Meaning]:
     """`["my_entropy=policy/entropy", "bad=1-rollout/action_valid_frac"]` by source name.
+
+    Args:
+        has_rollouts: Roles of rollouts are taken as well: `prompt=question` and `question=prompt`
+            say the same, with the role on the left where both are. Our keys on the right are no
+            names of keys of rollouts: `reward=rollout/success_rate` is of metrics.
 
     Raises:
         MetricNameError: no `=`, an empty side, or a key that no rule knows, with a suggestion.
     """
     known = [*known_keys, "step"]
+    roles = ROLES if has_rollouts else ()
     out: dict[str, Meaning] = {}
     for entry in entries:
         name, equals, target = (part.strip() for part in entry.rpartition("="))
         if not (name and equals and target):
+            ways = f", or ROLE=KEY with a role of {', '.join(ROLES)}" if has_rollouts else ""
             raise MetricNameError(
-                f"{given_by} {entry!r}: write NAME=KEY, such as ent=policy/entropy"
+                f"{given_by} {entry!r}: write NAME=KEY, such as ent=policy/entropy{ways}"
             )
         is_complement = target.startswith("1-")
         key = target.removeprefix("1-").strip()
-        if not _is_known(key, known):
+        role, column = (name, target) if name in roles else (target, name)
+        is_role = role in roles and not (_is_known(target, known) and target != "step")
+        if not is_role and not _is_known(key, known):
+            way = f". For a key of rollouts write ROLE={name}: {', '.join(roles)}" if roles else ""
             raise MetricNameError(
-                f"{given_by} {entry!r}: no rule reads {key!r}{did_you_mean(key, known)}"
+                f"{given_by} {entry!r}: no rule reads {key!r}{did_you_mean(key, known)}{way}"
             )
         conversion = Conversion.COMPLEMENT if is_complement else Conversion.NONE
-        out[name] = Meaning(key=key, conversion=conversion)
+        out[column if is_role else name] = (
+            Meaning(key=role) if is_role else Meaning(key=key, conversion=conversion)
+        )
     return out
 
 

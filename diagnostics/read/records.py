@@ -18,7 +18,10 @@ from .foreign_names import Meaning, spelled, step_rank
 from .names import is_summary_column, meaning_of, runs_of_chart, step_columns
 from .table import (
     MAX_COLUMNS,
+    MAX_PARTS,
     MetricTable,
+    Parts,
+    Rows,
     TableBuilder,
     TooManyColumnsError,
     outcome_hints,
@@ -277,6 +280,7 @@ class Collector:
     _fractions: str = ""
     _runs: dict[tuple[str, ...], TableBuilder] = field(default_factory=dict)
     _run_fields: dict[str, None] = field(default_factory=dict)
+    _parts: dict[tuple[str, ...], Parts] = field(default_factory=dict)
     _chart: dict[str, int] = field(default_factory=dict)
     """FloatArray64 by run, where the columns are those of an exported chart."""
     _offsets: dict[float, float] = field(default_factory=dict)
@@ -375,7 +379,17 @@ class Collector:
         if plan.is_chart:
             for chart_run, columns in runs_of_chart(numbers).items():
                 self._chart[chart_run] = self._chart.get(chart_run, 0) + len(columns)
-        builder = self._runs.get(tuple(run))
+        key = tuple(run)
+        if self.make_builder is not TableBuilder or not self._steps:
+            self._add(key, [(step, numbers, weight)])
+            return
+        parts = self._parts.setdefault(key, Parts(first=step, last=step))
+        number, rows = parts.take(step, numbers, weight)
+        self._add((*key, f"part={number}") if 1 < number <= MAX_PARTS else key, rows)
+
+    def _add(self, key: tuple[str, ...], rows: Rows) -> None:
+        """Rows of one run."""
+        builder = self._runs.get(key)
         if builder is None:
             num_runs = len(self._runs)
             is_of_a_row_each = num_runs >= FEW_ROWS and self._num_rows < 2 * num_runs
@@ -385,10 +399,11 @@ class Collector:
                     f"{num_runs} runs apart. Keep the rows of one run, or remove the column if it "
                     "names no runs"
                 )
-            builder = self._runs[tuple(run)] = self.make_builder()
-        self._num_rows += 1
+            builder = self._runs[key] = self.make_builder()
+        self._num_rows += len(rows)
         try:
-            builder.add_row(step, numbers, weight)
+            for step, numbers, weight in rows:
+                builder.add_row(step, numbers, weight)
         except TooManyColumnsError as error:
             raise MetricsFileError(f"{self.path}: {error}") from None
 
@@ -435,6 +450,7 @@ class Collector:
                     + (f"; columns: {', '.join(columns[:10])}{more}" if columns else "")
                 )
         said = list(notes or [])
+        self._end_parts()
         if not self._runs:
             raise MetricsFileError(f"{self.path}: no row with a step was found ({self.kind})")
         if not self._steps and not self.known and not self.mapping:
@@ -476,6 +492,19 @@ class Collector:
             notes=(*table.notes, *uncounted, *outcome_hints(table, self.mapping)),
         )
 
+    def _end_parts(self) -> None:
+        """Rows that still wait belong to the run before; the first of several parts is named."""
+        for key, parts in self._parts.items():
+            number = parts.number
+            self._add(
+                (*key, f"part={number}") if 1 < number <= MAX_PARTS else key, parts.given_up()
+            )
+            if number > MAX_PARTS:
+                for part in range(2, MAX_PARTS + 1):
+                    self._runs.pop((*key, f"part={part}"), None)
+            elif number > 1:
+                self._runs[(*key, "part=1")] = self._runs.pop(key)
+
     def _ranked_runs(self) -> dict[str, TableBuilder]:
         """Runs by the fields that tell them apart, such as `seed=1`, the longest first."""
         ranked = sorted(self._runs.items(), key=lambda entry: -entry[1].num_rows)
@@ -490,6 +519,8 @@ class Collector:
         chosen = next((name for name in runs if is_named(self.run, name)), longest)
         if len(runs) > 1:
             said.append(_which_run("file", list(runs), chosen, self.run))
+        if any(1 < parts.number <= MAX_PARTS for parts in self._parts.values()):
+            said.append("steps that begin again at their beginning are of another run (part=...)")
         return chosen, runs[chosen]
 
     def _chart_run(self, said: list[str]) -> tuple[str, list[str]]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from echoscope.store.records import Trajectory, parse_trajectory_id
+from echoscope.store.records import Trajectory, num_outcomes, parse_trajectory_id
 
 from ..judge.advice.actions import trainer_of
 from ..judge.advice.situation import Situation, situation_of
@@ -29,8 +29,9 @@ from ..measure.text.sampling import (
 )
 from .foreign_names import Meaning
 from .metrics_file import read_metrics
-from .names import is_ours
+from .names import is_read
 from .records import MetricsFileError, no_such_run
+from .rollouts import no_rollouts
 from .runs import read_runs
 from .table import MetricTable, TableBuilder, steps_with_groups, table_of_run
 from .wandb_address import is_address, read_address
@@ -178,6 +179,8 @@ def open_source(
         return _of_table(source)
     if isinstance(source, str | Path):
         path = Path(source)
+        if problem := no_rollouts(path, mapping):
+            raise MetricsFileError(problem)
         if is_address(source):
             if rescore is not None:
                 raise MetricsFileError(f"{source}: is no stored run, so it has nothing to score")
@@ -222,9 +225,9 @@ def open_source(
 
 def _of_table(table: MetricTable) -> Opened:
     trainer = trainer_of(list(table.sources.values()))
-    ours = [key for key in table.sources if is_ours(key)]
-    num_own = sum(table.sources[key] == key for key in ours)
-    has_own_keys = 2 * num_own > len(ours)
+    understood = [key for key in table.sources if is_read(key)]
+    num_own = sum(table.sources[key] == key for key in understood)
+    has_own_keys = 2 * num_own > len(understood)
     return Opened(table=table, situation=Situation(trainer=trainer, has_own_keys=has_own_keys))
 
 
@@ -344,7 +347,9 @@ def _outcomes(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Success and return of the sample; absent where not recorded."""
     known = [float(t.is_success) for t in trajectories if t.is_success is not None]
     returns = [t.episode_return for t in trajectories if not np.isnan(t.episode_return)]
-    out = {"reward/return_mean": float(np.mean(returns))} if returns else {}
+    out = num_outcomes(trajectories)
+    if returns:
+        out["reward/return_mean"] = float(np.mean(returns))
     if known:
         out["rollout/success_rate"] = float(np.mean(known))
     return out

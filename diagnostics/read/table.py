@@ -297,6 +297,73 @@ class TableBuilder:
         )
 
 
+LEAST_OF_A_RUN = 3
+"""Rows with growing steps after which steps that began again are of another run."""
+MAX_PARTS = 16
+"""Steps that begin again more often count something within a run, such as an episode."""
+Rows = list[tuple[float, dict[str, float], float]]
+"""Step, numbers and weight of each row."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Parts:
+    """Runs that were written one after another, told by steps that begin again at their beginning.
+
+    A run that was resumed goes back to a checkpoint, which lies behind its beginning: it stays one.
+    """
+
+    number: int = 1
+    first: float
+    last: float
+    num_steps: int = 1
+    """Rows whose step was larger than the one before."""
+    num_back: int = 0
+    names: set[str] = field(default_factory=set)
+    waiting: Rows = field(default_factory=list)
+    """Rows that may begin another run."""
+
+    def take(self, step: float, numbers: dict[str, float], weight: float) -> tuple[int, Rows]:
+        """The number of a part, and the rows that are settled to be its."""
+        row = (step, numbers, weight)
+        if not self.waiting:
+            if not self._begins_again(step, numbers):
+                self._follow(step, numbers)
+                return self.number, [row]
+            self.waiting = [row]
+            return self.number, []
+        if step < self.waiting[-1][0] or step > self.last:
+            return self.number, [*self.given_up(), *self.take(step, numbers, weight)[1]]
+        self.waiting.append(row)
+        if len({at for at, _, _ in self.waiting}) < LEAST_OF_A_RUN:
+            return self.number, []
+        rows, self.waiting = self.waiting, []
+        self.number += 1
+        self.first = self.last = rows[0][0]
+        self.num_steps, self.num_back, self.names = 1, 0, set()
+        for at, values, _ in rows:
+            self._follow(at, values)
+        return self.number, rows
+
+    def given_up(self) -> Rows:
+        """Rows that waited and begin no run."""
+        rows, self.waiting = self.waiting, []
+        for at, values, _ in rows:
+            self._follow(at, values)
+        return rows
+
+    def _begins_again(self, step: float, numbers: Mapping[str, float]) -> bool:
+        is_in_order = self.num_back * 10 <= self.num_steps and self.num_steps >= LEAST_OF_A_RUN
+        num_shared = sum(name in self.names for name in numbers)
+        is_back = step <= self.first and step < self.last
+        return is_back and is_in_order and 2 * num_shared > len(numbers)
+
+    def _follow(self, step: float, numbers: Mapping[str, float]) -> None:
+        self.num_steps += step > self.last
+        self.num_back += step < self.last
+        self.last = step
+        self.names.update(numbers)
+
+
 def without_infinity(columns: Mapping[str, FloatArray64]) -> dict[str, FloatArray64]:
     """Columns in which infinite values are absent, but for losses and optimizer's numbers."""
     return {

@@ -452,6 +452,23 @@ def test_b5_columns_that_look_like_success_are_named_with_the_map_to_give(tmp_pa
     assert mapped.columns[SUCCESS][0] == pytest.approx(0.51)
 
 
+@pytest.mark.parametrize("name", ["error_rate", "failure_rate", "parse_fail_frac"])
+def test_a_rate_of_failures_is_offered_as_its_complement(tmp_path: Path, name: str) -> None:
+    path = written(tmp_path, f"step,{name}\n" + "".join(f"{s},{0.9 - s / 40}\n" for s in STEPS))
+    option = f"{name}=1-rollout/success_rate"
+    assert any(f"--map '{option}'" in note for note in read_metrics(path).notes)
+    table = read_metrics(path, parse_map([option], known_keys()))
+    assert table.columns[SUCCESS][0] == pytest.approx(1 - 0.9 + 1 / 40)
+
+
+def test_a_column_that_is_mapped_is_not_offered_again(tmp_path: Path) -> None:
+    path = written(tmp_path, "step,bad,worse\n" + "".join(f"{s},0.5,0.25\n" for s in STEPS))
+    table = read_metrics(path, parse_map(["bad=rollout/format_valid_frac"], known_keys()))
+    (note,) = table.notes
+    assert "--map 'worse=rollout/success_rate'" in note
+    assert "'bad=" not in note
+
+
 def test_b5_a_reward_of_parts_is_their_sum(tmp_path: Path) -> None:
     rows = "".join(f"{s},2.5,{s},0.5,9\n" for s in STEPS)
     table = read(tmp_path, "step,loss,reward_valid_json,plan_reward,reward_max\n" + rows)

@@ -133,3 +133,31 @@ def test_b8_a_folder_that_is_no_run_names_only_what_exists(tmp_path: Path) -> No
         open_source(tmp_path)
     words = str(caught.value).replace(str(tmp_path), "")
     assert set(re.findall(r"echoscope \w+", words)) <= {"echoscope import"}
+
+
+FULL_VERL = (
+    *(
+        f"critic/{name}/{of}"
+        for name in ("score", "rewards", "advantages", "returns")
+        for of in ("mean", "max", "min")
+    ),
+    *("actor/entropy", "actor/grad_norm", "actor/pg_loss", "actor/lr", "actor/ppo_kl"),
+    *(f"response_length/{of}" for of in ("mean", "max", "min", "clip_ratio")),
+    *(f"timing_s/{name}" for name in ("gen", "step", "update_actor", "old_log_prob", "reward")),
+    *(f"perf/{name}" for name in ("mfu/actor", "throughput", "time_per_step", "total_num_tokens")),
+    *(f"global_seqlen/{name}" for name in ("mean", "max", "min", "minmax_diff")),
+)
+
+
+def test_a_log_with_all_columns_of_verl_keeps_the_help_for_verl(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    rows = [["step", *FULL_VERL], *([str(s), *["0.5"] * len(FULL_VERL)] for s in range(30))]
+    path.write_text("\n".join(map(",".join, rows)))
+    situation = open_source(path).situation
+    assert (situation.trainer, situation.has_own_keys) == ("verl", False)
+
+
+def test_a_log_of_our_own_keys_is_our_own(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("step,policy/entropy,rollout/success_rate,reward\n1,1.5,0.5,0.5\n")
+    assert open_source(path).situation.has_own_keys
