@@ -1,6 +1,10 @@
-"""Titles inside a sentence, and words at its beginning."""
+"""Titles inside a sentence, words at its beginning, and the parts of a list in a sentence."""
 
 from __future__ import annotations
+
+import re
+
+_BETWEEN_PARTS = re.compile(r"; (?![^()]*\))")
 
 
 def in_sentence(title: str) -> str:
@@ -20,3 +24,12 @@ def capitalised(words: str) -> str:
     ('KL to the reference', 'Valid actions')
     """
     return words[:1].upper() + words[1:]
+
+
+def parts_of_list(words: str) -> list[str]:
+    """The parts that semicolons separate; those inside brackets separate none.
+
+    >>> parts_of_list("success: 2 % (1 to 3 %; steps 37 to 60); valid actions: 10 %")
+    ['success: 2 % (1 to 3 %; steps 37 to 60)', 'valid actions: 10 %']
+    """
+    return _BETWEEN_PARTS.split(words)

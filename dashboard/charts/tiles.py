@@ -12,6 +12,7 @@ from echoscope.diagnostics.judge.claims import Change, Claim, Dip, Level, Lost
 from echoscope.diagnostics.judge.courses.channels import CHANNELS
 from echoscope.diagnostics.judge.courses.course import matches
 from echoscope.diagnostics.judge.record import Verdict
+from echoscope.diagnostics.judge.rules.base import amount
 from echoscope.diagnostics.metric_entry import SHARE
 from echoscope.text.amounts import counted
 
@@ -198,12 +199,14 @@ def claim_words(claim: Claim) -> str:
     if isinstance(claim, Dip):
         return f"fell to {_level_words(claim.bottom)}, then rose to {_level_words(claim.now)}"
     assert isinstance(claim, Level), claim
-    ends = [value_words(claim.metric, end).removesuffix(" %") for end in (claim.low, claim.high)]
+    unit = metric(claim.metric).unit
+    ends = [amount(end, unit).removesuffix(" %") for end in (claim.low, claim.high)]
     return f"mean {_level_words(claim)} ({' to '.join(ends)}), no trend"
 
 
 def _level_words(level: Level) -> str:
-    return value_words(level.metric, level.value)
+    """Rounded as in the verdict's sentences."""
+    return amount(level.value, metric(level.metric).unit)
 
 
 def _claimed_move(claim: Claim) -> float:

@@ -12,7 +12,7 @@ from echoscope.diagnostics.judge.claims import Fate
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.sentences import NEAREST, nearest_words, verdict_parts
 from echoscope.store.status import RUNNING
-from echoscope.text.titles import capitalised
+from echoscope.text.titles import capitalised, parts_of_list
 
 from ..charts import theme
 from ..data import queries
@@ -132,7 +132,8 @@ def _words(found: Verdict) -> tuple[str, list[str]]:
     parts = verdict_parts(found.text)
     first, evidence = parts[0][1], dict(parts).get("Evidence", "")
     if evidence:
-        return first, [capitalised(fact) for fact in evidence.rstrip(".").split("; ")[:MAX_FACTS]]
+        facts = parts_of_list(evidence.rstrip("."))[:MAX_FACTS]
+        return first, [capitalised(fact) for fact in facts]
     sentences = re.split(r"(?<=[.])\s+(?=[A-Z])", first)
     rest = [text for text in sentences[2:] if not text.startswith(NEAREST)]  # stands in "To do"
     return " ".join(sentences[:2]), [sentence.rstrip(".") for sentence in rest]

@@ -14,7 +14,6 @@ from echoscope.diagnostics.judge.claims import Change, Claim, Dip, Disagreement,
 from echoscope.diagnostics.judge.record import Evidence, Verdict
 from echoscope.diagnostics.judge.rules.base import step_words
 from echoscope.diagnostics.metric_entry import SHARE
-from echoscope.text.amounts import counted
 
 from ..charts.tiles import claim_words
 from ..labels import interval_words, value_words
@@ -74,8 +73,8 @@ def _of_claim(claim: Change | Lost | Dip | Level, words: str) -> EvidenceRow:
     if before is not None:
         where = f"{step_words(before.steps)}, then {where}"
     if now.trials > 0:
-        noun = "episode" if now.metric.startswith("rollout/") else "task"
-        where += f" ({counted(round(now.trials), noun)})"
+        noun = "episodes" if now.metric.startswith("rollout/") else "tasks"
+        where += f" ({now.trials:,.0f} {noun})"
     return EvidenceRow(
         metric=now.metric,
         before=math.nan if before is None else before.value,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.sentences import STARTING, onset_words, verdict_parts
-from echoscope.text.titles import capitalised
+from echoscope.text.titles import capitalised, parts_of_list
 
 from ..escaping import escape
 
@@ -23,7 +23,7 @@ def parts(verdict: Verdict) -> str:
     out = []
     for title, words in rows:
         text, _, command = words.partition("\n  ")
-        pieces = text.split("; ") if title == "Evidence" else [text]
+        pieces = parts_of_list(text) if title == "Evidence" else [text]
         lines = [capitalised(piece) for piece in pieces]
         shown = "<br>".join(escape(line, 2000) for line in lines)
         typed = f"<pre>{escape(command, 1000)}</pre>" if command else ""

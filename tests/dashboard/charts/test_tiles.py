@@ -61,7 +61,7 @@ def rests_on(metric: str, before: float, after: float) -> Verdict:
 @pytest.mark.parametrize(
     ("claim", "words"),
     [
-        (change(0.125, 0.81), "rose from 12.5 % to 81 %"),
+        (change(0.125, 0.81), "rose from 12 % to 81 %"),
         (change(0.81, 0.12), "fell from 81 % to 12 %"),
         (Lost(change=change(0.81, 0.12), most_left=0.2, num_points=9), "fell from 81 % to 12 %"),
         (
