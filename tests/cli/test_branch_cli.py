@@ -92,6 +92,7 @@ def test_a_refusal_is_one_line_and_the_dry_run_refuses_the_same(
     assert sorted(parent.parent.iterdir()) == before
 
 
+@pytest.mark.long
 def test_whoever_starts_it_knows_the_run_while_it_trains(parent: Path, tmp_path: Path) -> None:
     """A process of its own: the line is there at once, and Ctrl-C ends it with a checkpoint."""
     words = ("branch", "steps=100000", "--root", str(tmp_path), "--json")

@@ -190,6 +190,7 @@ def test_the_settings_are_those_of_the_checkpoint(root: Path) -> None:
 # The process
 
 
+@pytest.mark.long
 def test_a_branch_outlives_the_process_that_started_it(root: Path) -> None:
     """Started by a process that is killed at once, it trains to its end, without our password."""
     code = (

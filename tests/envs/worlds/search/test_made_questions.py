@@ -172,6 +172,7 @@ def test_the_searcher_uses_only_words_that_it_has_read() -> None:
             known |= {*words(texts[hop.passage])}
 
 
+@pytest.mark.long
 def test_each_query_finds_its_passage_and_the_question_alone_does_not_find_the_last_one() -> None:
     num_shortcuts = 0
     for question in questions():
