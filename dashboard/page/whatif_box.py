@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
 from echoscope.diagnostics.config import SelectionConfig
+from echoscope.diagnostics.judge.advice.actions import Action
 from echoscope.diagnostics.read.table import steps_with_groups
+from echoscope.diagnostics.selection.payoff import Payoff, Worth
 from echoscope.diagnostics.tools.whatif import (
     Kept,
     WhatIf,
@@ -34,8 +37,12 @@ STRATEGIES = {
 }
 
 
-def whatif_box(run_id: str) -> None:
-    """The form, what it would keep beside what the run kept, and the command that does it."""
+def whatif_box(run_id: str, actions: Sequence[Action] = ()) -> None:
+    """The form, what it would keep beside what the run kept, and the command that does it.
+
+    Args:
+        actions: What the verdict on the same page advises.
+    """
     reader = queries.reader(run_id)
     steps = steps_with_groups(reader)
     if not steps:
@@ -52,11 +59,25 @@ def whatif_box(run_id: str) -> None:
     st.dataframe(_table(found), hide_index=True, width="stretch")
     shown = min(len(steps), MAX_STEPS)
     which = f"{shown} steps, evenly spread over {len(steps)}" if shown < len(steps) else "all steps"
-    st.caption(plain(f"On the rollouts that the run made, {which}. {found.payoff.text}", limit=600))
+    payoff = payoff_words(found.payoff, actions)
+    st.caption(plain(f"On the rollouts that the run made, {which}. {payoff}", limit=600))
     for note in found.notes:
         st.caption(plain(note, limit=400))
     if config != own:
         _apply(run_id, changes)
+
+
+def payoff_words(payoff: Payoff, actions: Sequence[Action]) -> str:
+    """Whether filtering pays; the verdict's advice instead, where that is another thing to do.
+
+    The ratio knows nothing of what is the matter with the run: spread that is noise looks the same.
+    """
+    is_other = bool(actions) and not any(
+        key.startswith("selection.") for key in actions[0].settings
+    )
+    if payoff.worth is Worth.PAYS and is_other:
+        return f"Before any filter, do what the verdict says: {actions[0].text}"
+    return payoff.text
 
 
 def _asked(own: SelectionConfig) -> dict[str, Any]:

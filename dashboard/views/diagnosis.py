@@ -81,7 +81,7 @@ def draw(run_id: str) -> None:
         _groups(run_id)
     with right:
         st.subheader("What another filter would keep", anchor=False)
-        whatif_box(run_id)
+        whatif_box(run_id, verdict.actions)
     _gradients(run_id, _nearest(gradient_steps, step))
 
 
