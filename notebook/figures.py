@@ -70,9 +70,9 @@ class Figures:
 
     def names(self) -> list[str]:
         """Figures that the run has data for: curves first, then those of the diagnosis."""
-        found = self._charts()
-        proof = found.pop(EVIDENCE)
-        listed = [*([proof] if proof.shows_level else []), *found.values()]
+        by_name = self._charts()
+        proof = by_name.pop(EVIDENCE)
+        listed = [*([proof] if proof.shows_level else []), *by_name.values()]
         series = self._series(chart_keys(listed, self._known))
         with_data = [c.name for c in listed if _has_values(self._chart_curves(c, series))]
         others = [name for name, (load, _) in self._others().items() if load() is not None]

@@ -337,8 +337,8 @@ def environments(run_id: str) -> tuple[str, ...]:
     path = path_of(run_id)
     if not _environments.get(path):
         steps = trajectory_steps(run_id)
-        first = listing(run_id, steps[0])["env_id"] if steps else []
-        _environments[path] = tuple(dict.fromkeys(str(env) for env in first if env))
+        of_episodes = listing(run_id, steps[0])["env_id"].tolist() if steps else []
+        _environments[path] = tuple(dict.fromkeys(str(env) for env in of_episodes if env))
     return _environments[path]
 
 

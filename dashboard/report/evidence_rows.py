@@ -49,13 +49,13 @@ class EvidenceRow:
 
 def evidence_rows(verdict: Verdict) -> list[EvidenceRow]:
     """One row a metric: by its first claim, or else by the evidence of an alarm."""
-    words = {one.metric: one.words for one in verdict.evidence}
+    words = {evidence.metric: evidence.words for evidence in verdict.evidence}
     rows: dict[str, EvidenceRow] = {}
     for claim in verdict.claims:
         for part in _parts(claim):
             rows.setdefault(part.metric, _of_claim(part, words.get(part.metric, "")))
-    for one in verdict.evidence:
-        rows.setdefault(one.metric, _of_evidence(one))
+    for evidence in verdict.evidence:
+        rows.setdefault(evidence.metric, _of_evidence(evidence))
     return list(rows.values())
 
 
@@ -96,17 +96,17 @@ def _ends(claim: Change | Lost | Dip | Level) -> tuple[Level | None, Level]:
     return change.before, change.after
 
 
-def _of_evidence(one: Evidence) -> EvidenceRow:
-    interval = one.interval
-    if interval is not None and metric(one.metric).unit == SHARE:
+def _of_evidence(evidence: Evidence) -> EvidenceRow:
+    interval = evidence.interval
+    if interval is not None and metric(evidence.metric).unit == SHARE:
         interval = max(interval[0], 0.0), min(interval[1], 1.0)
-    first, last = one.steps
+    first, last = evidence.steps
     return EvidenceRow(
-        metric=one.metric,
-        before=one.before,
-        after=one.after,
+        metric=evidence.metric,
+        before=evidence.before,
+        after=evidence.after,
         interval=interval,
-        steps=one.steps,
-        where=f"step {last}" if math.isnan(one.before) else f"step {first}, then step {last}",
-        words=one.words,
+        steps=evidence.steps,
+        where=f"step {last}" if math.isnan(evidence.before) else f"step {first}, then step {last}",
+        words=evidence.words,
     )
