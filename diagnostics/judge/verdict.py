@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 LEAST_KINDS = 4
 """Kinds of signals beside a return that stays where it is, for a run to be called healthy."""
+LEAST_SUCCESS = 0.01
+"""A run in which no row has more success than this shows no health."""
 MIN_ROWS = 8
 """Fewer steps are no evidence of anything."""
 
@@ -212,8 +214,9 @@ class Diagnosis:
         A return that stays where it is may be all there is to reach, or nothing: nobody knows.
         """
         outcomes = [o for o in self.engine.outcomes.values() if o.count and o.was_ready]
-        if any(outcome.is_rate for outcome in outcomes):
-            return True
+        rates = [outcome for outcome in outcomes if outcome.is_rate]
+        if rates:
+            return any(outcome.peak >= LEAST_SUCCESS for outcome in rates)
         has_risen = any(outcome.turns.mode == "up" for outcome in outcomes)
         return bool(outcomes) and (has_risen or len(self.kinds) >= LEAST_KINDS)
 
@@ -261,7 +264,8 @@ class Diagnosis:
         if state.is_collapse:
             names = {name for alarm in self.engine.open_alarms for name in alarm.channels}
             view = self.engine.view()
-            moved = [name for name in names if view[name].stands_out]
+            # What leans agrees with an alarm; what is raised is sure by itself.
+            moved = [name for name in names if view[name].is_raised]
             agreeing = len(kinds_of(moved))
             level = "high" if agreeing >= 3 else "medium"
             return level, f"{agreeing} of {over} agree; {collapse_words(level)}"

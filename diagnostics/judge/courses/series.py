@@ -30,6 +30,10 @@ FADING_DIFFERENCES = 10
 """With so many differences, a guess of the trials behind a row is worth half."""
 FIXED_PRIOR_WEIGHT = 12.0
 """... of fixed tasks, whose outcomes are coin flips unless many evaluations say otherwise."""
+EDGE = 0.03
+"""Rates nearer to 0 or 1 ..."""
+EDGE_SIBLINGS = 0.7
+"""... have so many outcomes of siblings that are one."""
 PRIOR_SIBLING_CORRELATION = 0.3
 """Of the outcomes of two samples of one prompt, until the scatter says otherwise."""
 MAX_DIFFERENCES = 120
@@ -260,7 +264,11 @@ class Series:
     def weight(self, stretch: Stretch) -> float:
         """Coin flips that a stretch of a rate is worth."""
         unit = self._units[stretch.stop] - self._units[stretch.start]
-        return stretch.size**2 / max(unit * self.scale, 1e-12)
+        scale = self.scale
+        if not EDGE <= stretch.mean <= 1 - EDGE:
+            # Such rows say nothing about the scatter, and the few successes come in groups.
+            scale = max(scale, EDGE_SIBLINGS * self.siblings)
+        return stretch.size**2 / max(unit * scale, 1e-12)
 
     def variance(self, stretch: Stretch, rate: float | None = None) -> float:
         """Squared standard error of the mean.

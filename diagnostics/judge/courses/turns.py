@@ -22,8 +22,8 @@ from .series import Series, Stretch
 
 HELD_Z = 4.0
 """Standard errors of the bound by which stretches compete for the highest and the lowest."""
-CAUTION = 7.0
-"""What a turn must overcome beside the logarithm of the number of rows: a threshold that grows with
+CAUTION, AMOUNT_CAUTION = 7.0, 9.0
+"""Of a rate, and of a return, whose noise is less tidy. What a turn must overcome beside the logarithm of the number of rows: a threshold that grows with
 the looks that were taken. Level runs of 300 rows turn in one of 50 (`bench truth`)."""
 SHARED = 0.6
 """Part of a turn that must be left without the outermost of its rows: one bad batch is none."""
@@ -92,7 +92,8 @@ class Turns:
     @property
     def turn_z(self) -> float:
         """Standard errors that confirm a turn, at this many rows."""
-        return math.sqrt(2 * (math.log(max(len(self.series), 1)) + CAUTION))
+        caution = CAUTION if self.series.kind == "rate" else AMOUNT_CAUTION
+        return math.sqrt(2 * (math.log(max(len(self.series), 1)) + caution))
 
     def sigmas_since(self, extreme: Stretch, sign: int, least_rows: int | None = None) -> float:
         """Standard errors from an extreme to what follows it, up (1) or down (-1), the most."""
@@ -208,6 +209,9 @@ def dated_with(turned: int, count: int) -> int:
 def between_rows(series: Series, rows: tuple[int, int]) -> tuple[int, int]:
     """The steps at which a change may have begun that shows first in one of these rows."""
     first, last = rows
+    if first and series.steps[first] - series.steps[first - 1] > 1:
+        # Between rare rows it may have begun before the last one that looks level.
+        first -= 1
     early = series.steps[first - 1] + 1 if first else series.steps[0]
     return min(early, series.steps[last]), series.steps[last]
 

@@ -226,7 +226,8 @@ def _not_learning(view: View) -> Finding | None:
             return None
         words = f"the mean reward was {reward.value:.3g} in all {reward.count} measurements"
         return Finding(severity=AlarmSeverity.WARNING, main=reward, words=words)
-    is_low = all(_is_next_to_none(outcome) for outcome in measured)
+    is_open = "NOT_LEARNING" in view.open_rules
+    is_low = all(_is_next_to_none(outcome, is_open=is_open) for outcome in measured)
     if not is_low or is_rising or not any(_is_enough(outcome) for outcome in measured):
         return None
     return Finding(
@@ -253,9 +254,13 @@ def _is_constant(outcome: Outcome) -> bool:
     return not values or max(values) - min(values) <= NOTHING
 
 
-def _is_next_to_none(outcome: Outcome) -> bool:
-    """Hardly any success in any row; or little in many, and no change beyond chance."""
-    is_flat = outcome.count >= LONG and not outcome.turns.pivots and outcome.level < NEXT_TO_NONE
+def _is_next_to_none(outcome: Outcome, *, is_open: bool) -> bool:
+    """Hardly any success in any row; or little in many, and no change beyond chance.
+
+    A single success does not end what was said before.
+    """
+    is_long = is_open or outcome.count >= LONG
+    is_flat = is_long and not outcome.turns.pivots and outcome.level < NEXT_TO_NONE
     return outcome.peak < LOW_RATE or is_flat
 
 
@@ -264,7 +269,7 @@ def _is_enough(outcome: Outcome) -> bool:
     if outcome.spec.is_fixed:
         trials = outcome.num_trials * outcome.count
         return outcome.count >= LEAST_ROWS / 2 and trials >= TRIALS_FOR_LOW
-    return outcome.count >= (LEAST_ROWS if outcome.peak <= 0 else LONG)
+    return outcome.count >= LEAST_ROWS
 
 
 def _train_eval_divergence(view: View) -> Finding | None:

@@ -232,7 +232,7 @@ def test_the_onset_lies_between_the_steps_that_are_named(rows: int) -> None:
 
 def test_between_two_evaluations_the_change_began_after_the_first() -> None:
     outcome = evaluated([100] * 5 + [20] * 3, every=10)
-    assert outcome.onset_interval == (41, 50)
+    assert outcome.onset_interval == (31, 50)  # or before the one that looks level
 
 
 def test_a_jump_without_noise_is_dated_to_its_row() -> None:
