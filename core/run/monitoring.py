@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from echoscope.diagnostics.config import GradientConfig
-from echoscope.diagnostics.judge.advice.situation import Situation
+from echoscope.diagnostics.judge.advice.situation import SettingsChange, Situation
 from echoscope.diagnostics.judge.alarms import action_commands, blindness
 from echoscope.diagnostics.judge.lineage import restarted_channels
 from echoscope.diagnostics.measure.information.scoring import ModelScorer
@@ -53,6 +53,10 @@ class MonitorObserver:
         self._monitor = Monitor(config.diagnostics, run_id=run_id, on_message=events.message)
         self._is_sighted = False
         self._situated: tuple[RunConfig, Situation] | None = None
+        self._live: Mapping[str, Any] = {}
+        self._changes: list[SettingsChange] = []
+        self._branched: Mapping[str, tuple[Any, Any]] = {}
+        """What a branch changed, until its first step is judged."""
 
     def observe(self, seen: StepObservation) -> Observed:
         settings = seen.config.diagnostics
@@ -68,7 +72,7 @@ class MonitorObserver:
         step = metrics[0].step
         values = {key: value for one in metrics for key, value in one.values.items()}
         settings = config.diagnostics.alarms
-        self._monitor.situate(self._situation(config))
+        self._monitor.situate(self._situation(step, config))
         alarms = self._monitor.judge(step, values, settings)
         self._tell_people(alarms)
         if step > 0 and not self._is_sighted:
@@ -80,20 +84,50 @@ class MonitorObserver:
             verdict=self._monitor.diagnosis.verdict,
         )
 
-    def _situation(self, config: RunConfig) -> Situation:
+    def _situation(self, step: int, config: RunConfig) -> Situation:
         """What advice knows of this run; made again only when a setting has changed."""
         if self._situated is None or self._situated[0] is not config:
             live = {key: knob["value"] for key, knob in live_schema(config).items()}
-            values = config.model_dump(mode="json")
-            known = Situation(kind="live", run=self._run_id, config=values, live=live)
+            self._note_changes(step, live)
+            known = Situation(
+                kind="live",
+                run=self._run_id,
+                config=config.model_dump(mode="json"),
+                live=live,
+                changes=tuple(self._changes),
+            )
             self._situated = (config, known)
         return self._situated[1]
 
+    def _note_changes(self, step: int, live: Mapping[str, Any]) -> None:
+        """Remember what the step was the first to train with."""
+        changed = {
+            key: (self._live[key], value)
+            for key, value in live.items()
+            if key in self._live and self._live[key] != value and key not in self._branched
+        }
+        for values, is_branch in ((self._branched, True), (changed, False)):
+            if values:
+                self._changes.append(SettingsChange(step=step, values=values, is_branch=is_branch))
+        self._live, self._branched = live, {}
+
     def state(self) -> Any:
-        return self._monitor.state()
+        changes = [[change.step, change.values, change.is_branch] for change in self._changes]
+        settings = {"live": self._live, "changes": changes}
+        return {**self._monitor.state(), "settings": settings}
 
     def restore(self, state: Any) -> None:
         self._monitor.restore(state)
+        known = state.get("settings", {"live": {}, "changes": []})  # none by an older version
+        self._live = known["live"]
+        self._changes = [
+            SettingsChange(
+                step=step,
+                values={key: (old, new) for key, (old, new) in values.items()},
+                is_branch=is_branch,
+            )
+            for step, values, is_branch in known["changes"]
+        ]
 
     def close(self, status: str) -> None:
         """The end of the run: the last messages are sent."""
@@ -114,6 +148,7 @@ class MonitorObserver:
 
     def begin_branch(self, changed: Collection[str]) -> None:
         self._monitor.begin_branch(restarted_channels(changed))
+        self._branched = changed if isinstance(changed, Mapping) else {}
 
     def _instruments(self, seen: StepObservation) -> Instruments:
         config, policy = seen.config, self._policy

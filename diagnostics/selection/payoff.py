@@ -24,6 +24,8 @@ class Worth(StrEnum):
     PAYS = "pays"
     UNCLEAR = "unclear"
     COSTS = "costs"
+    NOISE = "noise"
+    """Randomness decides the reward: a filter keeps the groups with the most noise."""
     UNKNOWN = "unknown"
 
 
@@ -38,8 +40,12 @@ class Payoff:
     text: str
 
 
-def payoff_of(reward_std_P: NDArray[np.float64]) -> Payoff:
+def payoff_of(reward_std_P: NDArray[np.float64], *, luck: str = "") -> Payoff:
     """Judge the reward stds of groups (P,), pooled over steps; NaN entries do not count.
+
+    Args:
+        luck: What shows that randomness decides the reward, as a sentence without its end; empty
+            where nothing does. Then the spread is noise, whatever the ratio is.
 
     >>> payoff_of(np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5, 0.5])).worth.value
     'pays'
@@ -51,13 +57,20 @@ def payoff_of(reward_std_P: NDArray[np.float64]) -> Payoff:
         return _unknown(std.size, f"{std.size} groups with a known reward std are too few")
     if math.isnan(ratio):
         return _unknown(std.size, f"none of {std.size} groups has any reward spread")
+    if luck:
+        return Payoff(
+            worth=Worth.NOISE,
+            ratio=ratio,
+            num_groups=std.size,
+            text="Do not filter by reward spread here: it would keep the groups with the most "
+            f"noise. {luck[:1].upper()}{luck[1:]}.",
+        )
     fact = f"the std of the reward std over {std.size} groups is {ratio:.2f} times its mean"
     if ratio > PAYS_ABOVE:
         worth, text = (
             Worth.PAYS,
             f"Filtering by reward spread tends to pay here: {fact} (RAGEN-2 gained success at 1.16 "
-            "and 1.29). If randomness decides the reward, do not filter: the spread then measures "
-            "noise.",
+            "and 1.29).",
         )
     elif ratio > COSTS_BELOW:
         worth, text = (

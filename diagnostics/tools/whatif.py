@@ -35,6 +35,8 @@ from echoscope.text.strict_json import finite_or_none
 from echoscope.text.user_code import UserCodeError
 
 from ..config import SelectionConfig
+from ..judge.advice.luck import luck_words, mean_luck
+from ..judge.advice.situation import Situation
 from ..read.table import steps_with_groups
 from ..selection.filter import GroupArrays, Selection, select_from, tie_key
 from ..selection.payoff import Payoff, payoff_of
@@ -313,9 +315,15 @@ def simulate(
         rows=tuple(rows),
         simulated=total([row.simulated for row in rows]),
         recorded=total(recorded) if recorded else None,
-        payoff=payoff_of(np.concatenate([row.reward_std_P for row in rows])),
+        payoff=payoff_of(np.concatenate([row.reward_std_P for row in rows]), luck=_luck(reader)),
         notes=tuple(_notes(rows, settings, own)),
     )
+
+
+def _luck(reader: RunReader) -> str:
+    """What shows that randomness decides the reward of a run, as its verdict says it."""
+    luck = mean_luck(reader.metrics("reward/luck_frac")[1].tolist())
+    return luck_words(luck, Situation(config=reader.info().config).tasks)
 
 
 def _row(

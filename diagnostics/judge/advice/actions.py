@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 from echoscope.store.records import Alarm, Command, CommandAction
 from echoscope.text.amounts import percent
-from echoscope.text.titles import capitalised
 
 from ..rules.base import Rule
 from .causes import STEP_RULES, Cause, rounded
@@ -131,7 +130,7 @@ def _remedy(
             why=_rests_on(cause),
             can_cure=not cause.is_task,
         )
-    changes = f"with {_changes(settings, situation)}" if settings else "without this change"
+    changes = f"with {_changes(settings, situation)}" if settings else "with its own settings"
     return Action(
         text=f"{lead}Branch from {_where(step, situation)} {changes}. {cause.why}",
         command=command_line("branch", situation.run, settings, checkpoint=step),
@@ -145,7 +144,7 @@ def _remedy(
 
 def _rests_on(cause: Cause) -> str:
     """What an action rests on: the difference, and what undoing it does."""
-    return f"{capitalised(cause.text)}. {cause.why}".strip()
+    return f"Likely cause: {cause.text}. {cause.why}".strip()
 
 
 def _trial(rule: Rule, alarms: Sequence[Alarm], situation: Situation) -> Action | None:

@@ -26,12 +26,11 @@ from .differences import (
     set_back,
     setting_words,
 )
+from .luck import luck_params, luck_words
 from .situation import History, Situation
 
 SHOWN, LIKELY = 2, 1
 """How well a cause is founded: this run's metrics or its time line show it, its settings differ."""
-LUCK_SHARE = 0.3
-"""Share of the reward differences that actions do not explain from which randomness decides."""
 ENTROPY_RISE = 1.3
 """Entropy over its minimum from which a bonus on it is a shown cause."""
 RATE_RISE = 1.5
@@ -43,8 +42,6 @@ MAX_RECIPE = 3
 MOST_TRAJECTORY_KL = 0.35
 """Nats up to which whole trajectories can be weighted: with normal log-weights the effective sample
 is exp(-2 KL), here 50 %."""
-LUCK_PARAMS = ("slip",)
-"""Parameters of environments that make the world ignore an action."""
 NOTES = {"CONVERGED", "STALLED", "GRADIENT_SPIKE"}
 """Rules that report nothing that needs a cause."""
 _OTHER_POLICY_RULES = {"STALE_ENGINE", "OFF_POLICY_DRIFT"}
@@ -182,7 +179,7 @@ def _changes(onsets: Mapping[str, Interval], situation: Situation) -> Iterator[C
             founded=LIKELY if found.near is None else SHOWN,
             key=found.key,
             settings={found.key: found.old} if is_typed and not is_undone else {},
-            why="This undoes the change.",
+            why="It is from before the change." if is_undone else "This undoes the change.",
             is_task=".params." in found.key,
             since=found.change.step,
             is_undone=is_undone,
@@ -258,34 +255,14 @@ def _luck(names: set[str], history: History, situation: Situation) -> Cause | No
     """Which of the same replies are paid is decided by chance."""
     if not names & _LUCK_RULES:
         return None
-    params = [
-        (f"envs.train.{n}.params.{name}", task["params"][name])
-        for n, task in enumerate(situation.tasks)
-        for name in LUCK_PARAMS
-        if isinstance(task.get("params"), Mapping)
-        and isinstance(task["params"].get(name), int | float)
-        and task["params"][name] > 0
-    ]
-    if math.isnan(history.luck):
-        is_shown = any(value >= 0.5 for _, value in params)
-        text = (
-            f"randomness decides much of the reward: {params[0][0]} is {params[0][1]:g}"
-            if params
-            else ""
-        )
-    else:
-        is_shown = history.luck >= LUCK_SHARE
-        text = (
-            f"randomness decides much of the reward: {percent(history.luck)} of the reward "
-            "variance remains between samples of one task with exactly the same actions"
-        )
-    if not is_shown:
+    text, params = luck_words(history.luck, situation.tasks), luck_params(situation.tasks)
+    if not text:
         return None
     if params:
         return Cause(
             text=text,
             refuted_by="samples of one task with the same actions earn the same reward",
-            settings={key: 0 for key, _ in params},
+            settings=dict.fromkeys(params, 0),
             why="Then moves go where they aim, and reading the prompt pays.",
             is_task=True,
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..claims import Fate
 from ..rules.base import View
+from .luck import mean_luck
 
 if TYPE_CHECKING:
     from echoscope.store.reader import RunReader
@@ -153,8 +154,7 @@ class History:
         if math.isfinite(kl):
             old = self.trajectory_kl
             self.trajectory_kl = kl if math.isnan(old) else 0.9 * old + 0.1 * kl
-        if math.isfinite(luck):
-            self.luck = luck if math.isnan(self.luck) else 0.9 * self.luck + 0.1 * luck
+        self.luck = mean_luck([luck], self.luck)
 
     @classmethod
     def restored(cls, saved: Mapping[str, float | None]) -> History:

@@ -332,7 +332,7 @@ def _payoff(n: Numbers, limits: Limits, command: Commands) -> Finding | None:
             command=command({"selection.strategy": "top_p", "selection.value": 0.9}),
         )
     is_by_spread = is_selecting and limits.selection.metric == "reward_std"
-    if n.payoff.worth is Worth.COSTS and is_by_spread:
+    if n.payoff.worth in (Worth.COSTS, Worth.NOISE) and is_by_spread:
         return Finding(
             level=Level.INFO,
             name="selection may not pay",

@@ -15,6 +15,7 @@ import numpy as np
 from echoscope.store.records import FinishReason, RolloutBatch, StopReason, Trajectory, Turn
 from echoscope.text.amounts import duration_in_two_units, fixed, memory_size, percent
 
+from ...judge.advice.luck import luck_words, mean_luck
 from ...measure.information.estimate import InformationEstimate
 from ...measure.rewards import reward_stats
 from ...selection.filter import RELATIVE_NOISE, select_groups
@@ -104,7 +105,7 @@ def measure(batches: Sequence[RolloutBatch], limits: Limits) -> Numbers:
         is_finite=_are_finite(episodes),
         num_kept=sum(int(selection.keep_P.sum()) for selection in selections),
         num_empty=sum(selection.is_empty for selection in selections),
-        payoff=payoff_of(std_P),
+        payoff=payoff_of(std_P, luck=luck_words(mean_luck(one.luck_frac for one in stats))),
     )
 
 

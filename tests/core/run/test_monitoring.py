@@ -23,6 +23,7 @@ from echoscope.diagnostics.judge.verdict import Diagnosis
 from echoscope.diagnostics.read.table import table_of_run
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
+from echoscope.store.records import StepMetrics
 from echoscope.store.steer.commands import new_command, post
 
 MakeConfig = Callable[..., RunConfig]
@@ -237,3 +238,29 @@ def test_settings_are_strict_and_some_are_live(make_config: MakeConfig) -> None:
         make_config("diagnostics.txt=1")
     with pytest.raises(ConfigError, match=r"diagnostics\.budget_frac is 2, but"):
         make_config("diagnostics.budget_frac=2")
+
+
+def test_truth_5_the_live_monitor_remembers_what_was_changed_and_when(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+
+    class SetsAfterStep1(SilentEvents):
+        def metrics(self, metrics: StepMetrics) -> None:
+            if metrics.phase == "train" and metrics.step == 1:
+                settings = {"optim.lr": 0.004}
+                post(path, new_command("run", "set", settings=settings))
+
+    config = make_config("steps=3", "optim.lr=0.25", "checkpoint.every=1", "checkpoint.keep=9")
+    start(config, path, SetsAfterStep1())
+    state = read_state(list_checkpoints(path)[-1]).observers["monitor"]
+    assert state["settings"]["changes"] == [[2, {"optim.lr": [0.25, 0.004]}, False]]
+    observer = monitoring.MonitorObserver(
+        config,
+        None,
+        None,
+        run_id="run",
+        events=SilentEvents(),  # type: ignore[arg-type]
+    )
+    observer.restore(state)
+    assert observer.state()["settings"]["changes"] == [[2, {"optim.lr": (0.25, 0.004)}, False]]

@@ -267,7 +267,10 @@ def test_failing_environments_and_non_finite_numbers() -> None:
 
 def test_whether_selection_pays() -> None:
     returns = [[0] * 4] * 6 + [[0, 1, 0, 1]] * 2
-    found = judged(batch(returns))
+    noise = judged(batch(returns))  # the same actions, paid differently
+    assert noise.numbers.payoff.worth is Worth.NOISE
+    assert "selection would pay" not in [finding.name for finding in noise.findings]
+    found = judged(batch(returns, actions=()))
     assert found.numbers.payoff.worth is Worth.PAYS
     assert one(found, "selection would pay").command == (
         "train selection.strategy=top_p selection.value=0.9"

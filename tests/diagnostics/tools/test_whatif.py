@@ -14,6 +14,7 @@ from echoscope.core.config.settings import RunConfig
 from echoscope.core.run.launch import resume, start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.diagnostics.config import SelectionConfig
+from echoscope.diagnostics.judge.advice.luck import luck_words
 from echoscope.diagnostics.read.table import steps_with_groups
 from echoscope.diagnostics.selection.filter import select_groups
 from echoscope.diagnostics.selection.payoff import Worth, payoff_of
@@ -355,6 +356,19 @@ def test_whether_filtering_pays(stds: list[float], worth: Worth) -> None:
     found = payoff_of(np.array(stds))
     assert found.worth is worth
     assert found.text.endswith(".")
+
+
+def test_dashboard_h5_where_luck_decides_a_filter_never_pays() -> None:
+    """The verdict says that the task must change: a filter would train on the most noise."""
+    stds = np.array([0.0] * 6 + [0.5] * 2)
+    luck = luck_words(float("nan"), [{"params": {"slip": 0.9}}])
+    found = payoff_of(stds, luck=luck)
+    assert found.worth is Worth.NOISE
+    assert found.text == (
+        "Do not filter by reward spread here: it would keep the groups with the most noise. "
+        "Randomness decides much of the reward: envs.train.0.params.slip is 0.9."
+    )
+    assert payoff_of(stds, luck=luck_words(0.1)).worth is Worth.PAYS
 
 
 def test_the_ratio() -> None:

@@ -1,0 +1,306 @@
+"""Causes are differences that the run shows; without one the cause is not known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_run import CONFIG, add_steps, open_writer
+
+from echoscope.diagnostics.judge.advice.situation import SettingsChange, Situation
+from echoscope.diagnostics.judge.alarms import RunState
+from echoscope.diagnostics.judge.lineage import changes_of
+from echoscope.diagnostics.judge.record import Verdict
+from echoscope.diagnostics.judge.verdict import Diagnosis
+from echoscope.store.reader import open_run
+from echoscope.store.records import CommandAck, CommandAction, CommandOutcome
+from echoscope.store.steer.commands import new_command
+
+Row = Callable[[int], Mapping[str, float]]
+RUN = Situation(
+    kind="ended",
+    run="runs/a",
+    config={"optim": {"lr": 3e-4}, "loss": {"entropy_coef": 0.0}, "reward": {"shaping": []}},
+    checkpoints=(10, 20, 30, 40),
+)
+
+
+def judged(row: Row, situation: Situation, steps: int = 60) -> Verdict:
+    diagnosis = Diagnosis()
+    diagnosis.engine.situation = situation
+    for step in range(steps):
+        diagnosis.observe(step, row(step))
+    return diagnosis.verdict()
+
+
+def solved(rate: float) -> dict[str, float]:
+    """An evaluation on 200 fixed tasks, and 64 episodes of training."""
+    return {
+        "eval/all/success_rate": rate,
+        "eval/all/num_tasks": 200.0,
+        "rollout/success_rate": rate,
+        "rollout/num_episodes": 64.0,
+    }
+
+
+def falls_at(step: int, *, to: float = 0.05) -> Row:
+    return lambda s: solved(0.85 if s < step else to)
+
+
+# --- (a) what was changed shortly before
+
+
+def set_at(step: int, old: object, new: object, key: str = "optim.lr") -> SettingsChange:
+    return SettingsChange(step=step, values={key: (old, new)})
+
+
+SPIKE = (set_at(34, 3e-4, 4e-3), set_at(36, 4e-3, 3e-4))
+
+
+def test_truth_5_a_live_change_before_the_fall_is_the_cause() -> None:
+    verdict = judged(falls_at(35), replace(RUN, changes=SPIKE))
+    assert len(verdict.causes) == 1
+    assert verdict.causes[0].startswith(
+        "optim.lr was set to 0.004 after step 33 (before: 0.0003), and set back after step 35; "
+        "the change in the metrics began "
+    )
+    action = verdict.actions[0]
+    assert action.command == "echoscope ctl runs/a branch --checkpoint 30"
+    assert action.text == (
+        "Branch from checkpoint 30 with its own settings. It is from before the change."
+    )
+    assert "optim.lr was set to 0.004" in action.why
+    assert "It is not the cause if a branch from before step 34 without this change" in verdict.text
+
+
+def test_truth_5_a_change_that_still_holds_is_undone() -> None:
+    verdict = judged(falls_at(35), replace(RUN, changes=SPIKE[:1]))
+    action = verdict.actions[0]
+    assert action.command == "echoscope ctl runs/a branch --checkpoint 30 optim.lr=0.0003"
+
+
+def test_truth_5_a_run_that_recovers_is_let_go_on_and_the_change_is_named() -> None:
+    def recovers(step: int) -> dict[str, float]:
+        return solved(0.85 if step < 35 else 0.3 if step < 42 else 0.75)
+
+    verdict = judged(recovers, replace(RUN, changes=SPIKE), 70)
+    assert verdict.state is RunState.RECOVERING
+    assert verdict.causes[0].startswith("optim.lr was set to 0.004 after step 33")
+    assert verdict.actions[0].text.startswith("Let the run go on and watch success")
+    assert verdict.actions[0].command == ""
+    assert "branch --checkpoint" not in verdict.text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        set_at(10, 3e-4, 4e-3),  # long before
+        set_at(50, 3e-4, 4e-3),  # after
+        set_at(34, 3e-4, 1e-4),  # smaller steps let nothing collapse
+        set_at(34, 60, 120, "steps"),
+        set_at(34, 20, 5, "eval.every"),
+    ],
+)
+def test_what_cannot_have_done_it_is_no_cause(change: SettingsChange) -> None:
+    assert judged(falls_at(35), replace(RUN, changes=(change,))).causes == ()
+
+
+def test_what_a_branch_changed_is_a_cause_however_long_ago() -> None:
+    branch = replace(set_at(11, 0.0, 0.1, "loss.kl_coef"), is_branch=True)
+    other = replace(set_at(11, 1.0, 1.3, "sampling.temperature"), is_branch=True)
+    verdict = judged(falls_at(35), replace(RUN, changes=(branch, other)))
+    assert verdict.causes == (
+        "the branch after step 10 set sampling.temperature to 1.3 (its parent: 1)",
+    )
+
+
+def test_the_time_line_is_read_from_the_store(tmp_path: Path) -> None:
+    knobs = {"optim.lr": {"type": "number", "value": 3e-4}}
+    parent = open_writer(tmp_path / "parent", config=CONFIG, live_knobs=knobs)
+    add_steps(parent, "parent", range(6))
+    command = new_command("parent", CommandAction.SET, settings={"optim.lr": 4e-3})
+    ack = CommandAck(command_id=command.command_id, step=4, outcome=CommandOutcome.APPLIED)
+    parent.record_acks([ack], [command])
+    parent.close(status="finished")
+    config = {
+        **CONFIG,
+        "optim": {"lr": 4e-3},
+        "reward": {"shaping": [{"name": "length"}]},
+        "branched_from": {"run_id": "parent", "step": 5},
+    }
+    child = open_writer(tmp_path / "child", config=config, live_knobs=knobs)
+    add_steps(child, "child", range(6, 9))
+    child.close(status="finished")
+    live = SettingsChange(step=4, values={"optim.lr": (3e-4, 4e-3)})
+    assert changes_of(open_run(tmp_path / "parent")) == (live,)
+    found = changes_of(open_run(tmp_path / "child"))
+    assert found[0] == live
+    assert found[1].is_branch
+    assert found[1].step == 6
+    assert found[1].values["reward"] == (None, {"shaping": [{"name": "length"}]})
+
+
+# --- (b) what differs from the recipe
+
+
+def extends(values: Mapping[str, Any], **sections: Any) -> Situation:
+    config = dict(RUN.config) | sections | {"recipe": {"name": "frozen_lake", "values": values}}
+    return replace(RUN, config=config)
+
+
+def test_newcomer_h1_a_difference_is_read_from_the_recipe() -> None:
+    verdict = judged(falls_at(35), extends({"optim.lr": 1.5e-4}, optim={"lr": 4e-3}))
+    assert verdict.causes == (
+        "optim.lr is 0.004; the recipe `frozen_lake` that this run extends has 0.00015",
+    )
+    assert verdict.actions[0].settings == {"optim.lr": 1.5e-4}
+    assert verdict.refuted_by[-1] == "cause 1: a run with the recipe's optim.lr goes the same way"
+
+
+def test_newcomer_h1_a_run_like_its_recipe_has_no_such_cause() -> None:
+    verdict = judged(falls_at(35), extends({"model.path": "tiny"}, optim={"lr": 1.5e-4}))
+    assert verdict.causes == ()
+    assert "recipe" not in verdict.text
+    assert "Likely cause: not known. No setting was changed" in verdict.text
+
+
+def test_smaller_steps_than_the_recipes_are_no_cause_of_a_fall() -> None:
+    assert judged(falls_at(35), extends({"optim.lr": 1e-3})).causes == ()
+
+
+# --- (c) a term of the reward that grew while success fell
+
+
+def hacked(step: int) -> dict[str, float]:
+    success = 0.8 if step < 35 else 0.05
+    length = 0.4 if step < 35 else 3.0
+    noise = 0.002 * (-1) ** step
+    return solved(success) | {
+        "reward/return_mean": success + length + noise,
+        "reward/term/env": success + noise,
+        "reward/term/length": length + noise,
+    }
+
+
+LENGTH = {"name": "length", "function": "length", "weight": 0.05}
+
+
+@pytest.mark.parametrize(
+    ("shaping", "settings", "typed"),
+    [
+        ([LENGTH], {"reward.shaping": []}, "'reward.shaping=[]'"),
+        (
+            [{"name": "agreement"}, LENGTH],
+            {"reward.shaping.1.weight": 0},
+            "reward.shaping.1.weight=0",
+        ),
+    ],
+)
+def test_truth_3_the_term_that_pays_is_named_and_taken_out(
+    shaping: list[dict[str, Any]], settings: dict[str, Any], typed: str
+) -> None:
+    config = {"optim": {"lr": 1e-3}, "reward": {"shaping": shaping}}
+    branch = SettingsChange(
+        step=31,
+        values={"reward.shaping": ([], shaping), "optim.lr": (3e-4, 1e-3)},
+        is_branch=True,
+    )
+    verdict = judged(hacked, replace(RUN, config=config, changes=(branch,)))
+    assert "REWARD_HACKING" in verdict.kinds
+    assert verdict.causes[0] == (
+        "the term `length` of the reward grew from 0.4 to 3 while evaluation success fell from "
+        "80 % to 5 %"
+    )
+    assert len([cause for cause in verdict.causes if "length" in cause]) == 1
+    assert verdict.actions[0].settings == settings
+    assert verdict.actions[0].command == f"echoscope ctl runs/a branch --checkpoint 30 {typed}"
+
+
+def test_truth_3_another_trainer_is_told_to_take_the_term_out() -> None:
+    verdict = judged(hacked, Situation(trainer="trl"))
+    assert "continue with the term `length` taken out of the reward (weight 0)" in verdict.text
+    assert "learning rate" not in verdict.text
+
+
+def test_newcomer_h2_training_up_and_evaluation_down_is_hacking_or_overfitting() -> None:
+    def disagrees(step: int) -> dict[str, float]:
+        noise = 0.01 * math.sin(5 * step)
+        row = {"reward/return_mean": 0.3 + 0.01 * step + noise}
+        if step % 5 == 0:
+            row |= {
+                "eval/all/success_rate": 0.45 if step < 40 else 0.09,
+                "eval/all/num_tasks": 200.0,
+            }
+        return row
+
+    verdict = judged(disagrees, Situation(trainer="verl"), 80)
+    assert "(reward hacking), or the policy overfits to the training tasks" in verdict.causes[0]
+    assert "learning rate" not in verdict.actions[0].text.partition("As a trial only")[0]
+
+
+# --- (e) to (h), and what is no cause
+
+
+def test_truth_10b_only_what_can_raise_entropy_is_listed() -> None:
+    def explodes(step: int) -> dict[str, float]:
+        entropy = 0.2 if step < 25 else 0.2 * 1.15 ** (step - 24)
+        return solved(0.8 if step < 30 else 0.05) | {
+            "policy/entropy": entropy,
+            "optim/lr": 3e-4,
+            "reward/group_std_mean": 0.3,
+            "reward/zero_std_frac": 0.7,
+        }
+
+    config = RUN.config | {"loss": {"entropy_coef": 0.1}, "selection": {"strategy": "none"}}
+    verdict = judged(explodes, replace(RUN, config=config))
+    assert len(verdict.causes) == 1
+    assert verdict.causes[0].startswith("the entropy bonus outweighs the reward")
+
+
+@pytest.mark.parametrize("last_rate", [0.0, 8.3e-11])
+def test_foreign_h3_a_decayed_rate_is_never_a_cause(last_rate: float) -> None:
+    def decays(step: int) -> dict[str, float]:
+        return falls_at(40)(step) | {"optim/lr": last_rate + 2e-7 * (1 - step / 60)}
+
+    verdict = judged(decays, Situation(trainer="trl"))
+    assert verdict.causes == ()
+    assert "Likely cause: not known." in verdict.text
+    assert "As a trial only, go back to a checkpoint" in verdict.actions[0].text
+    assert "a third of the learning rate (`learning_rate`)" in verdict.actions[0].text
+    assert "e-1" not in verdict.text
+
+
+def test_a_rate_that_rose_since_the_best_is_compared_by_its_peak() -> None:
+    def rises(step: int) -> dict[str, float]:
+        rate = 1e-4 if step < 40 else 1e-3 if step < 45 else 1e-6
+        return falls_at(40)(step) | {"optim/lr": rate}
+
+    verdict = judged(rises, RUN)
+    assert verdict.causes == (
+        "the learning rate rose from 0.0001, when success was best, to 0.001",
+    )
+
+
+def test_an_unknown_cause_gives_a_look_and_a_trial_that_is_named_so() -> None:
+    verdict = judged(falls_at(35), RUN)
+    action = verdict.actions[0]
+    assert verdict.causes == ()
+    assert action.text.startswith("First compare replies to the same tasks")
+    assert "As a trial only, branch from checkpoint 30" in action.text
+    assert (action.settings, action.is_trial) == ({"optim.lr": 1e-4}, True)
+    assert "whether they help is not known" in action.why
+    assert "keeps what" not in verdict.text
+
+
+def test_newcomer_low_a_cause_is_said_once() -> None:
+    changes = (set_at(34, 3e-4, 4e-3),)
+    situation = replace(extends({"optim.lr": 3e-4}, optim={"lr": 4e-3}), changes=changes)
+
+    def row(step: int) -> dict[str, float]:
+        return falls_at(35)(step) | {"optim/lr": 3e-4 if step < 34 else 4e-3}
+
+    assert len(judged(row, situation).causes) == 1
