@@ -39,6 +39,8 @@ _RUNNING_SUCCESS = (
 )
 _CAPPED = "Share of replies that were cut at the length limit. Worry above 20 %."
 
+_EVAL_RETURN = "Mean return of an evaluation's episodes, on the trainer's own scale."
+
 METRICS: tuple[Metric, ...] = (
     # --- success
     _share(
@@ -82,14 +84,7 @@ METRICS: tuple[Metric, ...] = (
         "1 where the return is the sum of the parts of a reward whose weights are not known.",
     ),
     *(
-        _of(
-            key,
-            name,
-            "reward",
-            "Mean return of an evaluation's episodes, on the trainer's own scale.",
-            "up",
-            "evaluation reward",
-        )
+        _of(key, name, "reward", _EVAL_RETURN, "up", "evaluation reward")
         for key, name in (("eval/*/return_mean", ""), ("eval/return_mean", "Evaluation reward"))
     ),
     _of(
@@ -243,12 +238,7 @@ METRICS: tuple[Metric, ...] = (
         "tokens",
         "Tokens between the reasoning tags of a reply, mean.",
     ),
-    _of(
-        "rollout/num_episodes",
-        "Episodes",
-        "",
-        "Training episodes of the step whose outcome is known: over so many is its success a mean.",
-    ),
+    _of("rollout/num_episodes", "Episodes", "", "Training episodes with a known outcome."),
     _of(
         "rollout/num_groups",
         "Groups",

@@ -19,6 +19,7 @@ STATE_LEVELS: Mapping[str, int] = {
     "healthy": 0,
     "converged": 0,
     "watch": 1,
+    "recovering": 1,
     "not learning": 2,
     "collapsing": 2,
     "collapsed": 3,

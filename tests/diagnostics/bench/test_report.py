@@ -130,10 +130,10 @@ def test_a_rules_alarm_begins_when_it_is_raised_from_below() -> None:
     )  # fmt: skip
     found = judge(of)
     calls = found.rules[FORMAT]
-    # the median of five is low from 42 on, three times by 44; success leans from 63 on
+    # the median of five is low from 42 on, three times by 44; success turns at 60
     assert calls.warning.steps == (44,)
-    assert calls.critical.steps == (63,)
+    assert calls.critical.steps == (60,)
     assert found.watch.steps == (44,)
-    assert found.critical.steps == (63,)
-    assert found.critical.lead == -3
+    assert found.critical.steps == (60,)
+    assert found.critical.lead == 0
     assert FORMAT not in found.kinds
