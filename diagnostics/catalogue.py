@@ -243,8 +243,7 @@ METRICS: tuple[Metric, ...] = (
         "rollout/num_groups",
         "Groups",
         "",
-        "Groups that these episodes came in. Episodes of one group play one task, so they are not "
-        "independent.",
+        "Groups of these episodes. Those of one group play one task, so they are not independent.",
     ),
     _of("rollout/num_turns_mean", "Turns", "turns", "Turns per training trajectory, mean."),
     _of(
