@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,8 +15,10 @@ from .terminal import Report, output_console, print_json, printable, progress_ba
 
 if TYPE_CHECKING:
     from echoscope.diagnostics.judge.record import Verdict
+    from echoscope.diagnostics.read.foreign_names import Meaning
     from echoscope.diagnostics.read.sources import Rescore
     from echoscope.diagnostics.read.table import MetricTable
+    from echoscope.diagnostics.tools.evaluation_file import Comparison, Evaluation
     from echoscope.store.reader import RunReader
 
 
@@ -25,9 +27,13 @@ def diagnose(
         Path,
         typer.Argument(
             help="A run's folder, or a file or folder of any trainer: metrics, console logs, "
-            "rollouts."
+            "rollouts, answers of one evaluation."
         ),
     ],
+    other: Annotated[
+        Path | None,
+        typer.Argument(help="A second file of answers: how its success differs from the first's."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     map_: Meanings = None,
     run: MetricsRun = "",
@@ -57,47 +63,84 @@ def diagnose(
     With --model or --checkpoint, the mutual information I(X;Z) of a stored run is computed again
     with those weights.
 
-    Exit code 0: healthy, converged or watch; 3: collapsing, collapsed or not learning;
-    4: unreadable; 5: too early to tell, or too little logged.
+    A file whose rows are answers to questions is one evaluation: its success rate is printed with
+    an interval, and two such files are compared.
+
+    Exit code 0: healthy, converged or watch, or an evaluation; 3: collapsing, collapsed or not
+    learning; 4: unreadable; 5: too early to tell, or too little logged.
     """
     if model is not None and checkpoint is not None:
         raise typer.BadParameter("--model and --checkpoint exclude each other")
     if every is not None and model is None and checkpoint is None:
         raise typer.BadParameter("--every says how often to score: give --model or --checkpoint")
-    verdict = _judged(path, map_ or (), run, model, checkpoint, every)
+    found = _found(path, other, map_ or (), run, model, checkpoint, every)
+    from echoscope.diagnostics.judge.record import Verdict  # loaded by now
+
     if as_json:
-        print_json(verdict.to_json())
+        print_json(found.to_json())
+    elif isinstance(found, Verdict):
+        _show(found)
     else:
-        _show(verdict)
-    raise typer.Exit(exit_code(verdict, fail_on))
+        for line in found.text.split("\n"):
+            typer.echo(printable(line))
+    raise typer.Exit(exit_code(found, fail_on) if isinstance(found, Verdict) else Exit.OK)
 
 
-def _judged(
+def _found(
     path: Path,
+    other: Path | None,
     words: Sequence[str],
     run: str,
     model: str | None,
     checkpoint: int | None,
     every: int | None,
-) -> Verdict:
-    """The verdict, or one line and an exit code."""
+) -> Verdict | Evaluation | Comparison:
+    """The verdict, or what an evaluation says; or one line and an exit code."""
     from echoscope.diagnostics.judge.verdict import diagnose as judge
+    from echoscope.diagnostics.read.records import AnswersError
 
     try:
         _require_path(path)
         mapping = mapping_of(words)
+        if other is not None:
+            _require_path(other)
+            return _compared(path, other, mapping)
         with progress_bars() as bar:
             rescore = None
             if model is not None or checkpoint is not None:
                 rescore = _rescore(model, checkpoint, every, bar("scoring reasonings"))
             progress = bar("measuring text")
-            return judge(path, mapping=mapping, progress=progress, rescore=rescore, run=run)
+            try:
+                verdict = judge(path, mapping=mapping, progress=progress, rescore=rescore, run=run)
+            except AnswersError as answers:
+                from echoscope.diagnostics.tools.evaluation_file import of_answers
+
+                return of_answers(answers)
+        is_unclear = exit_code(verdict, FailOn.COLLAPSE) is Exit.INSUFFICIENT
+        return (_evaluation_of(path, mapping) if is_unclear else None) or verdict
     except Exception as error:
         code = _exit_of(error)
         if code is None:
             raise
         typer.echo(f"error: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(code) from None
+
+
+def _evaluation_of(path: Path, mapping: Mapping[str, Meaning]) -> Evaluation | None:
+    """What a file of replies without steps says as an evaluation; None for any other path."""
+    from echoscope.diagnostics.read.records import MetricsFileError
+    from echoscope.diagnostics.tools.evaluation_file import evaluation_of
+
+    try:
+        return evaluation_of(path, mapping) if path.is_file() else None
+    except MetricsFileError:
+        return None  # it has steps: the verdict says all that is known
+
+
+def _compared(first: Path, second: Path, mapping: Mapping[str, Meaning]) -> Comparison:
+    from echoscope.diagnostics.tools.evaluation_file import compare, evaluation_of
+
+    return compare(evaluation_of(first, mapping), evaluation_of(second, mapping))
 
 
 def _require_path(path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from echoscope.text.amounts import counted
 
 from .foreign_names import Meaning, spelled, step_rank
+from .forms.answers import MAX_ANSWERS, Outcome, are_answers, outcome_of, short
 from .names import is_summary_column, meaning_of, runs_of_chart, step_columns
 from .table import (
     MAX_COLUMNS,
@@ -51,6 +52,21 @@ class MetricsFileError(ValueError):
 
 class ExportedFileError(MetricsFileError):
     """A file with numbers that are no metrics: an export that is not meant to be read back."""
+
+
+class AnswersError(ExportedFileError):
+    """The rows of a file are answers of one evaluation: they have no course."""
+
+    def __init__(
+        self, path: str, rows: Sequence[Mapping[str, Any]], outcome: Outcome | None
+    ) -> None:
+        super().__init__(
+            f"{path}: its {counted(len(rows), 'row')} are answers of one evaluation, not steps of "
+            "a run: no column counts steps. `echoscope diagnose FILE` gives their success rate "
+            "with an interval, and `echoscope diagnose FILE OTHER` compares two such files. If the "
+            "rows are steps, name the column that counts them: --map NAME=step"
+        )
+        self.path, self.rows, self.outcome = path, rows, outcome
 
 
 _INSTEAD = (
@@ -285,10 +301,13 @@ class Collector:
     """FloatArray64 by run, where the columns are those of an exported chart."""
     _offsets: dict[float, float] = field(default_factory=dict)
     _last: tuple[float, float] | None = None
+    _answers: list[dict[str, Any]] | None = field(default_factory=list)
+    """All rows, while they may be answers of one evaluation; None: they are not."""
     _plans: dict[tuple[str, ...], _Plan] = field(default_factory=dict)
     _num_taken: int = 0
     _num_rows: int = 0
     """Rows of all runs."""
+    _last_step: float | None = None
     num_lost: int = 0
 
     def add(self, record: Mapping[str, Any]) -> None:
@@ -308,6 +327,10 @@ class Collector:
         self.known |= metrics
         self.names.update(dict.fromkeys(fields))
         self.num_records += 1
+        if self._answers is not None:
+            self._answers.append(short(record))
+            if self.needs_known or len(self._answers) > MAX_ANSWERS:
+                self._answers = None
         if self._steps is None:
             self._waiting.append(fields)
             if len(self._waiting) >= NUM_SAMPLED:
@@ -361,6 +384,9 @@ class Collector:
         if step is None:
             self.num_lost += 1
             return
+        if self._steps and self._last_step not in (None, step):
+            self._answers = None
+        self._last_step = step
         plan = self._plan(fields)
         numbers: dict[str, float] = {}
         for name, value in fields.items():
@@ -450,6 +476,7 @@ class Collector:
                     + (f"; columns: {', '.join(columns[:10])}{more}" if columns else "")
                 )
         said = list(notes or [])
+        self._refuse_answers()
         self._end_parts()
         if not self._runs:
             raise MetricsFileError(f"{self.path}: no row with a step was found ({self.kind})")
@@ -491,6 +518,16 @@ class Collector:
             is_counted=not self._steps,
             notes=(*table.notes, *uncounted, *outcome_hints(table, self.mapping)),
         )
+
+    def _refuse_answers(self) -> None:
+        """Raises AnswersError where no field counts steps, and rows are answers to questions."""
+        if not self._answers or self._fractions:
+            return
+        outcome = outcome_of(self._answers, to_number, self.mapping)
+        if outcome is None and not self.known:
+            return  # nothing is known of it at all, which is said below
+        if are_answers(self._answers, outcome, has_one_step=bool(self._steps)):
+            raise AnswersError(self.path, self._answers, outcome)
 
     def _end_parts(self) -> None:
         """Rows that still wait belong to the run before; the first of several parts is named."""

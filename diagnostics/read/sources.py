@@ -30,7 +30,7 @@ from ..measure.text.sampling import (
 from .foreign_names import Meaning
 from .metrics_file import read_metrics
 from .names import is_read
-from .records import MetricsFileError, no_such_run
+from .records import AnswersError, MetricsFileError, no_such_run
 from .rollouts import no_rollouts
 from .runs import read_runs
 from .table import MetricTable, TableBuilder, steps_with_groups, table_of_run
@@ -235,10 +235,13 @@ def _of_file(path: Path, mapping: Mapping[str, Meaning] | None, run: str) -> Met
     """The metrics of a file.
 
     Raises:
+        AnswersError: its rows are answers of one evaluation.
         MetricsFileError: it holds none; the reason, as `echoscope import` says it.
     """
     try:
         return read_metrics(path, mapping, run=run)
+    except AnswersError:
+        raise
     except MetricsFileError as error:
         from .unread import file_unread  # knows the formats of rollouts, which metrics do without
 

@@ -1,0 +1,122 @@
+"""Rows that are answers to questions, such as those of a benchmark: no step counts them."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from echoscope.store.records import FloatArray64
+
+from ..foreign_names import Meaning, spelled
+from ..names import meaning_of
+
+SUCCESS, RETURN = "rollout/success_rate", "reward/return_mean"
+MAX_ANSWERS = 100_000
+"""Rows of a file that are kept as answers."""
+_LEAST_ROWS = 3
+"""Of one step, each right or wrong: fewer may be means that a trainer logged."""
+_MAX_TEXT = 100
+"""Longer text is kept as its hash: it may name a question."""
+_QUESTIONS = frozenset(
+    {
+        *("question_id", "task_id", "problem_id", "sample_id", "example_id", "instance_id"),
+        *("item_id", "question", "problem", "instruction", "prediction", "predicted", "pred"),
+        *("gold", "gold_answer", "ground_truth", "expected_answer", "is_correct"),
+        *("raw_generation", "model_output"),
+    }
+)
+"""Fields that only an answer has."""
+_MAY_BE = frozenset(
+    {
+        *("id", "idx", "index", "uid", "answer", "expected", "reference", "target", "label"),
+        *("correct", "trial", "prompt", "query", "completion", "response", "output"),
+    }
+)
+"""Fields that an answer has, where they are text or stand beside right and wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Which field says how good an answer is."""
+
+    name: str
+    values: FloatArray64
+    """(R,); NaN where a row does not say."""
+    is_share: bool
+    """Right or wrong, or a share in between; else a score of any scale."""
+
+
+def short(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record as it is kept: long text as its hash."""
+    return {
+        name: hashlib.blake2b(value.encode(errors="replace"), digest_size=8).hexdigest()
+        if isinstance(value, str) and len(value) > _MAX_TEXT
+        else value
+        for name, value in record.items()
+    }
+
+
+def outcome_of(
+    rows: Sequence[Mapping[str, Any]],
+    to_number: Callable[[Any], float],
+    mapping: Mapping[str, Meaning],
+) -> Outcome | None:
+    """The field that says which answers are right, or how good they are; None without one."""
+    ranked = []
+    for place, name in enumerate(rows[0] if rows else ()):
+        meaning = mapping.get(name) or meaning_of(name)
+        if meaning is None and spelled(name) == "is_correct":
+            meaning = meaning_of("correct")
+        key = "" if meaning is None else meaning.key.rpartition("/")[2]
+        if meaning is not None and key in ("success_rate", "return_mean"):
+            rank = (name not in mapping, key != "success_rate", meaning.is_guess, meaning.rank)
+            ranked.append((rank, place, name, meaning))
+    for _, _, name, meaning in sorted(ranked, key=lambda entry: entry[:2]):
+        values = np.array([to_number(row.get(name)) for row in rows])
+        values = np.where(np.isfinite(values), values, np.nan)
+        present = values[np.isfinite(values)]
+        if not len(present):
+            continue
+        is_success = meaning.key.endswith("success_rate")
+        is_within = bool(present.min() >= 0 and present.max() <= 1)
+        is_binary = bool(np.isin(present, (0.0, 1.0)).all())
+        if is_success and not is_within:
+            continue
+        converted = meaning.convert(values)
+        return Outcome(name=name, values=converted, is_share=is_success or is_binary)
+    return None
+
+
+def are_answers(
+    rows: Sequence[Mapping[str, Any]], outcome: Outcome | None, *, has_one_step: bool
+) -> bool:
+    """Whether rows without steps, or all of one step, are answers of one evaluation.
+
+    Args:
+        has_one_step: They say a step, and all say the same.
+    """
+    if len(rows) < 2:
+        return False
+    fields = {spelled(name): name for name in rows[0]}
+    if _QUESTIONS & fields.keys():
+        return True
+    present = np.empty(0) if outcome is None else outcome.values[~np.isnan(outcome.values)]
+    is_right_or_wrong = bool(len(present)) and bool(np.isin(present, (0.0, 1.0)).all())
+    if has_one_step and is_right_or_wrong and len(present) == len(rows) >= _LEAST_ROWS:
+        return True
+    texts = {word for word in _MAY_BE & fields.keys() if _is_text(rows[0][fields[word]])}
+    return bool(texts) or (is_right_or_wrong and bool(_MAY_BE & fields.keys()))
+
+
+def _is_text(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        return not math.isfinite(float(value))
+    except ValueError:
+        return bool(value.strip())
