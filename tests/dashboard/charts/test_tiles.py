@@ -110,21 +110,21 @@ def test_a_change_that_rests_on_few_episodes_names_their_number() -> None:
 def test_h7_a_long_run_has_its_own_first_and_last_values_and_means_between(
     tmp_path: Path,
 ) -> None:
-    """A straight rise with a spike in every tenth step; 4,800 steps are 48 ranges of 100.
+    """A straight rise with a spike in every third step; 144 steps are 48 ranges of three.
 
-    The first range holds 0, 0.001, ..., 0.099 and ten spikes of 1: its mean is 0.0495 + 0.1.
+    The first range holds 0, 0.001, 0.002 and one spike of 1: its mean is 0.001 + 1 / 3.
     """
     writer = open_writer(tmp_path / "long")
-    values = [step / 1000 + (step % 10 == 5) for step in range(4_800)]
-    add_steps(writer, "long", range(4_800), lambda step: {"policy/entropy": values[step]})
+    values = [step / 1000 + (step % 3 == 1) for step in range(144)]
+    add_steps(writer, "long", range(144), lambda step: {"policy/entropy": values[step]})
     writer.close(status="finished")
     found = outlines(open_run(tmp_path / "long"), ["policy/entropy"])["policy/entropy"]
     assert (found.first_step, found.first) == (0, values[0])
-    assert (found.last_step, found.last) == (4_799, values[-1])
-    assert (found.num_points, len(found.means)) == (4_800, OUTLINE_PARTS)
-    assert found.means[0] == pytest.approx(0.1495)
+    assert (found.last_step, found.last) == (143, values[-1])
+    assert (found.num_points, len(found.means)) == (144, OUTLINE_PARTS)
+    assert found.means[0] == pytest.approx(0.001 + 1 / 3)
     assert [b - a for a, b in zip(found.means, found.means[1:], strict=False)] == pytest.approx(
-        [0.1] * 47
+        [0.003] * 47
     )
 
 
