@@ -373,10 +373,11 @@ def _foreign(
 ) -> Action:
     """In the terms of the other trainer; where no cause is known, what to look at first."""
     terms = _TERMS.get(situation.trainer, {})
-    onsets = [s for a in alarms for s in (a.earliest_onset_step, a.onset_step) if s is not None]
+    ends = [(alarm.earliest_onset_step, alarm.onset_step) for alarm in alarms[:1]]
+    onset = min((step for pair in ends for step in pair if step is not None), default=0)
     back = ""
-    if is_lost and onsets:
-        back = f"Go back to a checkpoint from before step {min(onsets)} and continue with "
+    if is_lost and onset > 0:
+        back = f"Go back to a checkpoint from before step {onset} and continue with "
     for cause in causes:
         typed = [f"`{terms[k]}={shown(v)}`" for k, v in cause.settings.items() if k in terms]
         is_said = typed and len(typed) == len(cause.settings)

@@ -118,7 +118,7 @@ def causes_of(
             _luck(names, history, situation),
             _regulariser(names, situation),
             _short_budget(names, view, situation),
-            _no_selection(names, view, situation),
+            _no_selection(onsets, view, situation),
             _paid_elsewhere(names, view),
         )
         found += [cause for cause in measured if cause is not None]
@@ -350,20 +350,25 @@ def _short_budget(names: set[str], view: View, situation: Situation) -> Cause | 
     )
 
 
-def _no_selection(names: set[str], view: View, situation: Situation) -> Cause | None:
-    """Groups without spread train nothing: worth filtering only while some groups have spread."""
+def _no_selection(onsets: Mapping[str, Interval], view: View, situation: Situation) -> Cause | None:
+    """Groups without spread train nothing: worth filtering only while some groups have spread.
+
+    They are a cause only where they came first: in a run that is lost all replies fail alike.
+    """
     strategy, spread = situation.setting("selection.strategy"), view["spread"]
-    if "EMPTY_SELECTION" in names and strategy not in (None, "none"):
+    if "EMPTY_SELECTION" in onsets and strategy not in (None, "none"):
         return Cause(
             text=f"the filter selection.strategy={strategy} keeps no group",
             refuted_by="no group has a reward spread either",
             settings={"selection.strategy": "none"},
             why="Without the filter every group trains.",
         )
-    share = view["zero_spread"]
-    is_shown = share.count > 0 and share.shown_level >= NO_SPREAD
+    share = view.channels["zero_spread"]
+    began = min(low for low, _ in onsets.values())
+    came_first = share.is_raised and share.onset_step is not None and share.onset_step < began
+    is_shown = share.count > 0 and (share.low >= NO_SPREAD or came_first)
     has_spread = spread.count > 0 and spread.level > 0
-    if not names & {"ECHO_TRAP", "TEMPLATE_COLLAPSE"} or not is_shown or not has_spread:
+    if not onsets.keys() & {"ECHO_TRAP", "TEMPLATE_COLLAPSE"} or not is_shown or not has_spread:
         return None
     return Cause(
         text=f"in {percent(share.shown_level)} of the groups all samples earn the same reward, so "
