@@ -244,6 +244,8 @@ class Folder:
         self._read_files(others, changes, budget, is_end=is_end)
         self.rollouts.settle()
         self._say_copies()
+        for note in self.namer.notes:
+            self._say_once(note)
         repeated = self.rollouts.trained_again()
         if repeated is not None:
             changes.note(ROLLOUTS, News(first_repeated=repeated))

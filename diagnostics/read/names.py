@@ -326,6 +326,12 @@ class _Deciding:
             self.entries.append(entry)
         elif entry.key in self.values:
             self._unread(name, f"{entry.key} is read from another column")
+            other = self._column_of(entry.key)
+            if other and _goes_on(self.columns[other], self.columns[name]):
+                self.notes.append(
+                    f"{name} begins where {other} ends, and is not judged: it may be another "
+                    "quantity. If it is the same, give both one name"
+                )
         else:
             self.values[entry.key] = entry.values(self.columns[name])
             if entry.key != name or entry.evidence:
@@ -568,6 +574,16 @@ def _grows(values: FloatArray64) -> bool:
     """Whether every value is larger than the one before: a count since the start."""
     present = values[np.isfinite(values)]
     return len(present) > 2 and bool((np.diff(present) > 0).all())
+
+
+def _goes_on(first: FloatArray64, second: FloatArray64) -> bool:
+    """Whether rows have either of two columns, and those with the second come last."""
+    if len(first) != len(second):
+        return False
+    has_first, has_second = np.isfinite(first), np.isfinite(second)
+    if not has_first.any() or not has_second.any():
+        return False
+    return bool(np.flatnonzero(has_first)[-1] < np.flatnonzero(has_second)[0])
 
 
 def _is_too_large(values: FloatArray64 | None) -> bool:

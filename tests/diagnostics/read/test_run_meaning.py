@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from echoscope.diagnostics.judge.courses.channels import known_keys
+from echoscope.diagnostics.read.metrics_file import read_metrics
 from echoscope.diagnostics.read.names import NUM_DECIDING, RowNamer, parse_map, to_our_names
 from echoscope.diagnostics.read.run_meaning import ColumnMeaning, How, RunMeaning, Scale
 
@@ -125,12 +127,40 @@ def test_columns_that_count_episodes_are_read_unless_they_count_on(name: str, ke
     assert ours["rollout/num_episodes"].tolist() == [32.0]
 
 
-def test_renamed_columns_are_one_key_after_another() -> None:
-    """A log whose `reward` is called `score` from the middle on: the second name is not judged."""
+def test_a_column_that_is_renamed_in_the_middle_is_said_not_to_be_judged() -> None:
     half = np.array([0.5, np.nan])
     named = to_our_names({"reward": half, "score": half[::-1]})
     assert named.columns[RETURN][0] == 0.5
-    assert any("is read from another column" in e.evidence for e in named.meaning.columns)
+    assert named.notes[0].startswith("score begins where reward ends, and is not judged")
+    assert not to_our_names({"reward": half, "score": half}).notes
+
+
+BAD = {
+    "one row": [0.5],
+    "constants": [0.5] * 40,
+    "zeros": [0.0] * 40,
+    "no number": [float("nan")] * 40,
+    "a gap": [0.5] * 10 + [float("nan")] * 20 + [0.25] * 10,
+    "infinite": [0.5] * 20 + [float("inf")] + [0.5] * 19,
+    "percent and shares": [0.5] * 20 + [50.0] * 20,
+    "a spike": [0.5] * 20 + [1e9] + [0.5] * 19,
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+@pytest.mark.parametrize("name", ["reward", "accuracy", "val_acc", "rollout/success_rate"])
+def test_odd_numbers_crash_nothing_and_raise_no_alarm(tmp_path: Path, name: str, kind: str) -> None:
+    path = tmp_path / "metrics.jsonl"
+    rows = [{"step": n, name: value, "loss": 1.0} for n, value in enumerate(BAD[kind])]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    table = read_metrics(path)
+    if kind in ("percent and shares", "a spike") and name != "reward":
+        assert not any(key.endswith("success_rate") for key in table.columns)
+        assert any(f"{name} " in note for note in table.notes), "it is said"
+    namer = RowNamer()
+    for n, value in enumerate(BAD[kind]):
+        success = keys(namer, n, {name: value, "loss": 1.0}).get(SUCCESS, 0.0)
+        assert np.isnan(success) or 0 <= success <= 1
 
 
 def test_a_record_is_short() -> None:
