@@ -40,7 +40,8 @@ Meanings = Annotated[
         "--map",
         metavar="NAME=KEY",
         help="Meaning of a metrics column, such as ent=policy/entropy, it=step, or "
-        "bad=1-rollout/action_valid_frac. Repeat for more.",
+        "bad=1-rollout/action_valid_frac; or a key of rollouts by its role (prompt, reply, reward, "
+        "group, step, success), such as reply=model_text. Repeat for more.",
     ),
 ]
 FailOnOption = Annotated[
@@ -74,7 +75,7 @@ def mapping_of(words: Sequence[str] | None) -> dict[str, Meaning]:
     from echoscope.diagnostics.judge.courses.channels import known_keys
     from echoscope.diagnostics.read.names import parse_map
 
-    return parse_map(words or (), known_keys())
+    return parse_map(words or (), known_keys(), has_rollouts=True)
 
 
 def run_name(path: Path) -> str:

@@ -133,7 +133,8 @@ def open_source(
 
 def _mapping(names: Mapping[str, str] | None) -> Mapping[str, Meaning]:
     try:
-        return parse_map([f"{name}={key}" for name, key in (names or {}).items()], known_keys())
+        entries = [f"{name}={key}" for name, key in (names or {}).items()]
+        return parse_map(entries, known_keys(), has_rollouts=True)
     except MetricNameError as error:
         raise MetricNameError(_in_python(str(error))) from None
 

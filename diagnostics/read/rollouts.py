@@ -18,16 +18,64 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from echoscope.text.amounts import counted
+from echoscope.text.did_you_mean import did_you_mean
 
+from .names import ROLES
 from .runs import listed
 
 if TYPE_CHECKING:
+    from echoscope.store.importers.format import Roles
+
     from ..tools.importing import JointReport
     from .foreign_names import Meaning
     from .sources import Opened, Rescore
     from .table import MetricTable
 
 Progress = Callable[[int, int], None]
+
+
+def roles_of(mapping: Mapping[str, Meaning] | None) -> Roles:
+    """What a mapping says of the keys of rollouts."""
+    from echoscope.store.importers.format import Roles  # a metrics file does without
+
+    said = {meaning.key: column for column, meaning in (mapping or {}).items()}
+    return Roles(**{role: said[role] for role in ROLES if role in said})
+
+
+def metrics_mapping(mapping: Mapping[str, Meaning] | None) -> dict[str, Meaning]:
+    """Of a mapping, what it says of columns of metrics: a step is one of both."""
+    roles = set(ROLES) - {"step"}
+    return {name: found for name, found in (mapping or {}).items() if found.key not in roles}
+
+
+def no_rollouts(path: Path | str, mapping: Mapping[str, Meaning] | None) -> str:
+    """Why keys of rollouts cannot be mapped where a path holds none; "" where none is mapped."""
+    of_metrics = metrics_mapping(mapping)
+    roles = {found.key: name for name, found in (mapping or {}).items() if name not in of_metrics}
+    if not roles:
+        return ""
+    keys = _keys_of(Path(path))
+    missing = next((role for role, name in roles.items() if name.split(".")[0] not in keys), "")
+    if keys and missing:
+        hint = did_you_mean(roles[missing], keys)
+        return f"{path}: --map {missing}={roles[missing]}: the first row has no such key{hint}"
+    role, name = next(iter(roles.items()))
+    return (
+        f"{path}: --map {role}={name} names a key of rollouts, and no rollouts were found. A row "
+        f"of rollouts needs a text: --map reply=KEY. For a column of metrics write "
+        f"--map {name}=KEY with one of our keys, such as reward/return_mean"
+    )
+
+
+def _keys_of(path: Path) -> tuple[str, ...]:
+    """The keys of the first row of a file of no known format."""
+    if not path.is_file():
+        return ()
+    from echoscope.store.importers.survey import look
+
+    with tempfile.TemporaryDirectory(prefix="echoscope-keys-") as spool:
+        return look(path, Path(spool)).keys
+
 
 _FEW_STEPS = 8
 _BINARY = (
@@ -61,7 +109,7 @@ def of_another_trainer(
     Metrics files beside them are joined by their steps.
 
     Args:
-        mapping: What columns of the metrics files mean.
+        mapping: What columns of the metrics files mean, and which keys of rollouts hold what.
         run: Whose metrics are joined, where the files hold several runs.
 
     Raises:
@@ -76,7 +124,7 @@ def of_another_trainer(
     with tempfile.TemporaryDirectory(prefix="echoscope-rollouts-") as folder:
         spool = Path(folder) / "spool"
         spool.mkdir()
-        if not is_rollouts(path, spool, run):
+        if not is_rollouts(path, spool, run, roles_of(mapping)):
             yield None
             return
         from ..tools.importing import import_path
@@ -144,7 +192,7 @@ def notes_of(joint: JointReport, path: str) -> list[str]:
         more = "" if len(report.rows.counts) == 1 else " and for other reasons"
         skipped = counted(report.rows.total, "row")
         notes.append(f"skipped {skipped}: {reason} ({times}){more}")
-    notes += joint.file_sentences()
+    notes += joint.evaluation_sentences() + joint.file_sentences()
     notes += [
         f"left out {counted(times, 'row')} of {name}, another trainer's format"
         for name, (times, _) in report.others.items()

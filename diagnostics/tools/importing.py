@@ -24,6 +24,7 @@ from pathlib import Path, PurePath
 import numpy as np
 
 from echoscope.store.importers.beside.metrics import Beside, StepNumbers
+from echoscope.store.importers.format import Roles
 from echoscope.store.importers.importing import (
     ImportingError,
     ImportReport,
@@ -56,6 +57,7 @@ from ..read.records import (
     no_such_run,
     run_names,
 )
+from ..read.rollouts import metrics_mapping, no_rollouts, roles_of
 from ..read.runs import MetricsFolder, RunMetrics, listed, read_runs
 from ..read.table import MetricTable
 from ..read.unread import (
@@ -119,6 +121,15 @@ class JointReport:
         refused = (self.written.files, self.refused, self.left.refused)
         return file_sentences(refused, self.left.passed) + self._encoding_sentences()
 
+    def evaluation_sentences(self) -> list[str]:
+        """What is said of rollouts without steps."""
+        if not self.written.is_evaluation:
+            return []
+        return [
+            "no step is written in the rollouts: all episodes are one evaluation (step 0), not a "
+            "course over time; --map step=KEY names the key of the step where there is one"
+        ]
+
     def _encoding_sentences(self) -> list[str]:
         num = self.written.num_unclean
         if not num:
@@ -151,7 +162,8 @@ def import_path(
         run: Which run's metrics to take where the files hold those of several.
         needs_one_run: False: rollouts beside metrics of several runs are imported alone, and the
             report says so.
-        mapping: Column -> what it means, where its name does not say so (`names.parse_map`).
+        mapping: Column of metrics or key of rollouts -> what it means, where its name does not
+            say so (`names.parse_map`).
         scanning: Called with (bytes, of bytes) while files are read.
         writing: Called with (rows, of rows), or of steps where there are metrics alone.
         is_packing: Merge the files of every 256 steps, in a process of its own.
@@ -166,6 +178,8 @@ def import_path(
     """
     if is_address(path):
         try:
+            if problem := no_rollouts(path, mapping):
+                raise ImportingError(problem)
             metrics = read_address(str(path), mapping, progress=scanning)
         except MetricsFileError as error:
             raise ImportingError(str(error)) from None
@@ -187,7 +201,9 @@ def import_path(
         rest = None
         if rollouts or chosen is None:
             skipped = [name for name in folder.read if name not in both]
-            rest = survey(path, Path(spool), scanning, skipped=skipped, run=run)
+            rest = survey(
+                path, Path(spool), scanning, skipped=skipped, run=run, roles=roles_of(mapping)
+            )
             # A file that was refused as metrics already is refused once, for the same reason that
             # `diagnose` gives.
             as_metrics = {name for names in folder.refused.names.values() for name in names}
@@ -198,6 +214,8 @@ def import_path(
                 left.passed.add(f"a copy: all its rows are the first rows of {original}", copy)
             if chosen is None and (rest is None or not len(rest.steps_R)):
                 raise ImportingError(_unread(path, folder, left, rest))
+            if rest is None and (problem := no_rollouts(path, mapping)):
+                raise ImportingError(problem)
             conflict = "" if run else _of_two_trainers(chosen, rest)
             if conflict and needs_one_run:
                 raise ImportingError(f"{path}: {conflict}")
@@ -240,12 +258,16 @@ def _joined(
 ) -> tuple[list[str], MetricsFolder, set[str]]:
     """Files with rollouts, the metrics of all others, and the files that hold both."""
     is_alone = not path.is_dir()
-    rollouts = _with_rollouts(path, spool, run)
+    rollouts = list(_with_rollouts(path, spool, run, roles_of(mapping)))
     both = {n for n in rollouts if holds_metrics_too(path if is_alone else path / n)}
     if is_alone and rollouts and not both:
         return rollouts, MetricsFolder(), both
     alone = [name for name in rollouts if name not in both]
-    return rollouts, _metrics_of(path, mapping, alone, bool(rollouts), scanning), both
+    return (
+        rollouts,
+        (_metrics_of(path, metrics_mapping(mapping), alone, bool(rollouts), scanning)),
+        both,
+    )
 
 
 def _unread(path: Path, folder: MetricsFolder, left: Leftover, rest: Survey | None) -> str:
@@ -433,12 +455,8 @@ _ENOUGH = 3
 """After so many files with names of one pattern, the others of the pattern hold the same."""
 
 
-def _with_rollouts(path: Path, spool: Path, run: str) -> list[str]:
+def _with_rollouts(path: Path, spool: Path, run: str, roles: Roles) -> Iterator[str]:
     """The files that hold rollouts, relative to the path."""
-    return list(_looked_at(path, spool, run))
-
-
-def _looked_at(path: Path, spool: Path, run: str) -> Iterator[str]:
     patterns: dict[PurePath, int] = {}
     for file, problem in files_of(path):
         if problem:
@@ -446,6 +464,6 @@ def _looked_at(path: Path, spool: Path, run: str) -> Iterator[str]:
         shown = file.relative_to(path) if path.is_dir() else PurePath(file.name)
         pattern = shown.parent / _DIGITS.sub("#", shown.name)
         times = patterns.get(pattern, 0)
-        if times >= _ENOUGH or holds_rollouts(file, spool, run):
+        if times >= _ENOUGH or holds_rollouts(file, spool, run, roles):
             patterns[pattern] = times + 1
             yield str(shown)

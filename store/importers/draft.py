@@ -34,7 +34,8 @@ RECONSTRUCTIONS: Mapping[str, str] = {
     "turn_rewards": "only the reward of the episode is known; it stands at the last turn",
     "groups": "episodes with an equal prompt in a step were taken as one group",
     "step": "the step was taken from the name of the file or its folder",
-    "blocks": "the file has no steps; each step is a block of its rows in their order",
+    "binary_success": "every reward is 0 or 1 (or -1 or 1), so it is read as success "
+    "(`--map success=KEY` or `--map reward=KEY` changes that)",
     "validations": "the file has no steps; a new validation begins where the same prompts repeat, "
     "and the validations are numbered 0, 1, 2, ... as steps",
     "split": "training or evaluation was told from the name of the folder",

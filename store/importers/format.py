@@ -1,18 +1,23 @@
-"""What the importer must know of a format: its keys, its steps, its episodes."""
+"""What the importer must know of a format: its keys, its steps, its episodes; and what a user says
+of the keys of rows.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import PurePath
 from typing import Any
 
-from .draft import Draft, whole
+from .draft import Draft, number, text_of, truth, whole
 
 Row = Mapping[str, Any]
 
+MAPPED = "echoscope_mapped"
+"""Key that `Roles.mark` adds to a row: role -> the value that the user says is there."""
 _STEM = re.compile(r"(?:.*(?:step|iteration|iter)[_\-]?)?(\d{1,8})")
+_IN_STEM = re.compile(r"(?:^|[_\-.])(?:step|iteration|iter)[_\-]?(\d{1,8})(?=[_\-.]|$)")
 _FOLDER = re.compile(r"(?:\w+_)?(?:step|iteration|iter)[_\-]?(\d{1,8})(?:_\w+)?")
 _EVAL = re.compile(r"(?:^|[_\-.])(?:val|valid|validation|eval|evals|test)(?:$|[_\-.])")
 
@@ -27,7 +32,8 @@ class Where:
     @property
     def step(self) -> int | None:
         """The step that the name of the file or one of its folders says; None where none does."""
-        found = _STEM.fullmatch(self.path.stem)
+        stem = self.path.stem
+        found = _STEM.fullmatch(stem) or _IN_STEM.search(stem)
         if found:
             return int(found[1])
         for part in reversed(self.path.parts[:-1]):
@@ -56,6 +62,145 @@ class Format:
     """The step that the row says."""
     file_step: Callable[[Where], int | None] = lambda where: where.step
     """The step that the names of files say, for rows that do not."""
+    goes_on: Callable[[Row], bool] | None = None
+    """Whether a row behind one of this format is of it, too; None: where it matches."""
+
+    def is_of(self, row: Row) -> bool:
+        """Whether a row behind one of this format is of it, too."""
+        return (self.goes_on or self.matches)(row)
+
+    def step_of(self, row: Row, where: Where) -> tuple[int | None, bool]:
+        """The step of a row, None where nothing says it, and whether the file's name does."""
+        mapped = row.get(MAPPED)
+        if mapped and "step" in mapped:
+            return whole(number(mapped["step"])), False
+        step = self.step(row)
+        if step is not None:
+            return step, False
+        step = self.file_step(where)
+        return step, step is not None
+
+    def episodes(self, row: Row, where: Where) -> Iterator[Draft]:
+        """The episodes of a row, with what a user says of its keys. Raises as `drafts`."""
+        mapped: Mapping[str, Any] = row.get(MAPPED) or {}
+        for draft in self.drafts(row, where):
+            draft.fields = {key: value for key, value in draft.fields.items() if key != MAPPED}
+            if "reward" in mapped:
+                draft.set_episode_reward(number(mapped["reward"]))
+                draft.reconstructed.discard("reward_terms")
+            if "success" in mapped:
+                draft.is_success = success_of(mapped["success"])
+            if "group" in mapped:
+                draft.group = text_of(mapped["group"])
+            yield draft
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roles:
+    """Under which keys rows hold what, as a user says with `--map`; "" where nothing is said.
+
+    A dot leads into an object or a list: `score.total`, `messages.0.content`.
+    """
+
+    prompt: str = ""
+    reply: str = ""
+    reward: str = ""
+    group: str = ""
+    step: str = ""
+    success: str = ""
+
+    @property
+    def given(self) -> dict[str, str]:
+        """Role -> key, of those that are given."""
+        return {role: key for role, key in asdict(self).items() if key}
+
+    def mark(self, row: Any) -> Any:
+        """A row with the values of the roles that it has, under `MAPPED`; any other value as is."""
+        if not isinstance(row, Mapping):
+            return row
+        values = {role: _at(row, key) for role, key in self.given.items()}
+        values = {role: value for role, value in values.items() if value is not None}
+        return {**row, MAPPED: values} if values else row
+
+
+NO_ROLES = Roles()
+
+
+def _at(row: Row, key: str) -> Any:
+    """The value under a key, or under a path of keys; None where there is none."""
+    if key in row:
+        return row[key]
+    value: Any = row
+    for part in key.split("."):
+        if isinstance(value, Mapping):
+            value = value.get(part)
+        elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
+            value = value[int(part)]
+        else:
+            return None
+    return value
+
+
+_WORDS = {"true": True, "yes": True, "false": False, "no": False}
+
+
+def success_of(value: Any) -> bool | None:
+    """Whether a field says success: a boolean, 0 or 1, -1 or 1, or a word; None for the rest."""
+    if isinstance(value, str) and value.strip().lower() in _WORDS:
+        return _WORDS[value.strip().lower()]
+    known = number(value)
+    return False if known == -1 else truth(known)
+
+
+LEAST_EPISODES = 50
+"""So many rewards must be known before their values say what they mean."""
+
+
+class RewardValues:
+    """Which values the rewards of episodes have: 0 and 1 alone, or -1 and 1, say success."""
+
+    __slots__ = ("_counts", "_is_other")
+
+    def __init__(self) -> None:
+        self._counts: dict[float, int] = {}
+        self._is_other = False
+
+    @property
+    def is_other(self) -> bool:
+        """They do not say success, whatever comes."""
+        return self._is_other
+
+    def add(self, draft: Draft) -> None:
+        """Note the reward of an episode; one that is not known counts for nothing.
+
+        Where a file says success itself, or the reward is a sum that its trainer has not made,
+        the rewards say nothing.
+        """
+        is_said = draft.is_success is not None or draft.record is not None
+        if is_said or "reward_terms" in draft.reconstructed:
+            self._is_other = True
+        rewards = [turn.reward for turn in draft.turns]
+        total = sum(rewards)
+        if self._is_other or total != total or not rewards:
+            return
+        self._counts[total] = self._counts.get(total, 0) + 1
+        self._is_other = not (
+            self._counts.keys() <= {0.0, 1.0} or self._counts.keys() <= {-1.0, 1.0}
+        )
+
+    @property
+    def say_success(self) -> bool:
+        """Whether success is read from them: enough of them, and not every one is 1."""
+        is_enough = sum(self._counts.values()) >= LEAST_EPISODES
+        return not self._is_other and is_enough and self._counts.keys() != {1.0}
+
+    @staticmethod
+    def read_success(draft: Draft) -> None:
+        """Set the success of an episode from its reward."""
+        total = sum(turn.reward for turn in draft.turns)
+        if total == total:
+            draft.is_success = total > 0
+            draft.reconstructed.add("binary_success")
 
 
 def step_key(name: str) -> Callable[[Row], int | None]:

@@ -7,6 +7,7 @@ what is new.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -22,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from echoscope.text.did_you_mean import did_you_mean
 
 from ..errors import StoreError
 from ..log.layout import Layout
@@ -40,6 +43,7 @@ from ..writer import RunWriter
 from .beside.metrics import IS_RECONSTRUCTED, Beside, Merger
 from .beside.pictures import Pictures
 from .draft import SUMMED_REWARDS, Draft, Place, RowError, trajectory_of
+from .format import NO_ROLES, RewardValues, Roles
 from .lines import BadJsonError
 from .registry import FORMATS
 from .survey import Progress, Refusals, Survey, nothing_surveyed, survey
@@ -99,6 +103,8 @@ class ImportReport:
     """Observations that have one."""
     pictures: Refusals = field(default_factory=Refusals)
     """Pictures that were left out."""
+    is_evaluation: bool = False
+    """No row says a step: all episodes are one evaluation, stored as step 0."""
 
 
 def import_run(
@@ -106,6 +112,7 @@ def import_run(
     run_path: Path,
     *,
     beside: Beside | None = None,
+    roles: Roles = NO_ROLES,
     scanning: Progress | None = None,
     writing: Progress | None = None,
     is_packing: bool = True,
@@ -117,6 +124,7 @@ def import_run(
     Args:
         beside: Metrics of the run's steps, read already. A step with metrics alone becomes a step
             without trajectories.
+        roles: What a user says of the keys of rows.
         scanning: Called with (bytes, of bytes) in the first pass.
         writing: Called with (rows, of rows) in the second pass.
         is_packing: Merge the files of every 256 steps, in a process of its own.
@@ -128,7 +136,7 @@ def import_run(
     """
     check_paths(path, run_path)
     with tempfile.TemporaryDirectory(prefix="echoscope-import-") as spool:
-        found = survey(path, Path(spool), scanning)
+        found = survey(path, Path(spool), scanning, roles=roles)
         try:
             return import_surveyed(
                 path,
@@ -180,9 +188,13 @@ def import_surveyed(
     has_rows = found.format is not None and len(found.steps_R) > 0
     if not has_rows and not beside.steps:
         raise ImportingError(_nothing(str(source), found))
+    if found.unseen:
+        raise ImportingError(_unseen(str(source), found))
     merger = Merger.of(beside, len(found.digests))
+    is_success = _rewards_say_success(found)
+    mark = "success" if is_success else ""  # where that changes, all steps are written again
     digests = {
-        step: merger.digest(step, found.digests.get(step, ""))
+        step: merger.digest(step, found.digests.get(step, "")) + mark
         for step in sorted({*found.digests, *beside.steps})
     }
     trainer = found.format.trainer if found.format else beside.trainer
@@ -195,6 +207,7 @@ def import_surveyed(
         others=found.others,
         num_unclean=found.num_unclean,
         encoding=found.encoding,
+        is_evaluation=found.is_evaluation,
     )
     stored = _stored_steps(run_path, found)
     start = _first_difference(run_path, stored, digests)
@@ -223,11 +236,38 @@ def import_surveyed(
         )
     pictures = Pictures(source) if isinstance(source, Path) else None
     with writer:
-        _write_steps(writer, found, merger, digests, start, report, writing, measure, pictures)
+        _write_steps(
+            *(writer, found, merger, digests, start, report, writing, measure, pictures),
+            rewards_say_success=is_success,
+        )
     if stored is None and not report.num_kept and not report.num_steps_with_numbers:
         shutil.rmtree(run_path)  # made a moment ago, and empty
         raise ImportingError(_nothing(str(source), found))
     return report
+
+
+def _unseen(path: str, found: Survey) -> str:
+    """What is said where no row has a key that a user named."""
+    role = found.unseen[0]
+    key = found.roles.given[role]
+    hint = did_you_mean(key, found.keys)
+    return f"{path}: --map {role}={key}: no row of the rollouts has the key {key!r}{hint}"
+
+
+def _rewards_say_success(found: Survey) -> bool:
+    """Whether the rewards of all episodes are 0 or 1, or -1 or 1: then they are its success.
+
+    All rows are read for that; but as soon as one says anything else, no further one.
+    """
+    values = RewardValues()
+    for row in range(len(found.steps_R)):
+        with contextlib.suppress(RowError, BadJsonError, *_BAD_ROW):  # said when it is written
+            for draft in found.episodes(row):
+                values.add(draft)
+        if values.is_other:
+            break
+    found.close()
+    return values.say_success
 
 
 def _nothing(path: str, found: Survey) -> str:
@@ -328,6 +368,7 @@ def _write_steps(
     writing: Progress | None,
     measure: Measure | None,
     pictures: Pictures | None,
+    rewards_say_success: bool,
 ) -> None:
     rows_of = dict(found.steps())
     done, total = 0, len(found.steps_R) or len(digests)
@@ -340,7 +381,13 @@ def _write_steps(
             continue
         if pictures:
             pictures.start_step()
-        content = _StepDrafts(step=step, found=found, report=report, pictures=pictures)
+        content = _StepDrafts(
+            step=step,
+            found=found,
+            report=report,
+            pictures=pictures,
+            rewards_say_success=rewards_say_success,
+        )
         content.read(rows)
         own = step_metrics(writer.run_id, step, content.trajectories)
         records = [_record(step, digest, len(rows), content)]
@@ -384,6 +431,7 @@ class _StepDrafts:
     found: Survey
     report: ImportReport
     pictures: Pictures | None
+    rewards_say_success: bool
     trajectories: list[Trajectory] = field(default_factory=list)
     outcomes: list[TrajectoryOutcome] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
@@ -400,15 +448,12 @@ class _StepDrafts:
             at = int(self.found.place_R[row])
             place = f"{file.where.path}:{at}"
             try:
-                value = file.source.row(at, int(self.found.size_R[row]))
-                known = FORMATS[int(self.found.formats_R[row])]
-                for draft in known.drafts(value, file.where):
-                    if self.found.file_steps_R[row]:
-                        draft.reconstructed.add("step")
-                    draft.reconstructed |= self.found.reconstructed
+                for draft in self.found.episodes(row):
+                    if self.rewards_say_success:
+                        RewardValues.read_success(draft)
                     if self.pictures:
                         self.pictures.add(draft, file.source, at)
-                    self._add(draft, place, known.name)
+                    self._add(draft, place, FORMATS[int(self.found.formats_R[row])].name)
             except RowError as error:
                 self._skip(str(error), place)
             except BadJsonError as error:

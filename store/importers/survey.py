@@ -16,19 +16,21 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..records import MAX_INDEX, IntArray64
-from .format import Format, Row, Where
+from .draft import Draft
+from .format import MAPPED, NO_ROLES, Format, Roles, Row, Where
+from .formats.rows import PAIRS
 from .lines import BadJsonError, narrow_encoding
 from .registry import FORMATS
 from .sources import MAX_FILES, Source, SourceError, files_of, source_of
 
-BLOCK_ROWS = 4096
-BLOCK_BYTES = 32 << 20
-"""Where nothing says a step, so many rows (or bytes) are one."""
+EVALUATION_BYTES = 512 << 20
+"""Where nothing says a step, so many bytes of rows are read: all of them are one step."""
 MAX_STEP = 99_999_999
 _NO_STEP = -1
 _EXAMPLES = 200
@@ -105,8 +107,8 @@ class Survey:
     refused_files: Refusals
     others: Mapping[str, tuple[int, str]]
     """Format that was left out -> its rows, and the first file."""
-    reconstructed: frozenset[str]
-    """Of `step` and `blocks`, what holds for every row."""
+    is_evaluation: bool
+    """Nothing says a step: all episodes are one evaluation, stored as step 0, and no course."""
     file_steps_R: NDArray[np.bool_]
     """Where the step is that of the file's name."""
     num_unclean: int = 0
@@ -115,6 +117,12 @@ class Survey:
     """What these bytes seem to be; "" where that is not known."""
     without_rows: frozenset[str] = frozenset()
     """Files that hold no row of a known format, and that were not refused."""
+    roles: Roles = NO_ROLES
+    """What a user says of the keys of rows."""
+    unseen: tuple[str, ...] = ()
+    """Of these roles, those whose key no row has."""
+    keys: tuple[str, ...] = ()
+    """Of the first row, where a role is unseen."""
     copies: Mapping[str, str] = field(default_factory=dict)
     """File that was left out because its rows are the first rows of another file -> that file."""
 
@@ -127,9 +135,43 @@ class Survey:
         for first, last in itertools.pairwise(starts):
             yield int(self.steps_R[first]), range(first, last)
 
+    def episodes(self, row: int) -> Iterator[Draft]:
+        """The episodes of a row, which is read again.
+
+        Raises:
+            RowError: it has none; the reason.
+            BadJsonError: the file changed.
+            Errors of `TypeError`'s kind: its values are not what its keys promise.
+        """
+        file = self.files[int(self.file_R[row])]
+        value = file.source.row(int(self.place_R[row]), int(self.size_R[row]))
+        known = FORMATS[int(self.formats_R[row])]
+        for draft in known.episodes(self.roles.mark(value), file.where):
+            if self.file_steps_R[row]:
+                draft.reconstructed.add("step")
+            yield draft
+
     def close(self) -> None:
         for file in self.files:
             file.source.close()
+
+
+@dataclass(slots=True)
+class _Mapped:
+    """What a user says of the keys of rows, and which of it is there."""
+
+    roles: Roles
+    seen: set[str] = field(default_factory=set)
+    keys: tuple[str, ...] = ()
+    """Of the first row that is a JSON object."""
+
+    def mark(self, row: Any) -> Any:
+        """The row with what is under the given keys; other values as they are."""
+        marked = self.roles.mark(row)
+        if isinstance(row, dict) and self.roles.given:
+            self.keys = self.keys or tuple(map(str, row))
+            self.seen |= marked.get(MAPPED, {}).keys()
+        return marked
 
 
 class _Rows:
@@ -157,23 +199,26 @@ class _Rows:
 
 
 def format_of(row: Row, likely: Format | None = None) -> Format | None:
-    """The format of a row, by its keys."""
-    if likely is not None and likely.matches(row):
+    """The format of a row, by its keys, or by what a user says of them."""
+    if "reply" in (row.get(MAPPED) or {}):
+        return PAIRS if PAIRS.matches(row) else None
+    if likely is not None and likely.is_of(row):
         return likely
     return next((known for known in FORMATS if known.matches(row)), None)
 
 
-def is_rollouts(path: Path, spool: Path, run: str = "") -> bool:
+def is_rollouts(path: Path, spool: Path, run: str = "", roles: Roles = NO_ROLES) -> bool:
     """Whether a file or folder holds rollouts, by the first rows of its first files.
 
     Args:
         spool: A folder for unpacked copies.
         run: Whose, where a file holds those of several.
+        roles: What a user says of the keys of rows.
     """
     for number, (file, problem) in enumerate(files_of(path)):
         if number >= 200:
             return False
-        if not problem and holds_rollouts(file, spool, run):
+        if not problem and holds_rollouts(file, spool, run, roles):
             return True
     return False
 
@@ -190,12 +235,13 @@ class Look:
     """Of the first row, where no row is of a known format."""
 
 
-def look(file: Path, spool: Path, run: str = "") -> Look:
+def look(file: Path, spool: Path, run: str = "", roles: Roles = NO_ROLES) -> Look:
     """Look at the first rows of a file.
 
     Args:
         spool: A folder for unpacked copies.
         run: Whose, where the file holds those of several.
+        roles: What a user says of the keys of rows.
     """
     keys: tuple[str, ...] = ()
     problem = ""
@@ -206,7 +252,7 @@ def look(file: Path, spool: Path, run: str = "") -> Look:
         with contextlib.closing(source):
             for row in itertools.islice(source.scan(), _ROWS_LOOKED_AT):
                 if isinstance(row.value, dict):
-                    if format_of(row.value):
+                    if format_of(roles.mark(row.value)):
                         return Look(is_rollouts=True)
                     keys = keys or tuple(map(str, row.value))
                 problem = problem or row.problem
@@ -222,14 +268,15 @@ def no_row(problem: str) -> str:
     return f"no row can be read: {problem}"
 
 
-def holds_rollouts(file: Path, spool: Path, run: str = "") -> bool:
+def holds_rollouts(file: Path, spool: Path, run: str = "", roles: Roles = NO_ROLES) -> bool:
     """Whether one of the first rows of a file is of a known format; False where none can be read.
 
     Args:
         spool: A folder for unpacked copies.
         run: Whose, where the file holds those of several.
+        roles: What a user says of the keys of rows.
     """
-    return look(file, spool, run).is_rollouts
+    return look(file, spool, run, roles).is_rollouts
 
 
 def survey(
@@ -238,6 +285,7 @@ def survey(
     progress: Progress | None = None,
     skipped: Collection[str] = (),
     run: str = "",
+    roles: Roles = NO_ROLES,
 ) -> Survey:
     """Read all rows of a path once.
 
@@ -246,11 +294,12 @@ def survey(
         spool: A folder for unpacked copies; it must exist until the rows were converted.
         skipped: Files of the folder that are something else, relative to it.
         run: Whose rollouts, where a file holds those of several.
+        roles: What a user says of the keys of rows.
 
     Raises:
         OSError: the path cannot be read.
     """
-    rows = _Rows()
+    rows, mapped = _Rows(), _Mapped(roles)
     files: list[SurveyedFile] = []
     refused_rows, refused_files = Refusals(), Refusals(max_named=MAX_FILES)
     unclean: list[tuple[int, str]] = []
@@ -274,7 +323,7 @@ def survey(
             is_kept = False
             if source is not None:
                 is_kept, num_unclean, encoding = _scan(
-                    source, where, len(files), rows, refused_rows, firsts
+                    source, where, len(files), rows, refused_rows, firsts, mapped
                 )
                 if is_kept:
                     unclean.append((num_unclean, encoding))
@@ -295,6 +344,10 @@ def survey(
     planned = _planned(rows, files, refused_rows, refused_files, num_unclean, firsts)
     planned.encoding = next((encoding for num, encoding in taken if num), "")
     planned.without_rows = frozenset(without_rows)
+    planned.roles, planned.keys = roles, mapped.keys
+    # The key of the step may be one of metrics beside rollouts that say their steps themselves.
+    needed = [role for role in roles.given if role != "step" or planned.is_evaluation]
+    planned.unseen = tuple(role for role in needed if role not in mapped.seen)
     planned.copies = {
         str(files[copy].where.path): str(files[original].where.path)
         for copy, original in copies.items()
@@ -421,6 +474,7 @@ def _scan(
     rows: _Rows,
     refused: Refusals,
     firsts: dict[int, str],
+    mapped: _Mapped,
 ) -> tuple[bool, int, str]:
     """Note the rows of a file: whether it has any, how many had bytes that are not UTF-8, and what
     those of the first seem to be.
@@ -433,15 +487,12 @@ def _scan(
         if found.problem:
             own.add(found.problem, place)
             continue
-        known = format_of(found.value, likely) if isinstance(found.value, dict) else None
+        value = mapped.mark(found.value)
+        known = format_of(value, likely) if isinstance(value, dict) else None
         if known is None:
             own.add(_UNKNOWN, place)
             continue
-        step = known.step(found.value)
-        is_file_step = False
-        if step is None:
-            step = known.file_step(where)
-            is_file_step = step is not None
+        step, is_file_step = known.step_of(value, where)
         if step is not None and not 0 <= step <= MAX_STEP:
             own.add(f"its step is {str(step)[:20]}, but must lie in [0, {MAX_STEP}]", place)
             continue
@@ -457,7 +508,8 @@ def _scan(
         rows.size.append(found.size)
         rows.format.append(index)
         rows.is_file_step.append(is_file_step)
-        digest = hashlib.blake2b(found.data, digest_size=8).digest()
+        said = repr(mapped.roles.given).encode() if mapped.roles.given else b""
+        digest = hashlib.blake2b(found.data + said, digest_size=8).digest()
         rows.digest.append(int.from_bytes(digest, "little"))
     if is_kept:
         for reason, times in own.counts.items():
@@ -484,10 +536,10 @@ def _planned(
     digest = np.array(rows.digest, dtype=np.uint64)
     chosen, keep, others = _one_trainer(formats, firsts)
     has_step = steps != _NO_STEP
-    flags: set[str] = set()
-    if keep.any() and not has_step[keep].any():
-        steps[keep] = _blocks(size[keep])
-        flags = {"blocks"} if steps[keep].any() else set()
+    is_evaluation = bool(keep.any()) and not has_step[keep].any()
+    if is_evaluation:
+        steps[keep] = 0
+        keep = _within_bytes(keep, size, refused_rows)
     elif keep.any() and not has_step[keep].all():
         lost = keep & ~has_step
         first = files[int(file[np.flatnonzero(lost)[0]])].where.path
@@ -508,7 +560,7 @@ def _planned(
         refused_rows=refused_rows,
         refused_files=refused_files,
         others=others,
-        reconstructed=frozenset(flags),
+        is_evaluation=is_evaluation,
         file_steps_R=is_file_step[order],
         num_unclean=num_unclean,
     )
@@ -535,13 +587,15 @@ def _one_trainer(
     return chosen, np.isin(formats, own), others
 
 
-def _blocks(size: IntArray64) -> IntArray64:
-    """Numbers of blocks of rows that have no step."""
-    by_rows = np.arange(len(size)) // BLOCK_ROWS
-    by_bytes = (np.cumsum(size) - size) // BLOCK_BYTES
-    pairs = np.stack([by_rows, by_bytes], axis=1)
-    is_next = np.concatenate([[False], (np.diff(pairs, axis=0) != 0).any(axis=1)])
-    return np.asarray(np.cumsum(is_next), dtype=np.int64)
+def _within_bytes(
+    keep: NDArray[np.bool_], size: IntArray64, refused: Refusals
+) -> NDArray[np.bool_]:
+    """Of the rows of one evaluation, those that fit into memory."""
+    fits = np.cumsum(np.where(keep, size, 0)) <= EVALUATION_BYTES
+    if not fits[keep].all():
+        reason = f"no step is written, and one evaluation has at most {EVALUATION_BYTES >> 20} MB"
+        refused.add(reason, "the last rows", int((keep & ~fits).sum()))
+    return keep & fits
 
 
 def _within_a_step(

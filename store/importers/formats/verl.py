@@ -2,8 +2,10 @@
 
 The classic trainer writes `input, output, gts, score, step` and each extra of the reward function.
 The v1 trainer adds `uid`, `{sample}_{rollout}_{output}`. VAGEN trains with the same writer and
-keeps the special tokens, so its turns are exact. verl-agent writes one row a turn, without `gts`
-and without the id of the trajectory. VAGEN's evaluation is a folder an episode, with
+keeps the special tokens, so its turns are exact. Older versions of verl write no `gts`. Neither
+does verl-agent, which writes one row a turn without the id of the trajectory: its prompts ask for
+an action, or count the steps taken. Forks of verl-agent write whole episodes of a step, as
+`global_step_N_observe_trajectories.json`. VAGEN's evaluation is a folder an episode, with
 `messages.json` and `metrics.json`. Both writers of VAGEN leave pictures beside the rows.
 """
 
@@ -18,6 +20,7 @@ from ...records import Split, StopReason
 from ..dialogue import has_marks, is_messages, read_flat, read_messages
 from ..draft import (
     Draft,
+    DraftTurn,
     PictureFiles,
     RowError,
     number,
@@ -31,8 +34,13 @@ from ..format import Format, Row, Where, step_key
 
 _USED = ("input", "output", "score", "step", "uid")
 _SUCCESS = ("acc", "success", "is_correct")
+_TURN_OF_AGENT = re.compile(
+    r"<action>|</action>|admissible actions|already taken \d+ step|respond for the current step"
+)
+"""What a prompt of verl-agent asks for, or what its reply holds."""
 _FOLDER = re.compile(r"(.+)_seed_(-?\d+)")
 _FOLDER_REWARDS = ("total_reward", "cumulative_reward", "score", "reward")
+_EPISODE_REWARDS = ("reward", "total_reward", "episode_reward", "return", "score")
 _FOLDER_SUCCESS = ("success", "is_success", "traj_success")
 _FINISHES = {
     "done": StopReason.TERMINATED,
@@ -64,6 +72,14 @@ def _is_vagen(row: Row) -> bool:
 
 def _is_classic(row: Row) -> bool:
     return _is_dump(row) and "gts" in row
+
+
+def _is_plain(row: Row) -> bool:
+    return _is_dump(row) and "gts" not in row
+
+
+def _is_agent(row: Row) -> bool:
+    return _is_plain(row) and any(_TURN_OF_AGENT.search(row[key]) for key in ("input", "output"))
 
 
 def _draft(row: Row, where: Where) -> Draft:
@@ -111,6 +127,39 @@ def _agent_drafts(row: Row, where: Where) -> Iterator[Draft]:
     draft = _draft(row, where)
     draft.reconstructed.add("turn_is_episode")
     yield draft
+
+
+def _is_observed(row: Row) -> bool:
+    episodes = row.get("trajectories")
+    first = episodes[0] if isinstance(episodes, list) and episodes else None
+    steps = first.get("steps") if isinstance(first, Mapping) else None
+    turn = steps[0] if isinstance(steps, list) and steps else None
+    return isinstance(turn, Mapping) and "observation" in turn and "action" in turn
+
+
+def _observed_drafts(row: Row, where: Where) -> Iterator[Draft]:
+    for episode in row["trajectories"]:
+        turns = [
+            DraftTurn(
+                observation=text_of(step["observation"]),
+                response=text_of(step["action"]),
+                reward=number(step.get("reward")),
+                info=numbers_of(without(step, ("step", "reward"))),
+            )
+            for step in episode["steps"]
+        ]
+        draft = Draft(
+            turns=turns,
+            prompt=turns[0].observation if turns else "",
+            env=text_of(row.get("env_name") or row.get("env"))[:200],
+            tag=text_of(episode.get("task_type"))[:200],
+            is_success=truth(episode.get("success")),
+            fields=without(episode, ("steps", "success")),
+        )
+        rewards = (number(episode[name]) for name in _EPISODE_REWARDS if name in episode)
+        if any(math.isnan(turn.reward) for turn in turns):
+            draft.set_episode_reward(next(rewards, math.nan))
+        yield draft
 
 
 def _is_vagen_folder(row: Row) -> bool:
@@ -199,9 +248,24 @@ CLASSIC = Format(
 AGENT = Format(
     name="verl-agent JSONL",
     trainer="verl-agent",
-    matches=_is_dump,
+    matches=_is_agent,
     drafts=_agent_drafts,
     step=step_key("step"),
+    goes_on=_is_plain,
+)
+PLAIN = Format(
+    name="verl JSONL without gts",
+    trainer="verl",
+    matches=_is_plain,
+    drafts=_drafts,
+    step=step_key("step"),
+)
+OBSERVED = Format(
+    name="verl-agent observed trajectories",
+    trainer="verl-agent",
+    matches=_is_observed,
+    drafts=_observed_drafts,
+    step=step_key("global_step"),
 )
 VAGEN_FOLDERS = Format(
     name="VAGEN evaluation folders",

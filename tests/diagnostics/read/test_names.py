@@ -149,3 +149,24 @@ def test_the_environments_own_word_on_validity_is_second_best() -> None:
     assert to_our_names(own).columns["rollout/action_valid_frac"].tolist() == [0.5]
     both = {**own, "train/lake/manager_invalid_action": np.array([0.2])}
     assert to_our_names(both).columns["rollout/action_valid_frac"].tolist() == [0.8]
+
+
+def test_roles_of_rollouts_stand_on_either_side() -> None:
+    """`--map ROLE=KEY`; what names a metric on the right stays one."""
+
+    def parsed(*words: str) -> dict[str, str]:
+        found = parse_map(words, known_keys(), has_rollouts=True)
+        return {name: meaning.key for name, meaning in found.items()}
+
+    assert parsed("prompt=question", "reply=out.text") == {
+        "question": "prompt",
+        "out.text": "reply",
+    }
+    assert parsed("question=prompt", "it=step") == {"question": "prompt", "it": "step"}
+    assert parsed("step=it") == {"it": "step"}
+    assert parsed("reward=rollout/success_rate") == {"reward": "rollout/success_rate"}
+    assert parsed("success=reward") == {"reward": "success"}
+    with pytest.raises(MetricNameError, match="For a key of rollouts write ROLE=rewrd: prompt,"):
+        parse_map(["rewrd=score"], known_keys(), has_rollouts=True)
+    with pytest.raises(MetricNameError, match="no rule reads 'question'"):
+        parse_map(["prompt=question"], known_keys())

@@ -161,13 +161,14 @@ def test_what_an_import_refuses(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_rows_without_steps_are_blocks_where_they_are_many(
-    rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(surveying, "BLOCK_ROWS", 3)
-    found = rows(*({"messages": [{"role": "assistant", "content": str(k)}]} for k in range(7)))
-    assert [t.step for t in found.trajectories] == [0, 0, 0, 1, 1, 1, 2]
-    assert "blocks" in found.extra(0)["reconstructed"]
+def test_rows_without_steps_are_one_evaluation(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many they are: their order is no course over time."""
+    size = len(json.dumps({"messages": [{"role": "assistant", "content": "0"}]})) + 1
+    monkeypatch.setattr(surveying, "EVALUATION_BYTES", 7 * size)
+    found = rows(*({"messages": [{"role": "assistant", "content": str(k)}]} for k in range(9)))
+    assert [t.step for t in found.trajectories] == [0] * 7
+    assert found.report.is_evaluation
+    assert found.report.rows.total == 2
 
 
 def test_the_run_is_whole_and_says_that_it_was_imported(tmp_path: Path) -> None:
