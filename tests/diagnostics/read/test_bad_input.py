@@ -119,7 +119,7 @@ def assert_not_confident(verdict: Verdict, *, sees_reasoning: bool = False) -> N
     assert not verdict.state.is_collapse
     assert not REASONING_RULES & set(verdict.kinds)
     if verdict.state is RunState.INSUFFICIENT:
-        assert verdict.text.startswith("Insufficient evidence")
+        assert verdict.text.startswith(("Too little to judge", "Too early to tell"))
         assert verdict.confidence == "none"
     elif not sees_reasoning:
         assert verdict.confidence in ("low", "medium")
