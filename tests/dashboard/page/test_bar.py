@@ -10,10 +10,20 @@ import pytest
 from made_run import add_steps, make_run, open_writer
 
 from echoscope.dashboard.page.bar import _to_do
+from echoscope.diagnostics.judge.advice.actions import Action
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.judge.claims import Fate
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.verdict import Diagnosis
+
+RESUME = Action(text="Resume the run: x.", command="echoscope train --resume runs/x")
+
+
+def test_the_way_on_stands_there_with_its_command(serve_root: Callable[..., None]) -> None:
+    found = said(RunState.HEALTHY, actions=(RESUME,))
+    assert _to_do("x", found) == "To do: Resume the run: x. `echoscope train --resume runs/x`"
+    branch = replace(RESUME, verb="branch", command="echoscope ctl x branch")
+    assert _to_do("x", replace(found, actions=(branch,))) == "To do: Resume the run: x."
 
 
 def said(state: RunState, **changes: object) -> Verdict:

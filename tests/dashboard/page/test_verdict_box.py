@@ -34,7 +34,7 @@ BRANCH = Action(
     verb="branch",
     checkpoint=2,
     settings={"optim.lr": 1e-4},
-    why="Smaller steps keep what the policy has learned.",
+    why="Smaller steps move the policy less at a time.",
 )
 SET = replace(BRANCH, verb="set", checkpoint=None, settings={"selection.value": 0.5})
 LIVE_KNOBS = {"selection.value": {"type": "number", "exclusiveMinimum": 0, "value": 0.9}}
