@@ -78,7 +78,9 @@ def test_a_run_of_metrics_alone_says_what_it_has_not(imported: Path, serve: Any,
     url = serve(imported).url
     visit(page, f"{url}/live?run=numbers")
     page.get_by_text("Not in the data of this run").wait_for()
-    until(lambda: "40 %" in text_of(page), "success by the metrics", page=page)
+    tile = page.locator(".es-tile", has_text="Mean reward")
+    until(lambda: tile.count() == 1, "the mean reward, which is no success", page=page)
+    assert tile.locator(".es-value").inner_text() == "0.4"
     visit(page, f"{url}/replay?run=numbers")
     page.get_by_text("metrics and no rollouts, so there is nothing to replay").wait_for()
     visit(page, f"{url}/diagnosis?run=numbers")
