@@ -351,8 +351,7 @@ class AlarmEngine:
                 earliest_onset=main.last_quiet_step,
             )
         if (dated := main.onset_interval) is not None:
-            known.onset_interval = dated
-            known.onset_step = dated[0]
+            known.onset_interval, known.onset_step = dated, main.onset_step
         if severity is AlarmSeverity.CRITICAL and known.critical_step is None:
             known.critical_step = view.step
         elif severity is not AlarmSeverity.CRITICAL:

@@ -353,7 +353,7 @@ def _onset(
         return None, None
     worst = open_alarms[0]
     if worst.onset_interval is not None:
-        return worst.onset_interval[0], worst.onset_interval
+        return worst.onset_step, worst.onset_interval
     onset = worst.onset_step
     early = onset if worst.earliest_onset is None else min(worst.earliest_onset + 1, onset)
     return onset, (early, max(onset, worst.raised_step))

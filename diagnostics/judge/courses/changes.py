@@ -31,7 +31,7 @@ from typing import Any, Literal
 from echoscope.text.strict_json import finite_or_none
 
 from .course import LOG_FLOOR, Course, Past, median
-from .turns import dated_with, since_when
+from .turns import Dates, dated_with, since_when
 
 NOISE_SIGMAS = 4.0
 SPARSE_STRENGTH = 1.5
@@ -144,7 +144,7 @@ class Channel(Course):
     """The course of one metric with the decision about it."""
 
     decision: Decision = field(default_factory=Decision)
-    _dated: tuple[int, int, tuple[int, int] | None] | None = None
+    _dated: tuple[int, int, Dates] | None = None
 
     def update(self, step: int, values: Mapping[str, float]) -> None:
         """Take in a row of the log and decide; nothing is decided if the metric is not in it."""
@@ -182,8 +182,8 @@ class Channel(Course):
         return self.decision.is_raised
 
     @property
-    def onset_interval(self) -> tuple[int, int] | None:
-        """First and last step at which the change may have begun; None while there is none.
+    def _dates(self) -> Dates | None:
+        """When the change may have begun; None while there is none.
 
         Where the likelihood shows no turn, it is what the strength says: after the last quiet
         observation, until the first one that was half way.
@@ -198,18 +198,30 @@ class Channel(Course):
         key = (decision.onset_step, late)
         if self._dated is None or self._dated[:2] != key:
             mode: Literal["up", "down"] = "down" if self.spec.direction == "fall" else "up"
-            interval = since_when(self.history[:late], mode)
+            dates = since_when(self.history[:late], mode)
             # A turn that ended before, or after the alarm, is another one.
-            if interval is None or interval[0] > decision.onset_step:
+            if dates is None or dates[0] > decision.onset_step:
                 quiet = decision.last_quiet_step
                 first = decision.onset_step if quiet is None else quiet + 1
-                interval = min(first, decision.onset_step), decision.onset_step
-            self._dated = (*key, interval)
+                dates = (
+                    min(first, decision.onset_step),
+                    decision.onset_step,
+                    decision.onset_step,
+                )
+            self._dated = (*key, dates)
         return self._dated[2]
 
     @property
+    def onset_interval(self) -> tuple[int, int] | None:
+        """First and last step at which the change may have begun; None while there is none."""
+        dates = self._dates
+        return None if dates is None else (dates[0], dates[2])
+
+    @property
     def onset_step(self) -> int | None:
-        return self.decision.onset_step
+        """The likeliest step at which the change began."""
+        dates = self._dates
+        return self.decision.onset_step if dates is None else dates[1]
 
     @property
     def last_quiet_step(self) -> int | None:

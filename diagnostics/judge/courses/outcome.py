@@ -17,7 +17,7 @@ from ...catalogue import metric
 from ..claims import Change, Claim, Dip, Level, Lost
 from .course import observed
 from .series import Kind, Series, Stretch
-from .turns import HELD_Z, Turns, between_rows, change_points, dated_with
+from .turns import HELD_Z, Dates, Turns, between_rows, change_points, dated_with
 
 LOST_SHARE = 0.5
 """Of what was held: with less left, beyond chance and for good, it is lost."""
@@ -131,7 +131,7 @@ class Outcome:
     series: Series = field(init=False)
     turns: Turns = field(init=False)
     _now: tuple[int, Stretch] | None = field(default=None, init=False)
-    _dated: tuple[int, int, tuple[int, int]] | None = field(default=None, init=False)
+    _dated: tuple[int, int, Dates] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._begin()
@@ -475,8 +475,7 @@ class Outcome:
         return 0.0
 
     @property
-    def onset_interval(self) -> tuple[int, int] | None:
-        """First and last step at which the last turn may have begun."""
+    def _dates(self) -> Dates | None:
         if not self.turns.pivots:
             return None
         pivot, turned = self.turns.pivots[-1][1], self.series.row_of(self.turns.turned[-1]) + 1
@@ -484,22 +483,28 @@ class Outcome:
         stop = dated_with(turned, self.count)
         if self._dated is None or self._dated[:2] != (len(self.turns.pivots), stop):
             rows = change_points(self.series, start, stop)
-            self._dated = (len(self.turns.pivots), stop, rows)
-        return between_rows(self.series, self._dated[2])
+            self._dated = (len(self.turns.pivots), stop, between_rows(self.series, rows))
+        return self._dated[2]
+
+    @property
+    def onset_interval(self) -> tuple[int, int] | None:
+        """First and last step at which the last turn may have begun."""
+        dates = self._dates
+        return None if dates is None else (dates[0], dates[2])
 
     @property
     def onset_step(self) -> int | None:
-        """The earliest step at which the present fall may have begun."""
-        interval = self.onset_interval if self.has_fallen else None
-        return None if interval is None else interval[0]
+        """The likeliest step at which the present fall began."""
+        dates = self._dates if self.has_fallen else None
+        return None if dates is None else dates[1]
 
     @property
     def last_quiet_step(self) -> int | None:
         """The row before the earliest at which the present fall may have begun."""
-        onset = self.onset_step
-        if onset is None:
+        interval = self.onset_interval if self.has_fallen else None
+        if interval is None:
             return None
-        row = self.series.row_of(onset) - 1
+        row = self.series.row_of(interval[0]) - 1
         return self.series.steps[row] if row >= 0 else None
 
     @property

@@ -23,8 +23,9 @@ from .series import Series, Stretch
 HELD_Z = 4.0
 """Standard errors of the bound by which stretches compete for the highest and the lowest."""
 CAUTION, AMOUNT_CAUTION = 7.0, 9.0
-"""Of a rate, and of a return, whose noise is less tidy. What a turn must overcome beside the logarithm of the number of rows: a threshold that grows with
-the looks that were taken. Level runs of 300 rows turn in one of 50 (`bench truth`)."""
+"""Of a rate, and of a return, whose noise is less tidy. What a turn must overcome beside the
+logarithm of the number of rows: a threshold that grows with the looks that were taken. Level runs
+of 300 rows turn in one of 50 (`bench truth`)."""
 SHARED = 0.6
 """Part of a turn that must be left without the outermost of its rows: one bad batch is none."""
 LEVEL_Z = 2.6
@@ -35,6 +36,8 @@ MOST_ROWS = 64
 """Of the present level."""
 
 Mode = Literal["", "up", "down"]
+Dates = tuple[int, int, int]
+"""The earliest row or step at which something may have begun, the likeliest, and the latest."""
 
 
 @dataclass(slots=True)
@@ -166,9 +169,10 @@ class Turns:
         return all(abs(self.series.sigmas(part, core)) <= z for part in parts)
 
 
-CHANGE_POINT_DROP = 5.5
+LIKELY_DROP, CORRELATED_DROP = 5.5, 16.0
 """Twice the log-likelihood by which a change point may be worse than the likeliest and still be in
-the set (counted by `bench truth`: nominal 90 %)."""
+the set: of outcomes (`bench truth` counts the coverage, nominal 90 %), and of metrics whose noise
+at one step resembles that of the step before."""
 GENTLE = 0.15
 """Part of the width by which the set reaches further back."""
 ROWS_TO_DATE = (0, 1, 2, 3, 5, 8, 12, 18, 27, 40, 60)
@@ -177,8 +181,8 @@ RAMPS = (*range(21), 23, 25, 28, 31, 34, 38, 42, 47, 52, 58, 64, 71, 79, 88)
 """Rows that a change may take."""
 
 
-def since_when(values: Sequence[tuple[int, float]], mode: Mode) -> tuple[int, int] | None:
-    """First and last step at which the last turn of a mode may have begun; None without one.
+def since_when(values: Sequence[tuple[int, float]], mode: Mode) -> Dates | None:
+    """When the last turn of a mode may have begun; None without one.
 
     Args:
         values: (step, value) of a quantity, by step.
@@ -193,7 +197,7 @@ def since_when(values: Sequence[tuple[int, float]], mode: Mode) -> tuple[int, in
             turn = turns.pivots[-1][1], len(series)
     if turn is None:
         return None
-    rows = change_points(series, turn[0].start, dated_with(turn[1], len(series)))
+    rows = change_points(series, turn[0].start, dated_with(turn[1], len(series)), CORRELATED_DROP)
     return between_rows(series, rows)
 
 
@@ -206,18 +210,18 @@ def dated_with(turned: int, count: int) -> int:
     return max(turned + more for more in ROWS_TO_DATE if turned + more <= max(count, turned))
 
 
-def between_rows(series: Series, rows: tuple[int, int]) -> tuple[int, int]:
+def between_rows(series: Series, rows: Dates) -> Dates:
     """The steps at which a change may have begun that shows first in one of these rows."""
-    first, last = rows
+    first, likeliest, last = rows
     if first and series.steps[first] - series.steps[first - 1] > 1:
         # Between rare rows it may have begun before the last one that looks level.
         first -= 1
     early = series.steps[first - 1] + 1 if first else series.steps[0]
-    return min(early, series.steps[last]), series.steps[last]
+    return min(early, series.steps[last]), series.steps[likeliest], series.steps[last]
 
 
-def change_points(series: Series, start: int, stop: int) -> tuple[int, int]:
-    """First and last row at which the change within rows `start` to `stop` may have begun.
+def change_points(series: Series, start: int, stop: int, drop: float = LIKELY_DROP) -> Dates:
+    """At which rows the change within rows `start` to `stop` may have begun.
 
     The likelihood is that of a level, a ramp of 0 to `RAMPS[-1]` rows, and another level. The set
     is that of all first rows of the ramp that it does not exclude.
@@ -227,7 +231,7 @@ def change_points(series: Series, start: int, stop: int) -> tuple[int, int]:
     y_R = np.asarray(series.values[start:stop])
     num_rows = len(y_R)
     if num_rows < 3:
-        return start + min(1, num_rows - 1), stop - 1
+        return start + min(1, num_rows - 1), stop - 1, stop - 1
     unit_R = np.diff(np.asarray(series._units[start : stop + 1]))
     rows_R = np.arange(num_rows)
     variance_R = np.maximum(unit_R, 1e-12)
@@ -261,8 +265,8 @@ def change_points(series: Series, start: int, stop: int) -> tuple[int, int]:
         flips_R = 1.0 / np.maximum(unit_R * series.scale, 1e-12)
         shrunk_R = (fitted_R * flips_R + 1) / (flips_R + 2)
         variance_R = shrunk_R * (1 - shrunk_R) / flips_R
-    inside = np.flatnonzero(scores_T <= best + CHANGE_POINT_DROP)
+    inside = np.flatnonzero(scores_T <= best + drop)
     first, last = int(inside[0]), int(inside[-1])
     # A change that sets in gently is seen late by a ramp with corners.
     first -= math.ceil(GENTLE * (last - first))
-    return start + max(first, 0), start + last
+    return start + max(first, 0), start + int(np.argmin(scores_T)), start + last

@@ -239,7 +239,7 @@ def test_a_jump_without_noise_is_dated_to_its_row() -> None:
     series = Series("rate")
     for step in range(40):
         series.append(step, 0.8 if step < 25 else 0.1, 256.0)
-    assert change_points(series, 0, 40) == (25, 25)
+    assert change_points(series, 0, 40) == (25, 25, 25)
 
 
 # --- memory

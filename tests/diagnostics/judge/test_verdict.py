@@ -37,7 +37,7 @@ def test_a_collapse_in_words_and_json() -> None:
     assert abs(found["onset_step"] - made.onset_step) <= 10
     assert found["onset_interval"][0] <= found["onset_step"] <= found["onset_interval"][1]
     assert found["first_watch_step"] <= found["first_critical_step"] <= made.halved_step
-    assert found["text"].startswith("Format collapse, starting between steps")
+    assert found["text"].startswith("Format collapse, starting ")
     assert found["actions"][0]["command"] == ""  # a metrics file: no command of ours fits
     trial = "As a trial only, go back to a checkpoint from before step"
     assert trial in found["actions"][0]["text"]
