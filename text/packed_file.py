@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, Protocol, cast
 
 MAX_BYTES = 2 << 30
 """A packed file is read up to here: a few kilobytes may unpack to terabytes."""
@@ -34,17 +34,45 @@ _MAGIC = {
 }
 
 
-class _Bounded(io.RawIOBase):
-    """At most `MAX_BYTES` of a stream."""
+_PIECE = 4096
+"""Unpacked at once: what was unpacked in a piece that cannot be read to its end is lost."""
 
-    def __init__(self, source: BinaryIO) -> None:
+
+class _Unpacked(Protocol):
+    """A stream that gives what it has, where less than was asked for is at hand."""
+
+    def read1(self, size: int, /) -> bytes: ...
+
+
+class _Bounded(io.RawIOBase):
+    """At most `MAX_BYTES` of a stream, up to its damage: the error comes after all that is good."""
+
+    def __init__(self, source: _Unpacked) -> None:
         self._source, self._left = source, MAX_BYTES
+        self._error: Exception | None = None
 
     def read(self, size: int = -1) -> bytes:
+        """At most so many bytes, fewer only at the end; all of them where the size is negative.
+
+        Raises:
+            One of `ERRORS`: there is nothing more before the damage.
+        """
         size = self._left if size < 0 else min(size, self._left)
-        block = bytes(self._source.read(size)) if size else b""
-        self._left -= len(block)
-        return block
+        pieces: list[bytes] = []
+        while size and self._error is None:
+            try:
+                piece = bytes(self._source.read1(min(size, _PIECE)))
+            except ERRORS as error:
+                self._error = error
+                break
+            if not piece:
+                break
+            pieces.append(piece)
+            size -= len(piece)
+            self._left -= len(piece)
+        if self._error is not None and not pieces:
+            raise self._error
+        return b"".join(pieces)
 
 
 def packing_of(path: Path) -> str:
@@ -70,13 +98,13 @@ def opened(path: Path) -> Iterator[BinaryIO]:
             # The largest file: others are notes on it.
             member = max(archive.infolist(), key=lambda info: info.file_size)
             with archive.open(member) as file:
-                yield cast(BinaryIO, _Bounded(cast(BinaryIO, file)))
+                yield cast(BinaryIO, _Bounded(file))
     elif packing == "zstd":
         import pyarrow as pa  # takes longer to import than most files to read
 
         with pa.input_stream(str(path), compression="zstd") as file:
-            yield cast(BinaryIO, _Bounded(cast(BinaryIO, file)))
+            yield cast(BinaryIO, _Bounded(file))
     else:
         opener = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}[packing]
         with opener(path, "rb") as file:  # type: ignore[operator]
-            yield cast(BinaryIO, _Bounded(cast(BinaryIO, file)))
+            yield cast(BinaryIO, _Bounded(file))

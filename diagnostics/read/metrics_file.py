@@ -102,17 +102,23 @@ def _read_bytes(path: Path, reading: Reading) -> MetricTable:
     if b"\x00" in head and encoding != "utf-16":
         raise MetricsFileError(f"{path}: {NO_TEXT}")
 
-    is_clean = True
+    is_clean, damage = True, ""
 
     def lines() -> Iterator[str]:
-        nonlocal is_clean
+        nonlocal is_clean, damage
         with opened(path) as file:
-            for line in _lines(file, encoding):
-                is_clean = is_clean and _REPLACEMENT not in line
-                yield line
+            try:
+                for line in _lines(file, encoding):
+                    is_clean = is_clean and _REPLACEMENT not in line
+                    yield line
+            except ERRORS as error:
+                if not packing_of(path):
+                    raise
+                damage = f"the file is damaged and was read up to the damage: {error}"
 
     table = _read(path, reading, lines)
-    note = "" if is_clean or encoding == "utf-16" else _encoding_note(path)
+    is_told = is_clean or damage or encoding == "utf-16"
+    note = damage if is_told else _encoding_note(path)
     return replace(table, notes=(*table.notes, note)) if note else table
 
 

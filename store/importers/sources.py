@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import stat
 import struct
 import zipfile
@@ -59,6 +60,8 @@ _FREE_BYTES = 64 << 20
 _SNIFF_BYTES = 4096
 _WINDOW = 1 << 20
 _MAX_MEMBERS = 200_000
+_TAR_FLAGS = {"gzip": "xzf", "bzip2": "xjf", "xz": "xJf", "zstd": "--zstd -xf"}
+"""How a packed archive is opened."""
 _ZSTD = 93
 """Of a member's compression, in a zip file."""
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
@@ -432,13 +435,16 @@ def source_of(path: Path, spool: Path, run: str | None = None) -> Source | None:
         return JsonLines(_of_duckdb(path, spool))
     if head[:1] == b"\x80" or (suffix in _PICKLED and not head.startswith(b"PK\x03\x04")):
         return _of_pickle(path, spool)
+    _refuse_tar(path, head)
     packing = packing_of(path)
     if packing == "zip":
         return _of_zip(path, spool)
     if packing:
-        path = _unpacked(path, spool)
-        with path.open("rb") as file:
+        unpacked = _unpacked(path, spool)
+        with unpacked.open("rb") as file:
             head = file.read(_SNIFF_BYTES)
+        _refuse_tar(path, head)
+        path = unpacked
     if wide := wide_encoding(head):
         raise SourceError(f"seems to be text in {wide}: {conversion(wide)}")
     if is_groups_yaml(path, head):
@@ -464,6 +470,19 @@ def source_of(path: Path, spool: Path, run: str | None = None) -> Source | None:
         found = annotations_of(annotated, spool, partial(_unpacked_once, spool=spool))
         return source if found is None else AnnotatedLines(source, found)
     return source
+
+
+def _refuse_tar(path: Path, head: bytes) -> None:
+    """Raises SourceError where a file is a tar archive.
+
+    Args:
+        head: Its first bytes, unpacked.
+    """
+    if head[257:262] == b"ustar":
+        flags = _TAR_FLAGS.get(packing_of(path), "xf")
+        raise SourceError(
+            f"is a tar archive; unpack it first: tar {flags} {shlex.quote(path.name)}"
+        )
 
 
 def _copy(spool: Path, kind: str) -> Path:

@@ -1,6 +1,8 @@
 """Metrics files of every kind, and of no kind."""
 
+import gzip
 import json
+import random
 from pathlib import Path
 
 import numpy as np
@@ -227,3 +229,13 @@ def test_rows_give_what_is_there(tmp_path: Path) -> None:
     table = read_metrics(written(tmp_path, "step,entropy,reward\n0,1,\n1,,2\n"))
     assert list(table.rows()) == [(0, {"policy/entropy": 1.0}), (1, {"reward/return_mean": 2.0})]
     assert table.keys() == ["policy/entropy", "reward/return_mean"]
+
+
+def test_a_cut_packed_file_is_read_up_to_the_cut(tmp_path: Path) -> None:
+    draw = random.Random(0)
+    rows = "".join(f"{step},{draw.random()}\n" for step in range(2000))
+    packed = gzip.compress(f"step,entropy\n{rows}".encode())
+    (tmp_path / "m.csv.gz").write_bytes(packed[: int(0.6 * len(packed))])
+    table = read_metrics(tmp_path / "m.csv.gz")
+    assert 1100 < table.num_rows < 1250
+    assert any("was read up to the damage" in note for note in table.notes)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
+import random
+import tarfile
 import tracemalloc
 import zipfile
 from collections.abc import Callable
@@ -196,6 +199,33 @@ def test_packed_lines(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl.gz"
     path.write_bytes(gzip.compress((json.dumps(chat("a")) + "\n").encode()))
     assert replies(Imported(import_run(path, tmp_path / "run"))) == ["a"]
+
+
+@pytest.mark.parametrize("name", ["gz", "zst", "xz"])
+def test_a_cut_packed_file_is_read_up_to_the_cut(tmp_path: Path, name: str) -> None:
+    """Less than 1 MB unpacked, of which nothing was read before."""
+    draw = random.Random(0)
+    texts = ["".join(draw.choices("abcdefgh", k=400)) for _ in range(1200)]
+    lines = "".join(json.dumps(chat(text)) + "\n" for text in texts).encode()
+    packed = {
+        "gz": gzip.compress,
+        "zst": lambda data: pa.compress(data, codec="zstd", asbytes=True),
+        "xz": lzma.compress,
+    }[name](lines)
+    path = tmp_path / f"rows.jsonl.{name}"
+    path.write_bytes(packed[: int(0.95 * len(packed))])
+    report = import_run(path, tmp_path / "run")
+    assert report.num_kept >= (0.85 if name == "zst" else 0.94) * len(texts)  # zstd packs by blocks
+    assert replies(Imported(report)) == texts[: report.num_kept]
+
+
+def test_a_tar_archive_is_to_be_unpacked_first(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps(chat()) + "\n")
+    path = tmp_path / "all.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        archive.add(tmp_path / "rows.jsonl", "rows.jsonl")
+    with pytest.raises(ImportingError, match=r"unpack it first: tar xzf all\.tar\.gz"):
+        import_run(path, tmp_path / "run")
 
 
 def test_a_file_of_several_zstandard_frames(tmp_path: Path) -> None:
