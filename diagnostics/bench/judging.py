@@ -12,6 +12,7 @@ from ..judge.alarms import RANK, RULE_ORDER, RunState
 from ..judge.calibration import Said, kinds_of
 from ..judge.courses.channels import CHANNELS, ChannelSpec, derived
 from ..judge.courses.course import matches
+from ..judge.courses.outcome import OUTCOMES
 from ..judge.regimes import Regime
 from ..judge.verdict import Diagnosis
 from .harness import KINDS, LabelledRun
@@ -20,6 +21,7 @@ from .scores import Call
 Rows = Iterable[tuple[int, Mapping[str, float]]]
 
 
+WEIGHTS = ("/num_tasks", "/num_episodes", "/num_groups")
 _QUIET = (RunState.HEALTHY, RunState.CONVERGED)
 
 
@@ -118,7 +120,7 @@ def said_with_less(run: LabelledRun) -> list[Said]:
     for num in range(len(others)):
         kept = {"success", *random.Random(f"{run.name} {num}").sample(others, num)}
         names = {name for name, kind in kinds.items() if kind in kept}
-        names |= {name for name in kinds if name.endswith("/num_tasks")}
+        names |= {name for name in kinds if name.endswith(WEIGHTS)}
         diagnosis = Diagnosis()
         for step, values in rows:
             diagnosis.observe(step, {name: v for name, v in values.items() if name in names})
@@ -128,7 +130,8 @@ def said_with_less(run: LabelledRun) -> list[Said]:
 
 def _kind_of_metric(name: str) -> str:
     """The kind of signal that a metric is; empty if no channel follows it."""
-    channels = [s.name for s in CHANNELS if any(matches(name, key) for key in s.keys)]
+    specs = (*CHANNELS, *OUTCOMES)
+    channels = [spec.name for spec in specs if any(matches(name, key) for key in spec.keys)]
     return next(iter(kinds_of(channels)), "")
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from echoscope.text.amounts import counted
-from echoscope.text.titles import capitalised, in_sentence
+from echoscope.text.titles import capitalised, in_sentence, parts_of_list
 
 from ..catalogue import metric
 from .advice.actions import Action
@@ -202,6 +202,7 @@ def outcome_words(view: View) -> str:
 def course_words(outcome: Outcome) -> str:
     """What an outcome does, in one sentence.
 
+    >>> from echoscope.diagnostics.judge.courses.outcome import OUTCOMES
     >>> outcome = Outcome(spec=OUTCOMES[2])
     >>> for step in range(40):
     ...     outcome.update(step, {"rollout/success_rate": 0.5, "rollout/num_episodes": 64})
@@ -258,7 +259,7 @@ def _alarm_parts(
 
 def _evidence(worst: OpenAlarm, open_alarms: Sequence[OpenAlarm], view: View) -> str:
     """The first alarm's own words, and success if it has moved and is not among them."""
-    evidence = worst.words.split("; ")[:MAX_EVIDENCE]
+    evidence = parts_of_list(worst.words)[:MAX_EVIDENCE]
     others = [view[name] for alarm in open_alarms[1:] for name in alarm.channels]
     success = [sign for sign in others if sign.spec.name in SUCCESS and sign.stands_out]
     labels = {text.split(":")[0] for text in evidence}

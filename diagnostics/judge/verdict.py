@@ -10,7 +10,7 @@
     ...     "rollout/action_valid_frac": valid, "rollout/success_rate": success})
     >>> verdict = diagnose(table)
     >>> verdict.state.value, verdict.kinds[0], verdict.first_critical_step
-    ('collapsed', 'FORMAT_COLLAPSE', 57)
+    ('collapsed', 'FORMAT_COLLAPSE', 51)
 
 The same code serves the live monitor (`Diagnosis`, step by step), `echoscope diagnose`, the
 dashboard and the report. Everything is causal: at each step only the past is known.

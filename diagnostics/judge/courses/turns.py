@@ -149,11 +149,26 @@ class Turns:
         return self._one_level(list(self.series.beginning(0, last)))
 
     def _one_level(self, stretches: list[Stretch]) -> Stretch:
+        """The longest of stretches that share an end and grow, and is one level; to a row or so."""
         chosen = stretches[0]
         for stretch in stretches[1:]:
             if not self._is_level(stretch, chosen):
-                break
+                return self._between(chosen, stretch)
             chosen = stretch
+        return chosen
+
+    def _between(self, chosen: Stretch, too_long: Stretch) -> Stretch:
+        """The longest between one that is a level and one that is none, by halving."""
+        while too_long.size - chosen.size > max(1, chosen.size // 8):
+            start = (chosen.start + too_long.start) // 2
+            stop = (chosen.stop + too_long.stop + 1) // 2
+            middle = self.series.stretch(start, stop)
+            if middle.size in (chosen.size, too_long.size):
+                break
+            if self._is_level(middle, chosen):
+                chosen = middle
+            else:
+                too_long = middle
         return chosen
 
     def _is_level(self, stretch: Stretch, core: Stretch) -> bool:
@@ -169,7 +184,7 @@ class Turns:
         return all(abs(self.series.sigmas(part, core)) <= z for part in parts)
 
 
-LIKELY_DROP, CORRELATED_DROP = 5.5, 16.0
+LIKELY_DROP, CORRELATED_DROP = 5.5, 8.0
 """Twice the log-likelihood by which a change point may be worse than the likeliest and still be in
 the set: of outcomes (`bench truth` counts the coverage, nominal 90 %), and of metrics whose noise
 at one step resembles that of the step before."""
@@ -198,7 +213,7 @@ def since_when(values: Sequence[tuple[int, float]], mode: Mode) -> Dates | None:
     if turn is None:
         return None
     rows = change_points(series, turn[0].start, dated_with(turn[1], len(series)), CORRELATED_DROP)
-    return between_rows(series, rows)
+    return between_rows(series, rows, is_rare=False)
 
 
 def dated_with(turned: int, count: int) -> int:
@@ -210,10 +225,10 @@ def dated_with(turned: int, count: int) -> int:
     return max(turned + more for more in ROWS_TO_DATE if turned + more <= max(count, turned))
 
 
-def between_rows(series: Series, rows: Dates) -> Dates:
+def between_rows(series: Series, rows: Dates, *, is_rare: bool = True) -> Dates:
     """The steps at which a change may have begun that shows first in one of these rows."""
     first, likeliest, last = rows
-    if first and series.steps[first] - series.steps[first - 1] > 1:
+    if is_rare and first and series.steps[first] - series.steps[first - 1] > 1:
         # Between rare rows it may have begun before the last one that looks level.
         first -= 1
     early = series.steps[first - 1] + 1 if first else series.steps[0]

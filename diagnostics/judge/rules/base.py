@@ -242,12 +242,13 @@ def describe(sign: Sign) -> str:
 def describe_outcome(outcome: Outcome) -> str:
     """`evaluation success: 70 % (steps 20 to 40) -> 2 % (0 to 4 %, steps 45 to 60)`.
 
+    >>> from echoscope.diagnostics.judge.courses.outcome import OUTCOMES
     >>> outcome = Outcome(spec=OUTCOMES[2])
     >>> for step in range(40):
     ...     outcome.update(step, {"rollout/success_rate": 0.75 if step < 30 else 0.0,
     ...                           "rollout/num_episodes": 64})
     >>> describe_outcome(outcome)
-    'training success: 75 % (steps 0 to 29) -> 0 % (0 to 2 %, steps 30 to 39, 640 episodes)'
+    'training success: 75 % (steps 0 to 29) -> 0 % (0 to 0.6 %, steps 30 to 39, 640 episodes)'
     """
     label = metric(outcome.key).in_sentence
     now = outcome.level_of(outcome.since_turn)
