@@ -309,8 +309,10 @@ class AlarmConfig(FrozenModel):
         "(docs/alarms.md): a difference for rates, a difference of logarithms for entropy and "
         "length, a share of the best for success, dependence and reward spread.",
         json_schema_extra=LIVE
-        | {"defaults": {spec.name: round(spec.raise_at, 4) for spec in CHANNELS}
-            | {spec.name: LARGE_SHARE for spec in OUTCOMES}},
+        | {
+            "defaults": {spec.name: round(spec.raise_at, 4) for spec in CHANNELS}
+            | {spec.name: LARGE_SHARE for spec in OUTCOMES}
+        },
     )
     actions: dict[RuleName, Literal["notify", "pause", "stop"]] = Field(
         default_factory=dict,

@@ -12,7 +12,7 @@ from ..judge.alarms import RANK, RULE_ORDER, RunState
 from ..judge.calibration import Said, kinds_of
 from ..judge.courses.channels import CHANNELS, ChannelSpec, derived
 from ..judge.courses.course import matches
-from ..judge.courses.outcome import OUTCOMES
+from ..judge.courses.outcome import SPECS
 from ..judge.regimes import Regime
 from ..judge.verdict import Diagnosis
 from .harness import KINDS, LabelledRun
@@ -130,8 +130,7 @@ def said_with_less(run: LabelledRun) -> list[Said]:
 
 def _kind_of_metric(name: str) -> str:
     """The kind of signal that a metric is; empty if no channel follows it."""
-    specs = (*CHANNELS, *OUTCOMES)
-    channels = [spec.name for spec in specs if any(matches(name, key) for key in spec.keys)]
+    channels = [spec.name for spec in SPECS if any(matches(name, key) for key in spec.keys)]
     return next(iter(kinds_of(channels)), "")
 
 

@@ -38,7 +38,7 @@ from .courses.channels import (
     derived,
 )
 from .courses.course import observed
-from .courses.outcome import LARGE_SHARE, OUTCOMES, Outcome, OutcomeSpec
+from .courses.outcome import LARGE_SHARE, OUTCOMES, SPECS, Outcome, OutcomeSpec
 from .rules import reasoning as rules_reasoning
 from .rules import signal as rules_signal
 from .rules import task as rules_task
@@ -547,7 +547,7 @@ def blindness(keys: Iterable[str], config: AlarmConfig | None = None) -> list[Bl
     known = dict.fromkeys(keys, 1.0)
     known |= derived(dict.fromkeys(known, 1.0))
     disabled = (config or AlarmConfig()).disabled
-    seen = {spec.name for spec in (*CHANNELS, *OUTCOMES) if observed(known, spec.keys)}
+    seen = {spec.name for spec in SPECS if observed(known, spec.keys)}
     out = []
     for rule in ALL_RULES:
         if rule.name in disabled or (rule.is_moot is not None and rule.is_moot(known)):
@@ -574,7 +574,7 @@ def rules_reading(key: str) -> list[str]:
         key,
         *(made for made, stored in SOURCES.items() if {key, f"{key}_high"} & set(stored)),
     }
-    channels = {spec.name for spec in (*CHANNELS, *OUTCOMES) if sources & set(spec.keys)}
+    channels = {spec.name for spec in SPECS if sources & set(spec.keys)}
     return [rule.name for rule in ALL_RULES if channels & {*rule.needs, *rule.confirms}]
 
 

@@ -354,7 +354,7 @@ def _onset(
     worst = open_alarms[0]
     if worst.onset_interval is not None:
         return worst.onset_step, worst.onset_interval
-    onset = worst.onset_step
+    onset = open_alarms[0].onset_step
     early = onset if worst.earliest_onset is None else min(worst.earliest_onset + 1, onset)
     return onset, (early, max(onset, worst.raised_step))
 

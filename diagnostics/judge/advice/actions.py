@@ -376,7 +376,7 @@ def _foreign(
     ends = [(alarm.earliest_onset_step, alarm.onset_step) for alarm in alarms[:1]]
     onset = min((step for pair in ends for step in pair if step is not None), default=0)
     back = ""
-    if is_lost and onset > 0:
+    if is_lost and onset > 1:
         back = f"Go back to a checkpoint from before step {onset} and continue with "
     for cause in causes:
         typed = [f"`{terms[k]}={shown(v)}`" for k, v in cause.settings.items() if k in terms]

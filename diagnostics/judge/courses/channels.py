@@ -378,9 +378,9 @@ def _above_chance(accuracy: float, chance: float, p_value: float) -> float:
 
 def known_keys() -> list[str]:
     """Every key that a rule reads, and those it is derived from: what `--map` may name."""
-    from .outcome import OUTCOMES
+    from .outcome import SPECS  # follows channels, so it knows this module
 
-    direct = [key for spec in (*CHANNELS, *OUTCOMES) for key in spec.keys]
+    direct = [key for spec in SPECS for key in spec.keys]
     sources = [
         "rollout/num_episodes",
         "rollout/num_groups",

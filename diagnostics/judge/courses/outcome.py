@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from ...catalogue import metric
 from ..claims import Change, Claim, Dip, Level, Lost
+from .channels import CHANNELS, ChannelSpec
 from .course import observed
 from .series import Kind, Series, Stretch
 from .turns import HELD_Z, Dates, Turns, between_rows, change_points, dated_with
@@ -104,6 +105,8 @@ OUTCOMES: tuple[OutcomeSpec, ...] = (
     OutcomeSpec(name="reward", keys=("reward/return_mean",), kind="amount"),
 )
 """The most trustworthy first."""
+SPECS: tuple[ChannelSpec | OutcomeSpec, ...] = (*CHANNELS, *OUTCOMES)
+"""All that rules may rest on."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ...catalogue import metric
 from ...metric_entry import SHARE
-from ..courses.channels import CHANNELS, SOURCES
-from ..courses.outcome import OUTCOMES
+from ..courses.channels import SOURCES
+from ..courses.outcome import SPECS
 
 TAG = "TAG"
 """Stands for the name of an evaluation, or of an environment."""
@@ -21,7 +21,7 @@ _LOGGED: Mapping[str, tuple[str, ...]] = {"optim/non_finite": ("loss/*", "optim/
 """What a rule reads that is made of whatever there is."""
 _KEYS = {
     spec.name: next((key for key in spec.keys if not key.startswith("probe/")), spec.keys[0])
-    for spec in (*CHANNELS, *OUTCOMES)
+    for spec in SPECS
 }
 """Channel -> the metric of it that most runs log: few have probe tasks."""
 

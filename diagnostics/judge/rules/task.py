@@ -316,7 +316,7 @@ def _stalled(view: View) -> Finding | None:
 
 
 def _empty_selection(view: View) -> Finding | None:
-    empty = view["empty_selection"]
+    empty = view.channels["empty_selection"]
     if not empty.is_raised:
         return None
     return Finding(
