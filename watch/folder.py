@@ -20,6 +20,7 @@ from echoscope.diagnostics.read.foreign_names import Meaning
 from echoscope.diagnostics.read.metrics_file import read_metrics
 from echoscope.diagnostics.read.names import RowNamer
 from echoscope.diagnostics.read.records import MetricsFileError
+from echoscope.diagnostics.read.rollouts import ONE_EVALUATION, metrics_mapping, roles_of
 from echoscope.diagnostics.read.run_meaning import RunMeaning
 from echoscope.diagnostics.read.table import MetricTable
 from echoscope.store.importers.format import Format
@@ -29,7 +30,7 @@ from echoscope.store.importers.survey import format_of
 
 from .files.generations import Generations
 from .files.kinds import FileKind, is_known_suffix, kind_of
-from .files.listing import Listing, shown
+from .files.listing import Listing, rotated, shown
 from .files.rota import Rota
 from .files.tail import Place, Tail, lines_in
 from .numbers import YOUNG_BYTES, TextNumbers, lines_of_text
@@ -160,11 +161,11 @@ class Folder:
     ) -> None:
         self.path = path
         self.numbers: dict[str, Numbers] = {}
-        self.rollouts = Rollouts(path)
+        self.rollouts = Rollouts(path, roles_of(mapping))
         self.is_ended = False
         """Nothing more will come."""
-        self._mapping, self._say = mapping, say
-        self.namer = RowNamer(mapping=mapping, meaning=meaning or RunMeaning())
+        self._mapping, self._say = metrics_mapping(mapping), say
+        self.namer = RowNamer(mapping=self._mapping, meaning=meaning or RunMeaning())
         self._listing = Listing(path, own=own, say=self._say_once)
         self._line_quiet_s = line_quiet_s
         self._state: Mapping[str, Any] = state
@@ -180,6 +181,9 @@ class Folder:
         """Files that were passed over at the last look -> the files that hold their rows."""
         self._said_copies: set[frozenset[str]] = set()
         self._generations: dict[str, Generations] = {}
+        self._rotated: list[Path] | None = None
+        """Logs that were rotated away before the watch began; None before the first listing. One
+        that is rotated away later was read until then."""
 
     def close(self) -> None:
         for file in self._files.values():
@@ -243,6 +247,8 @@ class Folder:
         others = itertools.chain((path for path in due if not self._is_log(path)), new)
         self._read_files(others, changes, budget, is_end=is_end)
         self.rollouts.settle()
+        if self.rollouts.is_evaluation:
+            self._say_once(ONE_EVALUATION)
         self._say_copies()
         for note in self.namer.notes:
             self._say_once(note)
@@ -258,6 +264,9 @@ class Folder:
             return []
         kept = (path for path, file in self._files.items() if not file.is_gone)
         known = set(self._rota.files)
+        if self._rotated is None:
+            self._rotated = [p for p in rotated(listed) if is_known_suffix(p.with_suffix(""))]
+            listed = list(dict.fromkeys([*self._rotated, *listed]))
         self._rota.enter([*listed, *kept], time.monotonic())
         return [path for path in listed if path not in known]
 
@@ -413,7 +422,11 @@ class Folder:
             entry = self._state.get(name)
             if isinstance(entry, Mapping) and entry.get("kind") in set(FileKind):
                 file.kind = FileKind(entry["kind"])
-            file.kind = file.kind or kind_of(path, is_alone=path == self.path)
+            file.kind = file.kind or kind_of(
+                path,
+                is_alone=path in (self.path, *(self._rotated or ())),
+                roles=self.rollouts.roles,
+            )
             if file.kind is FileKind.UNKNOWN:
                 return 0
         if file.kind is FileKind.WHOLE:
@@ -423,7 +436,13 @@ class Folder:
         if file.kind is FileKind.NOTHING:
             file.is_due = False
             return 0
-        return self._read_lines(path, name, file, changes, budget, now, is_end=is_end)
+        is_old = path in (self._rotated or ())
+        num = self._read_lines(path, name, file, changes, budget, now, is_end=is_end or is_old)
+        if self._rotated and is_old and not file.is_due:
+            self._rotated.remove(path)  # read to its end; another log may take its name
+            file.kind = FileKind.NOTHING
+            file.tail.close()
+        return num
 
     # --- reading
 
@@ -648,7 +667,8 @@ class Folder:
             return False
         rows = iter(source.scan())
         first = list(itertools.islice(rows, 20))
-        if not any(isinstance(f.value, dict) and format_of(f.value) for f in first):
+        marked = (self.rollouts.roles.mark(found.value) for found in first)
+        if not any(isinstance(value, dict) and format_of(value) for value in marked):
             source.close()
             return False
         self.rollouts.replaced(name)

@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from echoscope.store.importers.draft import Draft, RowError
-from echoscope.store.importers.format import Format, Where
+from echoscope.store.importers.format import NO_ROLES, Format, RewardValues, Roles, Where
 from echoscope.store.importers.lines import MAX_LINE_BYTES, BadJsonError, json_of
 from echoscope.store.importers.registry import FORMATS
 from echoscope.store.importers.sources import FoundRow, Source, SourceError
@@ -23,8 +23,6 @@ from echoscope.store.records import MAX_INDEX
 
 from .copies import Copies
 
-BLOCK_ROWS = 256
-"""Where nothing says a step, so many rows are one."""
 KEPT_STEPS = 64
 """Steps whose rows stay known after they were written, in case numbers come late."""
 AGAIN = 0.5
@@ -49,8 +47,8 @@ class FoundEpisodes:
     is_file_step: bool
 
     @property
-    def is_block(self) -> bool:
-        """So many rows are one step, because nothing says a step."""
+    def is_without_step(self) -> bool:
+        """Nothing says a step: all such rows are one evaluation, as in an import."""
         return self.step < 0
 
 
@@ -60,6 +58,8 @@ class Rollouts:
 
     root: Path
     """The folder that the names of files are relative to."""
+    roles: Roles = NO_ROLES
+    """What a user says of the keys of rows."""
     trainer: str = ""
     """Of the first row: rows of others are left out."""
     changed_at: float = 0.0
@@ -68,6 +68,8 @@ class Rollouts:
     is_closed_kind: bool = True
     """All files so far are written at once (Parquet, documents), none row by row."""
     num_rows: int = 0
+    is_evaluation: bool = False
+    """A row without a step counts: all such rows are step 0."""
     num_left_out: int = 0
     """Episodes that came too long after their step was judged."""
     _fresh: dict[str, list[FoundEpisodes]] = field(default_factory=dict)
@@ -86,7 +88,8 @@ class Rollouts:
     _last_step: dict[str, int] = field(default_factory=dict)
     """File -> the step of its last row that was no row of a written step once more."""
     _rewritten: set[str] = field(default_factory=set)
-    _num_unnumbered: int = 0
+    _rewards: RewardValues = field(default_factory=RewardValues)
+    """Of all episodes that were converted so far."""
     _sources: dict[str, Source] = field(default_factory=dict)
     _copies: Copies = field(init=False)
 
@@ -135,16 +138,15 @@ class Rollouts:
         why it is left out."""
         if found.problem:
             return found.problem
-        form = format_of(found.value, likely) if isinstance(found.value, dict) else None
+        value = self.roles.mark(found.value)
+        form = format_of(value, likely) if isinstance(value, dict) else None
         if form is None:
             return "a row of no known format"
         if self.trainer and form.trainer != self.trainer:
             return f"rows of {form.trainer} beside those of {self.trainer}"
         self.trainer = self.trainer or form.trainer
         try:
-            step = form.step(found.value)
-            is_file_step = step is None
-            step = form.file_step(Where(path=PurePath(file))) if step is None else step
+            step, is_file_step = form.step_of(value, Where(path=PurePath(file)))
         except BAD_ROW:
             return "its values are not of the kinds that its keys promise"
         if step is None:
@@ -190,10 +192,8 @@ class Rollouts:
             source.close()
 
     def _enter(self, row: FoundEpisodes) -> None:
-        step = row.step
-        if row.is_block:
-            step = self._num_unnumbered // BLOCK_ROWS
-            self._num_unnumbered += 1
+        step = max(0, row.step)
+        self.is_evaluation |= row.is_without_step
         goes_on = step in self._written and self._goes_on(row, step)
         if step in self._written and not goes_on:
             waiting = self._again
@@ -211,7 +211,7 @@ class Rollouts:
         fewer than those of the step before."""
         if self._last_step.get(row.file) != step or step not in self._digests:
             return False
-        return row.is_block or self._is_short(step)
+        return row.is_without_step or self._is_short(step)
 
     def _is_short(self, step: int) -> bool:
         sizes = {s: n for s, (n, _) in self._written.items() if s < step and n}
@@ -411,7 +411,19 @@ class Rollouts:
             yield _fact(file, found.data, likely, step)
 
     def drafts(self, step: int) -> Iterator[tuple[Draft, str, str]]:
-        """The episodes of a step, each with its place and its format; refusals are counted."""
+        """The episodes of a step, each with its place and its format; refusals are counted.
+
+        Where all rewards so far are 0 or 1, or -1 or 1, they are the success, as in an import.
+        """
+        found = list(self._drafts(step))
+        for draft, _, _ in found:
+            self._rewards.add(draft)
+        for draft, place, name in found:
+            if self._rewards.say_success:
+                RewardValues.read_success(draft)
+            yield draft, place, name
+
+    def _drafts(self, step: int) -> Iterator[tuple[Draft, str, str]]:
         used: set[str] = set()
         for row in self._steps.get(step, ()):
             place = f"{row.file}:{row.place}"
@@ -420,11 +432,10 @@ class Rollouts:
             used.add(row.file)
             try:
                 value = source.row(row.place, row.size)
-                for draft in form.drafts(value, Where(path=PurePath(row.file))):
+                where = Where(path=PurePath(row.file))
+                for draft in form.episodes(self.roles.mark(value), where):
                     if row.is_file_step:
                         draft.reconstructed.add("step")
-                    if row.is_block:
-                        draft.reconstructed.add("blocks")
                     yield draft, place, form.name
             except RowError as error:
                 self.refused[str(error)] += 1

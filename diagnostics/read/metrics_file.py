@@ -114,11 +114,18 @@ def _read_bytes(path: Path, reading: Reading) -> MetricTable:
             except ERRORS as error:
                 if not packing_of(path):
                     raise
-                damage = f"the file is damaged and was read up to the damage: {error}"
+                damage = str(error)
 
-    table = _read(path, reading, lines)
-    is_told = is_clean or damage or encoding == "utf-16"
-    note = damage if is_told else _encoding_note(path)
+    try:
+        table = _read(path, reading, lines)
+    except MetricsFileError:
+        if damage:
+            raise MetricsFileError(f"{path}: cannot be unpacked: {damage}") from None
+        raise
+    if damage:
+        note = f"the file is damaged and was read up to the damage: {damage}"
+    else:
+        note = "" if is_clean or encoding == "utf-16" else _encoding_note(path)
     return replace(table, notes=(*table.notes, note)) if note else table
 
 

@@ -77,6 +77,10 @@ def _keys_of(path: Path) -> tuple[str, ...]:
         return look(path, Path(spool)).keys
 
 
+ONE_EVALUATION = (
+    "no step is written in the rollouts: all episodes are one evaluation (step 0), not a course "
+    "over time; --map step=KEY names the key of the step where there is one"
+)
 _FEW_STEPS = 8
 _BINARY = (
     *(b"SQLite", b"PAR1", b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"\x1f\x8b"),

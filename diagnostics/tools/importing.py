@@ -57,7 +57,7 @@ from ..read.records import (
     no_such_run,
     run_names,
 )
-from ..read.rollouts import metrics_mapping, no_rollouts, roles_of
+from ..read.rollouts import ONE_EVALUATION, metrics_mapping, no_rollouts, roles_of
 from ..read.runs import MetricsFolder, RunMetrics, listed, read_runs
 from ..read.table import MetricTable
 from ..read.unread import (
@@ -123,12 +123,7 @@ class JointReport:
 
     def evaluation_sentences(self) -> list[str]:
         """What is said of rollouts without steps."""
-        if not self.written.is_evaluation:
-            return []
-        return [
-            "no step is written in the rollouts: all episodes are one evaluation (step 0), not a "
-            "course over time; --map step=KEY names the key of the step where there is one"
-        ]
+        return [ONE_EVALUATION] if self.written.is_evaluation else []
 
     def _encoding_sentences(self) -> list[str]:
         num = self.written.num_unclean

@@ -190,7 +190,7 @@ def test_no_step_is_judged_before_each_file_was_opened(
     assert watch.said == []
 
 
-def test_rows_without_steps_that_come_slowly_fill_their_block(tmp_path: Path) -> None:
+def test_rows_without_steps_are_one_evaluation_that_grows(tmp_path: Path) -> None:
     file = tmp_path / "chat.jsonl"
 
     def chat(number: int) -> str:
@@ -200,6 +200,7 @@ def test_rows_without_steps_that_come_slowly_fill_their_block(tmp_path: Path) ->
     add(file, "".join(map(chat, range(4))))
     with followed(file, tmp_path / "run") as watch:
         assert watch.look(2) == [0]
-        add(file, "".join(map(chat, range(4, 10))))
+        add(file, "".join(map(chat, range(4, 300))))
         assert watch.look(2) == [0]
-        assert episodes(watch, 0) == [10]
+        assert episodes(watch, 0) == [300]
+    assert watch.said[0].startswith("no step is written in the rollouts: all episodes are one")

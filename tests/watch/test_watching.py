@@ -517,3 +517,33 @@ def test_the_run_inside_the_watched_folder_is_not_watched(tmp_path: Path) -> Non
     with followed(tmp_path, tmp_path / "runs" / "mine", settings=DiagnosticsConfig()) as watch:
         assert watch.look(3) == [1]
         assert list(watch.watch._folder.numbers) == ["train.log"]
+
+
+def test_a_log_that_was_rotated_before_the_watch_began_is_read_first(tmp_path: Path) -> None:
+    files = tmp_path / "in"
+    files.mkdir()
+    add(files / "train.log.2", line(1) + line(2))
+    add(files / "train.log.1", line(3) + line(4))
+    add(files / "train.log", line(5) + line(6))
+    with followed(files, tmp_path / "run") as watch:
+        assert watch.look(3) == [1, 2, 3, 4, 5, 6]
+        # Rotated while it is watched: nothing counts twice, nothing is lost.
+        (files / "train.log.1").rename(files / "train.log.3")
+        (files / "train.log").rename(files / "train.log.1")
+        add(files / "train.log", line(7))
+        assert watch.look(3) == [1, 2, 3, 4, 5, 6, 7]
+    assert not watch.was_told("began again")
+
+
+def test_a_log_that_was_rotated_between_two_watches_is_read_to_its_end(tmp_path: Path) -> None:
+    files = tmp_path / "in"
+    files.mkdir()
+    add(files / "train.log", line(1) + line(2))
+    with followed(files, tmp_path / "run") as watch:
+        assert watch.look(2) == [1, 2]
+    add(files / "train.log", line(3))
+    (files / "train.log").rename(files / "train.log.1")
+    add(files / "train.log", line(4) + line(5))
+    with followed(files, tmp_path / "run") as watch:
+        assert watch.look(3) == [1, 2, 3, 4, 5]
+    assert not watch.was_told("began again")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from pathlib import Path
 
+from echoscope.store.importers.format import NO_ROLES, Roles
 from echoscope.store.importers.lines import BadJsonError, json_of
 from echoscope.store.importers.spooled.easyr1_log import is_generations
 from echoscope.store.importers.survey import format_of
@@ -43,11 +44,12 @@ def is_known_suffix(path: Path) -> bool:
     return path.suffix.lower() in _PLAIN | _TABLES
 
 
-def kind_of(path: Path, *, is_alone: bool) -> FileKind:
+def kind_of(path: Path, *, is_alone: bool, roles: Roles = NO_ROLES) -> FileKind:
     """What a file holds.
 
     Args:
         is_alone: It is watched by itself, so its name does not matter.
+        roles: What a user says of the keys of rows.
 
     Raises:
         OSError: it cannot be read.
@@ -83,7 +85,7 @@ def kind_of(path: Path, *, is_alone: bool) -> FileKind:
                 if len(head) < _HEAD_BYTES or suffix == ".json"
                 else FileKind.EPISODES
             )
-        if isinstance(value, dict) and format_of(value) is not None:
+        if isinstance(value, dict) and format_of(roles.mark(value)) is not None:
             return FileKind.EPISODES
         return FileKind.NUMBERS if isinstance(value, dict) and suffix != ".json" else FileKind.WHOLE
     return FileKind.NUMBERS

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from echoscope.store.importers.sources import files_of
@@ -18,6 +19,7 @@ SHARE = 0.1
 MAX_WAIT_S = 0.5
 """... but a new file is listed so soon."""
 _CHEAP_S = 0.01
+_ROTATED = re.compile(r"(?P<log>.+)\.(?P<age>[1-9]\d{0,2})")
 
 
 class Listing:
@@ -99,6 +101,22 @@ class Listing:
             return False
         below = itertools.takewhile(lambda folder: folder != self.path, path.parents)
         return not any(Layout(folder).run_json.is_file() for folder in below)
+
+
+def rotated(paths: Iterable[Path]) -> list[Path]:
+    """Logs that were rotated away, `train.log.1` beside a `train.log`, the oldest first.
+
+    >>> [str(p) for p in rotated(map(Path, ["a.log", "a.log.1", "a.log.2", "b.log.1"]))]
+    ['a.log.2', 'a.log.1']
+    """
+    listed = list(paths)
+    names = set(listed)
+    aged = [
+        (-int(match["age"]), path)
+        for path in listed
+        if (match := _ROTATED.fullmatch(path.name)) and path.with_name(match["log"]) in names
+    ]
+    return [path for _, path in sorted(aged)]
 
 
 def shown(path: Path, root: Path) -> str:

@@ -172,7 +172,7 @@ def test_one_bad_file_does_not_keep_the_others_out(tmp_path: Path) -> None:
     (folder / "trainer.db").write_bytes(b"SQLite format 3\x00" + b"\x01" * 200)
     (folder / "empty-metrics.csv").write_text("")
     (folder / "events.out.tfevents.1").write_bytes(b"\x18" + b"\x00" * 11 + b"brain.Event:2")
-    (folder / "metrics.jsonl.gz").write_bytes(gzip.compress(file_logger().encode())[:-9])
+    (folder / "metrics.jsonl.gz").write_bytes(gzip.compress(file_logger().encode())[:12])
     (folder / "train.log").write_bytes(verl_console().encode("utf-16"))
     (folder / "latin.log").write_bytes("Schritt für Schritt\n".encode("latin-1") * 3)
     (folder / "long.txt").write_text("x" * 3_000_000)
