@@ -128,7 +128,8 @@ def _prompt_independent(view: View) -> Finding | None:
         severity=AlarmSeverity.WARNING,
         main=margin,
         words=f"the prompt could not be told from the reasoning above chance in "
-        f"{claim.num_points} measured steps; {alike}",
+        f"{sum(value <= 0 for _, value in margin.history)} of the last {len(margin.history)} "
+        f"measured steps; {alike}",
     )
 
 
@@ -263,7 +264,7 @@ RULES: tuple[Rule, ...] = (
         needs=_RETRIEVAL,
         title="Reasoning does not depend on the prompt",
         meaning="From the first measured step on, the right prompt cannot be told from the "
-        "reasoning. The policy does not use what the task shows.",
+        "reasoning.",
         advice="Read the replies to three different prompts. Check that the prompt holds the task "
         "and is not cut off.",
         refuted_by="on more prompts, the right prompt is identified clearly above chance",
