@@ -68,33 +68,33 @@ Count = tuple[int, int]
 """(steps on which it was wrong, steps)"""
 
 BY_KINDS: Mapping[tuple[Calm, int], Mapping[str, Count]] = {
-    ("at best", 1): {"small": (19, 588), "public": (68, 1659), "made": (178, 6422)},
-    ("at best", 2): {"small": (16, 544), "public": (61, 1444), "made": (110, 4843)},
-    ("at best", 3): {"small": (11, 424), "public": (20, 1077), "made": (82, 5156)},
-    ("at best", 4): {"small": (5, 367), "public": (6, 237), "made": (111, 4677)},
-    ("at best", 5): {"small": (8, 280), "public": (6, 158), "made": (77, 4119)},
-    ("at best", 6): {"small": (2, 281), "public": (6, 188), "made": (39, 5423)},
-    ("at best", 7): {"small": (1, 224), "public": (4, 99), "made": (123, 14027)},
-    ("at best", 8): {"small": (1, 213)},
-    ("at best", 9): {"small": (1, 177)},
-    ("calm", 1): {"small": (99, 329), "public": (6, 901), "made": (53, 1344)},
-    ("calm", 2): {"small": (87, 328), "public": (9, 1181), "made": (31, 1109)},
-    ("calm", 3): {"small": (70, 298), "public": (8, 761), "made": (56, 1314)},
-    ("calm", 4): {"small": (69, 302), "public": (8, 109), "made": (29, 1121)},
-    ("calm", 5): {"small": (63, 276), "public": (3, 81), "made": (11, 1088)},
-    ("calm", 6): {"small": (32, 239), "public": (8, 87), "made": (6, 1493)},
-    ("calm", 7): {"small": (39, 238), "public": (3, 78), "made": (11, 3875)},
-    ("calm", 8): {"small": (45, 224)},
-    ("calm", 9): {"small": (29, 203)},
-    ("half way", 1): {"small": (20, 51), "public": (91, 1237), "made": (129, 994)},
-    ("half way", 2): {"small": (42, 118), "public": (50, 1398), "made": (153, 1076)},
-    ("half way", 3): {"small": (64, 280), "public": (29, 1560), "made": (149, 1558)},
-    ("half way", 4): {"small": (63, 325), "public": (96, 370), "made": (191, 1986)},
-    ("half way", 5): {"small": (74, 446), "public": (65, 321), "made": (184, 1551)},
-    ("half way", 6): {"small": (103, 466), "public": (28, 239), "made": (201, 2653)},
-    ("half way", 7): {"small": (97, 524), "public": (35, 336), "made": (548, 7303)},
-    ("half way", 8): {"small": (91, 549)},
-    ("half way", 9): {"small": (107, 606)},
+    ("at best", 1): {"small": (64, 654), "public": (196, 1315), "made": (377, 7699)},
+    ("at best", 2): {"small": (57, 596), "public": (112, 1124), "made": (226, 5877)},
+    ("at best", 3): {"small": (31, 456), "public": (35, 870), "made": (255, 6344)},
+    ("at best", 4): {"small": (23, 403), "public": (28, 274), "made": (182, 5550)},
+    ("at best", 5): {"small": (24, 307), "public": (16, 168), "made": (119, 4834)},
+    ("at best", 6): {"small": (8, 295), "public": (12, 196), "made": (62, 6483)},
+    ("at best", 7): {"small": (1, 231), "public": (5, 100), "made": (141, 16709)},
+    ("at best", 8): {"small": (1, 216)},
+    ("at best", 9): {"small": (1, 180)},
+    ("calm", 1): {"small": (158, 447), "public": (3, 543), "made": (101, 1011)},
+    ("calm", 2): {"small": (117, 371), "public": (3, 640), "made": (49, 778)},
+    ("calm", 3): {"small": (121, 376), "public": (3, 407), "made": (56, 876)},
+    ("calm", 4): {"small": (90, 341), "public": (3, 117), "made": (32, 856)},
+    ("calm", 5): {"small": (104, 343), "public": (3, 95), "made": (15, 747)},
+    ("calm", 6): {"small": (51, 269), "public": (3, 91), "made": (10, 959)},
+    ("calm", 7): {"small": (58, 266), "public": (3, 87), "made": (0, 2617)},
+    ("calm", 8): {"small": (60, 248)},
+    ("calm", 9): {"small": (43, 226)},
+    ("half way", 1): {"public": (0, 39), "made": (20, 109)},
+    ("half way", 2): {"small": (30, 108), "public": (36, 302), "made": (103, 405)},
+    ("half way", 3): {"small": (58, 251), "public": (22, 432), "made": (117, 724)},
+    ("half way", 4): {"small": (85, 327), "public": (104, 465), "made": (202, 1319)},
+    ("half way", 5): {"small": (90, 441), "public": (78, 398), "made": (203, 1169)},
+    ("half way", 6): {"small": (120, 486), "public": (40, 293), "made": (235, 1963)},
+    ("half way", 7): {"small": (118, 551), "public": (47, 392), "made": (608, 5519)},
+    ("half way", 8): {"small": (116, 582)},
+    ("half way", 9): {"small": (131, 638)},
 }
 """(how calm, kinds of signals measured) -> set of runs -> how often a collapse followed.
 
@@ -102,11 +102,11 @@ Of the recorded small runs, the public ones, and `synthetic_runs.py`.
 """
 
 MEASURED: Mapping[tuple[str, str], Count] = {
-    ("healthy", "high"): (1, 177),
-    ("healthy", "medium"): (4, 800),
-    ("healthy", "low"): (174, 2889),
-    ("collapse", "high"): (0, 1283),
-    ("collapse", "medium"): (25, 449),
+    ("healthy", "high"): (1, 180),
+    ("healthy", "medium"): (5, 435),
+    ("healthy", "low"): (224, 1736),
+    ("collapse", "high"): (0, 1015),
+    ("collapse", "medium"): (26, 673),
 }
 """(what was said, confidence) -> how often it was wrong, with all that was logged, on the recorded
 small runs and the public ones together."""
@@ -150,8 +150,8 @@ def base_rate(calm: Calm, num_kinds: int) -> float:
     Of the same set of runs, with as many kinds of signals measured: what `quiet_rate` is to be
     compared with. 1 where too few such steps were measured.
 
-    >>> round(base_rate("half way", 9), 3)  # 137 of 986 steps
-    0.139
+    >>> round(base_rate("half way", 9), 3)  # 175 of 1,044 steps
+    0.168
     """
     counts = BY_KINDS.get((calm, num_kinds), {})
     rates = {name: wrong / n for name, (wrong, n) in counts.items() if n >= LEAST_STEPS}
@@ -188,7 +188,7 @@ def collapse_words(confidence: str) -> str:
     """What a confidence in a collapse is worth, as it stands beside a verdict.
 
     >>> collapse_words("high")
-    'in labelled runs, none of 1,283 such verdicts came while the run was healthy'
+    'in labelled runs, none of 1,015 such verdicts came while the run was healthy'
     """
     wrong, total = MEASURED["collapse", confidence]
     verdicts = f"{wrong or 'none'} of {total:,} such verdicts"
