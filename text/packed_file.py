@@ -98,7 +98,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
             # The largest file: others are notes on it.
             member = max(archive.infolist(), key=lambda info: info.file_size)
             with archive.open(member) as file:
-                yield cast(BinaryIO, _Bounded(file))
+                yield cast(BinaryIO, _Bounded(cast(_Unpacked, file)))
     elif packing == "zstd":
         import pyarrow as pa  # takes longer to import than most files to read
 

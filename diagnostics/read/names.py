@@ -199,9 +199,11 @@ def parse_map(
         role, column = (name, target) if name in roles else (target, name)
         is_role = role in roles and not (_is_known(target, known) and target != "step")
         if not is_role and not _is_known(key, known):
-            way = f". For a key of rollouts write ROLE={name}: {', '.join(roles)}" if roles else ""
+            is_of_rollouts = bool(roles) and "/" not in key
+            way = f". For a key of rollouts write ROLE={name}: {', '.join(roles)}"
             raise MetricNameError(
-                f"{given_by} {entry!r}: no rule reads {key!r}{did_you_mean(key, known)}{way}"
+                f"{given_by} {entry!r}: no rule reads {key!r}{did_you_mean(key, known)}"
+                + way * is_of_rollouts
             )
         conversion = Conversion.COMPLEMENT if is_complement else Conversion.NONE
         out[column if is_role else name] = (

@@ -48,6 +48,17 @@ def metrics_mapping(mapping: Mapping[str, Meaning] | None) -> dict[str, Meaning]
     return {name: found for name, found in (mapping or {}).items() if found.key not in roles}
 
 
+def outcomes_mapping(mapping: Mapping[str, Meaning] | None) -> dict[str, Meaning]:
+    """A mapping as it is of rows that are read as answers: success and reward are metrics there."""
+    keys = {"success": "rollout/success_rate", "reward": "reward/return_mean"}
+    outcomes = {
+        name: replace(found, key=keys[found.key])
+        for name, found in (mapping or {}).items()
+        if found.key in keys
+    }
+    return metrics_mapping(mapping) | outcomes
+
+
 def no_rollouts(path: Path | str, mapping: Mapping[str, Meaning] | None) -> str:
     """Why keys of rollouts cannot be mapped where a path holds none; "" where none is mapped."""
     of_metrics = metrics_mapping(mapping)

@@ -24,6 +24,7 @@ from ..read.foreign_names import Meaning, spelled
 from ..read.forms.answers import Outcome
 from ..read.metrics_file import read_metrics
 from ..read.records import AnswersError, MetricsFileError
+from ..read.rollouts import outcomes_mapping
 
 _IDS = (
     *("question_id", "task_id", "problem_id", "sample_id", "example_id", "instance_id", "item_id"),
@@ -185,7 +186,7 @@ def evaluation_of(path: Path, mapping: Mapping[str, Meaning] | None = None) -> E
         OSError: it cannot be read.
     """
     try:
-        table = read_metrics(path, mapping)
+        table = read_metrics(path, outcomes_mapping(mapping))
     except AnswersError as error:
         return of_answers(error)
     raise MetricsFileError(

@@ -208,3 +208,12 @@ def test_an_import_refuses_answers_with_the_same_words(tmp_path: Path) -> None:
         read_metrics(path)
     assert str(refused.value) == str(read.value)
     assert "are answers of one evaluation" in str(refused.value)
+
+
+def test_the_roles_of_rollouts_name_the_outcome_of_an_evaluation(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    rows = ({"id": k, "q": f"q{k}", "out": "a", "fine": k % 4 == 0} for k in range(80))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    mapping = parse_map(["reply=out", "success=fine"], known_keys(), has_rollouts=True)
+    found = evaluation_of(path, mapping)
+    assert (found.outcome, found.rate.value, found.rate.num_rows) == ("fine", 0.25, 80)
