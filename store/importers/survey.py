@@ -29,7 +29,7 @@ from .lines import BadJsonError, narrow_encoding
 from .registry import FORMATS
 from .sources import MAX_FILES, Source, SourceError, files_of, source_of
 
-EVALUATION_BYTES = 512 << 20
+EVALUATION_BYTES = 256 << 20
 """Where nothing says a step, so many bytes of rows are read: all of them are one step."""
 MAX_STEP = 99_999_999
 _NO_STEP = -1
