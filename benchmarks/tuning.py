@@ -44,7 +44,6 @@ class Knob:
 
 
 _RATES = ("closed", "format", "action", "eval_action")
-_FIXED = ("success_probe", "success_eval")
 _ENTROPY_DOWN = ("entropy_down", "conditional_entropy_down", "sibling_distance_down")
 _DEPENDENCE = ("dependence_first", "dependence_all", "text_dependence")
 _RETRIEVAL = ("retrieval", "text_retrieval")
@@ -57,8 +56,6 @@ _WINDOWS = (0.5, 0.7, 1.5)
 KNOBS: tuple[Knob, ...] = (
     Knob(name="rates", channels=_RATES, moves="distance", values=_FACTORS),
     Knob(name="length", channels=("truncated", "length"), moves="distance", values=_FACTORS),
-    Knob(name="evaluation", channels=_FIXED, moves="distance", values=_FACTORS),
-    Knob(name="training", channels=("success_train",), moves="distance", values=_FACTORS),
     Knob(name="entropy up", channels=("entropy_up",), moves="distance", values=_FACTORS),
     Knob(name="entropy down", channels=_ENTROPY_DOWN, moves="distance", values=_SHARES),
     Knob(name="dependence", channels=_DEPENDENCE, moves="distance", values=_SHARES),
@@ -66,11 +63,8 @@ KNOBS: tuple[Knob, ...] = (
     Knob(name="repetition", channels=_REPETITION, moves="distance", values=_FACTORS),
     Knob(name="spread", channels=("spread",), moves="distance", values=_SHARES),
     Knob(name="rates last", channels=_RATES, moves="persist", values=_DELTAS),
-    Knob(name="evaluation lasts", channels=_FIXED, moves="persist", values=_DELTAS),
-    Knob(name="training lasts", channels=("success_train",), moves="persist", values=_DELTAS),
     Knob(name="entropy lasts", channels=("entropy_up",), moves="persist", values=_DELTAS),
     Knob(name="rates window", channels=_RATES, moves="window", values=(0.6, 1.4)),
-    Knob(name="training window", channels=("success_train",), moves="window", values=_WINDOWS),
     Knob(name="spread window", channels=("spread",), moves="window", values=_WINDOWS),
 )
 

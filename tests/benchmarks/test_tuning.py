@@ -46,9 +46,7 @@ def test_a_knob_turns_its_channels_only() -> None:
     assert found["action"].raise_at == pytest.approx(0.15)
     assert found["action"].persist == plain["action"].persist - 1
     assert found["truncated"] == plain["truncated"]
-    assert {spec.name: spec for spec in specs_of({"training window": 0.5})}[
-        "success_train"
-    ].window == 5
+    assert {s.name: s for s in specs_of({"spread window": 0.5})}["spread"].window == 5
 
 
 def test_shares_stay_below_all_of_it() -> None:

@@ -283,8 +283,8 @@ def test_a_verdict_on_a_page_is_what_diagnose_prints(
     assert " ".join(text.split()) in " ".join(answer.output.split())
 
 
-def test_the_readme_shows_a_healthy_and_a_collapsed_verdict() -> None:
-    assert [text.split()[0] for _, text in VERDICTS["README.md"]] == ["healthy", "collapsed"]
+def test_the_readme_shows_a_healthy_verdict_and_a_collapse() -> None:
+    assert [text.split()[0] for _, text in VERDICTS["README.md"]] == ["healthy", "collapsing"]
 
 
 def test_the_quickstart_shows_the_verdict_of_a_log_of_another_trainer() -> None:

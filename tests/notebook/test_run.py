@@ -396,7 +396,7 @@ RECORDED = Path(echoscope.__file__).parent / "diagnostics" / "bench" / "runs"
 
 def test_a_metrics_file_opens_without_episodes() -> None:
     found = Run(RECORDED / "collapse-template" / "seed0.csv")
-    assert found.diagnose().state == "collapsed"
+    assert found.diagnose().state == "collapsing"
     assert found.trajectories().empty
     assert ".trajectories" not in found._repr_html_()
     assert {"evidence", "success", "regimes"} <= set(found.plots())

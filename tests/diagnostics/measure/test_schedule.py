@@ -74,10 +74,10 @@ def test_state_goes_through_json_and_older_states_are_read() -> None:
 
 def test_signs_are_channels_and_a_template_is_one() -> None:
     engine = AlarmEngine()
-    assert set(SIGNS) <= engine.channels.keys()
+    assert set(SIGNS) <= engine.signs.keys()
     seen = []
     for step in range(1, 21):
         template = 0.3 if step < 12 else 0.9
         engine.observe(step, {"text/template_frac": template} if step % 2 else {})
-        seen.append(shows_sign(engine.channels))
+        seen.append(shows_sign(engine.signs))
     assert seen == [False] * 12 + [True] * 8

@@ -563,12 +563,12 @@ def test_b5_a_ratio_is_not_offered_as_success(tmp_path: Path) -> None:
     assert not any("--map" in note for note in diagnose(path).notes)
 
 
-@pytest.mark.parametrize(("num_rows", "words"), [(1, "is 1"), (12, "are 12")])
+@pytest.mark.parametrize(("num_rows", "words"), [(1, "is 1"), (7, "are 7")])
 def test_b5_too_few_rows_are_said_with_how_many_are_needed(
     tmp_path: Path, num_rows: int, words: str
 ) -> None:
     path = written(tmp_path, "step,reward\n" + "".join(f"{s},{s + 2}\n" for s in range(num_rows)))
-    said = f"Too early to tell: a verdict needs 20 steps with the mean return, and there {words}."
+    said = f"Too early to tell: a verdict needs 8 steps, and there {words}."
     assert diagnose(path).text.splitlines()[0] == said
 
 
