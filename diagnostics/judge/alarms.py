@@ -56,7 +56,6 @@ DOWNGRADE_AFTER = 10
 
 AGREED_RELIEF = 1.0
 """Standard errors that a fall on fixed tasks takes less while the text or the signal shows one."""
-TERM = "reward/term/"
 MAX_TERMS = 32
 
 Exemplars = Callable[[str], tuple[str, ...]]
@@ -220,7 +219,7 @@ class AlarmEngine:
     def _observe_terms(self, step: int, values: Mapping[str, float]) -> None:
         """Follow every term of the reward, as a return of its own."""
         for key, value in values.items():
-            if not key.startswith(TERM) or not math.isfinite(value):
+            if not key.startswith(rules_task.TERM) or not math.isfinite(value):
                 continue
             if key not in self.terms and len(self.terms) < MAX_TERMS:
                 spec = OutcomeSpec(name=key, keys=(key,), kind="amount")

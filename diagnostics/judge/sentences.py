@@ -15,7 +15,7 @@ from .advice.situation import Situation
 from .alarms import RULES_BY_NAME, Blindness, OpenAlarm, RunState
 from .courses.outcome import Outcome
 from .regimes import Regime
-from .rules.base import SUCCESS, View, amount, describe, level_words, step_words
+from .rules.base import SUCCESS, View, describe, level_words
 from .rules.needed import mapping_words, wanting_words
 
 Onset = tuple[int | None, tuple[int, int] | None]
@@ -195,7 +195,7 @@ def outcome_words(view: View) -> str:
     words = course_words(success)
     reward = view.outcomes["reward"]
     if success.is_rate and reward.has_fallen and not success.has_fallen:
-        words += f" The mean return falls while success does not: {describe(reward)}."
+        words += f" The mean return fell while success did not: {describe(reward)}."
     return words
 
 
@@ -210,7 +210,7 @@ def course_words(outcome: Outcome) -> str:
     'Training success is 50 % (48 to 52 %, steps 0 to 39, 2,560 episodes), with no change beyond \
 chance.'
     """
-    name, unit = metric(outcome.key).in_sentence, outcome.spec.unit
+    name = metric(outcome.key).in_sentence
     name = f"the {name}" if not outcome.is_rate else name
     now = level_words(outcome.level_of(outcome.since_turn))
     pivots = outcome.turns.pivots
@@ -218,15 +218,16 @@ chance.'
         return f"{capitalised(name)} is {now}, with no change beyond chance."
     if not outcome.shows_turn:
         return f"{capitalised(name)} is {now}."
-    pivot = outcome.level_of(pivots[-1][1])
-    start = f"{amount(pivot.value, unit)} ({step_words(pivot.steps)})"
+    start = level_words(outcome.extreme(pivots[-1][1]), with_trials=False)
     bottom = outcome.bottom
     if outcome.has_fallen:
         return f"{capitalised(name)} fell from {start} to {now}."
     if bottom is None:
         return f"{capitalised(name)} rose from {start} to {now}."
-    held = outcome.level_of(pivots[-2][1])
-    fell = f"{capitalised(name)} fell from {amount(held.value, unit)} ({step_words(held.steps)})"
+    held = level_words(outcome.extreme(pivots[-2][1]), with_trials=False)
+    num_falls = sum(mode == "down" for mode, _ in pivots)
+    times = f" {num_falls} times, the last time" if num_falls > 1 else ""
+    fell = f"{capitalised(name)} fell{times} from {held}"
     end = ", below what it was" if outcome.is_below_best else ""
     return f"{fell} to {start}. Since then it rose to {now}{end}."
 
@@ -305,7 +306,9 @@ def _unseen_words(
     blind = [b for b in unseen if b.is_blind]
     wanting = [_wanting(b, view, situation) for b in blind]
     partly = [
-        _wanting(b, view, situation) for b in unseen if not b.is_blind and b.rule not in by_return
+        _wanting(b, view, situation)
+        for b in unseen
+        if not b.is_blind and b.rule in open_rules and b.rule not in by_return
     ]
     not_yet = [
         f"{in_sentence(RULES_BY_NAME[b.rule].title)} (needs a success rate, or a clear fall of the "

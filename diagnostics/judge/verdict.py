@@ -268,7 +268,7 @@ class Diagnosis:
             moved = [name for name in names if view[name].is_raised]
             agreeing = len(kinds_of(moved))
             level = "high" if agreeing >= 3 else "medium"
-            return level, f"{agreeing} of {over} agree; {collapse_words(level)}"
+            return level, f"seen in {agreeing} of {over}; {collapse_words(level)}"
         if state is RunState.NOT_LEARNING:
             return "high", over
         if state is RunState.WATCH:

@@ -541,7 +541,7 @@ class Outcome:
         )
 
     def change(self, before: Stretch, after: Stretch, *, is_dated: bool = False) -> Change:
-        one = self.level_of(before, self._chosen_for(before))
+        one = self.extreme(before)
         two = self.level_of(after)
         difference = two.value - one.value
         return Change(
@@ -551,6 +551,10 @@ class Outcome:
             high=difference + math.hypot(two.high - two.value, one.value - one.low),
             began=self.onset_interval if is_dated else None,
         )
+
+    def extreme(self, stretch: Stretch) -> Level:
+        """What was held, or a turning point, as a claim."""
+        return self.level_of(stretch, self._chosen_for(stretch))
 
     def _chosen_for(self, stretch: Stretch) -> Literal["", "height", "depth"]:
         if stretch == self.turns.best:

@@ -184,7 +184,7 @@ class Turns:
         return all(abs(self.series.sigmas(part, core)) <= z for part in parts)
 
 
-LIKELY_DROP, CORRELATED_DROP = 5.5, 8.0
+LIKELY_DROP, CORRELATED_DROP = 5.5, 11.0
 """Twice the log-likelihood by which a change point may be worse than the likeliest and still be in
 the set: of outcomes (`bench truth` counts the coverage, nominal 90 %), and of metrics whose noise
 at one step resembles that of the step before."""

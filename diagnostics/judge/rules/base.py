@@ -235,12 +235,13 @@ def describe(sign: Sign) -> str:
     if before == now:
         return f"{label}: {now} (step {sign.last_step}{over})"
     best = sign.high_step if spec.direction == "fall" else sign.low_step
-    where = "at the start" if spec.against == "start" else f"step {best}"
+    around = "around step" if sign.window > 1 else "step"  # the best of a smoothed course
+    where = "at the start" if spec.against == "start" else f"{around} {best}"
     return f"{label}: {before} ({where}) -> {now} (step {sign.last_step}{over})"
 
 
 def describe_outcome(outcome: Outcome) -> str:
-    """`evaluation success: 70 % (steps 20 to 40) -> 2 % (0 to 4 %, steps 45 to 60)`.
+    """`evaluation success: 70 % (67 to 73 %, steps 20 to 40) -> 2 % (0 to 4 %, steps 45 to 60)`.
 
     >>> from echoscope.diagnostics.judge.courses.outcome import OUTCOMES
     >>> outcome = Outcome(spec=OUTCOMES[2])
@@ -248,7 +249,8 @@ def describe_outcome(outcome: Outcome) -> str:
     ...     outcome.update(step, {"rollout/success_rate": 0.75 if step < 30 else 0.0,
     ...                           "rollout/num_episodes": 64})
     >>> describe_outcome(outcome)
-    'training success: 75 % (steps 0 to 29) -> 0 % (0 to 0.6 %, steps 30 to 39, 640 episodes)'
+    'training success: 75 % (72 to 77 %, steps 0 to 29) -> 0 % (0 to 0.6 %, steps 30 to 39, 640 \\
+episodes)'
     """
     label = metric(outcome.key).in_sentence
     now = outcome.level_of(outcome.since_turn)
@@ -257,12 +259,11 @@ def describe_outcome(outcome: Outcome) -> str:
     pivot = outcome.turns.pivots[-1][1]
     if not outcome.shows_turn:
         return f"{label}: {level_words(now)}"
-    before = outcome.level_of(outcome.best if outcome.has_fallen else pivot)
-    first_level = f"{amount(before.value, outcome.spec.unit)} ({step_words(before.steps)})"
-    return f"{label}: {first_level} -> {level_words(now)}"
+    before = outcome.extreme(outcome.best if outcome.has_fallen else pivot)
+    return f"{label}: {level_words(before, with_trials=False)} -> {level_words(now)}"
 
 
-def level_words(level: Level) -> str:
+def level_words(level: Level, *, with_trials: bool = True) -> str:
     """A level with its interval, its steps, and what it rests on.
 
     >>> level_words(Level(metric="rollout/success_rate", value=0.5, low=0.46, high=0.54,
@@ -273,7 +274,8 @@ def level_words(level: Level) -> str:
     low, high = amount(level.low, entry.unit), amount(level.high, entry.unit)
     shown = "" if low == high else f"{low.removesuffix(' %')} to {high}, "
     noun = "episodes" if level.metric.startswith("rollout/") else "tasks"
-    rests_on = f", {level.trials:,.0f} {noun}" if level.trials > 0 else ""
+    is_counted = with_trials and level.trials > 0
+    rests_on = f", {level.trials:,.0f} {noun}" if is_counted else ""
     return f"{amount(level.value, entry.unit)} ({shown}{step_words(level.steps)}{rests_on})"
 
 

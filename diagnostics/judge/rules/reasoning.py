@@ -128,7 +128,7 @@ def _prompt_independent(view: View) -> Finding | None:
         severity=AlarmSeverity.WARNING,
         main=margin,
         words=f"the prompt could not be told from the reasoning above chance in "
-        f"{sum(value <= 0 for _, value in margin.history)} of the last {len(margin.history)} "
+        f"{sum(value <= 0 for _, value in margin.history)} of {len(margin.history)} "
         f"measured steps; {alike}",
     )
 
@@ -287,8 +287,8 @@ RULES: tuple[Rule, ...] = (
         needs=("entropy_up",),
         confirms=(*_SUCCESS, "closed", "action"),
         title="Entropy explosion",
-        meaning="The policy becomes random: it is less and less certain of each token, until "
-        "replies are noise.",
+        meaning="The policy becomes random: it is less and less certain of each token. In the "
+        "end, replies are noise.",
         advice="First compare replies from before and after the rise, and the entropy of single "
         "positions: does it rise everywhere, or in one part of the reply?",
         refuted_by="entropy per token falls below 1.4 times its minimum",

@@ -47,6 +47,8 @@ LOW_RATE = 0.01
 NOTHING = 1e-9
 TRIALS_FOR_LOW = 3 / LOW_RATE
 """Without a single success, a rate of `LOW_RATE` is ruled out with 95 % (rule of three)."""
+TERM = "reward/term/"
+"""How the metrics of the terms of a reward begin."""
 DISAGREE_SIGMAS = 3.0
 """Standard errors by which the measure that rises must have risen while the other fell."""
 
@@ -78,12 +80,15 @@ def _low_success(view: View) -> Finding | None:
     severity = AlarmSeverity.CRITICAL if critical else AlarmSeverity.WARNING
     if main.is_reconstructed:
         severity = AlarmSeverity.INFO
-    agreeing = [*fallen[1:], *(signs if critical else [])]
+    agreeing: list[Sign] = [*fallen[1:], *(signs if critical else [])]
+    shown = [main, *agreeing]
+    if main not in deciding:
+        shown += deciding[:1]  # the fixed tasks, which do not show a loss
     return Finding(
         severity=severity,
         main=main,
         agreeing=tuple(agreeing),
-        words=sentence([main, *agreeing]),
+        words=sentence(shown),
         title=_TITLES.get(main.spec.name, "" if main in deciding else "Training success dropped"),
         meaning=_meaning(main, view),
     )
@@ -118,9 +123,10 @@ def _num_kinds(signs: list[Sign]) -> int:
 def _meaning(outcome: Outcome, view: View) -> str:
     """What a fall means, of the quantity that was measured."""
     if not outcome.is_rate:
-        what = "The mean return fell."
-        return f"{what} Whether fewer tasks are solved is not known: no success rate is logged."
-    if outcome.spec.name in FIXED or outcome in view.deciding:
+        return "Whether fewer tasks are solved is not known: no success rate is logged."
+    if outcome.spec.name in FIXED:
+        return "The policy solves fewer of the evaluation tasks than it did before."
+    if outcome in view.deciding:
         return "The policy solves fewer tasks than it did before."
     return "The policy solves fewer training tasks than before; the fixed tasks do not show a loss."
 
@@ -187,7 +193,7 @@ def _reward_hacking(view: View) -> Finding | None:
         main=down,
         agreeing=(view["reward"],),
         words="; ".join(words),
-        meaning=f"{_name(claim.up)} rises while {_name(claim.down, in_sentence=True)} falls: the "
+        meaning=f"{_name(claim.up)} rose while {_name(claim.down, in_sentence=True)} fell: the "
         "policy is paid for something else than solving tasks.",
     )
 
@@ -200,11 +206,13 @@ def _name(change: Change, *, in_sentence: bool = False) -> str:
 
 def _change_words(change: Change) -> str:
     entry = metric(change.metric)
+    term = change.metric.removeprefix(TERM)
+    noun = entry.in_sentence if term == change.metric else f"term `{term}` of the reward"
     before, after = (
         f"{amount(level.value, entry.unit)} (steps {level.steps[0]} to {level.steps[1]})"
         for level in (change.before, change.after)
     )
-    return f"{entry.in_sentence}: {before} -> {after}"
+    return f"{noun}: {before} -> {after}"
 
 
 def _not_learning(view: View) -> Finding | None:

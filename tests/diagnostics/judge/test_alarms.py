@@ -66,7 +66,7 @@ def test_format_one_channel_warns() -> None:
     assert engine.run_state is RunState.WATCH
     assert events[0].onset_step == 40
     assert events[0].threshold == 0.2
-    assert "valid actions: 95 % (step 4) -> " in events[0].message
+    assert "valid actions: 95 % (around step 4) -> " in events[0].message
 
 
 @pytest.mark.parametrize(

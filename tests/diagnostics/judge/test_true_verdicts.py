@@ -160,7 +160,7 @@ def test_b1_fixed_tasks_that_hold_speak_against_a_return_at_nothing() -> None:
     seen = observed(80, lambda s: {"reward/return_mean": rewards[s]} | evaluated(0.8))
     verdict = seen.verdict()
     assert verdict.state is RunState.HEALTHY
-    assert "The mean return falls while success does not" in verdict.text
+    assert "The mean return fell while success did not" in verdict.text
 
 
 @pytest.mark.parametrize("rate", [0.2, 0.3, 0.5])
@@ -183,16 +183,21 @@ def test_b1_too_few_rows_name_the_same_metric_each_time() -> None:
 @pytest.mark.parametrize(
     ("key", "lacks"),
     [
-        ("policy/entropy", "entropy explosion (needs a success rate)"),
-        ("reward/return_mean", "reward up, success down (needs a success rate)"),
+        ("policy/entropy", "ENTROPY_EXPLOSION"),
+        ("reward/return_mean", "REWARD_HACKING"),
         ("eval/lake/success_rate", ""),
         ("rollout/success_rate", ""),
     ],
 )
 def test_b1_what_a_confirmation_lacks_is_what_is_not_there(key: str, lacks: str) -> None:
-    text = observed(40, lambda s: {key: 0.45 + 0.01 * (s % 3)}).verdict().text
-    _, _, said = text.partition("Cannot be confirmed: ")
-    assert (lacks in said) if lacks else "success dropped" not in said
+    verdict = observed(40, lambda s: {key: 0.45 + 0.01 * (s % 3)}).verdict()
+    missing = [line for line in verdict.could_not_see if "cannot be confirmed" in line]
+    assert (
+        any(line.startswith(lacks) for line in missing)
+        if lacks
+        else not any(line.startswith("LOW_SUCCESS") for line in missing)
+    )
+    assert "Cannot be confirmed" not in verdict.text, "no alarm waits for it"
 
 
 def test_b1_what_the_verdict_confirms_is_not_said_to_be_unconfirmed(tmp_path: Path) -> None:
@@ -246,8 +251,8 @@ def test_b2_two_kinds_of_signals_earn_no_high_confidence(tmp_path: Path) -> None
     assert (verdict.state, verdict.confidence) == (RunState.HEALTHY, "medium")
     assert verdict.rests_on == (
         "2 kinds of signals over 60 steps; "
-        "in labelled runs, a collapse followed within 20 steps after 4.2 % of the steps that "
-        "looked like this one, and after 3.0 % of all steps without an alarm"
+        "in labelled runs, a collapse followed within 20 steps after 10.0 % of the steps that "
+        "looked like this one, and after 7.3 % of all steps without an alarm"
     )
 
 

@@ -58,7 +58,7 @@ def test_entropy_alone_would_not_show_a_template() -> None:
 def test_a_solved_task_is_called_solved() -> None:
     verdict = diagnose(make("solved", 0).table)
     assert verdict.state is RunState.CONVERGED
-    assert "solved; evaluation success: 20 % (steps 0 to 10) -> 100 %" in verdict.text
+    assert "solved; evaluation success: 20 % (15 to 28 %, steps 0 to 10) -> 100 %" in verdict.text
     assert verdict.first_critical_step is None
 
 
@@ -108,8 +108,8 @@ def test_nothing_alarming() -> None:
     assert verdict.state is RunState.HEALTHY
     assert verdict.confidence == "medium"  # 7 of 9 kinds of signals
     assert verdict.text.startswith(
-        "Healthy. Evaluation success rose from 7 % (step 0) to 66 % (63 to 69 %, steps 80 to 150, "
-        "2,048 tasks). No problem found"
+        "Healthy. Evaluation success rose from 7 % (4 to 14 %, step 0) to 65 % (62 to 67 %, steps "
+        "50 to 150, 2,816 tasks). No problem found"
     )
 
 
