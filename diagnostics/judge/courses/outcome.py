@@ -616,8 +616,17 @@ class Outcome:
         upper = self.series.bounds(self.since_turn, BOUND_Z)[1]
         if self.is_rate:
             return min(upper / max(lost.before.low, 1e-9), 1.0)
-        gain = lost.before.value - self.base
-        return (upper - self.base) / gain if gain > 0 else 0.0
+        # What it had gained is a difference of two levels, each known as well as its rows tell.
+        floor = min(
+            (
+                self.series.bounds(stretch, BOUND_Z)[0]
+                for mode, stretch in self.turns.pivots
+                if mode == "up" and stretch.start <= self.best.start
+            ),
+            default=lost.before.low,
+        )
+        gain = self.series.bounds(self.best, BOUND_Z)[0] - floor
+        return (upper - floor) / gain if gain > 0 else 0.0
 
     # -- memory ------------------------------------------------------------------------------------
 
