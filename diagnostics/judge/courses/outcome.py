@@ -123,6 +123,8 @@ class Outcome:
     """Share of what was held whose loss is a large fall."""
     restarted: list[int] = field(default_factory=list)
     """Steps at which other tasks came: what was before is another quantity."""
+    relieved: dict[int, float] = field(default_factory=dict)
+    """Steps at which other signs agreed -> by how many standard errors a fall took less."""
     num_sagging: int = 0
     """Rows in a row that are half way to a large fall."""
     low_since: int | None = None
@@ -144,7 +146,7 @@ class Outcome:
         is_known = self.spec.is_fixed and self.spec.kind == "rate"
         self.turns = Turns(self.series, least_rows=1 if is_known else 2)
         self.low_since = self._now = self._dated = None
-        self.num_sagging = 0
+        self.num_sagging, self.relieved = 0, {}
         self.was_large = self.was_lost = self.was_back = False
 
     def restart(self) -> None:
@@ -187,6 +189,8 @@ class Outcome:
         if len(self.series) == num_rows:
             return
         num_turns = len(self.turns.pivots)
+        if self.turns.relief:
+            self.relieved[self.series.steps[-1]] = self.turns.relief
         self.turns.update()
         self._now = None
         if len(self.turns.pivots) > num_turns:
@@ -331,13 +335,21 @@ class Outcome:
     def _is_large_now(self) -> bool:
         if not self.has_fallen or (self.is_rate and self.high < LEAST_HELD):
             return False
-        fall = self.high - self.level
+        # A fall that goes on is further down than the mean of its rows.
+        present = min(self.level, self._upper) if self.is_rate else self.level
+        return self._is_down_by(self.large_share, present)
+
+    def _is_down_by(self, share: float, present: float) -> bool:
+        """Is a level lower than what was held by a share of it: of a return, of what it gained?
+
+        What a return gained is told from its noise, so neither its zero nor its unit matters.
+        """
+        fall = self.high - present
         if self.is_rate:
-            # A fall that goes on is further down than the mean of its rows.
-            return min(self.level, self._upper) <= (1 - self.large_share) * self.high
+            return fall >= share * self.high
         gain, sigma = self.high - self.base, self.series.sigma
         if gain >= LARGE_SIGMAS * sigma:
-            return fall >= max(self.large_share * gain, LARGE_SIGMAS * sigma)
+            return fall >= max(share * gain, LARGE_SIGMAS * sigma)
         return fall >= UNGAINED_SIGMAS * sigma
 
     @property
@@ -395,7 +407,8 @@ class Outcome:
 
     @property
     def _is_below_best_now(self) -> bool:
-        return self.sigmas_below_best >= LEAN_SIGMAS and self.level < NEAR_BEST * self.high
+        is_beyond_chance = self.sigmas_below_best >= LEAN_SIGMAS
+        return is_beyond_chance and self._is_down_by(1 - NEAR_BEST, self.level)
 
     @property
     def is_sagging(self) -> bool:
@@ -406,7 +419,7 @@ class Outcome:
             return False
         # On tasks drawn anew each step, most of what one row shows is which were drawn.
         present = self.value if self.spec.is_fixed else self.level
-        return self.has_fallen or self.high - present >= self.large_share / 2 * self.high
+        return self.has_fallen or self._is_down_by(self.large_share / 2, present)
 
     def is_sagging_for(self, num_rows: int) -> bool:
         least = DECLINE_SIGMAS if self.spec.is_fixed else LEAN_SIGMAS
@@ -639,6 +652,8 @@ class Outcome:
             "trials": dict(self.trials),
             "restarted": list(self.restarted),
             "siblings": series.siblings,
+            "waiting": None if series.waiting is None else list(series.waiting),
+            "relieved": [[step, relief] for step, relief in self.relieved.items()],
             "rows": [
                 [step, value, n if n > 0 else None]
                 for step, value, n in zip(series.steps, series.values, series.trials, strict=True)
@@ -652,6 +667,10 @@ class Outcome:
         self.members, self.trials = dict(state["members"]), dict(state["trials"])
         self.restarted = list(state["restarted"])
         siblings = float(state["siblings"])
+        relieved = {int(step): float(relief) for step, relief in state.get("relieved", ())}
         for step, value, trials in state["rows"]:
             n = math.nan if trials is None else float(trials)
+            self.turns.relief = relieved.get(int(step), 0.0)
             self._add(int(step), float(value), n, n / siblings if siblings > 0 else math.nan)
+        waiting = state.get("waiting")
+        self.series.waiting = None if waiting is None else (int(waiting[0]), float(waiting[1]))

@@ -263,6 +263,37 @@ def test_state_continues_where_it_was(values: list[float], cut: int, kind: str) 
     assert [claim_json(c) for c in again.claims()] == [claim_json(c) for c in whole.claims()]
 
 
+def test_a_turn_that_other_signs_made_possible_and_a_waiting_row_survive_a_restart() -> None:
+    outcome = Outcome(spec=EVALUATION)
+    for step, solved in enumerate([40, 40, 40, 40, 20]):
+        outcome.turns.relief = 1.0 if step == 4 else 0.0
+        row = {"eval/a/success_rate": solved / 128, "eval/a/num_tasks": 128.0}
+        outcome.update(step, row)
+    alone = evaluated([40, 40, 40, 40, 20], every=1)
+    assert (outcome.has_fallen, alone.has_fallen) == (True, False)
+    again = Outcome(spec=EVALUATION)
+    again.restore(json.loads(json.dumps(outcome.state(), allow_nan=False)))
+    assert again.turns.pivots == outcome.turns.pivots
+    noise = np.random.default_rng(0).normal(0, 0.1, 30)
+    whole = returned([*noise, 9.0])
+    part = Outcome(spec=RETURN)
+    part.restore(json.loads(json.dumps(whole.state(), allow_nan=False)))
+    for each in (whole, part):
+        each.update(31, {"reward/return_mean": 9.1})
+    assert part.series.values == whole.series.values
+    assert part.count == 32
+
+
+@pytest.mark.parametrize("offset", [0.0, -50.0, 50.0])
+def test_what_agrees_with_other_signs_does_not_feel_an_offset(offset: float) -> None:
+    """A return that has sagged, not enough to claim a fall."""
+    noise = np.random.default_rng(2).normal(0, 0.1, 46)
+    values = np.r_[np.linspace(0, 2, 30), np.full(10, 2.0), np.full(6, 1.55)] + noise + offset
+    outcome = returned(list(values))
+    plain = returned(list(values - offset))
+    assert (outcome.num_sagging, outcome.leans) == (plain.num_sagging, plain.leans)
+
+
 def test_a_claim_is_json() -> None:
     lost = claims_of(trained([0.5] * 30 + [0.0] * 6, 64.0), Lost)[0]
     words = json.loads(json.dumps(claim_json(lost), allow_nan=False))
