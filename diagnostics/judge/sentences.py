@@ -31,6 +31,8 @@ STARTING = ", starting "
 """Between the title of a collapse and when it began."""
 NEAREST = "Nearest to an alarm"
 """How the sentence begins that names them."""
+MAX_SPIKES = 3
+"""Steps of single far values that are named."""
 MAX_NEAREST = 2
 """Signals that a healthy verdict names as being half way to an alarm."""
 TITLES = (
@@ -184,7 +186,8 @@ def _healthy(state: RunState, measured: Sequence[str], view: View, nearest: Sequ
     rest = f" {NEAREST}: {near}." if near and state is RunState.HEALTHY else ""
     checked = counted(len(measured), "signal")
     end = "" if state is RunState.RECOVERING else f" No problem found ({checked} checked)."
-    return f"{capitalised(state.value)}. {outcome_words(view)}{end}{rest}".replace("  ", " ")
+    course = outcome_words(view)
+    return f"{capitalised(state.value)}.{f' {course}' if course else ''}{end}{rest}"
 
 
 def outcome_words(view: View) -> str:
@@ -196,6 +199,24 @@ def outcome_words(view: View) -> str:
     reward = view.outcomes["reward"]
     if success.is_rate and reward.has_fallen and not success.has_fallen:
         words += f" The mean return fell while success did not: {describe(reward)}."
+    return words
+
+
+def left_out_words(view: View) -> list[str]:
+    """What of the outcomes was not judged, and why."""
+    words = []
+    for outcome in view.outcomes.values():
+        noun = metric(outcome.key).in_sentence if outcome.count else ""
+        if outcome.count and outcome.restarted:
+            step = outcome.restarted[-1]
+            words.append(f"{noun}: other tasks are played from step {step} on; judged from there")
+        if outcome.count and outcome.series.spikes:
+            steps = outcome.series.spikes
+            shown = ", ".join(map(str, steps[:MAX_SPIKES]))
+            more = f" and {len(steps) - MAX_SPIKES} more" if len(steps) > MAX_SPIKES else ""
+            words.append(
+                f"{noun}: single values far beyond all others are left out: step {shown}{more}"
+            )
     return words
 
 

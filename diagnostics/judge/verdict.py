@@ -42,7 +42,7 @@ from .regimes import Regime, RegimeTracker
 from .rules.base import Sign, describe
 from .rules.reasoning import independence
 from .rules.task import disagreement
-from .sentences import NOTHING_READ, of_replies, verdict_text
+from .sentences import NOTHING_READ, left_out_words, of_replies, verdict_text
 
 if TYPE_CHECKING:
     from echoscope.store.reader import RunReader
@@ -159,7 +159,7 @@ class Diagnosis:
                 *(rule.refuted_by for rule in rules),
                 *(f"cause {n}: {cause.refuted_by}" for n, cause in enumerate(causes, 1)),
             ),
-            notes=tuple(notes),
+            notes=(*notes, *left_out_words(self.engine.view())),
             claims=self.claims(),
             text=verdict_text(
                 state=state,

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from ...catalogue import metric
 from ..claims import Change, Claim, Dip, Level, Lost
 from .channels import CHANNELS, ChannelSpec
-from .course import observed
+from .course import matches, observed
 from .series import Kind, Series, Stretch
 from .turns import HELD_Z, Dates, Turns, between_rows, change_points, dated_with
 
@@ -206,8 +206,6 @@ class Outcome:
         self.was_back |= self.bottom is not None and not self._is_below_best_now
 
     def _rank(self, key: str) -> int:
-        from .course import matches
-
         keys = self.spec.keys
         return next((n for n, k in enumerate(keys) if key == k or matches(key, k)), len(keys))
 
@@ -234,10 +232,6 @@ class Outcome:
     @property
     def last_step(self) -> int | None:
         return self.series.steps[-1] if self.series.steps else None
-
-    @property
-    def first_step(self) -> int | None:
-        return self.series.steps[0] if self.series.steps else None
 
     @property
     def value(self) -> float:
@@ -290,10 +284,6 @@ class Outcome:
     def high_step(self) -> int | None:
         """Last step of what was held at best."""
         return self.series.steps[self.best.stop - 1] if self.count else None
-
-    @property
-    def start(self) -> float:
-        return self.turns.opening().mean if self.count else math.nan
 
     @property
     def window(self) -> int:
@@ -523,10 +513,6 @@ class Outcome:
         row = self.series.row_of(interval[0]) - 1
         return self.series.steps[row] if row >= 0 else None
 
-    @property
-    def raised_step(self) -> int | None:
-        return self.turns.turned[-1] if self.has_fallen else None
-
     # -- claims ------------------------------------------------------------------------------------
 
     def level_of(self, stretch: Stretch, chosen_for: Literal["", "height", "depth"] = "") -> Level:
@@ -652,6 +638,7 @@ class Outcome:
             "trials": dict(self.trials),
             "restarted": list(self.restarted),
             "siblings": series.siblings,
+            "spikes": list(series.spikes),
             "waiting": None if series.waiting is None else list(series.waiting),
             "relieved": [[step, relief] for step, relief in self.relieved.items()],
             "rows": [
@@ -672,5 +659,6 @@ class Outcome:
             n = math.nan if trials is None else float(trials)
             self.turns.relief = relieved.get(int(step), 0.0)
             self._add(int(step), float(value), n, n / siblings if siblings > 0 else math.nan)
+        self.series.spikes = [int(step) for step in state.get("spikes", ())]
         waiting = state.get("waiting")
         self.series.waiting = None if waiting is None else (int(waiting[0]), float(waiting[1]))

@@ -143,13 +143,8 @@ class Turns:
         first = max(0, stop - most)
         return self._one_level(list(self.series.ending(stop, first)))
 
-    def opening(self) -> Stretch:
-        """The level at the start: the longest stretch from the first row that is one level."""
-        last = min(len(self.series), MOST_ROWS) - 1
-        return self._one_level(list(self.series.beginning(0, last)))
-
     def _one_level(self, stretches: list[Stretch]) -> Stretch:
-        """The longest of stretches that share an end and grow, and is one level; to a row or so."""
+        """The longest of stretches that end alike and grow, as long as it is one level."""
         chosen = stretches[0]
         for stretch in stretches[1:]:
             if not self._is_level(stretch, chosen):
@@ -160,9 +155,7 @@ class Turns:
     def _between(self, chosen: Stretch, too_long: Stretch) -> Stretch:
         """The longest between one that is a level and one that is none, by halving."""
         while too_long.size - chosen.size > max(1, chosen.size // 8):
-            start = (chosen.start + too_long.start) // 2
-            stop = (chosen.stop + too_long.stop + 1) // 2
-            middle = self.series.stretch(start, stop)
+            middle = self.series.stretch((chosen.start + too_long.start) // 2, chosen.stop)
             if middle.size in (chosen.size, too_long.size):
                 break
             if self._is_level(middle, chosen):
@@ -172,13 +165,9 @@ class Turns:
         return chosen
 
     def _is_level(self, stretch: Stretch, core: Stretch) -> bool:
-        """Do the rows of a stretch beside its core, and their parts, differ from the core?"""
-        if stretch.start < core.start:
-            rest = self.series.stretch(stretch.start, core.start)
-            parts = [rest, *self.series.beginning(stretch.start, core.start - 1)]
-        else:
-            rest = self.series.stretch(core.stop, stretch.stop)
-            parts = [rest, *self.series.ending(stretch.stop, core.stop)]
+        """Do the rows of a stretch before its core, and their parts, differ from the core?"""
+        rest = self.series.stretch(stretch.start, core.start)
+        parts = [rest, *self.series.beginning(stretch.start, core.start - 1)]
         # One odd row is no level of its own, unless it is an evaluation.
         z = LEVEL_Z + (ODD_Z / core.size**2 if self.least_rows > 1 else 0.0)
         return all(abs(self.series.sigmas(part, core)) <= z for part in parts)

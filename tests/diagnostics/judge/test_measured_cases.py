@@ -243,6 +243,23 @@ def test_a_spike_of_a_billion_is_no_level() -> None:
     levels = [claim for claim in verdict.claims if isinstance(claim, Level)]
     assert all(abs(level.value) < 1 for level in levels)
     assert not verdict.state.is_collapse
+    assert verdict.notes == (
+        "mean return: single values far beyond all others are left out: step 40",
+    )
+
+
+def test_another_set_of_evaluation_tasks_is_said() -> None:
+    steps = np.arange(20)
+    verdict = judged(
+        {
+            "eval/a/success_rate": np.where(steps < 10, 0.8, 0.2),
+            "eval/a/num_tasks": np.where(steps < 10, 100.0, 500.0),
+        }
+    )
+    assert not verdict.state.is_collapse
+    assert verdict.notes == (
+        "evaluation success: other tasks are played from step 10 on; judged from there",
+    )
 
 
 # --- the same run, told otherwise
