@@ -9,13 +9,13 @@ Tables that come out of a cache are shared: copy one before you change it.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain, compress, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,6 +33,7 @@ from echoscope.store.log.layout import Layout, shown_path
 from echoscope.store.models import tokenizer_folders
 from echoscope.store.query.listing import RunDetails, RunList, RunRow, details_of, run_path
 from echoscope.store.query.listing import row_status as status_of_row
+from echoscope.store.query.patterns import matches
 from echoscope.store.reader import CommandState, RunInfo, RunReader, open_run
 from echoscope.store.records import (
     Alarm,
@@ -98,19 +99,18 @@ def runs(pattern: str = "") -> list[RunRow]:
         raise Problem(str(error), advice) from error
     if not pattern:
         return rows
+    texts = [(*row.texts, *_live_word(row)) for row in rows]
     try:
-        found = re.compile(pattern[:1000], re.IGNORECASE)
-    except re.error as error:
-        raise Problem(
-            f"{pattern[:80]!r} is not a regular expression: {error}",
-            "Plain words work; write \\. \\( \\[ for the signs themselves.",
-        ) from error
-    return [row for row in rows if row.matches(found) or _stands_so(row, found)]
+        found = iter(matches(pattern, [*chain.from_iterable(texts)]))
+    except QueryError as error:
+        raise Problem(str(error)) from error
+    hits = [any([*islice(found, len(of_row))]) for of_row in texts]
+    return [*compress(rows, hits)]
 
 
-def _stands_so(row: RunRow, pattern: re.Pattern[str]) -> bool:
-    """Whether the word for how a live run stands matches: `live`, `paused`, `stale`, `waiting`."""
-    return row.is_live and pattern.search(row_status(row).status.value) is not None
+def _live_word(row: RunRow) -> tuple[str, ...]:
+    """The word for how a live run stands: `live`, `paused`, `stale` or `waiting`."""
+    return (row_status(row).status.value,) if row.is_live else ()
 
 
 def row_status(row: RunRow) -> RunStatus:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
+from itertools import compress
 
 import streamlit as st
+
+from echoscope.store.errors import QueryError
+from echoscope.store.query.patterns import MAX_PATTERN, matches
 
 from ..labels import SECTIONS, section, section_title
 from ..words import plain
@@ -13,7 +16,6 @@ from .problems import Problem
 
 PER_PAGE = 12
 """Charts of a section that are drawn at once."""
-MAX_PATTERN = 300
 
 
 def matching(keys: Sequence[str], pattern: str) -> list[str]:
@@ -22,18 +24,10 @@ def matching(keys: Sequence[str], pattern: str) -> list[str]:
     Raises:
         Problem: it is not a regular expression, or too long.
     """
-    if len(pattern) > MAX_PATTERN:
-        raise Problem(f"the filter has {len(pattern)} characters, at most {MAX_PATTERN}")
-    if not pattern:
-        return list(keys)
     try:
-        found = re.compile(pattern, re.IGNORECASE)
-    except re.error as error:
-        raise Problem(
-            f"{pattern[:80]!r} is not a regular expression: {error}",
-            "Plain words work; write \\. \\( \\[ for the signs themselves.",
-        ) from error
-    return [key for key in keys if found.search(key)]
+        return [*compress(keys, matches(pattern, keys))]
+    except QueryError as error:
+        raise Problem(str(error)) from error
 
 
 def by_section(keys: Sequence[str]) -> dict[str, list[str]]:

@@ -93,7 +93,10 @@ async def _unknown(request: Request) -> tuple[int, dict[str, Any]]:
 
 async def _runs(request: Request) -> tuple[int, dict[str, Any]]:
     pattern = request.query_params.get("filter", "")
-    rows = await run_in_threadpool(queries.runs, pattern)
+    try:
+        rows = await run_in_threadpool(queries.runs, pattern)
+    except Problem as found:
+        raise _Refused(400 if pattern else 404, found.text, found.advice) from found
     keys = ("run_id", "created_at", "ended_at", "updated_at", "last_step", "num_steps")
     readable = [row for row in rows if not row.problem]
     stands = await run_in_threadpool(lambda: [queries.row_status(row) for row in readable])

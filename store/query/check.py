@@ -12,6 +12,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -168,8 +169,7 @@ def select_nodes(select: str) -> list[dict[str, Any]]:
 def _parsed(select: str) -> tuple[list[str], str]:
     """The kinds of the statements, and DuckDB's parse of them as JSON text."""
     try:
-        with _lock:
-            connection = _connection()
+        with empty_database() as connection:
             statements = connection.extract_statements(select)
             kinds = [_kind(statement) for statement in statements]
             row = connection.execute("SELECT json_serialize_sql(?)", [select]).fetchone()
@@ -207,16 +207,24 @@ def _kind(statement: duckdb.Statement) -> str:
         return "this statement"  # newer than the names that DuckDB's Python package has for it
 
 
-def _connection() -> duckdb.DuckDBPyConnection:
-    """An empty database that parses, and can reach nothing."""
+@contextmanager
+def empty_database() -> Iterator[duckdb.DuckDBPyConnection]:
+    """A database without tables that can reach nothing: it parses, and computes with values."""
     global _parser
-    if _parser is None:
-        options = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
-        _parser = duckdb.connect(config=options)
-        _parser.execute("SET threads = 1")
-        _parser.execute("SET enable_external_access = false")
-        _parser.execute("SET lock_configuration = true")
-    return _parser
+    with _lock:
+        if _parser is None:
+            options = {
+                "autoinstall_known_extensions": "false",
+                "autoload_known_extensions": "false",
+            }
+            _parser = duckdb.connect(config=options)
+            _parser.execute("SET threads = 1")
+            _parser.execute("SET enable_external_access = false")
+            _parser.execute("SET lock_configuration = true")
+        cursor = _parser.cursor()
+    # Outside of the lock: a slow pattern of one viewer keeps nobody else from asking.
+    with cursor:
+        yield cursor
 
 
 def _prefix(explain: re.Match[str]) -> str:

@@ -10,7 +10,6 @@ import itertools
 import json
 import math
 import os
-import re
 import stat
 import threading
 import time
@@ -119,11 +118,11 @@ class RunRow:
     def is_live(self) -> bool:
         return self.status == RUNNING
 
-    def matches(self, pattern: re.Pattern[str]) -> bool:
-        """Whether any text of the row matches."""
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What a filter of runs looks at."""
         texts = (self.run_id, self.name, self.project, self.status, self.algorithm, self.trainer)
-        more = (self.note, *self.environments, *self.tags)
-        return any(pattern.search(text) for text in (*texts, *more))
+        return (*texts, self.note, *self.environments, *self.tags)
 
 
 @dataclass(slots=True)

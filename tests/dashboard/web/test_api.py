@@ -53,6 +53,19 @@ def test_the_list_of_runs(client: TestClient, live: RunWriter, tmp_path: Path) -
     assert [row["run_id"] for row in client.get("/api/runs?filter=do").json()["runs"]] == ["done"]
 
 
+@pytest.mark.parametrize("pattern", ["((.)+)+%23", "(" * 500])
+def test_no_filter_keeps_the_server_from_answering(
+    pattern: str, client: TestClient, tmp_path: Path
+) -> None:
+    make_run(tmp_path / "frozen_lake_starpo_lr1e-5_seed3", 1)
+    answer = client.get(f"/api/runs?filter={pattern}")
+    if answer.status_code == 200:
+        assert answer.json()["runs"] == []
+    else:
+        assert answer.status_code == 400
+        assert "is not a regular expression: 'missing )" in answer.json()["error"]["text"]
+
+
 def test_the_status_of_a_run(client: TestClient, live: RunWriter) -> None:
     answer = client.get("/api/runs/a/status")
     status = answer.json()

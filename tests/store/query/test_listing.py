@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from echoscope.store.query.listing import (
     row_status,
     run_path,
 )
+from echoscope.store.query.patterns import matches
 from echoscope.store.records import (
     Alarm,
     AlarmSeverity,
@@ -196,7 +196,7 @@ def test_rows_of_a_large_root_are_used_again_until_something_is_noted(
 def test_a_filter_looks_at_names_environments_tags_and_notes() -> None:
     row = RunRow(run_id="a1", path=Path(), environments=("sokoban",), tags=("best",), note="see me")
     patterns = {"a1": True, "soko": True, "^best$": True, "see": True, "lake": False}
-    assert {p: row.matches(re.compile(p)) for p in patterns} == patterns
+    assert {p: any(matches(p, row.texts)) for p in patterns} == patterns
 
 
 @pytest.mark.parametrize(
