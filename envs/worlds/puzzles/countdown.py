@@ -30,6 +30,8 @@ from ..tools.calculator import CalculationError, calculate, number_text
 MAX_NUMBERS = 6
 _RIGHT, _ATTEMPT = 1.0, 0.1
 _DRAWS = 10_000
+_SUMLESS_FROM = 3
+"""From so many numbers on, no drawn target is the sum of all; two have too few other values."""
 _INTEGERS = re.compile(r"\d+")
 _APPLY: Mapping[str, Callable[[Fraction, Fraction], Fraction]] = {
     "+": operator.add,
@@ -94,7 +96,7 @@ class Countdown(TextEnv):
 
     Description:
         The task names whole numbers, in rising order, and a target. Every task has a solution that
-        uses each number exactly once.
+        uses each number exactly once. From three numbers on, no drawn target is their plain sum.
     Observation:
         "Numbers: 3, 5, 7. Target: 16." and after an attempt "3*5+7 is 22, not 16."
     Actions:
@@ -232,7 +234,8 @@ def draw_task(config: CountdownConfig, seed: int) -> CountdownTask:
             values.append(_join("+" if right[0] == 0 else symbol, left, right))
         target, solution = values[0]
         is_wanted = target.denominator == 1 and 1 <= target <= config.max_target
-        if is_wanted and target not in numbers:
+        is_sum = len(numbers) >= _SUMLESS_FROM and target == sum(numbers)
+        if is_wanted and target not in numbers and not is_sum:
             ordered = tuple(sorted(numbers))
             return CountdownTask(numbers=ordered, target=int(target), solution=_bare(solution))
     raise EnvParamsError(

@@ -97,6 +97,14 @@ def test_the_expert_solves_every_drawn_task(numbers: int) -> None:
         assert [world.step(action).reward for action in world.solve() or []] == [1.0]
 
 
+@pytest.mark.parametrize("params", [{}, {"operations": "+-"}, {"numbers": 5}])
+def test_no_drawn_target_is_the_plain_sum(params: dict[str, object]) -> None:
+    world = Countdown(CountdownConfig(**params))
+    for seed in range(200):
+        world.reset(seed, 0)
+        assert not world.step(world.guesses()[0]).success
+
+
 def test_the_hardest_setting_has_tasks() -> None:
     config = CountdownConfig(numbers=6, max_number=999, max_target=999)
     assert len({Countdown(config).reset(seed, 0).text for seed in range(20)}) == 20
