@@ -48,9 +48,10 @@ class LeanConfig:
     imports; `lake`: the program; `memory_mb`: what the REPL may use.
 
     `timeout_s`: Lean's time for one step. `wait_s`: how much longer a server's answer may take.
-    `step_reward` is paid for every step, and on top of it `accepted_reward` for one that Lean
-    accepts and that changes a goal, `rejected_reward` for one that Lean rejects, `solved_reward`
-    for the proof.
+    `step_reward` is paid for every step, and on top of it `rejected_reward` for one that Lean
+    rejects, `solved_reward` for the proof, `accepted_reward` for one that Lean accepts and that
+    changes a goal. A `have` of something known is such a step: `accepted_reward` above 0.1 pays for
+    proving nothing.
     """
 
     data: str | None = None
@@ -64,7 +65,7 @@ class LeanConfig:
     timeout_s: float = 30.0
     wait_s: float = 10.0
     step_reward: float = -0.1
-    accepted_reward: float = 1.0
+    accepted_reward: float = 0.0
     rejected_reward: float = -1.0
     solved_reward: float = 10.0
 
@@ -96,8 +97,8 @@ class Lean(TextEnv):
         A tactic such as `intro h` or `exact h.1`. Not played are `sorry` and `native_decide`,
         commands, programs, comments, strings, and brackets that do not match.
     Rewards:
-        -0.1 a step. +1 for a step that Lean accepts and that changes the goals, +10 for the last
-        step of a proof, -1 for one that is rejected, refused or takes too long.
+        -0.1 a step, +10 for the last step of a proof, -1 for a step that is rejected, refused or
+        takes too long.
     Episode end:
         The theorem is proved.
     Success:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 
@@ -30,6 +31,7 @@ Tiles = tuple[Row, ...]
 """Rows of tiles; 0 is an empty cell."""
 
 MOVES = ("up", "right", "down", "left")
+DOUBLING_REWARD = 0.5
 _START_TILES = 2
 _LETTERS = ".ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 """In a frame every tile has one character: A is 2, B is 4."""
@@ -41,15 +43,18 @@ class Game2048Config:
     """Difficulty of `game_2048`.
 
     `side`: rows and columns. `goal`: the tile that wins; the classic game has 2048.
-    `two_probability`: of a new tile to be a 2, else it is a 4. `log_reward`: 0.1 log2(1 + points of
-    the move); false gives the points themselves. `observation`: `grid` shows the board, `coord`
-    lists its tiles, `both` does both; `relative` says the points of each move.
+    `two_probability`: of a new tile to be a 2, else it is a 4. `reward`: `progress` pays 0.5 each
+    time the largest tile doubles; `log` pays 0.1 log2(1 + points) for every move and `points` the
+    points themselves, so that a player who puts the goal off earns more than one who reaches it.
+    `goal_reward`: on top, at the goal. `observation`: `grid` shows the board, `coord` lists its
+    tiles, `both` does both; `relative` says the points of each move.
     """
 
     side: int = 4
     goal: int = 128
     two_probability: float = 0.9
-    log_reward: bool = True
+    reward: Literal["progress", "log", "points"] = "progress"
+    goal_reward: float = 10.0
     observation: BoardFormat = "grid"
 
     def __post_init__(self) -> None:
@@ -63,6 +68,10 @@ class Game2048Config:
         require(
             0 <= self.two_probability <= 1,
             f"two_probability is {self.two_probability}, but must lie in [0, 1]",
+        )
+        require(
+            math.isfinite(self.goal_reward) and self.goal_reward >= 0,
+            f"goal_reward is {self.goal_reward}, but must be a finite number of at least 0",
         )
 
 
@@ -78,7 +87,8 @@ class Game2048(TextEnv):
     Actions:
         up, right, down, left. A move that changes nothing is valid and does nothing.
     Rewards:
-        0.1 log2(1 + points); a merge gives the value of the new tile as points. `info` has the
+        0.5 each time the largest tile doubles, and 10 more at the goal: the same in every game that
+        is won, soon or late. A merge gives the value of the new tile as points; `info` has the
         points of the move.
     Episode end:
         The goal is reached, or no move changes the board.
@@ -126,15 +136,18 @@ class Game2048(TextEnv):
         move = normalise(action)
         if move not in MOVES or self._is_over:
             observation = prefixed(self.invalid_notice(action), self._observe())
-            return self._result(observation, 0, is_valid=False, is_effective=False)
+            return self._result(observation, 0, 0.0, is_valid=False, is_effective=False)
         # The expert's plan holds as long as it is followed.
         self._plan = self._plan[1:] if self._plan and self._plan[0] == move else None
         moved, points = slide(self._tiles, move)
         is_effective = moved != self._tiles
+        reward = self._reward(moved, points)
         if is_effective:
             self._tiles = moved
             self._tiles = self._with_new_tile(self._rng)
-        return self._result(self._observe(), points, is_valid=True, is_effective=is_effective)
+        return self._result(
+            self._observe(), points, reward, is_valid=True, is_effective=is_effective
+        )
 
     def instructions(self) -> str:
         return (
@@ -175,7 +188,7 @@ class Game2048(TextEnv):
 
     @property
     def _largest(self) -> int:
-        return max(map(max, self._tiles))
+        return largest(self._tiles)
 
     @property
     def _is_solved(self) -> bool:
@@ -192,10 +205,25 @@ class Game2048(TextEnv):
         rows[row][col] = 2 if rng.random() < self._config.two_probability else 4
         return tuple(map(tuple, rows))
 
+    def _reward(self, moved: Tiles, points: int) -> float:
+        """What a move is worth that leads to `moved`, before the new tile appears."""
+        config, after = self._config, largest(moved)
+        bonus = config.goal_reward if after >= config.goal else 0.0
+        if config.reward == "points":
+            return points + bonus
+        if config.reward == "log":
+            return 0.1 * math.log2(1 + points) + bonus
+        return DOUBLING_REWARD * math.log2(after / self._largest) + bonus
+
     def _result(
-        self, observation: Observation, points: int, *, is_valid: bool, is_effective: bool
+        self,
+        observation: Observation,
+        points: int,
+        reward: float,
+        *,
+        is_valid: bool,
+        is_effective: bool,
     ) -> StepResult:
-        reward = 0.1 * math.log2(1 + points) if self._config.log_reward else float(points)
         return StepResult(
             observation=observation,
             reward=reward,
@@ -240,6 +268,11 @@ class Game2048(TextEnv):
             for move, (tiles, points) in after.items()
         )
         return f"Largest {self._largest} of {self._config.goal}. {gains}."
+
+
+def largest(tiles: Tiles) -> int:
+    """The largest tile."""
+    return max(map(max, tiles))
 
 
 @lru_cache(maxsize=1 << 14)

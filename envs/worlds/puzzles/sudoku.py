@@ -19,6 +19,9 @@ _ACTION = re.compile(
     r"|(?P<row2>\d{1,2})\s*,\s*(?P<col2>\d{1,2})\s*,\s*(?P<number2>\d{1,2})",
     re.ASCII,
 )
+_RIGHT, _WRONG = 1.0, -0.5
+_LOST = -_RIGHT
+"""Of a wrong number in place of a right one: putting the right one back then earns nothing."""
 _MOST_EMPTIES = {4: 11, 9: 55}
 """Boards with more have one solution too seldom to be drawn."""
 
@@ -95,8 +98,9 @@ class Sudoku(TextEnv):
     Actions:
         "place 3 at row 1 col 2", "3 at 1,2" or "1,2,3" (row, column, number), counted from 1.
     Rewards:
-        1 for a right number, -1 for a wrong one in place of a right one, -0.1 for another wrong
-        number, 0 for a number that stands there already; 10 more when the board is solved.
+        1 for a right number, -1 for a wrong one in place of a right one, -0.5 for another wrong
+        number (so trying numbers until one is right costs what it brings), 0 for a number that
+        stands there already; 10 more when the board is solved.
     Episode end:
         The board is solved.
     Success:
@@ -146,7 +150,7 @@ class Sudoku(TextEnv):
         play.placed[cell] = move[1]
         reward = 0.0
         if is_news:
-            reward = 1.0 if play.is_right(cell) else -1.0 if was_right else -0.1
+            reward = _RIGHT if play.is_right(cell) else _LOST if was_right else _WRONG
         if play.is_solved:
             reward += self._config.solved_reward
         return self._result(self._observe(), reward, is_effective=is_news)

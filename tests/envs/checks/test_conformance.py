@@ -33,7 +33,7 @@ VARIANTS = [
     ("countdown", {"numbers": 4, "attempts": 3}),
     ("sudoku", {"empties": 11}),
     ("sudoku", {"empties": 4, "observation": "relative"}),
-    ("game_2048", {"side": 2, "goal": 8, "log_reward": False}),
+    ("game_2048", {"side": 2, "goal": 8, "reward": "points"}),
     ("game_2048", {"goal": 16, "observation": "relative"}),
     ("rubiks", {"depth": 5}),
     ("gymnasium", {"env": "FrozenLake-v1", "success_reward": 1.0}),

@@ -46,18 +46,27 @@ def test_an_episode_by_hand(kimina: scripted_lean.Kimina) -> None:
         "A conjunction may be turned round.\ntheorem made_and_swap (p q : Prop) : p ∧ q → q ∧ p"
     )
     step = world.step("intro h")
-    assert (step.reward, step.is_effective, step.terminated) == (0.9, True, False)
+    assert (step.reward, step.is_effective, step.terminated) == (-0.1, True, False)
     assert step.observation.text == "Proof so far:\n1. intro h\nGoals:\nstep : 1\n⊢ 3 to go"
     wrong = world.step("exact h.2")
     assert wrong.observation.text == "Rejected: Unknown identifier `h.2`"
     assert (wrong.reward, wrong.is_valid, wrong.is_effective) == (-1.1, True, False)
     assert world.solve() == ["constructor", "exact h.2", "exact h.1"]
     rewards = [world.step(tactic) for tactic in world.solve() or []]
-    assert [result.reward for result in rewards] == [0.9, 0.9, 10.9]
+    assert [result.reward for result in rewards] == [-0.1, -0.1, 9.9]
     assert rewards[-1].observation.text.endswith("4. exact h.1\nProved.")
     assert (rewards[-1].terminated, rewards[-1].success, world.solve()) == (True, True, [])
     after = world.step("intro h")
     assert (after.is_valid, after.reward, after.terminated) == (False, 0.0, True)
+
+
+def test_accepted_steps_that_prove_nothing_earn_nothing(kimina: scripted_lean.Kimina) -> None:
+    world = started(kimina)
+    result = world.step("intro h")
+    assert (result.is_effective, result.success, result.reward) == (True, False, -0.1)
+    paid = Lean(LeanConfig(server=kimina.url, accepted_reward=1.0))
+    paid.reset(seed_of(paid, "made_and_swap"), 0)
+    assert paid.step("intro h").reward == 0.9
 
 
 def test_a_step_that_changes_no_goal_earns_nothing_and_is_not_kept(

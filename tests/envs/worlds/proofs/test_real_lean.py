@@ -60,7 +60,7 @@ def test_each_shipped_proof_is_accepted_step_by_step(world: Lean, name: str) -> 
     draw(world, name)
     results = [world.step(tactic) for tactic in THEOREMS[name].proof]
     assert [result.observation.text for result in results if not result.is_effective] == []
-    assert [result.reward for result in results] == [0.9] * (len(results) - 1) + [10.9]
+    assert [result.reward for result in results] == [-0.1] * (len(results) - 1) + [9.9]
     assert [result.success for result in results] == [False] * (len(results) - 1) + [True]
 
 

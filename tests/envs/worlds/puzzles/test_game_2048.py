@@ -44,15 +44,27 @@ def test_a_board_slides_to_every_side() -> None:
 
 
 def test_rewards_and_info_of_a_merge() -> None:
-    for world, reward in (
-        (Game2048(Game2048Config(two_probability=1.0)), 0.1 * math.log2(5)),
-        (Game2048(Game2048Config(two_probability=1.0, log_reward=False)), 4.0),
-    ):
+    for form, reward in (("progress", 0.5), ("log", 0.1 * math.log2(5)), ("points", 4.0)):
+        world = Game2048(Game2048Config(two_probability=1.0, reward=form))
         world.reset(0, 0)
         rewards = []
         while not rewards or rewards[-1] == 0:
             rewards.append(world.step(MOVES[len(rewards) % 4]).reward)
         assert rewards[-1] == pytest.approx(reward)
+
+
+def test_a_late_win_earns_what_an_early_one_does() -> None:
+    early = Game2048(Game2048Config(side=3, goal=16, two_probability=1.0))
+    late = Game2048(Game2048Config(side=3, goal=16, two_probability=1.0))
+    early._tiles = ((8, 8, 0), (0, 0, 0), (0, 0, 0))
+    late._tiles = ((8, 8, 0), (8, 4, 4), (4, 4, 0))
+    assert early.step("left").reward == late.step("left").reward == 0.5 + 10
+
+
+def test_merges_that_beat_no_tile_earn_nothing() -> None:
+    world = Game2048(Game2048Config(two_probability=1.0))
+    world._tiles = ((64, 4, 4, 0),) + ((0, 0, 0, 0),) * 3
+    assert world.step("left").reward == 0.0
 
 
 def test_a_move_that_changes_nothing_draws_no_tile() -> None:
@@ -107,6 +119,7 @@ def test_the_expert_reaches_the_goal_within_the_shipped_budget() -> None:
         ({"goal": 100}, "power of two"),
         ({"side": 2, "goal": 32}, "from 8 to 16"),
         ({"side": 9}, "side"),
+        ({"goal_reward": -1.0}, "goal_reward is -1"),
     ],
 )
 def test_bad_parameters(params: dict[str, object], message: str) -> None:

@@ -71,7 +71,7 @@ def test_an_episode_by_hand() -> None:
         "Empty: 6. In conflict: 0."
     )
     wrong = world.step("4 at 1,1")
-    assert (wrong.reward, wrong.is_effective) == (-0.1, True)
+    assert (wrong.reward, wrong.is_effective) == (-0.5, True)
     assert wrong.observation.text.startswith("*4*[3]")
     assert wrong.observation.text.endswith("Empty: 5. In conflict: 1.")
     again = world.step("place 4 at row 1 col 1")
@@ -97,6 +97,21 @@ def test_changing_a_cell_back_and_forth_earns_nothing() -> None:
     world = started()
     total = sum(world.step(move).reward for move in ("1,1,2", "1,1,4") * 10)
     assert total == pytest.approx(0.0)
+
+
+def test_trying_numbers_until_the_reward_says_right_earns_far_less_than_knowing_them() -> None:
+    world = started()
+    returns = []
+    for seed in range(20):
+        world.reset(seed, 0)
+        total = 0.0
+        while guesses := world.guesses():  # every number for the first cell that is not right
+            rewards = [world.step(guesses[0]).reward]
+            while rewards[-1] < 0:
+                rewards.append(world.step(guesses[len(rewards)]).reward)
+            total += sum(rewards)
+        returns.append(total)
+    assert sum(returns) / len(returns) < 0.8 * 16.0  # what knowing the numbers earns
 
 
 @pytest.mark.parametrize("side", [4, 9])
