@@ -1,25 +1,39 @@
-"""Are two mathematical texts equal? Asked in a process of its own, which may be killed.
+"""Are two mathematical texts equal? Asked in processes of their own, which may be killed.
 
 The texts come from a policy and from files. math-verify hands them to a computer algebra system,
-which nothing bounds: so it runs where time, memory and processes are limited. The worker reads
-lines of JSON {"given", "wanted"} and answers {"equal"}; it ends when its input does.
+which nothing bounds: so it runs where time, memory and processes are limited. A worker reads lines
+of JSON {"given", "wanted"} and answers {"equal"}; it ends when its input does. Each question is
+worked on by a fork of the worker: what takes too long ends with its fork, and nothing has to be
+loaded anew.
 """
 
 from __future__ import annotations
 
 import atexit
 import json
+import os
 import select
 import subprocess
 import sys
 import threading
+from collections import OrderedDict
 from functools import lru_cache
+from queue import LifoQueue
 
 MAX_CHARS = 300
 """Of a text that is compared; longer ones are not equal to anything."""
-TIMEOUT_S = 5.0
+CPU_S = 1
+"""Seconds of a core that one comparison may take, on a busy machine as on an idle one."""
+ANSWER_TIMEOUT_S = 30.0
+"""Seconds of wall clock after which a worker that gives no answer is replaced."""
 START_TIMEOUT_S = 60.0
 MAX_MEMORY_BYTES = 2 << 30
+MAX_WORKERS = 4
+MAX_REMEMBERED = 50_000
+"""Verdicts that are kept: siblings of a group give the same answers again and again."""
+
+_EQUAL, _UNEQUAL = 0, 1
+"""Exit codes of a fork; any other end of it is no equality."""
 
 
 class MathWorker:
@@ -30,7 +44,7 @@ class MathWorker:
         self._process: subprocess.Popen[str] | None = None
 
     def are_equal(self, given: str, wanted: str) -> bool:
-        """Whether two texts mean the same; False where that cannot be found out in `TIMEOUT_S`."""
+        """Whether two texts mean the same; False where `CPU_S` do not suffice to find that out."""
         if max(len(given), len(wanted)) > MAX_CHARS:
             return False
         with self._lock:
@@ -62,7 +76,7 @@ class MathWorker:
         except OSError:
             self._kill()
             return ""
-        return self._answer(TIMEOUT_S)
+        return self._answer(ANSWER_TIMEOUT_S)
 
     def _answer(self, timeout_s: float) -> str:
         process = self._process
@@ -88,39 +102,90 @@ class MathWorker:
         self._process = None
 
 
+class MathWorkers:
+    """Some workers, each asked when it is free, and a memory of their verdicts.
+
+    Args:
+        number: of workers at most; one starts only where all that run are busy.
+        max_remembered: verdicts that are kept; the one that was not asked for longest goes first.
+    """
+
+    def __init__(self, number: int, max_remembered: int = MAX_REMEMBERED) -> None:
+        self._workers = [MathWorker() for _ in range(number)]
+        self._idle: LifoQueue[MathWorker] = LifoQueue()
+        for worker in self._workers:
+            self._idle.put(worker)
+        self._max_remembered = max_remembered
+        self._verdicts: OrderedDict[tuple[str, str], bool] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def are_equal(self, given: str, wanted: str) -> bool:
+        """As `MathWorker.are_equal`; a pair that was asked before is not worked on again."""
+        pair = (given, wanted)
+        with self._lock:
+            if pair in self._verdicts:
+                self._verdicts.move_to_end(pair)
+                return self._verdicts[pair]
+        worker = self._idle.get()
+        try:
+            verdict = worker.are_equal(given, wanted)
+        finally:
+            self._idle.put(worker)
+        with self._lock:
+            self._verdicts[pair] = verdict
+            while len(self._verdicts) > self._max_remembered:
+                self._verdicts.popitem(last=False)
+        return verdict
+
+    def close(self) -> None:
+        """End every process."""
+        for worker in self._workers:
+            worker.close()
+
+
 @lru_cache(maxsize=1)
-def shared_worker() -> MathWorker:
-    """The worker of this process: it takes two seconds to start."""
-    worker = MathWorker()
-    atexit.register(worker.close)
-    return worker
+def shared_workers() -> MathWorkers:
+    """The workers of this process: one takes two seconds to start."""
+    workers = MathWorkers(min(MAX_WORKERS, os.cpu_count() or 1))
+    atexit.register(workers.close)
+    return workers
 
 
 def work() -> None:
-    """What the worker does: `python -c "from ... import work; work()"`."""
+    """What a worker does: `python -c "from ... import work; work()"`."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    from math_verify import parse, verify  # type: ignore[import-untyped]
-
+    _are_equal(
+        "x + 1 = \\frac{1}{2}", "\\sqrt{2}, 5^2"
+    )  # what is loaded now is loaded in each fork
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     for line in sys.stdin:
         question = json.loads(line)
-        try:
-            wanted, given = (parse(f"${question[name]}$") for name in ("wanted", "given"))
-            is_equal = bool(wanted and given and verify(wanted, given))
-        except (ArithmeticError, MemoryError, RecursionError, ValueError, TypeError):
-            is_equal = False
-        sys.stdout.write(json.dumps({"equal": is_equal}) + "\n")
+        fork = os.fork()
+        if fork == 0:
+            try:
+                resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 1))
+                is_equal = _are_equal(question["given"], question["wanted"])
+            except BaseException:  # noqa: BLE001 - whatever it is, the fork must not read on
+                is_equal = False
+            os._exit(_EQUAL if is_equal else _UNEQUAL)
+        _, status = os.waitpid(fork, 0)
+        sys.stdout.write(json.dumps({"equal": status == _EQUAL}) + "\n")
         sys.stdout.flush()
+
+
+def _are_equal(given: str, wanted: str) -> bool:
+    from math_verify import parse, verify  # type: ignore[import-untyped]
+
+    sides = [parse(f"${text}$") for text in (wanted, given)]
+    return all(sides) and bool(verify(*sides))
 
 
 def _environment() -> dict[str, str]:
     """No more than the worker needs: what it reads comes from a policy."""
-    import os
-
     kept = ("PATH", "HOME", "LANG", "VIRTUAL_ENV", "PYTHONPATH")
     path = os.pathsep.join(entry for entry in sys.path if entry)
     return {name: os.environ[name] for name in kept if name in os.environ} | {"PYTHONPATH": path}

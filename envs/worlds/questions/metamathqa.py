@@ -10,9 +10,9 @@ import numpy as np
 from ...base import EnvSpec, EnvUnavailableError
 from ...params import require
 from ..rows import Row, read_rows
-from .answers import last_number, plain
+from .answers import is_contradiction, number, plain, stated
 from .made_problems import ALL_KINDS, Kind, check_kinds, draw_problem
-from .math_worker import shared_worker
+from .math_worker import shared_workers
 from .question_env import Question, QuestionEnv
 
 _MARKS = ("The answer is:", "####")
@@ -49,7 +49,9 @@ class MetaMathQa(QuestionEnv):
     Observation:
         The question; after a wrong answer "Wrong. Try again." or the right one.
     Actions:
-        The answer alone: a number or an expression, in a box or between dollar signs if one likes.
+        The answer alone: a number or an expression. A sentence around it is read as well: the last
+        box counts, else what stands behind the last "The answer is", "Answer:" or "####", else the
+        whole reply without words such as "So" before it. Of an equation the last side counts.
     Rewards:
         1 for the right answer at the first attempt, half as much at every further one, else 0.
     Episode end:
@@ -59,8 +61,8 @@ class MetaMathQa(QuestionEnv):
     Seeds:
         `seed` draws the question; `noise_seed` is not used.
     Requires:
-        math-verify (`pip install -e '.[math]'`). It runs in a process of its own, which is
-        killed where an answer takes it longer than five seconds.
+        math-verify (`pip install -e '.[math]'`). It runs in processes of its own. An answer that
+        takes it longer than a second of a core is wrong.
     Example:
         >>> world = MetaMathQa(MetaMathQaConfig(equality="text"))
         >>> first = world.reset(seed=3, noise_seed=0)
@@ -92,13 +94,16 @@ class MetaMathQa(QuestionEnv):
         return len(action.strip()) <= _MAX_ANSWER_CHARS
 
     def is_right(self, action: str, question: Question) -> bool:
-        given, wanted = plain(action), plain(question.answer)
-        if given == wanted:
+        given, wanted = stated(action), stated(question.answer)
+        if plain(given) == plain(wanted):
             return True
-        numbers = [last_number(text) if _is_number(text) else None for text in (given, wanted)]
+        if is_contradiction(given):
+            return False
+        last_side = given if "=" in wanted else given.rpartition("=")[2]
+        numbers = number(last_side), number(wanted)
         if None not in numbers:
             return numbers[0] == numbers[1]
-        return self._config.equality == "math" and shared_worker().are_equal(given, wanted)
+        return self._config.equality == "math" and shared_workers().are_equal(given, wanted)
 
     def instructions(self) -> str:
         attempts = self._config.attempts
@@ -136,7 +141,3 @@ def _question_of(row: Row) -> Question | None:
             if answer and len(answer) <= _MAX_ANSWER_CHARS:
                 return Question(text=text, answer=answer)
     return None
-
-
-def _is_number(text: str) -> bool:
-    return bool(text) and set(text) <= set("0123456789.,/-")

@@ -10,7 +10,7 @@ import numpy as np
 from ...base import EnvSpec, EnvUnavailableError
 from ...params import require
 from ..rows import Row, read_rows
-from .answers import chosen, last_number
+from .answers import chosen, has_number, stated_number
 from .made_problems import ALL_KINDS, Kind, check_kinds, draw_problem
 from .question_env import Question, QuestionEnv
 
@@ -48,7 +48,9 @@ class StaticQa(QuestionEnv):
     Observation:
         The question, choices one a line; after a wrong answer "Wrong. Try again." or the right one.
     Actions:
-        The number: the last one of the text counts. With choices, the letter or the choice itself.
+        The number: the last one of the text counts. With choices, the letter, the choice itself or
+        both. A box, or "The answer is", "Answer:" or "####", says where the answer stands: then
+        only what is in the last box counts, or what stands behind the last of these marks.
     Rewards:
         1 for the right answer at the first attempt, half as much at every further one, else 0.
     Episode end:
@@ -88,13 +90,14 @@ class StaticQa(QuestionEnv):
     def is_answer(self, action: str) -> bool:
         if self._question.choices:
             return chosen(action, self._question.choices) is not None
-        return last_number(action) is not None
+        return has_number(action)
 
     def is_right(self, action: str, question: Question) -> bool:
         if question.choices:
             wanted = ord(question.answer) - ord("A")
             return chosen(action, question.choices) == wanted
-        return last_number(action) == last_number(question.answer)
+        number = stated_number(action)
+        return number is not None and number == stated_number(question.answer)
 
     def instructions(self) -> str:
         if self._config.format == "mmlu":
@@ -125,7 +128,7 @@ def read_questions(path: str, config: StaticQaConfig) -> tuple[Question, ...]:
 
 def _gsm8k(row: Row) -> Question | None:
     text, answer = row["question"], str(row["answer"]).rpartition("####")[2].strip()
-    if not isinstance(text, str) or not text.strip() or last_number(answer) is None:
+    if not isinstance(text, str) or not text.strip() or stated_number(answer) is None:
         return None
     return Question(text=text, answer=answer)
 
