@@ -29,7 +29,7 @@ from echoscope.store.log.durable import (
 )
 from echoscope.store.log.journal import encode_piece, read_chunk
 from echoscope.store.log.layout import FileEntry, Layout, Pack
-from echoscope.store.log.manifest import Manifest, read_manifest, write_manifest
+from echoscope.store.log.packs.manifest import Manifest, read_manifest, write_manifest
 from echoscope.store.records import StepMetrics
 from echoscope.store.schema import SCHEMA_VERSION, STEP_METRICS, arrow_schema
 from echoscope.store.writer import RunWriter

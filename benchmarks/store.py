@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 
 from echoscope.store.log.durable import new_id, parquet_options, sha256_of
 from echoscope.store.log.layout import FileEntry, Layout, Pack
-from echoscope.store.log.manifest import Manifest, write_manifest
+from echoscope.store.log.packs.manifest import Manifest, write_manifest
 from echoscope.store.query.rows import tokens_table, trajectories_table, turns_table
 from echoscope.store.reader import open_run
 from echoscope.store.records import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,8 @@ from .journal import (
     tail_problems,
 )
 from .layout import FileEntry, Layout
-from .manifest import Manifest, load_manifest
+from .packs.manifest import Manifest, load_manifest
+from .packs.salvage import Salvage, salvage
 from .state import RunState
 
 logger = logging.getLogger("echoscope.store")
@@ -55,6 +56,8 @@ class VisibleFile:
     limit: int | None
     first_step: int
     last_step: int
+    left: Salvage | None = None
+    """What is left of it where it is damaged; None where it is whole, as far as is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,14 @@ def _repeated_description(layout: Layout) -> dict[str, Any] | None:
     return None
 
 
+def _lost_part(file: VisibleFile, left: Salvage) -> VisibleFile:
+    entry = replace(file.entry, num_rows=file.entry.num_rows - left.num_rows)
+    if not left.lost_steps:
+        return replace(file, entry=entry)
+    first, last = left.lost_steps[0][0], left.lost_steps[-1][1]
+    return replace(file, entry=entry, first_step=first, last_step=last)
+
+
 class RunIndex:
     """State of one run as its files tell it; `refresh` catches up.
 
@@ -141,6 +152,8 @@ class RunIndex:
         self.warnings: list[str] = []
         self.bad_paths: dict[str, str] = {}
         """Data files, relative to the run, that are damaged and are left out -> what is wrong."""
+        self._salvaged: dict[str, tuple[str, Salvage]] = {}
+        """Damaged files of packs that are read in part: what is wrong, and what is left."""
         self._unreadable: dict[str, tuple[float, str, str]] = {}
         """Data files that the system did not let us read: when to try again, why, the warning."""
         self.problems: list[Problem] = []
@@ -179,6 +192,24 @@ class RunIndex:
             self._manifest_mark = _UNKNOWN_MARK
             raise
 
+    def leave_out(self, entry: FileEntry, why: str) -> bool:
+        """Leave a damaged file out, but for what of it is proven; whether that is news."""
+        try:
+            left = salvage(self.layout.root, entry)
+        except OSError as error:
+            self.set_aside(entry.path, f"it cannot be read ({error.strerror or error})")
+            return True
+        if left is None:
+            is_news = entry.path not in self.bad_paths
+            self.bad_paths[entry.path] = why
+        else:
+            _, before = self._salvaged.get(entry.path, ("", None))
+            is_news = before is None or before.tail != left.tail
+            self._salvaged[entry.path] = why, left
+        lost = "" if left is None else f": {left.lost(entry)}"
+        self.warn(f"{self.layout.root / entry.path}: {why}; left out{lost}")
+        return is_news
+
     def set_aside(self, path: str, why: str) -> None:
         """Leave a data file out for a moment: the system did not let us read it."""
         warning = f"{self.layout.root / path}: {why}; left out until it can be read"
@@ -213,16 +244,28 @@ class RunIndex:
     def files(self, table: str) -> list[VisibleFile]:
         """The files that hold visible rows of a table and can be read, packs first."""
         left_out = self.bad_paths.keys() | self._unreadable.keys()
-        return [file for file in self._visible(table) if file.entry.path not in left_out]
+        files = [file for file in self._visible(table) if file.entry.path not in left_out]
+        if not self._salvaged:
+            return files
+        lefts = {path: left for path, (_, left) in self._salvaged.items()}
+        return [replace(file, left=lefts.get(file.entry.path)) for file in files]
 
     def files_left_out(self, table: str) -> list[tuple[VisibleFile, str]]:
-        """The files with visible rows of a table that are left out, and what is wrong with each."""
+        """The files with visible rows of a table that are left out, and what is wrong with each.
+
+        Of a file that is read in part: with the rows and the steps that it lost alone.
+        """
         whys = self.bad_paths | {path: why for path, (_, why, _) in self._unreadable.items()}
-        return [
-            (file, whys[file.entry.path])
-            for file in self._visible(table)
-            if file.entry.path in whys
-        ]
+        out = []
+        for file in self._visible(table):
+            path = file.entry.path
+            if path in whys:
+                out.append((file, whys[path]))
+            elif path in self._salvaged:
+                why, left = self._salvaged[path]
+                part = _lost_part(file, left)
+                out += [(part, why)] if part.entry.num_rows else []
+        return out
 
     def _visible(self, table: str) -> list[VisibleFile]:
         visible = []
@@ -259,6 +302,9 @@ class RunIndex:
                     why = CHECKS.damage(self.layout.root, entry)
                     if not why:
                         rows += pq.read_table(path).to_pylist()
+                    elif left := salvage(self.layout.root, entry):
+                        why += f"; left out: {left.lost(entry)}"
+                        rows += pa.concat_tables(left.rows(path)).to_pylist()
                 except (OSError, pa.ArrowException) as error:
                     why = f"cannot be read ({error})"
                 if why:

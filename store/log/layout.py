@@ -146,6 +146,15 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FooterProof:
+    """What the footer of a packed file is, which holds the hashes of the file's row groups."""
+
+    num_bytes: int
+    """The length and the magic bytes behind it included."""
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FileEntry:
     """One data file, as the journal or the manifest names it."""
 
@@ -156,21 +165,34 @@ class FileEntry:
     num_bytes: int
     sha256: str
     schema_version: str
+    footer: FooterProof | None = None
+    """None of a segment, and of a pack that was written before footers were proven."""
+    lost_steps: tuple[tuple[int, int], ...] = ()
+    """In a repaired run: first and last step of each stretch of which rows could not be saved."""
+
+    def has_lost(self, step: int) -> bool:
+        return any(first <= step <= last for first, last in self.lost_steps)
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        value: dict[str, Any] = {
             "path": self.path,
             "rows": self.num_rows,
             "bytes": self.num_bytes,
             "sha256": self.sha256,
             "schema": self.schema_version,
         }
+        if self.footer is not None:
+            value["footer"] = {"bytes": self.footer.num_bytes, "sha256": self.footer.sha256}
+        if self.lost_steps:
+            value["lost_steps"] = [list(span) for span in self.lost_steps]
+        return value
 
     @classmethod
     def from_json(cls, table: str, value: Mapping[str, Any]) -> FileEntry:
         match = _DATA_PATH.fullmatch(value["path"])
         if match is None or match[1] != table:
             raise StoreError(f"data file {value['path']!r} does not lie in seg/ or pack/{table}")
+        footer = value.get("footer")
         return cls(
             table=table,
             path=value["path"],
@@ -178,6 +200,10 @@ class FileEntry:
             num_bytes=int(value["bytes"]),
             sha256=str(value["sha256"]),
             schema_version=str(value["schema"]),
+            footer=None
+            if footer is None
+            else FooterProof(num_bytes=int(footer["bytes"]), sha256=str(footer["sha256"])),
+            lost_steps=tuple((int(a), int(b)) for a, b in value.get("lost_steps", ())),
         )
 
 

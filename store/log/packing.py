@@ -11,7 +11,6 @@ replaced goes. A damaged piece stays with the segments that it names, and its ne
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import sys
@@ -26,30 +25,29 @@ import pyarrow.parquet as pq
 
 from ..errors import RunBusyError, StoreError
 from ..query.lookup import conform
-from ..schema import DATA_TABLES, EVENT_TABLES, SCHEMA_VERSION, arrow_schema
+from ..schema import DATA_TABLES, EVENT_TABLES
 from ..steer.commands import remove_commands
 from .committer import load_committer
 from .durable import (
     FileLock,
     is_locked,
     new_id,
-    parquet_options,
     read_regular,
-    sha256_of,
-    sync_folder,
-    write_all,
 )
 from .events import EventColumns
 from .index import read_run_json
 from .integrity import damage_of
 from .journal import Chunk, Follower, Record, parse_chunk, read_chunk, run_mark
-from .layout import FileEntry, Layout, Pack, Segment, is_own_name
-from .manifest import Dropped, Manifest, PieceProof, read_manifest, write_manifest
+from .layout import Layout, Pack, Segment, is_own_name
+from .packs.manifest import Dropped, Manifest, PieceProof, read_manifest, write_manifest
+from .packs.pack_file import write_pack_file
 from .state import RunState
 
 _MAX_STEPS = 1024
 _GRACE_S = 30.0
-_METRIC_ROWS = 65_536
+_MAX_GROUPS = 16
+_MIN_GROUP_ROWS = 16
+"""Row groups of a packed event table, and rows of one: a damage costs one row group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,15 +305,21 @@ def _write_pack(layout: Layout, group: _Group, damaged: list[str], loose: list[S
         if paths:
             relative = f"pack/{name}/{first:08d}-{last:08d}-{identity}.parquet"
             rows = (conform(pq.read_table(layout.root / p), name) for p in paths)
-            files.append(_write(layout, relative, name, rows, row_group_size=None))
+            files.append(write_pack_file(layout, relative, name, rows))
     for name, table in tables.items():
         relative = f"pack/{name}/{first:08d}-{last:08d}-{identity}.parquet"
         if name == "metrics":
             table = table.sort_by([("key", "ascending"), ("step", "ascending")])
-        files.append(_write(layout, relative, name, iter([table]), row_group_size=_METRIC_ROWS))
+        files.append(write_pack_file(layout, relative, name, _row_groups(table)))
     return Pack(
         id=identity, attempt=group.attempt, first_step=first, last_step=last, files=tuple(files)
     )
+
+
+def _row_groups(events: pa.Table) -> Iterator[pa.Table]:
+    """Few row groups, so that queries stay fast, and several, so that one damage costs little."""
+    size = max(_MIN_GROUP_ROWS, -(-events.num_rows // _MAX_GROUPS))
+    return (events.slice(start, size) for start in range(0, events.num_rows, size))
 
 
 def _segment_damage(layout: Layout, segment: Segment) -> str:
@@ -328,77 +332,6 @@ def _segment_damage(layout: Layout, segment: Segment) -> str:
         if hashlib.sha256(data).hexdigest() != entry.sha256:
             return f"{path}: its content changed after it was written"
     return ""
-
-
-class _HashingFile:
-    """A file to write to that hashes what passes."""
-
-    def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        self._hash = hashlib.sha256()
-        self.size = 0
-        self.closed = False
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data)
-        write_all(self._descriptor, view)
-        self._hash.update(view)
-        self.size += view.nbytes
-        return view.nbytes
-
-    def tell(self) -> int:
-        return self.size
-
-    def flush(self) -> None:
-        """Nothing is buffered here."""
-
-    def close(self) -> None:
-        if not self.closed:
-            self.closed = True
-            os.close(self._descriptor)
-
-    def finish(self) -> str:
-        """Make the file durable; its SHA-256."""
-        os.fsync(self._descriptor)
-        self.close()
-        return self._hash.hexdigest()
-
-
-def _write(
-    layout: Layout,
-    relative: str,
-    name: str,
-    tables: Iterator[pa.Table],
-    *,
-    row_group_size: int | None,
-) -> FileEntry:
-    path = layout.root / relative
-    path.parent.mkdir(exist_ok=True)  # a table that came after the run began
-    num_rows = 0
-    sink = _HashingFile(path)
-    try:
-        writer = pq.ParquetWriter(sink, arrow_schema(name), **parquet_options(name, packed=True))
-        for table in tables:
-            writer.write_table(table, row_group_size=row_group_size)
-            num_rows += table.num_rows
-        writer.close()
-        digest = sink.finish()
-        sync_folder(path.parent)
-        if sha256_of(path) != digest:
-            raise OSError(errno.EIO, "the disk gives back other bytes than were written")
-    except OSError as error:
-        path.unlink(missing_ok=True)
-        raise StoreError(f"{path}: {error.strerror or error}") from error
-    finally:
-        sink.close()
-    return FileEntry(
-        table=name,
-        path=relative,
-        num_rows=num_rows,
-        num_bytes=sink.size,
-        sha256=digest,
-        schema_version=SCHEMA_VERSION,
-    )
 
 
 def _remove_orphans(layout: Layout, manifest: Manifest) -> None:

@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from ..checkpoints import STATE_NAME, checkpoint_damage, checkpoint_folders
 from ..errors import NotARunError, RunBusyError, RunExistsError, StoreError
+from ..query.lookup import conform
 from ..schema import DATA_TABLES, SCHEMA_VERSION, TABLES
 from .durable import (
     CHECKED_FORMAT,
@@ -52,9 +53,11 @@ from .journal import (
     tail_problems,
 )
 from .layout import FileEntry, Layout, Pack, Segment
-from .manifest import Manifest, load_manifest, write_manifest
+from .packs.manifest import Manifest, load_manifest, write_manifest
+from .packs.pack_file import footer_proof, write_pack_file
+from .packs.salvage import Salvage, salvage_by_pages
 from .state import RunState
-from .verify import inconsistencies, lost_rows, verify
+from .verify import inconsistencies, lost_rows, proven_rest, verify
 
 _SEGMENT = re.compile(r"([0-9]{8})-([0-9a-f]{8})\.parquet")
 _PACK = re.compile(r"([0-9]{8})-([0-9]{8})-([0-9a-f]{8})\.parquet")
@@ -283,6 +286,7 @@ def _entry_of(source: Layout, table: str, path: Path, rows: pa.Table) -> FileEnt
         num_bytes=path.stat().st_size,
         sha256=sha256_of(path),
         schema_version=version.decode() or SCHEMA_VERSION,
+        footer=footer_proof(path),
     )
 
 
@@ -369,12 +373,40 @@ def _kept_files(
         why = damage_of(work.source.root, entry)
         if why and isinstance(unit, Segment) and unit.id in work.replaced:
             continue
-        if why:
-            work.lost.append(f"{lost_rows(unit, entry)}: {entry.path}: {why}")
-        else:
+        if not why:
             _copy(work.source.root / entry.path, work.target.root / entry.path)
             kept.append(entry)
+            continue
+        left = _rest_of(work, unit, entry)
+        if left is not None and left.num_rows == entry.num_rows:
+            work.rebuilt.append(f"{entry.path}, from its row groups, which are whole")
+        else:
+            work.lost.append(f"{lost_rows(unit, entry, left)}: {entry.path}: {why}")
+        if left is not None:
+            rows = left.rows(work.source.root / entry.path)
+            groups = (conform(group, entry.table) for group in rows)
+            written = write_pack_file(work.target, entry.path, entry.table, groups)
+            kept.append(replace(written, lost_steps=(*entry.lost_steps, *left.lost_steps)))
     return tuple(kept)
+
+
+def _rest_of(work: _Work, unit: Pack | Segment, entry: FileEntry) -> Salvage | None:
+    """What is proven of a damaged file of a pack; of an older pack, what its pages prove."""
+    root = work.source.root
+    left = proven_rest(root, entry)
+    if left is not None or not isinstance(unit, Pack) or entry.footer is not None:
+        return left
+    try:
+        left = salvage_by_pages(root, entry)
+        is_ours = left is not None and all(
+            set(rows["run_id"].to_pylist()) == {work.run_id}
+            and set(rows["attempt"].to_pylist()) == {unit.attempt}
+            for rows in left.rows(root / entry.path)
+            if "attempt" in rows.column_names
+        )
+    except (OSError, pa.ArrowException):
+        return None
+    return left if is_ours else None
 
 
 def _kept_segment(work: _Work, segment: Segment) -> Segment | None:

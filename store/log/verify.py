@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from .durable import is_locked
 from .index import Problem, RunIndex
 from .integrity import damage_of
 from .layout import FileEntry, Layout, Pack, Segment
+from .packs.salvage import Salvage, salvage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,9 @@ def verify(path: str | Path) -> VerifyReport:
             num_files, num_bytes = num_files + 1, num_bytes + entry.num_bytes
             why = damage_of(root, entry)
             if why:
-                bad.append(Problem(path=root / entry.path, what=why, lost=lost_rows(unit, entry)))
+                left = proven_rest(root, entry)
+                lost = lost_rows(unit, entry, left)
+                bad.append(Problem(path=root / entry.path, what=why, lost=lost))
             elif entry.table == "trajectories":
                 num_trajectories += entry.num_rows
         problems += bad or [
@@ -95,8 +98,18 @@ def _steps(unit: Pack | Segment) -> tuple[int, int]:
     return unit.step, unit.step
 
 
-def lost_rows(unit: Pack | Segment, entry: FileEntry) -> str:
-    """What cannot be read without one file of a segment or pack, in words."""
+def proven_rest(root: Path, entry: FileEntry) -> Salvage | None:
+    """What can be proven of a damaged file; None where that is nothing, or it cannot be read."""
+    try:
+        return salvage(root, entry)
+    except OSError:
+        return None
+
+
+def lost_rows(unit: Pack | Segment, entry: FileEntry, left: Salvage | None = None) -> str:
+    """What cannot be read of one damaged file of a segment or pack, in words."""
+    if left is not None:
+        return left.lost(entry, unit.attempt)
     first, last = _steps(unit)
     steps = f"step {first}" if first == last else f"steps {first} to {last}"
     return f"{entry.table} of {steps}, attempt {unit.attempt} ({entry.num_rows} rows)"
@@ -129,8 +142,19 @@ def inconsistencies(root: Path, unit: Pack | Segment) -> Iterator[tuple[FileEntr
     if any(not first <= parse_trajectory_id(identity)[1] <= last for identity in ids):
         yield rows, f"a trajectory id names a step outside {first} to {last}"
     num_turns = dict(zip(ids, column("trajectories", "num_turns"), strict=True))
+
+    def is_other(table: str, counted: Counter[str], expected: Mapping[str, int]) -> bool:
+        """Whether a table has not what the trajectories count, where no row is known to be lost."""
+        pair = rows, entries[table]
+        return any(
+            counted[identity] != expected.get(identity, 0)
+            for identity in counted.keys() | expected.keys()
+            if not any(e.has_lost(parse_trajectory_id(identity)[1]) for e in pair)
+        )
+
     # A repaired run has no entry for a file that was lost.
-    if "turns" in entries and Counter(column("turns", "trajectory_id")) != Counter(num_turns):
+    turns = Counter(column("turns", "trajectory_id"))
+    if "turns" in entries and is_other("turns", turns, num_turns):
         yield entries["turns"], "its turns are not those that the trajectories count"
     num_tokens: Counter[str] = Counter()
     if "tokens" in entries:
@@ -141,5 +165,5 @@ def inconsistencies(root: Path, unit: Pack | Segment) -> Iterator[tuple[FileEntr
         for identity, length in zip(tokens.column(0).to_pylist(), lengths, strict=True):
             num_tokens[identity] += length
     expected = dict(zip(ids, column("trajectories", "num_sampled_tokens"), strict=True))
-    if "tokens" in entries and num_tokens != Counter(expected):
+    if "tokens" in entries and is_other("tokens", num_tokens, expected):
         yield entries["tokens"], "its tokens are not those that the trajectories count"

@@ -262,7 +262,7 @@ class RunDatabase:
             with self._lock:
                 files = [f for f in index.files(name) if f.first_step <= step <= f.last_step]
             try:
-                if self._leave_out(index, [file.entry for file in files]):
+                if self._leave_out(index, files):
                     continue
                 return self._lookup.rows(index.layout.root, name, files, step)
             except (OSError, pa.ArrowException) as error:
@@ -290,19 +290,18 @@ class RunDatabase:
         is_changed = False
         for index in list(self.indexes.values()):
             with self._lock:
-                entries = [file.entry for name in names for file in index.files(name)]
-            is_changed |= self._leave_out(index, entries)
+                files = [file for name in names for file in index.files(name)]
+            is_changed |= self._leave_out(index, files)
         if is_changed:
             self.refresh()
 
-    def _leave_out(self, index: RunIndex, entries: Sequence[FileEntry]) -> bool:
-        """Leave out those of some files that are damaged; whether there was one."""
+    def _leave_out(self, index: RunIndex, files: Sequence[VisibleFile]) -> bool:
+        """Leave out what is damaged of some files; whether there was anything."""
         root = index.layout.root
-        bad = CHECKS.damaged((root, entry) for entry in entries)
+        bad = CHECKS.damaged((root, file.entry) for file in files if file.left is None)
         with self._lock:
             for _, entry, why in bad:
-                index.bad_paths[entry.path] = why
-                index.warn(f"{root / entry.path}: {why}; left out")
+                index.leave_out(entry, why)
                 self._is_stale = True
         return bool(bad)
 
@@ -338,7 +337,9 @@ class RunDatabase:
         """SQL for the visible rows of one table."""
         parts = [f"FROM live_{name}"]
         for index in self.indexes.values():
-            parts += _read_parts(self._prefixes[index.run_id], index.files(name))
+            prefix = self._prefixes[index.run_id]
+            files = index.files(name)
+            parts += _read_parts([(file, self._files.name_of(prefix, file)) for file in files])
         columns = ", ".join(f'"{column}"' for column in TABLES[name].column_names)
         return f"SELECT {columns} FROM ({' UNION ALL BY NAME '.join(parts)})"
 
@@ -470,13 +471,12 @@ class RunDatabase:
                     index.set_aside(entry.path, f"it cannot be read ({error.strerror or error})")
                     is_changed = self._is_stale = True
                 else:
-                    damaged += [(index, entry.path, why)] if why else []
+                    damaged += [(index, entry, why)] if why else []
             # What went away because it was packed is not named any more by now.
             is_changed = self._catch_up() or is_changed
-            for index, path, why in damaged:
-                if any(path == f.entry.path for name in TABLES for f in index.files(name)):
-                    index.bad_paths[path] = why
-                    index.warn(f"{index.layout.root / path}: {why}; left out")
+            for index, entry, why in damaged:
+                paths = (f.entry.path for name in TABLES for f in index.files(name))
+                if entry.path in paths and index.leave_out(entry, why):
                     is_changed = self._is_stale = True
             return is_changed
 
@@ -500,20 +500,21 @@ def _readable(error: duckdb.Error) -> str:
     return one_line(error)
 
 
-def _read_parts(prefix: str, files: Sequence[VisibleFile]) -> list[str]:
-    """`read_parquet` calls: one for files read whole, one per file that is cut at a step."""
-    whole = [file.entry for file in files if file.limit is None]
+def _read_parts(files: Sequence[tuple[VisibleFile, str]]) -> list[str]:
+    """`read_parquet` calls for files and their names: one for files read whole, one per file that
+    is cut at a step."""
+    whole = [(file.entry, name) for file, name in files if file.limit is None]
     # Only files of other minor versions can differ in their columns: asking DuckDB to reconcile
     # them would open every file of the list.
-    reconcile = any(entry.schema_version != SCHEMA_VERSION for entry in whole)
+    reconcile = any(entry.schema_version != SCHEMA_VERSION for entry, _ in whole)
     parts = []
     if whole:
-        names = ", ".join(quote(prefix + entry.path) for entry in whole)
+        names = ", ".join(quote(name) for _, name in whole)
         option = ", union_by_name = true" if reconcile else ""
         parts.append(f"FROM read_parquet([{names}]{option})")
     parts += [
-        f"FROM read_parquet([{quote(prefix + file.entry.path)}]) WHERE step <= {file.limit}"
-        for file in files
+        f"FROM read_parquet([{quote(name)}]) WHERE step <= {file.limit}"
+        for file, name in files
         if file.limit is not None
     ]
     return [f"({part})" for part in parts]

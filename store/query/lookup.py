@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..log.index import VisibleFile
+from ..log.packs.salvage import Salvage
 from ..schema import arrow_schema
 
 _MAX_FOOTERS = 256
@@ -44,16 +45,16 @@ class StepLookup:
         tables = [arrow_schema(table).empty_table()]
         for file in files:
             if file.limit is None or step <= file.limit:
-                tables.append(self._rows_of(root / file.entry.path, table, step))
+                tables.append(self._rows_of(root / file.entry.path, table, step, file.left))
         return pa.concat_tables(tables)
 
-    def _rows_of(self, path: Path, table: str, step: int) -> pa.Table:
+    def _rows_of(self, path: Path, table: str, step: int, left: Salvage | None) -> pa.Table:
         with self._lock:
             kept = self._kept.get((path, step))
             if kept is not None:
                 self._kept.move_to_end((path, step))
                 return kept
-        rows = self._read(path, table, step)
+        rows = self._read(path, table, step, left)
         with self._lock:
             if (path, step) not in self._kept and rows.nbytes <= _MAX_BYTES:
                 self._kept[path, step] = rows
@@ -62,9 +63,10 @@ class StepLookup:
                 self._num_bytes -= self._kept.popitem(last=False)[1].nbytes
         return rows
 
-    def _read(self, path: Path, table: str, step: int) -> pa.Table:
-        footer, ranges = self._footer(path)
-        groups = [number for number, (low, high) in enumerate(ranges) if low <= step <= high]
+    def _read(self, path: Path, table: str, step: int, left: Salvage | None) -> pa.Table:
+        footer, ranges = self._footer(path, left)
+        kept = range(len(ranges)) if left is None else left.kept
+        groups = [number for number in kept if ranges[number][0] <= step <= ranges[number][1]]
         if not groups:
             return arrow_schema(table).empty_table()
         with pq.ParquetFile(path, metadata=footer) as opened:
@@ -73,7 +75,9 @@ class StepLookup:
             rows = rows.filter(pc.equal(rows.column("step"), step))
         return conform(rows, table)
 
-    def _footer(self, path: Path) -> tuple[pq.FileMetaData, list[StepRange]]:
+    def _footer(self, path: Path, left: Salvage | None) -> tuple[pq.FileMetaData, list[StepRange]]:
+        if left is not None:  # the one in the file may be damaged
+            return left.footer, _step_ranges(left.footer)
         with self._lock:
             known = self._footers.pop(path, None)
             if known is None:

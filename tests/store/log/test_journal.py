@@ -14,7 +14,7 @@ from echoscope.store.errors import StoreError
 from echoscope.store.log.durable import sha256_of
 from echoscope.store.log.journal import Journal, decode_line, encode_line, read_chunk
 from echoscope.store.log.layout import Layout
-from echoscope.store.log.manifest import read_manifest
+from echoscope.store.log.packs.manifest import read_manifest
 from echoscope.store.log.packing import pack
 from echoscope.store.log.state import RunState
 from echoscope.store.log.verify import verify

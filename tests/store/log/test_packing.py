@@ -14,7 +14,7 @@ from echoscope.store.errors import RunBusyError, StoreError
 from echoscope.store.log import packing
 from echoscope.store.log.durable import FileLock
 from echoscope.store.log.layout import Layout
-from echoscope.store.log.manifest import read_manifest
+from echoscope.store.log.packs.manifest import read_manifest
 from echoscope.store.log.packing import pack
 from echoscope.store.log.verify import verify
 from echoscope.store.query.sealing import seal

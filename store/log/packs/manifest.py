@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import StoreError, StoreVersionError
-from ..schema import SCHEMA_VERSION, check_version
-from .durable import read_checked_json, replace_file, to_checked_json_bytes
-from .layout import Layout, Pack, Segment
+from ...errors import StoreError, StoreVersionError
+from ...schema import SCHEMA_VERSION, check_version
+from ..durable import read_checked_json, replace_file, to_checked_json_bytes
+from ..layout import Layout, Pack, Segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
