@@ -113,7 +113,7 @@ def play(
     max_actions_per_turn: MaxActions = None,
     register: RegisterFile = None,
 ) -> None:
-    """Play one episode: a line per turn, actions separated by '||'.
+    """Play one episode: a line per turn, actions separated by '||' where several are allowed.
 
     Type actions and press Enter. An empty line is a turn without an action. 'hint' asks the
     expert. 'quit' (or the end of the input) leaves. Standard input works as well as a terminal.
@@ -148,7 +148,8 @@ def play(
             hint = _expert_line(stack, settings.max_actions_per_turn)
             typer.echo(f"hint: {hint}" if hint else "no hint")
             continue
-        result = stack.step_turn([part for part in line.split(SEPARATOR) if part.strip()], True)
+        parts = [line] if group.is_one_action else line.split(SEPARATOR)
+        result = stack.step_turn([part for part in parts if part.strip()], True)
         total += result.reward + result.format_penalty
         _show(result)
     typer.echo(f"{result.stop_reason}: return {total:g}, success {_success(result)}")

@@ -165,8 +165,9 @@ class EnvSpec:
 
     `max_turns` and `max_actions_per_turn` are the defaults of the limits; together they must leave
     room for an optimal episode of the default configuration (`check_env` tests it).
-    `requires` names the packages that it needs beyond the base installation, as pip calls them, and
-    `extra` the extra of ours that brings them.
+    `one_action`: a reply is one action, whatever it holds: a program or a proof may contain the
+    text that separates actions elsewhere. `requires` names the packages that it needs beyond the
+    base installation, as pip calls them, and `extra` the extra of ours that brings them.
     """
 
     id: str
@@ -175,6 +176,7 @@ class EnvSpec:
     max_turns: int
     max_actions_per_turn: int
     description: str
+    one_action: bool = False
     requires: tuple[str, ...] = ()
     extra: str = ""
 
@@ -183,6 +185,11 @@ class EnvSpec:
             raise EnvParamsError(
                 f"{self.id}: max_turns is {self.max_turns} and max_actions_per_turn is "
                 f"{self.max_actions_per_turn}, but both must be at least 1"
+            )
+        if self.one_action and self.max_actions_per_turn > 1:
+            raise EnvParamsError(
+                f"{self.id}: max_actions_per_turn is {self.max_actions_per_turn}, but must be 1 "
+                "where a reply is one action"
             )
 
 

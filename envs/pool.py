@@ -58,6 +58,8 @@ class Slot:
     observation: Observation
     instructions: str
     tools: tuple[Tool, ...] = ()
+    is_one_action: bool = False
+    """A reply is one action: its text is not split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +127,7 @@ class EnvPool:
         self._seed, self._split, self._group_size = seed, split, group_size
         self._groups = [group for group in groups for _ in range(group.groups)]
         self._entries = list(groups)
+        self._are_one_action = [group.is_one_action for group in groups]
         self._makers = [partial(make_turns or turns_of, group) for group in groups]
         self._stacks: list[TurnEnv] = [
             make()
@@ -323,6 +326,7 @@ class EnvPool:
             observation=observation,
             instructions="" if world.error is not None else self._stacks[index].instructions(),
             tools=world.tools,
+            is_one_action=self._are_one_action[self._kinds[p]],
         )
 
     def _map(self, calls: Mapping[int, Callable[[], T]]) -> dict[int, T]:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from . import registry
+from .base import EnvParamsError
 from .turns.turn import TurnSettings
 
 MAX_COUNT = 1_000_000
@@ -62,13 +63,24 @@ class EnvGroup(BaseModel):
         """Its name in metrics."""
         return self.tag or self.env
 
+    @property
+    def is_one_action(self) -> bool:
+        """Whether a reply is one action: its text is not split, whatever separators it holds."""
+        return self.settings().max_actions_per_turn == 1
+
     def settings(self) -> TurnSettings:
         """The limits of an episode, with the environment's defaults filled in.
 
         Raises:
-            EnvError: no such environment, or it cannot be imported.
+            EnvError: no such environment, it cannot be imported, or it takes one action a turn and
+                `max_actions_per_turn` is more.
         """
         spec = registry.spec(self.env)
+        if spec.one_action and (self.max_actions_per_turn or 1) > 1:
+            raise EnvParamsError(
+                f"max_actions_per_turn is {self.max_actions_per_turn}, but {self.env} takes each "
+                "reply as one action: leave max_actions_per_turn out, or set max_turns"
+            )
         return TurnSettings(
             max_turns=self.max_turns or spec.max_turns,
             max_actions_per_turn=self.max_actions_per_turn or spec.max_actions_per_turn,

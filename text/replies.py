@@ -72,7 +72,7 @@ def parse_response(
     *,
     reasoning: bool,
     forced_think: bool,
-    action_separator: str = "||",
+    action_separator: str | None = "||",
     max_actions: int | None = None,
     tool_format: ToolFormat | None = None,
 ) -> ParsedResponse:
@@ -83,7 +83,8 @@ def parse_response(
             the reasoning: the opening tag was part of the prompt.
         reasoning: whether the format asks for `<think>...</think>` before the answer.
         forced_think: the prompt ended with `<think>`; has no meaning without `reasoning`.
-        action_separator: what stands between two actions of one answer.
+        action_separator: what stands between two actions of one answer; None where an answer is
+            one action, whatever it holds.
         max_actions: keep the first so many actions; a longer list is still well-formed.
         tool_format: how the model spells tool calls; None where there are no tools. With tools,
             actions are spelled as `tool_calls` says, and an answer is one action.
@@ -157,9 +158,10 @@ def _calling_problem(
     return next((call.problem for call in calls if call.problem), "")
 
 
-def split_actions(answer: str, action_separator: str = "||") -> tuple[str, ...]:
+def split_actions(answer: str, action_separator: str | None = "||") -> tuple[str, ...]:
     """The actions of an answer: split at the separator, stripped, empty ones dropped."""
-    parts = (part.strip() for part in answer.split(action_separator))
+    whole = [answer] if action_separator is None else answer.split(action_separator)
+    parts = (part.strip() for part in whole)
     return tuple(part for part in parts if part)
 
 

@@ -53,7 +53,13 @@ class ContextConfig(FrozenModel):
     max_episode_tokens: int | None = Field(
         None, ge=1, le=MAX_TOKENS, description="Sampled tokens per episode."
     )
-    action_separator: str = Field("||", min_length=1, max_length=100)
+    action_separator: str = Field(
+        "||",
+        min_length=1,
+        max_length=100,
+        description="Stands between two actions of one reply. Where an environment takes one "
+        "action a turn, a reply is one action, whatever it holds.",
+    )
     images: Literal["none", "last", "all"] = Field(
         "none",
         description="Pictures that a vision-language model is shown: of the present turn, or of "

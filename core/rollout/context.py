@@ -63,6 +63,9 @@ class _UserTurn:
 class Conversation:
     """One episode: alternately `prompt` for a user turn and `respond` with what was sampled.
 
+    Args:
+        is_one_action: an answer is one action, in which `context.action_separator` means nothing.
+
     Raises:
         ChatFormatError: the chat template opens the reasoning itself and `reasoning` is off, or
             pictures shall be shown where the model reads none, or where there are tools.
@@ -74,11 +77,14 @@ class Conversation:
         config: ContextConfig,
         instructions: str = "",
         tools: Sequence[Tool] = (),
+        *,
+        is_one_action: bool = False,
     ) -> None:
         check_reasoning(chat, config)
         check_images(chat, config, has_tools=bool(tools))
         self._chat = chat
         self._config = config
+        self._is_one_action = is_one_action
         self._tools = ToolChat(chat, tools, config.tool_format) if tools else None
         self._instructions = f"{instructions}\n\n" if config.instructions and instructions else ""
         # Encoded apart from the first observation, so that a window can keep it for a later one.
@@ -132,7 +138,11 @@ class Conversation:
             raise ValueError("there is no prompt that waits for a response")
         self._responses.append(tokens)
         return read_response(
-            self._chat, self._config, tokens, None if self._tools is None else self._tools.format
+            self._chat,
+            self._config,
+            tokens,
+            None if self._tools is None else self._tools.format,
+            is_one_action=self._is_one_action,
         )
 
     @property
@@ -269,18 +279,21 @@ def read_response(
     config: ContextConfig,
     tokens: IntArray,
     tool_format: ToolFormat | None = None,
+    *,
+    is_one_action: bool = False,
 ) -> Reading:
     """Decode and parse a response; `tokens` (Lr,) with its stop token, if it has one.
 
     Args:
         tool_format: how calls are spelled, where there are tools.
+        is_one_action: an answer is not split into several actions.
     """
     text, ends = chat.decode_response(tokens)
     parsed = parse_response(
         text,
         reasoning=config.reasoning,
         forced_think=chat.forces_think(config.force_think),
-        action_separator=config.action_separator,
+        action_separator=None if is_one_action else config.action_separator,
         tool_format=tool_format,
     )
     return Reading(

@@ -125,7 +125,9 @@ def finish_turn(
 
 
 def begin(slot: Slot, chat: ChatFormat, context: ContextConfig) -> Episode:
-    conversation = Conversation(chat, context, slot.instructions, slot.tools)
+    conversation = Conversation(
+        chat, context, slot.instructions, slot.tools, is_one_action=slot.is_one_action
+    )
     prompt = conversation.prompt(slot.observation)
     episode = Episode(
         slot=slot,

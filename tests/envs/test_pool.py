@@ -326,3 +326,18 @@ def test_a_negative_step_is_refused() -> None:
     envs = EnvPool([ARMS], group_size=1, seed=0, split="train")
     with pytest.raises(EnvParamsError, match="step is -1"):
         envs.reset(-1)
+
+
+def test_a_reply_is_one_action_where_one_is_allowed_or_the_world_says_so() -> None:
+    groups = [
+        EnvGroup(env="sokoban", groups=1, max_actions_per_turn=2),
+        EnvGroup(env="sokoban", groups=1, max_actions_per_turn=1),
+        EnvGroup(env="deepcoder", groups=1, params={"unsafe": True}),
+    ]
+    with EnvPool(groups, group_size=1, seed=0, split="train") as pool:
+        assert [slot.is_one_action for slot in pool.reset(0)] == [False, True, True]
+
+
+def test_a_world_that_takes_one_action_refuses_a_limit_of_more() -> None:
+    with pytest.raises(EnvParamsError, match="max_actions_per_turn is 2, but deepcoder takes each"):
+        EnvGroup(env="deepcoder", max_actions_per_turn=2).settings()

@@ -46,6 +46,7 @@ def test_spans_are_half_open_character_ranges_of_the_given_text():
         ({}, "a</think><answer>||Up||||</answer>", "a", "||Up||||", ("Up",)),
         ({"max_actions": 1}, "a</think><answer>Up||Left</answer>", "a", "Up||Left", ("Up",)),
         ({"action_separator": ";"}, "a</think><ans>Up;Left</ans>", "a", "Up;Left", ("Up", "Left")),
+        ({"action_separator": None}, "a</think><ans>p || q</ans>", "a", "p || q", ("p || q",)),
         ({"forced_think": False}, " <think>a</think><ans>Up</ans>", "a", "Up", ("Up",)),
         ({"reasoning": False}, "<answer>Up</answer>", None, "Up", ("Up",)),
         ({}, "a < b </thin> > </think><answer>x < 3</answer>", "a < b </thin> > ", "x < 3", None),

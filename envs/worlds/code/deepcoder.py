@@ -98,6 +98,7 @@ class DeepCoder(TextEnv):
         config_type=DeepCoderConfig,
         max_turns=3,
         max_actions_per_turn=1,
+        one_action=True,
         description="Write a Python program that passes the tests of a problem.",
     )
 

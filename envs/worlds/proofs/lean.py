@@ -122,7 +122,8 @@ class Lean(TextEnv):
         entry_point=f"{__name__}:Lean",
         config_type=LeanConfig,
         max_turns=15,
-        max_actions_per_turn=2,
+        max_actions_per_turn=1,
+        one_action=True,
         description="Prove a theorem, tactic by tactic, with Lean 4 as the judge.",
     )
 

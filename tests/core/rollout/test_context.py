@@ -201,6 +201,20 @@ def test_reading_a_response_gives_text_actions_and_the_tokens_of_the_reasoning(c
     assert reading.text == chat.decode(tokens[:-1])
 
 
+@pytest.mark.parametrize(
+    ("is_one_action", "actions"),
+    [
+        (False, ("have h : (a", "b) = true := by simp")),
+        (True, ("have h : (a || b) = true := by simp",)),
+    ],
+)
+def test_an_answer_that_is_one_action_is_not_split(chat, is_one_action, actions):
+    conversation = Conversation(chat, ContextConfig(**BARE), is_one_action=is_one_action)
+    conversation.prompt("Prove it.")
+    reply = "It is.</think><answer>have h : (a || b) = true := by simp</answer>"
+    assert conversation.respond(chat.encode_response(reply)).parsed.actions == actions
+
+
 def test_a_reasoning_that_stops_early_leaves_out_the_stop_token(chat):
     tokens = chat.encode_response("I go")
     reading = read_response(chat, ContextConfig(), tokens)
