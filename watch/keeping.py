@@ -23,6 +23,7 @@ from echoscope.store.importers.beside.metrics import without_reconstructed
 from echoscope.store.importers.draft import Draft
 from echoscope.store.importers.importing import step_metrics
 from echoscope.store.log.layout import Layout, shown_path
+from echoscope.store.log.starting import is_free
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import Alarm, DiagnosticRecord, IntArray, StepMetrics
 from echoscope.store.writer import RunWriter
@@ -134,7 +135,7 @@ class Keeper:
             _require_watched(path, watched)
         elif path.is_file():
             raise WatchError(f"{path}: is a file; -o names the folder of the run")
-        elif path.is_dir() and any(path.iterdir()):
+        elif not is_free(Layout(path)):
             raise WatchError(f"{path}: exists and is no run; name another folder with -o")
 
     @property

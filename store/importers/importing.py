@@ -28,6 +28,7 @@ from echoscope.text.did_you_mean import did_you_mean
 
 from ..errors import StoreError
 from ..log.layout import Layout
+from ..log.starting import is_free
 from ..reader import open_run
 from ..records import (
     MAX_INDEX,
@@ -314,7 +315,7 @@ def _stored_steps(run_path: Path, found: Survey) -> dict[int, str] | None:
     Raises:
         ImportingError: the folder holds something else.
     """
-    if not run_path.exists() or not any(run_path.iterdir()):
+    if is_free(Layout(run_path)):
         return None
     if not Layout(run_path).run_json.is_file():
         raise ImportingError(f"{run_path}: exists and is no run; name another folder with -o")

@@ -91,9 +91,14 @@ def _require_free(layout: Layout) -> None:
 
     It is not there, or empty, or holds no more than a start that was killed leaves.
     """
-    if layout.root.exists() and (not layout.root.is_dir() or not _is_unborn(layout)):
+    if not is_free(layout):
         what = "already holds a run" if layout.run_json.exists() else "is not an empty folder"
         raise RunExistsError(f"{layout.root} {what}; choose another name, or resume it")
+
+
+def is_free(layout: Layout) -> bool:
+    """Whether a run may be started in the folder: it is not there, or `claim` would clear it."""
+    return not layout.root.exists() or (layout.root.is_dir() and _is_unborn(layout))
 
 
 def _is_unborn(layout: Layout) -> bool:

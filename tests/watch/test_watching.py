@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from followed_run import NEVER, Followed, add, followed, line, row
+from killed_start import PLACES, leave_killed_start
 
 from echoscope.diagnostics.config import DiagnosticsConfig
 from echoscope.diagnostics.monitor import Monitor
@@ -39,6 +40,16 @@ def test_new_lines_become_steps_that_are_judged(tmp_path: Path) -> None:
         assert open_run(watch.run).info().status == "running"
     info = open_run(tmp_path / "run").info()
     assert (info.status, info.tags) == ("finished", ("watched",))
+    assert verify(tmp_path / "run").problems == ()
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_watch_that_was_killed_at_its_start_begins_anew(tmp_path: Path, place: str) -> None:
+    log = tmp_path / "train.log"
+    add(log, line(1) + line(2))
+    leave_killed_start(tmp_path / "run", place)
+    with followed(log, tmp_path / "run") as watch:
+        assert watch.look() == [1, 2]
     assert verify(tmp_path / "run").problems == ()
 
 

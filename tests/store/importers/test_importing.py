@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from killed_start import PLACES, leave_killed_start
 from trajectories import make_trajectory
 
 from echoscope.store.importers import survey as surveying
@@ -75,6 +76,24 @@ def test_a_second_import_adds_nothing(tmp_path: Path) -> None:
     after = sorted((p.name, p.stat().st_mtime_ns) for p in (tmp_path / "run").rglob("*.parquet"))
     assert (report.num_kept, report.num_there) == (0, 6)
     assert before == after
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_import_that_was_killed_at_its_start_begins_anew(tmp_path: Path, place: str) -> None:
+    write_steps(tmp_path / "in", range(3))
+    leave_killed_start(tmp_path / "run", place)
+    report = import_run(tmp_path / "in", tmp_path / "run")
+    assert stored(report.path) == [0, 0, 1, 1, 2, 2]
+    assert verify(report.path).problems == ()
+
+
+def test_an_import_leaves_a_folder_of_something_else_alone(tmp_path: Path) -> None:
+    write_steps(tmp_path / "in", range(1))
+    leave_killed_start(tmp_path / "run", "run.json")
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    with pytest.raises(ImportingError, match="exists and is no run; name another folder with -o"):
+        import_run(tmp_path / "in", tmp_path / "run")
+    assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
 
 
 def test_an_import_that_was_interrupted_goes_on(tmp_path: Path) -> None:
