@@ -5,6 +5,7 @@ Nothing is stored: the same numbers of one generator give the same catalogue in 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -164,16 +165,115 @@ GROUPS: tuple[Group, ...] = (
         (10, 140),
     ),
 )
+WISHES: Mapping[str, str] = {
+    "dimmable": "I can turn the brightness down",
+    "energy saving": "it adds little to my electricity bill",
+    "cordless": "it runs on batteries alone",
+    "touch control": "a tap with a finger is enough",
+    "flicker free": "it shines perfectly steadily",
+    "easy to install": "anybody can put it up",
+    "adjustable arm": "its neck bends to every side",
+    "weatherproof": "storms do it no harm",
+    "machine washable": "I do not want to scrub it myself",
+    "hypoallergenic": "my allergies must not mind it",
+    "quick drying": "an hour on the line is enough for it",
+    "breathable": "nobody sweats in it",
+    "extra soft": "it feels like a cloud",
+    "wrinkle free": "it never needs pressing",
+    "fade resistant": "its colours outlast the sun",
+    "double stitched": "its seams must never come apart",
+    "non stick": "nothing burns onto it",
+    "dishwasher safe": "I never want to stand at the sink with it",
+    "oven safe": "it can bake at 220 degrees",
+    "scratch resistant": "metal spoons leave no marks",
+    "heavy duty": "it must stand years of hard use",
+    "induction ready": "it heats up on my magnet hob",
+    "easy to clean": "one wipe is enough",
+    "stay cool handle": "I can grab it without a glove",
+    "microwave safe": "I warm up leftovers in it",
+    "hand painted": "an artist has decorated each one",
+    "stackable": "several must fit on top of each other",
+    "chip resistant": "a knock must not break its rim",
+    "freezer safe": "ice does not crack it",
+    "lead free": "no poisonous metal is in its glaze",
+    "thick walled": "what is hot stays hot for long",
+    "gift boxed": "it comes ready as a present",
+    "long sleeve": "my arms are covered to the wrists",
+    "relaxed fit": "it is not tight anywhere",
+    "side pockets": "there is room for my hands and my purse",
+    "elastic waist": "it stretches around the belly",
+    "soft lining": "the inside does not itch",
+    "hand wash": "a basin and a sponge must do",
+    "water repellent": "drops roll off it",
+    "hidden zip": "nobody sees how it closes",
+    "slip resistant": "it holds on to wet floors",
+    "arch support": "my feet sink inwards",
+    "memory foam": "it moulds itself to the foot",
+    "wide fit": "my toes need plenty of room",
+    "rubber sole": "it walks without a sound",
+    "removable insole": "I put my own inlay into it",
+    "reflective": "drivers must see me in the dark",
+    "ankle padding": "it is cushioned above the heel",
+    "noise cancelling": "the traffic outside must vanish",
+    "wireless": "no cord may get in the way",
+    "long battery life": "one charge lasts for days",
+    "splash proof": "it stands next to my shower",
+    "deep bass": "I want to feel the low notes",
+    "foldable": "it collapses for travelling",
+    "fast charging": "it is full again within minutes",
+    "voice control": "it does what I say aloud",
+    "shock absorbing": "it survives a fall",
+    "tangle free": "it never ends up in knots",
+    "ultra slim": "it is hardly thicker than a coin",
+    "silent keys": "typing wakes nobody up",
+    "rechargeable": "I never buy new batteries for it",
+    "dust proof": "sand cannot get inside",
+    "overheat protection": "it switches itself off before it burns",
+    "left handed": "it suits people who do not use their right",
+    "cruelty free": "no animal has suffered for it",
+    "paraben free": "without that group of preservatives",
+    "fragrance free": "it smells of nothing",
+    "dermatologist tested": "a doctor has tried it out",
+    "fast absorbing": "it sinks in at once",
+    "vegan": "nothing in it comes from animals",
+    "refillable": "I keep the container and pour in more",
+    "sensitive skin": "I get a rash easily",
+    "organic": "it is grown without pesticides",
+    "sugar free": "my diabetes allows it",
+    "gluten free": "people with coeliac disease can have it",
+    "fair trade": "the farmers are paid properly",
+    "small batch": "it is made a little at a time",
+    "resealable bag": "I can close it again after opening",
+    "low salt": "it is good for high blood pressure",
+    "single origin": "all of it comes from one place",
+    "rust proof": "moisture leaves no stains on it",
+    "lightweight": "a child can lift it",
+    "ergonomic grip": "my wrist does not ache from it",
+    "frost resistant": "it may stay outside in winter",
+    "telescopic": "it pulls out to reach further",
+    "leak proof": "not a drop gets lost",
+    "self draining": "what is too much runs off alone",
+    "sharp blade": "it cuts at the first try",
+    "non slip": "it does not slide away under me",
+    "leakproof lid": "it can lie upside down among my papers",
+    "water resistant": "a shower does not soak it",
+    "padded straps": "it does not press on the shoulders",
+    "compact": "it takes up hardly any room",
+    "insulated": "the cold stays outside",
+    "easy to carry": "I take it everywhere with me",
+    "rip proof": "thorns do not tear it",
+}
+"""How a customer asks for an attribute: in words that neither a search nor a comparison finds."""
 BRANDS: tuple[str, ...] = _listed(
     "Alderbrook, Brinlo, Calmere, Dovanti, Elmstead, Farrow Hill, Glenmoss, Havelin, Isenberg, "
     "Jorvik Lane, Kestrelle, Lumenor, Maplewick, Nordhafen, Ostrava Works, Pellerin, Quillon, "
     "Rowanmark, Sundvale, Tamsin, Umberly, Veldora, Willowby, Yarrowen"
 )
 _OPENINGS: tuple[str, ...] = (
-    "I am looking for {article} {kind}: {attributes}",
-    "I need {article} {kind}, {attributes}",
-    "Find me {article} {kind} with these qualities: {attributes}",
-    "Please buy {article} {kind} for me ({attributes})",
+    "I am looking for {article} {kind}: {wishes}",
+    "I need {article} {kind}, {wishes}",
+    "Find me {article} {kind} with these qualities: {wishes}",
+    "Please buy {article} {kind} for me ({wishes})",
 )
 
 
@@ -214,12 +314,16 @@ def _product(rng: np.random.Generator, asin: str, group: Group, kind: str) -> Pr
 def _goal(rng: np.random.Generator, product: Product) -> Goal:
     attributes = _some(rng, product.attributes, int(rng.integers(1, 4)))
     chosen = {name: _one(rng, values) for name, values in product.options.items()}
-    limits = price_limits(product.price)
-    limit = limits[int(rng.integers(1, len(limits)))]
-    listed = " and ".join(filter(None, (", ".join(attributes[:-1]), attributes[-1])))
+    limit = price_limits(product.price)[int(rng.integers(2))]
+    wishes = [WISHES[attribute] for attribute in attributes]
     article = "an" if product.kind[0] in "aeiou" else "a"
-    wanted = _one(rng, _OPENINGS).format(article=article, kind=product.kind, attributes=listed)
-    options = ", and ".join(f"{name}: {value}" for name, value in chosen.items())
+    wanted = _one(rng, _OPENINGS).format(
+        article=article, kind=product.kind, wishes=_joined(wishes, "and")
+    )
+    of_group = next(dict(group.options) for group in GROUPS if product.kind in group.kinds)
+    options = ", and ".join(
+        f"{name}: {_choice_in_words(rng, value, of_group[name])}" for name, value in chosen.items()
+    )
     return Goal(
         asin=product.asin,
         text=with_limit(f"{wanted}, with {options}", limit),
@@ -230,6 +334,18 @@ def _goal(rng: np.random.Generator, product: Product) -> Goal:
         options=tuple(chosen.values()),
         max_price=limit,
     )
+
+
+def _choice_in_words(rng: np.random.Generator, wanted: str, values: tuple[str, ...]) -> str:
+    """The wanted value, or as often all others: a value that is named may be the wrong one."""
+    if rng.integers(2):
+        return wanted
+    return f"not {_joined([value for value in values if value != wanted], 'or')}"
+
+
+def _joined(parts: Sequence[str], word: str) -> str:
+    """`a, b and c`."""
+    return f" {word} ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
 
 
 def _in_stock(rng: np.random.Generator, values: tuple[str, ...]) -> tuple[str, ...]:

@@ -52,8 +52,9 @@ class WebShop(TextEnv):
 
     Description:
         A customer's instruction names a kind of product, attributes, options and a price limit. 360
-        products of our own ship, with 1,440 goals; WebShop's own files give its products and goals.
-        Search is BM25, at most 50 results.
+        products of our own ship, with 1,440 goals, which say attributes in other words than the
+        products ("its seams must never come apart") and half of the options by what they are not;
+        WebShop's own files give its products and goals. Search is BM25, at most 50 results.
     Observation:
         The instruction, the open page (search box, results, product, section), and the actions that
         this page allows.

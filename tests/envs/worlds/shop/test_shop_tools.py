@@ -32,9 +32,9 @@ def test_an_episode_by_hand() -> None:
         Message(role="tool", name="open", content=product.observation.text),
     )
     assert "Features: Side pockets." in product.observation.text
-    world.step('choose {"option": "Color", "value": "RED"}')
-    chosen = world.step('choose {"option": "size", "value": "xl"}')
-    assert chosen.observation.text == "Chosen: color: red, size: xl."
+    world.step('choose {"option": "Color", "value": "BLACK"}')
+    chosen = world.step('choose {"option": "size", "value": "s"}')
+    assert chosen.observation.text == "Chosen: color: black, size: s."
     bought = world.step("buy {}")
     assert (bought.reward, bought.terminated, bought.success) == (1.0, True, True)
     assert not world.step("buy {}").is_valid

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 
 import pytest
@@ -10,10 +11,12 @@ import pytest
 from echoscope.envs.base import EnvParamsError, StepResult
 from echoscope.envs.checks.check_env import check_env
 from echoscope.envs.registry import make
+from echoscope.envs.worlds.search.bm25 import words_of
+from echoscope.envs.worlds.shop.made_catalogue import GROUPS, WISHES, made_catalogue
 from echoscope.envs.worlds.shop.webshop import WebShop, WebShopConfig
 
 SEED = 3
-"""A cardigan with side pockets, red, xl, below 110 dollars."""
+"""A cardigan with a soft lining, black, s, below 80 dollars."""
 
 
 def opened(*actions: str, **params: object) -> tuple[WebShop, StepResult]:
@@ -37,8 +40,9 @@ def test_an_episode_by_hand() -> None:
     world = WebShop(WebShopConfig())
     first = world.reset(SEED, 0)
     assert first.text == (
-        "Instruction: Please buy a cardigan for me (side pockets), with color: red, and size: xl, "
-        "and price lower than 110.00 dollars\nActions: search[keywords]"
+        "Instruction: Find me a cardigan with these qualities: the inside does not itch, with "
+        "color: black, and size: not m, l or xl, and price lower than 80.00 dollars\n"
+        "Actions: search[keywords]"
     )
     results = world.step("search[Cardigan, side pockets]").observation.text.splitlines()
     assert results[1] == '16 results for "cardigan, side pockets", page 1 of 2'
@@ -46,9 +50,9 @@ def test_an_episode_by_hand() -> None:
     assert results[-1].startswith("Actions: click[back to search], click[next >], click[p292], ")
     product = world.step("click[P292]").observation.text.splitlines()
     assert product[2:5] == ["color: red, black", "size: s, m, xl", "Chosen: nothing"]
-    world.step("click[red]")
-    chosen = world.step(" CLICK[XL] ")
-    assert chosen.observation.text.splitlines()[4] == "Chosen: color: red, size: xl"
+    world.step("click[black]")
+    chosen = world.step(" CLICK[S] ")
+    assert chosen.observation.text.splitlines()[4] == "Chosen: color: black, size: s"
     bought = world.step("click[buy now]")
     assert (bought.reward, bought.terminated, bought.success) == (1.0, True, True)
     assert bought.info == {
@@ -127,6 +131,27 @@ def test_any_query_is_answered_soon(query: str) -> None:
     assert len(result.observation.text) < 1500
     result.observation.text.encode("utf-8")
     json.loads(result.observation.frame or "").get("lines")
+
+
+def test_wishes_are_told_in_words_that_no_search_finds() -> None:
+    texts = [text for group in GROUPS for text in (*group.kinds, *group.materials)]
+    texts += [value for group in GROUPS for _, values in group.options for value in values]
+    listed = {*words_of(" ".join(texts))} - {"of", "can"}
+    assert WISHES.keys() == {name for group in GROUPS for name in group.attributes}
+    for attribute, wish in WISHES.items():
+        assert not {*words_of(wish)} & (listed | {*words_of(attribute)})
+
+
+def test_the_options_told_leave_one_choice() -> None:
+    for goal in made_catalogue().goals:
+        product = made_catalogue().product(goal.asin)
+        assert product is not None
+        for (name, stock), wanted in zip(product.options.items(), goal.options, strict=True):
+            told = re.search(rf"{name}: (not )?(.*?)(?:, and|$)", goal.text)
+            assert told is not None
+            named = set(re.split(r", | or ", told[2]))
+            assert wanted in stock
+            assert {wanted} == ({*stock} - named if told[1] else named)
 
 
 def test_nothing_is_sold_after_the_purchase() -> None:
