@@ -15,7 +15,11 @@ Tier 2 has a budget, a share of the training's work. Information is measured mor
 of collapse shows, and less often afterwards (`measure/schedule.py`). Work is counted in tokens
 through the model, not in seconds: so what is measured at a step follows from the data alone, and a
 resumed run measures the same steps as one that was never interrupted, on any machine under any
-load. Seconds are reported (`time/diagnostics_frac`); nothing depends on them.
+load. Seconds are reported (`time/diagnostics_frac`).
+
+They decide where a measurement is expensive, with a large model. Its seconds are estimated before
+it is made, from the speed of the rollouts and later from its own. If they are more than a few, it
+waits until the budget can pay for them, and a stop of the run cuts it off.
 
 A measurement that fails gives NaN and one warning; the run goes on.
 """
@@ -25,7 +29,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -36,11 +40,17 @@ from echoscope.store.records import Alarm, DiagnosticRecord, FloatArray, Rollout
 from .config import AlarmConfig, DiagnosticsConfig, GradientConfig
 from .judge.advice.situation import Situation
 from .judge.verdict import Diagnosis
-from .measure.information.answer_swap import AnswerSwap, swap_answers
+from .measure.costs import Check, CutOffError, Limit, OnProgress, Purse, PutOffError
+from .measure.information.answer_swap import AnswerSwap, SwapPlan, plan_swaps, swap_answers
 from .measure.information.cross_scores import CrossScores, Scorer
 from .measure.information.estimate import estimate
 from .measure.information.pairs import Decode, StatePrompt
-from .measure.information.step import StepInformation, measure_information
+from .measure.information.step import (
+    InformationPlan,
+    StepInformation,
+    measure_information,
+    plan_information,
+)
 from .measure.rewards import reward_stats
 from .measure.schedule import Schedule, shows_sign
 from .measure.text.measures import text_metrics
@@ -64,6 +74,10 @@ SWAPPED_TURNS = 8
 INFORMATION, GRADIENTS = "information", "gradients"
 
 
+def _uninterrupted(check: Check) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
 class Reported(Protocol):
     """A measurement that was made elsewhere."""
 
@@ -84,6 +98,18 @@ class Instruments:
     top_p: float = 1.0
     min_p: float = 0.0
     gradients: Callable[[GradientConfig], Reported] | None = None
+    rollout_s: float = math.nan
+    """Seconds that sampling the rollouts took; NaN: nothing counts as expensive."""
+    trained_s: float = math.nan
+    """Seconds of training in this process, these rollouts included, without diagnostics."""
+    num_steps: int | None = None
+    """The last step of the run."""
+    is_stopping: Callable[[], bool] = lambda: False
+    """Whether somebody waits for the run to stop."""
+    interrupting: Callable[[Check], AbstractContextManager[None]] = _uninterrupted
+    """Within it the check is called every second or so while the policy computes."""
+    on_progress: OnProgress = lambda name, done, of: None
+    """0 are done to the end where nobody counts."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,6 +122,27 @@ class Measured:
     """Trajectory id to nats per sampled token, one array per turn."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Measurement to seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Step:
+    """What the measurements of one step share."""
+
+    step: int
+    rollouts: RolloutBatch
+    config: DiagnosticsConfig
+    tools: Instruments
+    out: Measured
+
+    @property
+    def work(self) -> float:
+        """Of training on it, in tokens through the model."""
+        return _num_tokens(self.rollouts) * TRAINING_PASSES
+
+    @property
+    def has_spread(self) -> bool:
+        """Whether the siblings of some group differ in return."""
+        return any(len({one.episode_return for one in group}) > 1 for group in self.rollouts.groups)
 
 
 class Monitor:
@@ -118,6 +165,9 @@ class Monitor:
         self._on_message = on_message
         self._clock = clock
         self._schedules = {INFORMATION: Schedule(), GRADIENTS: Schedule(0)}
+        self._purse = Purse()
+        self._counted_s = 0.0
+        """Seconds of training in this process that the purse knows."""
         self._ragen: dict[str, float] = {}
         self._exhibits: dict[str, tuple[str, ...]] = {}
         self._said: dict[str, str] = {}
@@ -131,36 +181,23 @@ class Monitor:
     ) -> Measured:
         """Make the measurements that are due. Never raises for what they meet."""
         out = Measured()
+        now = _Step(step=step, rollouts=rollouts, config=config, tools=instruments, out=out)
         with self._guarded(step, "rewards", out):
             out.values |= _rewards(rollouts)
         if _is_due(step, config.text.every):
             out.values |= {f"text/{name}": math.nan for name in METRICS}
             with self._guarded(step, "text", out):
                 self._measure_text(step, rollouts, config, out)
-        work = _num_tokens(rollouts) * TRAINING_PASSES
-        budget = work * config.budget_frac
-        scorer, every = instruments.scorer, config.information.every
-        schedule, is_urgent = (
-            self._schedules[INFORMATION],
-            shows_sign(self.diagnosis.engine.signs),
-        )
-        if scorer is not None and schedule.is_due(step, every, is_urgent=is_urgent):
-            out.values |= _no_information(config)
-            self._schedules[INFORMATION] = schedule.tried(step)
-            with self._guarded(step, INFORMATION, out):
-                cost = self._measure_information(step, rollouts, config, instruments, out)
-                self._put_off(INFORMATION, every, cost, budget * INFORMATION_SHARE)
-        gradients, every = instruments.gradients, config.gradient.every
-        schedule = self._schedules[GRADIENTS]
-        if gradients is not None and schedule.is_due(step, every):
-            out.values["gradient/policy/all/norm"] = math.nan
-            self._schedules[GRADIENTS] = schedule.tried(step)
-            with self._guarded(step, GRADIENTS, out):
-                found = gradients(config.gradient)
-                out.values |= found.metrics()
-                out.records.append(found.record(step))
-                cost = _num_tokens(rollouts) * GRADIENT_PASSES
-                self._put_off(GRADIENTS, every, cost, budget * (1 - INFORMATION_SHARE))
+        self._count_training(instruments.trained_s)
+        every, is_urgent = config.information.every, shows_sign(self.diagnosis.engine.signs)
+        is_due = self._schedules[INFORMATION].is_due(step, every, is_urgent=is_urgent)
+        if instruments.scorer is not None and is_due:
+            with self._due(now, INFORMATION, _no_information(config)):
+                self._measure_information(now, is_urgent=is_urgent)
+        is_due = self._schedules[GRADIENTS].is_due(step, config.gradient.every)
+        if instruments.gradients is not None and is_due:
+            with self._due(now, GRADIENTS, {"gradient/policy/all/norm": math.nan}):
+                self._measure_gradients(now, instruments.gradients)
         return out
 
     def information(
@@ -172,8 +209,10 @@ class Monitor:
     ) -> Measured:
         """The information of a step alone, whether it is due or not. Never raises, as `measure`."""
         out = Measured(values=_no_information(config))
+        now = _Step(step=step, rollouts=rollouts, config=config, tools=instruments, out=out)
         with self._guarded(step, INFORMATION, out):
-            self._measure_information(step, rollouts, config, instruments, out)
+            assert instruments.scorer is not None
+            self._score(now, instruments.scorer(), *self._plans(now))
         return out
 
     def judge(
@@ -204,6 +243,7 @@ class Monitor:
         return {
             "diagnosis": self.diagnosis.state(),
             "schedules": {name: schedule.state() for name, schedule in self._schedules.items()},
+            "purse": self._purse.state(),
             "ragen": dict(self._ragen),
             "exhibits": {name: list(ids) for name, ids in self._exhibits.items()},
         }
@@ -214,6 +254,8 @@ class Monitor:
         self._schedules = {
             name: Schedule.of(schedule) for name, schedule in state["schedules"].items()
         }
+        if "purse" in state:  # not of an older version
+            self._purse = Purse.of(state["purse"])
         self._ragen = dict(state["ragen"])
         self._exhibits = {name: tuple(ids) for name, ids in state["exhibits"].items()}
 
@@ -226,46 +268,149 @@ class Monitor:
         out.records.append(report.record(step))
         self._exhibits = _shown(report)
 
-    def _measure_information(
-        self,
-        step: int,
-        rollouts: RolloutBatch,
-        config: DiagnosticsConfig,
-        instruments: Instruments,
-        out: Measured,
-    ) -> float:
-        """Returns its work in tokens through the model."""
-        assert instruments.scorer is not None
-        scorer, trajectories = instruments.scorer(), rollouts.trajectories
+    def _measure_information(self, now: _Step, *, is_urgent: bool) -> None:
+        """Score what the budget can pay: all of it, or all but the answers.
+
+        Raises:
+            PutOffError: the budget can pay for neither.
+        """
+        assert now.tools.scorer is not None
+        scorer = now.tools.scorer()
+        plan, swap = self._plans(now)
+        if self._why_later(now, INFORMATION, plan.num_tokens + swap.num_tokens, is_urgent):
+            swap = SwapPlan(problem="left out, to stay within diagnostics.budget_frac")
+        num_tokens = plan.num_tokens + swap.num_tokens
+        with self._paying(now, INFORMATION, num_tokens, is_urgent) as limit:
+            limit.tally = scorer.tally
+            self._score(now, scorer, plan, swap)
+        cost = scorer.tally.num_tokens * INFORMATION_PASSES
+        self._put_off(INFORMATION, now, now.config.information.every, cost, INFORMATION_SHARE)
+
+    def _measure_gradients(
+        self, now: _Step, gradients: Callable[[GradientConfig], Reported]
+    ) -> None:
+        """Raises PutOffError where the budget cannot pay for it."""
+        cost = _num_tokens(now.rollouts) * GRADIENT_PASSES
+        with self._paying(now, GRADIENTS, round(cost), is_urgent=False):
+            found = gradients(now.config.gradient)
+        now.out.values |= found.metrics()
+        now.out.records.append(found.record(now.step))
+        self._put_off(GRADIENTS, now, now.config.gradient.every, cost, 1 - INFORMATION_SHARE)
+
+    def _plans(self, now: _Step) -> tuple[InformationPlan, SwapPlan]:
+        """What there is to score. Draws depend on the seed and the step only."""
+        trajectories, settings = now.rollouts.trajectories, now.config.information
+        decode = now.tools.decode
+        plan = plan_information(
+            trajectories,
+            settings,
+            step=now.step,
+            decode=decode,
+            state_prompt=now.tools.state_prompt,
+        )
+        rng = np.random.default_rng([settings.seed, now.step, 1])
+        return plan, plan_swaps(trajectories, rng, decode=decode, num_turns=SWAPPED_TURNS)
+
+    def _score(self, now: _Step, scorer: Scorer, plan: InformationPlan, swaps: SwapPlan) -> None:
+        tools, out, trajectories = now.tools, now.out, now.rollouts.trajectories
         found = measure_information(
             scorer,
             trajectories,
-            config.information,
-            step=step,
-            decode=instruments.decode,
-            state_prompt=instruments.state_prompt,
-            top_k=instruments.top_k,
-            top_p=instruments.top_p,
-            min_p=instruments.min_p,
+            plan,
+            now.config.information,
+            top_k=tools.top_k,
+            top_p=tools.top_p,
+            min_p=tools.min_p,
             previous=self._ragen or None,
         )
         out.values |= found.metrics()
-        out.records.append(found.record(step))
+        out.records.append(found.record(now.step))
         out.information |= _token_information(found, trajectories)
         self._ragen = dict(found.ragen)
-        rng = np.random.default_rng([config.information.seed, step, 1])
-        swap = swap_answers(
-            scorer, trajectories, rng, decode=instruments.decode, num_turns=SWAPPED_TURNS
-        )
+        swap = swap_answers(scorer, swaps)
         out.values |= swap.metrics()
         problems = [*found.problems, *([f"answers: {swap.problem}"] if swap.problem else [])]
         new = [one for one in problems if one not in self._said]
         self._said |= dict.fromkeys(new, "")
         if new:
-            self._on_message(f"step {step}: not available: {'; '.join(new)}")
-        return scorer.tally.num_tokens * INFORMATION_PASSES
+            self._on_message(f"step {now.step}: not available: {'; '.join(new)}")
 
-    def _put_off(self, name: str, every: int, cost: float, budget: float) -> None:
+    # -- what it may cost ------------------------------------------------------------------------
+
+    def _count_training(self, trained_s: float) -> None:
+        """Add what this process has trained since the last step."""
+        if math.isnan(trained_s):
+            return
+        self._purse.trained_s += max(0.0, trained_s - self._counted_s)
+        self._counted_s = trained_s
+
+    def _expected_s(self, now: _Step, name: str, num_tokens: int) -> float:
+        seconds, known = now.tools.rollout_s, _num_tokens(now.rollouts)
+        speed = known / seconds if seconds > 0 and known else math.nan
+        return self._purse.expected_s(name, num_tokens, speed)
+
+    def _why_later(self, now: _Step, name: str, num_tokens: int, is_urgent: bool) -> str:
+        """Why a measurement of so many tokens has to wait; empty if it need not."""
+        return self._purse.why_later(
+            self._expected_s(now, name, num_tokens),
+            now.config.budget_frac,
+            step=now.step,
+            num_steps=now.tools.num_steps,
+            has_spread=now.has_spread,
+            is_urgent=is_urgent,
+        )
+
+    @contextmanager
+    def _paying(self, now: _Step, name: str, num_tokens: int, is_urgent: bool) -> Iterator[Limit]:
+        """Make a measurement of so many tokens within its limits, and count its seconds.
+
+        Raises:
+            PutOffError: it has to wait, or the run is to stop.
+            CutOffError: it took far longer than expected.
+        """
+        why = self._why_later(now, name, num_tokens, is_urgent)
+        if why:
+            raise PutOffError(why)
+        limit = Limit(
+            name=name,
+            num_tokens=num_tokens,
+            expected_s=self._expected_s(now, name, num_tokens),
+            is_stopping=now.tools.is_stopping,
+            on_progress=now.tools.on_progress,
+            clock=self._clock,
+            started=self._clock(),
+        )
+        limit.check()
+        is_done = False
+        try:
+            with now.tools.interrupting(limit.check):
+                yield limit
+                is_done = True
+        finally:
+            done = num_tokens if is_done or limit.tally is None else limit.tally.num_tokens
+            self._purse.paid(name, limit.taken_s, done)
+
+    @contextmanager
+    def _due(self, now: _Step, name: str, missing: Mapping[str, float]) -> Iterator[None]:
+        """A measurement that is due: NaN where it fails, and still due where it is put off."""
+        schedule = self._schedules[name]
+        self._schedules[name] = schedule.tried(now.step)
+        now.out.values |= missing
+        with self._guarded(now.step, name, now.out):
+            try:
+                yield
+            except PutOffError as error:
+                self._schedules[name] = schedule
+                text = f"step {now.step}: {name} was not measured: {error}"
+                if not self._say_once(f"{name} later", text, type(error).__name__):
+                    for key in missing:
+                        del now.out.values[key]
+            else:
+                self._said.pop(f"{name} later", None)
+
+    def _put_off(self, name: str, now: _Step, every: int, cost: float, share: float) -> None:
+        """After a measurement has cost so many tokens through the model, of its share."""
+        budget = now.work * now.config.budget_frac * share
         schedule = self._schedules[name].paid(cost, budget)
         self._schedules[name] = schedule
         if schedule.calm_interval > every:
@@ -283,6 +428,8 @@ class Monitor:
         started = self._clock()
         try:
             yield
+        except CutOffError as error:
+            self._say_once(name, f"step {step}: no {name}: {error}", "cut off")
         except Exception as error:  # noqa: BLE001 - an optional measurement, and it is said
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             self._say_once(name, f"step {step}: no {name}, {reason}", reason)
@@ -290,11 +437,13 @@ class Monitor:
             self._said.pop(name, None)
         out.seconds[name] = self._clock() - started
 
-    def _say_once(self, topic: str, text: str, reason: str) -> None:
-        """Say it, unless the last word on this topic had the same reason."""
-        if self._said.get(topic) != reason:
+    def _say_once(self, topic: str, text: str, reason: str) -> bool:
+        """Say it, unless the last word on this topic had the same reason; whether it was said."""
+        is_news = self._said.get(topic) != reason
+        if is_news:
             self._on_message(text)
         self._said[topic] = reason
+        return is_news
 
     def _evidence(self, rule: str) -> tuple[str, ...]:
         ids = (found for name in FINDINGS.get(rule, ()) for found in self._exhibits.get(name, ()))

@@ -167,6 +167,7 @@ class Builder:
                     run_id=writer.run_id,
                     events=events,
                     notifier=self._notifier(writer.run_id),
+                    is_stopping=control.is_stopping,
                 )
             )
         processes = self._processes()

@@ -23,9 +23,11 @@ from ..config.settings import RunConfig
 
 POLL_S = 0.1
 _WATCH_S = 0.5
+"""Seconds between two looks into the mailbox beside a call that may hang."""
+_LOOK_S = 0.2
+"""... and of a measurement."""
 _SETTLE_S = 0.02
 """After a signal: by then the main thread has handled it, or sleeps."""
-"""Seconds between two looks into the mailbox beside a call that may hang."""
 FIRST_SIGNAL = (
     "stopping after this step with a checkpoint; once more drops the step, also where an "
     "environment hangs"
@@ -78,6 +80,7 @@ class Control:
         """Held while commands are taken: the watching thread reads them too."""
         self._is_reading = False
         self._is_droppable = False
+        self._look_again = 0.0
         self.is_paused = False
 
     def poll(self) -> None:
@@ -92,6 +95,16 @@ class Control:
         """Whether the step in progress is to be dropped; cheap enough to ask every turn."""
         self.poll()
         return self._stop_now
+
+    def is_stopping(self) -> bool:
+        """Whether a stop waits for the next boundary: what the step can do without is left out."""
+        now = time.monotonic()
+        if now >= self._look_again:  # asked many times a second
+            self._look_again = now + _LOOK_S
+            self.poll()
+        with self._lock:
+            stops = (CommandAction.STOP, CommandAction.STOP_NOW)
+            return any(command.action in stops for command in self._waiting)
 
     def request(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from echoscope.diagnostics.config import GradientConfig
 from echoscope.diagnostics.judge.advice.situation import SettingsChange, Situation
 from echoscope.diagnostics.judge.alarms import action_commands, blindness
 from echoscope.diagnostics.judge.lineage import restarted_channels
-from echoscope.diagnostics.measure.information.scoring import ModelScorer
+from echoscope.diagnostics.measure.information.scoring import ModelScorer, interrupting
 from echoscope.diagnostics.monitor import Instruments, Monitor
 from echoscope.diagnostics.notify.notifier import Notifier
 from echoscope.envs.base import Observation
@@ -24,7 +24,7 @@ from ..policy import Policy
 from ..rollout.chat import ChatFormat
 from ..rollout.context import Conversation
 from ..update.step_gradients import StepGradients, step_gradients
-from .observers import Judged, Observed, StepObservation, TrainEvents
+from .observers import Judged, Observed, StepObservation, TrainEvents, tell_progress
 
 _BYTES_PER_MIB = 1 << 20
 
@@ -47,8 +47,10 @@ class MonitorObserver:
         run_id: str,
         events: TrainEvents,
         notifier: Notifier | None = None,
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._notifier = notifier
+        self._is_stopping = is_stopping
         self._policy, self._chat, self._run_id, self._events = policy, chat, run_id, events
         self._monitor = Monitor(config.diagnostics, run_id=run_id, on_message=events.message)
         self._is_sighted = False
@@ -181,6 +183,14 @@ class MonitorObserver:
             top_p=sampling.top_p,
             min_p=sampling.min_p,
             gradients=gradients,
+            rollout_s=seen.rollout_s,
+            trained_s=seen.trained_s,
+            num_steps=config.steps,
+            is_stopping=self._is_stopping,
+            interrupting=lambda check: interrupting(policy.model, check),
+            on_progress=lambda name, done, of: tell_progress(
+                self._events, done, of, f"tokens of the {name} diagnostics"
+            ),
         )
 
     def _tell_blind_rules(self, values: dict[str, float], config: RunConfig) -> None:

@@ -5,6 +5,7 @@ An observer sees a step before it trains, and judges its numbers when they are k
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -32,12 +33,28 @@ class TrainEvents(Protocol):
         ...
 
     def phase(self, step: int, name: str) -> None:
-        """What the loop does now: rollout, update, evaluate, probe, checkpoint, paused."""
+        """What the loop does now: rollout, annotate, diagnostics, update, evaluate, probe,
+        checkpoint, paused."""
         ...
 
     def metrics(self, metrics: StepMetrics) -> None:
         """Numbers of a finished step or evaluation."""
         ...
+
+
+@runtime_checkable
+class ShowsProgress(Protocol):
+    """A watcher that is also told how far a phase has come. From any thread, often."""
+
+    def progress(self, done: int, of: int, what: str) -> None:
+        """So many of so many `what` (episodes, say) are done."""
+        ...
+
+
+def tell_progress(events: TrainEvents, done: int, of: int, what: str) -> None:
+    """Tell it to a watcher that shows it."""
+    if isinstance(events, ShowsProgress):
+        events.progress(done, of, what)
 
 
 class SilentEvents:
@@ -64,6 +81,10 @@ class StepObservation:
     selection: Selection
     batch: TokenBatch | None
     """Rows of the kept trajectories; None if nothing trains."""
+    rollout_s: float = math.nan
+    """Seconds that the rollouts took."""
+    trained_s: float = math.nan
+    """Seconds of training in this process so far, without diagnostics."""
 
 
 @dataclass(slots=True, kw_only=True)

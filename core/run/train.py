@@ -211,17 +211,25 @@ class Trainer:
             self.train_source.share(counts)
         with watch("rollout"):
             rollouts = self._collect(self.train_source, step)
-        self.events.phase(step, "update")
+        self.events.phase(step, "annotate")
         with watch("annotate"):
             selection = select_groups(rollouts, config.selection)
             batch, unpacked = pack_kept(rollouts, selection, config, self.chat)
             batch, logprobs = annotate(self.policy, batch.to(self.policy.device), config)
             batch = with_advantages(batch, config, unpacked)
         with watch("diagnostics"):  # all groups, before the update, at the weights that sampled
+            self.events.phase(step, "diagnostics")
             seen = StepObservation(
-                step=step, config=config, rollouts=rollouts, selection=selection, batch=batch
+                step=step,
+                config=config,
+                rollouts=rollouts,
+                selection=selection,
+                batch=batch,
+                rollout_s=watch.seconds["time/rollout_s"],
+                trained_s=self.total_s - self.diagnostics_s + watch.total(),
             )
             observed = observe(self.observers, seen)
+        self.events.phase(step, "update")
         self.weights_are_of_step = updates_per_step(config) == 1  # nothing fails after the only one
         version = self.policy.version
         with watch("update"):

@@ -23,7 +23,7 @@ from echoscope.diagnostics.config import SelectionConfig
 from echoscope.diagnostics.measure.information.cross_scores import CrossScores
 from echoscope.diagnostics.measure.information.estimate import InformationEstimate, estimate
 from echoscope.diagnostics.measure.information.scoring import ModelScorer
-from echoscope.diagnostics.measure.information.step import measure_information
+from echoscope.diagnostics.measure.information.step import measure_information, plan_information
 from echoscope.diagnostics.selection.filter import Selection, select_groups
 from echoscope.diagnostics.tools.preflight.findings import Cost
 from echoscope.envs.settings import EnvGroup
@@ -174,9 +174,8 @@ def _information(config: RunConfig, model: Model, batch: RolloutBatch) -> Inform
         measured = measure_information(
             scorer,
             batch.trajectories,
+            plan_information(batch.trajectories, settings, step=1, decode=model.chat.decode),
             settings,
-            step=1,
-            decode=model.chat.decode,
             top_k=config.sampling.top_k,
             top_p=config.sampling.top_p,
             min_p=config.sampling.min_p,

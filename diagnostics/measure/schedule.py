@@ -4,6 +4,10 @@ does.
 Every measurement uses up its budget for some steps. The next one waits until they are over. Where a
 sign of collapse shows it does not wait, and later ones wait the longer: on average over a run the
 budget holds.
+
+That budget is counted in tokens (`Schedule`), so that a resumed run measures what an uninterrupted
+one does. What is expected to take more than `CHEAP_S` must also be paid for in seconds before it is
+made (`costs.py`): with a large model one measurement may take as long as a step.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from echoscope.store.records import Trajectory
 from ..config import InformationConfig
 from ..measure.information.cross_scores import MAX_SAMPLING_GAP, Scorer
 from ..measure.information.pairs import Decode
-from ..measure.information.step import measure_information
+from ..measure.information.step import measure_information, plan_information
 from ..read.table import MetricTable, TableBuilder, steps_with_groups
 
 DEFAULT_STEPS = 20
@@ -153,9 +153,8 @@ def _measured(
     found = measure_information(
         scorer,
         trajectories,
+        plan_information(trajectories, config, step=step, decode=weights.decode),
         config,
-        step=step,
-        decode=weights.decode,
         top_k=weights.top_k,
         top_p=weights.top_p,
         min_p=weights.min_p,

@@ -70,37 +70,62 @@ class _Answer:
     answer: IntArray
 
 
-def swap_answers(
-    scorer: Scorer,
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SwapPlan:
+    """Which answers are scored after which reasonings."""
+
+    asked: tuple[_Answer, ...] = ()
+    sources: tuple[tuple[_Answer, ...], ...] = ()
+    """Of each answer: its own, then those whose reasonings stand in for it."""
+    problem: str = ""
+    """Why there is nothing to score; empty if there is."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that scoring it sends through a model, at most."""
+        return sum(
+            len(one.prompt) + sum(len(source.reasoning) + len(one.answer) for source in some)
+            for one, some in zip(self.asked, self.sources, strict=True)
+        )
+
+
+def plan_swaps(
     trajectories: Sequence[Trajectory],
     rng: np.random.Generator,
     *,
     decode: Decode,
     num_turns: int = 16,
     num_swaps: int = 4,
-) -> AnswerSwap:
-    """Score answers after their own reasoning and after those of other prompts.
+) -> SwapPlan:
+    """Draw `num_turns` first turns, and `num_swaps` reasonings of other prompts for each.
 
-    Each of `num_turns` first turns is forwarded once with its prompt, then with its own and
-    `num_swaps` other reasonings. Turns without token ids, a closed reasoning or an answer after it
-    are left out; so are log-probs that are not finite.
-
-    Raises:
-        ScoringError: the model cannot take a row that long.
+    Turns without token ids, a closed reasoning or an answer after it are left out.
     """
     known = [one for t in trajectories if (one := _answer(t, decode)) is not None]
     if len({one.prompt_key for one in known}) < 2:
         has = "one prompt has" if known else "no prompt has"
-        return AnswerSwap.missing(
-            f"{has} a closed reasoning with an answer after it; two are needed"
-        )
+        return SwapPlan(problem=f"{has} a closed reasoning with an answer after it; two are needed")
     chosen = sorted(rng.permutation(len(known))[:num_turns].tolist())
     asked, sources = [known[k] for k in chosen], []
     for one in asked:
         others = [other for other in known if other.prompt_key != one.prompt_key]
-        sources.append([one, *(others[k] for k in rng.permutation(len(others))[:num_swaps])])
+        sources.append((one, *(others[k] for k in rng.permutation(len(others))[:num_swaps])))
+    return SwapPlan(asked=tuple(asked), sources=tuple(sources))
+
+
+def swap_answers(scorer: Scorer, plan: SwapPlan) -> AnswerSwap:
+    """Score answers after their own reasoning and after those of other prompts.
+
+    Each turn is forwarded once with its prompt, then with its own and the other reasonings.
+    Log-probs that are not finite are left out.
+
+    Raises:
+        ScoringError: the model cannot take a row that long.
+    """
+    if plan.problem:
+        return AnswerSwap.missing(plan.problem)
     gaps, wins = [], []
-    for own, *swapped in _answer_logprobs(scorer, asked, sources):
+    for own, *swapped in _answer_logprobs(scorer, plan.asked, plan.sources):
         finite = [value for value in swapped if math.isfinite(value)]
         if math.isfinite(own) and finite:
             gaps.append(own - float(np.mean(finite)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -362,6 +362,25 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+
+
+@contextmanager
+def interrupting(model: nn.Module, check: Callable[[], None]) -> Iterator[None]:
+    """Call `check` before each layer of the model, so that what it raises ends the computation.
+
+    A pass of a large model takes long on a CPU, and one of its layers a second or so.
+    """
+    layers = [part for part in model.modules() if isinstance(part, nn.ModuleList)]
+
+    def before(module: nn.Module, args: Any) -> None:
+        check()
+
+    hooks = [layer.register_forward_pre_hook(before) for part in layers for layer in part]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 _SHARDED = ("FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine", "PipelineStage")

@@ -101,37 +101,71 @@ class StepInformation:
         return tuple(out)
 
 
-def measure_information(
-    scorer: Scorer,
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class InformationPlan:
+    """Which reasonings are scored under which prompts at a step."""
+
+    families: Mapping[str, Draw]
+    ragen: Mapping[str, Draw]
+    """RAGEN's samples that are scored by themselves, by name."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that scoring it sends through a model, at most: equal beginnings count again."""
+        return sum(_num_tokens(draw) for draw in (*self.families.values(), *self.ragen.values()))
+
+
+def plan_information(
     trajectories: Sequence[Trajectory],
     config: InformationConfig,
     *,
     step: int,
     decode: Decode,
     state_prompt: StatePrompt | None = None,
+) -> InformationPlan:
+    """Draw the pairs of every configured family; they depend on `config.seed` and the step only.
+
+    Args:
+        decode: token ids to text, control tokens included.
+        state_prompt: for the `state` family.
+    """
+    rng = np.random.default_rng([config.seed, step])
+    draws: dict[str, Callable[[Generator], Draw]] = {
+        "first_turn": lambda r: draw_first_turn(trajectories, config, r, decode=decode),
+        "all_turns": lambda r: draw_all_turns(trajectories, config, r, decode=decode),
+        "state": lambda r: _draw_state(trajectories, config, r, decode, state_prompt),
+    }
+    families = {family: draws[family](rng) for family in config.families}
+    ragen: dict[str, Draw] = {}
+    for sample in config.ragen_samples:
+        if sample == "trajectory":
+            ragen[sample] = draw_ragen_trajectory(trajectories, rng)
+        elif "first_turn" not in families:  # else its scores are those of the family
+            ragen[sample] = draw_ragen_first_turn(trajectories, rng)
+    return InformationPlan(families=families, ragen=ragen)
+
+
+def measure_information(
+    scorer: Scorer,
+    trajectories: Sequence[Trajectory],
+    plan: InformationPlan,
+    config: InformationConfig,
+    *,
     top_k: int = 0,
     top_p: float = 1.0,
     min_p: float = 0.0,
     previous: Mapping[str, float] | None = None,
 ) -> StepInformation:
-    """Draw, score and estimate every configured family, and I(X;A).
+    """Score and estimate what is planned, and I(X;A).
 
     A family that cannot be scored is not available and says why; nothing is raised for what the
-    trajectories hold. The draws depend on `config.seed` and the step only.
+    trajectories hold.
 
     Args:
         scorer: at the weights and the temperature that sampled.
-        decode: token ids to text, control tokens included.
-        state_prompt: for the `state` family.
         top_k: of the sampling, 0 if not cut; as are `top_p` and `min_p`.
         previous: RAGEN's keys of the measurement before, for its moving averages.
     """
-    rng = np.random.default_rng([config.seed, step])
-    families: dict[str, Callable[[Generator], Draw]] = {
-        "first_turn": lambda r: draw_first_turn(trajectories, config, r, decode=decode),
-        "all_turns": lambda r: draw_all_turns(trajectories, config, r, decode=decode),
-        "state": lambda r: _draw_state(trajectories, config, r, decode, state_prompt),
-    }
 
     def score(draw: Draw) -> CrossScores:
         try:
@@ -139,15 +173,11 @@ def measure_information(
         except ScoringError as error:
             return CrossScores.missing(str(error), family=draw.family)
 
-    scores = {family: score(families[family](rng)) for family in config.families}
+    scores = {family: score(draw) for family, draw in plan.families.items()}
     ragen = thinking_rates(trajectories) if config.ragen_samples else {}
     for sample in config.ragen_samples:
-        if sample == "trajectory":
-            found = score(draw_ragen_trajectory(trajectories, rng))
-        elif "first_turn" in scores:
-            found = as_ragen_first_turn(scores["first_turn"])
-        else:
-            found = score(draw_ragen_first_turn(trajectories, rng))
+        own = plan.ragen.get(sample)
+        found = as_ragen_first_turn(scores["first_turn"]) if own is None else score(own)
         ragen |= ragen_metrics(found, previous)
     actions, prompts = first_actions(trajectories)
     return StepInformation(
@@ -166,6 +196,13 @@ def measure_information(
         ),
         ragen=ragen,
     )
+
+
+def _num_tokens(draw: Draw) -> int:
+    """As `cross_score` forwards them: each prompt, and after it every distinct reasoning."""
+    reasonings = {reasoning.tobytes(): len(reasoning) for reasoning in draw.reasonings}
+    prompts = {prompt.tobytes(): len(prompt) for prompt in draw.prompts}
+    return sum(prompts.values()) + len(prompts) * sum(reasonings.values())
 
 
 def _draw_state(

@@ -65,6 +65,8 @@ def test_it_is_stored_beside_training_and_evaluation(probed: tuple[Path, Listene
     names = [(step, name) for step, name in listener.phases if step == 2]
     assert names == [
         (2, "rollout"),
+        (2, "annotate"),
+        (2, "diagnostics"),
         (2, "update"),
         (2, "evaluate"),
         (2, "probe"),

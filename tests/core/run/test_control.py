@@ -250,6 +250,14 @@ def test_only_stop_now_drops_the_step_in_progress(desk: Desk) -> None:
     assert desk.control.should_abort()
 
 
+@pytest.mark.parametrize("action", ["stop", "stop_now"])
+def test_a_stop_that_waits_is_known_before_the_boundary(desk: Desk, action: str) -> None:
+    desk.post("pause")
+    assert not desk.control.is_stopping()
+    desk.control.request(CommandAction(action), "SIGTERM in the terminal")
+    assert desk.control.is_stopping()
+
+
 def test_the_first_signal_stops_the_second_stops_at_once(desk: Desk, config: RunConfig) -> None:
     said: list[str] = []
     before = signal.getsignal(signal.SIGINT)

@@ -18,8 +18,10 @@ from echoscope.core.run import monitoring
 from echoscope.core.run.checkpoint import list_checkpoints, read_state
 from echoscope.core.run.launch import resume, start
 from echoscope.core.run.observers import SilentEvents
+from echoscope.diagnostics import monitor
 from echoscope.diagnostics.config import GradientConfig
 from echoscope.diagnostics.judge.verdict import Diagnosis
+from echoscope.diagnostics.measure import costs
 from echoscope.diagnostics.read.table import table_of_run
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
@@ -156,6 +158,7 @@ def test_a_resumed_run_measures_and_judges_the_same(
         ]
         assert rows[0].replace("'watched'", "'again'") == rows[1].replace("'watched'", "'again'")
     states = [read_state(list_checkpoints(path)[-1]).observers for path in (whole, again)]
+    assert all(state["monitor"].pop("purse") for state in states)  # seconds, which nobody repeats
     assert repr(states[0]) == repr(states[1])
 
 
@@ -177,6 +180,41 @@ def test_a_measurement_that_fails_is_nan_said_once_and_the_run_goes_on(
         "step 3: no gradients, RuntimeError: CUDA out of memory. Tried to allocate 20 GiB"
     ]
     assert not math.isnan(metric(tmp_path / "run", "info/first_turn/dependence")[7])
+
+
+class Stopping(Listener):
+    """Stops a run that measures itself."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def phase(self, step: int, name: str) -> None:
+        super().phase(step, name)
+        if (step, name) == (3, "diagnostics"):
+            post(self.path, new_command(self.path.name, "stop"))
+
+
+def test_a_stop_cuts_off_a_measurement_that_is_expensive(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here all are: the resumed run makes the one of step 3 at step 4."""
+    monkeypatch.setattr(costs, "CHEAP_S", -1.0)
+    monkeypatch.setattr(costs.Purse, "allowed_s", lambda *_, **__: math.inf)
+    monkeypatch.setattr(costs.Purse, "expected_s", lambda *_: 1e6)
+    path = tmp_path / "run"
+    listener = Stopping(path)
+    config = make_config(*OFTEN, *NO_EVALUATION, "steps=5", "diagnostics.gradient.every=1")
+    monkeypatch.setattr(monitor._Step, "has_spread", True)
+    assert start(config, path, listener) == "stopped"
+    for name in ("information", "gradients"):
+        line = f"step 3: {name} was not measured: it was cut off, because the run is to stop"
+        assert line in listener.messages
+    assert resume(path, SilentEvents()) == "finished"
+    found = metric(path, "info/first_turn/mutual_information")
+    assert [step for step, value in found.items() if not math.isnan(value)] == [1, 4]
+    found = metric(path, "gradient/policy/all/norm")
+    assert [step for step, value in found.items() if not math.isnan(value)] == [1, 2, 4, 5]
 
 
 class Patient(Listener):

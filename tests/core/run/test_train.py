@@ -127,6 +127,8 @@ def test_whoever_watches_is_told_the_phases(finished: tuple[Path, Listener]) -> 
     assert names == [
         (0, "evaluate"),
         (2, "rollout"),
+        (2, "annotate"),
+        (2, "diagnostics"),
         (2, "update"),
         (2, "evaluate"),
         (2, "checkpoint"),

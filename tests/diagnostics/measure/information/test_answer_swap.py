@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 from letter_tokens import TableScorer, decode, episode, turn
 
-from echoscope.diagnostics.measure.information.answer_swap import swap_answers
+from echoscope.diagnostics.measure.information.answer_swap import (
+    plan_swaps,
+    swap_answers,
+)
 
 
 class FollowingScorer(TableScorer):
@@ -38,7 +41,23 @@ def episodes(answers: str = "UDLR", siblings: int = 2):
 
 
 def swap(scorer, trajectories, **changes):
-    return swap_answers(scorer, trajectories, np.random.default_rng(0), decode=decode, **changes)
+    plan = plan_swaps(trajectories, np.random.default_rng(0), decode=decode, **changes)
+    return swap_answers(scorer, plan)
+
+
+class Counting(FollowingScorer):
+    """Counts what it is asked for."""
+
+    def rows(self, prompt, continuations):
+        self.tally.num_tokens += len(prompt) + sum(map(len, continuations))
+        return super().rows(prompt, continuations)
+
+
+def test_a_plan_knows_its_tokens_before_they_are_scored():
+    scorer = Counting()
+    plan = plan_swaps(episodes(), np.random.default_rng(0), decode=decode, num_turns=3)
+    swap_answers(scorer, plan)
+    assert plan.num_tokens == scorer.tally.num_tokens > 0
 
 
 def test_an_answer_that_follows_its_reasoning_loses_ln_9_by_the_swap():

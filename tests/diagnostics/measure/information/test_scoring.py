@@ -19,7 +19,7 @@ from transformers import (
 
 from echoscope.diagnostics.measure.information import scoring
 from echoscope.diagnostics.measure.information.cross_scores import ScoringError, cross_score
-from echoscope.diagnostics.measure.information.scoring import ModelScorer
+from echoscope.diagnostics.measure.information.scoring import ModelScorer, interrupting
 
 SHAPE = {
     "vocab_size": 50,
@@ -219,3 +219,28 @@ def test_a_model_without_keys_and_values_is_refused() -> None:
 
     with pytest.raises(ScoringError, match="Recurrent does not give back keys and values"):
         cross_score(ModelScorer(Recurrent()), ids(4), ids(2), [0])
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "lora", "positions in the input"])
+def test_a_check_before_each_layer_ends_the_scoring_and_leaves_the_model_as_it_was(
+    kind: str,
+) -> None:
+    class EnoughError(Exception):
+        pass
+
+    calls: list[int] = []
+
+    def check() -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise EnoughError
+
+    model = build(kind).train()
+    prompts, reasonings = ids(5, 8), ids(4, 6, seed=1)
+    before = cross_score(ModelScorer(model), prompts, reasonings, [0, 1]).logprobs_MNR
+    with pytest.raises(EnoughError), interrupting(model, check):
+        cross_score(ModelScorer(model), prompts, reasonings, [0, 1])
+    assert model.training
+    after = cross_score(ModelScorer(model), prompts, reasonings, [0, 1]).logprobs_MNR
+    np.testing.assert_array_equal(before, after)
+    assert len(calls) == 3  # nobody asks any more

@@ -5,11 +5,16 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 from letter_tokens import TableScorer, batch, decode, encode
 
 from echoscope.diagnostics.config import InformationConfig
 from echoscope.diagnostics.measure.information.cross_scores import ScoringError
-from echoscope.diagnostics.measure.information.step import StepInformation, measure_information
+from echoscope.diagnostics.measure.information.step import (
+    StepInformation,
+    measure_information,
+    plan_information,
+)
 
 EVERYTHING = InformationConfig(
     families=("first_turn", "all_turns", "state"),
@@ -18,10 +23,22 @@ EVERYTHING = InformationConfig(
 )
 
 
-def measure(trajectories, config=EVERYTHING, scorer=None, **more) -> StepInformation:
+def measure(
+    trajectories, config=EVERYTHING, scorer=None, state_prompt=None, previous=None
+) -> StepInformation:
+    plan = plan_information(trajectories, config, step=5, decode=decode, state_prompt=state_prompt)
     return measure_information(
-        scorer or TableScorer(), trajectories, config, step=5, decode=decode, **more
+        scorer or TableScorer(), trajectories, plan, config, previous=previous
     )
+
+
+@pytest.mark.parametrize("ragen", [(), ("trajectory",)], ids=["families", "and RAGEN's sample"])
+def test_a_plan_knows_its_tokens_before_they_are_scored(ragen: tuple[str, ...]) -> None:
+    config = InformationConfig(ragen_samples=ragen, permutations=19)
+    trajectories, scorer = batch(8, 8, (2, 3)), TableScorer()
+    plan = plan_information(trajectories, config, step=5, decode=decode)
+    measure_information(scorer, trajectories, plan, config)
+    assert plan.num_tokens == scorer.tally.num_tokens > 0
 
 
 def test_every_family_the_actions_and_ragen_s_keys() -> None:

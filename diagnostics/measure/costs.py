@@ -1,0 +1,156 @@
+"""What a measurement will take in seconds, whether the budget can pay for it, and when to end it.
+
+What is cheap follows the schedule alone, which counts tokens and is repeated exactly by a resumed
+run. With a large model one measurement may take as long as a step of training: it is estimated
+before it is made, waits until the budget pays, and gives way to a stop of the run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from echoscope.text.amounts import duration
+
+from .information.cross_scores import Tally
+
+CHEAP_S = 10.0
+"""Seconds that a measurement may take at any step at which it is due, whatever was spent before."""
+URGENT_SHARE = 4.0
+"""Times the budget in seconds that what is expensive may use up while a sign shows."""
+CUT_OFF = 3.0
+"""Times its expected seconds, and at least those of a cheap one, after which one is cut off."""
+
+
+Check = Callable[[], None]
+"""Called again and again while a model works; raises to end that."""
+
+
+OnProgress = Callable[[str, int, int], None]
+"""Told of a measurement how many of how many tokens are done."""
+
+
+class CutOffError(Exception):
+    """A measurement was given up; the message says why."""
+
+
+class PutOffError(Exception):
+    """A measurement is left for a later step; the message says why."""
+
+
+class RunEndsError(PutOffError):
+    """The run is to stop, and whoever resumes it measures."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Limit:
+    """Ends a measurement that takes too long, or that a stop waits for."""
+
+    name: str
+    num_tokens: int
+    expected_s: float
+    """NaN where it is not known."""
+    is_stopping: Callable[[], bool]
+    on_progress: OnProgress
+    clock: Callable[[], float]
+    started: float
+    tally: Tally | None = None
+    """Of the scorer, where one counts."""
+
+    @property
+    def taken_s(self) -> float:
+        return self.clock() - self.started
+
+    @property
+    def is_costly(self) -> bool:
+        return self.expected_s > CHEAP_S
+
+    def check(self) -> None:
+        """Raises where the measurement is to end. What is cheap may finish."""
+        taken = self.taken_s
+        if (self.is_costly or taken > CHEAP_S) and self.is_stopping():
+            raise RunEndsError("it was cut off, because the run is to stop")
+        expected = self.expected_s if self.is_costly else CHEAP_S
+        if taken > CUT_OFF * expected:
+            raise CutOffError(f"it was cut off after {taken:.0f} s, {expected:.0f} s were expected")
+        done = 0 if self.tally is None else self.tally.num_tokens
+        self.on_progress(self.name, min(done, self.num_tokens), self.num_tokens)
+
+
+@dataclass(slots=True)
+class Purse:
+    """Seconds of training and of measuring so far, and how fast each measurement went."""
+
+    trained_s: float = 0.0
+    spent_s: float = 0.0
+    speeds: dict[str, float] = field(default_factory=dict)
+    """Measurement to tokens a second, the last time it was made."""
+
+    def expected_s(self, name: str, num_tokens: float, speed: float) -> float:
+        """What so many tokens will take.
+
+        Args:
+            speed: tokens a second of the rollouts, which count until it was measured itself; NaN
+                where they are not known, and then so is what is expected.
+        """
+        return num_tokens / self.speeds.get(name, speed)
+
+    def allowed_s(self, budget_frac: float, *, is_urgent: bool = False) -> float:
+        """What may be spent now, if it is expensive."""
+        share = budget_frac * (URGENT_SHARE if is_urgent else 1.0)
+        return share * self.trained_s - self.spent_s
+
+    def step_to_pay(self, seconds: float, budget_frac: float, step: int) -> int:
+        """About the step at which so many seconds can be paid, if steps take what they took."""
+        missing = (seconds + self.spent_s) / budget_frac - self.trained_s
+        return step + math.ceil(missing / max(self.trained_s / max(step, 1), 1e-9))
+
+    def why_later(
+        self,
+        expected_s: float,
+        budget_frac: float,
+        *,
+        step: int,
+        num_steps: int | None,
+        has_spread: bool,
+        is_urgent: bool,
+    ) -> str:
+        """Why a measurement at this step has to wait, in words; empty if it need not.
+
+        Args:
+            num_steps: the last step of the run, where it is known.
+            has_spread: siblings of some group differ, so that the step teaches something.
+        """
+        if not expected_s > CHEAP_S:
+            return ""
+        cost = f"it would take about {duration(expected_s)}"
+        allowed = self.allowed_s(budget_frac, is_urgent=is_urgent)
+        if expected_s > allowed:
+            at = self.step_to_pay(expected_s, budget_frac, step)
+            is_over = num_steps is not None and at > num_steps
+            when = f"not in the {num_steps} steps of this run" if is_over else f"at about step {at}"
+            return (
+                f"{cost}, and diagnostics.budget_frac={budget_frac:g} allows "
+                f"{duration(max(0, allowed))} so far. It is measured {when}; a larger budget_frac "
+                "measures it earlier"
+            )
+        if not (has_spread or is_urgent):
+            return f"{cost}, and no update follows: siblings got the same return in every group"
+        return ""
+
+    def paid(self, name: str, seconds: float, num_tokens: float) -> None:
+        """A measurement took so long for so many tokens."""
+        self.spent_s += seconds
+        if seconds > 0 and num_tokens > 0:
+            self.speeds[name] = num_tokens / seconds
+
+    def state(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"trained_s": self.trained_s, "spent_s": self.spent_s, "speeds": dict(self.speeds)}
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> Purse:
+        """From `state()`."""
+        return cls(state["trained_s"], state["spent_s"], dict(state["speeds"]))
