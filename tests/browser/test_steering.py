@@ -148,7 +148,7 @@ def test_c14_finding_b2_a_suggestion_is_offered_until_it_holds(
     send(run, "kim", CommandAction.SET, selection__strategy="top_p")
     run.answer()
     page.get_by_text("kim: set selection.strategy = top_p (after step 5)").wait_for()
-    offer.wait_for(state="detached", timeout=180_000)  # on a busy machine pages look seldom
+    offer.wait_for(state="detached")
 
 
 def test_c14_finding_b2_an_ended_run_is_given_no_command_for_live_ones(

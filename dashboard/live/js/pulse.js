@@ -6,8 +6,9 @@
 // reached its end.
 
 const GIVEN_UP_MS = 15_000;  // an answer or a drawing that was asked for so long ago got lost
-const APART_MS = 10;
+const APART_MS = 300;
 const questions = new Map();
+const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
 class Question {
   constructor(address) {
@@ -34,7 +35,7 @@ class Question {
       if (answer.status === 401) location.reload();  // the time of the password is over
       if (answer.ok) {
         const pulse = await answer.json();
-        for (const one of this.followers) await one.hear(pulse);
+        for (const one of this.followers) one.hear(pulse);
       }
     } catch {
       // The server is away; Streamlit says so on the page, and comes back by itself.
@@ -80,16 +81,27 @@ export function place(parentElement, begin, { address, every }) {
   here.stop?.();
   here.stop = address ? follow(address, every, (pulse) => here.state.hear(pulse)) : null;
   return [here.state, () => {
-    setTimeout(() => { if (ticket === here.ticket) { here.stop?.(); here.stop = null; } });
+    setTimeout(() => {
+      if (ticket !== here.ticket) return;
+      here.stop?.();
+      here.stop = null;
+      here.state.leave?.();
+    });
   }];
 }
+
+// Parts are drawn one after the other: Streamlit removes what a part no longer shows at its end, and
+// forgets to where the next part begins at once.
+
+let turn = Promise.resolve();
 
 class Listener {
   take({ seen, every }, tell) {
     Object.assign(this, { seen, tell, toldAt: null, restUntil: performance.now() + 1000 * every });
+    this.drawn?.();
   }
 
-  async hear(pulse) {
+  hear(pulse) {
     if (Object.entries(this.seen).every(([name, value]) => pulse[name] === value)) {
       this.toldAt = null;
       return;
@@ -98,9 +110,21 @@ class Listener {
     if (now < this.restUntil) return;
     if (this.toldAt !== null && now < this.toldAt + GIVEN_UP_MS) return;
     this.toldAt = now;
+    turn = turn.then(() => this.askToBeDrawn());
+  }
+
+  async askToBeDrawn() {
+    if (this.toldAt === null) return;  // drawn or gone meanwhile
+    const isDrawn = new Promise((done) => { this.drawn = done; });
+    this.toldAt = performance.now();
     this.tell("news", true);
-    // Streamlit sends what comes at one instant as one wish, for one part of the page.
-    await new Promise((done) => setTimeout(done, APART_MS));
+    await Promise.race([isDrawn, pause(GIVEN_UP_MS)]);
+    await pause(APART_MS);
+  }
+
+  leave() {
+    this.toldAt = null;
+    this.drawn?.();
   }
 }
 
