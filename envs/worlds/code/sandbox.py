@@ -1,20 +1,25 @@
 """Runs Python that nobody trusts: in namespaces of its own, without a network, within limits.
 
-bubblewrap (Debian: `apt install bubblewrap`) makes a file system of the interpreter, /usr and an
-empty /tmp, and namespaces for processes, network and names. Inside, util-linux sets resource limits
-and gives up every right. For root that matters twice: the kernel bounds neither its processes nor
-what it may do, so the program runs as a user that owns nothing.
+bubblewrap (Debian: `apt install bubblewrap`) makes a file system of the interpreter and its
+libraries, all of it read-only, and namespaces for processes, network and names. Inside, the runner
+(code_runner.py) starts the program as a user that owns nothing, with resource limits and a filter
+of system calls (system_calls.py). A program is one process that can neither start another nor hold
+memory outside its address space, so the limit of that is the limit of all its memory.
 """
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
+import math
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,13 +29,13 @@ from typing import Any
 
 from ...base import EnvUnavailableError, shorten
 from . import code_runner
+from .system_calls import system_call_filter, why_no_filter
 
 _FIRST_USER = 1_000_000
-"""User ids from here on belong to nobody. A limit of processes counts those of one user, so every
+"""User ids from here on belong to nobody. A limit of threads counts those of one user, so every
 program that runs has a user of its own."""
 _USERS_PER_PROCESS = 64
 _programs = itertools.count()
-_TOOLS = ("bwrap", "prlimit", "setpriv")
 _MIB = 1 << 20
 _START_S = 10.0
 """What starting may take on a busy machine, on top of the programs' own time."""
@@ -44,11 +49,11 @@ class Limits:
     seconds: float = 3.0
     """Wall clock and processor time."""
     memory_mb: int = 256
-    """Of each process."""
-    processes: int = 8
-    """And threads, with the one that starts the program."""
+    """All of it but what `file_mb` counts."""
+    threads: int = 8
     file_mb: int = 8
-    """Of all files together, and of one; output is a file."""
+    """Of the input, of the output and of the errors: each is a file in memory, and there are no
+    others to write to."""
     output_chars: int = 20_000
     """Of the output that is read."""
 
@@ -76,29 +81,12 @@ class Sandbox:
     def run(self, program: str, inputs: Sequence[str] = ("",)) -> list[Outcome]:
         """Run a program on each input, to its end or to its limits.
 
-        One sandbox serves all inputs: a process in it starts the program for each in turn. What
-        that process says is believed no more than the program itself, which might speak for it.
+        One sandbox serves all inputs: the first process in it starts the program for each in turn.
         """
-        with tempfile.TemporaryDirectory(prefix="echoscope-code-") as name:
-            folder = Path(name)
-            files = {
-                "program.py": program.encode("utf-8", "replace"),
-                "runner.py": Path(code_runner.__file__).read_bytes(),
-                "request.json": json.dumps(
-                    {
-                        "inputs": list(inputs),
-                        "seconds": self._limits.seconds,
-                        "output_chars": self._limits.output_chars,
-                    }
-                ).encode(),
-            }
-            folder.chmod(0o755)
-            for file_name, content in files.items():
-                (folder / file_name).write_bytes(content)
-                (folder / file_name).chmod(0o644)
-            command = _unsafe_command(folder) if self._unsafe else _command(folder, self._limits)
-            answers = _last_words(command, self._limits.seconds * len(inputs) + _START_S)
-        outcomes = [_outcome(answer, self._limits) for answer in answers[: len(inputs)]]
+        command = _unsafe_command() if self._unsafe else _command()
+        request = _request(program, inputs, self._limits, unsafe=self._unsafe)
+        lines, _ = _last_words(command, request, self._limits.seconds * len(inputs) + _START_S)
+        outcomes = [_outcome(answer, self._limits) for answer in _values(lines)[: len(inputs)]]
         return outcomes + [_GONE] * (len(inputs) - len(outcomes))
 
 
@@ -106,15 +94,53 @@ _GONE = Outcome(output="", errors="", exit_code=-signal.SIGKILL, timed_out=True)
 """Of a program that took what runs it along."""
 
 
-def _last_words(command: list[str], timeout_s: float) -> list[Any]:
-    """What the runner wrote, one JSON value a line; what is no such line is left out."""
-    with tempfile.TemporaryFile() as output:
+def _request(program: str, inputs: Sequence[str], limits: Limits, *, unsafe: bool) -> bytes:
+    """What the runner reads."""
+    user = _FIRST_USER + os.getpid() * _USERS_PER_PROCESS + next(_programs) % _USERS_PER_PROCESS
+    seconds, file_bytes = max(1, math.ceil(limits.seconds)), limits.file_mb * _MIB
+    walls = (
+        None
+        if unsafe
+        else {
+            "limits": [
+                (resource.RLIMIT_AS, limits.memory_mb * _MIB),
+                (resource.RLIMIT_CPU, seconds),
+                (resource.RLIMIT_NPROC, limits.threads),
+                (resource.RLIMIT_FSIZE, file_bytes),
+                (resource.RLIMIT_NOFILE, 64),
+                (resource.RLIMIT_SIGPENDING, 64),
+                (resource.RLIMIT_MEMLOCK, 0),
+                (resource.RLIMIT_CORE, 0),
+            ],
+            "filter": base64.b64encode(system_call_filter()).decode(),
+            "user": user if _is_root() else None,
+        }
+    )
+    request = {
+        "program": program,
+        "inputs": list(inputs),
+        "seconds": limits.seconds,
+        "output_chars": limits.output_chars,
+        "walls": walls,
+    }
+    return json.dumps(request).encode()
+
+
+def _last_words(command: list[str], request: bytes, timeout_s: float) -> tuple[str, str]:
+    """What the runner wrote until its end, or until time was up: output and errors."""
+    with (
+        tempfile.TemporaryFile() as given,
+        tempfile.TemporaryFile() as output,
+        tempfile.TemporaryFile() as errors,
+    ):
+        given.write(request)
+        given.seek(0)
         process = subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=given,
             stdout=output,
-            stderr=subprocess.DEVNULL,
-            env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
+            stderr=errors,
+            env={"LANG": "C.UTF-8"},
             start_new_session=True,
         )
         try:
@@ -124,15 +150,22 @@ def _last_words(command: list[str], timeout_s: float) -> list[Any]:
         finally:
             # The first process of the namespace dies with bwrap, and all others with the first.
             _kill_group(process)
-        output.seek(0)
-        lines = output.read(_MAX_ANSWER_BYTES).decode("utf-8", "replace").splitlines()
-    answers = []
-    for line in lines:
+        texts = []
+        for file in (output, errors):
+            file.seek(0)
+            texts.append(file.read(_MAX_ANSWER_BYTES).decode("utf-8", "replace"))
+    return texts[0], texts[1]
+
+
+def _values(lines: str) -> list[Any]:
+    """The JSON values of lines, up to one that is none."""
+    values = []
+    for line in lines.splitlines():
         try:
-            answers.append(json.loads(line))
+            values.append(json.loads(line))
         except (ValueError, RecursionError):
             break
-    return answers
+    return values
 
 
 def _outcome(answer: Any, limits: Limits) -> Outcome:
@@ -147,72 +180,129 @@ def _outcome(answer: Any, limits: Limits) -> Outcome:
     return _GONE
 
 
+_TRIAL = """
+import ctypes, decimal, heapq, os
+for what, call in (
+    ("start another process", lambda: os.fork() or os._exit(0)),
+    ("write a file", lambda: open("/tmp/file", "w")),
+    ("make a user namespace", lambda: ctypes.CDLL(None).unshare(0x10000000) == 0 or open("/none")),
+):
+    try:
+        call()
+    except OSError:
+        continue
+    print("a program can", what)
+    break
+else:
+    print(42)
+"""
+
+
 @lru_cache(maxsize=1)
 def why_not() -> str:
     """Why no sandbox can be made here; "" where one can. Tried once in a process."""
-    missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
-    if missing:
+    way_out = "or set unsafe to true to run code without a sandbox"
+    if problem := why_no_filter():
+        return f"running code in a sandbox does not work here: {problem}; {way_out}"
+    if _bubblewrap() is None:
         return (
-            f"running code needs {' and '.join(missing)}, which is not installed: apt install "
-            "bubblewrap util-linux, or set unsafe to true to run code without a sandbox"
+            f"running code needs bwrap, which is not installed: apt install bubblewrap, {way_out}"
         )
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        for file_name, content in (
-            ("runner.py", "print(6 * 7)"),
-            ("program.py", ""),
-            ("request.json", ""),
-        ):
-            (folder / file_name).write_text(content)
-            (folder / file_name).chmod(0o644)
-        try:
-            trial = subprocess.run(
-                _command(folder, Limits(seconds=_START_S)),
-                capture_output=True,
-                text=True,
-                timeout=_START_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return f"the sandbox did not start in {_START_S:g} seconds"
-    if trial.stdout.strip() == "42":
+    limits = Limits(seconds=_START_S)
+    request = _request(_TRIAL, [""], limits, unsafe=False)
+    lines, errors = _last_words(_command(), request, _START_S)
+    outcome = next((_outcome(value, limits) for value in _values(lines)), None)
+    if outcome is not None and outcome.output == "42\n":
         return ""
-    return (
-        f"the sandbox does not start here ({shorten(trial.stderr.strip(), 150)}): bubblewrap "
-        "needs root or user namespaces; or set unsafe to true to run code without a sandbox"
-    )
+    if outcome is None:
+        last = errors.strip().splitlines()[-1:] or ["it said nothing"]
+        reason = f"{last[0]}): bubblewrap needs root or user namespaces"
+    else:
+        said = outcome.errors.strip().splitlines()[-1:] or [outcome.output.strip()]
+        reason = f"{said[0]}): it would not hold programs"
+    return f"the sandbox does not start here ({shorten(reason, 250)}; {way_out}"
 
 
-def _command(folder: Path, limits: Limits) -> list[str]:
-    is_root = os.geteuid() == 0
-    user = _FIRST_USER + os.getpid() * _USERS_PER_PROCESS + next(_programs) % _USERS_PER_PROCESS
+def _is_root() -> bool:
+    return os.geteuid() == 0
+
+
+@lru_cache(maxsize=1)
+def _bubblewrap() -> str | None:
+    """Found once, by the user's PATH: what was tried is what runs."""
+    return shutil.which("bwrap")
+
+
+@lru_cache(maxsize=1)
+def _command() -> list[str]:
+    """The sandbox with the runner as its first process, which no signal from inside reaches."""
     walls = [
-        "bwrap", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts",
-        "--unshare-cgroup-try", "--die-with-parent", "--new-session", "--clearenv",
-        "--ro-bind", "/usr", "/usr", "--symlink", "usr/lib", "/lib",
-        "--symlink", "usr/lib64", "/lib64", "--symlink", "usr/bin", "/bin",
-        "--ro-bind", sys.base_prefix, "/python", "--ro-bind", str(folder), "/code",
-        "--proc", "/proc", "--dev", "/dev",
-        "--perms", "1777", "--size", str(limits.file_mb * _MIB), "--tmpfs", "/tmp",
-        "--chdir", "/tmp", "--setenv", "LANG", "C.UTF-8", "--remount-ro", "/",
+        _bubblewrap() or "bwrap", "--unshare-pid", "--unshare-net", "--unshare-ipc",
+        "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent", "--new-session",
+        "--as-pid-1", "--cap-drop", "ALL",
     ]  # fmt: skip
-    if not is_root:
-        walls += ["--unshare-user", "--uid", str(user), "--gid", str(user)]
-    bounds = [
-        "/usr/bin/prlimit", f"--nproc={limits.processes}", f"--as={limits.memory_mb * _MIB}",
-        f"--cpu={max(1, round(limits.seconds))}", f"--fsize={limits.file_mb * _MIB}",
-        "--nofile=64", "--core=0",
-    ]  # fmt: skip
-    person = ["--reuid", str(user), "--regid", str(user), "--clear-groups"] * is_root
-    rights = ["/usr/bin/setpriv", *person, "--no-new-privs", "--inh-caps=-all"]
-    rights += ["--bounding-set=-all"] * is_root
+    if _is_root():  # to start programs as users that own nothing, and to end them
+        walls += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_KILL"]
+    else:
+        walls += ["--unshare-user", "--uid", str(_FIRST_USER), "--gid", str(_FIRST_USER)]
+    walls += [*_file_system(), "--chdir", "/tmp", "--remount-ro", "/"]
     python = f"/python/bin/python{sys.version_info.major}.{sys.version_info.minor}"
-    return [*walls, *bounds, *rights, python, "-I", "/code/runner.py"]
+    return [*walls, python, "-I", "-S", "/runner.py"]
 
 
-def _unsafe_command(folder: Path) -> list[str]:
-    return [sys.executable, "-I", str(folder / "runner.py")]
+def _file_system() -> list[str]:
+    """Python with its own library and what that links to; nothing in it can be written to."""
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    base, library = Path(sys.base_prefix), Path(sysconfig.get_path("stdlib"))
+    home = f"/python/{library.parent.relative_to(base)}"
+    arguments = [
+        argument
+        for folder in ("/usr", "/usr/lib", "/python", "/python/bin", home, "/dev", "/tmp")
+        for argument in ("--dir", folder)
+    ]
+    for link in (Path("/lib"), Path("/lib64")):
+        if link.is_symlink():
+            arguments += ["--symlink", f"usr{link}", str(link)]
+    for folder in _system_libraries():
+        arguments += _bound(folder, str(folder), hidden=list(folder.glob("python*")))
+    if base == Path("/usr"):
+        arguments += _bound(library, f"{home}/{name}", hidden=_packages(library))
+    else:  # its shared libraries are there, and maybe much else
+        others = [path for path in library.parent.iterdir() if path != library]
+        arguments += _bound(library.parent, home, hidden=[*others, *_packages(library)])
+    arguments += ["--ro-bind", str(base / "bin" / name), f"/python/bin/{name}"]
+    arguments += ["--ro-bind", code_runner.__file__, "/runner.py"]
+    for device in ("null", "zero", "full", "random", "urandom"):
+        arguments += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
+    for number, stream in enumerate(("stdin", "stdout", "stderr")):
+        arguments += ["--symlink", f"/proc/self/fd/{number}", f"/dev/{stream}"]
+    return [*arguments, "--symlink", "/proc/self/fd", "/dev/fd", "--proc", "/proc"]
+
+
+def _system_libraries() -> list[Path]:
+    """Where the shared libraries of this machine are: Debian keeps them apart from all else."""
+    folders = [Path("/usr/lib64"), Path("/lib"), Path("/lib64")]
+    apart = Path("/usr/lib", str(sysconfig.get_config_var("MULTIARCH")))
+    folders.append(apart if apart.is_dir() else Path("/usr/lib"))
+    return [folder for folder in folders if folder.is_dir() and not folder.is_symlink()]
+
+
+def _packages(library: Path) -> list[Path]:
+    """What others have put into Python's own library, this package with its data perhaps."""
+    return [library / "site-packages", library / "dist-packages"]
+
+
+def _bound(folder: Path, place: str, *, hidden: list[Path]) -> list[str]:
+    arguments = ["--ro-bind", str(folder), place]
+    for path in hidden:
+        if path.is_dir() and not path.is_symlink():
+            covered = f"{place}/{path.relative_to(folder)}"
+            arguments += ["--tmpfs", covered, "--remount-ro", covered]
+    return arguments
+
+
+def _unsafe_command() -> list[str]:
+    return [sys.executable, "-I", code_runner.__file__]
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
