@@ -6,8 +6,9 @@ import errno
 import math
 import os
 import shlex
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from rich.table import Table
 from echoscope.core.config.settings import RunConfig
 from echoscope.diagnostics.catalogue import metric
 from echoscope.store.records import StepMetrics
-from echoscope.text.amounts import clock, fixed
+from echoscope.text.amounts import clock, duration, fixed
 
 LOST = 0.5
 """Share of the best evaluation below which a run has lost its success."""
@@ -35,6 +36,15 @@ SHOWN = {
     "policy/entropy": ("entropy", 3),
 }
 """Metric -> its name in a line, and its digits; the panel has the names of the catalogue."""
+QUIET_S = 10.0
+"""Seconds without a line after which one says what goes on, where there is no live view."""
+PHASES = {
+    "rollout": "sampling",
+    "annotate": "scoring what was sampled",
+    "evaluate": "evaluation",
+    "checkpoint": "writing a checkpoint",
+}
+"""Phases of a step that read better under another name."""
 SPARKS = "▁▂▃▄▅▆▇█"
 
 
@@ -54,11 +64,21 @@ def spark_line(values: Sequence[float], width: int = 40) -> str:
 class TerminalEvents:
     """Keeps what the view shows. Prints lines itself when there is no live view."""
 
-    def __init__(self, config: RunConfig, console: Console, *, is_live: bool) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        console: Console,
+        *,
+        is_live: bool,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._config = config
         self._console = console
         self._is_live = is_live
-        self._phase = "starting"
+        self._now = now
+        self._phase, self._step = "starting", 0
+        self._phase_began = self._said_at = now()
+        self._progress: dict[str, tuple[int, int]] = {}
         self._steps: list[StepMetrics] = []
         self._evaluations: list[StepMetrics] = []
         self._started = time.monotonic()
@@ -68,6 +88,7 @@ class TerminalEvents:
         self._task = self._bar.add_task("step", total=config.steps)
 
     def message(self, text: str) -> None:
+        self._said_at = self._now()
         try:
             self._console.print(escape(text), highlight=False, soft_wrap=True)
         except OSError as error:
@@ -75,9 +96,28 @@ class TerminalEvents:
             self._console = _to_nowhere(self._console, error)
 
     def phase(self, step: int, name: str) -> None:
-        self._phase = name
+        self._phase, self._step, self._progress = name, step, {}
+        self._phase_began = self._now()
         if not self._is_live and name == "paused":
             self.message(f"paused after step {step}")
+
+    def progress(self, done: int, of: int, what: str) -> None:
+        self._progress[what] = (done, of)
+
+    def say_alive(self) -> None:
+        """A line of what goes on, where there is no live view and nothing was said for long."""
+        is_quiet = self._now() - self._said_at >= QUIET_S
+        if is_quiet and not self._is_live and self._phase != "paused":
+            took = duration(self._now() - self._phase_began)
+            before = f"step {self._step:>4}  " if self._step else ""
+            self.message(f"{before}{self._doing()} ({took} so far)")
+
+    def _doing(self) -> str:
+        """`sampling, 3 of 16 episodes`: the phase, and how far it has come."""
+        parts = [PHASES.get(self._phase, self._phase)]
+        told = list(self._progress.items())  # other threads add to it
+        parts += [f"{done} of {of} {what}" for what, (done, of) in told if of]
+        return ", ".join(parts)
 
     def metrics(self, metrics: StepMetrics) -> None:
         if metrics.phase == "eval":
@@ -133,7 +173,7 @@ class TerminalEvents:
                 table.add_row(*left, *right)
         if self._evaluations:
             table.add_row("Evaluation", escape(_rates(self._evaluations[-1], "eval")))
-        body = Group(self._bar, table, f"[dim]{self._phase} - Ctrl-C stops after this step[/]")
+        body = Group(self._bar, table, f"[dim]{self._doing()} - Ctrl-C stops after this step[/]")
         return Panel(body, title=f"echoscope {escape(self._config.name)}", title_align="left")
 
     def summary(self, path: Path, status: str) -> None:
@@ -235,12 +275,31 @@ def _fixed_line(metrics: StepMetrics) -> str:
 
 
 @contextmanager
+def _heartbeat(beat: Callable[[], None]) -> Iterator[None]:
+    """Call it every second beside the block: whatever the block does takes as long as it takes."""
+    is_over = threading.Event()
+
+    def run() -> None:
+        while not is_over.wait(1.0):
+            beat()
+
+    thread = threading.Thread(target=run, name="echoscope-alive", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+@contextmanager
 def watch(config: RunConfig, *, is_live: bool, to_stderr: bool = False) -> Iterator[TerminalEvents]:
     """Show a run's progress while the block runs, on stdout unless that is for a machine."""
     console = _TrainingConsole(stderr=to_stderr)
     events = TerminalEvents(config, console, is_live=is_live)
     if not is_live:
-        yield events
+        with _heartbeat(events.say_alive):
+            yield events
         return
     with Live(events, console=console, refresh_per_second=4):
         yield events

@@ -36,12 +36,17 @@ def check_engine(config: RunConfig) -> None:
 
 
 def build_engine(
-    config: RunConfig, policy: Policy, *, report: Callable[[str], None] = lambda text: None
+    config: RunConfig,
+    policy: Policy,
+    *,
+    report: Callable[[str], None] = lambda text: None,
+    on_token: Callable[[int, int], None] = lambda done, of: None,
 ) -> GenerationEngine:
     """An engine that samples from the policy's present weights. Whoever builds it closes it.
 
     Args:
         report: is told in one sentence what the engine changed by itself.
+        on_token: told how far the replies of one call have come, by an engine that knows.
 
     Raises:
         ValueError: a model that the engine cannot run.
@@ -53,7 +58,7 @@ def build_engine(
         case "hf":
             # Episodes that are played during the update need weights that rest meanwhile.
             make = CopiedHfEngine if config.collection.max_staleness else HfEngine
-            return make(policy.model, config=config.engine, report=report)
+            return make(policy.model, config=config.engine, report=report, on_token=on_token)
         case "ray":
             from .ray.engine import RayEngine
 

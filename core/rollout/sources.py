@@ -140,6 +140,7 @@ class EnvSource:
         should_abort: asked every turn.
         processes: where environments live, if this source is to end them.
         gate: who else wants the engine between two responses.
+        on_progress: told how many episodes of how many have ended.
     """
 
     def __init__(
@@ -154,8 +155,11 @@ class EnvSource:
         should_abort: Callable[[], bool],
         processes: WorkerProcesses | None = None,
         gate: Gate | None = None,
+        on_progress: Callable[[int, int], None] = lambda done, of: None,
     ) -> None:
         self._processes = processes
+        self._on_progress = on_progress
+        self._num_ended = 0
         self._pool = pool
         self._engine = engine
         self._gate = gate
@@ -182,6 +186,8 @@ class EnvSource:
         return rollouts
 
     def _play(self, step: int, config: RunConfig, *, draw_round: int) -> RolloutBatch:
+        self._num_ended = 0
+        self._ended(())
         play = self._lockstep if config.collection.mode == "lockstep" else self._asynchronous
         rollouts = play(step, config, draw_round)
         if self._should_abort():
@@ -199,7 +205,7 @@ class EnvSource:
             step=step,
             split=self._split,
             seed=config.seed,
-            on_finished=self._on_finished,
+            on_finished=self._ended,
             should_abort=self._should_abort,
             shaping=self._shaping,
             stopping=self._stopping,
@@ -219,7 +225,7 @@ class EnvSource:
             seed=config.seed,
             max_in_flight=config.collection.in_flight(num_episodes),
             num_threads=config.collection.num_threads(num_episodes),
-            on_finished=self._on_finished,
+            on_finished=self._ended,
             should_abort=self._should_abort,
             shaping=self._shaping,
             stopping=self._stopping,
@@ -227,6 +233,12 @@ class EnvSource:
             waiting=self.waiting,
             gate=self._gate,
         )
+
+    def _ended(self, trajectories: Sequence[Trajectory]) -> None:
+        self._num_ended += len(trajectories)
+        if trajectories:
+            self._on_finished(trajectories)
+        self._on_progress(self._num_ended, self._pool.num_groups * self._pool.group_size)
 
     def waiting_metrics(self) -> dict[str, float]:
         """See `CountsWaiting`; the update waits for all of it."""

@@ -47,7 +47,7 @@ from ..rollout.sources import (
 from ..rollout.stopping import Stopping
 from .control import Control
 from .monitoring import MonitorObserver
-from .observers import StepObserver, TrainEvents
+from .observers import StepObserver, TrainEvents, tell_progress
 from .train import Trainer
 
 
@@ -139,7 +139,14 @@ class Builder:
         *,
         replay: Sequence[tuple[int, Command]] = (),
     ) -> Trainer:
-        engine = build_engine(self.config, model.policy, report=self.events.message)
+        engine = build_engine(
+            self.config,
+            model.policy,
+            report=self.events.message,
+            on_token=lambda done, of: tell_progress(
+                self.events, done, of, "tokens of the replies under way"
+            ),
+        )
         try:
             return self._around(engine, model, writer, mailbox, replay)
         except BaseException:
@@ -256,6 +263,7 @@ class Builder:
             on_finished=on_finished,
             should_abort=should_abort,
             gate=gate,
+            on_progress=lambda done, of: tell_progress(self.events, done, of, "episodes"),
             # They serve all splits; the run ends with the episodes of training.
             processes=processes if split is Split.TRAIN else None,
         )

@@ -109,6 +109,46 @@ def test_a_pause_is_said_where_nothing_shows_it(config: RunConfig) -> None:
     assert out.getvalue() == "paused after step 3\n"
 
 
+def test_a_line_at_least_every_ten_seconds_says_what_goes_on(config: RunConfig) -> None:
+    out, now = io.StringIO(), [0.0]
+    console = Console(file=out, width=120)
+    events = TerminalEvents(config, console, is_live=False, now=lambda: now[0])
+
+    def line_at(seconds: float) -> str:
+        now[0] = seconds
+        before = len(out.getvalue())
+        events.say_alive()
+        return out.getvalue()[before:]
+
+    assert line_at(9) == ""
+    assert line_at(10) == "starting (10 s so far)\n"
+    events.phase(1, "rollout")
+    events.progress(3, 16, "episodes")
+    events.progress(7, 40, "tokens of the replies under way")
+    assert line_at(19) == ""
+    assert line_at(20) == (
+        "step    1  sampling, 3 of 16 episodes, 7 of 40 tokens of the replies under way "
+        "(10 s so far)\n"
+    )
+    events.phase(1, "diagnostics")
+    assert line_at(100) == "step    1  diagnostics (1 min so far)\n"
+    events.phase(1, "paused")
+    assert line_at(1000) == ""
+
+
+def test_where_there_is_a_live_view_it_alone_shows_what_goes_on(config: RunConfig) -> None:
+    out, now = io.StringIO(), [0.0]
+    console = Console(file=out, width=120)
+    events = TerminalEvents(config, console, is_live=True, now=lambda: now[0])
+    now[0] = 100.0
+    events.say_alive()
+    assert out.getvalue() == ""
+    events.phase(1, "rollout")
+    events.progress(3, 16, "episodes")
+    console.print(events)
+    assert "sampling, 3 of 16 episodes - Ctrl-C stops after this step" in out.getvalue()
+
+
 def test_the_live_panel_shows_what_matters(config: RunConfig) -> None:
     events, out = view(config, is_live=True)
     console = Console(file=out, width=120)

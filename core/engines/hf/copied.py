@@ -26,10 +26,17 @@ class CopiedHfEngine(HfEngine):
         config: HfEngineConfig,
         policy_version: int = 0,
         report: Callable[[str], None] = lambda text: None,
+        on_token: Callable[[int, int], None] = lambda done, of: None,
     ) -> None:
         self._copy = copy.deepcopy(model)
         self._copy.requires_grad_(False)
-        super().__init__(self._copy, config=config, policy_version=policy_version, report=report)
+        super().__init__(
+            self._copy,
+            config=config,
+            policy_version=policy_version,
+            report=report,
+            on_token=on_token,
+        )
 
     def sync_weights(self, policy: Any) -> None:
         """Copy `policy.model`'s weights, and sample from them as `policy.version` from now on."""

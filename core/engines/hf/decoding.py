@@ -174,7 +174,9 @@ class DecodeLoop:
         ordered_seeds = [seeds[row] for row in self._row_at.tolist()]
         self._uniforms = RowUniforms(ordered_seeds, device=forward.device)
 
-    def run(self, logits_BV: Tensor) -> list[DecodedRow]:
+    def run(
+        self, logits_BV: Tensor, on_token: Callable[[int, int], None] = lambda done, of: None
+    ) -> list[DecodedRow]:
         """Decode from the logits after each prompt, (B, V) in the order of the call."""
         every = CHECK_EVERY.get(self._forward.device.type, CHECK_EVERY_ELSEWHERE)
         logits_BV = logits_BV[torch.from_numpy(self._row_at).to(logits_BV.device)]
@@ -185,6 +187,7 @@ class DecodeLoop:
             sampled = sample_tokens(logits_BV, self._params, self._uniforms)
             segment.append(sampled)
             step += 1
+            on_token(step, self._host.tokens.shape[1])
             tokens_B = sampled.tokens
             if len(segment) == every or step == self._host.tokens.shape[1]:
                 self._take_in(step, segment)

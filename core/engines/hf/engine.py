@@ -53,6 +53,7 @@ class HfEngine:
         config: the bound on rows held at once, and the switch for reuse.
         policy_version: what samples carry until `sync_weights`.
         report: is told in one sentence when sampling ran out of memory and went on with fewer rows.
+        on_token: told after each token of a call how many its replies have, and may have at most.
 
     Raises:
         ValueError: a model this engine cannot run.
@@ -65,9 +66,11 @@ class HfEngine:
         config: HfEngineConfig,
         policy_version: int = 0,
         report: Callable[[str], None] = lambda text: None,
+        on_token: Callable[[int, int], None] = lambda done, of: None,
     ) -> None:
         self._config = config
         self._report = report
+        self._on_token = on_token
         self._model: PreTrainedModel | None = None
         self._forward: CachedForward | None = None
         self._stored: list[StoredRow | None] = []
@@ -256,7 +259,7 @@ class HfEngine:
                 seeds=seeds,
                 policy_version=self._policy_version,
             )
-            rows = loop.run(logits_BV)
+            rows = loop.run(logits_BV, self._on_token)
         except BaseException:
             # Half-written rows, or rows that hold NaN, must not be found again.
             self._drop_caches()

@@ -366,3 +366,29 @@ def test_an_observer_sees_all_groups_and_keeps_its_state(
     again = Watcher()
     resume(tmp_path / "run", SilentEvents(), settings={"steps": 4}, observers=[again])
     assert metric(tmp_path / "run", "watcher/count") == {1: 1, 2: 2, 3: 3, 4: 4}
+
+
+class Counting(Listener):
+    """Also keeps how far each phase has come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[tuple[int, int, str]] = []
+
+    def progress(self, done: int, of: int, what: str) -> None:
+        self.told.append((done, of, what))
+
+
+def test_whoever_watches_is_told_how_far_a_phase_has_come(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    listener = Counting()
+    start(make_config("steps=1", "eval.before=false", "envs.eval=[]"), tmp_path / "run", listener)
+    episodes = [done for done, of, what in listener.told if what == "episodes"]
+    assert episodes[0] == 0
+    assert episodes == sorted(episodes)
+    assert {of for _, of, what in listener.told if what == "episodes"} == {episodes[-1]}
+    tokens = [done for done, _, what in listener.told if what == "tokens of the replies under way"]
+    assert tokens[0] == 1
+    scored = [done for done, of, what in listener.told if what.endswith("information diagnostics")]
+    assert scored[-1] > 0
