@@ -12,10 +12,19 @@ import pytest
 
 from echoscope.store.errors import StoreError
 from echoscope.store.log.durable import sha256_of
-from echoscope.store.log.journal import Journal, decode_line, encode_line, read_chunk
+from echoscope.store.log.journal import (
+    Follower,
+    Journal,
+    decode_line,
+    encode_line,
+    encode_piece,
+    parse_chunk,
+    read_chunk,
+    run_mark,
+)
 from echoscope.store.log.layout import Layout
-from echoscope.store.log.packs.manifest import read_manifest
 from echoscope.store.log.packing import pack
+from echoscope.store.log.packs.manifest import read_manifest
 from echoscope.store.log.state import RunState
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
@@ -288,3 +297,20 @@ def test_d4_a_damaged_run_json_is_read_from_the_journal(finished_run: Path) -> N
     assert reader.warnings == [
         f"{path}: its content changed after it was written; the journal's copy is used"
     ]
+
+
+def test_a_record_of_another_history_of_the_run_does_not_follow() -> None:
+    """Two pieces of one run that differ in their second record: a copy of the run that went on
+    by itself. The third record of the copy is whole, and its number and run are right."""
+    header = {"kind": "journal", "run_id": "r", "piece": 1, "format": 2}
+    third = {"kind": "event", "step": 2}
+    ours = encode_piece([header, {"kind": "event", "step": 0}, third], "r")
+    theirs = encode_piece([header, {"kind": "event", "step": 1}, third], "r")
+    lines, foreign = ours.splitlines(keepends=True), theirs.splitlines(keepends=True)
+    follower = Follower(run_mark("r"))
+    records = follower.take(parse_chunk(b"".join([*lines[:2], foreign[2]])))
+    assert [record.get("step") for record in records] == [None, 0]
+    assert follower.problems == ["record 2 does not follow the one before and is left out"]
+    whole = Follower(run_mark("r"))
+    assert len(whole.take(parse_chunk(ours))) == 3
+    assert whole.problems == []
