@@ -20,6 +20,7 @@ import logging
 import math
 import os
 import queue
+import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -39,7 +40,7 @@ from echoscope.text.amounts import counted
 from .address import Address
 from .folder import LOOK_S, ROLLOUTS, Changes, Folder
 from .judging import CaughtUp, Failed, Judge, Judged, Mended, TakenBack
-from .keeping import Keeper, whole_step
+from .keeping import Keeper, WatchError, whole_step
 from .pipe import Pipe
 from .rollouts import KEPT_STEPS
 from .steps import Sources, Waits
@@ -75,7 +76,7 @@ class Watch:
         on_alarms: Told of alarms when they are raised, those of the past once and together.
 
     Raises:
-        WatchError: the run's folder holds something else.
+        WatchError: the run's folder holds something else, or the path is a pipe.
         NotifyError: a target cannot be told.
         StoreError: the run cannot be read or written.
     """
@@ -93,6 +94,11 @@ class Watch:
         on_judged: OnJudged = lambda step, values, verdict: None,
         on_alarms: OnAlarms = lambda alarms, verdict: None,
     ) -> None:
+        if path.exists() and not path.is_dir() and not path.is_file():
+            pipe = shlex.quote(str(path))
+            raise WatchError(
+                f"{path}: is a pipe or a device; `cat {pipe} | echoscope watch -` follows it"
+            )
         self.path, self.run_path = path, run_path
         self._settings = settings or DiagnosticsConfig()
         self._waits = waits or Waits()

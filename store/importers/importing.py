@@ -155,6 +155,10 @@ def check_paths(path: Path, run_path: Path) -> None:
     """Raises ImportingError where a path cannot be imported into a run's folder at all."""
     if not path.exists():
         raise ImportingError(f"{path}: no such file or folder")
+    if not path.is_dir() and not path.is_file():
+        raise ImportingError(
+            f"{path}: is a pipe or a device, and no file; write its content to a file first"
+        )
     if run_path.is_file():
         raise ImportingError(f"{run_path}: is a file; -o names the folder of the new run")
     if path.is_dir() and not any(path.iterdir()):

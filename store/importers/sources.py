@@ -414,6 +414,8 @@ def source_of(path: Path, spool: Path, run: str | None = None) -> Source | None:
         _unpacked_once(path, spool)  # so that a damaged one is refused
         return None
     annotated = annotations_beside(path)
+    if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe waits for whoever writes it
+        raise SourceError("is a pipe or a device, and no file")
     with path.open("rb") as file:
         head = file.read(_SNIFF_BYTES)
     if not head.strip():

@@ -33,10 +33,11 @@ def leave_killed_start(path: Path, before: str) -> None:
     def die(*_: object, **__: object) -> None:
         raise KilledError
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KilledError):
+    with pytest.MonkeyPatch.context() as patch:
         if before == "journal":
             patch.setattr(Journal, "create", die)
         else:
             patch.setattr(starting, "replace_file", die)
-        starting.lay_out(layout, state, lock)
+        with pytest.raises(KilledError):
+            starting.lay_out(layout, state, lock)
     lock.release()

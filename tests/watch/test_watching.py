@@ -43,6 +43,12 @@ def test_new_lines_become_steps_that_are_judged(tmp_path: Path) -> None:
     assert verify(tmp_path / "run").problems == ()
 
 
+def test_a_pipe_is_refused_and_nothing_waits_for_a_writer(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(WatchError, match=r"is a pipe or a device; `cat .*pipe \| echoscope watch -`"):
+        Followed(tmp_path / "pipe", tmp_path / "run")
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_a_watch_that_was_killed_at_its_start_begins_anew(tmp_path: Path, place: str) -> None:
     log = tmp_path / "train.log"

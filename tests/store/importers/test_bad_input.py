@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import os
 import random
 import tarfile
 import tracemalloc
@@ -19,7 +20,7 @@ import pytest
 
 from echoscope.store.importers.importing import ImportingError, import_run
 from echoscope.store.importers.lines import wide_encoding
-from echoscope.store.importers.survey import survey
+from echoscope.store.importers.survey import look, survey
 
 from .conftest import FIXTURES, Imported
 
@@ -39,6 +40,25 @@ def test_a_torn_last_line(rows: Rows) -> None:
     found = rows(chat("a"), json.dumps(chat("b")).encode()[:30].rstrip(b"\n"))
     assert replies(found) == ["a"]
     assert sum(found.report.rows.counts.values()) == 1
+
+
+@pytest.mark.parametrize("name", ["pipe", "pipe.jsonl"])
+def test_a_pipe_is_refused_and_nothing_waits_for_a_writer(tmp_path: Path, name: str) -> None:
+    pipe = tmp_path / name
+    os.mkfifo(pipe)
+    refused = "is a pipe or a device, and no file; write its content to a file first"
+    with pytest.raises(ImportingError, match=refused):
+        import_run(pipe, tmp_path / "run")
+    assert look(pipe, tmp_path).problem == "is a pipe or a device, and no file"
+    with pytest.raises(ImportingError, match=refused):
+        import_run(Path("/dev/zero"), tmp_path / "run")
+
+
+def test_a_pipe_beside_files_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    os.mkfifo(tmp_path / "in" / "0.jsonl")
+    (tmp_path / "in" / "1.jsonl").write_text(json.dumps(chat("a")) + "\n")
+    assert replies(Imported(import_run(tmp_path / "in", tmp_path / "run"))) == ["a"]
 
 
 def test_lines_that_are_no_json(rows: Rows) -> None:
