@@ -108,14 +108,17 @@ class Observation:
     be a whole chat (at most one system message first, then user and assistant in turns, a user
     message last), and a later one tool results and then at most one user message. `text` is then
     what people and the diagnostics read. `frame` is compact JSON for people (see `frames.py`); the
-    policy never sees it. `image` is a PNG picture of the state: the frame's with `render: rgb`, or
-    the world's own. It is stored, and a policy with a vision tower can be shown it.
+    policy never sees it. `view` is a frame of what the text says and nothing more: the same as
+    `frame` where a world hides nothing. `image` is a PNG picture: with `render: rgb` that of the
+    view, or of the text where there is none, or the world's own. It is stored, and a policy with a
+    vision tower can be shown it.
     """
 
     text: str
     frame: str | None = None
     messages: tuple[Message, ...] = ()
     image: bytes | None = None
+    view: str | None = None
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -293,6 +296,8 @@ def checked_observation(value: object) -> Observation:
     checked_text("the observation", value.text)
     if value.frame is not None:
         checked_text("the frame", value.frame)
+    if value.view is not None:
+        checked_text("the view", value.view)
     if value.image is not None:
         try:
             picture_size(value.image)

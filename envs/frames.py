@@ -1,6 +1,7 @@
 """Frames: compact JSON that lets a viewer draw a state without knowing the environment.
 
-`to_png` draws a frame as a picture, for policies that see and for people (`render: rgb`).
+`to_png` draws a frame as a picture, for people and, of an observation's view, for policies that see
+(`render: rgb`).
 
 Two kinds. A **grid** has `size` [rows, cols], `cells` (one string per row, one character per cell),
 `legend` (character -> what it is) and `overlays` (things on cells: {"is", "at": [row, col]}); it

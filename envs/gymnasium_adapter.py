@@ -102,9 +102,9 @@ class ToGymnasium(gymnasium.Env[str, str]):  # type: ignore[misc]
         if self.render_mode == "ansi":
             return self._latest.text
         if self.render_mode == "rgb_array":
-            if self._latest.frame is None:
-                raise EnvUnavailableError(f"{self.world.spec.id} gives no frame to draw")
-            return to_rgb(self._latest.frame)
+            if self._latest.view is None:  # the frame may show what an agent has to find out
+                raise EnvUnavailableError(f"{self.world.spec.id} gives no board to draw")
+            return to_rgb(self._latest.view)
         return None
 
     def close(self) -> None:

@@ -54,8 +54,8 @@ class EnvGroup(BaseModel):
     parallel: Literal["none", "threads"] = "none"
     render: Literal["none", "rgb"] = Field(
         "none",
-        description="rgb: draw every observation as a PNG picture, which is stored with the turn "
-        "and which context.images can show to a vision-language model.",
+        description="rgb: draw what the text of every observation says as a PNG picture, which is "
+        "stored with the turn and which context.images can show to a vision-language model.",
     )
 
     @property

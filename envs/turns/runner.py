@@ -227,6 +227,7 @@ class TurnRunner(WorldTurns):
             frame=answers[-1].frame if answers and answers[-1].frame else self._state.frame,
             messages=tuple(results),
             image=answers[-1].image if answers else self._state.image,
+            view=answers[-1].view if answers else self._state.view,
         )
 
     def _success(self, result: StepResult | None) -> bool | None:

@@ -61,7 +61,7 @@ class TurnSettings:
     `format_penalty` (<= 0) falls due once per turn whose reply is malformed, has no action, or has
     an invalid one. `end_on_invalid` ends the episode at a turn in which no action was valid.
     `action_timeout_s` bounds one action, `reset_timeout_s` one reset (None: no bound, no thread).
-    `render="rgb"` gives every observation a picture of its frame.
+    `render="rgb"` gives every observation a picture of its view.
     """
 
     max_turns: int

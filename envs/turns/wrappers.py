@@ -113,7 +113,7 @@ class TurnLimit(TurnLayer):
 
 
 class Rendered(TurnLayer):
-    """Gives every observation a picture of its frame, unless the world has given one itself."""
+    """Gives every observation a picture of its view, unless the world has given one itself."""
 
     def reset(self, seed: int, noise_seed: int) -> Observation:
         return rendered(super().reset(seed, noise_seed))
@@ -124,12 +124,15 @@ class Rendered(TurnLayer):
 
 
 def rendered(observation: Observation) -> Observation:
-    """An observation with a picture: of its frame, or of its text where it has no readable one."""
+    """An observation with a picture: of its view, or of its text where it has no readable one.
+
+    Never of its frame, which may show people what the policy has to find out.
+    """
     if observation.image is not None:
         return observation
-    if observation.frame is not None:
+    if observation.view is not None:
         try:
-            return replace(observation, image=to_png(observation.frame))
+            return replace(observation, image=to_png(observation.view))
         except ValueError:
             pass  # a frame of somebody's own kind
     return replace(observation, image=to_png(card_frame("", observation.text.splitlines())))

@@ -57,8 +57,14 @@ def test_pixels() -> None:
     assert env.render().shape == (5 * 16, 7 * 16, 3)
     bandit = gymnasium.make("echoscope/Bandit-v0", render_mode="rgb_array").unwrapped
     bandit.reset(seed=0)
-    with pytest.raises(ValueError, match="only grid frames"):
+    with pytest.raises(EnvUnavailableError, match="bandit gives no board to draw"):
         bandit.render()
+
+
+def test_pixels_show_what_the_text_says() -> None:
+    env = gymnasium.make("echoscope/Spatial-v0", render_mode="rgb_array").unwrapped
+    env.reset(seed=4)
+    assert (env.render() == to_rgb(env.world.reset(4, 0).view)).all()
     bare = gymnasium_adapter.ToGymnasium("bandit")
     bare.reset(seed=0)
     assert bare.render() is None

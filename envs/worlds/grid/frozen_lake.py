@@ -26,6 +26,7 @@ from .geometry import (
     BoardFormat,
     Position,
     board_text,
+    board_view,
     distances,
     offset_words,
     point,
@@ -328,7 +329,8 @@ class FrozenLake(TextEnv):
             coord=self._coordinates,
             relative=self._relative,
         )
-        return Observation(text=text, frame=self._lake.frames.frame([("player", self._player)]))
+        frame = self._lake.frames.frame([("player", self._player)])
+        return Observation(text=text, frame=frame, view=board_view(self._config.observation, frame))
 
     def _drawn(self) -> str:
         row, col = self._player

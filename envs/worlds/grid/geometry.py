@@ -36,6 +36,11 @@ def board_text(
     return "\n".join(parts)
 
 
+def board_view(form: BoardFormat, frame: str) -> str | None:
+    """The frame as the policy's view, where the text in this format says all that it shows."""
+    return None if form == "relative" else frame
+
+
 def shift(at: Position, move: str) -> Position:
     """The neighbour of `at` in a direction."""
     row, col = MOVES[move]

@@ -20,7 +20,17 @@ from ...base import (
     prefixed,
 )
 from ...params import require
-from .geometry import MOVES, BoardFormat, Position, board_text, offset_words, point, points, shift
+from .geometry import (
+    MOVES,
+    BoardFormat,
+    Position,
+    board_text,
+    board_view,
+    offset_words,
+    point,
+    points,
+    shift,
+)
 from .sokoban_levels import LEGEND, Level, LevelSettings, draw_level, read_levels
 from .sokoban_search import is_deadlocked, solve
 
@@ -264,7 +274,7 @@ class Sokoban(TextEnv):
             coord=self._coordinates,
             relative=self._relative,
         )
-        return Observation(text=text, frame=frame)
+        return Observation(text=text, frame=frame, view=board_view(self._config.observation, frame))
 
     def _drawn(self) -> str:
         """The room with player and boxes, in the configured symbols."""

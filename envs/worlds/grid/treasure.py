@@ -21,7 +21,17 @@ from ...base import (
 )
 from ...frames import grid_frame
 from ...params import require
-from .geometry import MOVES, BoardFormat, Position, board_text, offset_words, point, points, shift
+from .geometry import (
+    MOVES,
+    BoardFormat,
+    Position,
+    board_text,
+    board_view,
+    offset_words,
+    point,
+    points,
+    shift,
+)
 from .mazes import Maze, draw_maze, shortest_way
 
 MOVE_REWARD = -0.1
@@ -224,7 +234,7 @@ class Treasure(TextEnv):
             coord=self._coordinates,
             relative=self._relative,
         )
-        return Observation(text=text, frame=frame)
+        return Observation(text=text, frame=frame, view=board_view(self._config.observation, frame))
 
     def _relative(self) -> str:
         name, place = self._next()

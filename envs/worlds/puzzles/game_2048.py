@@ -24,7 +24,7 @@ from ...base import (
 )
 from ...frames import grid_frame
 from ...params import require
-from ..grid.geometry import BoardFormat, board_text
+from ..grid.geometry import BoardFormat, board_text, board_view
 
 Row = tuple[int, ...]
 Tiles = tuple[Row, ...]
@@ -51,7 +51,7 @@ class Game2048Config:
     """
 
     side: int = 4
-    goal: int = 128
+    goal: int = 256
     two_probability: float = 0.9
     reward: Literal["progress", "log", "points"] = "progress"
     goal_reward: float = 10.0
@@ -109,7 +109,7 @@ class Game2048(TextEnv):
         id="game_2048",
         entry_point=f"{__name__}:Game2048",
         config_type=Game2048Config,
-        max_turns=200,
+        max_turns=220,
         max_actions_per_turn=1,
         description="Slide and merge tiles until one reaches the goal.",
     )
@@ -244,7 +244,8 @@ class Game2048(TextEnv):
         )
         cells = [letters for _, letters in shown]
         legend = {letter: _NAMES[letter] for letter in set("".join(cells))}
-        return Observation(text=text, frame=grid_frame(cells, legend, ()))
+        frame = grid_frame(cells, legend, ())
+        return Observation(text=text, frame=frame, view=board_view(self._config.observation, frame))
 
     def _drawn(self, numbers: list[str]) -> str:
         rows = [f"Row {i}: {row}" for i, row in enumerate(numbers, start=1)]

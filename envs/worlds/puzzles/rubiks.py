@@ -164,7 +164,8 @@ class Rubiks(TextEnv):
             net.append("".join(faces[face][row] for face in "LFRB"))
         for row in (slice(0, 2), slice(2, 4)):
             net.append(f"  {faces['D'][row]}    ")
-        return Observation(text=text, frame=grid_frame(net, _LEGEND, ()))
+        frame = grid_frame(net, _LEGEND, ())
+        return Observation(text=text, frame=frame, view=frame)
 
 
 def _places_by_colour(letters: str) -> dict[str, list[str]]:

@@ -10,7 +10,7 @@ from typing import Literal
 from ...base import EnvSpec, Observation, StepResult, TextEnv, check_seed, hash_task, prefixed
 from ...frames import grid_frame
 from ...params import require
-from ..grid.geometry import BoardFormat, board_text
+from ..grid.geometry import BoardFormat, board_text, board_view
 from .sudoku_boards import Board, Cell, conflicts, draw_board, num_empty, numbers_around
 
 _ACTION = re.compile(
@@ -216,6 +216,7 @@ class Sudoku(TextEnv):
         legend = {".": "floor"} | {str(n): str(n) for row in board for n in row if n}
         overlays = [("placed", cell) for cell in sorted(self._play.placed)]
         overlays += [("conflict", cell) for cell in sorted(bad)]
+        frame = grid_frame(cells, legend, overlays, block=math.isqrt(len(board)))
         return Observation(
             text=board_text(
                 self._config.observation,
@@ -223,7 +224,8 @@ class Sudoku(TextEnv):
                 coord=lambda: self._coordinates(board, bad),
                 relative=lambda: self._open_cells(board, bad),
             ),
-            frame=grid_frame(cells, legend, overlays, block=math.isqrt(len(board))),
+            frame=frame,
+            view=board_view(self._config.observation, frame),
         )
 
     def _coordinates(self, board: Board, bad: set[Cell]) -> str:

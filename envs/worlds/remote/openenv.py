@@ -29,7 +29,7 @@ OBSERVATION_SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "properties": {
         "text": {"type": "string"},
-        "frame": {"type": ["string", "null"]},
+        "view": {"type": ["string", "null"]},
         "messages": {"type": "array", "items": {"type": "object"}},
         "legal_actions": {"type": "array", "items": {"type": "string"}},
     },
@@ -87,11 +87,7 @@ class OpenEnv:
             episode.session, "reset", {**asked, "episode": episode.number}
         )
         episode.num_steps, episode.task_key = 0, answer["task_key"]
-        observation = {
-            **answer["observation"],
-            "legal_actions": answer["legal_actions"],
-            "instructions": answer["instructions"],
-        }
+        observation = {**_observed(answer), "instructions": answer["instructions"]}
         metadata = {"episode_id": name, "task_key": episode.task_key, **asked}
         return {"observation": observation, "reward": None, "done": False, "metadata": metadata}
 
@@ -107,7 +103,7 @@ class OpenEnv:
         episode.num_steps += 1
         result = answer["result"]
         return {
-            "observation": {**result["observation"], "legal_actions": answer["legal_actions"]},
+            "observation": _observed({**answer, "observation": result["observation"]}),
             "reward": result["reward"],
             "done": result["terminated"],
             "metadata": {
@@ -205,6 +201,12 @@ class OpenEnv:
         ]
         for name in gone:
             del self._episodes[name]
+
+
+def _observed(answer: Answer) -> Answer:
+    """What the policy may read. The frame shows people more, so it stays here."""
+    observation = {key: value for key, value in answer["observation"].items() if key != "frame"}
+    return {**observation, "legal_actions": answer["legal_actions"]}
 
 
 def _name_of(content: Content) -> str:

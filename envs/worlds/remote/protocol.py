@@ -163,6 +163,7 @@ def write_observation(observation: Observation) -> dict[str, Any]:
     return {
         "text": observation.text,
         "frame": observation.frame,
+        "view": observation.view,
         "messages": messages,
         "image": None if image is None else base64.b64encode(image).decode("ascii"),
     }
@@ -174,11 +175,12 @@ def read_observation(content: Mapping[str, Any]) -> Observation:
     Raises:
         ProtocolError, EnvValueError: it is none.
     """
-    frame = content.get("frame")
+    frame, view = content.get("frame"), content.get("view")
     return checked_observation(
         Observation(
             text=text_of(content, "text"),
             frame=None if frame is None else text_of(content, "frame"),
+            view=None if view is None else text_of(content, "view"),
             messages=tuple(map(_read_message, list_of(content, "messages"))),
             image=_read_image(content),
         )

@@ -28,21 +28,37 @@ def lake(render: Any) -> TurnEnv:
     return wrap(partial(registry.make, "frozen_lake"), settings)
 
 
-def test_a_picture_of_each_frame_and_the_same_episode() -> None:
+def test_a_picture_of_each_view_and_the_same_episode() -> None:
     plain, drawn = lake("none"), lake("rgb")
     first, seen = plain.reset(3, 4), drawn.reset(3, 4)
-    assert first.image is None
-    assert seen == replace(first, image=to_png(first.frame or ""))
+    assert (first.image, first.view) == (None, first.frame)
+    assert seen == replace(first, image=to_png(first.view or ""))
     for action in ("down", "jump", "right"):
         bare, shown = plain.step_turn([action], True), drawn.step_turn([action], True)
-        picture = to_png(bare.observation.frame or "")
+        picture = to_png(bare.observation.view or "")
         assert shown == replace(bare, observation=replace(bare.observation, image=picture))
 
 
-def test_a_world_without_a_readable_frame_is_drawn_as_its_text() -> None:
+def test_a_world_without_a_readable_view_is_drawn_as_its_text() -> None:
     picture = to_png(card_frame("", ["one", "two"]))
-    for frame in (None, '{"kind":"film"}', "no JSON"):
-        assert rendered(Observation(text="one\ntwo", frame=frame)).image == picture
+    for view in (None, '{"kind":"film"}', "no JSON"):
+        assert rendered(Observation(text="one\ntwo", view=view)).image == picture
+
+
+def test_the_frame_for_people_is_not_drawn() -> None:
+    secret = Observation(text="one", frame=card_frame("", ["the answer is 7"]))
+    assert rendered(secret).image == to_png(card_frame("", ["one"]))
+
+
+BOARDS = ("frozen_lake", "sokoban", "sudoku", "game_2048", "treasure")
+
+
+@pytest.mark.parametrize("world", BOARDS)
+@pytest.mark.parametrize("form", ["grid", "coord", "both", "relative"])
+def test_a_board_is_drawn_where_the_text_says_all_of_it(world: str, form: str) -> None:
+    first = registry.make(world, observation=form).reset(0, 0)
+    assert first.frame is not None
+    assert first.view == (None if form == "relative" else first.frame)
 
 
 def test_a_picture_of_the_worlds_own_is_kept() -> None:

@@ -13,12 +13,13 @@ from websockets.sync.client import ClientConnection, connect
 from echoscope.envs import registry
 from echoscope.envs.worlds.remote.sessions import Served
 
+ROOM = Served(id="spatial", params={"questions": ["direction"]})
 LAKE = Served(id="frozen_lake", params={"slip": 0.0, "size": 3, "holes": 1})
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with served(LAKE, Served(id="bandit")) as address:
+    with served(LAKE, Served(id="bandit"), ROOM) as address:
         yield address
 
 
@@ -46,6 +47,18 @@ def test_reset_step_and_state_over_http(url: str) -> None:
     assert again["observation"] == begun["observation"]
 
 
+def test_an_observation_holds_what_the_policy_may_see_and_no_frame(url: str) -> None:
+    asked = {"env": "spatial", "seed": 4, "episode_id": "room"}
+    first = registry.make("spatial", **ROOM.params).reset(4, 0)
+    begun = ask(url, "/reset", asked)[1]["observation"]
+    _, answer = ask(url, "/step", {"action": {"text": "look"}, "episode_id": "room"})
+    assert begun["view"] == first.view != first.frame
+    assert "frame" not in begun.keys() | answer["observation"].keys()
+    schema = ask(url, "/schema", method="GET")[1]["observation"]["properties"]
+    assert "view" in schema
+    assert "frame" not in schema
+
+
 def test_without_a_name_or_a_seed(url: str) -> None:
     seeds = {ask(url, "/reset", {"env": "bandit"})[1]["metadata"]["seed"] for _ in range(3)}
     assert len(seeds) == 3
@@ -69,7 +82,7 @@ def test_bad_requests(url: str, path: str, content: dict[str, Any], status: int,
 
 def test_what_it_says_of_itself(url: str) -> None:
     assert ask(url, "/health", method="GET")[1]["status"] == "healthy"
-    assert ask(url, "/metadata", method="GET")[1]["name"] == "frozen_lake, bandit"
+    assert ask(url, "/metadata", method="GET")[1]["name"] == "frozen_lake, bandit, spatial"
     schema = ask(url, "/schema", method="GET")[1]
     assert schema["action"]["required"] == ["text"]
     assert set(schema) == {"action", "observation", "state"}

@@ -227,7 +227,7 @@ OPENED = {
     "legal_actions": ["go"],
     "reports_success": True,
 }
-FIRST = {"text": "Start", "frame": None, "messages": []}
+FIRST = {"text": "Start", "frame": None, "view": None, "messages": []}
 BEGUN = {
     "episode": 1,
     "observation": FIRST,

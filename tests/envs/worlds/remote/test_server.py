@@ -41,7 +41,13 @@ def session(url: str) -> str:
 
 def written(observation: Observation) -> dict[str, Any]:
     """An observation without messages and picture, as docs/remote.md says."""
-    return {"text": observation.text, "frame": observation.frame, "messages": [], "image": None}
+    return {
+        "text": observation.text,
+        "frame": observation.frame,
+        "view": observation.view,
+        "messages": [],
+        "image": None,
+    }
 
 
 def test_a_session_plays_the_world(url: str) -> None:
