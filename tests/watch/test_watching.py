@@ -45,7 +45,7 @@ def test_new_lines_become_steps_that_are_judged(tmp_path: Path) -> None:
 
 def test_a_pipe_is_refused_and_nothing_waits_for_a_writer(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(WatchError, match=r"is a pipe or a device; `cat .*pipe \| echoscope watch -`"):
+    with pytest.raises(WatchError, match=r"`cat .*pipe \| echoscope watch -` follows it"):
         Followed(tmp_path / "pipe", tmp_path / "run")
 
 

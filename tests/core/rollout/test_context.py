@@ -85,6 +85,15 @@ def test_the_reward_line_is_shown_from_the_second_turn_on(chat):
     assert "<|user|>Reward: -0.1\nS2<|end|>" in text
 
 
+def test_the_reward_is_not_shown_unless_it_is_asked_for(chat):
+    conversation = Conversation(chat, ContextConfig(**BARE, show_reward=False))
+    conversation.prompt("S1")
+    conversation.respond(chat.encode_response(REPLY))
+    text = shown(chat, conversation.prompt("S2", last_reward=-0.1))
+    assert text.endswith("<|user|>S2<|end|><|assistant|><think>")
+    assert ContextConfig().show_reward is False
+
+
 def play(conversation: Conversation, chat: ChatFormat, num_turns: int) -> list[Prompt]:
     prompts = []
     for turn in range(num_turns):

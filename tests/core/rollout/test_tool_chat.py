@@ -84,6 +84,14 @@ def test_every_prompt_extends_the_one_before_it(chat: ChatFormat) -> None:
     assert ("Reward: 0.5\\n4" if is_json else "Reward: 0.5\n4") in chat.decode(before)
 
 
+def test_the_reward_is_not_shown_beside_a_result_unless_it_is_asked_for(chat: ChatFormat) -> None:
+    conversation = Conversation(chat, ContextConfig(show_reward=False), "Rules.", [LOOKUP])
+    conversation.prompt("Tea?")
+    conversation.respond(chat.encode_response("x"))
+    text = chat.decode(conversation.prompt(seen(result("4")), last_reward=0.5).tokens)
+    assert "Reward" not in text
+
+
 def test_a_reply_is_read_in_the_models_own_format(chat: ChatFormat) -> None:
     conversation = Conversation(chat, ContextConfig(**BARE), tools=[LOOKUP])
     is_llama = "<|eot_id|>" in chat.tokenizer.get_vocab()

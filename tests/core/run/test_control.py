@@ -368,6 +368,11 @@ def test_settings_and_evaluations_after_the_checkpoint_come_back() -> None:
     assert short(replayed(applied, after=4)) == [(5, {"steps": 50}), (6, "evaluate")]
 
 
+def test_what_took_effect_at_the_checkpoint_s_own_step_is_in_it_and_is_not_replayed() -> None:
+    applied = [(4, setting(steps=30)), (4, new_command("run", "evaluate")), (5, setting(steps=50))]
+    assert short(replayed(applied, after=4)) == [(5, {"steps": 50})]
+
+
 def test_replayed_settings_apply_at_their_step_and_are_not_answered_again(
     run_path: Path, config: RunConfig
 ) -> None:

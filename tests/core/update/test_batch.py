@@ -120,6 +120,17 @@ def test_nothing_to_train_is_a_batch_without_rows():
     assert scatter_to_turns(batch, batch.behaviour_logprobs, [trajectory()]) == [()]
 
 
+def test_minibatches_are_balanced_by_sampled_tokens_and_not_by_rows():
+    # Trajectory 0 has two rows, as its second prompt does not continue the first: 1 + 1 tokens.
+    # The others have one row each of 6, 3 and 1 tokens. Dealt out from the largest: 6 | 3, 2, 1.
+    batch = packed(
+        trajectory(turn([9], [1]), turn([8], [1])),
+        *(trajectory(turn([9], [1] * size), index=k) for k, size in ((1, 6), (2, 3), (3, 1))),
+    )
+    assert [rows.tolist() for _, rows in minibatches(batch, 2)] == [[2], [0, 1, 3, 4]]
+    assert [part.num_loss_tokens for part, _ in minibatches(batch, 2)] == [6, 6]
+
+
 @pytest.mark.parametrize(
     ("played", "rewards", "message"),
     [
