@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +20,9 @@ from ...base import (
 )
 from ...frames import card_frame
 from ...params import require
-from .programs import Judgement, Problem, judge, program_of, read_problems
+from .fences import program_of
+from .problem_files import read_problems
+from .programs import Judgement, Problem, judge
 from .sandbox import Limits, Sandbox, why_not
 
 MADE_PROBLEMS = Path(__file__).parents[2] / "data" / "programs.jsonl"
@@ -29,18 +31,19 @@ _MAX_JUDGEMENTS = 2_000
 _EVERY = 4
 """Part "eval" has every fourth problem of the file, part "train" the others."""
 _judgements: dict[tuple[object, ...], Judgement] = {}
-"""What programs did before, by problem, limits and program."""
+"""What programs did before, by problem with its tests, limits, walls and program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepCoderConfig:
     """Source and limits of `deepcoder`.
 
-    `data`: a file of problems in the shape of DeepCoder or LiveCodeBench (JSON lines, a JSON list
-    or Parquet); null takes the made ones that ship. `part`: which problems of the file, "all",
-    "train", or "eval" (every fourth; no problem is in both). `attempts`: programs in an episode.
-    `max_tests`: tests of a problem that are run. `seconds`, `memory_mb`: what a program may use per
-    test. `unsafe`: run programs without the sandbox.
+    `data`: a file of problems in the shape of DeepCoder, PrimeIntellect, TACO, APPS or
+    LiveCodeBench (JSON lines, a JSON list or Parquet); null takes the made ones that ship. `part`:
+    which problems of the file, "all", "train", or "eval" (every fourth; no problem is in both).
+    `attempts`: programs in an episode. `max_tests`: tests of a problem that are run; of more, half
+    of them are those with the longest inputs and half are drawn, always the same. `seconds`,
+    `memory_mb`: what a program may use per test. `unsafe`: run programs without the sandbox.
     """
 
     data: str | None = None
@@ -68,13 +71,14 @@ class DeepCoder(TextEnv):
     """A programming problem, answered with a Python program.
 
     Description:
-        Programs run in a sandbox without a network, one process a test. They see the input of a
-        test and never its output.
+        Programs run in a sandbox without a network, one process a test, with Python's own library
+        and nothing else. They see the input of a test and never its output.
     Observation:
         The problem; after an attempt "Passed 2 of 3 tests. Test 3: it gave another output."
     Actions:
         A Python program, in a fenced block or bare: it reads standard input and prints, or defines
-        the function that the problem names.
+        the function that the problem names. Of several blocks it is the last that says python and
+        prints, or defines the function.
     Rewards:
         The share of tests that passed.
     Episode end:
@@ -84,7 +88,7 @@ class DeepCoder(TextEnv):
     Seeds:
         `seed` draws the problem; `noise_seed` is not used.
     Requires:
-        bubblewrap and util-linux (Debian: `apt install bubblewrap`), or `unsafe: true`.
+        Linux and bubblewrap (Debian: `apt install bubblewrap`), or `unsafe: true`.
     Example:
         >>> world = DeepCoder(DeepCoderConfig(unsafe=True))
         >>> first = world.reset(seed=3, noise_seed=0)
@@ -117,8 +121,7 @@ class DeepCoder(TextEnv):
                 f"{file} has too few different problems for a part {config.part!r}: it needs "
                 f"{_EVERY}"
             )
-        limits = Limits(seconds=config.seconds, memory_mb=config.memory_mb)
-        self._sandbox = Sandbox(limits, unsafe=config.unsafe)
+        self._sandbox = Sandbox(_limits(config, self._problems), unsafe=config.unsafe)
         self._problem: Problem = self._problems[0]
         self._num_attempts = 0
         self._is_solved = False
@@ -131,7 +134,7 @@ class DeepCoder(TextEnv):
         return self._observe(self._problem.text)
 
     def step(self, action: str) -> StepResult:
-        program = program_of(action)
+        program = program_of(action, self._problem.function)
         if self._is_over or not program.strip() or len(program) > MAX_PROGRAM_CHARS:
             observation = prefixed(self.invalid_notice(action), self._observe(self._problem.text))
             return self._result(observation, 0.0, is_valid=False)
@@ -169,7 +172,7 @@ class DeepCoder(TextEnv):
     def _judged(self, program: str) -> Judgement:
         """Siblings often write the same program, and it is to be judged the same."""
         config = self._config
-        key = (self._problem.text, len(self._problem.tests), config.seconds, config.memory_mb)
+        key = (self._problem.key, config.seconds, config.memory_mb, config.unsafe)
         earlier = _judgements.get((*key, program))
         if earlier is not None:
             return earlier
@@ -200,6 +203,17 @@ class DeepCoder(TextEnv):
         if text != self._problem.text:
             lines.append(text)
         return Observation(text=text, frame=card_frame("Program", lines))
+
+
+def _limits(config: DeepCoderConfig, problems: tuple[Problem, ...]) -> Limits:
+    """As configured, with room for the longest output that a test wants."""
+    usual = Limits(seconds=config.seconds, memory_mb=config.memory_mb)
+    longest = max(len(str(test.wanted)) for problem in problems for test in problem.tests)
+    return replace(
+        usual,
+        output_chars=usual.output_chars + 2 * longest,
+        file_mb=usual.file_mb + (4 * 2 * longest >> 20),
+    )
 
 
 def part_of(problems: tuple[Problem, ...], part: str) -> tuple[Problem, ...]:

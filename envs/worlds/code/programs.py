@@ -5,27 +5,47 @@ A program never sees what a test expects: it gets the input, and its output is c
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from ...base import EnvUnavailableError
-from ..rows import Row, read_rows
 from .sandbox import Outcome, Sandbox
 
-_FENCE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
+_IMPORTS = """
+import bisect, collections, functools, heapq, itertools, math, operator, re, string, sys
+from bisect import *
+from collections import *
+from functools import *
+from heapq import *
+from itertools import *
+from math import *
+from typing import *
+from builtins import *
+"""
+"""What a function may use without an import, as where such problems come from: their first lines
+annotate with `List[int]`."""
 _CALL = """
 import json as _json, os as _os, sys as _sys
 _answers = _os.dup(1)
 _os.dup2(2, 1)  # what the program prints is no answer
-_arguments = _json.loads(_sys.stdin.read())
+_arguments = [
+    {{int(_key): _value for _key, _value in _one.items()}}
+    if isinstance(_one, dict) and all(_key.isdecimal() for _key in _one) else _one
+    for _one in _json.loads(_sys.stdin.read())
+]
 _space = {{"__name__": "__program__"}}
+exec({imports!r}, _space)
+_given = dict(_space)
 exec(compile({program!r}, "program.py", "exec"), _space)
 _name = {name!r}
-_function = _space.get(_name) or getattr(_space["Solution"](), _name)
+_function = _space.get(_name)
+if _function is None or _function is _given.get(_name):
+    if "Solution" not in _space:
+        raise NameError(f"the program does not define {{_name}}")
+    _function = getattr(_space["Solution"](), _name)
 _os.write(_answers, _json.dumps(_function(*_arguments)).encode())
 """
 
@@ -38,6 +58,9 @@ class ProgramTest:
     given: Any
     wanted: Any
     function: str = ""
+    is_wrapped: bool = False
+    """`wanted` is a list of one value, and that value is right, too: so TACO and APPS write what a
+    function returns, and so their judges compare."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +70,17 @@ class Problem:
     text: str
     tests: tuple[ProgramTest, ...]
     solution: str = ""
+    key: str = field(init=False)
+    """Of text and tests: problems that differ in either have different keys."""
+
+    def __post_init__(self) -> None:
+        content = repr((self.text, self.tests)).encode("utf-8", "replace")
+        object.__setattr__(self, "key", hashlib.sha256(content).hexdigest())
+
+    @property
+    def function(self) -> str:
+        """What is to be defined; "" where the program prints."""
+        return self.tests[0].function
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +97,6 @@ class Judgement:
     def share(self) -> float:
         """Of the tests that it passed."""
         return self.passed / self.total
-
-
-def program_of(reply: str) -> str:
-    """The program in a reply: the last fenced block, or all of it."""
-    blocks = _FENCE.findall(reply)
-    return str(blocks[-1]) if blocks else reply
 
 
 def judge(program: str, problem: Problem, sandbox: Sandbox) -> Judgement:
@@ -93,7 +121,7 @@ def run(program: str, tests: Sequence[ProgramTest], sandbox: Sandbox) -> list[Ou
     function = tests[0].function
     if not function:
         return sandbox.run(program, [str(test.given) for test in tests])
-    caller = _CALL.format(program=program, name=function)
+    caller = _CALL.format(imports=_IMPORTS, program=program, name=function)
     return sandbox.run(caller, [json.dumps(test.given) for test in tests])
 
 
@@ -103,82 +131,12 @@ def is_wanted(output: str, test: ProgramTest) -> bool:
         wanted, lines = _lines(str(test.wanted)), _lines(output)
         return len(wanted) == len(lines) and all(map(_same_line, lines, wanted))
     try:
-        return _same_value(json.loads(output), test.wanted)
-    except (ValueError, RecursionError):
-        return False
-
-
-def read_problems(path: str, *, max_tests: int) -> tuple[Problem, ...]:
-    """The problems of a file, each with its first `max_tests` tests.
-
-    Rows are those of DeepCoder (`problem`, `tests`) and LiveCodeBench (`question_content`,
-    `public_test_cases`): tests are a list, or JSON text of one, of {input, output} (with
-    `metadata.func_name` for a function), or one object {inputs, outputs, fn_name}.
-
-    Raises:
-        EnvUnavailableError: the file cannot be read, or no row is a problem with tests.
-    """
-    problems = [
-        problem for row in read_rows(path, ()) if (problem := _problem(row, max_tests)) is not None
-    ]
-    if not problems:
-        raise EnvUnavailableError(
-            f"{path} holds no row with problem and tests, or question_content and public_test_cases"
+        value = json.loads(output)
+        return _same_value(value, test.wanted) or (
+            test.is_wrapped and _same_value(value, test.wanted[0])
         )
-    return tuple(problems)
-
-
-def _problem(row: Row, max_tests: int) -> Problem | None:
-    text = row.get("problem") or row.get("question_content")
-    tests = _decoded(row.get("tests") or row.get("public_test_cases"))
-    if not isinstance(text, str) or not tests:
-        return None
-    metadata = _decoded(row.get("metadata"))
-    function = str(metadata.get("func_name") or "") if isinstance(metadata, dict) else ""
-    starter = row.get("starter_code")
-    if isinstance(starter, str) and starter.strip():
-        text = f"{text}\n\nStart with:\n{starter}"
-    if isinstance(tests, dict):
-        function = str(tests.get("fn_name") or function)
-        pairs = list(zip(tests.get("inputs") or (), tests.get("outputs") or (), strict=False))
-    elif isinstance(tests, list):
-        pairs = [
-            (test["input"], test["output"])
-            for test in tests
-            if isinstance(test, dict) and {"input", "output"} <= test.keys()
-        ]
-    else:
-        return None
-    read = [_test(given, wanted, function) for given, wanted in pairs[:max_tests]]
-    solutions = _decoded(row.get("solution") or row.get("solutions")) or ""
-    solution = solutions[0] if isinstance(solutions, list) else solutions
-    if not read:
-        return None
-    return Problem(text=text, tests=tuple(read), solution=program_of(str(solution)))
-
-
-def _test(given: Any, wanted: Any, function: str) -> ProgramTest:
-    if not function:
-        return ProgramTest(given=_joined(given), wanted=_joined(wanted))
-    if isinstance(given, str):  # one argument a line
-        arguments: Any = [_decoded(line) for line in given.splitlines()]
-    else:
-        arguments = given if isinstance(given, list) else [given]
-    return ProgramTest(given=arguments, wanted=_decoded(wanted), function=function)
-
-
-def _decoded(value: Any) -> Any:
-    """JSON text as what it says; anything else as it is."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except (ValueError, RecursionError):
-        return value
-
-
-def _joined(value: Any) -> str:
-    return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+    except (ValueError, RecursionError, OverflowError):  # a number that no float holds, too
+        return False
 
 
 def _what_happened(outcome: Outcome) -> str:

@@ -98,8 +98,8 @@ def system_call_filter(machine: str | None = None) -> bytes:
             checks += [_step(_JUMP_IF_EQUAL, value, if_not=1), _step(_RETURN, _ALLOW)]
         checks.append(_step(_RETURN, _ERROR | _EPERM))
         steps += [_step(_JUMP_IF_EQUAL, numbers[at], if_not=len(checks)), *checks]
-    for numbers in _FREE.values():
-        if (number := numbers[at]) is not None:
+    for free in _FREE.values():
+        if (number := free[at]) is not None:
             steps += [_step(_JUMP_IF_EQUAL, number, if_not=1), _step(_RETURN, _ALLOW)]
     steps.append(_step(_RETURN, _ERROR | _ENOSYS))
     return b"".join(steps)

@@ -13,7 +13,10 @@ from echoscope.envs.base import EnvParamsError, EnvUnavailableError
 from echoscope.envs.pool import EnvPool
 from echoscope.envs.settings import EnvGroup
 from echoscope.envs.worlds.code.deepcoder import MADE_PROBLEMS, DeepCoder, DeepCoderConfig
-from echoscope.envs.worlds.code.programs import ProgramTest, is_wanted, program_of, read_problems
+from echoscope.envs.worlds.code.problem_files import read_problems
+from echoscope.envs.worlds.code.programs import ProgramTest, is_wanted
+
+from .conftest import needs_sandbox
 
 UNSAFE = {"unsafe": True}
 """Judging is the same with and without walls; these tests run where there is no bubblewrap."""
@@ -31,19 +34,6 @@ ADDITION = {
     "problem": "Add two numbers.",
     "tests": [{"input": "1 2", "output": "3"}, {"input": "5 -5", "output": "0"}],
 }
-
-
-@pytest.mark.parametrize(
-    ("reply", "program"),
-    [
-        ("print(1)", "print(1)"),
-        ("So:\n```python\nprint(1)\n```\nThat is it.", "print(1)\n"),
-        ("```\na\n```\nor\n```py\nb\n```", "b\n"),
-        ("```python\nprint(1)", "print(1)"),
-    ],
-)
-def test_the_program_in_a_reply(reply: str, program: str) -> None:
-    assert program_of(reply) == program
 
 
 @pytest.mark.parametrize(
@@ -115,27 +105,6 @@ def test_a_function_is_called(tmp_path: Path, program: str) -> None:
     assert world_of(tmp_path, row).step(noisy).reward == share
 
 
-def test_problems_of_livecodebench(tmp_path: Path) -> None:
-    row = {
-        "question_content": "Return the largest number.",
-        "starter_code": "class Solution:\n    def most(self, numbers):",
-        "public_test_cases": json.dumps([{"input": "[1, 3, 2]", "output": "3"}]),
-        "metadata": json.dumps({"func_name": "most"}),
-    }
-    world = world_of(tmp_path, row)
-    assert world.reset(0, 0).text.endswith(
-        "Start with:\nclass Solution:\n    def most(self, numbers):"
-    )
-    program = "class Solution:\n    def most(self, numbers):\n        return max(numbers)"
-    assert world.step(program).success
-
-
-def test_problems_of_deepcoder_have_text_for_tests(tmp_path: Path) -> None:
-    tests = json.dumps({"inputs": ["2\n"], "outputs": [["4"]]})
-    world = world_of(tmp_path, {"problem": "Double it.", "tests": tests})
-    assert world.step("print(2 * int(input()))").success
-
-
 @pytest.mark.long
 def test_every_made_problem_is_solved_by_its_program_and_not_by_nothing() -> None:
     world = registry.make("deepcoder", **UNSAFE)
@@ -151,12 +120,55 @@ def test_every_made_problem_is_solved_by_its_program_and_not_by_nothing() -> Non
     assert len(texts) == len(read_problems(str(MADE_PROBLEMS), max_tests=9))
 
 
-@pytest.mark.parametrize(
-    "row", [{}, {"problem": "x"}, {"problem": "x", "tests": "no"}, {"problem": 3}]
-)
-def test_rows_without_tests_are_no_problems(tmp_path: Path, row: object) -> None:
-    with pytest.raises(EnvUnavailableError, match="no row with problem and tests"):
-        world_of(tmp_path, row)
+@pytest.mark.parametrize("value", ["10**400", "-10**400", "float('nan')", "{}", "[[[]]]", "1j"])
+def test_no_value_that_a_function_returns_raises(tmp_path: Path, value: str) -> None:
+    tests = {"fn_name": "half", "inputs": [[3]], "outputs": [1.5]}
+    world = world_of(tmp_path, {"problem": "Write half(x).", "tests": tests})
+    assert world.step(f"def half(x): return {value}").reward == 0
+
+
+def test_verdicts_are_of_the_tests_and_not_of_the_problem_s_text(tmp_path: Path) -> None:
+    program = "print(sum(map(int, input().split())))"
+    for wanted, reward in (("3", 1.0), ("4", 0.0), ("3", 1.0)):
+        row = {"problem": "Add.", "tests": [{"input": "1 2", "output": wanted}]}
+        assert world_of(tmp_path, row).step(program).reward == reward
+
+
+@needs_sandbox()
+def test_verdicts_are_of_the_walls(tmp_path: Path) -> None:
+    """A program that needs another process passes where nothing stops it, and only there."""
+    row = {"problem": "Print 1 by echo.", "tests": [{"input": "", "output": "1"}]}
+    file = tmp_path / "problems.json"
+    file.write_text(json.dumps([row]))
+    for unsafe, reward in ((True, 1.0), (False, 0.0), (True, 1.0)):
+        world = DeepCoder(DeepCoderConfig(data=str(file), unsafe=unsafe))
+        world.reset(0, 0)
+        assert world.step("import os; os.system('echo 1')").reward == reward
+
+
+def test_a_long_output_is_read_to_its_end(tmp_path: Path) -> None:
+    wanted = "\n".join(map(str, range(30_000)))  # 168,889 characters
+    world = world_of(tmp_path, {"problem": "x", "tests": [{"input": "", "output": wanted}]})
+    assert world.step("for n in range(30_000): print(n)").success
+    world.reset(0, 0)
+    assert not world.step("for n in range(30_001): print(n)").success
+
+
+def test_a_function_may_annotate_and_call_as_where_its_problem_comes_from(tmp_path: Path) -> None:
+    tests = {"fn_name": "most", "inputs": [[[1, 3, 3]]], "outputs": [3]}
+    row = {"problem": "Write most.", "tests": tests}
+    program = """class Solution:
+    def most(self, numbers: List[int]) -> Optional[int]:
+        return Counter(numbers).most_common(1)[0][0] if pow(2, 3, 5) == 3 else inf"""
+    assert world_of(tmp_path, row).step(program).success
+
+
+def test_what_a_function_may_import_is_not_what_it_must_define(tmp_path: Path) -> None:
+    tests = {"fn_name": "gcd", "inputs": [[4, 6]], "outputs": [2]}
+    world = world_of(tmp_path, {"problem": "Write gcd(a, b).", "tests": tests}, attempts=9)
+    failed = world.step("x = 1")
+    assert failed.observation.text.endswith("NameError: the program does not define gcd")
+    assert world.step("class Solution:\n    def gcd(self, a, b): return 2").success
 
 
 @pytest.mark.parametrize(

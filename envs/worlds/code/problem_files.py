@@ -1,0 +1,263 @@
+"""Programming problems of files in the public shapes, and which of their tests run.
+
+Read are rows of DeepCoder, PrimeIntellect, TACO, APPS and LiveCodeBench. A row that cannot be
+judged is an error of the file: left out in silence, it would change what a run trains on.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import pickletools
+import zlib
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...base import EnvUnavailableError, shorten
+from ..rows import Row, read_rows
+from .fences import program_of
+from .programs import Problem, ProgramTest
+
+_TEXTS = ("problem", "question", "question_content", "prompt")
+_SOLUTIONS = ("solution", "solutions", "gold_standard_solution")
+_JUDGES = ("checker", "generated_checker", "interaction_format")
+"""Of rows whose answers need a program of their own to be judged, as Codeforces problems do."""
+_MAX_UNPACKED_BYTES = 1 << 28
+_TEXT_CODES = frozenset({"UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"})
+_QUIET_CODES = frozenset({"PROTO", "FRAME", "MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT", "STOP"})
+
+
+class _CannotJudgeError(ValueError):
+    """The rule that a row breaks, and the way out."""
+
+
+def read_problems(path: str, *, max_tests: int) -> tuple[Problem, ...]:
+    """The problems of a file, each with `max_tests` of its tests: see `chosen`.
+
+    Rows have a text (`problem`, `question`, `question_content` or `prompt`) and tests: `tests`,
+    `input_output`, `verification_info` or `private_test_cases`, each as it is or as JSON text.
+    Tests are a list of {input, output} or one object {inputs, outputs}. A function is named by
+    `fn_name`, of the tests or of each, or by `func_name` of `metadata`.
+
+    Raises:
+        EnvUnavailableError: the file cannot be read, or a row cannot be judged. The sentence names
+            the first such row, the rule, the way out, and how many there are.
+    """
+    read_rows(path, ())
+    status = Path(path).stat()
+    return _read_problems(path, status.st_mtime_ns, status.st_size, max_tests)
+
+
+@lru_cache(maxsize=8)
+def _read_problems(path: str, mtime_ns: int, size: int, max_tests: int) -> tuple[Problem, ...]:
+    """Cached by content stamp: every sibling reads the same file."""
+    rows = read_rows(path, ())
+    problems: list[Problem] = []
+    refused: list[tuple[int, str]] = []
+    for number, row in enumerate(rows, start=1):
+        try:
+            problems.append(_problem(row, max_tests))
+        except _CannotJudgeError as error:
+            refused.append((number, str(error)))
+    if refused:
+        number, rule = refused[0]
+        raise EnvUnavailableError(
+            f"{path}, row {number} cannot be judged ({len(refused)} of {len(rows)} rows): {rule}"
+        )
+    return tuple(problems)
+
+
+def chosen(tests: Sequence[ProgramTest], most: int, text: str) -> list[ProgramTest]:
+    """The tests of a problem that run: all, or half of them those with the longest inputs and half
+    drawn from the others, always the same for one text. They stay in their order."""
+    if len(tests) <= most:
+        return list(tests)
+    seed = int.from_bytes(hashlib.sha256(text.encode("utf-8", "replace")).digest()[:8])
+    order = [int(at) for at in np.random.default_rng(seed).permutation(len(tests))]
+    by_length = sorted(order, key=lambda at: -len(str(tests[at].given)))
+    longest = set(by_length[: (most + 1) // 2])
+    drawn = [at for at in order if at not in longest][: most - len(longest)]
+    return [tests[at] for at in sorted(longest.union(drawn))]
+
+
+def _problem(row: Row, max_tests: int) -> Problem:
+    text = next((row[name] for name in _TEXTS if row.get(name)), None)
+    if not isinstance(text, str):
+        raise _CannotJudgeError(f"it has no text: name it {_either(_TEXTS)}")
+    for name in _JUDGES:
+        if row.get(name):
+            raise _CannotJudgeError(
+                f"it has a {name}, so several answers may be right, and none runs here: take it out"
+            )
+    tests = _tests_of(row)
+    function = tests[0].function
+    starter = row.get("starter_code")
+    if isinstance(starter, str) and starter.strip():
+        text = f"{text}\n\nStart with:\n{starter}"
+    if function not in text:
+        text = f"{text}\n\nWrite a function {function}."
+    return Problem(
+        text=text,
+        tests=tuple(chosen(tests, max_tests, text)),
+        solution=program_of(_solution(row), function),
+    )
+
+
+def _tests_of(row: Row) -> list[ProgramTest]:
+    metadata = _decoded(row.get("metadata"))
+    of_row = metadata.get("func_name") if isinstance(metadata, dict) else None
+    pairs = _pairs(_raw_tests(row), of_row)
+    if not pairs:
+        raise _CannotJudgeError("it has no tests: add tests, or take it out")
+    names = sorted({name for _, _, name in pairs})
+    if len(names) > 1:
+        raise _CannotJudgeError(
+            f"its tests call {' and '.join(name or 'none' for name in names)}, but must all call "
+            "one function or none: make a row of each"
+        )
+    if names[0] and not names[0].isidentifier():
+        raise _CannotJudgeError(
+            f"its tests call {shorten(names[0], 60)!r}, which is no name of a function: change it"
+        )
+    is_wrapped = bool(names[0]) and all(
+        not isinstance(given, str) and isinstance(wanted, list) and len(wanted) == 1
+        for given, wanted, _ in pairs
+    )
+    return [_test(*pair, is_wrapped=is_wrapped) for pair in pairs]
+
+
+def _raw_tests(row: Row) -> Any:
+    """Tests as the file has them: a list of objects, or one object of lists."""
+    for name in ("tests", "input_output"):
+        if row.get(name):
+            return _decoded(row[name])
+    checked = _decoded(row.get("verification_info"))
+    if isinstance(checked, dict):
+        if (language := checked.get("language") or "python") != "python":
+            raise _CannotJudgeError(
+                f"it wants {shorten(str(language), 20)}, but only Python runs here: take it out"
+            )
+        return _decoded(checked.get("test_cases", checked))
+    public, private = _decoded(row.get("public_test_cases")), row.get("private_test_cases")
+    hidden = _unpacked(private) if isinstance(private, str) and private else private
+    if public and not hidden:
+        raise _CannotJudgeError(
+            "it has public_test_cases alone, which its text shows, so a program could know their "
+            "outputs by heart: add private_test_cases, or name them tests"
+        )
+    return [*(public or []), *hidden] if hidden else None
+
+
+def _pairs(tests: Any, of_row: Any) -> list[tuple[Any, Any, str]]:
+    """(input, output, function) of every test."""
+    if isinstance(tests, dict):
+        given, wanted = (_decoded(tests.get(name)) or [] for name in ("inputs", "outputs"))
+        if not isinstance(given, list) or not isinstance(wanted, list):
+            raise _CannotJudgeError("its inputs and outputs must be lists: make them lists")
+        if len(given) != len(wanted):
+            raise _CannotJudgeError(
+                f"it has {len(given)} inputs and {len(wanted)} outputs, but each input needs one "
+                "output: add what is missing, or take it out"
+            )
+        name = str(tests.get("fn_name") or of_row or "")
+        return [(*pair, name) for pair in zip(given, wanted, strict=True)]
+    if isinstance(tests, str):
+        raise _CannotJudgeError("its tests are a text that is no JSON: write them as JSON")
+    if not isinstance(tests, list):
+        return []
+    pairs = []
+    for number, test in enumerate(tests, start=1):
+        if not isinstance(test, dict) or not {"input", "output"} <= test.keys():
+            raise _CannotJudgeError(
+                f"its test {number} is no object with input and output: add them, or take it out"
+            )
+        pairs.append((test["input"], test["output"], _function_of(test, of_row)))
+    return pairs
+
+
+def _function_of(test: Mapping[str, Any], of_row: Any) -> str:
+    kind = str(test.get("testtype") or test.get("type") or "")
+    metadata = _decoded(test.get("metadata"))
+    named = metadata.get("func_name") if isinstance(metadata, dict) else None
+    name = str(test.get("fn_name") or named or of_row or "")
+    if kind.startswith("stdin"):
+        return ""
+    if kind in ("functional", "function_call") and not name:
+        raise _CannotJudgeError(
+            "its tests call a function that nothing names: add fn_name to each, or take it out"
+        )
+    return name
+
+
+def _test(given: Any, wanted: Any, function: str, *, is_wrapped: bool) -> ProgramTest:
+    if not function:
+        return ProgramTest(given=_joined(given), wanted=_joined(wanted))
+    if isinstance(given, str):  # LiveCodeBench: one argument a line, all as JSON text
+        given = [_decoded(line) for line in given.splitlines() if line.strip()]
+        wanted = _decoded(wanted)
+    arguments = given if isinstance(given, list) else [given]
+    return ProgramTest(given=arguments, wanted=wanted, function=function, is_wrapped=is_wrapped)
+
+
+def _solution(row: Row) -> str:
+    for name in _SOLUTIONS:
+        value = _decoded(row.get(name))
+        for solution in value if isinstance(value, list) else [value]:
+            if isinstance(solution, str) and solution.strip():
+                return solution
+    return ""
+
+
+def _unpacked(text: str) -> list[Any]:
+    """Private tests of LiveCodeBench: JSON text, or the base64 of the zlib of a pickle of it."""
+    content = _decoded(text)
+    if isinstance(content, str):
+        try:
+            unpacker = zlib.decompressobj()
+            packed = base64.b64decode(text, validate=True)
+            pickled = unpacker.decompress(packed, _MAX_UNPACKED_BYTES)
+            content = json.loads(_pickled_text(pickled)) if unpacker.eof else None
+        except (ValueError, binascii.Error, zlib.error, RecursionError):
+            content = None
+    if not isinstance(content, list):
+        raise _CannotJudgeError(
+            "its private_test_cases are neither JSON nor packed as LiveCodeBench packs them, with "
+            f"at most {_MAX_UNPACKED_BYTES >> 20} MiB in them: write them as JSON, or take it out"
+        )
+    return content
+
+
+def _pickled_text(pickled: bytes) -> str:
+    """The text of a pickle of one text. Nothing is unpickled: no other pickle is read."""
+    texts = []
+    for code, argument, _ in pickletools.genops(pickled):
+        if code.name in _TEXT_CODES:
+            texts.append(str(argument))
+        elif code.name not in _QUIET_CODES:
+            raise ValueError(f"a pickle of more than a text: {code.name}")
+    (text,) = texts
+    return text
+
+
+def _decoded(value: Any) -> Any:
+    """JSON text as what it says; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+
+
+def _joined(value: Any) -> str:
+    return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _either(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
