@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,8 +16,6 @@ from .terminal import print_json, printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from echoscope.store.reader import RunReader, RunsReader
 
 _TABLE_ROWS = 100
 _CELL_CHARS = 200
@@ -44,21 +43,32 @@ def query(
         typer.Option(min=0, help=f"Rows at most; {_TABLE_ROWS} in a table, else all."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, max=1e6, help="Seconds that the query may take.")
+    ] = 300,
+    memory: Annotated[
+        str, typer.Option(help="Memory that the query may take, for example 500MB or 4GB.")
+    ] = "4GB",
 ) -> None:
     """Run one SQL query over a run, live or finished. The query can only read."""
-    reader = open_either(run)
-    answer = reader.sql(sql)
-    for warning in reader.warnings:
+    from echoscope.store.query.bounded import OWN, ask
+
+    advice = "--timeout and --memory allow more"
+    limits = replace(OWN, seconds=timeout, memory=memory, advice=advice)
+    found = ask(run, sql, limits=limits, has_warnings=True)
+    answer = found.table
+    for warning in found.warnings:
         typer.echo(f"warning: {printable(warning)}", err=True)
     chosen = Format.JSON if as_json else format
     most = _TABLE_ROWS if limit is None and chosen is Format.TABLE else limit
-    shown = answer if most is None else answer.slice(0, most)
+    shown = answer if most is None else answer.slice(0, min(most, answer.num_rows))
     if chosen is Format.JSON:
         print_json(json_rows(shown), indent=1)
     elif chosen is Format.CSV:
+        rows = [_csv_row(row) for row in json_rows(shown)]
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(shown.column_names)
-        writer.writerows(_csv_row(row) for row in json_rows(shown))
+        writer.writerows(rows)
     else:
         _print_table(shown)
     if shown.num_rows < answer.num_rows:
@@ -68,26 +78,41 @@ def query(
         )
 
 
-def open_either(path: Path) -> RunReader | RunsReader:
-    """A reader of a run, or of the runs in a folder that is none."""
-    from echoscope.store.errors import NotARunError
-    from echoscope.store.log.layout import Layout
-    from echoscope.store.reader import open_run, open_runs
-
-    if Layout(path).run_json.is_file() or not path.is_dir():
-        return open_run(path)
-    reader = open_runs(path)
-    if not reader.infos():
-        raise NotARunError(f"{path}: not a run, and holds none")
-    return reader
-
-
 def json_rows(table: pa.Table) -> list[dict[str, Any]]:
-    """Rows as strict JSON can hold them: NaN as null, maps as objects."""
+    """Rows as strict JSON can hold them: NaN as null, maps as objects, `a`, `a_2` for two columns
+    `a`.
+
+    Raises:
+        QueryError: a date or time that has no such form.
+    """
+    from echoscope.store.errors import QueryError
     from echoscope.text.strict_json import json_value
 
-    rows: list[dict[str, Any]] = json_value(table.to_pylist(maps_as_pydicts="lossy"))
+    named = table.rename_columns(_each_once(table.column_names))
+    try:
+        rows: list[dict[str, Any]] = json_value(named.to_pylist(maps_as_pydicts="lossy"))
+    except (OverflowError, ValueError) as error:
+        raise QueryError(
+            f"a date or a time of the answer cannot be printed ({error}); ask for its text: "
+            "CAST(x AS VARCHAR)"
+        ) from error
     return rows
+
+
+def _each_once(names: list[str]) -> list[str]:
+    """Names of columns, a number added to those that stood before.
+
+    >>> _each_once(["a", "a", "a_2", "b"])
+    ['a', 'a_3', 'a_2', 'b']
+    """
+    out: list[str] = []
+    for name in names:
+        number, free = 1, name
+        while free in out or (number > 1 and free in names):
+            number += 1
+            free = f"{name}_{number}"
+        out.append(free)
+    return out
 
 
 def _csv_row(row: dict[str, Any]) -> list[Any]:

@@ -7,14 +7,16 @@ million episodes costs no more memory than the rows that are given back.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, TypeAlias, overload
 
 import pandas as pd
 import pyarrow as pa
 
 from echoscope.store.errors import QueryError
+from echoscope.store.query.bounded import OWN
 from echoscope.store.query.condition import (
     FLAG,
     checked_condition,
@@ -27,10 +29,13 @@ from echoscope.text.amounts import memory_size
 
 Table: TypeAlias = "pd.DataFrame | pa.Table"
 As = Literal["pandas", "arrow"]
+Ask: TypeAlias = "Callable[[str], pa.Table]"
 MAX_ROWS = 100_000
 """Rows that are given back where nobody says how many."""
 MAX_BYTES = 512 << 20
 """Of the rows of one answer, in Arrow's form."""
+LIMITS = replace(OWN, advice="limits=SqlLimits(seconds=3600, memory='16GB') of query() allows more")
+"""Of SQL that a person writes."""
 _PAGE_BYTES = 32 << 20
 _FIRST_PAGE, _LARGEST_PAGE = 256, 20_000
 
@@ -128,11 +133,12 @@ def rows_of(
     if where is not None and not isinstance(where, str):
         raise TypeError(f'where is a text such as "step > 10", not {type(where).__name__}')
     condition = "true" if where is None else checked_condition(where, rows.columns, rows.name)
-    counts = _counts(run, rows, condition)
+    ask: Ask = run.sql if where is None else partial(run.sql, limits=LIMITS)
+    counts = _counts(ask, rows, condition)
     total = sum(counts.values())
     most = min(total, MAX_ROWS if limit is None else limit)
     tables, num_rows, num_bytes = [], 0, 0
-    for page in _pages(run, rows, condition, chosen, counts, most):
+    for page in _pages(ask, rows, condition, chosen, counts, most):
         tables.append(page)
         num_rows += page.num_rows
         num_bytes += page.nbytes
@@ -168,12 +174,12 @@ def _chosen(rows: Rows, columns: Sequence[str] | str | None) -> tuple[str, ...]:
     return tuple(wanted)
 
 
-def _counts(run: RunReader, rows: Rows, condition: str) -> dict[int, int]:
+def _counts(ask: Ask, rows: Rows, condition: str) -> dict[int, int]:
     """How many rows of each step match."""
     inner = rows.sql.format(steps="true")
     if condition == "true":
         inner = f"FROM {rows.name}"
-    answer = run.sql(
+    answer = ask(
         f"SELECT step, count(*) AS num FROM ({inner}) {rows.name} WHERE {condition} "
         "GROUP BY step ORDER BY step"
     )
@@ -183,7 +189,7 @@ def _counts(run: RunReader, rows: Rows, condition: str) -> dict[int, int]:
 
 
 def _pages(
-    run: RunReader,
+    ask: Ask,
     rows: Rows,
     condition: str,
     columns: Sequence[str],
@@ -195,7 +201,7 @@ def _pages(
 
     def page(first: int, last: int, size: int, offset: int) -> pa.Table:
         inner = rows.sql.format(steps=f"step BETWEEN {first} AND {last}")
-        return run.sql(
+        return ask(
             f"SELECT {names} FROM ({inner}) {rows.name} WHERE {condition} "
             f"ORDER BY {rows.order} LIMIT {size} OFFSET {offset}"
         )

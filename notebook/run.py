@@ -22,12 +22,13 @@ from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.verdict import diagnose as judge
 from echoscope.diagnostics.read.sources import open_source as judged_source
 from echoscope.store.errors import QueryError
+from echoscope.store.query.bounded import SqlLimits
 from echoscope.store.reader import RunReader
 from echoscope.store.steer.settings import live_settings
 
 from . import card, curves
 from .episode import Episode
-from .frames import TRAJECTORIES, TURNS, As, Table, as_table, rows_of
+from .frames import LIMITS, TRAJECTORIES, TURNS, As, Table, as_table, rows_of
 from .judgement import Judgement
 from .opening import open_source
 
@@ -266,27 +267,48 @@ class Run:
 
     @overload
     def query(
-        self, sql: str, params: Sequence[Any] | None = None, *, as_: Literal["pandas"] = ...
+        self,
+        sql: str,
+        params: Sequence[Any] | None = None,
+        *,
+        as_: Literal["pandas"] = ...,
+        limits: SqlLimits = ...,
     ) -> pd.DataFrame: ...
 
     @overload
     def query(
-        self, sql: str, params: Sequence[Any] | None = None, *, as_: Literal["arrow"]
+        self,
+        sql: str,
+        params: Sequence[Any] | None = None,
+        *,
+        as_: Literal["arrow"],
+        limits: SqlLimits = ...,
     ) -> pa.Table: ...
 
-    def query(self, sql: str, params: Sequence[Any] | None = None, *, as_: As = "pandas") -> Table:
+    def query(
+        self,
+        sql: str,
+        params: Sequence[Any] | None = None,
+        *,
+        as_: As = "pandas",
+        limits: SqlLimits = LIMITS,
+    ) -> Table:
         """The answer to one SELECT over the tables of the run (docs/store.md).
 
-        The query can only read, and reaches no other file.
+        The query can only read, and reaches no other file. A process of its own answers it, so
+        that it ends with its time and its memory, and with an interrupt of the cell.
+
+        Args:
+            limits: 300 s and 4 GB; more with `SqlLimits(seconds=3600, memory="16GB")`.
 
         Raises:
-            QueryError: not one SELECT that only reads, or DuckDB refuses it.
+            QueryError: not one SELECT that only reads, DuckDB refuses it, or it takes too much.
 
         Examples:
             >>> Run("runs/demo").query("SELECT count(*) AS num FROM turns")["num"][0]
             np.int64(120)
         """
-        return as_table(self.reader.sql(sql, params), as_)
+        return as_table(self.reader.sql(sql, params, limits=limits), as_)
 
     def episode(self, trajectory_id: str) -> Episode:
         """One episode with its dialogue, rewards and boards.

@@ -36,8 +36,9 @@ from .log.events import (
 )
 from .log.index import RunIndex
 from .log.layout import Layout
+from .query.bounded import RunningQuery, SqlLimits, ask
 from .query.check import checked_query
-from .query.database import RunDatabase, RunningQuery, run_row
+from .query.database import RunDatabase, run_row
 from .query.rows import diagnostic_from_row, image_keys, outcome_from_rows, trajectory_from_rows
 from .records import (
     REQUESTED,
@@ -205,7 +206,13 @@ class _SqlReader:
         """Catch up with what was written. `sql` and the typed queries do that by themselves."""
         self._database.refresh()
 
-    def sql(self, query: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> pa.Table:
+    def sql(
+        self,
+        query: str,
+        params: Sequence[Any] | Mapping[str, Any] | None = None,
+        *,
+        limits: SqlLimits | None = None,
+    ) -> pa.Table:
         """Answer one read-only SQL statement over the views, after catching up.
 
         Views: runs, steps, metrics, trajectories, turns, tokens, diagnostics, alarms, commands,
@@ -213,11 +220,26 @@ class _SqlReader:
         Arrow table: `.to_pylist()`, `.to_pandas()`. Nothing can be written, and no other file be
         reached.
 
+        Args:
+            limits: For SQL that this program did not write: it is answered by a process of its
+                own, which ends with the time or the memory that it may take. None: in this
+                process, where nothing ends DuckDB while it plans a query.
+
         Raises:
             QueryError: not one statement that reads, or DuckDB refuses it; one line.
         """
-        checked = checked_query(query)
         self._query.begin()
+        if limits is not None:
+            database = self._database
+            return ask(
+                database.folder,
+                query,
+                params,
+                limits=limits,
+                all_attempts=database.all_attempts,
+                running=self._query,
+            ).table
+        checked = checked_query(query)
         self.refresh()
         return self._database.run(checked, params, self._query)
 
@@ -575,11 +597,12 @@ def open_run(path: str | Path, *, all_attempts: bool = False, memory_limit: str 
         raise
     except OSError as error:
         raise StoreError(f"{path}: cannot be read now ({error.strerror or error})") from error
-    return RunReader(RunDatabase(index.layout.root, [index], memory_limit), index)
+    database = RunDatabase(index.layout.root, [index], memory_limit, all_attempts=all_attempts)
+    return RunReader(database, index)
 
 
-def open_runs(root: str | Path) -> RunsReader:
-    """Open all runs directly under a folder as one.
+def open_runs(root: str | Path, *, memory_limit: str = "") -> RunsReader:
+    """Open all runs directly under a folder as one; `memory_limit` as for `open_run`.
 
     Raises:
         NotARunError: no such folder.
@@ -587,7 +610,7 @@ def open_runs(root: str | Path) -> RunsReader:
     folder = Path(root)
     if not folder.is_dir():
         raise NotARunError(f"{folder}: no such folder")
-    reader = RunsReader(RunDatabase(folder, []), folder, {})
+    reader = RunsReader(RunDatabase(folder, [], memory_limit), folder, {})
     reader.refresh()
     return reader
 

@@ -1,33 +1,27 @@
 """SQL that a person typed: one SELECT, bounded in time, rows and memory, and nothing but the run.
 
-Each run that is asked gets a DuckDB of its own, apart from the one that pages read with. It can
-read the run's data files and write nothing, and its memory and time are limited.
+It is answered by a process of its own, apart from the DuckDB that pages read with.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import threading
-import time
-from collections import OrderedDict
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from echoscope.store.errors import QueryError
-from echoscope.store.log.layout import Layout
-from echoscope.store.query.check import checked_query
-from echoscope.store.reader import RunReader, open_run
+from echoscope.store.query import bounded
+from echoscope.store.query.bounded import BoundedAnswer, SqlLimits
 
 from ..page.problems import Problem
 from ..web.settings import settings
 from . import queries
 
 MAX_SQL = 20_000
-MAX_READERS = 3
+MAX_ANSWER_BYTES = 64_000_000
+"""Of the rows that are shown."""
 
 EXAMPLES: dict[str, str] = {
     "Success and return by step": (
@@ -74,76 +68,38 @@ EXAMPLES: dict[str, str] = {
 """Name -> query."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Answer:
-    """What a query gave."""
-
-    table: pa.Table
-    """At most `settings().sql_rows` rows."""
-    is_cut: bool
-    """There are more rows."""
-    seconds: float
-
-
-_readers: OrderedDict[tuple[Path, tuple[int, int], str], RunReader] = OrderedDict()
-_lock = threading.Lock()
-
-
-def ask(run_id: str, sql: str) -> Answer:
+def ask(run_id: str, sql: str) -> BoundedAnswer:
     """Answer one SELECT over the tables of a run.
 
     Raises:
         Problem: not one SELECT, DuckDB refuses it, or it took too long or too much.
     """
-    limits = settings()
     query = sql.strip().rstrip(";").strip()
     if not query:
         raise Problem("There is no query.", "Type a SELECT, or choose an example.")
     if len(query) > MAX_SQL:
         raise Problem(f"The query has {len(query)} characters, at most {MAX_SQL} may be asked.")
-    reader = _reader(run_id)
-    timer = threading.Timer(limits.sql_seconds, reader.interrupt)
-    started = time.monotonic()
-    timer.start()
-    try:
-        found = _bounded(reader, query, limits.sql_rows + 1)
-    except QueryError as error:
-        if time.monotonic() - started >= limits.sql_seconds:
-            raise Problem(
-                f"The query was stopped after {limits.sql_seconds:g} seconds.",
-                "Ask for fewer steps, for example: WHERE step BETWEEN 100 AND 200.",
-            ) from error
-        raise Problem(str(error), "") from error
-    finally:
-        timer.cancel()
-    return Answer(
-        table=found.slice(0, limits.sql_rows),
-        is_cut=found.num_rows > limits.sql_rows,
-        seconds=time.monotonic() - started,
-    )
-
-
-def _bounded(reader: RunReader, query: str, most: int) -> pa.Table:
-    """The first rows of the answer; a query that cannot stand in another one is asked as it is."""
-    # Before it stands between brackets, which it might close.
-    checked_query(query)
-    if query.split(None, 1)[0].lower() == "explain":
-        return reader.sql(query).slice(0, most)
-    # The line break ends a comment at the end of the query.
-    return reader.sql(f"SELECT * FROM (\n{query}\n) LIMIT {most}")
-
-
-def _reader(run_id: str) -> RunReader:
     path = queries.path_of(run_id)
     with queries.reading(run_id):
-        identity = queries.identity_of(Layout(path).run_json.stat())
-        key = (path, identity, settings().sql_memory)
-        with _lock:
-            found = _readers.pop(key, None) or open_run(path, memory_limit=settings().sql_memory)
-            _readers[key] = found
-            while len(_readers) > MAX_READERS:
-                _readers.popitem(last=False)
-            return found.cursor()
+        try:
+            return bounded.ask(path, query, limits=_limits())
+        except QueryError as error:
+            raise Problem(str(error)) from error
+
+
+def warm_up() -> None:
+    """Start what answers queries, while a person types the first one."""
+    bounded.warm_up(_limits())
+
+
+def _limits() -> SqlLimits:
+    given = settings()
+    return SqlLimits(
+        seconds=given.sql_seconds,
+        memory=given.sql_memory,
+        rows=given.sql_rows,
+        answer_bytes=MAX_ANSWER_BYTES,
+    )
 
 
 def csv_bytes(table: pa.Table) -> bytes:

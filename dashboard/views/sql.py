@@ -17,12 +17,13 @@ from echoscope.dashboard.charts.sql_result import (
     shown_frame,
 )
 from echoscope.dashboard.data import sql as sql_box
-from echoscope.dashboard.data.sql import EXAMPLES, MAX_SQL, Answer
+from echoscope.dashboard.data.sql import EXAMPLES, MAX_SQL
 from echoscope.dashboard.live import figures
 from echoscope.dashboard.live.refreshing import problem
 from echoscope.dashboard.page import links, ui, url_state
 from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.web.settings import settings
+from echoscope.store.query.bounded import BoundedAnswer
 from echoscope.store.schema import TABLES
 
 MAX_CURVES = 8
@@ -35,6 +36,7 @@ _TEXT, _RESULT = "_sql_text", "_sql_result"
 def draw(run_id: str) -> None:
     if _TEXT not in st.session_state:
         # What a link says is only typed in: it runs when a person says so.
+        sql_box.warm_up()
         first = next(iter(EXAMPLES.values()))
         st.session_state[_TEXT] = url_state.text_param("sql", most=MAX_SQL) or first
     left, right = st.columns([3, 2])
@@ -83,7 +85,7 @@ def _take_example() -> None:
         st.session_state[_TEXT] = EXAMPLES[name]
 
 
-def _asked(run_id: str, sql: str) -> Answer | Problem:
+def _asked(run_id: str, sql: str) -> BoundedAnswer | Problem:
     try:
         return sql_box.ask(run_id, sql)
     except Problem as found:
@@ -125,7 +127,7 @@ def _result(run_id: str) -> None:
         _chart(table)
 
 
-def _summary(found: Answer) -> None:
+def _summary(found: BoundedAnswer) -> None:
     table = found.table
     rows = f"first {table.num_rows:,} rows" if found.is_cut else f"{table.num_rows:,} rows"
     line = st.container(horizontal=True, vertical_alignment="center")

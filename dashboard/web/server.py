@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from echoscope.store.query import bounded
 from echoscope.text.addresses import is_loopback
 
 from ..charts.theme import ACCENT, ACCENT_ON_DARK, SERIES
@@ -218,6 +219,11 @@ async def _serve(
             await super().startup(sockets)
             on_ready()
             threading.Thread(target=_warm_up, name="warm-up", daemon=True).start()
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            # First, or a page that waits for its query holds up the end.
+            bounded.end_all()
+            await super().shutdown(sockets)
 
     config = Config(
         app,

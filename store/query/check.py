@@ -168,6 +168,8 @@ def select_nodes(select: str) -> list[dict[str, Any]]:
 
 def _parsed(select: str) -> tuple[list[str], str]:
     """The kinds of the statements, and DuckDB's parse of them as JSON text."""
+    if not select.isascii() and any("\ud800" <= character <= "\udfff" for character in select):
+        raise QueryError("the query holds half of a character, which no text in UTF-8 has")
     try:
         with empty_database() as connection:
             statements = connection.extract_statements(select)
@@ -194,6 +196,11 @@ _TOO_DEEP = "the query is nested too deeply; write it in fewer levels, or IN (..
 
 def one_line(error: BaseException) -> str:
     """DuckDB's message without the picture of where it went wrong, or advice nobody can follow."""
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return (
+            "the query needs more memory than it may use. Ask for fewer steps or columns, for "
+            "example: WHERE step BETWEEN 100 AND 200"
+        )
     text = str(error).split("\n\nLINE", 1)[0]
     if "expression depth limit" in text:
         return _TOO_DEEP

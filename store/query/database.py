@@ -8,6 +8,7 @@ reach are the data files of the run, through an interface that has no way to wri
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from ..log.integrity import CHECKS, proven_damage
 from ..log.layout import FileEntry
 from ..schema import EVENT_TABLES, SCHEMA_VERSION, TABLES, arrow_schema, create_table_sql
 from ..steer.commands import PendingCommands, folder_mark
+from .bounded import RunningQuery
 from .check import CheckedQuery, one_line
 from .lookup import StepLookup
 from .run_files import SCHEME, RunFiles
@@ -40,6 +42,7 @@ _QUERY_ERRORS = (
     duckdb.TransactionException,
 )
 """Errors that the query is to blame for, never a file."""
+_STRANGERS_THREADS = 4
 _RETRIES = 8
 _MAX_FORGOTTEN = 1_000
 """Files that went away since DuckDB was opened: it keeps the footers of all that it has read."""
@@ -63,6 +66,7 @@ def connect(files: RunFiles, memory_limit: str = "") -> duckdb.DuckDBPyConnectio
     connection.execute("SET enable_external_file_cache = false")
     if memory_limit:
         connection.execute(f"SET memory_limit = {quote(memory_limit)}")
+        connection.execute(f"SET threads = {min(_STRANGERS_THREADS, os.cpu_count() or 1)}")
     connection.execute("SET temp_directory = ''")
     connection.execute("SET python_enable_replacements = false")
     connection.execute("SET disabled_filesystems = 'LocalFileSystem'")
@@ -72,44 +76,6 @@ def connect(files: RunFiles, memory_limit: str = "") -> duckdb.DuckDBPyConnectio
     return connection
 
 
-class RunningQuery:
-    """The query that a reader is answering: another thread may stop it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._connection: duckdb.DuckDBPyConnection | None = None
-        self._is_interrupted = False
-
-    def begin(self) -> None:
-        """A new query begins: what was stopped before is over."""
-        with self._lock:
-            self._is_interrupted = False
-
-    def interrupt(self) -> None:
-        """Stop the query, also where it has not reached DuckDB yet."""
-        with self._lock:
-            self._is_interrupted = True
-            if self._connection is not None:
-                self._connection.interrupt()
-
-    @contextmanager
-    def on(self, connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
-        """While this lasts, the query runs on the connection.
-
-        Raises:
-            QueryError: the query was stopped before.
-        """
-        with self._lock:
-            if self._is_interrupted:
-                raise QueryError("the query was interrupted")
-            self._connection = connection
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._connection = None
-
-
 class RunDatabase:
     """Views over several runs, kept up to date. Cursors of one database may be used in threads.
 
@@ -117,8 +83,17 @@ class RunDatabase:
     first query that names it.
     """
 
-    def __init__(self, folder: Path, indexes: Sequence[RunIndex], memory_limit: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        indexes: Sequence[RunIndex],
+        memory_limit: str = "",
+        *,
+        all_attempts: bool = False,
+    ) -> None:
         self.folder = folder.resolve()
+        self.all_attempts = all_attempts
+        """Whether the indexes show what a rewind hid."""
         self.indexes: dict[str, RunIndex] = {}
         self._prefixes: dict[str, str] = {}
         self._files = RunFiles()
@@ -241,13 +216,13 @@ class RunDatabase:
                 with self._reading() as connection, running.on(connection):
                     return connection.sql(query.sql, params=params).to_arrow_table()
             except _QUERY_ERRORS as error:
-                raise QueryError(_readable(error)) from error
+                raise QueryError(one_line(error)) from error
             except (duckdb.Error, OSError) as error:
                 is_repaired = self._repair(is_thorough=attempt > 0)
                 # Another thread's reader may have caught up first: the views are new, or will be.
                 is_new = self._is_stale or self._num_refreshes != before
                 if not (is_repaired or is_new):
-                    raise QueryError(_readable(error)) from error
+                    raise QueryError(one_line(error)) from error
                 self.refresh()
         raise StoreError(f"{self.folder}: the files of the run keep changing, try again")
 
@@ -488,16 +463,6 @@ def _settle_events(index: RunIndex) -> None:
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         why = " ".join(str(error).split())[:200]
         raise StoreError(f"{index.layout.root}: its journal holds a wrong value ({why})") from error
-
-
-def _readable(error: duckdb.Error) -> str:
-    """DuckDB's message in one line, without advice that nobody can follow here."""
-    if isinstance(error, duckdb.OutOfMemoryException):
-        return (
-            "the query needs more memory than it may use. Ask for fewer steps or columns, for "
-            "example: WHERE step BETWEEN 100 AND 200"
-        )
-    return one_line(error)
 
 
 def _read_parts(files: Sequence[tuple[VisibleFile, str]]) -> list[str]:

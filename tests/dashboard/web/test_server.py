@@ -14,6 +14,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from made_run import make_run
 from started import started
@@ -323,3 +324,45 @@ def test_no_page_imports_torch(root: Path) -> None:
         timeout=5 * PATIENCE_S,
     )
     assert done.stdout.strip() == "[]", done.stderr[-2000:]
+
+
+@pytest.mark.long
+def test_a_query_in_flight_does_not_keep_the_server_from_ending(tmp_path: Path) -> None:
+    """The query runs in a thread like those that draw pages, and has an hour."""
+    make_run(tmp_path / "a", 2)
+    script = f"""
+        import os, signal, threading, time
+        from pathlib import Path
+        import psutil
+        from echoscope.dashboard.data import sql
+        from echoscope.dashboard.page.problems import Problem
+        from echoscope.dashboard.web.server import serve
+        from echoscope.dashboard.web.settings import DashboardSettings
+        from sql_bombs import BOMBS
+
+        def ask():
+            try:
+                sql.ask("a", BOMBS["a cross join"])
+            except Problem as problem:
+                print(problem, flush=True)
+
+        def ready(where):
+            threading.Thread(target=ask).start()
+            while not any(child.cpu_times().user > 2 for child in psutil.Process().children()):
+                time.sleep(0.05)
+            print([child.pid for child in psutil.Process().children()][0], flush=True)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        settings = DashboardSettings(root=Path({str(tmp_path)!r}), sql_seconds=3600.0)
+        serve(settings, port=0, on_ready=ready)
+    """
+    served = started(
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True
+        )
+    )
+    served.wait(PATIENCE_S)
+    assert served.stdout is not None
+    pid, *said = served.stdout.read().split("\n")
+    assert not psutil.pid_exists(int(pid))
+    assert "the query was interrupted" in said

@@ -12,13 +12,14 @@ from evasions import CTES, EVASIONS, nothing_changes, written
 
 from echoscope.store.errors import QueryError
 from echoscope.store.log.index import RunIndex
+from echoscope.store.query.bounded import RunningQuery
 from echoscope.store.query.check import (
     REFUSED_FUNCTIONS,
     TABLE_FUNCTIONS,
     CheckedQuery,
     checked_query,
 )
-from echoscope.store.query.database import RunDatabase, RunningQuery
+from echoscope.store.query.database import RunDatabase
 from echoscope.store.reader import RunReader, open_run, open_runs
 
 ANSWERS = (
@@ -179,3 +180,8 @@ def test_an_interrupt_before_the_query_starts_is_not_lost(finished_run: Path) ->
         database.run(checked_query("SELECT 1"), None, query)
     query.begin()
     assert database.run(checked_query("SELECT 1"), None, query).num_rows == 1
+
+
+def test_half_a_character_is_refused_in_one_line() -> None:
+    with pytest.raises(QueryError, match="half of a character"):
+        checked_query("SELECT '\ud800'")

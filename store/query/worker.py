@@ -1,0 +1,165 @@
+"""The process that answers SQL of somebody else: `bounded.py` starts it, asks it, and ends it.
+
+It reads questions from its input and writes answers to its output, and ends when its input does.
+What ends it earlier is the operating system: a signal when the time of a query is over, and a limit
+of memory that counts everything, the planning of a query included.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import duckdb
+import pyarrow as pa
+
+from ..errors import NotARunError, QueryError, StoreError
+from ..log.layout import Layout
+from ..reader import RunReader, RunsReader, open_run, open_runs
+from .bounded import GRACE_S, SHORTEN, Question, read_frame, write_frame
+from .check import checked_query
+
+MAX_READERS = 2
+SLACK_BYTES = 512 << 20
+"""For the answer as Arrow, and for what allocators leave unused."""
+
+_readers: OrderedDict[tuple[Any, ...], RunReader | RunsReader] = OrderedDict()
+
+
+def work() -> None:
+    """Answer questions until there are no more: `python -c "from ... import work; work()"`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: whoever asked decides
+    questions = sys.stdin.buffer
+    with os.fdopen(os.dup(1), "wb") as answers:
+        os.dup2(2, 1)  # what a library prints must not stand between answers
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # it writes no file
+        while (data := read_frame(questions)) is not None:
+            params = read_frame(questions) or b""
+            _answer(Question(**json.loads(data)), params, answers)
+
+
+def _answer(question: Question, params: bytes, answers: BinaryIO) -> None:
+    """Answer one question: a head in JSON, and the rows as a stream of Arrow."""
+    started = time.monotonic()
+    try:
+        reader = _reader(question)
+        _send(answers, {"state": "begun"})
+        started = time.monotonic()
+        with _limited(reader, question):
+            table, is_cut = _asked(reader, question, _values(params))
+        warnings = reader.warnings if question.has_warnings else []
+    except StoreError as error:
+        _send(answers, {"state": type(error).__name__, "text": str(error), "is_fit": True})
+    except QueryError as error:
+        is_late = time.monotonic() - started >= question.seconds
+        has_filled = isinstance(error.__cause__, duckdb.OutOfMemoryException)
+        kind = "time" if is_late else "limit" if has_filled else "QueryError"
+        # Memory that was filled to its limit may not all have come back.
+        _send(answers, {"state": kind, "text": str(error), "is_fit": not has_filled})
+    except Exception as error:  # noqa: BLE001 -- told to whoever asked; raised, nobody would see it
+        # Not fit for another question: who knows what was left unfinished.
+        why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        text = f"the answer cannot be put together ({why}). {SHORTEN}"
+        _send(answers, {"state": "QueryError", "text": text})
+    else:
+        _send(answers, {"state": "answer", "is_cut": is_cut, "warnings": warnings})
+        with pa.ipc.new_stream(answers, table.schema) as stream:
+            stream.write_table(table)
+        answers.flush()
+
+
+def _send(answers: BinaryIO, head: dict[str, Any]) -> None:
+    write_frame(answers, json.dumps(head).encode())
+    answers.flush()
+
+
+@contextmanager
+def _limited(reader: RunReader | RunsReader, question: Question) -> Iterator[None]:
+    """While this lasts, the query has its time: DuckDB is asked to stop, and then the process ends.
+
+    The alarm is the operating system's: it needs neither Python nor whoever asked.
+    """
+    timer = threading.Timer(question.seconds, reader.interrupt)
+    timer.daemon = True
+    signal.setitimer(signal.ITIMER_REAL, question.seconds + GRACE_S)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _asked(
+    reader: RunReader | RunsReader, question: Question, params: Any
+) -> tuple[pa.Table, bool]:
+    """The answer, and whether it is cut; a query that cannot stand in another one is asked as
+    it is."""
+    query, most = question.sql.strip().rstrip(";"), question.rows
+    if most is not None:
+        # Before it stands between brackets, which it might close.
+        checked_query(query)
+    if most is not None and query.split(None, 1)[0].lower() != "explain":
+        # The line break ends a comment at the end of the query.
+        query = f"SELECT * FROM (\n{query}\n) LIMIT {most + 1}"
+    table = reader.sql(query, params)
+    if table.nbytes > question.answer_bytes:
+        raise QueryError(
+            f"the answer has {table.nbytes / 1e6:,.0f} MB, at most "
+            f"{question.answer_bytes / 1e6:,.0f} MB are given. Name fewer columns, or ask for the "
+            "beginning of texts: left(response, 200)"
+        )
+    return (table, False) if most is None else (table.slice(0, most), table.num_rows > most)
+
+
+def _values(params: bytes) -> list[Any] | dict[str, Any] | None:
+    """The parameters of a query, by name or by number."""
+    if not params:
+        return None
+    (row,) = pa.ipc.open_stream(params).read_all().to_pylist(maps_as_pydicts="lossy")
+    return list(row.values()) if all(name.isdecimal() for name in row) else row
+
+
+def _reader(question: Question) -> RunReader | RunsReader:
+    """A reader of a run, or of the runs in a folder that is none, with DuckDB opened."""
+    os.chdir(question.folder)
+    path = Path(question.path)
+    run_json = Layout(path).run_json
+    is_run = run_json.is_file() or not path.is_dir()
+    stats = run_json.stat() if run_json.is_file() else path.stat() if path.is_dir() else None
+    # Inodes are used again: another run may have taken the place of one.
+    identity = stats and ((stats.st_ino, stats.st_mtime_ns) if is_run else stats.st_ino)
+    key = (path.resolve(), identity, question.all_attempts)
+    found = _readers.pop(key, None)
+    if found is None and is_run:
+        found = open_run(path, all_attempts=question.all_attempts, memory_limit=question.memory)
+    elif found is None:
+        found = open_runs(path, memory_limit=question.memory)
+        if not found.infos():
+            raise NotARunError(f"{path}: not a run, and holds none")
+    _readers[key] = found
+    while len(_readers) > MAX_READERS:
+        _readers.popitem(last=False)
+    found.sql("SELECT 1")
+    _limit_memory(question.memory_bytes)
+    return found
+
+
+def _limit_memory(num_bytes: int) -> None:
+    """Once, with DuckDB and its threads there: from now on no more than this comes on top."""
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+        return
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + num_bytes + SLACK_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
