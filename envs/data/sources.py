@@ -159,6 +159,18 @@ SOURCES: tuple[WorldData, ...] = (
                 described="github.com/agentica-project/rllm",
             ),
             PublicSet(
+                name="TACO",
+                size="26,443 problems",
+                params=("data",),
+                described="github.com/FlagOpen/TACO",
+            ),
+            PublicSet(
+                name="APPS",
+                size="10,000 problems",
+                params=("data",),
+                described="github.com/hendrycks/apps",
+            ),
+            PublicSet(
                 name="LiveCodeBench",
                 size="grows with each release",
                 params=("data",),

@@ -56,6 +56,12 @@ def test_a_program_reaches_nothing(reached: dict[str, Outcome], what: str) -> No
     assert "SyntaxError" not in outcome.errors
 
 
+def test_the_page_says_how_many_were_tried() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "environments.md").read_text(encoding="utf-8")
+    assert f"{len(REACHES)} ways\nout, {len(HOARDS)} ways to hoard memory" in page
+    assert f"{len(ATTACKS)} attacks on the process" in page
+
+
 def test_nobody_outside_hears_of_it(reached: dict[str, Outcome], listener: socket.socket) -> None:
     assert "a connection" in reached
     listener.setblocking(False)
