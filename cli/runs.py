@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import time
 from pathlib import Path
@@ -71,11 +72,13 @@ def list_runs(
 @app.command()
 def show(run: Run, as_json: AsJson = False) -> None:
     """Show one run: its status, what it stores and which commands it received."""
+    from echoscope.diagnostics.judge.advice.fate import fate_of
     from echoscope.diagnostics.sinks.status import all_statuses
     from echoscope.store.reader import open_run
 
     reader = open_run(run)
     info = reader.info()
+    fate = fate_of(reader, shlex.quote(str(run)))
     last = reader.sql("SELECT * FROM steps ORDER BY step DESC LIMIT 1").to_pylist()
     value: dict[str, Any] = _summary(info, reader.status()) | {
         "host": reader.sql("SELECT host FROM runs").to_pylist()[0]["host"],
@@ -85,6 +88,9 @@ def show(run: Run, as_json: AsJson = False) -> None:
         "holds": reader.sql(_COUNTS).to_pylist()[0],
         "checkpoints": [checkpoint.path for checkpoint in reader.checkpoints()],
         "latest": last[0] if last else None,
+        "to_go_on": " ".join(part for part in (fate.way_on, fate.command) if part)
+        if fate
+        else None,
         "sinks": {status.sink: status.in_words() for status in all_statuses(info.path)},
         "config": dict(info.config),
         "warnings": reader.warnings,

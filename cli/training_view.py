@@ -22,7 +22,7 @@ from rich.table import Table
 from echoscope.core.config.settings import RunConfig
 from echoscope.diagnostics.catalogue import metric
 from echoscope.store.records import StepMetrics
-from echoscope.text.amounts import clock, duration, fixed
+from echoscope.text.amounts import clock, duration_in_two_units, fixed
 
 LOST = 0.5
 """Share of the best evaluation below which a run has lost its success."""
@@ -108,7 +108,7 @@ class TerminalEvents:
         """A line of what goes on, where there is no live view and nothing was said for long."""
         is_quiet = self._now() - self._said_at >= QUIET_S
         if is_quiet and not self._is_live and self._phase != "paused":
-            took = duration(self._now() - self._phase_began)
+            took = duration_in_two_units(self._now() - self._phase_began)
             before = f"step {self._step:>4}  " if self._step else ""
             self.message(f"{before}{self._doing()} ({took} so far)")
 

@@ -579,7 +579,7 @@ class CheckpointRecord:
     wall_time: float
     """Seconds since the epoch."""
     reason: str = "schedule"
-    """`"schedule"`, `"command"`, `"final"`, `"interrupt"`: who asked for it."""
+    """`"schedule"`, `"time"`, `"command"`, `"final"`, `"interrupt"`: who asked for it."""
     is_deleted: bool = False
 
 

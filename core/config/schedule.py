@@ -13,6 +13,8 @@ from echoscope.diagnostics.config import LIVE, MAX_STEPS, FrozenModel
 
 from .limits import MAX_COUNT, MAX_ROWS, GreedyTemperature, PluginName
 
+MAX_MINUTES = 1_000_000.0
+
 
 class EvalConfig(FrozenModel):
     every: int = Field(
@@ -110,6 +112,14 @@ class CheckpointConfig(FrozenModel):
         ge=0,
         le=MAX_STEPS,
         description="Steps between checkpoints; 0: only one, at the end.",
+        json_schema_extra=LIVE,
+    )
+    minutes: float = Field(
+        10.0,
+        ge=0,
+        le=MAX_MINUTES,
+        description="Also write a checkpoint after the step at which the last one is so many "
+        "minutes old, or 5 % of the time trained if that is more; 0: by steps alone.",
         json_schema_extra=LIVE,
     )
     keep: int = Field(

@@ -16,7 +16,8 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,12 @@ FORMAT_VERSION = 2
 """Version 1 had no manifest: such a checkpoint is read, and nothing proves its content."""
 
 
+LOST_SHARE = 0.05
+"""Of the time trained: what a crash may cost, where that is more than checkpoint.minutes."""
+WRITING_SHARE = 0.05
+"""Of the time between two checkpoints that writing one may take."""
+
+
 class CheckpointError(OSError):
     """A checkpoint cannot be written."""
 
@@ -77,6 +84,39 @@ class TrainState:
     """Running success of each environment, for the curriculum."""
     observers: Mapping[str, Any] = field(default_factory=dict)
     """State of observers by name, JSON values."""
+
+
+@dataclass(slots=True, kw_only=True)
+class CheckpointAge:
+    """How much work a crash would cost now, in seconds."""
+
+    now: Callable[[], float] = time.perf_counter
+    trained_s: float = 0.0
+    """Of all steps of this process, evaluations included."""
+    unsaved_s: float = 0.0
+    """Of them since the last checkpoint."""
+    writing_s: float = 0.0
+    """What the last checkpoint took."""
+
+    def add(self, seconds: float) -> None:
+        """A step took so long."""
+        self.trained_s += seconds
+        self.unsaved_s += seconds
+
+    def is_due(self, minutes: float) -> bool:
+        """Whether a crash would cost more than so many minutes and 5 % of the time trained.
+
+        Not while writing would take more than 5 % of the time.
+        """
+        limit = max(60 * minutes, LOST_SHARE * self.trained_s, self.writing_s / WRITING_SHARE)
+        return minutes > 0 and self.unsaved_s >= limit
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """While a checkpoint is written; nothing is unsaved after it."""
+        started = self.now()
+        yield
+        self.writing_s, self.unsaved_s = self.now() - started, 0.0
 
 
 _REMAINS = re.compile(r"\.step_[0-9]{6,}\.(?:partial|removed)")

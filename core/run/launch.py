@@ -19,7 +19,6 @@ from echoscope.store.steer.commands import Mailbox
 from echoscope.store.steer.settings import applied, replayed
 from echoscope.store.steer.steering import unfinished_action
 from echoscope.store.writer import RunWriter
-from echoscope.text.amounts import counted
 
 from ..config.loading import ConfigError, apply_settings, live_schema, validate
 from ..config.settings import RunConfig
@@ -136,11 +135,24 @@ def resume(
             trainer.control.request(CommandAction.SET, "given with --resume", settings)
         if lost is not None:
             trainer.control.request(lost.action, lost.reason, issued_by=lost.issued_by)
-        num_again = max(0, info.last_step - step)
-        again = f": {counted(num_again, 'finished step')} will be played again" if num_again else ""
+        again = _played_again(step, info.last_step)
         events.message(f"resuming {run_path} after step {step}, attempt {writer.attempt}{again}")
         closing.status = train(trainer, is_new=not has_first and origin is None)
     return closing.status
+
+
+def _played_again(start: int, last_step: int) -> str:
+    """What a run plays again that goes on after step `start`, and why.
+
+    >>> _played_again(0, 10)
+    ': steps 1 to 10 will be played again, because they were finished after its last checkpoint'
+    """
+    if last_step <= start:
+        return ""
+    first = start + 1
+    steps = f"steps {first} to {last_step}" if last_step > first else f"step {first}"
+    them = "they were" if last_step > first else "it was"
+    return f": {steps} will be played again, because {them} finished after its last checkpoint"
 
 
 def _judge_again(reader: RunReader, trainer: Trainer) -> None:

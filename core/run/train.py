@@ -65,7 +65,14 @@ from ..update.batch import TokenBatch
 from ..update.kl_reward import mean_kl, next_coef, with_coef
 from ..update.metrics import rollout_metrics, staleness_metrics
 from ..update.update import annotate, mismatch_metrics, update, updates_per_step
-from .checkpoint import TrainState, list_checkpoints, remove_checkpoints, save_checkpoint, step_of
+from .checkpoint import (
+    CheckpointAge,
+    TrainState,
+    list_checkpoints,
+    remove_checkpoints,
+    save_checkpoint,
+    step_of,
+)
 from .control import Control, StepInterruptedError, Wishes
 from .early_stopping import why_stop
 from .observers import Observed, StepObservation, StepObserver, TrainEvents, judge, observe
@@ -128,6 +135,7 @@ class Trainer:
     diagnostics_s: float = 0.0
     """Seconds that measuring and judging took in this process, of `total_s`."""
     total_s: float = 0.0
+    checkpoint_age: CheckpointAge = field(default_factory=CheckpointAge)
     journaled_settings: Mapping[str, Any] | None = None
     """The live settings that this attempt has written down."""
     best_success: float = -math.inf
@@ -325,8 +333,11 @@ class Trainer:
         for one in metrics:
             self.events.metrics(one)
         self._note_success(metrics)
+        self.checkpoint_age.add(watch.total())
         if _is_due(step, self.config.checkpoint.every):
             self._checkpoint("schedule")
+        elif self.checkpoint_age.is_due(self.config.checkpoint.minutes):
+            self._checkpoint("time")
         elif self.config.checkpoint.best and self.last_success >= self.best_success + BEST_MARGIN:
             self._checkpoint("best")
 
@@ -503,9 +514,10 @@ class Trainer:
             observers={observer.name: observer.state() for observer in self.observers},
         )
         tokenizer = self.chat.tokenizer
-        record = save_checkpoint(
-            self.run_path, state, self.policy, self.optimizer, tokenizer, reason=reason
-        )
+        with self.checkpoint_age.writing():
+            record = save_checkpoint(
+                self.run_path, state, self.policy, self.optimizer, tokenizer, reason=reason
+            )
         self.writer.record_checkpoint(record)
         self.checkpointed_step = self.step
         self._hold_success()

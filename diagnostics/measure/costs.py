@@ -130,10 +130,10 @@ class Purse:
         if expected_s > allowed:
             at = self.step_to_pay(expected_s, budget_frac, step)
             is_over = num_steps is not None and at > num_steps
-            when = f"not in the {num_steps} steps of this run" if is_over else f"at about step {at}"
+            when = "is not measured in this run" if is_over else f"is measured at about step {at}"
             return (
                 f"{cost}, and diagnostics.budget_frac={budget_frac:g} allows "
-                f"{duration(max(0, allowed))} so far. It is measured {when}; a larger budget_frac "
+                f"{duration(max(0, allowed))} so far. It {when}; a larger budget_frac "
                 "measures it earlier"
             )
         if not (has_spread or is_urgent):

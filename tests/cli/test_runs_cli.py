@@ -223,6 +223,18 @@ def test_show(echoscope: Run, run_path: Path) -> None:
     assert value["name"] == "a \x1b[31mname"
 
 
+def test_h4_show_says_what_resuming_a_run_plays_again(echoscope: Run, tmp_path: Path) -> None:
+    write_run(tmp_path / "run").close(status="stopped")
+    _, shown, _ = echoscope("runs", "show", tmp_path / "run", "--json")
+    assert json.loads(shown)["to_go_on"] == (
+        "Resume the run: it goes on from the beginning, because there is no checkpoint, and plays "
+        f"1 finished step again. echoscope train --resume {tmp_path / 'run'}"
+    )
+    write_run(tmp_path / "done").close(status="finished")
+    _, shown, _ = echoscope("runs", "show", tmp_path / "done", "--json")
+    assert json.loads(shown)["to_go_on"] is None
+
+
 def test_verify(echoscope: Run, run_path: Path) -> None:
     code, out, _ = echoscope("runs", "verify", run_path)
     assert (code, "6 files" in out, "4 trajectories: all good" in out) == (0, True, True)

@@ -131,7 +131,7 @@ def test_a_line_at_least_every_ten_seconds_says_what_goes_on(config: RunConfig) 
         "(10 s so far)\n"
     )
     events.phase(1, "diagnostics")
-    assert line_at(100) == "step    1  diagnostics (1 min so far)\n"
+    assert line_at(100) == "step    1  diagnostics (1 min 20 s so far)\n"
     events.phase(1, "paused")
     assert line_at(1000) == ""
 
