@@ -23,6 +23,8 @@ _LOOK_EVERY_S = 0.002
 _SET_DUMPABLE, _SET_SECCOMP, _SET_CHILD_SUBREAPER, _SET_NO_NEW_PRIVILEGES = 4, 22, 36, 38
 """Of prctl(2)."""
 _SECCOMP_FILTER = 2
+_CLOSE_ON_EXEC = 1
+"""Of memfd_create(2)."""
 
 
 class _Filter(ctypes.Structure):
@@ -68,9 +70,12 @@ def _run(source: bytes, given: str, request: dict[str, Any]) -> list[Any]:
 
 
 def _memory_file() -> IO[bytes]:
-    """In the sandbox no folder can be written to."""
+    """In the sandbox no folder can be written to.
+
+    By the C library: Python lacks `os.memfd_create` where it was built for older ones.
+    """
     if sys.platform == "linux":
-        return os.fdopen(os.memfd_create("program"), "w+b")
+        return os.fdopen(ctypes.CDLL(None).memfd_create(b"program", _CLOSE_ON_EXEC), "w+b")
     import tempfile
 
     return tempfile.TemporaryFile()
@@ -132,6 +137,7 @@ def _become(source: bytes, walls: dict[str, Any] | None) -> None:
         if walls is not None:
             _raise_walls(walls)
         sys.argv = ["program.py"]
+        sys.set_int_max_str_digits(0)  # right answers may be long
         exec(compile(source, "program.py", "exec"), {"__name__": "__main__"})
     except SystemExit as end:
         exit_code = end.code if isinstance(end.code, int) else int(end.code is not None)

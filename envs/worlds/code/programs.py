@@ -26,11 +26,12 @@ from typing import *
 from builtins import *
 """
 """What a function may use without an import, as where such problems come from: their first lines
-annotate with `List[int]`."""
+annotate with `List[int]`. There, functions may recurse deeper than usual, too."""
 _CALL = """
 import json as _json, os as _os, sys as _sys
 _answers = _os.dup(1)
 _os.dup2(2, 1)  # what the program prints is no answer
+_sys.setrecursionlimit(50_000)
 _arguments = [
     {{int(_key): _value for _key, _value in _one.items()}}
     if isinstance(_one, dict) and all(_key.isdecimal() for _key in _one) else _one

@@ -154,6 +154,18 @@ def test_a_long_output_is_read_to_its_end(tmp_path: Path) -> None:
     assert not world.step("for n in range(30_001): print(n)").success
 
 
+def test_a_long_number_is_an_answer_like_any_other(tmp_path: Path) -> None:
+    tests = [{"input": "5000", "output": "1" + "0" * 5000}]
+    world = world_of(tmp_path, {"problem": "Print 10 to the power.", "tests": tests})
+    assert world.step("print(10 ** int(input()))").success
+
+
+def test_a_function_may_recurse(tmp_path: Path) -> None:
+    tests = {"fn_name": "depth", "inputs": [[20_000]], "outputs": [20_000]}
+    world = world_of(tmp_path, {"problem": "Write depth(n).", "tests": tests})
+    assert world.step("def depth(n): return n and 1 + depth(n - 1)").success
+
+
 def test_a_function_may_annotate_and_call_as_where_its_problem_comes_from(tmp_path: Path) -> None:
     tests = {"fn_name": "most", "inputs": [[[1, 3, 3]]], "outputs": [3]}
     row = {"problem": "Write most.", "tests": tests}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from echoscope.envs.worlds.code import sandbox as module
 from echoscope.envs.worlds.code.sandbox import Limits, Outcome
 
 from .conftest import Run, needs_sandbox
@@ -122,11 +123,24 @@ while True:
 """
     before = _strangers()
     assert run(program, [""], Limits(seconds=0.5))[0].timed_out
+    _wait_until_gone(before)
+
+
+def test_nothing_is_left_running_where_the_sandbox_itself_takes_too_long() -> None:
+    """bwrap is killed from outside, and with it all that is inside."""
+    before = _strangers()
+    request = module._request("import time; time.sleep(60)", [""], Limits(seconds=50), unsafe=False)
+    assert module._last_words(module._command(), request, 0.5) == ("", "")
+    _wait_until_gone(before)
+
+
+def _wait_until_gone(before: set[int]) -> None:
+    left = _strangers() - before  # those of other tests may be among them, and end as well
     for _ in range(100):  # the kernel ends the processes of a namespace one after the other
-        if not _strangers() - before:
+        if not left & _strangers():
             return
         time.sleep(0.1)
-    raise AssertionError(_strangers() - before)
+    raise AssertionError(left & _strangers())
 
 
 def _strangers() -> set[int]:

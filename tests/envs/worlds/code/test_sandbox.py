@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import struct
 import sys
+import sysconfig
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -192,6 +193,40 @@ print(os.listdir("/tmp"), os.path.exists("/etc"), sys.stdin.isatty(), datetime.d
         "given 4 True",
         "[] False False 2024-02-29",
     ]
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_a_package_in_the_base_python_is_not_in_sight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container, where pip installs into the only Python there is: the answers of the
+    shipped problems would lie beside its own library."""
+    library, base = Path(sysconfig.get_path("stdlib")), tmp_path / "base"
+    name = library.name
+    shutil.copytree(
+        library,
+        base / "lib" / name,
+        symlinks=True,
+        ignore=shutil.ignore_patterns("*-packages", "test", "tests", "idlelib", "config-*"),
+    )
+    for part in Path(sys.base_prefix, "lib").glob("lib*.so*"):
+        shutil.copy(part, base / "lib", follow_symlinks=False)
+    (base / "bin").mkdir()
+    shutil.copy(Path(sys.base_prefix, "bin", name), base / "bin")
+    for folder in (f"lib/{name}/site-packages", f"lib/{name}/dist-packages", "lib/elsewhere"):
+        data = base / folder / "echoscope" / "envs" / "data"
+        data.mkdir(parents=True)
+        (data / "programs.jsonl").write_text("the answer")
+    monkeypatch.setattr(sys, "base_prefix", str(base))
+    monkeypatch.setattr(module.sysconfig, "get_path", lambda path: str(base / "lib" / name))
+    program = """
+import os, sys
+print([folder for folder, _, names in os.walk("/") if "programs.jsonl" in names])
+print([os.listdir(folder) for folder, _, _ in os.walk("/python") if folder.endswith("-packages")])
+print(os.listdir(os.path.dirname(os.path.dirname(os.__file__))).count("elsewhere"))
+"""
+    (outcome,) = Sandbox(Limits(seconds=9.0)).run(program)
+    assert outcome.output == "[]\n[[], []]\n1\n", outcome.errors
 
 
 @pytest.mark.parametrize("unsafe", [False, True])
