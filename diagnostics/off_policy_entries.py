@@ -8,6 +8,15 @@ from .metric_entry import share as _share
 
 OFF_POLICY_METRICS: tuple[Metric, ...] = (
     _of(
+        "policy/stale_kl",
+        "KL of older weights",
+        "nats per token",
+        "KL divergence between sampler and trainer on the tokens that older weights sampled: how "
+        "far the policy has moved since. The mismatch KL leaves these tokens out.",
+        "down",
+        "KL between the weights that sampled and those that train",
+    ),
+    _of(
         "off_policy/weight_mean",
         "Importance weight",
         "",

@@ -21,7 +21,7 @@ class EvalConfig(FrozenModel):
         10,
         ge=0,
         le=MAX_STEPS,
-        description="Steps between evaluations; 0 for none.",
+        description="Steps between evaluations; the last step is evaluated, too. 0 for none.",
         json_schema_extra=LIVE,
     )
     before: bool = Field(True, description="Evaluate before the first step.")

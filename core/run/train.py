@@ -60,7 +60,7 @@ from ..rollout.sources import (
     StepDroppedError,
     unreserved,
 )
-from ..update.assemble import outcomes, pack_kept, with_advantages
+from ..update.assemble import fresh_tokens, outcomes, pack_kept, with_advantages
 from ..update.batch import TokenBatch
 from ..update.kl_reward import mean_kl, next_coef, with_coef
 from ..update.metrics import rollout_metrics, staleness_metrics
@@ -247,7 +247,8 @@ class Trainer:
         self.num_nonfinite = self.num_nonfinite + 1 if result.num_skipped else 0
         logprobs = result.trainer_logprobs if logprobs is None else logprobs
         values = observed.values | result.metrics | rollout_metrics(rollouts) | selection.metrics()
-        values |= mismatch_metrics(logprobs, batch)
+        is_fresh = None if config.from_run else fresh_tokens(batch, rollouts, selection, version)
+        values |= mismatch_metrics(logprobs, batch, is_fresh)
         self.success_by_tag = note_success(self.success_by_tag, rollouts, config.curriculum)
         values |= curriculum_metrics(config, counts, self.success_by_tag)
         if config.dynamic_sampling.max_rounds > 1:
@@ -321,7 +322,8 @@ class Trainer:
         }
         metrics = [self._metrics(step, "train", values, durations)]
         trajectories = rollouts.trajectories
-        is_due = is_last or self.evaluate_next or _is_due(step, self.config.eval.every)
+        every = self.config.eval.every  # 0 for none, at the end neither
+        is_due = self.evaluate_next or _is_due(step, every) or (is_last and every > 0)
         for split, played, found in self._measure(
             step, evaluates=is_due, probes=_is_due(step, self.config.probe.every)
         ):

@@ -236,9 +236,9 @@ def _num_evaluated(config: RunConfig) -> int:
 
 
 def _num_rounds(steps: int, every: int, *, is_first: bool) -> int:
-    on_schedule = steps // every if every else 0
-    at_end = not every or steps % every != 0
-    return int(is_first) + on_schedule + int(at_end)
+    """At the start, on schedule, and at the end; 0 is never."""
+    on_schedule = math.ceil(steps / every) if every else 0
+    return int(is_first) + on_schedule
 
 
 def _device_words(device: torch.device) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from echoscope.diagnostics.selection.filter import Selection
@@ -97,6 +98,23 @@ def with_advantages(batch: TokenBatch, config: RunConfig, unpacked: Unpacked) ->
         kept_share=unpacked.kept_share,
     )
     return replace(batch, advantages=advantages * weights_B[:, None], returns=returns)
+
+
+def fresh_tokens(
+    batch: TokenBatch, rollouts: RolloutBatch, selection: Selection, version: int
+) -> Tensor:
+    """(B, T) True on sampled tokens that the weights of `version` sampled.
+
+    A turn that does not say which weights sampled it counts as fresh.
+    """
+    kept = kept_trajectories(rollouts, selection)
+    is_fresh = torch.zeros_like(batch.loss_mask)
+    for row, index in enumerate(batch.trajectory_index.tolist()):
+        versions = {turn.index: turn.policy_version for turn in kept[index].turns}
+        fresh = [k for k, sampled in versions.items() if sampled in (None, version)]
+        known = torch.tensor(fresh, dtype=torch.int64, device=batch.turn_index.device)
+        is_fresh[row] = torch.isin(batch.turn_index[row], known)
+    return is_fresh & batch.loss_mask
 
 
 def outcomes(

@@ -134,17 +134,30 @@ MISMATCH_METRICS = (
 )
 
 
-def mismatch_metrics(trainer_logprobs: Tensor | None, batch: TokenBatch) -> dict[str, float]:
+def mismatch_metrics(
+    trainer_logprobs: Tensor | None, batch: TokenBatch, is_fresh: Tensor | None = None
+) -> dict[str, float]:
     """How far the sampler is from the trainer on the same tokens and weights; NaN if unknown.
 
     Tokens whose trainer log-prob is NaN, because no pass computed it, do not count.
+
+    Args:
+        is_fresh: (B, T) tokens that the trainer's own version of the weights sampled; None for
+            all. The others tell how far the policy has moved (`policy/stale_kl`), and nothing of
+            the sampler.
     """
-    unknown = dict.fromkeys(MISMATCH_METRICS, math.nan)
+    out = dict.fromkeys(MISMATCH_METRICS, math.nan)
     if trainer_logprobs is None:
-        return unknown
-    mask = batch.loss_mask & ~trainer_logprobs.isnan()
-    if not mask.any():
-        return unknown
+        return out
+    known = batch.loss_mask & ~trainer_logprobs.isnan()
+    mask = known if is_fresh is None else known & is_fresh
+    stale = known & ~mask
+    if stale.any():
+        out["policy/stale_kl"] = mismatch_kl(trainer_logprobs, batch.behaviour_logprobs, stale)
+    return out | _mismatch(trainer_logprobs, batch, mask) if mask.any() else out
+
+
+def _mismatch(trainer_logprobs: Tensor, batch: TokenBatch, mask: Tensor) -> dict[str, float]:
     gaps = (trainer_logprobs - batch.behaviour_logprobs)[mask].double()
     weights = (gaps - gaps.max()).exp()
     return {

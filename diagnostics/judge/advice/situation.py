@@ -148,7 +148,7 @@ class History:
             if view.is_success_at_best:
                 self.rate_at_best = self.peak_rate = rate
         self.lag = values.get("rollout/staleness_mean", self.lag)
-        kl = values.get("policy/mismatch_kl", math.nan) * values.get(
+        kl = values.get("policy/stale_kl", values.get("policy/mismatch_kl", math.nan)) * values.get(
             "rollout/num_sampled_tokens_mean", math.nan
         )
         if math.isfinite(kl):

@@ -368,6 +368,15 @@ def test_an_observer_sees_all_groups_and_keeps_its_state(
     assert metric(tmp_path / "run", "watcher/count") == {1: 1, 2: 2, 3: 3, 4: 4}
 
 
+def test_engines_3_without_evaluations_there_is_none_at_the_end_either(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    listener = Listener()
+    config = make_config("steps=2", "eval.every=0", "eval.before=false", "probe.every=0")
+    start(config, tmp_path / "run", listener)
+    assert [one.phase for one in listener.seen] == ["train", "train"]
+
+
 class Counting(Listener):
     """Also keeps how far each phase has come."""
 

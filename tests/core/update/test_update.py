@@ -19,7 +19,7 @@ from echoscope.core.config.settings import RunConfig
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.policy import causal_model
 from echoscope.core.rollout.sources import EnvSource, build_pool
-from echoscope.core.update.assemble import pack_kept
+from echoscope.core.update.assemble import fresh_tokens, pack_kept
 from echoscope.core.update.batch import TokenBatch, microbatches, select_rows
 from echoscope.core.update.kl_reward import mean_kl
 from echoscope.core.update.losses import Denominators, compute_loss
@@ -259,6 +259,38 @@ def test_the_mismatch_by_hand(make_config: MakeConfig) -> None:
     assert metrics["policy/mismatch_effective_frac"] == pytest.approx(
         sum(weights) ** 2 / sum(w * w for w in weights) / n, rel=1e-6
     )
+
+
+def test_engines_4_the_mismatch_is_that_of_turns_of_the_trainers_own_weights(
+    make_config: MakeConfig,
+) -> None:
+    """The weights moved by 0.3 nats since the stale tokens; the engine is wrong by 0.01."""
+    bench = make_bench(make_config())
+    rollouts = bench.collect()
+    first, *others = (group for group in rollouts.groups)
+    stale = tuple(
+        replace(one, turns=tuple(replace(turn, policy_version=4) for turn in one.turns))
+        for one in first
+    )
+    fresh = [
+        tuple(replace(t, turns=tuple(replace(k, policy_version=5) for k in t.turns)) for t in group)
+        for group in others
+    ]
+    rollouts = RolloutBatch(groups=(stale, *fresh))
+    batch, _ = bench.prepare(rollouts)
+    selection = select_groups(rollouts, bench.config.selection)
+    is_fresh = fresh_tokens(batch, rollouts, selection, 5)
+    in_first = torch.tensor([index < len(first) for index in batch.trajectory_index.tolist()])
+    assert torch.equal(is_fresh, batch.loss_mask & ~in_first[:, None])
+    wrong = torch.where(in_first[:, None], 0.3, 0.01)
+    logprobs = batch.behaviour_logprobs + wrong * batch.loss_mask
+    metrics = mismatch_metrics(logprobs, batch, is_fresh)
+    assert metrics["policy/mismatch_logprob_max"] == pytest.approx(0.01, rel=1e-3)
+    assert metrics["policy/mismatch_kl"] == pytest.approx(math.expm1(0.01) - 0.01, rel=1e-2)
+    assert metrics["policy/stale_kl"] == pytest.approx(math.expm1(0.3) - 0.3, rel=1e-3)
+    assert "policy/stale_kl" not in mismatch_metrics(logprobs, batch)
+    nothing = mismatch_metrics(logprobs, batch, torch.zeros_like(is_fresh))
+    assert math.isnan(nothing["policy/mismatch_kl"])
 
 
 def test_without_logprobs_the_mismatch_is_unknown(make_config: MakeConfig) -> None:
