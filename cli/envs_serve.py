@@ -18,8 +18,8 @@ def serve(
         list[str],
         typer.Argument(
             metavar="ENV|KEY=VALUE",
-            help="Environment ids or 'module:Class', then parameters, the values in YAML. With "
-            "several ids ID.KEY=VALUE.",
+            help="Environment ids or 'module:Class', then parameters, the values in YAML: "
+            "KEY=VALUE, or ID.KEY=VALUE, which several ids need.",
         ),
     ],
     params: Annotated[list[str] | None, typer.Option("--params", hidden=True)] = None,
@@ -88,15 +88,14 @@ def _served(env_ids: Sequence[str], words: Sequence[str]) -> list[Served]:
 
     params: dict[str, dict[str, Any]] = {env_id: {} for env_id in env_ids}
     for word in words:
-        env_id, rest = env_ids[0], word
-        if len(env_ids) > 1:
-            name = word.partition("=")[0]
-            env_id, dot, _ = name.rpartition(".")
-            if not dot or env_id not in params:
-                raise EnvParamsError(
-                    f"with several environments a parameter looks like {env_ids[0]}.KEY=VALUE, "
-                    f"not {short(word)!r}"
-                )
-            rest = word[len(env_id) + 1 :]
+        env_id, dot, _ = word.partition("=")[0].rpartition(".")
+        is_named = bool(dot) and env_id in params
+        if not is_named and len(env_ids) > 1:
+            raise EnvParamsError(
+                f"with several environments a parameter looks like {env_ids[0]}.KEY=VALUE, "
+                f"not {short(word)!r}"
+            )
+        rest = word[len(env_id) + 1 :] if is_named else word
+        env_id = env_id if is_named else env_ids[0]
         params[env_id] |= parse_params([rest])
     return [Served(id=env_id, params=params[env_id]) for env_id in env_ids]

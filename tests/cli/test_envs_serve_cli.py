@@ -11,7 +11,9 @@ from serving_worlds import ServerProcess, ask, error, free_port
 from typer.testing import CliRunner
 
 from echoscope.cli import app
+from echoscope.cli.envs_serve import _served
 from echoscope.envs.base import EnvError
+from echoscope.envs.worlds.remote.sessions import Served
 
 
 def test_it_says_where_it_serves_and_ends_at_ctrl_c() -> None:
@@ -24,9 +26,14 @@ def test_it_says_where_it_serves_and_ends_at_ctrl_c() -> None:
     )
     listed = ask(server.url, "/v1/environments", method="GET")[1]["environments"]
     assert [each["params"] for each in listed] == [{"slip": 0}, {"pairs": "test"}]
-    assert ask(server.url, "/v1/sessions", {"env": "bandit"})[0] == 200
+    assert ask(server.url, "/v1/sessions", {"protocol": 1, "env": "bandit"})[0] == 200
     server.interrupt()
     assert server.wait() == (0, "stopped\n")
+
+
+@pytest.mark.parametrize("word", ["slip=0.5", "frozen_lake.slip=0.5"])
+def test_one_environment_takes_parameters_with_and_without_its_name(word: str) -> None:
+    assert _served(["frozen_lake"], [word]) == [Served(id="frozen_lake", params={"slip": 0.5})]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +68,7 @@ def test_a_port_that_is_none_is_named() -> None:
 
 def test_ctrl_c_does_not_wait_for_a_call_that_hangs() -> None:
     server = ServerProcess("waiting_worlds:HangingLake")
-    path = f"/v1/sessions/{ask(server.url, '/v1/sessions')[1]['session']}"
+    path = f"/v1/sessions/{ask(server.url, '/v1/sessions', {'protocol': 1})[1]['session']}"
     ask(server.url, f"{path}/reset", {"episode": 1, "seed": 0, "noise_seed": 4})
 
     answers: list[tuple[int, str, str]] = []

@@ -14,7 +14,7 @@ from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from .protocol import ProtocolError, decoded, encoded, object_of, shown, text_of
+from .protocol import VERSION, ProtocolError, decoded, encoded, object_of, shown, text_of
 from .sessions import Answer, Content, RefusedError, Sessions
 
 _MAX_NAME = 255
@@ -76,6 +76,7 @@ class OpenEnv:
             await self._leave(episode)
         if not self._sessions.has(episode.session):
             opening = {key: content[key] for key in ("env", "params") if key in content}
+            opening["protocol"] = VERSION
             try:
                 opened = await self._sessions.open(opening)
             except RefusedError:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hmac
 import json
+import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -17,7 +18,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -30,6 +31,7 @@ from .openenv import OpenEnv
 from .protocol import MAX_BODY_BYTES, TOKEN_VARIABLE, VERSION, ProtocolError, decoded, encoded
 from .sessions import VERBS, Limits, RefusedError, Served, Sessions
 
+_LOG = logging.getLogger(__name__)
 DEFAULT_PORT = 8700
 MIN_TOKEN = 8
 BODY_S = 30.0
@@ -114,6 +116,11 @@ def make_app(
             except RefusedError as error:
                 sessions.count_refused()
                 return _refused(error)
+            except ClientDisconnect:
+                sessions.count_refused()
+                path = request.url.path
+                _LOG.warning("a client left before its request to %s had arrived", shorten(path))
+                return _refused(RefusedError(400, "bad_request", "the request did not arrive"))
             except asyncio.CancelledError:  # uvicorn has waited long enough for this answer
                 return _refused(RefusedError(503, "stopping", "the server is being stopped"))
 

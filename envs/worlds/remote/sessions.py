@@ -213,6 +213,7 @@ VERBS: Mapping[str, Callable[[Session, Content], Answer]] = {
     "guesses": Session.guesses,
     "notice": Session.notice,
 }
+_UNSAID = "there is no protocol, and"
 MAX_BATCH = 1024
 """Calls in one batch."""
 
@@ -231,7 +232,7 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
         self._num_opening = 0
         self._counts: Counter[str] = Counter()
-        self._call_s = 0.0
+        self._num_timed, self._call_s = 0, 0.0
         self._started_s = time.monotonic()
 
     def environments(self) -> list[Answer]:
@@ -252,13 +253,13 @@ class Sessions:
 
     def metrics(self) -> Answer:
         """Numbers since the start."""
-        num_calls = self._counts["calls"]
+        mean_s = self._call_s / self._num_timed if self._num_timed else None
         return {
             "uptime_s": round(time.monotonic() - self._started_s, 3),
             "sessions": len(self._sessions),
             "max_sessions": self._limits.max_sessions,
             "hanging_calls": self._threads.num_hanging,
-            "mean_call_ms": round(1000 * self._call_s / num_calls, 3) if num_calls else None,
+            "mean_call_ms": None if mean_s is None else round(1000 * mean_s, 3),
             **{
                 name: self._counts[name]
                 for name in (
@@ -270,11 +271,10 @@ class Sessions:
 
     async def open(self, content: Content) -> Answer:
         """A new session."""
-        protocol = content.get("protocol", VERSION)
+        protocol = content.get("protocol")
         if protocol != VERSION:
-            raise RefusedError(
-                400, "protocol", f"protocol is {shown(protocol)}, but this server has {VERSION}"
-            )
+            said = f"protocol is {shown(protocol)}, but" if "protocol" in content else _UNSAID
+            raise RefusedError(400, "protocol", f"{said} this server has {VERSION}")
         env_id, params = self._wanted(content)
         await self.expire()
         if len(self._sessions) + self._num_opening >= self._limits.max_sessions:
@@ -419,13 +419,22 @@ class Sessions:
 
     async def _run(self, call: Callable[[], Any]) -> Any:
         self._counts["calls"] += 1
-        started = time.perf_counter()
+        took_s: list[float] = []
+
+        def timed() -> Any:  # in its thread, so that the time in the queue does not count
+            started = time.perf_counter()
+            try:
+                return call()
+            finally:
+                took_s.append(time.perf_counter() - started)
+
         try:
-            return await self._threads.run(call, self._limits.call_s)
+            return await self._threads.run(timed, self._limits.call_s)
         except HangingCallsError as error:
             raise RefusedError(503, "hanging", str(error)) from None
         finally:
-            self._call_s += time.perf_counter() - started
+            self._num_timed += len(took_s)
+            self._call_s += sum(took_s)
 
     def _too_slow(self, what: str) -> RefusedError:
         self._counts["timed_out"] += 1

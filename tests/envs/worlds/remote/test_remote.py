@@ -93,7 +93,7 @@ def test_surrogates_reach_the_world_as_they_were_sampled(action: str) -> None:
 
 def test_a_client_without_code_points_is_still_understood() -> None:
     with served(Served(id="bandit")) as url:
-        session = ask(url, "/v1/sessions", {})[1]["session"]
+        session = ask(url, "/v1/sessions", {"protocol": 1})[1]["session"]
         ask(url, f"/v1/sessions/{session}/reset", {"episode": 1, "seed": 0, "noise_seed": 0})
         step = {"episode": 1, "number": 1, "action": "\ud800\udfff"}
         status, answer = ask(url, f"/v1/sessions/{session}/step", step)
@@ -102,7 +102,7 @@ def test_a_client_without_code_points_is_still_understood() -> None:
 
 
 def test_code_points_that_are_none_are_refused(url: str) -> None:
-    session = ask(url, "/v1/sessions", {"env": "sudoku"})[1]["session"]
+    session = ask(url, "/v1/sessions", {"protocol": 1, "env": "sudoku"})[1]["session"]
     ask(url, f"/v1/sessions/{session}/reset", {"episode": 1, "seed": 0, "noise_seed": 0})
     for points in ([0x110000], [-1], [True], "up"):
         content = {"episode": 1, "number": 1, "action": "up", "action_code_points": points}

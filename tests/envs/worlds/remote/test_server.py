@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
@@ -17,10 +18,11 @@ from echoscope.envs.base import EnvParamsError, EnvUnavailableError, Observation
 from echoscope.envs.worlds.grid.frozen_lake import FrozenLake
 from echoscope.envs.worlds.remote.protocol import MAX_BODY_BYTES
 from echoscope.envs.worlds.remote.server import serve
-from echoscope.envs.worlds.remote.sessions import Limits, Served
+from echoscope.envs.worlds.remote.sessions import Limits, Served, Sessions
 
 LAKE = Served(id="frozen_lake", params={"slip": 0.0, "size": 3, "holes": 1})
 BANDIT = Served(id="bandit")
+OPENING = {"protocol": 1}
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +134,10 @@ def test_a_wrong_value_is_named_and_the_session_goes_on(
 
 
 def test_a_batch_answers_each_call(url: str) -> None:
-    sessions = [ask(url, "/v1/sessions", {"env": "frozen_lake"})[1]["session"] for _ in range(3)]
+    sessions = [
+        ask(url, "/v1/sessions", {"protocol": 1, "env": "frozen_lake"})[1]["session"]
+        for _ in range(3)
+    ]
     start = {"episode": 1, "seed": 3, "noise_seed": 0}
     calls: list[Any] = [{"session": each, "verb": "reset", "content": start} for each in sessions]
     answers = ask(url, "/v1/batch", {"calls": calls})[1]["answers"]
@@ -163,6 +168,7 @@ def test_a_batch_answers_each_call(url: str) -> None:
         ({}, 404, "unknown_env", "env is None"),
         ({"env": ["bandit"]}, 404, "unknown_env", "not served here"),
         ({"env": "bandit", "protocol": 2}, 400, "protocol", "this server has 1"),
+        ({"env": "bandit", "protocol": None}, 400, "protocol", "this server has 1"),
         ({"env": "bandit", "params": 3}, 400, "bad_request", "params is 3, but is an object"),
         ({"env": "frozen_lake", "params": {"slip": 1.0}}, 403, "params", "--client-params"),
         ({"env": "bandit", "params": {"arms": []}}, 403, "params", "may not set arms"),
@@ -171,17 +177,23 @@ def test_a_batch_answers_each_call(url: str) -> None:
 def test_what_is_not_served_is_refused(
     url: str, content: dict[str, Any], status: int, kind: str, message: str
 ) -> None:
-    found = error(ask(url, "/v1/sessions", content))
+    found = error(ask(url, "/v1/sessions", {"protocol": 1, **content}))
     assert found[:2] == (status, kind)
     assert message in found[2]
 
 
+@pytest.mark.parametrize("body", [b"", b"{}"])
+def test_a_session_is_opened_for_a_client_that_says_its_protocol(url: str, body: bytes) -> None:
+    found = error(ask(url, "/v1/sessions", data=body))
+    assert found == (400, "protocol", "there is no protocol, and this server has 1")
+
+
 def test_equal_parameters_may_be_named_and_others_where_the_server_says_so(url: str) -> None:
-    same = {"env": "frozen_lake", "params": {"slip": 0, "size": 3}}
+    same = {"protocol": 1, "env": "frozen_lake", "params": {"slip": 0, "size": 3}}
     assert ask(url, "/v1/sessions", same)[0] == 200
     with served(LAKE, limits=Limits(has_client_params=True)) as open_url:
-        assert ask(open_url, "/v1/sessions", {"params": {"slip": 0.5}})[0] == 200
-        found = error(ask(open_url, "/v1/sessions", {"params": {"slip": "x"}}))
+        assert ask(open_url, "/v1/sessions", {"protocol": 1, "params": {"slip": 0.5}})[0] == 200
+        found = error(ask(open_url, "/v1/sessions", {"protocol": 1, "params": {"slip": "x"}}))
         assert found[:2] == (400, "params")
         assert "slip is 'x', but must be a number" in found[2]
 
@@ -230,27 +242,68 @@ def test_with_a_token_nobody_else_learns_more_than_that_it_lives() -> None:
     with served(BANDIT, token="open sesame") as url:
         assert ask(url, "/health", method="GET")[1] == {"status": "healthy", "protocol": 1}
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic eA=="}):
-            assert error(ask(url, "/v1/sessions", {}, **headers))[:2] == (401, "token")
+            assert error(ask(url, "/v1/sessions", {"protocol": 1}, **headers))[:2] == (401, "token")
         right = {"Authorization": "Bearer open sesame"}
-        assert ask(url, "/v1/sessions", {}, **right)[0] == 200
+        assert ask(url, "/v1/sessions", {"protocol": 1}, **right)[0] == 200
         assert ask(url, "/health", method="GET", **right)[1]["metrics"]["sessions"] == 1
+
+
+def test_a_client_that_leaves_within_its_request_costs_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with served(BANDIT) as url:
+        with socket.create_connection((urlsplit(url).hostname, urlsplit(url).port)) as half:
+            half.sendall(
+                b"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n"
+                b'Content-Type: application/json\r\n\r\n{"prot'
+            )
+        while not ask(url, "/health", method="GET")[1]["metrics"]["refused"]:
+            time.sleep(0.01)
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert told == ["a client left before its request to /v1/sessions had arrived"]
+    assert not any(record.exc_info for record in caplog.records)
+
+
+def test_the_mean_call_is_the_worlds_own_time_and_not_the_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Eight calls of 100 ms, one at a time: the last one waits 700 ms and takes 100."""
+    monkeypatch.setattr(registry, "_load_class", lambda point: SlowLake)
+    registry.register("slow_lake", "test:SlowLake")
+
+    async def played() -> float:
+        sessions = Sessions([Served(id="slow_lake")], Limits(max_calls=1))
+        await asyncio.gather(*(sessions.open({"protocol": 1}) for _ in range(8)))
+        return float(sessions.metrics()["mean_call_ms"])
+
+    assert asyncio.run(played()) < 1000 * SlowLake.seconds
+
+
+class SlowLake(FrozenLake):
+    """A lake that takes time to be told of: two calls open it, the second one is slow."""
+
+    seconds = 0.1
+
+    def tools(self) -> Any:
+        time.sleep(self.seconds)
+        return super().tools()
 
 
 def test_sessions_are_limited() -> None:
     with served(BANDIT, limits=Limits(max_sessions=2)) as url:
-        opened = [ask(url, "/v1/sessions")[1]["session"] for _ in range(2)]
-        found = error(ask(url, "/v1/sessions"))
+        opened = [ask(url, "/v1/sessions", OPENING)[1]["session"] for _ in range(2)]
+        found = error(ask(url, "/v1/sessions", OPENING))
         assert found[:2] == (503, "full")
         assert "--max-sessions" in found[2]
         ask(url, f"/v1/sessions/{opened[0]}", method="DELETE")
-        assert ask(url, "/v1/sessions")[0] == 200
+        assert ask(url, "/v1/sessions", OPENING)[0] == 200
 
 
 def test_sessions_that_nobody_uses_expire() -> None:
     with served(BANDIT, limits=Limits(max_sessions=2, idle_s=0.2)) as url:
-        opened = [ask(url, "/v1/sessions")[1]["session"] for _ in range(2)]
+        opened = [ask(url, "/v1/sessions", OPENING)[1]["session"] for _ in range(2)]
         time.sleep(0.4)
-        assert ask(url, "/v1/sessions")[0] == 200
+        assert ask(url, "/v1/sessions", OPENING)[0] == 200
         begin = {"episode": 1, "seed": 0, "noise_seed": 0}
         found = error(ask(url, f"/v1/sessions/{opened[0]}/reset", begin))
         assert found[:2] == (404, "unknown_session")
@@ -293,7 +346,7 @@ def test_a_world_that_fails_ends_its_session_and_no_other(
     with served(Served(id="odd_lake"), limits=Limits(call_s=1.0)) as url:
         paths = []
         for _ in range(2):
-            path = f"/v1/sessions/{ask(url, '/v1/sessions')[1]['session']}"
+            path = f"/v1/sessions/{ask(url, '/v1/sessions', OPENING)[1]['session']}"
             ask(url, f"{path}/reset", {"episode": 1, "seed": 0, "noise_seed": 0})
             paths.append(path)
         asked = {"episode": 1, "number": 1, "action": action}
