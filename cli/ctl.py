@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from enum import IntEnum
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 class Exit(IntEnum):
     OK = 0
     REJECTED = 1
+    USAGE = 2
     NOT_ANSWERED = 4
 
 
@@ -183,6 +185,9 @@ def set_values(
     from echoscope.store.records import CommandAction
 
     values = dict(parse_override(word) for word in settings)
+    for key, value in values.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise typer.BadParameter(f"{key} is {value}, but must be finite")
     _send(context.obj, CommandAction.SET, values, reason, wait, dry_run, as_json)
 
 
@@ -202,6 +207,7 @@ def _send(
     from echoscope.store.steer.steering import (
         NO_CHANGE,
         SteeringError,
+        WrongSettingError,
         os_user,
         prepare,
         send,
@@ -221,9 +227,14 @@ def _send(
                 for warning in out["warnings"]:
                     typer.echo(f"warning: {warning}", err=True)
         if dry_run:
-            _report(out | {"outcome": "dry_run", "detail": "nothing was sent"}, as_json)
+            words = _words(settings)
+            detail = f"would send {shlex.join(words)}" if words else "nothing was sent"
+            _report(out | {"outcome": "dry_run", "detail": detail}, as_json)
             return
         send(run, command)
+    except WrongSettingError as error:
+        _report(out | {"outcome": "not_sent", "detail": str(error), "advice": ""}, as_json)
+        raise typer.Exit(Exit.USAGE) from None
     except SteeringError as error:
         advice = _instead(run, info, settings)
         _report(out | {"outcome": "not_sent", "detail": str(error), "advice": advice}, as_json)
@@ -249,10 +260,7 @@ def _instead(run: Path, info: RunInfo, settings: dict[str, Any]) -> str:
     """What to type to train an ended run with other settings; empty for any other command."""
     if not settings or info.status == "running":
         return ""
-    words = [
-        f"{key}={value if isinstance(value, str) else json.dumps(value)}"
-        for key, value in settings.items()
-    ]
+    words = _words(settings)
     if info.status != "finished":
         command = shlex.join(["echoscope", "train", "--resume", str(run), *words])
         return f"To go on with these settings: {command}"
@@ -261,6 +269,14 @@ def _instead(run: Path, info: RunInfo, settings: dict[str, Any]) -> str:
     return "To change settings, branch: " + shlex.join(
         ["echoscope", "ctl", str(run), "branch", *words]
     )
+
+
+def _words(settings: dict[str, Any]) -> list[str]:
+    """Settings as they are typed."""
+    return [
+        f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in settings.items()
+    ]
 
 
 def _report(out: dict[str, Any], as_json: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import decimal
+import json
 import math
 from collections.abc import Mapping
 from enum import Enum
@@ -47,3 +48,32 @@ def json_value(value: Any) -> Any:
     if hasattr(value, "tolist"):  # an array, or a scalar of numpy
         return json_value(value.tolist())
     return str(value)
+
+
+def parsed_json(text: str | bytes) -> Any:
+    """The value of JSON in which no object names a key twice and every number is one.
+
+    Raises:
+        ValueError: it is none, or nested too deeply.
+
+    >>> parsed_json('{"lr": 1, "lr": 2}')
+    Traceback (most recent call last):
+    ValueError: the key 'lr' stands twice in one object
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_each_key_once, parse_constant=_no_constant)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for key, entry in pairs:
+        if key in value:
+            raise ValueError(f"the key {key[:80]!a} stands twice in one object")
+        value[key] = entry
+    return value
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")

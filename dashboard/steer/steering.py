@@ -179,8 +179,6 @@ def send_command(
     info = queries.info(run_id)
     if settings().is_read_only:
         raise SteeringError("this dashboard is read-only")
-    if action is CommandAction.SET:
-        check_settings(info.live_knobs, changes)
     command = prepare(info, action, settings=changes, issued_by=author, reason=reason)
     other = same_waiting(queries.commands(run_id), command)
     if other is not None:

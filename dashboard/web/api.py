@@ -6,7 +6,6 @@ for: whoever reads it may be a program that takes text for orders.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
@@ -19,14 +18,8 @@ from starlette.routing import Route
 
 from echoscope.store.records import CommandAction
 from echoscope.store.status import RunStatus
-from echoscope.store.steer.steering import (
-    MAX_AUTHOR,
-    check_settings,
-    os_user,
-    prepare,
-    send,
-    standing,
-)
+from echoscope.store.steer.steering import MAX_AUTHOR, os_user, prepare, send, standing
+from echoscope.text.strict_json import parsed_json
 
 from ..data import queries
 from ..live import pulses
@@ -203,11 +196,13 @@ async def _body(request: Request) -> dict[str, Any]:
         if len(data) > MAX_BODY:
             raise _Refused(413, f"the body has more than {MAX_BODY} bytes")
     try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        value = parsed_json(data)
+    except ValueError as error:
         raise _Refused(400, f"the body is not JSON ({error})") from error
     if not isinstance(value, dict) or not isinstance(value.get("settings", {}), dict):
         raise _Refused(400, "the body must be an object with action, settings and reason")
+    if not isinstance(value.get("reason", ""), str):
+        raise _Refused(400, "the reason must be text")
     return value
 
 
@@ -222,10 +217,9 @@ def _send(run_id: str, wish: dict[str, Any]) -> dict[str, Any]:
         raise _Refused(400, str(error), f"action: {', '.join(CommandAction)}") from error
     wanted = wish.get("settings", {})
     try:
-        if action is CommandAction.SET:
-            check_settings(info.live_knobs, wanted)
-        reason = str(wish.get("reason", ""))
-        command = prepare(info, action, settings=wanted, issued_by=author(), reason=reason)
+        command = prepare(
+            info, action, settings=wanted, issued_by=author(), reason=wish.get("reason", "")
+        )
         send(path, command)
     except ValueError as error:
         status = 409 if info.status != "running" else 400

@@ -88,6 +88,10 @@ class SteeringError(ValueError):
     """A command that must not be sent: the message names the value, the rule and the way out."""
 
 
+class WrongSettingError(SteeringError):
+    """A setting that the run does not have, that cannot change now, or a value that it refuses."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """Where steering has brought a run."""
@@ -162,20 +166,20 @@ def check_settings(live_knobs: Mapping[str, Any], settings: Mapping[str, Any]) -
     """Refuse what cannot be right, by the schema of the run.
 
     Raises:
-        SteeringError: an unknown key, a wrong type, a value out of range or not among the choices.
+        WrongSettingError: an unknown key, a wrong type, a value out of range or not a choice.
     """
     if not settings:
-        raise SteeringError("nothing to set; change at least one value")
+        raise WrongSettingError("nothing to set; change at least one value")
     for key, value in settings.items():
         schema = live_knobs.get(key)
         if not isinstance(schema, Mapping):
-            raise SteeringError(
+            raise WrongSettingError(
                 f"{key!r} is not a setting that can change during the run"
                 f"{did_you_mean(key, live_knobs)}"
             )
         problem = _problem(value, schema)
         if problem:
-            raise SteeringError(f"{key} is {value!r}, but {problem}")
+            raise WrongSettingError(f"{key} is {value!r}, but {problem}")
 
 
 def _problem(value: Any, schema: Mapping[str, Any]) -> str:
@@ -391,9 +395,10 @@ def prepare(
     issued_by: str = "",
     reason: str = "",
 ) -> Command:
-    """A command for a run, not yet sent. Settings are for the trainer to judge.
+    """A command for a run, not yet sent.
 
     Raises:
+        WrongSettingError: as `check_settings`.
         SteeringError: the run is not running or cannot be reached, or a text is too long.
     """
     why = why_not_steered(info.config)
@@ -401,6 +406,8 @@ def prepare(
         raise SteeringError(why)
     if info.status != "running":
         raise SteeringError(f"the run is {info.status}")
+    if action is CommandAction.SET:
+        check_settings(info.live_knobs, settings or {})
     for name, text, limit in (("reason", reason, MAX_REASON), ("author", issued_by, MAX_AUTHOR)):
         if len(text) > limit:
             raise SteeringError(f"the {name} has {len(text)} characters, at most {limit} are kept")

@@ -14,6 +14,7 @@ import pytest
 from recorded import metric
 from trainer_process import PATIENCE_S, TrainerProcess, echoscope
 
+from echoscope.core.config.loading import live_schema
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.run.checkpoint import list_checkpoints, read_state
 from echoscope.store.log.verify import verify
@@ -80,8 +81,10 @@ def test_a_live_run_obeys_at_the_next_step(live: Callable[..., Live]) -> None:
     assert (again["code"], again["outcome"], again["changed"]) == (0, "applied", False)
 
     refused = run.ctl("set", "optim.lrr=1", "optim.lr=0.25")
-    assert (refused["code"], refused["outcome"], refused["changed"]) == (1, "rejected", False)
-    assert refused["detail"] == "unknown key 'optim.lrr'; did you mean 'optim.lr'?"
+    assert (refused["code"], refused["outcome"], refused["changed"]) == (2, "not_sent", False)
+    assert refused["detail"] == (
+        "'optim.lrr' is not a setting that can change during the run; did you mean 'optim.lr'?"
+    )
 
     paused = run.ctl("pause", "--reason", "look at it")
     assert (paused["code"], paused["detail"], paused["changed"]) == (0, "paused", True)
@@ -144,9 +147,10 @@ def test_commands_in_a_process_of_their_own(live: Callable[..., Live]) -> None:
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     refused = ctl("set", "seed=3")
-    assert (refused.returncode, refused.stdout) == (1, "")
-    assert refused.stderr.startswith("set: rejected after step ")
-    assert "seed cannot change while the run is going" in refused.stderr
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == (
+        "set not sent: 'seed' is not a setting that can change during the run\n"
+    )
     done = ctl("stop")
     assert done.returncode == 0
     assert done.stdout.startswith("stop: applied after step ")
@@ -194,8 +198,13 @@ def test_an_expired_command_is_answered_and_does_nothing(live: Callable[..., Liv
 
 @pytest.fixture
 def ended(tmp_path: Path, make_config: Callable[..., RunConfig]) -> Path:
-    config = make_config().model_dump(mode="json")
-    writer = RunWriter.create(tmp_path / "ended", run_id="ended", config=config)
+    config = make_config()
+    writer = RunWriter.create(
+        tmp_path / "ended",
+        run_id="ended",
+        config=config.model_dump(mode="json"),
+        live_knobs=live_schema(config),
+    )
     writer.close(status="finished")
     return tmp_path / "ended"
 
@@ -263,6 +272,47 @@ def test_c12_ctl_warns_of_a_setting_without_effect_and_sends_it(
     assert text.err.startswith("warning: selection.value=0.5 has no effect: selection.strategy is")
     (warning,) = json.loads(answer.out)["warnings"]
     assert text.err == f"warning: {warning}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (
+            ["selection.valu=0.5"],
+            "'selection.valu' is not a setting that can change during the run",
+        ),
+        (["selection.valu=0.5"], "did you mean 'selection.value'?"),
+        (["selection.value=banana"], "selection.value is 'banana', but must be a number"),
+        (["optim.lr=-1"], "optim.lr is -1, but must be"),
+        (["seed=3"], "'seed' is not a setting that can change during the run"),
+        (["optim.lr=0.5", "seed=3"], "'seed' is not a setting that can change during the run"),
+        (["optim.lr=1e999"], "optim.lr is inf, but must be finite"),
+        (["optim.lr=.nan"], "optim.lr is nan, but must be finite"),
+    ],
+)
+@pytest.mark.parametrize("flags", [[], ["--dry-run"], ["--wait", "0"]])
+def test_what_cannot_be_right_is_refused_before_it_is_sent(
+    ended: Path, type_command: Type, words: list[str], why: str, flags: list[str]
+) -> None:
+    with RunWriter.resume(ended, from_step=-1):
+        answer = type_command("ctl", ended, "set", *words, *flags)
+    assert (answer.code, answer.out) == (2, "")
+    assert why in answer.err
+    assert list((ended / "commands").iterdir()) == []
+
+
+def test_a_number_that_is_none_is_no_advice_either(ended: Path, type_command: Type) -> None:
+    answer = type_command("ctl", ended, "set", "optim.lr=1e999")
+    assert answer.code == 2
+    assert "optim.lr is inf, but must be finite" in answer.err
+    assert "branch" not in answer.err
+
+
+def test_a_dry_run_prints_what_would_be_sent(ended: Path, type_command: Type) -> None:
+    with RunWriter.resume(ended, from_step=-1):
+        answer = type_command("ctl", ended, "set", "optim.lr=0.5", "steps=9", "--dry-run")
+    assert (answer.code, answer.out) == (0, "set: dry_run, would send optim.lr=0.5 steps=9\n")
+    assert list((ended / "commands").iterdir()) == []
 
 
 def test_status_in_words_counts_changed_steps(ended: Path, type_command: Type) -> None:

@@ -222,6 +222,8 @@ def test_a_command_reaches_the_mailbox(client: TestClient, live: RunWriter, tmp_
         ({"action": "set", "settings": [1]}, 400, "must be an object"),
         ({"action": "stop", "extra": 1}, 400, "unknown fields 'extra'"),
         ({"action": "stop", "reason": "x" * 3000}, 400, "the reason has 3000 characters"),
+        ({"action": "stop", "reason": {"a": 1}}, 400, "the reason must be text"),
+        ({"action": "stop", "reason": None}, 400, "the reason must be text"),
         ([], 400, "must be an object"),
     ],
 )
@@ -241,6 +243,8 @@ def test_commands_that_are_refused(
         ({**SENT, "content-type": "text/plain"}, b'{"action": "stop"}', 415),
         ({**SENT, "content-type": "application/x-www-form-urlencoded"}, b"action=stop", 415),
         ({**SENT, "content-type": "application/json"}, b"{", 400),
+        ({**SENT, "content-type": "application/json"}, b'{"action":"stop","action":"stop"}', 400),
+        ({**SENT, "content-type": "application/json"}, b'{"action":"stop","reason":NaN}', 400),
         ({**SENT, "content-type": "application/json"}, b"[" * 60_000, 400),
         ({**SENT, "content-type": "application/json"}, b" " * 70_000, 413),
     ],
