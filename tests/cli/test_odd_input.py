@@ -1,6 +1,6 @@
 """Wrong configurations, odd calls and damaged metrics files, made at random: see `odd_input`.
 
-`make test-fuzz` makes far more of them.
+`make test-harness` makes more of them.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from harness_seed import draw, told
 
 sys.path.insert(0, str(Path(__file__).parent))
 import odd_input
@@ -29,6 +30,6 @@ def test_d10_odd_input_is_refused_in_one_line_or_answered(
     kind: str, numbers: tuple[int, int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    counts = odd_input.tables(tmp_path, numbers)[kind]
-    assert odd_input.failures(counts) == []
+    counts = odd_input.tables(tmp_path, numbers, draw())[kind]
+    assert odd_input.failures(counts) == [], told()
     assert counts.total() == sum(numbers)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from harness_seed import draw
 from recorded import assert_same_recording
 from trainer_process import TrainerProcess, train
 
@@ -120,7 +121,7 @@ def test_killed_in_each_phase(config: RunConfig, whole: Path, tmp_path: Path) ->
 def test_killed_at_many_random_instants(config: RunConfig, whole: Path, tmp_path: Path) -> None:
     """As often as the environment variable ECHOSCOPE_KILLS says."""
     wanted = int(os.environ.get("ECHOSCOPE_KILLS", "100"))
-    rng, total, num_runs = np.random.default_rng(1), 0, 0
+    rng, total, num_runs = np.random.default_rng([1, draw()]), 0, 0
     while total < wanted:
         folder = tmp_path / str(num_runs)
         folder.mkdir()
@@ -204,7 +205,7 @@ def test_d2_killed_at_many_random_instants_with_alarm_actions_on(
 ) -> None:
     """As often as the environment variable ECHOSCOPE_KILLS says."""
     wanted = int(os.environ.get("ECHOSCOPE_KILLS", "100"))
-    rng, total, num_runs = np.random.default_rng(2), 0, 0
+    rng, total, num_runs = np.random.default_rng([2, draw()]), 0, 0
     while total < wanted:
         folder = tmp_path / str(num_runs)
         folder.mkdir()

@@ -1,4 +1,6 @@
-"""Damages every fixture and imports it: `python tests/store/importers/fuzzing.py 2000`.
+"""Damages every fixture and imports it: `python tests/store/importers/fuzzing.py 1000`.
+
+The seed is new each time and told; ECHOSCOPE_SEED repeats one.
 
 A damaged file is imported, refused with a sentence, or partly imported; nothing else. The run lists
 which sentences came of it, with how often.
@@ -16,6 +18,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "shared"))
+from harness_seed import draw, told
 
 from echoscope.store.importers.importing import ImportingError, import_run
 from echoscope.store.importers.survey import is_rollouts
@@ -133,14 +138,14 @@ def _short(text: str) -> str:
 
 def main() -> None:
     total = int(sys.argv[1]) if len(sys.argv) > 1 else 500
-    seed = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    sys.stdout.write(f"damaged imports {told()}\n")
     started = time.perf_counter()
     counts: Counter[str] = Counter()
     per_folder = max(1, total // len(FOLDERS))
     slowest = 0.0
     for name in FOLDERS:
         before = time.perf_counter()
-        for _, outcome in outcomes(name, per_folder, seed):
+        for _, outcome in outcomes(name, per_folder, draw()):
             counts[outcome] += 1
             slowest = max(slowest, time.perf_counter() - before)
             before = time.perf_counter()

@@ -1,6 +1,8 @@
 """Damages files of every kind and looks at what is made of them.
 
-    python tests/store/log/fuzzing.py 5000 [SEED]
+    python tests/store/log/fuzzing.py 1000 [TARGET]
+
+The seed is new each time and told; ECHOSCOPE_SEED repeats one.
 
 Each damage must be refused in one line, repaired, or read without loss or with a warning that says
 what is missing; a value that was not written must never be shown. Files that people or other
@@ -17,6 +19,7 @@ import random
 import shutil
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -24,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "shared"))
+from harness_seed import draw, told
 from stored_steps import build_trajectory, write_steps
 
 from echoscope.store.checkpoints import (
@@ -44,8 +48,13 @@ from echoscope.store.steer.commands import Mailbox, new_command, post
 from echoscope.store.writer import RunWriter
 
 Values = dict[str, Counter[str]]
-OUTCOMES = ("refused", "repaired", "said", "whole", "silent", "traceback")
-HEADINGS = ("refused", "repaired", "read in part", "without loss", "silently accepted", "traceback")
+OUTCOMES = ("refused", "repaired", "said", "whole", "silent", "traceback", "waits")
+HEADINGS = (
+    *("refused", "repaired", "read in part", "without loss", "silently accepted", "traceback"),
+    "waits",
+)
+LIMIT_S = 30.0
+"""What takes longer waits for something."""
 DAMAGES = ("bit", "bits", "truncate", "zero", "duplicate", "swap", "delete", "other run")
 
 
@@ -136,7 +145,7 @@ class Runs:
     def judge_run(self, path: Path, damaged: Path) -> str:
         """What a reader, and after it a repair, make of a damaged run."""
         outcome = self._read(path)
-        if outcome in ("said", "refused") and "pack" not in damaged.parts:
+        if outcome in ("said", "refused"):
             repaired = self._repaired(path)
             return repaired if repaired in ("repaired", "silent", "traceback") else outcome
         return outcome
@@ -373,9 +382,11 @@ def fuzz(
         if not damage(file, kind, rng, _other(runs, copy, file, rng)):
             target.table["unchanged"] += 1
             continue
+        began = time.monotonic()
         outcome = target.judge(copy, file)
+        outcome = "waits" if time.monotonic() - began > LIMIT_S else outcome
         target.table[outcome] += 1
-        if outcome in ("silent", "traceback"):
+        if outcome in ("silent", "traceback", "waits"):
             name = str(file.relative_to(copy))
             failures.append(Failure(target.name, name, kind, number, outcome))
     return chosen, failures
@@ -407,9 +418,10 @@ def _line(name: str, counts: Counter[str]) -> str:
 
 
 def main() -> None:
-    num_damages, seed = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    sys.stdout.write(f"damages {told()}\n")
     with tempfile.TemporaryDirectory() as folder:
-        chosen, failures = fuzz(Path(folder), num_damages, seed, only="".join(sys.argv[3:]))
+        only = " ".join(sys.argv[2:])
+        chosen, failures = fuzz(Path(folder), int(sys.argv[1]), draw(), only=only)
     sys.stdout.write("\n".join([*table(chosen), *map(str, failures), ""]))
     sys.exit(bool(failures))
 

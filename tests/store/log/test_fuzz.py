@@ -1,4 +1,4 @@
-"""Damaged files of every kind: `make test-fuzz` is the long form."""
+"""Damaged files of every kind: `make test-harness` is the long form."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from harness_seed import draw, told
 
 
 @pytest.fixture(scope="module")
@@ -25,5 +26,5 @@ def fuzzing() -> ModuleType:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_d4_no_damage_is_silently_accepted(fuzzing: ModuleType, tmp_path: Path) -> None:
-    _, failures = fuzzing.fuzz(tmp_path, 110)
-    assert failures == []
+    _, failures = fuzzing.fuzz(tmp_path, 110, draw())
+    assert failures == [], told()

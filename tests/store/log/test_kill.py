@@ -1,6 +1,6 @@
 """SIGKILL at random instants: what was acknowledged is whole, and nothing is half visible.
 
-Forty kills; `make test-kill` makes a hundred, by `ECHOSCOPE_KILLS`.
+Forty kills, at instants that `ECHOSCOPE_SEED` gives; `ECHOSCOPE_KILLS` changes the number.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from harness_seed import draw
 from started import started
 
 from echoscope.store.log.packing import pack
@@ -107,7 +108,7 @@ def assert_whole(reader: RunReader, target: ModuleType) -> list[int]:
 
 
 def check_kills(path: Path, writer: KilledWriter, target: ModuleType, kills: int) -> None:
-    rng = random.Random(time.time_ns())
+    rng = random.Random(draw())
     acknowledged: list[int] = []
     reader: RunReader | None = None
     for number in range(kills):

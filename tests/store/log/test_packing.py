@@ -14,8 +14,8 @@ from echoscope.store.errors import RunBusyError, StoreError
 from echoscope.store.log import packing
 from echoscope.store.log.durable import FileLock
 from echoscope.store.log.layout import Layout
-from echoscope.store.log.packs.manifest import read_manifest
 from echoscope.store.log.packing import pack
+from echoscope.store.log.packs.manifest import read_manifest
 from echoscope.store.log.verify import verify
 from echoscope.store.query.sealing import seal
 from echoscope.store.reader import open_run
