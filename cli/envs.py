@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -174,7 +174,8 @@ def check(
 
     The table says what is installed, whether the same seeds give the same episode (also in
     another process), on what share of tasks the scripted expert succeeds within the limits, and
-    how many actions a second are stepped.
+    how many actions a second are stepped. Below it stands what players earn that do not solve the
+    task: some repeat what they see, send junk, or do one action for ever.
     """
     from echoscope.envs import registry
     from echoscope.envs.base import EnvParamsError
@@ -246,6 +247,7 @@ class _Checked:
             "passed": list(self.report.passed),
             "failed": dict(self.report.failed),
             "skipped": dict(self.report.skipped),
+            "scores": {name: asdict(score) for name, score in self.report.scores.items()},
         }
 
 
@@ -258,10 +260,13 @@ def _measured(report: CheckReport, group: EnvGroup, seeds: int) -> _Checked:
         return _Checked(report=report)
     env = registry.make(group.env, **group.params)
     try:
-        speed = steps_per_second(env)
+        speed, reports_success = steps_per_second(env), env.reports_success
     finally:
         env.close()
     score = expert_score(group, range(seeds))
+    if score is not None and reports_success and not score.num_solved:
+        unsolved = f"the expert solved 0 of {score.num_tried} tasks within the limits"
+        report = replace(report, failed={**report.failed, "solvable": unsolved})
     return _Checked(report=report, score=score, steps_per_s=speed)
 
 
@@ -289,6 +294,13 @@ def _print_checks(rows: Sequence[_Checked]) -> None:
             findings = row.report.failed if kind == "failed" else row.report.skipped
             for name, reason in findings.items():
                 typer.echo(f"{kind:7} {row.report.env_id}, {name}: {printable(reason)}")
+    for row in rows:
+        earned = "; ".join(
+            f"{name} {score.mean:.3g} ({score.success:.0%})"
+            for name, score in row.report.scores.items()
+        )
+        if earned:
+            typer.echo(f"players {row.report.env_id}, mean return (success): {earned}")
 
 
 def prepare(env_id: str, register: Path | None) -> None:

@@ -11,22 +11,29 @@ from typing import Any
 
 from .. import registry
 from ..base import EnvUnavailableError, shorten
-from .contract import CHECKS, CheckFailure, Skip, Subject
+from .cheats import PlayerScore, check_scores, scores_of
+from .contract import CHECKS
+from .subject import CheckFailure, Skip, Subject
 
 ALL = "all"
 """What is skipped if an environment cannot be built."""
-DETERMINISM = frozenset({"seeds", "tasks", "steps", "processes"})
+DETERMINISM = frozenset({"seeds", "steps", "instances", "processes"})
 """The checks that compare one episode with another of the same seeds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """What `check_env` found: names of passed checks, failures and skips with their sentences."""
+    """What `check_env` found: names of passed checks, failures and skips with their sentences.
+
+    `scores` holds what the expert, a random player and those who cheat earned; it is empty where
+    the world cannot be played.
+    """
 
     env_id: str
     passed: tuple[str, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
     skipped: Mapping[str, str] = field(default_factory=dict)
+    scores: Mapping[str, PlayerScore] = field(default_factory=dict)
 
     @property
     def is_ok(self) -> bool:
@@ -75,7 +82,13 @@ def check_env(
     passed: list[str] = []
     failed: dict[str, str] = {}
     skipped: dict[str, str] = {}
-    for name, check in CHECKS.items():
+    scores: dict[str, PlayerScore] = {}
+
+    def check_cheats(subject: Subject) -> None:
+        scores.update(scores_of(subject))
+        check_scores(scores, reports_success=subject.make().reports_success)
+
+    for name, check in {**CHECKS, "cheats": check_cheats}.items():
         try:
             check(subject)
             passed.append(name)
@@ -85,4 +98,6 @@ def check_env(
             failed[name] = str(failure)
         except Exception as error:  # noqa: BLE001 - an environment that raises has failed
             failed[name] = f"raised {type(error).__name__}: {shorten(str(error), 300)}"
-    return CheckReport(env_id=env_id, passed=tuple(passed), failed=failed, skipped=skipped)
+    return CheckReport(
+        env_id=env_id, passed=tuple(passed), failed=failed, skipped=skipped, scores=scores
+    )

@@ -8,18 +8,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from echoscope.text.tool_calls import call_action
 
 from .. import registry
-from ..base import EnvError, Observation, StepResult, TextEnv, is_task_key, shorten
+from ..base import EnvError, Observation, StepResult, shorten
 from ..frames import read_frame
 from ..pool import EnvPool
-from ..reserving import SURVEY_SEEDS
-from ..settings import EnvGroup
 from ..turns.runner import ActionTimeoutError, call_within
 from .episodes import (
     HOSTILE_ACTIONS,
@@ -30,7 +27,18 @@ from .episodes import (
     digest_main,
     plan,
     play,
+    seen,
 )
+from .fairness import (
+    check_end,
+    check_instances,
+    check_invalid,
+    check_pictures,
+    check_prompt,
+    check_success,
+)
+from .subject import CheckFailure, Skip, Subject, expect
+from .tasks import check_tasks
 
 HEADINGS = (
     "Description:",
@@ -43,42 +51,18 @@ HEADINGS = (
     "Requires:",
     "Example:",
 )
+MAX_TEXT_CHARS = 50_000
+MAX_FRAME_CHARS = 500_000
+MAX_IMAGE_BYTES = 8_000_000
 _PROCESS_TIMEOUT_S = 120
-
-
-class CheckFailure(AssertionError):  # noqa: N818 - it is a finding about someone's code
-    """An environment breaks the contract; the message says how."""
-
-
-class Skip(Exception):  # noqa: N818 - control flow, not an error
-    """A check does not apply; the message says why."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """What is checked: an id with parameters, and the limits it is used with."""
-
-    env_id: str
-    params: Mapping[str, Any]
-    max_turns: int
-    max_actions_per_turn: int
-
-    def make(self) -> TextEnv:
-        """A fresh instance."""
-        return registry.make(self.env_id, **self.params)
-
-
-def _expect(condition: bool, message: str) -> None:
-    if not condition:
-        raise CheckFailure(message)
 
 
 def _check_docstring(subject: Subject) -> None:
     text = type(subject.make()).__doc__ or ""
     at = [text.find(heading) for heading in HEADINGS]
     missing = [heading for heading, where in zip(HEADINGS, at, strict=True) if where < 0]
-    _expect(not missing, f"the class docstring lacks the headings {missing}")
-    _expect(at == sorted(at), f"the class docstring's headings are not in the order {HEADINGS}")
+    expect(not missing, f"the class docstring lacks the headings {missing}")
+    expect(at == sorted(at), f"the class docstring's headings are not in the order {HEADINGS}")
 
 
 def _check_seeds(subject: Subject) -> None:
@@ -86,46 +70,14 @@ def _check_seeds(subject: Subject) -> None:
     firsts = []
     for seed in SEEDS:
         first = env.reset(seed, 0)
-        firsts.append(first.text)
+        firsts.append(seen(first))
         for noise_seed in (1, 2**62):
-            _expect(
+            expect(
                 other.reset(seed, noise_seed) == first,
                 f"seed {seed}: the first observation depends on the instance or on noise_seed",
             )
     if len(SEEDS) > 1 and len(set(firsts)) == 1:
         raise Skip("all seeds give the same first observation; correct only for one fixed task")
-
-
-def _check_tasks(subject: Subject) -> None:
-    """The key names the task: same for the same task, another for another, nothing else in it."""
-    env, other = subject.make(), subject.make()
-    first_of: dict[str, Observation] = {}
-    for seed in SURVEY_SEEDS:
-        first = env.reset(seed, 0)
-        key = env.task_key()
-        if key is None:
-            _expect(seed == SURVEY_SEEDS[0], f"seed {seed}: task_key() is None only sometimes")
-            break
-        _expect(
-            is_task_key(key),
-            f"task_key() returned {shorten(repr(key))}, but must return what hash_task returns",
-        )
-        other.reset(seed, 1)
-        _expect(
-            other.task_key() == key, f"seed {seed}: the key depends on the instance or on the noise"
-        )
-        _expect(
-            first_of.setdefault(key, first) == first,
-            f"seed {seed}: two tasks with different first observations have the same key",
-        )
-        for action in plan(env, seed)[:3]:
-            env.step(action)
-        _expect(env.task_key() == key, f"seed {seed}: the key changes during the episode")
-    declared = env.num_tasks
-    _expect(
-        declared is None or (type(declared) is int and declared >= max(1, len(first_of))),
-        f"num_tasks is {declared!r}, but {len(first_of)} different tasks were drawn",
-    )
 
 
 def _check_steps(subject: Subject) -> None:
@@ -134,13 +86,13 @@ def _check_steps(subject: Subject) -> None:
         one.reset(seed, seed)
         actions = plan(one, seed)
         first = play(one, seed, 3, actions)
-        _expect(
+        expect(
             play(one, seed, 3, actions) == first,
             f"seed {seed}: an episode repeated on one instance differs",
         )
         # The other instance has lived through something else in between.
         play(two, seed + 1, 4, actions)
-        _expect(
+        expect(
             play(two, seed, 3, actions) == first,
             f"seed {seed}: another instance gives a different episode",
         )
@@ -169,16 +121,16 @@ def _check_processes(subject: Subject) -> None:
         env={**os.environ, "PYTHONHASHSEED": "4242"},
         check=False,
     )
-    _expect(
+    expect(
         child.returncode == 0,
         f"a second process failed: {shorten(child.stderr.strip()[-200:], 300)}",
     )
-    _expect(child.stdout == digest(env), "the same seeds give another episode in another process")
+    expect(child.stdout == digest(env), "the same seeds give another episode in another process")
 
 
 def _check_types(subject: Subject) -> None:
     env = subject.make()
-    _expect(bool(env.instructions().strip()), "instructions() is empty")
+    expect(bool(env.instructions().strip()), "instructions() is empty")
     for seed in SEEDS:
         _check_observation(env.reset(seed, seed))
         for action in plan(env, seed):
@@ -189,17 +141,27 @@ def _check_types(subject: Subject) -> None:
 
 
 def _check_observation(observation: Observation) -> None:
-    _expect(isinstance(observation, Observation), f"expected an Observation, got {observation!r}")
-    _expect(bool(observation.text.strip()), "an observation has no text")
+    expect(isinstance(observation, Observation), f"expected an Observation, got {observation!r}")
+    expect(bool(observation.text.strip()), "an observation has no text")
+    for what, size, most in (
+        ("text", len(observation.text), MAX_TEXT_CHARS),
+        ("frame", len(observation.frame or ""), MAX_FRAME_CHARS),
+        ("picture", len(observation.image or b""), MAX_IMAGE_BYTES),
+    ):
+        expect(
+            size <= most,
+            f"the {what} of an observation has a size of {size:,}, but may have {most:,}: each "
+            "turn is stored, and the text is a prompt",
+        )
     observation.text.encode("utf-8")  # Lone surrogates cannot be stored.
     if observation.frame is not None:
         read_frame(observation.frame)
 
 
 def _check_result(result: StepResult) -> None:
-    _expect(isinstance(result, StepResult), f"step() returned {type(result).__name__}")
+    expect(isinstance(result, StepResult), f"step() returned {type(result).__name__}")
     _check_observation(result.observation)
-    _expect(
+    expect(
         isinstance(result.reward, float) and math.isfinite(result.reward),
         f"reward is {result.reward!r}, but must be a finite float",
     )
@@ -209,13 +171,13 @@ def _check_result(result: StepResult) -> None:
         "is_effective": result.is_effective,
     }
     for name, flag in flags.items():
-        _expect(type(flag) is bool, f"{name} is {flag!r}, but must be a bool")
-    _expect(
+        expect(type(flag) is bool, f"{name} is {flag!r}, but must be a bool")
+    expect(
         result.success is None or type(result.success) is bool,
         f"success is {result.success!r}, but must be a bool or None",
     )
     for key, value in result.info.items():
-        _expect(
+        expect(
             isinstance(key, str) and isinstance(value, float),
             f"info[{key!r}] is {value!r}, but info maps str to float",
         )
@@ -223,12 +185,12 @@ def _check_result(result: StepResult) -> None:
 
 def _check_hostile(subject: Subject) -> None:
     env = subject.make()
-    legal_words = {action.strip().casefold() for action in env.legal_actions()}
     for seed, actions in (
         (SEEDS[0], HOSTILE_ACTIONS),
         (SEEDS[1], HOSTILE_ACTIONS + LONG_HOSTILE_ACTIONS),
     ):
         env.reset(seed, seed)
+        legal_words = {action.strip().casefold() for action in env.legal_actions()}
         for action in actions:
             shown = shorten(action)
             try:
@@ -238,23 +200,25 @@ def _check_hostile(subject: Subject) -> None:
                     f"the action {shown!r} of {len(action)} characters took more than "
                     f"{HOSTILE_S:g} s"
                 ) from None
+            expect(
+                min(len(result.observation.text), len(action)) < MAX_TEXT_CHARS,
+                f"the action {shown!r} is echoed at length",
+            )
             _check_result(result)
             if legal_words and action.strip().casefold() not in legal_words:
-                _expect(not result.is_valid, f"the action {shown!r} counts as valid")
-                _expect(not result.is_effective, f"the invalid action {shown!r} has an effect")
-                _expect(
+                expect(not result.is_valid, f"the action {shown!r} counts as valid")
+                expect(not result.is_effective, f"the invalid action {shown!r} has an effect")
+                expect(
                     result.observation.text.startswith(env.invalid_notice(action)),
                     f"after the invalid action {shown!r} the observation does not say so",
                 )
-            _expect(
-                len(result.observation.text) < 50_000, f"the action {shown!r} is echoed at length"
-            )
             if result.terminated:
                 env.reset(seed, seed)
 
 
 def _check_legal(subject: Subject) -> None:
     env = subject.make()
+    env.reset(SEEDS[0], SEEDS[0])
     if not env.legal_actions():
         raise Skip("legal_actions() is empty: actions cannot be listed")
     for seed in SEEDS[:3]:
@@ -262,7 +226,7 @@ def _check_legal(subject: Subject) -> None:
         for action in env.legal_actions():
             for spelling in (action, f"  {action.upper()} "):
                 env.reset(seed, seed)
-                _expect(env.step(spelling).is_valid, f"the legal action {spelling!r} is refused")
+                expect(env.step(spelling).is_valid, f"the legal action {spelling!r} is refused")
 
 
 def _check_tools(subject: Subject) -> None:
@@ -271,18 +235,18 @@ def _check_tools(subject: Subject) -> None:
     tools = env.tools()
     if not tools:
         return
-    _expect(subject.make().tools() == tools, "tools() depends on the instance")
+    expect(subject.make().tools() == tools, "tools() depends on the instance")
     json.dumps([tool.as_json() for tool in tools])
     for tool in tools:
         for arguments in _HOSTILE_ARGUMENTS:
             env.reset(0, 0)
             result = env.step(call_action(tool.name, arguments))
             _check_result(result)
-            _expect(
+            expect(
                 bool(result.observation.messages), f"a call of {tool.name} gives no tool message"
             )
             if arguments and not tool.parameters.get("additionalProperties"):
-                _expect(
+                expect(
                     not result.is_valid, f"{tool.name} accepts arguments that it does not declare"
                 )
 
@@ -308,18 +272,18 @@ def _check_expert(subject: Subject) -> None:
         longest = max(longest, len(moves))
         for action in moves:
             result = env.step(action)
-            _expect(result.is_valid, f"seed {seed}: the expert's {action!r} is refused")
+            expect(result.is_valid, f"seed {seed}: the expert's {action!r} is refused")
             if result.terminated:
                 solved += result.success is True
                 break
     if not tried:
         raise Skip("there is no scripted expert (solve() is None)")
-    _expect(
+    expect(
         longest <= budget,
         f"an optimal episode takes {longest} actions, but {subject.max_turns} turns of "
         f"{subject.max_actions_per_turn} allow only {budget}",
     )
-    _expect(solved > 0, "the expert never succeeds")
+    expect(solved > 0, "the expert never succeeds")
 
 
 def _check_instructions(subject: Subject) -> None:
@@ -327,34 +291,26 @@ def _check_instructions(subject: Subject) -> None:
     rules = env.instructions()
     for seed in SEEDS:
         shown = f"{rules} {env.reset(seed, 0).text}".casefold()
-        _expect(
+        expect(
             env.instructions() == rules, "instructions() depend on the task, not only the config"
         )
         missing = [action for action in env.legal_actions() if action.casefold() not in shown]
-        _expect(
+        expect(
             not missing, f"neither instructions() nor the observation name the actions {missing}"
         )
 
 
 def _check_bounded(subject: Subject) -> None:
     """Every slot of a pool stops within its limits, whatever is played."""
-    group = EnvGroup(
-        tag="check",
-        env=subject.env_id,
-        groups=2,
-        params=dict(subject.params),
-        max_turns=subject.max_turns,
-        max_actions_per_turn=subject.max_actions_per_turn,
-    )
-    with EnvPool([group], group_size=2, seed=0, split="probe") as pool:
+    with EnvPool([subject.group(groups=2)], group_size=2, seed=0, split="probe") as pool:
         running = [slot.index for slot in pool.reset(0)]
         for turn in range(subject.max_turns):
             play_now = dict.fromkeys(running, (("no such action", "") if turn % 2 else (), True))
             results = pool.step(play_now)
             errors = [result.error for result in results.values() if result.error]
-            _expect(not errors, f"an action ended in an error: {errors[:1]}")
+            expect(not errors, f"an action ended in an error: {errors[:1]}")
             running = [index for index in running if results[index].stop_reason is None]
-        _expect(not running, "an episode outlived its turn limit")
+        expect(not running, "an episode outlived its turn limit")
 
 
 def _check_closing(subject: Subject) -> None:
@@ -374,11 +330,17 @@ CHECKS: Mapping[str, Callable[[Subject], None]] = {
     "docstring": _check_docstring,
     "types": _check_types,
     "seeds": _check_seeds,
-    "tasks": _check_tasks,
+    "tasks": check_tasks,
     "steps": _check_steps,
+    "instances": check_instances,
     "processes": _check_processes,
     "legal": _check_legal,
     "hostile": _check_hostile,
+    "invalid": check_invalid,
+    "success": check_success,
+    "end": check_end,
+    "prompt": check_prompt,
+    "pictures": check_pictures,
     "tools": _check_tools,
     "expert": _check_expert,
     "instructions": _check_instructions,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import registry
-from ..base import TextEnv
+from ..base import Observation, TextEnv
 
 SEEDS = (0, 1, 2, 12345, 2**62 + 7)
 EPISODE_ACTIONS = 40
@@ -35,6 +35,8 @@ HOSTILE_ACTIONS: tuple[str, ...] = (
     "\ud800",
     "nan",
 )
+JUNK = ("no such action", "", "0x\u2603 !?", "zzz || zzz")
+"""Replies that no world should understand."""
 MEGABYTE = 1_000_000
 """Characters of the longest hostile actions."""
 LONG_HOSTILE_ACTIONS: tuple[str, ...] = (
@@ -103,14 +105,12 @@ def plan(env: TextEnv, seed: int) -> list[str]:
 
 def play(env: TextEnv, seed: int, noise_seed: int, actions: Sequence[str]) -> list[Any]:
     """One episode as plain data: the first observation and the results up to termination."""
-    first = env.reset(seed, noise_seed)
-    out: list[Any] = [first.text, first.frame]
+    out: list[Any] = [[seen(env.reset(seed, noise_seed))]]
     for action in actions:
         result = env.step(action)
         out.append(
             [
-                result.observation.text,
-                result.observation.frame,
+                seen(result.observation),
                 result.reward,
                 result.terminated,
                 result.success,
@@ -122,6 +122,18 @@ def play(env: TextEnv, seed: int, noise_seed: int, actions: Sequence[str]) -> li
         if result.terminated:
             break
     return out
+
+
+def seen(observation: Observation) -> tuple[Any, ...]:
+    """An observation as plain data; its picture by a hash."""
+    picture = observation.image
+    return (
+        observation.text,
+        observation.frame,
+        observation.view,
+        tuple((message.role, message.name, message.content) for message in observation.messages),
+        None if picture is None else hashlib.sha256(picture).hexdigest(),
+    )
 
 
 def digest(env: TextEnv) -> str:

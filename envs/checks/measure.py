@@ -11,12 +11,14 @@ from functools import partial
 import numpy as np
 
 from .. import registry
-from ..base import EnvUnavailableError, TextEnv
+from ..base import EnvUnavailableError, StepResult, TextEnv
 from ..settings import EnvGroup
 from ..turns.turn import TurnEnv
 from ..turns.wrappers import runner_of, wrap
-from .episodes import EPISODE_ACTIONS
+from .episodes import EPISODE_ACTIONS, JUNK
 
+_MAX_PLANS = 50
+"""Plans of an expert, or of forty random actions, after which an episode does not end."""
 STEPPING_S = 0.2
 """Seconds of stepping that a speed is read from."""
 
@@ -109,3 +111,14 @@ def typical_actions(env: TextEnv, seed: int) -> list[str]:
     legal = env.legal_actions() or ("wait",)
     rng = np.random.default_rng(seed)
     return env.solve() or [legal[int(i)] for i in rng.integers(len(legal), size=EPISODE_ACTIONS)]
+
+
+def steps_after_the_end(env: TextEnv, seed: int) -> list[tuple[str, StepResult]]:
+    """What junk and once sensible actions give when the episode is over; [] if it does not end."""
+    env.reset(seed, seed)
+    sensible = typical_actions(env, seed)[:3]
+    for _ in range(_MAX_PLANS):
+        for action in typical_actions(env, seed):
+            if env.step(action).terminated:
+                return [(late, env.step(late)) for late in dict.fromkeys([*JUNK, *sensible])]
+    return []

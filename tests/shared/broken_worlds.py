@@ -1,11 +1,13 @@
 """A sound small world, and worlds with one fault each: what `check_env` has to find.
 
-`Walk` is a row of cells with a walker and a flag. Each class of `FAULTS` differs from it in one thing.
+`Walk` is a row of cells with a walker and a flag. Each class of `FAULTS` differs from it in one
+thing, which its docstring names.
 """
 
 from __future__ import annotations
 
 import random
+import re
 import time
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -32,7 +34,23 @@ class WalkConfig:
 
 
 class Walk(TextEnv):
-    """Walk along a row of cells to a flag."""
+    """Walk along a row of cells to a flag.
+
+    Description: a walker and a flag stand on two cells of a row.
+    Observation: the two places.
+    Actions: left, right.
+    Rewards: -0.1 a move, 1 at the flag.
+    Episode end: the walker is at the flag.
+    Success: the same.
+    Seeds: `seed` draws both places; `noise_seed` is not used.
+    Requires: nothing.
+    Example: `Walk().reset(0, 0)`
+    """
+
+    fault: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        cls.fault, cls.__doc__ = cls.__doc__ or "", Walk.__doc__
 
     spec = EnvSpec(
         id="walk",
@@ -225,14 +243,15 @@ class SharedState(Walk):
         self.shared["place"] = place
 
 
-class HiddenFrame(Walk):
-    """The text says whether the flag is near; the frame that becomes the picture says where it is."""
+class HiddenView(Walk):
+    """The text says on which side the flag is; the picture that a policy sees says where."""
 
     def said(self) -> str:
-        return f"You are at {self._place}. The flag is {'right' if self._flag > self._place else 'left'} of you."
+        side = "right" if self._flag > self._place else "left"
+        return f"You are at {self._place}. The flag is {side} of you."
 
     def observe(self) -> Observation:
-        return Observation(text=self.said(), frame=card_frame("Walk", [f"flag {self._flag}"]))
+        return Observation(text=self.said(), view=card_frame("Walk", [f"flag {self._flag}"]))
 
 
 class LeftOver(Walk):
@@ -363,6 +382,175 @@ class Raises(Walk):
         return super().step(action)
 
 
+class Sum(Walk):
+    """Another sound world: one of many sums, answered by a number, without a list of actions."""
+
+    def reset(self, seed: int, noise_seed: int) -> Observation:
+        del noise_seed
+        self._terms = tuple(map(int, np.random.default_rng(seed).integers(10, self.most(), 2)))
+        self._num_attempts, self._is_right = 0, False
+        return self.observe()
+
+    def most(self) -> int:
+        return 90
+
+    @property
+    def answer(self) -> str:
+        return str(sum(self._terms))
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_right or self._num_attempts >= 2
+
+    def step(self, action: str) -> StepResult:
+        if self.is_over or not self.is_number(action):
+            said = prefixed(self.invalid_notice(action), self.observe())
+            return replace(
+                self.result(said, 0.0, is_valid=False, is_effective=False), success=self._is_right
+            )
+        self._num_attempts += 1
+        self._is_right = self.is_right(action)
+        result = self.result(
+            self.observe(), float(self._is_right), is_valid=True, is_effective=True
+        )
+        return replace(result, success=self._is_right)
+
+    def is_number(self, action: str) -> bool:
+        return re.fullmatch(r"\s*[0-9]{1,4}\s*", action) is not None
+
+    def is_right(self, action: str) -> bool:
+        return action.strip() == self.answer
+
+    def said(self) -> str:
+        return f"What is {self._terms[0]} + {self._terms[1]}?"
+
+    def instructions(self) -> str:
+        return "Answer with a number."
+
+    def solve(self) -> list[str] | None:
+        return [] if self._is_right else None if self.is_over else [self.answer]
+
+    def legal_actions(self) -> tuple[str, ...]:
+        return ()
+
+    def task_key(self) -> str | None:
+        return hash_task("sum", self._terms)
+
+    @property
+    def num_tasks(self) -> int | None:
+        return (self.most() - 10) ** 2
+
+
+class AnswerShown(Sum):
+    """The question ends with its answer."""
+
+    def said(self) -> str:
+        return f"{super().said()} <!-- {self.answer} -->"
+
+
+class FewOfMany(Sum):
+    """Promises 5000 tasks and has 9."""
+
+    def most(self) -> int:
+        return 13
+
+    @property
+    def num_tasks(self) -> int | None:
+        return 5000
+
+
+class ListRight(Sum):
+    """Whoever lists all numbers has named the right one, too."""
+
+    def is_number(self, action: str) -> bool:
+        return re.search("[0-9]", action) is not None and len(action) < 5000
+
+    def is_right(self, action: str) -> bool:
+        return self.answer in re.findall("[0-9]+", action)
+
+
+class EmptyRight(Sum):
+    """An empty reply is right."""
+
+    def is_number(self, action: str) -> bool:
+        return not action.strip() or super().is_number(action)
+
+    def is_right(self, action: str) -> bool:
+        return not action.strip() or super().is_right(action)
+
+
+class FivePictures(Sum):
+    """Five pictures with one text and no key."""
+
+    def reset(self, seed: int, noise_seed: int) -> Observation:
+        return super().reset(seed % 5, noise_seed)
+
+    def observe(self) -> Observation:
+        return Observation(text="Which sum?", image=to_png(card_frame("Sum", [super().said()])))
+
+    def task_key(self) -> str | None:
+        return None
+
+    @property
+    def num_tasks(self) -> int | None:
+        return None
+
+
+class HiddenAndKeyless(Sum):
+    """The terms are hidden and no key is given: all tasks have one key."""
+
+    def said(self) -> str:
+        return "Guess the number."
+
+    def task_key(self) -> str | None:
+        return None
+
+
+class KeyOfTheNoise(Sum):
+    """The key depends on the noise."""
+
+    def reset(self, seed: int, noise_seed: int) -> Observation:
+        self._noise_seed = noise_seed
+        return super().reset(seed, noise_seed)
+
+    def task_key(self) -> str | None:
+        return hash_task("sum", self._terms, self._noise_seed)
+
+
+class WaveringExpert(Walk):
+    """An expert whose solutions begin with a step back: asked at each turn, it never arrives."""
+
+    def solve(self) -> list[str] | None:
+        way = super().solve() or []
+        if not way:
+            return way
+        back = "left" if way[0] == "right" else "right"
+        is_at_the_wall = self._place == (0 if back == "left" else self._size - 1)
+        return [back, *way, *way[:1]] if not is_at_the_wall else [back, *way]
+
+
+class LookingMoves(Walk):
+    """Asking for the legal actions moves the flag."""
+
+    def legal_actions(self) -> tuple[str, ...]:
+        if not self.is_over and self._flag + 1 not in (self._size, self._place):
+            self._flag += 1
+        return super().legal_actions()
+
+
+class Counts(Walk):
+    """Says how many episodes this process has played."""
+
+    num_episodes: ClassVar[int] = 0
+
+    def reset(self, seed: int, noise_seed: int) -> Observation:
+        type(self).num_episodes += 1
+        return super().reset(seed, noise_seed)
+
+    def said(self) -> str:
+        return f"{super().said()} Episode {self.num_episodes}."
+
+
 FAULTS = (
     AnswerInPrompt,
     PaysForNoise,
@@ -376,7 +564,7 @@ FAULTS = (
     TooFewPromised,
     HugeObservation,
     SharedState,
-    HiddenFrame,
+    HiddenView,
     LeftOver,
     GlobalRandom,
     ReadsTheClock,
@@ -393,3 +581,17 @@ FAULTS = (
     Raises,
 )
 """Written before the check that finds them."""
+
+LATER_FAULTS = (
+    AnswerShown,
+    FewOfMany,
+    ListRight,
+    EmptyRight,
+    FivePictures,
+    HiddenAndKeyless,
+    KeyOfTheNoise,
+    WaveringExpert,
+    LookingMoves,
+    Counts,
+)
+"""Written after it."""

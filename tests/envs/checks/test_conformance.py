@@ -115,7 +115,7 @@ class Broken(TextEnv):
         notice = "" if is_valid or self._fault == "silent" else self.invalid_notice(action) + " "
         if self._fault == "echo":
             notice += action
-        luck = float(self._rng.random())
+        luck = float(self._rng.random()) if is_valid else 0.0
         return StepResult(
             observation=Observation(text=f"{notice}{self._text}"),
             reward=float("nan") if self._fault == "nan" else luck,
