@@ -29,6 +29,8 @@ _SOLUTIONS = ("solution", "solutions", "gold_standard_solution")
 _JUDGES = ("checker", "generated_checker", "interaction_format")
 """Of rows whose answers need a program of their own to be judged, as Codeforces problems do."""
 _MAX_UNPACKED_BYTES = 1 << 28
+_MAX_SHOWN = 20
+"""Numbers of rows in an error."""
 _TEXT_CODES = frozenset({"UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"})
 _QUIET_CODES = frozenset({"PROTO", "FRAME", "MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT", "STOP"})
 
@@ -47,7 +49,7 @@ def read_problems(path: str, *, max_tests: int) -> tuple[Problem, ...]:
 
     Raises:
         EnvUnavailableError: the file cannot be read, or a row cannot be judged. The sentence names
-            the first such row, the rule, the way out, and how many there are.
+            the first such row, the rule, the way out, and which others there are.
     """
     read_rows(path, ())
     status = Path(path).stat()
@@ -67,8 +69,11 @@ def _read_problems(path: str, mtime_ns: int, size: int, max_tests: int) -> tuple
             refused.append((number, str(error)))
     if refused:
         number, rule = refused[0]
+        shown = ", ".join(str(other) for other, _ in refused[:_MAX_SHOWN])
+        more = ", ..." if len(refused) > _MAX_SHOWN else ""
         raise EnvUnavailableError(
-            f"{path}, row {number} cannot be judged ({len(refused)} of {len(rows)} rows): {rule}"
+            f"{path}, row {number} cannot be judged: {rule} ({len(refused)} of {len(rows)} rows "
+            f"cannot be judged: {shown}{more})"
         )
     return tuple(problems)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import platform
 import struct
+from functools import lru_cache
 
 _LOAD, _JUMP_IF_EQUAL, _AND, _RETURN = 0x20, 0x15, 0x54, 0x06
 _ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
@@ -79,6 +80,7 @@ def why_no_filter(machine: str | None = None) -> str:
     return f"the filter of system calls knows {' and '.join(_MACHINES)}, not {machine}"
 
 
+@lru_cache
 def system_call_filter(machine: str | None = None) -> bytes:
     """The filter for a machine, this one unless told, as `struct sock_filter[]` in its order.
 
