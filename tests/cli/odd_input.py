@@ -190,6 +190,12 @@ TEMPLATES = (
     "preflight {} steps=yes",
     "train {} steps=yes --headless --run NEVER",
     "bench collapse --curves {} --only small",
+    "import {} --output IMPORTED",
+    "import GOOD --map {} --output IMPORTED",
+    "import GOOD --output {}",
+    "watch {} --once --output WATCHED",
+    "watch GOOD --once --map {} --output WATCHED",
+    "watch GOOD --once --output {}",
     "{}",
     "--{}",
 )
@@ -220,7 +226,10 @@ def calls(number: int, rng: random.Random, folder: Path) -> Iterator[Call]:
     """Every command with odd words and with paths that are nothing it can use."""
     (folder / "good.csv").write_text("step,reward\n" + "".join(f"{s},{s}.5\n" for s in range(40)))
     odd = (*WORDS, *paths(folder))
-    named = {"RUN": "run", "GOOD": "good.csv", "COPY": "copy", "OUT": "out", "NEVER": "never"}
+    named = {
+        **{"RUN": "run", "GOOD": "good.csv", "COPY": "copy", "OUT": "out", "NEVER": "never"},
+        **{"IMPORTED": "imported", "WATCHED": "watched"},
+    }
     for index in range(number):
         template = TEMPLATES[index % len(TEMPLATES)]
         value = rng.choice(odd)
