@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from ...config.loading import ConfigError
 from ..base import EngineError, ReplyWatch, Sample, SamplingParams
 from ..batching import check_idle
 from ..requests import StreamedEngine, checked_prompt, watched_end
-from ..vllm.weights import SharedFolder, save_adapter, save_weights
+from ..vllm.weights import SharedFolder, num_bytes, save_adapter, save_weights
 from .http import HttpServer
 from .protocols import PROTOCOLS, Ask, Reply, checked_reply
 
@@ -83,10 +83,12 @@ class ServerEngine(StreamedEngine):
         )
         self._pending: dict[int, _Pending] = {}
         self._policy_version = policy_version
+        self._tells_version = False
+        """The server has repeated the label that its weights were given: its word counts."""
         self._num_adapters = 0
         self._sync_s = 0.0
         self._adapter: Path | None = None
-        self._folder = SharedFolder()
+        self._folder = SharedFolder(num_bytes(model) if config.weights in ("vllm", "sglang") else 0)
         self._threads: ThreadPoolExecutor | None = ThreadPoolExecutor(
             max_workers=min(config.max_batch_rows, 256), thread_name_prefix="echoscope-engine"
         )
@@ -200,7 +202,34 @@ class ServerEngine(StreamedEngine):
             self._protocol.body(ask, self._model_name),
             is_gone=self._is_gone,
         )
-        return checked_reply(self._protocol.reply(answer, ask), ask, self._vocab_size)
+        reply = checked_reply(self._protocol.reply(answer, ask), ask, self._vocab_size)
+        if reply.version is None and self._tells_version:
+            return replace(reply, version=self._stated_version())
+        return reply
+
+    def _stated_version(self) -> str | None:
+        """The server's own label of the weights that it samples from; None where it has none."""
+        answer = self._server.get("/weight_info")
+        label = answer.get("weight_version") if isinstance(answer, dict) else None
+        return None if label is None else str(label)
+
+    def _version_of(self, reply: Reply) -> int:
+        """The version of the weights that sampled, by the server's own word where it has one.
+
+        Raises:
+            EngineError: the server has other weights than any that this run gave it.
+        """
+        stated = reply.version
+        self._tells_version |= stated == str(self._policy_version)
+        if stated is None or not self._tells_version:
+            return self._policy_version
+        if not stated.isdecimal():
+            raise EngineError(
+                f"{self._server.url} samples from weights that it calls {stated[:40]!r}, but was "
+                f"given version {self._policy_version}: it was started again, or somebody else "
+                "gave it weights; resume the run, which sends them again"
+            )
+        return int(stated)
 
     def _is_gone(self) -> bool:
         """Whether the server is known to have ended, so that asking again is no use."""
@@ -234,7 +263,7 @@ class ServerEngine(StreamedEngine):
             entropies=None,
             support=self._support(reply.left_in, size),
             finish_reason=FinishReason(reason),
-            policy_version=self._policy_version,
+            policy_version=self._version_of(reply),
         )
 
     def _support(self, left_in: Sequence[list[int]] | None, size: int) -> Support | None:
@@ -273,6 +302,7 @@ class ServerEngine(StreamedEngine):
             body = {"method": "echoscope_reload", "args": [str(path)]}
             self._server.post("/collective_rpc", body)
             shutil.rmtree(path)
+        self._weights_are_in()
         emptied = self._server.post("/reset_prefix_cache")
         if not (isinstance(emptied, dict) and emptied.get("success")):
             raise EngineError(
@@ -280,6 +310,13 @@ class ServerEngine(StreamedEngine):
                 "serves somebody else too"
             )
         self._server.post("/update_weight_version", {"new_version": str(version)})
+        try:
+            self._tells_version = self._stated_version() == str(version)
+        except EngineError:  # a vLLM without this route, which cannot be asked
+            self._tells_version = False
+
+    def _weights_are_in(self) -> None:
+        """Between new weights and the emptying of the caches that hold the old ones' states."""
 
     def _load_adapter(self, model: PeftModel) -> None:
         """Adapters under a new name each time: cached prefixes of the old ones are not theirs."""

@@ -26,7 +26,14 @@ from ..batching import check_idle
 from ..hf.sampling import PolicyNumericsError
 from ..requests import StreamedEngine, checked_prompt, watched_end
 from .install import VllmMissingError, require_vllm
-from .weights import SharedFolder, adapter_settings, named_weights, save_adapter, save_weights
+from .weights import (
+    SharedFolder,
+    adapter_settings,
+    named_weights,
+    num_bytes,
+    save_adapter,
+    save_weights,
+)
 from .worker.echoscope_vllm_worker import repair_tied_head
 
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
@@ -95,7 +102,8 @@ class VllmEngine(StreamedEngine):
         self._num_adapters = 0
         self._sync_s = 0.0
         self._is_asleep = False
-        self._folder = SharedFolder()
+        is_peft = isinstance(model, PeftModel)
+        self._folder = SharedFolder(num_bytes(model) if is_peft or config.weights == "files" else 0)
         self._engine: Any = None
         try:
             with _undisturbed():
@@ -169,7 +177,7 @@ class VllmEngine(StreamedEngine):
         On the CPU the cache keeps its fixed size (`engine.kv_cache_gib`).
         """
         engine = self._open_engine()
-        if self._config.sleep and torch.cuda.is_available() and not self._is_asleep:
+        if self._config.sleep and has_gpu() and not self._is_asleep:
             engine.sleep(level=1)
             self._is_asleep = True
 
@@ -203,7 +211,7 @@ class VllmEngine(StreamedEngine):
     # -- the engine ------------------------------------------------------------------------------
 
     def _start(self, model: PreTrainedModel | PeftModel, base: PreTrainedModel, folder: str) -> Any:
-        on_cpu = not torch.cuda.is_available()
+        on_cpu = not has_gpu()
         if on_cpu:
             check_head_size(base)
         try:
@@ -245,7 +253,9 @@ class VllmEngine(StreamedEngine):
 
     def _load(self, model: PreTrainedModel | PeftModel, version: int) -> None:
         engine = self._engine
-        self._wake()
+        if self._is_asleep:  # the cache stays away while two copies of the weights are about
+            give_back_cached_blocks()
+            engine.wake_up(tags=["weights"])
         if isinstance(model, PeftModel):
             self._load_adapter(model)
         elif self._config.weights == "memory":
@@ -257,6 +267,9 @@ class VllmEngine(StreamedEngine):
             engine.collective_rpc("reload_weights", kwargs={"weights_path": str(path)})
             shutil.rmtree(path)
         engine.apply_model(repair_tied_head)
+        if self._is_asleep:
+            engine.wake_up(tags=["kv_cache"])
+            self._is_asleep = False
         if not engine.reset_prefix_cache():
             raise EngineError("vLLM could not empty its prefix cache after new weights came")
         engine.set_weight_version(str(version))
@@ -278,6 +291,7 @@ class VllmEngine(StreamedEngine):
 
     def _wake(self) -> None:
         if self._is_asleep:
+            give_back_cached_blocks()
             self._engine.wake_up()
             self._is_asleep = False
 
@@ -388,6 +402,16 @@ def _version(output: Any, engine: Any) -> int:
     spans = output.weight_versions
     label = spans[0].version if spans else engine.get_weight_version()
     return int(label)
+
+
+def has_gpu() -> bool:
+    """Whether vLLM samples on a GPU, where it may sleep."""
+    return torch.cuda.is_available()
+
+
+def give_back_cached_blocks() -> None:
+    """Before vLLM wakes: torch keeps what the update has freed, and vLLM could not take it."""
+    torch.cuda.empty_cache()
 
 
 def base_of(model: PreTrainedModel | PeftModel) -> PreTrainedModel:

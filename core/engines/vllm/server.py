@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from peft import PeftModel
 from transformers import PreTrainedModel
 
@@ -24,7 +23,13 @@ from ...config.engine import CPU_CACHE_GIB, OpenAiEngineConfig, VllmServerEngine
 from ..base import EngineError, SamplingParams
 from ..server.engine import MAX_SUPPORT, ServerEngine
 from ..server.http import HttpServer
-from .engine import base_of, check_head_size, dtype_name
+from .engine import (
+    base_of,
+    check_head_size,
+    dtype_name,
+    give_back_cached_blocks,
+    has_gpu,
+)
 from .install import require_server_vllm
 from .weights import SharedFolder, adapter_settings
 from .worker.echoscope_vllm_worker import IS_SERVER
@@ -192,6 +197,7 @@ class VllmServerEngine(ServerEngine):
 
     def submit(self, key: int, prompt: IntArray, params: SamplingParams, *, seed: int) -> None:
         if self._is_asleep:
+            give_back_cached_blocks()
             self._server.post("/wake_up")
             self._is_asleep = False
         super().submit(key, prompt, params, seed=seed)
@@ -199,15 +205,15 @@ class VllmServerEngine(ServerEngine):
     def release_memory(self) -> None:
         """Let the device sleep, where vLLM can. Without effect on the CPU."""
         self._check_open()
-        if self._vllm.sleep and torch.cuda.is_available() and not self._is_asleep:
+        if self._vllm.sleep and has_gpu() and not self._is_asleep:
             self._server.post("/sleep?level=1")
             self._is_asleep = True
 
     def sync_weights(self, policy: Any) -> None:
         self._model = policy.model
         if self._is_asleep:
-            self._server.post("/wake_up")
-            self._is_asleep = False
+            give_back_cached_blocks()
+            self._server.post("/wake_up?tags=weights")
         try:
             super().sync_weights(policy)
         except EngineError as error:
@@ -215,6 +221,11 @@ class VllmServerEngine(ServerEngine):
                 raise
             self._policy_version = int(policy.version)
             self._restart(error)
+
+    def _weights_are_in(self) -> None:
+        if self._is_asleep:  # the cache stays away while two copies of the weights are about
+            self._server.post("/wake_up?tags=kv_cache")
+            self._is_asleep = False
 
     def take_metrics(self) -> dict[str, float]:
         """See `Measured`."""
@@ -263,6 +274,7 @@ class VllmServerEngine(ServerEngine):
             api_key=self._process.api_key,
         )
         self._model_name, self._adapter = MODEL_NAME, None
+        self._is_asleep = False
         self._sync(self._model, self._policy_version)
         self._report(
             f"vLLM's server died and was started again ({self._num_restarts} of at most "
@@ -294,7 +306,7 @@ def server_of(
     """
     python = config.python or sys.executable
     require_server_vllm(python)
-    if not torch.cuda.is_available():
+    if not has_gpu():
         check_head_size(base_of(model))
     arguments = list(_flags(model, folder, config, positions))
     return ServerProcess(python, arguments, start_s=config.start_s)
@@ -306,7 +318,7 @@ def _flags(
     config: VllmServerEngineConfig,
     positions: int,
 ) -> Iterator[str]:
-    base, on_cpu = base_of(model), not torch.cuda.is_available()
+    base, on_cpu = base_of(model), not has_gpu()
     flags: dict[str, Any] = {
         "model": folder,
         "served-model-name": MODEL_NAME,

@@ -14,6 +14,10 @@ from peft import PeftModel
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from echoscope.text.amounts import memory_size
+
+from ..base import EngineError
+
 SHARED_MEMORY = Path("/dev/shm")
 """Files here never touch a disk; where it does not exist, the folder for temporary files serves."""
 _PREFIX, _LOCK = "echoscope-engine-", "lock"
@@ -25,13 +29,20 @@ class SharedFolder:
     """An empty folder in shared memory that only this user can read, until `remove`.
 
     Folders whose process was killed are removed when the next one is made: a lock tells them.
+
+    Args:
+        needed: bytes that it will hold. Where shared memory has no room for them, as in a
+            container with Docker's default of 64 MB, the folder for temporary files serves.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, needed: int = 0) -> None:
+        temporary = Path(tempfile.gettempdir())
         usable = SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK)
-        root = SHARED_MEMORY if usable else Path(tempfile.gettempdir())
-        for old in root.glob(f"{_PREFIX}*/{_LOCK}"):
-            _remove_if_left(old)
+        for root in (SHARED_MEMORY, temporary) if usable else (temporary,):
+            for old in root.glob(f"{_PREFIX}*/{_LOCK}"):
+                _remove_if_left(old)
+        has_room = usable and shutil.disk_usage(SHARED_MEMORY).free >= needed
+        root = SHARED_MEMORY if has_room else temporary
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
         self._lock = (self.path / _LOCK).open("wb")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
@@ -56,10 +67,32 @@ def named_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
         yield name, parameter.detach()
 
 
+def num_bytes(model: PreTrainedModel | PeftModel) -> int:
+    """Bytes that the weights take on their way, the adapters alone where there are some.
+
+    Two adapters lie in the folder for a moment.
+    """
+    parameters = list(model.parameters())
+    if isinstance(model, PeftModel):
+        return 2 * sum(p.numel() * p.element_size() for p in parameters if p.requires_grad)
+    return sum(p.numel() * p.element_size() for p in parameters)
+
+
 def save_weights(model: PreTrainedModel, folder: Path) -> Path:
-    """The weights as a model folder, `weights` in `folder`, which is written over."""
+    """The weights as a model folder, `weights` in `folder`, which is written over.
+
+    Raises:
+        EngineError: there is no room for them.
+    """
     path = folder / "weights"
     shutil.rmtree(path, ignore_errors=True)
+    needed, free = num_bytes(model), shutil.disk_usage(folder).free
+    if free < needed:
+        raise EngineError(
+            f"the weights take {memory_size(needed)} on their way to the engine, but {folder} has "
+            f"{memory_size(free)} free: make room there, or in shared memory (a container: docker "
+            "run --shm-size), or set engine.kind=hf"
+        )
     model.save_pretrained(path)
     return path
 
