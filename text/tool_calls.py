@@ -6,6 +6,14 @@ Two formats are read and written:
     llama   Llama 3.x               {"name": "f", "parameters": {"x": 1}}, alone or after
                                     <|python_tag|>, several separated by `;`
 
+Other spellings are read, too, in either format:
+
+    OpenAI       {"type": "function", "function": {"name": "f", "arguments": "{\\"x\\": 1}"}}
+    Qwen3-Coder  <tool_call><function=f><parameter=x>1</parameter></function></tool_call>
+    Mistral      [TOOL_CALLS] [{"name": "f", "arguments": {"x": 1}}], or [TOOL_CALLS]f[ARGS]{"x": 1}
+
+Arguments may be a JSON object in a string, as OpenAI's API writes them, or null for none.
+
 An environment with tools is given actions of three kinds, and no reply can pass one for another:
 
     lookup {"item": "tea"}      a call: the tool's name, a blank, its arguments as JSON
@@ -30,9 +38,12 @@ ANSWER = "answer"
 BROKEN = "!"
 CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
 PYTHON_TAG = "<|python_tag|>"
+MISTRAL_TAG, MISTRAL_ARGS = "[TOOL_CALLS]", "[ARGS]"
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _BLANKS = re.compile(r"\s*")
+_FUNCTION = re.compile(r"<function=([^>\n]{1,80})>(.*)</function>", re.DOTALL)
+_PARAMETER = re.compile(r"\s*<parameter=([^>\n]{1,200})>\n?(.*?)\n?</parameter>", re.DOTALL)
 _ACTION = re.compile(rf"({_NAME.pattern}) (\{{.*\}})", re.DOTALL)
 
 
@@ -62,6 +73,8 @@ def find_calls(text: str, start: int, tool_format: ToolFormat) -> tuple[CalledTo
 
     Never raises, whatever the text; makes a fixed number of linear passes over it.
     """
+    if text.startswith(MISTRAL_TAG, _after_blanks(text, start)):
+        return tuple(_mistral_calls(text, _after_blanks(text, start)))
     if tool_format == "hermes":
         return tuple(_tagged_calls(text, start))
     return tuple(_bare_calls(text, start))
@@ -153,15 +166,60 @@ def _bare_calls(text: str, start: int) -> Iterator[CalledTool]:
     decoder = json.JSONDecoder()
     while True:
         position = _after_blanks(text, position)
-        try:
-            _, end = decoder.raw_decode(text, position)
-        except (ValueError, RecursionError):
-            end = len(text)
+        end = _end_of_json(text, position, decoder)
         yield _read(text[position:end], (begin, end))
         position = begin = _after_blanks(text, end)
         if not text.startswith(";", position) or _after_blanks(text, position + 1) == len(text):
             return
         position += 1
+
+
+def _mistral_calls(text: str, start: int) -> Iterator[CalledTool]:
+    """A list of calls after one tag, or a name and arguments after each tag."""
+    decoder = json.JSONDecoder()
+    position = _after_blanks(text, start + len(MISTRAL_TAG))
+    if text.startswith("[", position):
+        yield from _listed_calls(text, start, position + 1, decoder)
+        return
+    while text.startswith(MISTRAL_TAG, start):
+        named = _after_blanks(text, start + len(MISTRAL_TAG))
+        args = text.find(MISTRAL_ARGS, named)
+        if args < 0:
+            problem = f"{MISTRAL_TAG} without a list of calls, and without {MISTRAL_ARGS}"
+            yield CalledTool(chars=(start, len(text)), problem=problem)
+            return
+        begin = _after_blanks(text, args + len(MISTRAL_ARGS))
+        end = _end_of_json(text, begin, decoder)
+        yield _read_parts(text[named:args].strip(), text[begin:end], (start, end))
+        start = _after_blanks(text, end)
+
+
+def _listed_calls(
+    text: str, begin: int, position: int, decoder: json.JSONDecoder
+) -> Iterator[CalledTool]:
+    """The calls of a JSON list whose elements begin at `position`; each call ends its part."""
+    while True:
+        position = _after_blanks(text, position)
+        end = _end_of_json(text, position, decoder)
+        body, position = text[position:end], _after_blanks(text, end)
+        is_last = not text.startswith(",", position)
+        if is_last and not text.startswith("]", position):
+            problem = "the list of calls is never closed"
+            yield CalledTool(chars=(begin, len(text)), problem=problem)
+            return
+        yield _read(body, (begin, position + 1))
+        position += 1
+        begin = position
+        if is_last:
+            return
+
+
+def _end_of_json(text: str, position: int, decoder: json.JSONDecoder) -> int:
+    """Where the JSON value that begins there ends; the end of the text where there is none."""
+    try:
+        return decoder.raw_decode(text, position)[1]
+    except (ValueError, RecursionError):
+        return len(text)
 
 
 def _after_blanks(text: str, position: int) -> int:
@@ -170,18 +228,67 @@ def _after_blanks(text: str, position: int) -> int:
 
 
 def _read(body: str, chars: Span) -> CalledTool:
-    """One call from the text of its JSON object."""
+    """One call from the text between its tags: a JSON object, or Qwen3-Coder's elements."""
     try:
-        call = _object(body.strip())
-        name = call.get("name")
-        if not isinstance(name, str) or not is_tool_name(name):
-            raise ValueError('a call needs a "name" that is the name of a tool')
+        call = _elements(body) or _object(body.strip())
+        inner = call.get("function")
+        call = inner if isinstance(inner, dict) else call
         arguments = call.get("arguments", call.get("parameters", {}))
-        if not isinstance(arguments, dict):
-            raise ValueError("the arguments of a call must be a JSON object")
-        return CalledTool(chars=chars, name=name, arguments=canonical(arguments))
+        return CalledTool(
+            chars=chars, name=_name(call.get("name")), arguments=_arguments(arguments)
+        )
     except (ValueError, RecursionError) as error:
         return CalledTool(chars=chars, problem=_reason(error, body))
+
+
+def _read_parts(name: str, arguments: str, chars: Span) -> CalledTool:
+    """One call from its name and the text of its arguments."""
+    try:
+        return CalledTool(chars=chars, name=_name(name), arguments=_arguments(arguments))
+    except (ValueError, RecursionError) as error:
+        return CalledTool(chars=chars, problem=_reason(error, arguments))
+
+
+def _name(name: Any) -> str:
+    if not isinstance(name, str) or not is_tool_name(name):
+        raise ValueError('a call needs a "name" that is the name of a tool')
+    return name
+
+
+def _arguments(arguments: Any) -> str:
+    """The arguments of a call as canonical text; null stands for none."""
+    if isinstance(arguments, str):
+        arguments = _object(arguments.strip() or "{}")
+    if arguments is None:
+        arguments = {}
+    if not isinstance(arguments, dict):
+        raise ValueError("the arguments of a call must be a JSON object")
+    return canonical(arguments)
+
+
+def _elements(body: str) -> dict[str, Any] | None:
+    """A call in Qwen3-Coder's elements; None for anything else.
+
+    A value that reads as JSON is that, and any other is text: the elements do not tell its type.
+    """
+    function = _FUNCTION.fullmatch(body.strip())
+    if function is None:
+        return None
+    name, inside = function.groups()
+    pairs, position = [], 0
+    while match := _PARAMETER.match(inside, position):
+        pairs.append((match.group(1), _value(match.group(2))))
+        position = match.end()
+    if inside[position:].strip():
+        raise ValueError("the call has something between its parameters")
+    return {"name": name.strip(), "arguments": _once(pairs)}
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _reason(error: ValueError | RecursionError, body: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -81,8 +82,6 @@ BAD = {
     '{"name": "answer", "arguments": {}}': 'needs a "name"',
     '{"name": "a b", "arguments": {}}': 'needs a "name"',
     '{"name": ["x"]}': 'needs a "name"',
-    '{"name": "f", "arguments": "{}"}': "must be a JSON object",
-    '{"name": "f", "arguments": null}': "must be a JSON object",
     '{"name": "f", "arguments": {"x": 1, "x": 2}}': "must not give a key twice",
     '{"name": "f", "arguments": {"x": NaN}}': "NaN is no JSON number",
     '{"name": "f", "arguments": {"x": 1e999}}': "not JSON compliant",
@@ -162,3 +161,117 @@ def test_any_text_gives_actions_of_one_of_three_kinds(pieces, tool_format) -> No
 def test_ten_thousand_calls_are_read_in_one_pass() -> None:
     assert len(reply("</think>" + "<tool_call>{}</tool_call>" * 10_000).calls) == 10_000
     assert len(reply("</think>" + "{};" * 10_000, tool_format="llama").calls) == 10_000
+
+
+# -- what other models write ---------------------------------------------------------------------
+
+LOOKUP = ("lookup", {"item": "tea"})
+IN_TAGS = {
+    "arguments in a string": '{"name": "lookup", "arguments": "{\\"item\\": \\"tea\\"}"}',
+    "OpenAI": '{"id": "1", "type": "function", "function": {"name": "lookup", '
+    '"arguments": "{\\"item\\": \\"tea\\"}"}}',
+    "Qwen3-Coder": "<function=lookup>\n<parameter=item>\ntea\n</parameter>\n</function>",
+}
+
+
+@pytest.mark.parametrize("body", IN_TAGS.values(), ids=IN_TAGS)
+def test_engines_8_other_spellings_between_the_tags_are_the_same_call(body: str) -> None:
+    parsed = reply(f"So.</think><tool_call>\n{body}\n</tool_call>")
+    assert [read_call(action) for action in parsed.actions] == [LOOKUP]
+    assert parsed.is_well_formed
+
+
+@pytest.mark.parametrize("nothing", ["null", '""', '"{}"', "{}"])
+def test_engines_8_no_arguments_may_be_null_or_an_empty_string(nothing: str) -> None:
+    text = f'<tool_call>{{"name": "look", "arguments": {nothing}}}</tool_call>'
+    assert find_calls(text, 0, "hermes")[0].action == "look {}"
+    bare = f'{{"name": "look", "parameters": {nothing}}}'
+    assert find_calls(bare, 0, "llama")[0].action == "look {}"
+
+
+def test_engines_8_values_of_elements_are_json_where_they_read_as_it() -> None:
+    text = (
+        "<tool_call><function=order><parameter=item>\nblack tea\n</parameter>"
+        '<parameter=count>3</parameter><parameter=sizes>["S", "M"]</parameter></function>'
+        "</tool_call>"
+    )
+    (call,) = find_calls(text, 0, "hermes")
+    assert read_call(call.action) == (
+        "order",
+        {"item": "black tea", "count": 3, "sizes": ["S", "M"]},
+    )
+    assert call.chars == (0, len(text))
+
+
+MISTRAL = {
+    "a list": '[TOOL_CALLS] [{"name": "lookup", "arguments": {"item": "tea"}}, '
+    '{"name": "lookup", "arguments": {"item": "jam"}}]',
+    "names": '[TOOL_CALLS]lookup[ARGS]{"item": "tea"}[TOOL_CALLS]lookup[ARGS]{"item": "jam"}',
+}
+
+
+@pytest.mark.parametrize("tool_format", ["hermes", "llama"])
+@pytest.mark.parametrize("text", MISTRAL.values(), ids=MISTRAL)
+def test_engines_8_mistrals_calls_are_read_in_order(text: str, tool_format: str) -> None:
+    calls = find_calls(text, 0, tool_format)
+    assert [read_call(call.action) for call in calls] == [LOOKUP, ("lookup", {"item": "jam"})]
+    assert (calls[0].chars[0], calls[-1].chars[1]) == (0, len(text))
+    assert calls[0].chars[1] == calls[1].chars[0]
+    parsed = reply(f"So.</think>{text}", tool_format=tool_format)
+    assert parsed.is_well_formed
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[TOOL_CALLS]", "[TOOL_CALLS] without a list of calls, and without [ARGS]"),
+        ("[TOOL_CALLS] [", "the list of calls is never closed"),
+        ('[TOOL_CALLS] [{"name": "f"}', "the list of calls is never closed"),
+        ("[TOOL_CALLS]f[ARGS]{", "the call is not JSON"),
+        ("<tool_call><function=f>x</function></tool_call>", "something between its parameters"),
+        (
+            "<tool_call><function=f><parameter=a>1</parameter><parameter=a>2</parameter>"
+            "</function></tool_call>",
+            "a key twice",
+        ),
+        ('<tool_call>{"name": "f", "arguments": "[1]"}</tool_call>', "must be a JSON object"),
+        ('<tool_call>{"function": {"name": 3}}</tool_call>', "the name of a tool"),
+    ],
+)
+def test_other_spellings_that_are_broken_say_why(text: str, problem: str) -> None:
+    (call,) = find_calls(text, 0, "hermes")
+    assert problem in call.problem
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "[TOOL_CALLS]",
+                "[",
+                "]",
+                "{",
+                "}",
+                ",",
+                "f",
+                "[ARGS]",
+                '"',
+                " ",
+                '{"name": "f"}',
+                "<tool_call>",
+                "</tool_call>",
+                "<function=f>",
+                "</function>",
+                "<parameter=a>",
+                "</parameter>",
+            ]
+        ),
+        max_size=30,
+    )
+)
+def test_no_mixture_of_spellings_is_an_exception(parts: list[str]) -> None:
+    text = "".join(parts)
+    for tool_format in ("hermes", "llama"):
+        ends = [call.chars for call in find_calls(text, 0, tool_format)]
+        assert all(0 <= start <= end <= len(text) for start, end in ends)
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(ends))
