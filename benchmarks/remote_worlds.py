@@ -40,7 +40,7 @@ def steps_of(env: TextEnv, seconds: float) -> int:
 def batched_steps(url: str, env_id: str, seconds: float) -> int:
     """Steps of `BATCH` sessions, all in one request."""
     link = link_to(url, "")
-    opened = [link.post("/v1/sessions", {"env": env_id}, 60.0) for _ in range(BATCH)]
+    opened = [link.post("/v1/sessions", {"protocol": 1, "env": env_id}, 60.0) for _ in range(BATCH)]
     actions = opened[0]["legal_actions"]
     sessions = [each["session"] for each in opened]
     episode, number, total = 0, 0, 0

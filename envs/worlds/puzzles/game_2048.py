@@ -32,7 +32,6 @@ Tiles = tuple[Row, ...]
 
 MOVES = ("up", "right", "down", "left")
 DOUBLING_REWARD = 0.5
-_START_TILES = 2
 _LETTERS = ".ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 """In a frame every tile has one character: A is 2, B is 4."""
 _NAMES = {letter: str(2**power) if power else "floor" for power, letter in enumerate(_LETTERS)}
@@ -42,7 +41,8 @@ _NAMES = {letter: str(2**power) if power else "floor" for power, letter in enume
 class Game2048Config:
     """Difficulty of `game_2048`.
 
-    `side`: rows and columns. `goal`: the tile that wins; the classic game has 2048.
+    `side`: rows and columns. `goal`: the tile that wins; the classic game has 2048. `start_tiles`:
+    tiles at the start; the classic's two make too few different boards to keep some for evaluation.
     `two_probability`: of a new tile to be a 2, else it is a 4. `reward`: `progress` pays 0.5 each
     time the largest tile doubles; `log` pays 0.1 log2(1 + points) for every move and `points` the
     points themselves, so that a player who puts the goal off earns more than one who reaches it.
@@ -52,6 +52,7 @@ class Game2048Config:
 
     side: int = 4
     goal: int = 256
+    start_tiles: int = 3
     two_probability: float = 0.9
     reward: Literal["progress", "log", "points"] = "progress"
     goal_reward: float = 10.0
@@ -63,6 +64,11 @@ class Game2048Config:
         require(
             8 <= self.goal <= most and self.goal.bit_count() == 1,
             f"goal is {self.goal}, but must be a power of two from 8 to {most} on "
+            f"{self.side}x{self.side} cells",
+        )
+        require(
+            1 <= self.start_tiles < self.side**2,
+            f"start_tiles is {self.start_tiles}, but must lie between 1 and {self.side**2 - 1} on "
             f"{self.side}x{self.side} cells",
         )
         require(
@@ -95,7 +101,7 @@ class Game2048(TextEnv):
     Success:
         The goal is reached.
     Seeds:
-        `seed` draws the first two tiles; `noise_seed` the new ones.
+        `seed` draws the first tiles; `noise_seed` the new ones.
     Requires:
         Nothing beyond the base installation.
     Example:
@@ -127,7 +133,7 @@ class Game2048(TextEnv):
         self._rng = np.random.default_rng(check_seed("noise_seed", noise_seed))
         side = self._config.side
         self._tiles = ((0,) * side,) * side
-        for _ in range(_START_TILES):
+        for _ in range(self._config.start_tiles):
             self._tiles = self._with_new_tile(task)
         self._first, self._plan = self._tiles, None
         return self._observe()

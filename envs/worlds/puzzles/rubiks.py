@@ -20,7 +20,7 @@ from ...base import (
 from ...frames import grid_frame
 from ...params import require
 from ..grid.geometry import PlainBoardFormat, board_text
-from .cube_moves import FACES, MOVES, SOLVED, State, apply, is_solved, solution
+from .cube_moves import FACES, MOVES, SOLVED, Permutation, State, apply, is_solved, solution
 
 _COLOURS = "WYORGB"
 """Of the faces in the order of `FACES`, when the cube is solved."""
@@ -30,6 +30,7 @@ _LEGEND = {
     " ": "nothing",
 }  # fmt: skip
 _MAX_DEPTH = 8
+_APOSTROPHES = str.maketrans(dict.fromkeys("\u2019\u2018\u02bc\u2032\u00b4`", "'"))
 _DRAWS = 1000
 
 
@@ -41,7 +42,7 @@ class RubiksConfig:
     each face, `coord` names the place of each sticker, `both` does both.
     """
 
-    depth: int = 2
+    depth: int = 3
     observation: PlainBoardFormat = "grid"
 
     def __post_init__(self) -> None:
@@ -63,7 +64,7 @@ class Rubiks(TextEnv):
         and column from 1).
     Actions:
         U, D, L, R, F, B turn a face by a quarter, clockwise as one looks at it; U', D', L', R', F',
-        B' turn it back.
+        B' turn it back. U2 is U twice.
     Rewards:
         1 when the cube is solved, else 0.
     Episode end:
@@ -101,7 +102,7 @@ class Rubiks(TextEnv):
         return self._observe()
 
     def step(self, action: str) -> StepResult:
-        turn = MOVES.get(action.strip().upper())
+        turn = _read_turn(action)
         is_valid = turn is not None and not is_solved(self._state)
         if turn is not None and is_valid:
             self._state = apply(self._state, turn)
@@ -166,6 +167,14 @@ class Rubiks(TextEnv):
             net.append(f"  {faces['D'][row]}    ")
         frame = grid_frame(net, _LEGEND, ())
         return Observation(text=text, frame=frame, view=frame)
+
+
+def _read_turn(action: str) -> Permutation | None:
+    """What an action turns; None if it is no turn. Every apostrophe that people type will do."""
+    name = action.strip().translate(_APOSTROPHES).upper()
+    is_half = name[1:] in ("2", "2'")
+    quarter = MOVES.get(name[:1] if is_half else name)
+    return apply(quarter, quarter) if quarter is not None and is_half else quarter
 
 
 def _places_by_colour(letters: str) -> dict[str, list[str]]:

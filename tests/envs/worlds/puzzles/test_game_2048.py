@@ -8,6 +8,8 @@ import pytest
 
 from echoscope.envs import registry
 from echoscope.envs.base import EnvParamsError
+from echoscope.envs.pool import EnvPool
+from echoscope.envs.settings import EnvGroup
 from echoscope.envs.worlds.puzzles.game_2048 import (
     MOVES,
     Game2048,
@@ -113,12 +115,18 @@ def test_the_expert_reaches_the_goal_within_the_shipped_budget() -> None:
     assert solved >= 38
 
 
+def test_the_default_has_boards_enough_to_keep_some_for_evaluation() -> None:
+    with EnvPool([EnvGroup(env="game_2048")], group_size=1, seed=0, split="eval") as pool:
+        assert pool.varieties()[0][1].is_enough
+
+
 @pytest.mark.parametrize(
     ("params", "message"),
     [
         ({"goal": 100}, "power of two"),
         ({"side": 2, "goal": 32}, "from 8 to 16"),
         ({"side": 9}, "side"),
+        ({"start_tiles": 16}, "start_tiles is 16, but must lie between 1 and 15"),
         ({"goal_reward": -1.0}, "goal_reward is -1"),
     ],
 )

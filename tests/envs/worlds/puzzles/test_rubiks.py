@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from echoscope.envs import registry
 from echoscope.envs.base import EnvParamsError
+from echoscope.envs.pool import EnvPool
+from echoscope.envs.settings import EnvGroup
 from echoscope.envs.worlds.puzzles.cube_moves import (
     MOVES,
     SOLVED,
@@ -108,6 +110,37 @@ def test_the_expert_solves_within_the_shipped_budget() -> None:
         results = [world.step(f" {turn.lower()} ") for turn in world.solve()]
         assert [result.reward for result in results] == [0.0] * 7 + [1.0]
         assert not world.step("U").is_valid
+
+
+@pytest.mark.parametrize(
+    ("action", "turns"),
+    [
+        ("r\u2019", ["R'"]),
+        ("R\u2032", ["R'"]),
+        ("u`", ["U'"]),
+        ("U2", ["U", "U"]),
+        ("u2'", ["U'", "U'"]),
+    ],
+)
+def test_turns_as_people_write_them(action: str, turns: list[str]) -> None:
+    one, other = Rubiks(RubiksConfig(depth=8)), Rubiks(RubiksConfig(depth=8))
+    for world in (one, other):
+        world.reset(0, 0)
+    result = one.step(action)
+    expected = [other.step(turn) for turn in turns][-1]
+    assert (result.is_valid, result.observation) == (True, expected.observation)
+
+
+@pytest.mark.parametrize("action", ["2", "U3", "U22", "X2", "'", "U''", "U 2"])
+def test_what_is_no_turn(action: str) -> None:
+    world = Rubiks(RubiksConfig(depth=8))
+    world.reset(0, 0)
+    assert not world.step(action).is_valid
+
+
+def test_the_default_has_cubes_enough_to_keep_some_for_evaluation() -> None:
+    with EnvPool([EnvGroup(env="rubiks")], group_size=1, seed=0, split="eval") as pool:
+        assert pool.varieties()[0][1].is_enough
 
 
 def test_bad_parameters() -> None:
