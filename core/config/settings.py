@@ -64,6 +64,12 @@ class ModelConfig(FrozenModel):
         "auto", description="auto: bfloat16 on CUDA, float32 elsewhere."
     )
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    float32_head: bool = Field(
+        False,
+        description="Compute logits in float32 where the weights are bfloat16: sampler and trainer "
+        "then agree better, for some time and a float32 copy of the output layer while it works. "
+        "With an engine that samples elsewhere, that engine must do the same.",
+    )
     lora: LoraConfig | None = None
     gradient_checkpointing: bool | None = Field(
         None,

@@ -685,3 +685,48 @@ def test_the_kl_in_the_reward_is_that_of_the_trainer_where_its_log_probs_are_the
         batch, _ = annotate(bench.policy, lie(packed, 0.05), bench.config)
         assert bench.config.reward.kl is not None
         assert mean_kl(batch, bench.config.reward.kl) == pytest.approx(expected, abs=1e-5)
+
+
+# -- the output layer in float32 -----------------------------------------------------------------
+
+
+def test_a_float32_head_keeps_names_and_ties_and_changes_nothing_in_float32(
+    make_config: MakeConfig,
+) -> None:
+    plain, same = (
+        make_bench(make_config(f"model.float32_head={word}")) for word in ("false", "true")
+    )
+    model = same.policy.model
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    assert same.weights().keys() == plain.weights().keys()
+    batch = plain.batch()
+    for bench in (plain, same):
+        update(bench.policy, bench.optimizer, batch, bench.config, step=1)
+    for name, weight in plain.weights().items():
+        torch.testing.assert_close(same.weights()[name], weight, rtol=1e-5, atol=1e-7)
+
+
+def test_engines_8_with_a_float32_head_sampler_and_trainer_record_unrounded_log_probs(
+    make_config: MakeConfig,
+) -> None:
+    """A logit in bfloat16 has 8 bits, so that differences of two are multiples of a large step."""
+    steps = {}
+    for word in ("false", "true"):
+        bench = make_bench(make_config("model.dtype=bfloat16", f"model.float32_head={word}"))
+        ids = bench.batch().input_ids[:1, :8]
+        with torch.no_grad():
+            logits = bench.policy.model(input_ids=ids).logits
+        steps[word] = float((logits.float() - logits.bfloat16().float()).abs().max())
+        batch = bench.batch()
+        with torch.no_grad():
+            logprobs = bench.policy.outputs(batch).logprobs
+        assert mismatch_metrics(logprobs, batch)["policy/mismatch_kl"] < 1e-6
+    assert steps["false"] == 0
+    assert steps["true"] > 1e-4
+
+
+def test_a_float32_head_over_adapters_trains(make_config: MakeConfig) -> None:
+    words = (LORA, "model.dtype=bfloat16", "model.float32_head=true")
+    bench = make_bench(make_config(*words))
+    result = update(bench.policy, bench.optimizer, bench.batch(), bench.config, step=1)
+    assert result.num_skipped == 0
