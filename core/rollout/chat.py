@@ -302,11 +302,11 @@ class ChatFormat:
         """As `_dialogue_pieces`. Templates of vision-language models may want contents in parts."""
         try:
             return self._dialogue_pieces()
-        except (TemplateError, ChatFormatError) as refusal:
+        except ChatFormatError as refusal:
             self._has_parts = True
             try:
                 return self._dialogue_pieces()
-            except (TemplateError, ChatFormatError, TypeError):  # it takes text alone
+            except ChatFormatError:  # it takes text alone
                 self._has_parts = False
                 raise refusal from None
 
@@ -327,7 +327,7 @@ class ChatFormat:
             )
         try:
             opening, between = self.pieces(["system", *roles])[:2]
-        except (TemplateError, ChatFormatError):
+        except ChatFormatError:
             # A template without system messages: they open the first user turn instead.
             opening, between = bare[0], "\n\n"
         first = (bare[0], opening, between)
@@ -354,22 +354,27 @@ class ChatFormat:
                 the template escapes it.
 
         Raises:
-            ChatFormatError: there is no template, or it does not print each content once.
-            jinja2.TemplateError: the template refuses these messages.
+            ChatFormatError: there is no template, it refuses these messages or fails, or it does
+                not print each content once.
         """
         contents = [_MARK.format(name=f"{role}{index}") + extra for index, role in enumerate(roles)]
         messages = [
             {"role": role, "content": [{"type": "text", "text": text}] if self._has_parts else text}
             for role, text in zip(roles, contents, strict=True)
         ]
-        rendered: Any = self._tokenizer.apply_chat_template(
-            messages,
-            chat_template=_FIXED_DATE + self.template(with_tools=bool(tools)),
-            tokenize=False,
-            add_generation_prompt=add_prompt,
-            tools=list(tools) or None,
-            **self._template_args,
-        )
+        template = _FIXED_DATE + self.template(with_tools=bool(tools))
+        try:
+            rendered: Any = self._tokenizer.apply_chat_template(
+                messages,
+                chat_template=template,
+                tokenize=False,
+                add_generation_prompt=add_prompt,
+                tools=list(tools) or None,
+                **self._template_args,
+            )
+        except Exception as error:  # a template is a program of whoever made the model
+            why = shorten(f"{type(error).__name__}: {error}", 200, placeholder="...")
+            raise ChatFormatError(f"the model's chat template fails ({why})") from error
         pieces = _MARK_PATTERN.split(rendered)
         wanted = [f"{role}{index}" for index, role in enumerate(roles)]
         if pieces[1::2] != wanted:

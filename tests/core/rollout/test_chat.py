@@ -203,3 +203,22 @@ def test_only_fast_tokenizers_are_taken(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "byt5"}')
     with pytest.raises(ChatFormatError, match="cannot load a tokenizer"):
         load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [
+        ("{{ ''.__class__.__mro__ }}", "SecurityError: access to attribute '__class__'"),
+        ("{% for %}", "TemplateSyntaxError: "),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError: "),
+        ("{{ 1 / 0 }}", "ZeroDivisionError: division by zero"),
+        ("{% include '/etc/passwd' %}", "TypeError: no loader for this environment"),
+        ("{{ raise_exception('no\nlines') }}", "TemplateError: no lines"),
+    ],
+)
+def test_a_hostile_template_is_refused_in_one_line(chatml_tokenizer, template, why):
+    chatml_tokenizer.chat_template = template
+    with pytest.raises(ChatFormatError) as refused:
+        ChatFormat(chatml_tokenizer)
+    assert str(refused.value).startswith(f"the model's chat template fails ({why}")
+    assert "\n" not in str(refused.value)
