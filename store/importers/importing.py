@@ -234,7 +234,7 @@ def import_surveyed(
         now = _brought_up_to_date(before, _description(str(source), found, beside))
         writer = RunWriter.resume(
             run_path,
-            from_step=start - 1,
+            from_step=max((step for step in stored if step < start), default=-1),
             config={**info.config, "imported": now},
             tags=tuple(dict.fromkeys((*info.tags, *([trainer] if trainer else [])))),
             is_packing=is_packing,

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from killed_start import PLACES, leave_killed_start
+from killed_start import PLACES, KilledError, leave_killed_start
 from trajectories import make_trajectory
 
+from echoscope.store.importers import importing
 from echoscope.store.importers import survey as surveying
 from echoscope.store.importers.importing import ImportingError, import_run, step_metrics
 from echoscope.store.log.verify import verify
@@ -85,6 +86,32 @@ def test_an_import_that_was_killed_at_its_start_begins_anew(tmp_path: Path, plac
     report = import_run(tmp_path / "in", tmp_path / "run")
     assert stored(report.path) == [0, 0, 1, 1, 2, 2]
     assert verify(report.path).problems == ()
+
+
+def test_an_import_that_was_killed_before_its_first_step_begins_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_steps(tmp_path / "in", range(1, 3))
+
+    def die(*_: object, **__: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(importing, "_write_steps", die)
+        with pytest.raises(KilledError):
+            import_run(tmp_path / "in", tmp_path / "run")
+    assert open_run(tmp_path / "run").info().last_step == -1
+    import_run(tmp_path / "in", tmp_path / "run")
+    assert stored(tmp_path / "run") == [1, 1, 2, 2]
+    assert verify(tmp_path / "run").problems == ()
+
+
+def test_a_step_that_comes_after_a_gap_is_added(tmp_path: Path) -> None:
+    write_steps(tmp_path / "in", range(1, 3), size=1)
+    import_run(tmp_path / "in", tmp_path / "run")
+    write_steps(tmp_path / "in", range(9, 10), size=1)
+    assert import_run(tmp_path / "in", tmp_path / "run").num_kept == 1
+    assert stored(tmp_path / "run") == [1, 2, 9]
 
 
 def test_an_import_leaves_a_folder_of_something_else_alone(tmp_path: Path) -> None:
