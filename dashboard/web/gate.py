@@ -24,12 +24,14 @@ import re
 import secrets
 import socket
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -45,6 +47,7 @@ HEALTH_PATH = "/api/health"
 """Answers without a session: whether the server is up, and nothing else."""
 TOKEN_PARAM = "token"
 _MAX_FORM = 8_192
+_MAX_ADDRESSES = 1_000
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _METHODS = ("GET", "HEAD", "POST")
 
@@ -192,6 +195,38 @@ class AttemptLimit:
             times.remove(mark)
 
 
+class LoginLimit:
+    """How often a password may be tried: by strangers, and by those that gave it once.
+
+    Strangers can use up what strangers have, and keep each other waiting. Whoever was let in before
+    has an allowance of its own: a browser by its cookie, also an expired one, which nobody else can
+    make; else an address, which others may share.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._strangers = AttemptLimit(clock=clock)
+        self._known = AttemptLimit(clock=clock)
+        self._addresses: OrderedDict[str, None] = OrderedDict()
+
+    def of(self, browser: str, address: str) -> tuple[AttemptLimit, str]:
+        """The allowance of a client, and its name there.
+
+        Args:
+            browser: `Sessions.holder` of its cookie; empty for none.
+        """
+        if browser:
+            return self._known, f"browser {browser}"
+        limit = self._known if address in self._addresses else self._strangers
+        return limit, f"address {address}"
+
+    def remember(self, address: str) -> None:
+        """The password was given at this address."""
+        self._addresses[address] = None
+        self._addresses.move_to_end(address)
+        while len(self._addresses) > _MAX_ADDRESSES:
+            self._addresses.popitem(last=False)
+
+
 class Sessions:
     """Signed cookies of one process: `expiry.nonce.signature`."""
 
@@ -204,11 +239,14 @@ class Sessions:
         return f"{body}.{self._sign(body)}"
 
     def is_valid(self, token: str) -> bool:
+        expiry = token.partition(".")[0]
+        return bool(self.holder(token)) and expiry.isdigit() and int(expiry) > self._clock()
+
+    def holder(self, token: str) -> str:
+        """Whom a cookie was given to, be it expired; empty where this process did not make it."""
         body, _, signature = token.rpartition(".")
-        expiry = body.partition(".")[0]
-        if not hmac.compare_digest(signature.encode(), self._sign(body).encode()):
-            return False
-        return expiry.isdigit() and int(expiry) > self._clock()
+        is_ours = hmac.compare_digest(signature.encode(), self._sign(body).encode())
+        return body.partition(".")[2] if is_ours else ""
 
     def _sign(self, body: str) -> str:
         return hmac.new(self._secret, body.encode(), hashlib.sha256).hexdigest()
@@ -217,15 +255,21 @@ class Sessions:
 class Gate:
     """ASGI middleware that applies a policy."""
 
-    def __init__(self, app: ASGIApp, policy: Policy) -> None:
+    def __init__(
+        self, app: ASGIApp, policy: Policy, clock: Callable[[], float] = time.time
+    ) -> None:
         self._app = app
         self._policy = policy
-        self._sessions = Sessions()
-        self._limit = AttemptLimit()
+        self._sessions = Sessions(clock)
+        self._limit = LoginLimit()
         # Browsers keep cookies by host alone: two dashboards on one machine must not collide.
         self._cookie = f"echoscope_{policy.port}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(ClientDisconnect):  # in the middle of its request: nobody is there to be told
+            await self._handle(scope, receive, send)
+
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
@@ -294,13 +338,15 @@ class Gate:
         return self._login_page(_local(asked))
 
     async def _login(self, request: Request) -> Response:
-        client = request.client.host if request.client else ""
+        address = request.client.host if request.client else ""
+        browser = self._sessions.holder(request.cookies.get(self._cookie, ""))
+        limit, client = self._limit.of(browser, address)
         # Before the form is read: it may be long in coming, and others with it.
-        wait_s = self._limit.wait_s(client)
+        wait_s = limit.wait_s(client)
         if wait_s > 0:
             words = f"Too many attempts. Try again in {wait_s:.0f} seconds."
             return self._login_page("/", words, status=429, retry_after_s=wait_s)
-        mark = self._limit.begin(client)
+        mark = limit.begin(client)
         body = b""
         async for part in request.stream():
             body += part
@@ -311,7 +357,8 @@ class Gate:
         if not _is_equal(form.get("password", [""])[0], self._policy.secret):
             name = "password" if self._policy.password else "token"
             return self._login_page(target, f"That is not the {name}.")
-        self._limit.take_back(client, mark)
+        limit.take_back(client, mark)
+        self._limit.remember(address)
         return self._let_in(request, target)
 
     def _login_page(

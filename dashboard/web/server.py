@@ -214,6 +214,8 @@ async def _serve(
     import uvicorn
     from uvicorn.config import Config
 
+    from .patience import PatientProtocol
+
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
@@ -231,6 +233,7 @@ async def _serve(
         access_log=False,
         server_header=False,
         proxy_headers=False,
+        http=PatientProtocol,
         ws="websockets-sansio",
         ws_max_size=64_000_000,
         ws_per_message_deflate=is_compressed,

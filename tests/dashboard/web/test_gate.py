@@ -290,7 +290,58 @@ def test_a_right_answer_takes_its_attempt_back() -> None:
     assert limit.wait_s("a") == 0
 
 
-async def answer_to(gate: Gate, client: str, body: asyncio.Future[bytes]) -> int:
+def test_strangers_cannot_lock_out_who_was_let_in_before() -> None:
+    """Seventy addresses use up what strangers have; the owner's session has ended meanwhile."""
+    now = [0.0]
+    policy = Policy(address="127.0.0.1", port=8501, password=PASSWORD)
+    gate = Gate(Starlette(), policy, clock=lambda: now[0])
+    cookies: list[str] = []
+
+    def try_from(address: str, password: str, cookie: str = "") -> int:
+        async def one() -> int:
+            body = asyncio.get_running_loop().create_future()
+            body.set_result(f"password={password}".encode())
+            return await answer_to(gate, address, body, cookie, cookies)
+
+        return asyncio.run(one())
+
+    assert try_from("10.0.0.1", PASSWORD) == 303
+    (cookie,) = cookies
+    now[0] = 13 * 3600
+    wrong = [try_from(f"10.0.1.{n}", "wrong") for n in range(70)]
+    assert (wrong.count(401), wrong.count(429)) == (60, 10)
+    assert try_from("10.0.2.1", PASSWORD) == 429
+    assert try_from("10.0.2.1", PASSWORD, cookie) == 303
+    assert try_from("10.0.0.1", PASSWORD) == 303
+    assert try_from("10.0.2.2", PASSWORD, Sessions().issue()) == 429  # a cookie that others made
+
+    # Through a tunnel all have one address: five wrong ones there keep only the others waiting.
+    assert [try_from("127.0.0.1", PASSWORD, cookie)] == [303]
+    assert [try_from("127.0.0.1", "wrong") for _ in range(6)] == [401] * 5 + [429]
+    assert try_from("127.0.0.1", PASSWORD, cookie) == 303
+    # A cookie opens nothing by itself, and has five attempts a minute like everybody.
+    again = [try_from("127.0.0.1", "wrong", cookie) for _ in range(6)]
+    assert again == [401] * 5 + [429]
+
+
+def test_an_expired_cookie_names_its_holder_and_opens_nothing() -> None:
+    now = [0.0]
+    sessions = Sessions(clock=lambda: now[0])
+    token = sessions.issue()
+    holder = sessions.holder(token)
+    assert holder
+    now[0] = 13 * 3600
+    assert (sessions.is_valid(token), sessions.holder(token)) == (False, holder)
+    assert sessions.holder("") == sessions.holder("9.x.y") == Sessions().holder(token) == ""
+
+
+async def answer_to(
+    gate: Gate,
+    client: str,
+    body: asyncio.Future[bytes],
+    cookie: str = "",
+    cookies: list[str] | None = None,
+) -> int:
     """The status of a POST /login whose headers are sent and whose body comes later."""
     statuses: list[int] = []
 
@@ -300,6 +351,9 @@ async def answer_to(gate: Gate, client: str, body: asyncio.Future[bytes]) -> int
     async def send(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
             statuses.append(message["status"])
+            given = dict(message["headers"]).get(b"set-cookie", b"").decode()
+            if given and cookies is not None:
+                cookies.append(given.split(";")[0].partition("=")[2])
 
     scope = {
         "type": "http",
@@ -307,13 +361,39 @@ async def answer_to(gate: Gate, client: str, body: asyncio.Future[bytes]) -> int
         "path": "/login",
         "raw_path": b"/login",
         "query_string": b"",
-        "headers": [(b"host", b"127.0.0.1:8501")],
+        "headers": [
+            (b"host", b"127.0.0.1:8501"),
+            (b"cookie", f"echoscope_8501={cookie}".encode()),
+        ],
         "client": (client, 5),
         "server": ("127.0.0.1", 8501),
         "scheme": "http",
     }
     await gate(scope, receive, send)
     return statuses[0]
+
+
+def test_who_goes_away_in_the_middle_of_a_form_is_no_failure() -> None:
+    gate = Gate(Starlette(), Policy(address="127.0.0.1", port=8501, password=PASSWORD))
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/login",
+        "raw_path": b"/login",
+        "query_string": b"",
+        "headers": [(b"host", b"127.0.0.1:8501")],
+        "client": ("a", 5),
+        "server": ("127.0.0.1", 8501),
+        "scheme": "http",
+    }
+
+    async def receive() -> dict[str, object]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        pytest.fail("nobody listens")
+
+    asyncio.run(gate(scope, receive, send))
 
 
 @pytest.mark.parametrize(
