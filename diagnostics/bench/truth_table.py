@@ -112,6 +112,16 @@ class Truth:
             return None
         return any(change.began[0] <= at <= change.began[1] for at in onsets)
 
+    def holds_stated(self, metric: str, began: tuple[int, int]) -> bool | None:
+        """Does a metric, or where it has no onset any other, begin to move between these steps?
+
+        None where nothing begins to move.
+        """
+        onsets = self.run.onsets.get(metric) or list(itertools.chain(*self.run.onsets.values()))
+        if not onsets:
+            return None
+        return any(began[0] <= onset.at <= began[1] for onset in onsets)
+
     def is_true(self, claim: Claim, row: int) -> bool | None:
         """Is a claim of direction or kind true at this row? None for claims of neither sort."""
         match claim:
@@ -219,6 +229,8 @@ class RunScore:
     """Levels whose interval holds the truth; so for changes and for onsets."""
     changes: Share = field(default_factory=Share)
     onsets: Share = field(default_factory=Share)
+    stated: Share = field(default_factory=Share)
+    """Onsets in the headline of a verdict that hold the true one."""
     ends: Share = field(default_factory=Share)
     """Runs whose state at the end is right."""
     false_criticals: Share = field(default_factory=Share)
@@ -254,6 +266,7 @@ def score_run(family: str, seed: int) -> RunScore:
         states.append(diagnosis.run_state().value)
         standing = _count_kinds(score, truth, row, step, claims, standing)
         _count_intervals(score, truth, claims)
+        _count_stated(score, truth, diagnosis)
         is_called = _is_called(run.awaited, states[-1], truth, claims, row)
         if run.awaited and score.delay is None and step >= run.awaited_from and is_called:
             score.delay = float(step - run.awaited_from)
@@ -320,6 +333,13 @@ def _count_intervals(score: RunScore, truth: Truth, claims: Iterable[Claim]) -> 
         (score.levels if isinstance(part, Level) else score.changes).add(is_inside)
         if isinstance(part, Change):
             score.onsets.add(truth.holds_onset(part))
+
+
+def _count_stated(score: RunScore, truth: Truth, diagnosis: Diagnosis) -> None:
+    """The onset in the headline, where there is one."""
+    began = diagnosis.stated_onset[1]
+    if began is not None:
+        score.stated.add(truth.holds_stated(diagnosis.engine.open_alarms[0].metric, began))
 
 
 def _is_called(
@@ -418,6 +438,7 @@ class Row:
             "levels": COVERAGE,
             "changes": COVERAGE,
             "onsets": ONSET_COVERAGE,
+            "stated": ONSET_COVERAGE,
             "ends": (LEAST_ENDS, 1.0),
             "false_criticals": (0.0, MOST_CRITICALS),
             "extra_changes": (0.0, MOST_EXTRA),
@@ -462,6 +483,7 @@ class Row:
             share("levels"),
             share("changes"),
             share("onsets"),
+            share("stated"),
             count("ends"),
             f"{1000 * rate.share:.2g}{stars.get('false_criticals', '')}" if rate.of else "",
             f"{sums['extra_changes'].num}{stars.get('extra_changes', '')}",
@@ -472,10 +494,10 @@ class Row:
 
 
 HEAD = ("family", "false claims", "episodes", "false rows", "levels", "changes", "onsets",
-        "last state", "false criticals", "extra changes", "twins differ", "delay",
+        "headline onsets", "last state", "false criticals", "extra changes", "twins differ", "delay",
         f"delay at {FORMER}")  # fmt: skip
-_SUMMED = ("false_claims", "false_episodes", "false_rows", "levels", "changes", "onsets", "ends",
-           "false_criticals", "extra_changes", "twins")  # fmt: skip
+_SUMMED = ("false_claims", "false_episodes", "false_rows", "levels", "changes", "onsets", "stated",
+           "ends", "false_criticals", "extra_changes", "twins")  # fmt: skip
 
 
 def _delay(steps: float) -> str:

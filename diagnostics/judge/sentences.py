@@ -265,9 +265,7 @@ def _alarm_parts(
     is_first_of = {RunState.WATCH: "Watch: ", RunState.COLLAPSING: "Collapsing: "}.get(state, "")
     name = worst.title or rule.title
     title = in_sentence(name) if is_first_of else name
-    has_onset = state not in (RunState.CONVERGED, RunState.NOT_LEARNING)
-    has_onset &= worst.rule != "PROMPT_INDEPENDENT"  # it holds from the start
-    when = onset_words(*onset) if has_onset else ""
+    when = onset_words(*onset)
     since = f"{STARTING}{when}" if when else ""
     parts = [f"{is_first_of}{title}{since}. {worst.meaning or rule.meaning}"]
     if template and worst.rule in ("TEMPLATE_COLLAPSE", "LOW_ENTROPY_COLLAPSE", "ECHO_TRAP"):

@@ -42,7 +42,7 @@ from .regimes import Regime, RegimeTracker
 from .rules.base import Sign, describe
 from .rules.reasoning import independence
 from .rules.task import disagreement
-from .sentences import NOTHING_READ, left_out_words, of_replies, verdict_text
+from .sentences import NOTHING_READ, Onset, left_out_words, of_replies, verdict_text
 
 if TYPE_CHECKING:
     from echoscope.store.reader import RunReader
@@ -56,6 +56,8 @@ LEAST_SUCCESS = 0.01
 """A run in which no row has more success than this shows no health."""
 MIN_ROWS = 8
 """Fewer steps are no evidence of anything."""
+FROM_THE_START = "PROMPT_INDEPENDENT"
+"""The rule about what has held since the first step."""
 
 INPUTS: Mapping[str, tuple[str, ...]] = {
     "success": ("rollout/success_rate", "eval/", "probe/"),
@@ -109,6 +111,18 @@ class Diagnosis:
             if other is not None:
                 claims.append(other)
         return tuple(claims)
+
+    @property
+    def stated_onset(self) -> Onset:
+        """Since when the headline says it is so: the likeliest step, and the first and the last.
+
+        Nothing of a run that is not in trouble, or that was so from its start.
+        """
+        open_alarms = self.engine.open_alarms
+        state = self.run_state()
+        is_trouble = state is RunState.WATCH or state.is_collapse
+        is_dated = is_trouble and bool(open_alarms) and open_alarms[0].rule != FROM_THE_START
+        return _onset(open_alarms) if is_dated else (None, None)
 
     def verdict(
         self, *, exemplars: Sequence[Shown] = (), notes: Sequence[str] = (), template: str = ""
@@ -167,7 +181,7 @@ class Diagnosis:
                 needed=self._needed(),
                 measured=sorted({sign.key for sign in self._judged()}),
                 open_alarms=open_alarms,
-                onset=(onset, interval),
+                onset=self.stated_onset,
                 view=self.engine.view(),
                 nearest=nearest,
                 regime=regime,

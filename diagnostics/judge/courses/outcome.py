@@ -30,6 +30,10 @@ SHOWN_SIGMAS = 2.5
 """Standard errors by which the present level differs from an extreme to be set against it."""
 LARGE_SHARE = 0.375
 """A fall by so much of what was held is being lost."""
+GOING_SHARE, GOING_SIGMAS = 0.2, 2.5
+"""A fall by so much is being lost as well, while it goes on: while the later half of its rows is
+lower than the rows before by so many standard errors."""
+MANY_ROWS = 6
 NEAR_BEST = 0.9
 """Share of the best from which success counts as being at its best."""
 LEAN_SIGMAS = 3.0
@@ -320,6 +324,20 @@ class Outcome:
     def is_large_fall(self) -> bool:
         """It fell by three eighths of what was held: of a return, of what had been gained."""
         return self.has_fallen and self.was_large
+
+    @property
+    def goes_on(self) -> bool:
+        """A fall of some size that still goes on, beyond chance."""
+        if not self.has_fallen or not self._is_down_by(GOING_SHARE, self.since_turn.mean):
+            return False
+        first = self.turns.pivots[-1][1].stop
+        half = (self.count - first) // 2
+        if half < (1 if self.spec.is_fixed else 2):
+            return False
+        # Of many rows not the very first: a fall that came to an end has those above the rest, too.
+        early = self.series.stretch(first + (half // 2) * (half >= MANY_ROWS), first + half)
+        late = self.series.stretch(self.count - half, self.count)
+        return self.series.sigmas(early, late) <= -GOING_SIGMAS
 
     @property
     def _is_large_now(self) -> bool:

@@ -173,16 +173,20 @@ class Turns:
         return all(abs(self.series.sigmas(part, core)) <= z for part in parts)
 
 
-LIKELY_DROP, CORRELATED_DROP = 5.5, 11.0
+LIKELY_DROP, CORRELATED_DROP = 3.5, 11.0
 """Twice the log-likelihood by which a change point may be worse than the likeliest and still be in
 the set: of outcomes (`bench truth` counts the coverage, nominal 90 %), and of metrics whose noise
-at one step resembles that of the step before."""
+at one step resembles that of the step before. Of these the set is a row wider at both ends."""
 GENTLE = 0.15
 """Part of the width by which the set reaches further back."""
 ROWS_TO_DATE = (0, 1, 2, 3, 5, 8, 12, 18, 27, 40, 60)
 """Rows after a turn with which its beginning is dated again; more change nothing."""
+SHAPE_PARAMETERS = 4
+"""Of a ramp: two levels, its first row and its length."""
 RAMPS = (*range(21), 23, 25, 28, 31, 34, 38, 42, 47, 52, 58, 64, 71, 79, 88)
 """Rows that a change may take."""
+FADES = (2, 4, 8, 16, 32, 64)
+"""Rows in which two thirds of a change are done that is fast at first."""
 
 
 def since_when(values: Sequence[tuple[int, float]], mode: Mode) -> Dates | None:
@@ -201,7 +205,9 @@ def since_when(values: Sequence[tuple[int, float]], mode: Mode) -> Dates | None:
             turn = turns.pivots[-1][1], len(series)
     if turn is None:
         return None
-    rows = change_points(series, turn[0].start, dated_with(turn[1], len(series)), CORRELATED_DROP)
+    stop = dated_with(turn[1], len(series))
+    first, likeliest, last = change_points(series, turn[0].start, stop, CORRELATED_DROP)
+    rows = max(first - 1, 0), likeliest, min(last + 1, stop - 1)
     return between_rows(series, rows, is_rare=False)
 
 
@@ -245,12 +251,12 @@ def change_points(series: Series, start: int, stop: int, drop: float = LIKELY_DR
         weight_R = 1.0 / variance_R
         scores_T = np.full(num_rows, np.inf)
         fits: dict[int, np.ndarray] = {}
-        for ramp in RAMPS:
-            if ramp >= num_rows:
-                break
-            # (T, R): the share of the change that row r has, if it begins at row t. A jump at the
-            # first row would be no change.
-            share_TR = np.clip((rows_R[None, :] - rows_R[:, None] + 1) / (ramp + 1), 0.0, 1.0)
+        # (T, R): the share of the change that row r has, if it begins at row t. A jump at the
+        # first row would be no change.
+        since_TR = np.maximum(rows_R[None, :] - rows_R[:, None] + 1, 0)
+        shapes = [np.minimum(since_TR / (n + 1), 1.0) for n in RAMPS if n < num_rows]
+        shapes += [1 - np.exp(-since_TR / n) for n in FADES if n < num_rows]
+        for share_TR in shapes:
             total = weight_R.sum()
             mean_y = (weight_R * y_R).sum() / total
             mean_T = share_TR @ weight_R / total
@@ -269,7 +275,10 @@ def change_points(series: Series, start: int, stop: int, drop: float = LIKELY_DR
         flips_R = 1.0 / np.maximum(unit_R * series.scale, 1e-12)
         shrunk_R = (fitted_R * flips_R + 1) / (flips_R + 2)
         variance_R = shrunk_R * (1 - shrunk_R) / flips_R
-    inside = np.flatnonzero(scores_T <= best + drop)
+    # Changes have other shapes than ramps: where none fits as well as noise allows, all fit as well
+    # as the best one that much sooner.
+    misfit = max(best / max(num_rows - SHAPE_PARAMETERS, 1), 1.0)
+    inside = np.flatnonzero(scores_T <= best + drop * misfit)
     first, last = int(inside[0]), int(inside[-1])
     # A change that sets in gently is seen late by a ramp with corners.
     first -= math.ceil(GENTLE * (last - first))

@@ -56,8 +56,8 @@ DISAGREE_SIGMAS = 3.0
 def _low_success(view: View) -> Finding | None:
     """A measure of success is below what it held, beyond chance.
 
-    It is critical where a deciding outcome fell by three eighths of what was held, and shows that
-    in two rows, or in one while another sign agrees.
+    It is critical where a deciding outcome fell by three eighths of what was held, or by less and
+    the fall goes on, and shows that in two rows, or in one while another sign agrees.
     """
     deciding = view.deciding
     names = (*RATES, "eval_reward", "reward") if not view.has_success_rate else RATES
@@ -70,7 +70,7 @@ def _low_success(view: View) -> Finding | None:
     others = [name for name in RATES if view.outcomes[name] is not main]
     signs += view.leaning(*others)
     is_shown = main.is_confirmed or bool(signs)
-    is_large = main.is_large_fall and is_shown
+    is_large = (main.is_large_fall or main.goes_on) and is_shown
     if main.spec.is_fixed and main.is_rate:
         # One evaluation is enough for the size of a fall that is certain, where other kinds agree.
         left = main.value / main.high
