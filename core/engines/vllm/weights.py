@@ -72,10 +72,10 @@ def num_bytes(model: PreTrainedModel | PeftModel) -> int:
 
     Two adapters lie in the folder for a moment.
     """
-    parameters = list(model.parameters())
+    parameters: list[Tensor] = list(model.parameters())
     if isinstance(model, PeftModel):
-        return 2 * sum(p.numel() * p.element_size() for p in parameters if p.requires_grad)
-    return sum(p.numel() * p.element_size() for p in parameters)
+        return 2 * sum(p.nbytes for p in parameters if p.requires_grad)
+    return sum(p.nbytes for p in parameters)
 
 
 def save_weights(model: PreTrainedModel, folder: Path) -> Path:

@@ -135,7 +135,7 @@ def plan_information(
         "all_turns": lambda r: draw_all_turns(trajectories, config, r, decode=decode),
         "state": lambda r: _draw_state(trajectories, config, r, decode, state_prompt),
     }
-    families = {family: draws[family](rng) for family in config.families}
+    families: dict[str, Draw] = {family: draws[family](rng) for family in config.families}
     ragen: dict[str, Draw] = {}
     for sample in config.ragen_samples:
         if sample == "trajectory":
