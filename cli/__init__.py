@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import select
 import sys
 from collections.abc import Callable
+from typing import Annotated
 
 import typer
 
@@ -41,6 +44,28 @@ app = typer.Typer(
     rich_markup_mode="rich" if sys.stdout.isatty() else None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        from echoscope import __version__
+
+        typer.echo(f"echoscope {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", is_eager=True, callback=_print_version
+        ),
+    ] = False,
+) -> None:
+    """What may stand before the name of a command."""
+
+
 app.command("demo")(train.demo)
 app.command("train")(train.train)
 app.command("preflight")(preflight.preflight)
@@ -97,11 +122,38 @@ def _is_user_error(error: Exception) -> bool:
     return is_link_loop or isinstance(error, (OSError, *classes))
 
 
+def _leave_quietly(end: SystemExit) -> None:
+    """Where whoever read the output has gone, as `head` does: no traceback, and that is no failure.
+
+    Typer and rich end with 1 then, with the broken pipe as the cause.
+    """
+    is_gone = isinstance(end.__context__, BrokenPipeError) and _is_output_closed()
+    try:
+        sys.stdout.flush()  # now, or Python complains when it ends
+    except BrokenPipeError:
+        is_gone |= end.code == 0
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if is_gone:
+        sys.exit(0)
+
+
+def _is_output_closed() -> bool:
+    """Whether nobody reads the output; rich has put the null device in its place by now."""
+    if os.fstat(1).st_rdev == os.stat(os.devnull).st_rdev:
+        return True
+    poll = select.poll()
+    poll.register(1, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
 def main(run: Callable[[], None] = app) -> None:
     """Entry point: a user's mistake is one line and exit code 1, a bug of ours a traceback."""
     try:
         run()
         return
+    except SystemExit as end:
+        _leave_quietly(end)
+        raise
     except Exception as error:
         if not _is_user_error(error):
             raise

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from made_run import make_run
 
+from echoscope import __version__
 from echoscope.cli.terminal import print_json, printable, progress_bars
 
 
@@ -42,3 +46,34 @@ def test_a_bar_is_seen_from_its_first_report_on(
     assert "measuring" in drawn
     assert "1/3" in drawn
     assert "never begun" not in drawn
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("--help",), 0),
+        (("--version",), 0),
+        (("whatif", "RUN"), 0),
+        (("query", "RUN", "SELECT * FROM range(100000)", "--format", "csv"), 0),
+        (("query", "RUN", "SELECT 1"), 0),
+        (("query", "RUN", "SELECT nothing"), 1),
+        (("explode",), 2),
+    ],
+)
+def test_whoever_reads_only_the_head_hears_of_no_failure(
+    tmp_path: Path, words: tuple[str, ...], code: int
+) -> None:
+    run = make_run(tmp_path / "a", 3)
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "echoscope", *(str(run) if w == "RUN" else w for w in words)]
+    ended = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert ended.returncode == code
+    assert "Traceback" not in ended.stderr
+    assert "Broken pipe" not in ended.stderr
+
+
+def test_the_version_is_told() -> None:
+    command = [sys.executable, "-m", "echoscope", "--version"]
+    assert subprocess.check_output(command, text=True) == f"echoscope {__version__}\n"
