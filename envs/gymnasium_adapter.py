@@ -11,7 +11,9 @@ way, `make("gymnasium", env="Taxi-v4")` wraps a Gymnasium world with discrete or
 
 from __future__ import annotations
 
+import enum
 import functools
+import importlib
 import re
 import string
 from collections.abc import Mapping
@@ -21,6 +23,9 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
+
+from echoscope.text.png import encode_picture
 
 from . import registry
 from .base import (
@@ -115,8 +120,10 @@ class ToGymnasium(gymnasium.Env[str, str]):  # type: ignore[misc]
 class FromGymnasiumConfig:
     """Which Gymnasium world, and how it talks.
 
-    `env`: a Gymnasium id. `params`: passed to its constructor. `action_names`: one word per
-    discrete action (the toy-text worlds have theirs built in, others are numbered).
+    `env`: a Gymnasium id, or `module:id` for a world that this module registers. `params`: passed
+    to its constructor; `render_mode: rgb_array` gives every observation the world's own picture.
+    `action_names`: one word per discrete action (the toy-text worlds and those with an enumeration
+    `actions`, such as MiniGrid's, have theirs; others are numbered).
     `success_reward`: an action's reward from which on the task counts as solved; without it
     success is unknown. `rules`: the instructions; null for a sentence about the actions alone.
     """
@@ -177,7 +184,7 @@ class FromGymnasium(TextEnv):
         self._config = FromGymnasiumConfig() if config is None else config
         super().__init__(self._config)
         self._world = _make_world(self._config)
-        self._names = _action_names(self._config, self._world.action_space)
+        self._names = _action_names(self._config, self._world)
         self._is_over, self._has_succeeded = True, False
         self._state = Observation(text="")
         self._task_key = ""
@@ -242,8 +249,15 @@ class FromGymnasium(TextEnv):
         else:
             text = f"Observation: {_plain(value)}"
         frame = card_frame(self._config.env, text.splitlines())
-        self._state = Observation(text=text, frame=frame)
+        self._state = Observation(text=text, frame=frame, image=self._picture())
         return self._state
+
+    def _picture(self) -> bytes | None:
+        """The world's own drawing, where it was asked for."""
+        if self._world.render_mode != "rgb_array":
+            return None
+        pixels = np.asarray(self._world.render(), dtype=np.uint8)
+        return encode_picture(Image.fromarray(pixels))
 
     def _result(
         self, observation: Observation, reward: float, *, is_valid: bool, is_effective: bool
@@ -260,8 +274,11 @@ class FromGymnasium(TextEnv):
 
 
 def _make_world(config: FromGymnasiumConfig) -> gymnasium.Env[Any, Any]:
+    module, colon, name = config.env.rpartition(":")
     try:
-        spec = gymnasium.spec(config.env)
+        if colon:
+            importlib.import_module(module)
+        spec = gymnasium.spec(name)
         params = dict(config.params)
         if "ansi" in _render_modes(spec):
             params.setdefault("render_mode", "ansi")
@@ -269,16 +286,18 @@ def _make_world(config: FromGymnasiumConfig) -> gymnasium.Env[Any, Any]:
         return gymnasium.make(spec, max_episode_steps=-1, disable_env_checker=True, **params)
     except gymnasium.error.DependencyNotInstalled as error:
         raise EnvUnavailableError(f"{config.env}: {error}") from None
-    except (gymnasium.error.Error, TypeError, ValueError) as error:
+    except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
         raise EnvParamsError(f"gymnasium: {shorten(str(error), 300)}") from None
 
 
 def _render_modes(spec: Any) -> list[str]:
-    creator = gymnasium.envs.registration.load_env_creator(spec.entry_point)
+    point = spec.entry_point
+    creator = point if callable(point) else gymnasium.envs.registration.load_env_creator(point)
     return list(creator.metadata.get("render_modes", []))
 
 
-def _action_names(config: FromGymnasiumConfig, space: Any) -> tuple[str, ...]:
+def _action_names(config: FromGymnasiumConfig, world: gymnasium.Env[Any, Any]) -> tuple[str, ...]:
+    space = world.action_space
     if isinstance(space, gymnasium.spaces.Text):
         return ()
     if not isinstance(space, gymnasium.spaces.Discrete) or space.start != 0:
@@ -287,13 +306,22 @@ def _action_names(config: FromGymnasiumConfig, space: Any) -> tuple[str, ...]:
             "can be spoken"
         )
     number = int(space.n)
-    toy = _TOY_ACTIONS.get(config.env.rsplit("-v", 1)[0])
-    names = config.action_names or toy or tuple(str(i) for i in range(number))
+    known = _TOY_ACTIONS.get(config.env.rsplit("-v", 1)[0]) or _enumerated(world.unwrapped, number)
+    names = config.action_names or known or tuple(str(i) for i in range(number))
     if len(names) != number:
         raise EnvParamsError(
             f"gymnasium: action_names has {len(names)} words, but {config.env} has {number} actions"
         )
     return tuple(names)
+
+
+def _enumerated(world: Any, number: int) -> tuple[str, ...]:
+    """The names of a world's enumeration `actions`, where it names all of them."""
+    actions = world.actions if hasattr(world, "actions") else None
+    if not (isinstance(actions, type) and issubclass(actions, enum.IntEnum)):
+        return ()
+    by_number = {int(action): action.name for action in actions}
+    return tuple(by_number[i] for i in range(number)) if len(by_number) == number else ()
 
 
 def _bracket(match: re.Match[str]) -> str:
@@ -304,12 +332,14 @@ def _bracket(match: re.Match[str]) -> str:
 
 
 def _plain(value: Any) -> str:
-    """An observation without NumPy's type names."""
+    """An observation on one line, without NumPy's type names."""
+    if isinstance(value, Mapping):
+        return "; ".join(f"{key}: {_plain(item)}" for key, item in value.items())
     if isinstance(value, tuple):
         return "(" + ", ".join(_plain(item) for item in value) + ")"
     if isinstance(value, np.generic | np.ndarray):
         return str(value.tolist())
-    return str(value)
+    return " ".join(str(value).split())
 
 
 def register_all() -> list[str]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import enum
 import warnings
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
+import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env as gymnasium_check
 
 from echoscope.envs import gymnasium_adapter, registry
 from echoscope.envs.base import EnvParamsError, EnvUnavailableError
 from echoscope.envs.frames import card_frame, grid_frame, read_frame, to_rgb
+from echoscope.text.png import open_picture
 
 MISSING = registry.unavailable()
 
@@ -59,17 +62,17 @@ def test_pixels() -> None:
     bandit.reset(seed=0)
     with pytest.raises(EnvUnavailableError, match="bandit gives no board to draw"):
         bandit.render()
+    bare = gymnasium_adapter.ToGymnasium("bandit")
+    bare.reset(seed=0)
+    assert bare.render() is None
+    with pytest.raises(EnvParamsError, match="render_mode is 'human'"):
+        gymnasium_adapter.ToGymnasium("bandit", render_mode="human")
 
 
 def test_pixels_show_what_the_text_says() -> None:
     env = gymnasium.make("echoscope/Spatial-v0", render_mode="rgb_array").unwrapped
     env.reset(seed=4)
     assert (env.render() == to_rgb(env.world.reset(4, 0).view)).all()
-    bare = gymnasium_adapter.ToGymnasium("bandit")
-    bare.reset(seed=0)
-    assert bare.render() is None
-    with pytest.raises(EnvParamsError, match="render_mode is 'human'"):
-        gymnasium_adapter.ToGymnasium("bandit", render_mode="human")
 
 
 def test_registering_twice_changes_nothing() -> None:
@@ -143,6 +146,68 @@ def test_a_text_action_space_passes_any_text() -> None:
 def test_bad_worlds_are_refused(params: dict[str, Any], error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         registry.make("gymnasium", **params)
+
+
+class Turn(enum.IntEnum):
+    left = 0
+    right = 1
+
+
+class Facing(gymnasium.Env[dict[str, Any], int]):
+    """A world in MiniGrid's manner: an observation of parts, named actions, pixels."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}
+    action_space = gymnasium.spaces.Discrete(2)
+    observation_space = gymnasium.spaces.Dict({
+        "image": gymnasium.spaces.Box(0, 9, (2, 2), np.uint8),
+        "mission": gymnasium.spaces.Text(40),
+    })  # fmt: skip
+    actions = Turn
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+        self._side = 0
+
+    def reset(self, **options: Any) -> Any:
+        super().reset(**options)
+        return self._seen(), {}
+
+    def step(self, action: int) -> Any:
+        self._side = int(action)
+        return self._seen(), 0.0, False, False, {}
+
+    def render(self) -> Any:
+        return np.full((4, 6, 3), 100 * self._side, np.uint8)
+
+    def _seen(self) -> dict[str, Any]:
+        image = np.full((2, 2), self._side, np.uint8)
+        return {"image": image, "mission": "face the\nright"}
+
+
+gymnasium.register("FacingRight-v0", Facing)
+
+
+def test_a_world_of_another_module_with_parts_and_named_actions() -> None:
+    env = registry.make("gymnasium", env=f"{__name__}:FacingRight-v0")
+    assert env.legal_actions() == ("left", "right")
+    first = env.reset(0, 0)
+    assert first.text == "Observation: image: [[0, 0], [0, 0]]; mission: face the right"
+    assert env.step("right").observation.text.startswith("Observation: image: [[1, 1], [1, 1]]")
+    assert first.image is None
+
+
+def test_a_world_that_draws_itself_gives_its_picture() -> None:
+    env = registry.make("gymnasium", env="FacingRight-v0", params={"render_mode": "rgb_array"})
+    env.reset(0, 0)
+    picture = open_picture(env.step("right").observation.image or b"")
+    assert (np.asarray(picture) == np.full((4, 6, 3), 100)).all()
+
+
+@pytest.mark.parametrize("name", ["no_such_module:X-v0", ":X-v0", "os:X-v0", "a b:X-v0"])
+def test_a_module_without_the_world_is_one_sentence(name: str) -> None:
+    with pytest.raises(EnvParamsError) as caught:
+        registry.make("gymnasium", env=name)
+    assert "\n" not in str(caught.value)
 
 
 def test_numbered_actions_where_none_are_known() -> None:
