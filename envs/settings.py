@@ -37,7 +37,11 @@ class EnvGroup(BaseModel):
     max_actions_per_turn: int | None = Field(None, ge=1, le=MAX_COUNT)
     max_actions: int | None = Field(None, ge=1, le=MAX_COUNT, description="Actions per episode.")
     format_penalty: float = Field(
-        -0.1, ge=-1e6, le=0, description="Reward of a reply that has no valid action."
+        -0.1,
+        ge=-1e6,
+        le=0,
+        description="Reward of a reply that is malformed, has no action or has an invalid one, "
+        "once a reply.",
     )
     end_on_invalid: bool = Field(
         False, description="A reply without a valid action ends the episode."

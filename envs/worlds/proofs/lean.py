@@ -24,7 +24,7 @@ from ...frames import card_frame
 from ...params import require
 from .backends import Api, KiminaServer, checked_url, shared_repl
 from .statements import MADE_THEOREMS, read_theorems
-from .tactics import refusal
+from .tactics import refusal, without_comments
 from .verdicts import LeanBackend, Verdict, judge
 
 SERVER_VARIABLE = "LEAN_SERVER_API_URL"
@@ -94,8 +94,9 @@ class Lean(TextEnv):
     Observation:
         The theorem; after a step the proof so far and the open goals, or Lean's message.
     Actions:
-        A tactic such as `intro h` or `exact h.1`. Not played are `sorry` and `native_decide`,
-        commands, programs, comments, strings, and brackets that do not match.
+        A tactic such as `intro h` or `exact h.1`; `open ... in` may stand before it, and comments
+        from `--` to the end of a line are left out. Not played are `sorry` and `native_decide`,
+        commands, programs, other comments, strings, and brackets that do not match.
     Rewards:
         -0.1 a step, +10 for the last step of a proof, -1 for a step that is rejected, refused or
         takes too long.
@@ -160,7 +161,7 @@ class Lean(TextEnv):
         Raises:
             EnvUnavailableError: Lean answers nothing any more.
         """
-        tactic = action.strip()
+        tactic = without_comments(action)
         if refusal(tactic) or self._is_solved:
             observation = prefixed(self.invalid_notice(action), self._observe(self._state))
             reward = 0.0 if self._is_solved else self._rejected
@@ -185,15 +186,15 @@ class Lean(TextEnv):
         return self._result(self._observe(news), reward, is_valid=True, is_effective=is_news)
 
     def invalid_notice(self, action: str) -> str:
-        problem = refusal(action.strip())
+        problem = refusal(without_comments(action))
         notice = super().invalid_notice(action)
         return f"{notice} Refused: {problem}." if action.strip() and problem else notice
 
     def instructions(self) -> str:
         return (
             "Prove the theorem in Lean 4. Action: one tactic, for example: intro h. Accepted "
-            "tactics are kept, rejected ones change nothing. sorry, axioms, commands, comments and "
-            "strings are refused."
+            "tactics are kept, rejected ones change nothing. sorry, axioms, commands and strings "
+            "are refused."
         )
 
     def solve(self) -> list[str] | None:

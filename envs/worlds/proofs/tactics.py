@@ -52,6 +52,22 @@ _NO_CHARACTER = re.compile(rf"{_WORD}|''")
 """Where an apostrophe is part of a name, or Mathlib's sign for the image of a set."""
 
 
+_OPENER = re.compile(
+    rf"(?:open(?P<names>(?:[ ]+{_PATH.pattern})+)|"
+    r"set_option[ ]+(?:maxRecDepth|maxHeartbeats)[ ]+[0-9]{1,7})[ ]+in\s+"
+)
+"""What may stand before a tactic: other names for what is there, and more room to compute."""
+
+
+def without_comments(tactic: str) -> str:
+    """A tactic without its comments from `--` to the end of a line, and without empty lines.
+
+    Lean gets the result and nothing else, so it does not matter what the comment held.
+    """
+    lines = (line.partition("--")[0].rstrip() for line in tactic.strip().split("\n"))
+    return "\n".join(line for line in lines if line.strip())
+
+
 def refusal(tactic: str) -> str:
     """Why a tactic is not sent to Lean, as a clause; "" if it is.
 
@@ -80,7 +96,7 @@ def refusal(tactic: str) -> str:
 
 
 def _word_refusal(tactic: str) -> str:
-    for path in _PATH.finditer(tactic):
+    for path in _PATH.finditer(_without_openers(tactic)):
         words = path[0].split(".")
         for word in words:
             if word in GIVING_UP:
@@ -94,6 +110,15 @@ def _word_refusal(tactic: str) -> str:
     if re.search(r"\+\s*native\b", tactic):
         return "+native trusts the compiler and not the kernel"
     return ""
+
+
+def _without_openers(tactic: str) -> str:
+    """A tactic without `open ... in` and such before it; the names in them stay."""
+    names = []
+    while opener := _OPENER.match(tactic):
+        names.append(opener["names"] or "")
+        tactic = tactic[opener.end() :]
+    return " ".join([*names, tactic])
 
 
 def _bracket_refusal(tactic: str) -> str:

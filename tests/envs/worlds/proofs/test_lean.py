@@ -69,6 +69,12 @@ def test_accepted_steps_that_prove_nothing_earn_nothing(kimina: scripted_lean.Ki
     assert paid.step("intro h").reward == 0.9
 
 
+def test_a_comment_on_a_line_is_left_out_of_the_proof(kimina: scripted_lean.Kimina) -> None:
+    result = started(kimina).step("intro h -- p and q")
+    assert (result.is_valid, result.is_effective) == (True, True)
+    assert result.observation.text.startswith("Proof so far:\n1. intro h\n")
+
+
 def test_a_step_that_changes_no_goal_earns_nothing_and_is_not_kept(
     kimina: scripted_lean.Kimina,
 ) -> None:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from echoscope.envs.worlds.proofs.tactics import COMMANDS, refusal
+from echoscope.envs.worlds.proofs.tactics import COMMANDS, refusal, without_comments
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,9 @@ from echoscope.envs.worlds.proofs.tactics import COMMANDS, refusal
         "rw [abs_of_nonneg (by positivity : (0 : \u211d) ≤ x)]",
         "interval_cases n <;> simp_all",
         "exact h.elim",
+        "open Classical in exact em p",
+        "open Nat Finset.Basic in\nsimp",
+        "set_option maxRecDepth 2000 in open Nat in decide",
     ],
 )
 def test_what_proofs_are_made_of_is_sent(tactic: str) -> None:
@@ -54,12 +57,19 @@ def test_what_proofs_are_made_of_is_sent(tactic: str) -> None:
         ("trivial\ntheorem other : True := trivial", "theorem is no tactic"),
         ("macro x : tactic => x", "macro is no tactic"),
         ("set_option debug.skipKernelTC true in trivial", "set_option is no tactic"),
-        ("open Classical in exact em p", "open is no tactic"),
+        ("open Lean in trivial", "Lean belongs to Lean's programs"),
+        ("open Lean.Elab Nat in trivial", "Lean.Elab belongs to Lean's programs"),
+        ("open Nat", "open is no tactic"),
+        ("open Nat in", "open is no tactic"),
+        ("open Nat in sorry", "sorry gives up"),
+        ("trivial\nopen Nat in trivial", "open is no tactic"),
+        ("set_option maxRecDepth 99999999 in simp", "set_option is no tactic"),
+        ("set_option maxRecDepth 9 in end", "end is no tactic"),
         ("run_tac IO.FS.removeFile x", "run_tac is no tactic"),
         ("exact (unsafe f)", "unsafe is no tactic"),
         ("exact IO.mkRef 0", "IO.mkRef belongs to Lean's programs"),
         ("exact Lean.Elab.x", "Lean.Elab.x belongs to Lean's programs"),
-        ("trivial -- done", r"a comment \(--\)"),
+        ("trivial -- done", r"a comment \(--\)"),  # what `without_comments` left
         ("trivial /- the rest", r"a comment \(/-\)"),
         ("-/ trivial", r"a comment \(-/\)"),
         ('trace "x"', r'a string \("\)'),
@@ -93,6 +103,21 @@ def test_a_character_cannot_hide_a_bracket(character: str) -> None:
     """In Lean these hold a character literal; the bracket that closes the proof would then be
     counted as its partner."""
     assert refusal(f"exact f {character} )") != ""
+
+
+@pytest.mark.parametrize(
+    ("tactic", "plain"),
+    [
+        ("intro h -- take it", "intro h"),
+        ("-- first\nintro h  -- (\nexact h", "intro h\nexact h"),
+        ("exact h", "exact h"),
+        ("-- nothing else", ""),
+        ("/- -- -/ exact h", "/-"),
+        ("a --- b", "a"),
+    ],
+)
+def test_line_comments_are_left_out_before_anything_is_read(tactic: str, plain: str) -> None:
+    assert without_comments(tactic) == plain
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
