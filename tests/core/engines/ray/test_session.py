@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -10,6 +14,7 @@ import pytest
 
 from echoscope.core.config.loading import ConfigError, load_config
 from echoscope.core.config.settings import RunConfig
+from echoscope.core.engines.ray.guard import marked
 from echoscope.core.engines.ray.session import check_ray
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
@@ -79,3 +84,20 @@ def test_the_example_of_a_run_on_a_cluster_is_a_valid_configuration() -> None:
     assert config.engine.kind == "ray"
     assert config.engine.address == "auto"
     assert config.collection.workers == "ray"
+
+
+def test_engines_7_the_guard_ends_what_carries_the_folder_alone(tmp_path: Path) -> None:
+    """Ray's agents have its folder in their environment, and not always the mark."""
+    sleeping = [sys.executable, "-c", "import time; time.sleep(600)"]
+    environments = [{"MARK": str(tmp_path)}, {"RAY_TMPDIR": str(tmp_path)}, {"OTHER": "1"}]
+    processes = [subprocess.Popen(sleeping, env=os.environ | one) for one in environments]
+    try:
+        wanted = {process.pid for process in processes[:2]}
+        marks = (f"MARK={tmp_path}", f"RAY_TMPDIR={tmp_path}")
+        while not wanted <= set(marked(*marks)):
+            time.sleep(0.01)  # until they have become what they are to be
+        assert set(marked(*marks)) == wanted
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
