@@ -25,6 +25,8 @@ from ..log.index import RunIndex, read_run_json
 from ..log.layout import Layout
 from ..records import Command, CommandAck, CommandAction, CommandOutcome
 
+REFUSED = ".refused"
+"""How the name of a file ends that was no command, once the trainer has said so."""
 _MAX_BYTES = 65_536
 _MAX_ID = 200
 _MAX_TIME_S = 1e11
@@ -146,11 +148,11 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
-def _names(folder: Path) -> list[str]:
+def _names(folder: Path, endings: str | tuple[str, ...] = ".json") -> list[str]:
     """Files that may hold commands, in order."""
     try:
         with os.scandir(folder) as entries:
-            return sorted(entry.name for entry in entries if entry.name.endswith(".json"))
+            return sorted(entry.name for entry in entries if entry.name.endswith(endings))
     except (FileNotFoundError, NotADirectoryError):
         return []  # nobody has steered this run, or somebody put something else there
 
@@ -241,12 +243,13 @@ class PendingCommands:
 def remove_commands(run_path: Path, command_ids: Set[str]) -> None:
     """Delete the files of commands whose body and acknowledgement are in the journal."""
     folder = Layout(run_path).commands
-    for path in [folder / name for name in _names(folder)]:
+    for name in _names(folder, (".json", REFUSED)):
+        path = folder / name
         try:
-            identity = str(_load(path).get("command_id"))
+            identity = "" if name.endswith(REFUSED) else str(_load(path).get("command_id"))
         except (ValueError, TypeError, OSError, RecursionError):
             identity = ""
-        if command_ids & {identity, f"file:{path.name}"}:
+        if command_ids & {identity, f"file:{name.removesuffix(REFUSED)}"}:
             # Somebody may have put a folder there: it is refused for good, and may stay.
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -281,6 +284,9 @@ class Mailbox:
                 self._seen.add(identity)
                 detail = f"commands/{name} is not a command: {why}"
                 self._refusals.append((identity, CommandOutcome.REJECTED, detail))
+            # Nobody looks at it again: not the next attempt, and no reader.
+            with contextlib.suppress(OSError):
+                os.rename(self._folder / name, self._folder / f"{name}{REFUSED}")
         fresh = []
         for command in commands.values():
             if command.command_id in self._seen:

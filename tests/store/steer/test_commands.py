@@ -293,6 +293,11 @@ def test_d3_a_flood_of_files_is_read_a_few_at_a_time_and_each_once(
     assert mailbox.drain() == []
     assert len(opened) == len(set(opened)) == 5_001
     assert len(mailbox.take_refusals(1)) == 5_000
+    opened.clear()
+    assert Mailbox(finished_run).drain() == [stop]
+    assert [state.command for state in open_run(finished_run).commands()] == [stop]
+    # Whoever comes later reads none of the junk again.
+    assert len([name for name in opened if "junk" in name]) == 0
 
 
 def test_d3_a_quiet_mailbox_is_not_even_listed(
@@ -301,6 +306,8 @@ def test_d3_a_quiet_mailbox_is_not_even_listed(
     (finished_run / "commands" / "junk.json").write_text("{")
     os.utime(finished_run / "commands", (1.0, 1.0))
     mailbox = Mailbox(finished_run)
+    mailbox.drain()
+    os.utime(finished_run / "commands", (1.0, 1.0))  # the junk was moved aside
     mailbox.drain()
     monkeypatch.setattr(os, "scandir", lambda path: pytest.fail("listed again"))
     assert mailbox.drain() == []
