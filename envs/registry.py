@@ -65,21 +65,15 @@ def register(
 ) -> None:
     """Make `env_id` stand for `entry_point` (`module:Class`) in this process.
 
-    Built-in ids cannot be taken; an id registered twice needs `replace_existing`.
+    Built-in ids cannot be taken; an id that stands for something else needs `replace_existing`.
     """
-    if not env_id or ":" in env_id or env_id != env_id.strip():
-        raise EnvParamsError(f"the id {env_id!r} must not be empty, contain ':' or outer blanks")
-    if entry_point.count(":") != 1 or not all(entry_point.split(":")):
-        raise EnvParamsError(f"the entry point {entry_point!r} must look like 'module:Class'")
-    if env_id in BUILTIN:
-        raise EnvParamsError(f"{env_id!r} is a built-in environment; choose another id")
-    if env_id in _registered and not replace_existing:
+    _check_names(env_id, entry_point)
+    row = Registration(id=env_id, entry_point=entry_point, params=dict(params or {}))
+    if _registered.get(env_id, row) != row and not replace_existing:
         raise EnvParamsError(
             f"{env_id!r} is registered already, as {_registered[env_id].entry_point}"
         )
-    _registered[env_id] = Registration(
-        id=env_id, entry_point=entry_point, params=dict(params or {})
-    )
+    _registered[env_id] = row
 
 
 def unregister(env_id: str) -> None:
@@ -92,9 +86,9 @@ def register_file(path: str | Path) -> list[str]:
     """Register every row of a YAML file, and return the ids.
 
     The file is `register: [{id: ..., entry_point: "module:Class", params: {...}}, ...]`; other
-    top-level keys (such as `envs`) are left to their readers.
+    top-level keys (such as `envs`) are left to their readers, so a run file will do.
     """
-    from echoscope.text.yaml_text import YamlError, read_yaml_file, short
+    from echoscope.text.yaml_text import YamlError, read_yaml_file
 
     try:
         content = read_yaml_file(Path(path))
@@ -103,21 +97,54 @@ def register_file(path: str | Path) -> list[str]:
     except YamlError as error:
         raise EnvParamsError(f"{path} {error}") from None
     rows = content.get("register") if isinstance(content, dict) else None
+    for row in (found := registrations(rows, str(path))):
+        register(row.id, row.entry_point, params=row.params)
+    return [row.id for row in found]
+
+
+def registrations(rows: object, where: str) -> list[Registration]:
+    """The rows of a list `register`, checked; nothing is registered.
+
+    Args:
+        rows: what YAML holds under the key, whatever that is.
+        where: names the file in messages.
+
+    Raises:
+        EnvParamsError: it is no list of such rows, or an id is taken.
+    """
+    from echoscope.text.yaml_text import short
+
     if not isinstance(rows, list) or not rows:
-        raise EnvParamsError(f"{path} has no list 'register'")
+        raise EnvParamsError(f"{where} has no list 'register'")
+    found: dict[str, Registration] = {}
     for row in rows:
         keys = set(row) if isinstance(row, dict) else set()
         if not {"id", "entry_point"} <= keys <= {"id", "entry_point", "params"}:
             raise EnvParamsError(
-                f"{path}: a row of 'register' has the keys id, entry_point and params, "
+                f"{where}: a row of 'register' has the keys id, entry_point and params, "
                 f"not {short(repr(row))}"
             )
         if not isinstance(row.get("params", {}), dict):
             raise EnvParamsError(
-                f"{path}: params is a mapping of names to values, not {short(repr(row['params']))}"
+                f"{where}: params is a mapping of names to values, not {short(repr(row['params']))}"
             )
-        register(str(row["id"]), str(row["entry_point"]), params=row.get("params"))
-    return [str(row["id"]) for row in rows]
+        env_id, entry_point = str(row["id"]), str(row["entry_point"])
+        _check_names(env_id, entry_point)
+        if env_id in found:
+            raise EnvParamsError(f"{where}: the id {env_id!r} stands twice in 'register'")
+        found[env_id] = Registration(
+            id=env_id, entry_point=entry_point, params=dict(row.get("params", {}))
+        )
+    return list(found.values())
+
+
+def _check_names(env_id: str, entry_point: str) -> None:
+    if not env_id or ":" in env_id or env_id != env_id.strip():
+        raise EnvParamsError(f"the id {env_id!r} must not be empty, contain ':' or outer blanks")
+    if entry_point.count(":") != 1 or not all(entry_point.split(":")):
+        raise EnvParamsError(f"the entry point {entry_point!r} must look like 'module:Class'")
+    if env_id in BUILTIN:
+        raise EnvParamsError(f"{env_id!r} is a built-in environment; choose another id")
 
 
 def known_ids() -> tuple[str, ...]:
