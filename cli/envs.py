@@ -266,7 +266,7 @@ def _measured(report: CheckReport, group: EnvGroup, seeds: int) -> _Checked:
     score = expert_score(group, range(seeds))
     if score is not None and reports_success and not score.num_solved:
         unsolved = f"the expert solved 0 of {score.num_tried} tasks within the limits"
-        report = replace(report, failed={**report.failed, "solvable": unsolved})
+        report = replace(report, failed={"solvable": unsolved, **report.failed})
     return _Checked(report=report, score=score, steps_per_s=speed)
 
 

@@ -80,14 +80,19 @@ def scores_of(subject: Subject) -> dict[str, PlayerScore]:
     return scores
 
 
-def check_scores(scores: Mapping[str, PlayerScore], *, reports_success: bool) -> None:
-    """No cheat solves half of the tasks, or earns on average what the expert earns at best."""
+def expect_solvable(scores: Mapping[str, PlayerScore], *, reports_success: bool) -> None:
+    """The expert, if there is one, solves a task."""
     expert = scores.get(EXPERT)
     expect(
         expert is None or not reports_success or expert.success > 0,
         f"the expert, asked before every turn, solved 0 of {len(CHEAT_SEEDS)} tasks within the "
         "limits",
     )
+
+
+def expect_no_cheat(scores: Mapping[str, PlayerScore]) -> None:
+    """No cheat solves half of the tasks, or earns on average more than the expert at best."""
+    expert = scores.get(EXPERT)
     for name, score in scores.items():
         if name in (EXPERT, RANDOM):
             continue

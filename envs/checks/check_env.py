@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import registry
 from ..base import EnvUnavailableError, shorten
-from .cheats import PlayerScore, check_scores, scores_of
+from .cheats import PlayerScore, expect_no_cheat, expect_solvable, scores_of
 from .contract import CHECKS
 from .subject import CheckFailure, Skip, Subject
 
@@ -84,11 +84,14 @@ def check_env(
     skipped: dict[str, str] = {}
     scores: dict[str, PlayerScore] = {}
 
-    def check_cheats(subject: Subject) -> None:
+    def check_solvable(subject: Subject) -> None:
         scores.update(scores_of(subject))
-        check_scores(scores, reports_success=subject.make().reports_success)
+        expect_solvable(scores, reports_success=subject.make().reports_success)
 
-    for name, check in {**CHECKS, "cheats": check_cheats}.items():
+    def check_cheats(_: Subject) -> None:
+        expect_no_cheat(scores)
+
+    for name, check in {**CHECKS, "solvable": check_solvable, "cheats": check_cheats}.items():
         try:
             check(subject)
             passed.append(name)

@@ -89,11 +89,13 @@ def test_check_all_prints_a_table_and_the_reason_of_every_skip(
     assert result.exit_code == 0
     header, *rows = result.output.splitlines()
     assert header.split() == ["id", "installed", "checks", "deterministic", "solvable", "steps/s"]
-    assert rows[0].split()[:8] == ["bandit", "yes", "13", "passed", "yes", "3", "of", "3"]
+    assert rows[0].split()[:8] == ["bandit", "yes", "21", "passed", "yes", "3", "of", "3"]
     assert "no expert" in rows[1]
     assert rows[2].split() == [missing, "no", "skipped"]
     assert f"skipped {missing}, all: cannot import 'no_such_module'" in result.output
     assert "skipped gymnasium, expert: there is no scripted expert" in result.output
+    [players] = [line for line in result.output.splitlines() if line.startswith("players bandit")]
+    assert players.startswith("players bandit, mean return (success): echo 0 (0%); empty 0 (0%); ")
 
     monkeypatch.setattr(registry, "known_ids", lambda: ("bandit", missing))
     played, skipped = json.loads(run("check", "all", "--seeds", "3", "--json").output)
@@ -114,7 +116,7 @@ def test_a_failed_check_exits_with_1() -> None:
     assert "failed  frozen_lake, expert: an optimal episode takes" in result.output
     report = json.loads(run(*words, "--json").output)[0]
     assert report["ok"] is False
-    assert list(report["failed"]) == ["expert"]
+    assert set(report["failed"]) == {"expert", "solvable"}
 
 
 def test_a_world_that_raises_is_reported_and_not_measured(

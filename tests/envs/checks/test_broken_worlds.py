@@ -43,7 +43,7 @@ FOUND_BY = {
     "FivePictures": "tasks",
     "HiddenAndKeyless": "tasks",
     "KeyOfTheNoise": "tasks",
-    "WaveringExpert": "cheats",
+    "WaveringExpert": "solvable",
     "LookingMoves": "instances",
     "Counts": "seeds",
 }
