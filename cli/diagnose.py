@@ -45,6 +45,10 @@ def diagnose(
             help="Score the reasoning of a stored run with this model: folder, name or hub id.",
         ),
     ] = None,
+    at: Annotated[
+        int | None,
+        typer.Option("--at", metavar="STEP", help="The verdict as it was after this step."),
+    ] = None,
     checkpoint: Annotated[
         int | None,
         typer.Option(
@@ -67,13 +71,14 @@ def diagnose(
     an interval, and two such files are compared.
 
     Exit code 0: healthy, converged or watch, or an evaluation; 3: collapsing, collapsed or not
-    learning; 4: unreadable; 5: too early to tell, or too little logged.
+    learning; 4: unreadable; 5: too early to tell, or too little logged; 6: none of these, and the
+    run crashed or failed.
     """
     if model is not None and checkpoint is not None:
         raise typer.BadParameter("--model and --checkpoint exclude each other")
     if every is not None and model is None and checkpoint is None:
         raise typer.BadParameter("--every says how often to score: give --model or --checkpoint")
-    found = _found(path, other, map_ or (), run, model, checkpoint, every)
+    found = _found(path, other, map_ or (), run, model, checkpoint, every, at)
     from echoscope.diagnostics.judge.record import Verdict  # loaded by now
 
     if as_json:
@@ -94,6 +99,7 @@ def _found(
     model: str | None,
     checkpoint: int | None,
     every: int | None,
+    at: int | None,
 ) -> Verdict | Evaluation | Comparison:
     """The verdict, or what an evaluation says; or one line and an exit code."""
     from echoscope.diagnostics.judge.verdict import diagnose as judge
@@ -111,7 +117,9 @@ def _found(
                 rescore = _rescore(model, checkpoint, every, bar("scoring reasonings"))
             progress = bar("measuring text")
             try:
-                verdict = judge(path, mapping=mapping, progress=progress, rescore=rescore, run=run)
+                verdict = judge(
+                    path, mapping=mapping, progress=progress, rescore=rescore, run=run, at=at
+                )
             except AnswersError as answers:
                 from echoscope.diagnostics.tools.evaluation_file import of_answers
 

@@ -16,6 +16,8 @@ class Exit(IntEnum):
     COLLAPSE = 3
     UNREADABLE = 4
     INSUFFICIENT = 5
+    CRASHED = 6
+    """The curves are in order, and the run ended by an accident."""
 
 
 class FailOn(StrEnum):
@@ -26,10 +28,16 @@ class FailOn(StrEnum):
 def exit_code(verdict: Verdict, fail_on: FailOn) -> Exit:
     """The exit code of a verdict."""
     from echoscope.diagnostics.judge.alarms import RunState
+    from echoscope.diagnostics.judge.claims import Fate
 
+    has_crashed = any(
+        isinstance(claim, Fate) and claim.kind in ("crashed", "failed") for claim in verdict.claims
+    )
     if verdict.state is RunState.INSUFFICIENT:
         return Exit.INSUFFICIENT
     is_failure = verdict.state.is_failure or (
         fail_on is FailOn.WATCH and verdict.state is RunState.WATCH
     )
-    return Exit.COLLAPSE if is_failure else Exit.OK
+    if is_failure:
+        return Exit.COLLAPSE
+    return Exit.CRASHED if has_crashed else Exit.OK

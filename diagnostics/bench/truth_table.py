@@ -35,8 +35,9 @@ from .tables import Grid
 from .truth_families import FAMILIES, made_run
 from .truth_runs import Awaited, TruthRun
 
-DEVELOP, HELD_OUT = range(20), range(20, 40)
-"""Seeds that the judge may be tuned with, and those that are run once."""
+DEVELOP, HELD_OUT = range(20), range(40, 60)
+"""Seeds that the judge may be tuned with, and those that are run once (20 to 39 showed an earlier
+judge)."""
 SAME = 1e-9
 """Share of a metric's scale below which two true means are one."""
 CRITICAL = ("collapsing", "collapsed")
@@ -129,7 +130,8 @@ class Truth:
                 true = self.difference(claim)
                 if math.isnan(true):
                     return None
-                return (true if claim.direction == "rise" else -true) > self.room(claim.metric)
+                is_so = (true if claim.direction == "rise" else -true) > self.room(claim.metric)
+                return is_so and (not claim.goes_on or self._goes_on(claim))
             case Lost():
                 return self._is_lost(claim)
             case Dip():
@@ -143,6 +145,15 @@ class Truth:
             case Independent():
                 return self._is_independent(claim, row)
         return None
+
+    def _goes_on(self, fall: Change) -> bool:
+        """Is the later half of the true values since `before` lower than the earlier half?"""
+        steps, sums = self._measured[fall.metric]
+        start, stop = np.searchsorted(steps, [fall.before.steps[1] + 1, fall.after.steps[1] + 1])
+        values = np.diff(sums[start : stop + 1])
+        half = len(values) // 2
+        room = self.room(fall.metric)
+        return bool(values[len(values) - half :].mean() < values[:half].mean() - room)
 
     def _is_lost(self, claim: Lost) -> bool | None:
         before = claim.change.before
@@ -494,8 +505,8 @@ class Row:
 
 
 HEAD = ("family", "false claims", "episodes", "false rows", "levels", "changes", "onsets",
-        "headline onsets", "last state", "false criticals", "extra changes", "twins differ", "delay",
-        f"delay at {FORMER}")  # fmt: skip
+        "headline onsets", "last state", "false criticals", "extra changes", "twins differ",
+        "delay", f"delay at {FORMER}")  # fmt: skip
 _SUMMED = ("false_claims", "false_episodes", "false_rows", "levels", "changes", "onsets", "stated",
            "ends", "false_criticals", "extra_changes", "twins")  # fmt: skip
 

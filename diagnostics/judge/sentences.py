@@ -242,7 +242,8 @@ chance.'
     start = level_words(outcome.extreme(pivots[-1][1]), with_trials=False)
     bottom = outcome.bottom
     if outcome.has_fallen:
-        return f"{capitalised(name)} fell from {start} to {now}."
+        rest = ", and still falls" if outcome.goes_on else ""
+        return f"{capitalised(name)} fell from {start} to {now}{rest}."
     if bottom is None:
         return f"{capitalised(name)} rose from {start} to {now}."
     held = level_words(outcome.extreme(pivots[-2][1]), with_trials=False)

@@ -415,6 +415,7 @@ def diagnose(
     progress: Callable[[int, int], None] | None = None,
     rescore: Rescore | None = None,
     run: str = "",
+    at: int | None = None,
 ) -> Verdict:
     """Judge a run, a metrics file, or a table of metrics.
 
@@ -428,6 +429,7 @@ def diagnose(
         progress: Called with (done, of) while trajectories are read.
         rescore: Adds what a model at hand says of a stored run (see `rescoring.py`).
         run: Which run's metrics to judge, where a file or folder holds those of several.
+        at: The step after which to judge, as the verdict was then; None for the last one.
 
     Raises:
         MetricsFileError: no metrics can be read from the file; one line.
@@ -438,22 +440,27 @@ def diagnose(
     from ..read.sources import Opened, open_source
 
     if isinstance(source, Opened):
-        return _judged(source, config)
+        return _judged(source, config, at)
     if isinstance(source, str | Path):
         with of_another_trainer(Path(source), progress, rescore, mapping, run) as opened:
             if opened is not None:
-                return _judged(opened, config)
-    return _judged(open_source(source, mapping, progress, rescore, run), config)
+                return _judged(opened, config, at)
+    return _judged(open_source(source, mapping, progress, rescore, run), config, at)
 
 
 def judged_again(
-    opened: Opened, diagnosis: Diagnosis, config: AlarmConfig | None = None
+    opened: Opened,
+    diagnosis: Diagnosis,
+    config: AlarmConfig | None = None,
+    *,
+    until: int | None = None,
 ) -> Iterator[tuple[int, list[Alarm]]]:
     """Judge a source that is open, step by step: each step, and what it raises and clears.
 
     Args:
         diagnosis: a new one; it takes in what came before the run, and then each step.
         config: as of `diagnose`.
+        until: the last step to judge; None for all.
     """
     own = _own_settings(opened.reader)
     diagnosis.engine.situation = opened.situation
@@ -462,22 +469,34 @@ def judged_again(
 
         diagnosis.recall(history_of(opened.reader)[0])
     for step, values in opened.table.rows():
+        if until is not None and step > until:
+            return
         if config is None:
             diagnosis.engine.configure(own(step))
         yield step, diagnosis.observe(step, values)
 
 
-def _judged(opened: Opened, config: AlarmConfig | None) -> Verdict:
-    """The verdict of a source that is open."""
+def _judged(opened: Opened, config: AlarmConfig | None, at: int | None = None) -> Verdict:
+    """The verdict of a source that is open, after its last step or an earlier one."""
+    from ..read.records import MetricsFileError
+
     diagnosis = Diagnosis(config, run_id=opened.run_id, run=opened.name)
+    steps = opened.table.steps
+    if at is not None and len(steps):
+        if at < steps[0]:
+            raise MetricsFileError(f"no step until {at} to judge: the first one is {steps[0]}")
+        if at < steps[-1]:  # what became of the run was not known then
+            changes = tuple(c for c in opened.situation.changes if c.step <= at)
+            situation = replace(opened.situation, fate=None, changes=changes)
+            opened = replace(opened, situation=situation)
     note = ""
     if opened.reader is not None:
         from .lineage import history_of
 
         note = history_of(opened.reader)[1]
-    for _ in judged_again(opened, diagnosis, config):
+    for _ in judged_again(opened, diagnosis, config, until=at):
         pass
-    shown = opened.exemplars([alarm.rule for alarm in diagnosis.engine.open_alarms])
+    shown = opened.exemplars([alarm.rule for alarm in diagnosis.engine.open_alarms], upto=at)
     verdict = diagnosis.verdict(
         exemplars=shown.places,
         template=shown.template,

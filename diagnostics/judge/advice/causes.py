@@ -336,10 +336,23 @@ def _regulariser(names: set[str], situation: Situation) -> Cause | None:
 
 
 def _short_budget(names: set[str], view: View, situation: Situation) -> Cause | None:
-    """Replies ran into the cap when success was still at its best: not loops of a lost policy."""
+    """Replies run into their cap: they did so when success was at its best, or do so more and more.
+
+    Only in the first case a longer limit is known to help: the others may loop.
+    """
     truncated = view.channels["truncated"]
-    if not names & {"FORMAT_COLLAPSE", "LENGTH_SATURATION"} or not truncated.low >= 0.1:
+    if not names & {"FORMAT_COLLAPSE", "LENGTH_SATURATION"}:
         return None
+    if not truncated.low >= 0.1:
+        if not truncated.is_raised or fallen_success(view) is None:
+            return None
+        return Cause(
+            text="more and more replies are cut off at their length limit: "
+            f"{percent(truncated.low)} at the least, {percent(truncated.shown_level)} now",
+            refuted_by="replies that are not cut off fail as often",
+            founded=LIKELY,
+            key="context.max_response_tokens",
+        )
     budget = situation.number("context.max_response_tokens")
     return Cause(
         text=f"replies are too long for their limit: {percent(truncated.shown_level)} are cut off, "

@@ -567,6 +567,7 @@ class Outcome:
             low=difference - math.hypot(two.value - two.low, one.high - one.value),
             high=difference + math.hypot(two.high - two.value, one.value - one.low),
             began=self.onset_interval if is_dated else None,
+            goes_on=is_dated and self.goes_on,
         )
 
     def extreme(self, stretch: Stretch) -> Level:

@@ -221,7 +221,7 @@ def onset_of(signs: Iterable[Sign]) -> float:
 
 
 def describe(sign: Sign) -> str:
-    """`valid actions: 95 % (step 40) -> 31 % (step 55)`."""
+    """`valid actions: 95 % (highest, step 40) -> 31 % (step 55)`."""
     if isinstance(sign, Outcome):
         return describe_outcome(sign)
     spec, label = sign.spec, _label(sign)
@@ -234,9 +234,9 @@ def describe(sign: Sign) -> str:
     before = amount(sign.baseline, spec.unit)
     if before == now:
         return f"{label}: {now} (step {sign.last_step}{over})"
-    best = sign.high_step if spec.direction == "fall" else sign.low_step
+    side, best = _extreme(sign)
     around = "around step" if sign.window > 1 else "step"  # the best of a smoothed course
-    where = "at the start" if spec.against == "start" else f"{around} {best}"
+    where = "at the start" if spec.against == "start" else f"{side}, {around} {best}"
     return f"{label}: {before} ({where}) -> {now} (step {sign.last_step}{over})"
 
 
@@ -259,7 +259,8 @@ def describe_outcome(outcome: Outcome) -> str:
     if not outcome.shows_turn:
         return f"{label}: {level_words(now)}"
     before = outcome.extreme(outcome.best if outcome.has_fallen else pivot)
-    return f"{label}: {level_words(before, with_trials=False)} -> {level_words(now)}"
+    rest = ", and still falls" if outcome.goes_on else ""
+    return f"{label}: {level_words(before, with_trials=False)} -> {level_words(now)}{rest}"
 
 
 def level_words(level: Level, *, with_trials: bool = True) -> str:
@@ -289,12 +290,21 @@ def _label(channel: Channel) -> str:
 
 
 def describe_jump(sign: Sign) -> str:
-    """`valid actions: 95 % (step 40) -> 31 % at once (step 41)`."""
+    """`valid actions: 95 % (highest, step 40) -> 31 % at once (step 41)`."""
     if isinstance(sign, Outcome):
         return describe_outcome(sign)
-    best = sign.high_step if sign.spec.direction == "fall" else sign.low_step
+    side, best = _extreme(sign)
     before, now = (amount(value, sign.spec.unit) for value in (sign.baseline, sign.value))
-    return f"{_label(sign)}: {before} (step {best}) -> {now} at once (step {sign.last_step})"
+    return (
+        f"{_label(sign)}: {before} ({side}, step {best}) -> {now} at once (step {sign.last_step})"
+    )
+
+
+def _extreme(channel: Channel) -> tuple[str, int | None]:
+    """Which extreme of a channel its baseline is, and its step."""
+    if channel.spec.direction == "fall":
+        return "highest", channel.high_step
+    return "lowest", channel.low_step
 
 
 def amount(value: float, unit: str = "") -> str:

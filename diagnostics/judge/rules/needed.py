@@ -85,11 +85,7 @@ def wanting_words(keys: Sequence[str], trainer: str) -> str:
     'needs the share of valid actions'
     """
     if all(key.startswith(_OF_ROLLOUTS) for key in keys):
-        key = next((key for key in keys if key.startswith("text/")), keys[0])
-        return (
-            f"needs `{key}`, which takes rollouts: several prompts in a step, and two replies or "
-            "more to each"
-        )
+        return "needs rollouts: several prompts a step, and two replies or more to each"
     best = _best(keys, trainer)
     columns = _columns(best, trainer)
     return f"needs {_noun(best)}" + (f": {columns}" if columns else "")

@@ -253,8 +253,8 @@ RULES: tuple[Rule, ...] = (
         meaning="The reasoning no longer depends on the prompt: nearly the same text is "
         "written whatever the task shows.",
         advice="First compare the reasoning of three prompts, and the rewards within their groups. "
-        "If success is stable, keep watching. If rewards differ where replies do the same, they "
-        "are noise: use larger groups (`envs.group_size`).",
+        "If rewards differ where replies do the same, they are noise: use larger groups "
+        "(`envs.group_size`).",
         refuted_by="on new prompts, the right prompt is identified clearly above chance, or I(X;Z) "
         "is above half of its best",
     ),

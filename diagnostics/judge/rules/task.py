@@ -303,12 +303,11 @@ def _converged(view: View) -> Finding | None:
     is_solved = success.is_rate and success.level >= SOLVED_RATE
     if not (calm and (is_solved or view.is_success_flat(FLAT_STEPS))):
         return None
-    state = "solved" if is_solved else "converged"
     return Finding(
         severity=AlarmSeverity.INFO,
         main=success,
         agreeing=tuple(calm),
-        words=f"{state}; {sentence([success, *calm])}",
+        words=sentence([success, *calm]),
     )
 
 
@@ -342,8 +341,8 @@ RULES: tuple[Rule, ...] = (
         needs=(*RATES, "eval_reward", "reward"),
         title="Success dropped",
         meaning="The policy solves fewer tasks than it did before.",
-        advice="First compare replies to the same tasks from before and after the drop, failed "
-        "ones beside those that succeeded.",
+        advice="First compare replies to the same tasks from before and after the drop, those with "
+        "a low reward beside those with a high one.",
         refuted_by="success on fixed tasks returns to near its best",
     ),
     Rule(

@@ -66,7 +66,7 @@ def test_format_one_channel_warns() -> None:
     assert engine.run_state is RunState.WATCH
     assert events[0].onset_step == 40
     assert events[0].threshold == 0.2
-    assert "valid actions: 95 % (around step 4) -> " in events[0].message
+    assert "valid actions: 95 % (highest, around step 4) -> " in events[0].message
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_two_cliffs_at_one_step_are_critical_at_once(
     assert severity(engine, "FORMAT_COLLAPSE") == found
     if found == "critical":
         (raised,) = (event for event in events if event.rule == "FORMAT_COLLAPSE")
-        assert "100 % (step 4) -> 30 % at once (step 30)" in raised.message
+        assert "100 % (highest, step 4) -> 30 % at once (step 30)" in raised.message
 
 
 def test_a_loss_of_success_on_fixed_tasks_needs_no_warm_up() -> None:
@@ -271,7 +271,7 @@ def test_a_solved_task_is_converged() -> None:
     assert engine.run_state is RunState.CONVERGED
     assert [e for e in events if e.severity is AlarmSeverity.CRITICAL] == []
     assert severity(engine, "CONVERGED") == "info"
-    assert engine.open_alarms[0].words.startswith("solved")
+    assert engine.open_alarms[0].words.startswith("evaluation success: 3")
 
 
 def test_starved_signal_splits_by_cause() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from made_run import CONFIG, add_steps, make_run, open_writer
 
+from echoscope.cli.exit_codes import Exit, FailOn, exit_code
 from echoscope.diagnostics.judge.advice.actions import advise
 from echoscope.diagnostics.judge.advice.fate import fate_of
 from echoscope.diagnostics.judge.advice.situation import Situation
@@ -93,6 +94,13 @@ def test_newcomer_h4_a_run_without_a_checkpoint_says_that_it_begins_anew(tmp_pat
         "10 finished steps again."
     )
     assert fate.command == "echoscope train --resume run-c"
+
+
+def test_a_script_learns_of_a_crash_by_the_exit_code(tmp_path: Path) -> None:
+    verdict = diagnose(crashed(tmp_path / "run-c"))
+    assert exit_code(verdict, FailOn.COLLAPSE) is Exit.CRASHED
+    earlier = diagnose(tmp_path / "run-c", at=9)  # it had not crashed by then
+    assert exit_code(earlier, FailOn.COLLAPSE) is Exit.OK
 
 
 def test_a_crash_before_a_verdict_is_possible_is_said_too(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.judge.claims import Change, Disagreement, Independent, Level
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.verdict import diagnose
+from echoscope.diagnostics.read.records import MetricsFileError
 from echoscope.diagnostics.read.table import MetricTable
 
 Columns = Mapping[str, np.ndarray]
@@ -315,3 +316,57 @@ def test_two_files_of_one_run_are_one_run(tmp_path: Path) -> None:
     (folder / "metrics-1.csv").write_text("\n".join([lines[0], *lines[46:]]))
     one, two = diagnose(whole), diagnose(folder)
     assert (one.state, one.kinds, one.onset_interval) == (two.state, two.kinds, two.onset_interval)
+
+
+# --- what a fall does now
+
+
+def test_a_fall_that_goes_on_is_being_lost_and_says_so() -> None:
+    rate = np.r_[np.full(40, 0.7), np.linspace(0.7, 0.48, 40)]
+    verdict = judged({SUCCESS: won(rate, 1, 256), "rollout/num_episodes": np.full(80, 256.0)})
+    assert verdict.state is RunState.COLLAPSING
+    assert ", and still falls" in verdict.text
+
+
+def test_a_fall_that_came_to_an_end_is_watched_and_does_not_go_on() -> None:
+    rate = np.r_[np.full(40, 0.7), np.full(60, 0.52)]
+    verdict = judged({SUCCESS: won(rate, 1, 256), "rollout/num_episodes": np.full(100, 256.0)})
+    assert verdict.state is RunState.WATCH
+    assert "still falls" not in verdict.text
+
+
+def test_a_change_that_is_fast_at_first_is_dated_at_its_beginning() -> None:
+    """Entropy rises by the same amount a row, so its logarithm rises less and less."""
+    steps = np.arange(100)
+    rise = np.clip((steps - 39) / 21, 0, 1) * 4
+    noise = np.random.default_rng(3).normal(0, 0.03, 100)
+    verdict = judged({"policy/entropy": 0.6 + rise + noise, SUCCESS: won(0.6 - 0.14 * rise, 3)})
+    assert verdict.kinds[0] == "ENTROPY_EXPLOSION"
+    assert verdict.onset_interval is not None
+    assert verdict.onset_interval[0] <= 40 <= verdict.onset_interval[1]
+    assert verdict.onset_interval[1] - verdict.onset_interval[0] <= 6
+
+
+def test_replies_that_are_cut_more_and_more_are_a_cause() -> None:
+    cut = np.r_[np.full(40, 0.02), np.linspace(0.02, 0.97, 15), np.full(45, 0.97)]
+    verdict = judged(
+        {
+            SUCCESS: won(0.6 * (1 - cut), 5),
+            "rollout/num_episodes": np.full(100, 64.0),
+            "rollout/length_limited_frac": won(cut, 6),
+        }
+    )
+    assert (
+        "more and more replies are cut off at their length limit: 0 % at the least" in verdict.text
+    )
+
+
+def test_the_verdict_of_an_earlier_step_is_what_it_was_then(tmp_path: Path) -> None:
+    rate = np.r_[np.full(60, 0.7), np.full(60, 0.0)]
+    columns = {"success_rate": won(rate, 0)}
+    path = written(tmp_path, columns)
+    early = written(tmp_path, {"success_rate": columns["success_rate"][:50]}, "early.csv")
+    assert diagnose(path, at=49).text == diagnose(early).text
+    assert diagnose(path, at=500).text == diagnose(path).text
+    with pytest.raises(MetricsFileError, match="no step until -1 to judge: the first one is 0"):
+        diagnose(path, at=-1)

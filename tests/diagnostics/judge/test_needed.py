@@ -65,8 +65,8 @@ def table(**columns: float) -> MetricTable:
 def test_what_is_missing_is_named_in_words_with_a_way_out() -> None:
     text = diagnose(table(rollout__success_rate=0.5)).text
     assert "Not checked: format collapse (needs the share of replies in the right format:" in text
-    measured = "which takes rollouts: several prompts in a step, and two replies or more to each"
-    assert f"template collapse (needs `text/dependence`, {measured})" in text
+    measured = "needs rollouts: several prompts a step, and two replies or more to each"
+    assert f"template collapse ({measured})" in text
     hint = (
         "If a column NAME holds the share of replies in the right format, give "
         "`--map NAME=rollout/format_valid_frac`."

@@ -58,7 +58,7 @@ def test_entropy_alone_would_not_show_a_template() -> None:
 def test_a_solved_task_is_called_solved() -> None:
     verdict = diagnose(make("solved", 0).table)
     assert verdict.state is RunState.CONVERGED
-    assert "solved; evaluation success: 20 % (15 to 28 %, steps 0 to 10) -> " in verdict.text
+    assert "Evidence: evaluation success: 20 % (15 to 28 %, steps 0 to 10) -> " in verdict.text
     assert verdict.first_critical_step is None
 
 
