@@ -15,7 +15,7 @@ from ..turns.wrappers import world_of
 
 
 class WorkerDiedError(Exception):
-    """The process in which an environment lived is gone."""
+    """An environment is gone, alone or with the process in which it lived."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -285,6 +285,9 @@ def _work(pipe: Connection) -> None:
             result = perform(worlds[name], what, *args)
         except Exception as problem:  # noqa: BLE001 - raised again in the parent
             error = problem
+        except BaseException as problem:  # noqa: BLE001 - no Ctrl-C comes here: the world raised it
+            worlds.pop(name, None)
+            error = WorkerDiedError(f"raised {type(problem).__name__}")
         try:
             data = pickle.dumps((number, error, result))
         except Exception as problem:  # noqa: BLE001 - what a world gives may be anything

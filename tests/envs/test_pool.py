@@ -206,6 +206,24 @@ def test_processes_change_nothing() -> None:
         processes.close()
 
 
+def test_a_world_that_raises_keyboard_interrupt_in_its_process_ends_its_episode_alone(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    processes = WorkerProcesses(1)
+    try:
+        group = EnvGroup(env="waiting_worlds:InterruptingLake")
+        turns = ProcessTurns(group, limit_s=60.0, processes=processes)
+        for seed in range(2):  # the second episode begins in the same process
+            turns.reset(seed, seed)
+            result = turns.step_turn(["up"], is_well_formed=True)
+            assert result.stop_reason == "env_error"
+            assert result.error == "waiting_worlds:InterruptingLake: raised KeyboardInterrupt"
+        assert processes.take_losses() == 0
+    finally:
+        processes.close()
+    assert "Traceback" not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_the_order_in_which_slots_are_stepped_changes_nothing(seed: int) -> None:
     """Every episode at a pace of its own, in random order."""

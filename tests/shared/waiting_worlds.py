@@ -51,6 +51,13 @@ class SleepyLake(WaitingLake):
         return super().reset(seed, noise_seed)
 
 
+class InterruptingLake(WaitingLake):
+    """Raises what Ctrl-C raises, in place of any answer."""
+
+    def step(self, action: str) -> StepResult:
+        raise KeyboardInterrupt
+
+
 class DyingLake(WaitingLake):
     """Chosen episodes end their process, as a crash in C code would."""
 
