@@ -131,7 +131,7 @@ class Truth:
                 if math.isnan(true):
                     return None
                 is_so = (true if claim.direction == "rise" else -true) > self.room(claim.metric)
-                return is_so and (not claim.goes_on or self._goes_on(claim))
+                return is_so and (not claim.still_falls or self._still_falls(claim))
             case Lost():
                 return self._is_lost(claim)
             case Dip():
@@ -146,14 +146,18 @@ class Truth:
                 return self._is_independent(claim, row)
         return None
 
-    def _goes_on(self, fall: Change) -> bool:
-        """Is the later half of the true values since `before` lower than the earlier half?"""
+    def _still_falls(self, fall: Change) -> bool:
+        """Is the later half of the true values of what is now lower than the earlier half?
+
+        Of a single row: than the row before.
+        """
         steps, sums = self._measured[fall.metric]
-        start, stop = np.searchsorted(steps, [fall.before.steps[1] + 1, fall.after.steps[1] + 1])
+        start, stop = np.searchsorted(steps, [fall.after.steps[0], fall.after.steps[1] + 1])
+        start = max(min(start, stop - 2), 0)
         values = np.diff(sums[start : stop + 1])
         half = len(values) // 2
-        room = self.room(fall.metric)
-        return bool(values[len(values) - half :].mean() < values[:half].mean() - room)
+        late, early = values[len(values) - half :].mean(), values[:half].mean()
+        return bool(late < early - self.room(fall.metric))
 
     def _is_lost(self, claim: Lost) -> bool | None:
         before = claim.change.before

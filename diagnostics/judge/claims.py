@@ -41,8 +41,8 @@ class Change:
     """A metric moved from one level to another, beyond chance.
 
     False if the true difference is zero or has the other sign, if it lies outside of `low` to
-    `high` (nominal 95 %), if it began outside of `began` (nominal 90 %), or if it goes on and the
-    later half of the true values since `before` is not lower than the earlier half.
+    `high` (nominal 95 %), if it began outside of `began` (nominal 90 %), or if it still falls and
+    the later half of the true values in `after` is not lower than the earlier half.
     """
 
     before: Level
@@ -52,8 +52,8 @@ class Change:
     """Interval of `after` minus `before`."""
     began: tuple[int, int] | None = None
     """First and last step at which it may have begun; None where that cannot be told."""
-    goes_on: bool = False
-    """It is a fall that still goes on: the later half of its rows is lower than the rows before."""
+    still_falls: bool = False
+    """It is a fall that has not come to rest: `after` falls within itself."""
 
     @property
     def metric(self) -> str:

@@ -242,7 +242,7 @@ chance.'
     start = level_words(outcome.extreme(pivots[-1][1]), with_trials=False)
     bottom = outcome.bottom
     if outcome.has_fallen:
-        rest = ", and still falls" if outcome.goes_on else ""
+        rest = ", and still falls" if outcome.still_falls else ""
         return f"{capitalised(name)} fell from {start} to {now}{rest}."
     if bottom is None:
         return f"{capitalised(name)} rose from {start} to {now}."

@@ -56,6 +56,7 @@ ONLY_PARSED = {
     "envs export": "plays thousands of tasks",
     "preflight": "plays a whole step",
     "bench collapse": "takes minutes",
+    "bench truth": "takes minutes",
     "envs check": "takes half a minute for all environments",
     "plugins check": "needs the page's own code: test_plugins_page.py",
     "models get": "downloads 93 MB",

@@ -344,7 +344,8 @@ def _short_budget(names: set[str], view: View, situation: Situation) -> Cause | 
     if not names & {"FORMAT_COLLAPSE", "LENGTH_SATURATION"}:
         return None
     if not truncated.low >= 0.1:
-        if not truncated.is_raised or fallen_success(view) is None:
+        is_symptom = bool(names & {"ENTROPY_EXPLOSION", "DEGENERATE_TEXT"})
+        if is_symptom or not truncated.is_raised or fallen_success(view) is None:
             return None
         return Cause(
             text="more and more replies are cut off at their length limit: "

@@ -34,6 +34,8 @@ GOING_SHARE, GOING_SIGMAS = 0.2, 2.5
 """A fall by so much is being lost as well, while it goes on: while the later half of its rows is
 lower than the rows before by so many standard errors."""
 MANY_ROWS = 6
+RESTLESS_SIGMAS = 1.5
+"""... between the halves of its present level for it to be said that it still falls."""
 NEAR_BEST = 0.9
 """Share of the best from which success counts as being at its best."""
 LEAN_SIGMAS = 3.0
@@ -340,6 +342,17 @@ class Outcome:
         return self.series.sigmas(early, late) <= -GOING_SIGMAS
 
     @property
+    def still_falls(self) -> bool:
+        """A fall that goes on, and has not come to rest: its present level falls within itself."""
+        level = self.since_turn
+        if not self.goes_on or level.size < 2:
+            return self.goes_on
+        middle = level.start + level.size // 2
+        early = self.series.stretch(level.start, middle)
+        late = self.series.stretch(middle, level.stop)
+        return self.series.sigmas(early, late) <= -RESTLESS_SIGMAS
+
+    @property
     def _is_large_now(self) -> bool:
         if not self.has_fallen or (self.is_rate and self.high < LEAST_HELD):
             return False
@@ -567,7 +580,7 @@ class Outcome:
             low=difference - math.hypot(two.value - two.low, one.high - one.value),
             high=difference + math.hypot(two.high - two.value, one.value - one.low),
             began=self.onset_interval if is_dated else None,
-            goes_on=is_dated and self.goes_on,
+            still_falls=is_dated and self.still_falls,
         )
 
     def extreme(self, stretch: Stretch) -> Level:

@@ -259,7 +259,7 @@ def describe_outcome(outcome: Outcome) -> str:
     if not outcome.shows_turn:
         return f"{label}: {level_words(now)}"
     before = outcome.extreme(outcome.best if outcome.has_fallen else pivot)
-    rest = ", and still falls" if outcome.goes_on else ""
+    rest = ", and still falls" if outcome.still_falls else ""
     return f"{label}: {level_words(before, with_trials=False)} -> {level_words(now)}{rest}"
 
 
