@@ -131,14 +131,15 @@ class Truth:
                 if math.isnan(true):
                     return None
                 is_so = (true if claim.direction == "rise" else -true) > self.room(claim.metric)
-                return is_so and (not claim.still_falls or self._still_falls(claim))
+                return is_so and (not claim.still_falls or self._drift(claim.after) < 0)
             case Lost():
                 return self._is_lost(claim)
             case Dip():
                 held, bottom, now = map(self.mean, (claim.held, claim.bottom, claim.now))
                 if math.isnan(held + bottom + now):
                     return None
-                return min(held, now) - bottom > self.room(claim.metric)
+                is_so = min(held, now) - bottom > self.room(claim.metric)
+                return is_so and (not claim.is_rising or self._drift(claim.now) > 0)
             case Disagreement():
                 parts = [self.is_true(x, row) for x in (claim.up, claim.down, *claim.terms)]
                 return None if None in parts and False not in parts else all(parts)
@@ -146,18 +147,17 @@ class Truth:
                 return self._is_independent(claim, row)
         return None
 
-    def _still_falls(self, fall: Change) -> bool:
-        """Is the later half of the true values of what is now lower than the earlier half?
+    def _drift(self, level: Level) -> float:
+        """How far the later half of the true values of a level is above the earlier half.
 
-        Of a single row: than the row before.
+        Of a single row: above the row before. 0 where both are the same.
         """
-        steps, sums = self._measured[fall.metric]
-        start, stop = np.searchsorted(steps, [fall.after.steps[0], fall.after.steps[1] + 1])
-        start = max(min(start, stop - 2), 0)
-        values = np.diff(sums[start : stop + 1])
+        steps, sums = self._measured[level.metric]
+        start, stop = np.searchsorted(steps, [level.steps[0], level.steps[1] + 1])
+        values = np.diff(sums[max(min(start, stop - 2), 0) : stop + 1])
         half = len(values) // 2
-        late, early = values[len(values) - half :].mean(), values[:half].mean()
-        return bool(late < early - self.room(fall.metric))
+        drift = float(values[len(values) - half :].mean() - values[:half].mean())
+        return drift if abs(drift) > self.room(level.metric) else 0.0
 
     def _is_lost(self, claim: Lost) -> bool | None:
         before = claim.change.before

@@ -128,6 +128,7 @@ def _too_little(num_rows: int, key: str, count: int, needed: int) -> str:
 _OF_REPLIES = (
     ("Reasoning still varies and depends on", "The replies still vary and depend on"),
     ("Reasoning varies little and still depends on", "The replies vary little and still depend on"),
+    ("easoning does not depend", "eplies do not depend"),
     ("The reasoning no longer depends", "The replies no longer depend"),
     ("the reasoning of three prompts", "the replies to three prompts"),
     ("of the reasonings share", "of the replies share"),
@@ -198,8 +199,13 @@ def outcome_words(view: View) -> str:
     words = course_words(success)
     reward = view.outcomes["reward"]
     if success.is_rate and reward.has_fallen and not success.has_fallen:
-        words += f" The mean return fell while success did not: {describe(reward)}."
+        words += (
+            f" The mean return fell while success did not: {describe(reward)}. {_LOOK_AT_REWARD}"
+        )
     return words
+
+
+_LOOK_AT_REWARD = "Check whether a term or a weight of the reward changed there."
 
 
 def left_out_words(view: View) -> list[str]:
@@ -251,6 +257,7 @@ chance.'
     times = f" {num_falls} times, the last time" if num_falls > 1 else ""
     fell = f"{capitalised(name)} fell{times} from {held}"
     end = ", below what it was" if outcome.is_below_best else ""
+    end += ", and still rises" if outcome.still_rises else ""
     return f"{fell} to {start}. Since then it rose to {now}{end}."
 
 
@@ -272,11 +279,17 @@ def _alarm_parts(
     if template and worst.rule in ("TEMPLATE_COLLAPSE", "LOW_ENTROPY_COLLAPSE", "ECHO_TRAP"):
         parts[0] += f" {template}"
     parts.append(f"Evidence: {_evidence(worst, open_alarms, view)}.")
-    titles = [alarm.title or RULES_BY_NAME[alarm.rule].title for alarm in open_alarms[1:]]
+    others = [alarm for alarm in open_alarms[1:] if not _is_said(alarm, worst)]
+    titles = [alarm.title or RULES_BY_NAME[alarm.rule].title for alarm in others]
     if titles:
         also = ", ".join(in_sentence(one) for one in dict.fromkeys(titles))
         parts.append(f"Also: {also}.")
     return parts
+
+
+def _is_said(alarm: OpenAlarm, worst: OpenAlarm) -> bool:
+    """Does the headline say the same of the same metric? "Reward up, success down" does."""
+    return alarm.rule == "LOW_SUCCESS" and worst.rule == "REWARD_HACKING"
 
 
 def _evidence(worst: OpenAlarm, open_alarms: Sequence[OpenAlarm], view: View) -> str:

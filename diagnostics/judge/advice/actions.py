@@ -77,8 +77,8 @@ def advise(
 
 
 _LET_RECOVER = Action(
-    text="Let the run go on and watch success: it rises again. A branch would give up what has "
-    "come back.",
+    text="Let the run go on and watch success: it rises again. If it stops below what it was, go "
+    "back to a checkpoint from before the fall.",
     why="Success rises beyond chance.",
 )
 
@@ -104,7 +104,8 @@ def _remedy(
         return _foreign(rule, causes, alarms, situation, is_lost=is_lost)
     cause = next((cause for cause in causes if cause.settings or cause.is_undone), None)
     if cause is None:
-        trial = _trial(rule, alarms, situation) if is_lost else None
+        is_trial = is_lost and not any(cause.look for cause in causes)
+        trial = _trial(rule, alarms, situation) if is_trial else None
         return trial or _read(rule, causes, situation)
     settings = dict(cause.settings)
     is_set = not is_lost and settings.keys() <= situation.live.keys()
@@ -311,7 +312,8 @@ def shown(value: Any) -> str:
 
 def _read(rule: Rule, causes: Sequence[Cause], situation: Situation) -> Action:
     is_task = any(cause.is_task for cause in causes[:1])
-    advice = _in_terms(rule.advice, situation)
+    look = next((cause.look for cause in causes if cause.look), rule.advice)
+    advice = _in_terms(look, situation)
     return Action(
         text=(TASK_MUST_CHANGE * is_task) + advice,
         verb="none",
@@ -386,7 +388,7 @@ def _foreign(
             text = f"{back or 'Continue with '}{how}. {cause.why}"
             return Action(text=text, settings=dict(cause.settings), why=_rests_on(cause))
     read = _read(rule, causes, situation)
-    if not back or rule.name not in STEP_RULES or any(cause.is_task for cause in causes):
+    if not back or rule.name not in STEP_RULES or any(c.is_task or c.look for c in causes):
         return read
     name = f" (`{terms['optim.lr']}`)" if "optim.lr" in terms else ""
     trial = f"As a trial only, {_lowered(back)}a third of the learning rate{name}."

@@ -88,6 +88,8 @@ class Cause:
     """The first step that trained with it: a checkpoint from before does not have it."""
     is_undone: bool = False
     """It is gone already, and only its effect is left."""
+    look: str = ""
+    """What to look at, and what to do then, where no setting takes the cause away."""
     instead: str = ""
     """What another trainer is to be told, after "continue with"; empty where settings say it."""
 
@@ -222,7 +224,8 @@ def _reward_terms(names: set[str], view: View, situation: Situation) -> Iterator
             f"{amount(term.after.value)} while {metric(down.metric).in_sentence} fell from "
             f"{amount(down.before.value, metric(down.metric).unit)} to "
             f"{amount(down.after.value, metric(down.metric).unit)}",
-            refuted_by=f"replies that `{name}` pays most solve their tasks as often as others",
+            refuted_by=f"at the steps of the fall, replies that `{name}` pays most solve their "
+            "tasks as often as others",
             key="reward.shaping" if settings else "",
             settings=settings,
             why="Without this term the reward pays for solving the tasks.",
@@ -248,6 +251,9 @@ def _paid_elsewhere(names: set[str], view: View) -> Cause | None:
         f"solving the tasks (reward hacking){overfits}",
         refuted_by=f"replies with a high return solve the tasks that {down} counts",
         founded=LIKELY,
+        look="First read three replies with a high return: do they solve their tasks? If not, take "
+        "what they are paid for out of the reward. If so, the policy overfits: use more training "
+        "tasks. Go on from the checkpoint of the best evaluation.",
     )
 
 
@@ -348,11 +354,14 @@ def _short_budget(names: set[str], view: View, situation: Situation) -> Cause | 
         if is_symptom or not truncated.is_raised or fallen_success(view) is None:
             return None
         return Cause(
-            text="more and more replies are cut off at their length limit: "
-            f"{percent(truncated.low)} at the least, {percent(truncated.shown_level)} now",
+            text="the share of replies that are cut off at their length limit grew from "
+            f"{percent(truncated.low)} to {percent(truncated.shown_level)}",
             refuted_by="replies that are not cut off fail as often",
             founded=LIKELY,
             key="context.max_response_tokens",
+            look="First compare replies that are cut off with others from the same steps. If only "
+            "the others still succeed, go back to a checkpoint from before replies grew longer, "
+            "and raise the length limit (`context.max_response_tokens`) or make long replies cost.",
         )
     budget = situation.number("context.max_response_tokens")
     return Cause(

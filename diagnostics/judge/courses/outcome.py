@@ -34,8 +34,8 @@ GOING_SHARE, GOING_SIGMAS = 0.2, 2.5
 """A fall by so much is being lost as well, while it goes on: while the later half of its rows is
 lower than the rows before by so many standard errors."""
 MANY_ROWS = 6
-RESTLESS_SIGMAS = 1.5
-"""... between the halves of its present level for it to be said that it still falls."""
+RESTLESS_SIGMAS = 2.2
+"""... between the halves of its present level for it to be said that it still falls, or rises."""
 NEAR_BEST = 0.9
 """Share of the best from which success counts as being at its best."""
 LEAN_SIGMAS = 3.0
@@ -347,10 +347,28 @@ class Outcome:
         level = self.since_turn
         if not self.goes_on or level.size < 2:
             return self.goes_on
-        middle = level.start + level.size // 2
-        early = self.series.stretch(level.start, middle)
-        late = self.series.stretch(middle, level.stop)
-        return self.series.sigmas(early, late) <= -RESTLESS_SIGMAS
+        has_some = not self.is_rate or self.series.stretch(*self._later_half).mean >= LEAST_HELD
+        return has_some and self._drift <= -RESTLESS_SIGMAS
+
+    @property
+    def still_rises(self) -> bool:
+        """After a fall it rises, and its present level does so within itself."""
+        return (
+            self.bottom is not None and self.since_turn.size > 1 and self._drift >= RESTLESS_SIGMAS
+        )
+
+    @property
+    def _later_half(self) -> tuple[int, int]:
+        """The rows of the present level but for its first half."""
+        level = self.since_turn
+        return level.start + level.size // 2, level.stop
+
+    @property
+    def _drift(self) -> float:
+        """Standard errors from the first half of the present level up to its later half."""
+        middle, stop = self._later_half
+        early = self.series.stretch(self.since_turn.start, middle)
+        return self.series.sigmas(early, self.series.stretch(middle, stop))
 
     @property
     def _is_large_now(self) -> bool:
@@ -490,7 +508,7 @@ class Outcome:
 
     @property
     def is_raised(self) -> bool:
-        return self.is_large_fall
+        return self.is_large_fall or self.goes_on
 
     @property
     def leans(self) -> bool:
@@ -636,7 +654,7 @@ class Outcome:
                     held=self.level_of(pivots[-2][1], "height"),
                     bottom=self.level_of(bottom, "depth"),
                     now=self.level_of(self.since_turn),
-                    is_rising=self.now.size < self.count - bottom.stop,
+                    is_rising=self.still_rises,
                     is_back=not self.is_below_best,
                 )
             else:

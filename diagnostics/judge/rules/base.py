@@ -273,10 +273,21 @@ def level_words(level: Level, *, with_trials: bool = True) -> str:
     entry = metric(level.metric)
     low, high = amount(level.low, entry.unit), amount(level.high, entry.unit)
     shown = "" if low == high else f"{low.removesuffix(' %')} to {high}, "
-    noun = "episodes" if level.metric.startswith("rollout/") else "tasks"
-    is_counted = with_trials and level.trials > 0
-    rests_on = f", {level.trials:,.0f} {noun}" if is_counted else ""
+    rests_on = f", {_trials_words(level)}" if with_trials and level.trials > 0 else ""
     return f"{amount(level.value, entry.unit)} ({shown}{step_words(level.steps)}{rests_on})"
+
+
+def _trials_words(level: Level) -> str:
+    """What a level rests on. An evaluation plays the same tasks each time, so they do not add up.
+
+    >>> _trials_words(Level(metric="eval/a/success_rate", value=0.5, low=0.4, high=0.6,
+    ...                     steps=(5, 60), num_points=12, trials=1536))
+    '12 evaluations of 128 tasks'
+    """
+    if level.metric.startswith("rollout/"):
+        return f"{level.trials:,.0f} episodes"
+    tasks = f"{level.trials / level.num_points:,.0f} tasks"
+    return tasks if level.num_points == 1 else f"{level.num_points:,} evaluations of {tasks}"
 
 
 def step_words(steps: tuple[int, int]) -> str:

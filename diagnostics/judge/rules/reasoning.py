@@ -287,8 +287,8 @@ RULES: tuple[Rule, ...] = (
         needs=("entropy_up",),
         confirms=(*_SUCCESS, "closed", "action"),
         title="Entropy explosion",
-        meaning="The policy becomes random: it is less and less certain of each token. In the "
-        "end, replies are noise.",
+        meaning="The policy has become more random: it is much less certain of each token than it "
+        "was.",
         advice="First compare replies from before and after the rise, and the entropy of single "
         "positions: does it rise everywhere, or in one part of the reply?",
         refuted_by="entropy per token falls below 1.4 times its minimum",

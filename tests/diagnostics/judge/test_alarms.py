@@ -429,7 +429,7 @@ def test_a_return_decides_alone_where_no_success_rate_is_logged() -> None:
 def test_a_run_without_success_says_how_much_there_was() -> None:
     engine, _ = judged(10, lambda s: {"eval/lake/success_rate": 0.0, "eval/lake/num_tasks": 64.0})
     assert engine.open_alarms[0].words == (
-        "evaluation success: 0 % (0 to 0.6 %, steps 0 to 9, 640 tasks)"
+        "evaluation success: 0 % (0 to 0.6 %, steps 0 to 9, 10 evaluations of 64 tasks)"
     )
 
 

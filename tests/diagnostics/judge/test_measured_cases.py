@@ -357,7 +357,8 @@ def test_replies_that_are_cut_more_and_more_are_a_cause() -> None:
         }
     )
     assert (
-        "more and more replies are cut off at their length limit: 0 % at the least" in verdict.text
+        "the share of replies that are cut off at their length limit grew from 0 % to"
+        in verdict.text
     )
 
 

@@ -251,8 +251,8 @@ def test_b2_two_kinds_of_signals_earn_no_high_confidence(tmp_path: Path) -> None
     assert (verdict.state, verdict.confidence) == (RunState.HEALTHY, "medium")
     assert verdict.rests_on == (
         "2 kinds of signals over 60 steps; "
-        "in labelled runs, a collapse followed within 20 steps after 10.0 % of the steps that "
-        "looked like this one, and after 7.3 % of all steps without an alarm"
+        "in labelled runs with as many kinds of signals, a collapse followed within 20 steps after "
+        "10.0 % of such healthy steps, and after 7.3 % of all healthy steps"
     )
 
 

@@ -109,7 +109,7 @@ def test_nothing_alarming() -> None:
     assert verdict.confidence == "medium"  # 7 of 9 kinds of signals
     assert verdict.text.startswith(
         "Healthy. Evaluation success rose from 7 % (4 to 14 %, step 0) to 65 % (62 to 67 %, steps "
-        "50 to 150, 2,816 tasks). No problem found"
+        "50 to 150, 11 evaluations of 256 tasks). No problem found"
     )
 
 
