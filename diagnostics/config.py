@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from .judge.courses.channels import CHANNELS
-from .judge.courses.outcome import LARGE_SHARE, OUTCOMES
+from .judge.courses.channels import CHANNELS, OUTCOMES
+from .judge.courses.outcome import LARGE_SHARE
 
 MAX_STEPS = 99_999_999
 """Ids of trajectories hold eight digits of the step."""

@@ -10,9 +10,8 @@ from echoscope.store.records import AlarmSeverity, AlarmState
 
 from ..judge.alarms import RANK, RULE_ORDER, RunState
 from ..judge.calibration import Said, kinds_of
-from ..judge.courses.channels import CHANNELS, ChannelSpec, derived
+from ..judge.courses.channels import CHANNELS, SPECS, ChannelSpec, derived
 from ..judge.courses.course import matches
-from ..judge.courses.outcome import SPECS
 from ..judge.regimes import Regime
 from ..judge.verdict import Diagnosis
 from .harness import KINDS, LabelledRun

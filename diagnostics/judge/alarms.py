@@ -32,13 +32,16 @@ from .advice.situation import History, Situation
 from .courses.changes import Channel
 from .courses.channels import (
     CHANNELS,
+    OUTCOMES,
     SOURCES,
+    SPECS,
     ChannelSpec,
+    OutcomeSpec,
     at_distance,
     derived,
 )
 from .courses.course import observed
-from .courses.outcome import LARGE_SHARE, OUTCOMES, SPECS, Outcome, OutcomeSpec
+from .courses.outcome import LARGE_SHARE, Outcome
 from .rules import reasoning as rules_reasoning
 from .rules import signal as rules_signal
 from .rules import task as rules_task

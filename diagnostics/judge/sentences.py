@@ -130,6 +130,12 @@ _OF_REPLIES = (
     ("Reasoning varies little and still depends on", "The replies vary little and still depend on"),
     ("easoning does not depend", "eplies do not depend"),
     ("The reasoning no longer depends", "The replies no longer depend"),
+    (
+        "The reasoning depends much less on the prompt than it did: the right prompt is seldom "
+        "recognised from it.",
+        "The replies depend much less on the prompt than they did: the right "
+        "prompt is seldom recognised from them.",
+    ),
     ("the reasoning of three prompts", "the replies to three prompts"),
     ("of the reasonings share", "of the replies share"),
     ("from the reasoning", "from the replies"),
@@ -229,7 +235,7 @@ def left_out_words(view: View) -> list[str]:
 def course_words(outcome: Outcome) -> str:
     """What an outcome does, in one sentence.
 
-    >>> from echoscope.diagnostics.judge.courses.outcome import OUTCOMES
+    >>> from echoscope.diagnostics.judge.courses.channels import OUTCOMES
     >>> outcome = Outcome(spec=OUTCOMES[2])
     >>> for step in range(40):
     ...     outcome.update(step, {"rollout/success_rate": 0.5, "rollout/num_episodes": 64})

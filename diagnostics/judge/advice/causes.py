@@ -247,9 +247,10 @@ def _paid_elsewhere(names: set[str], view: View) -> Cause | None:
     if not claim.down.metric.startswith("rollout/"):
         overfits = ", or the policy overfits to the training tasks"
     return Cause(
-        text=f"{up} rises while {down} falls: either the reward pays for something else than "
+        text=f"{up} rose while {down} fell: either the reward pays for something else than "
         f"solving the tasks (reward hacking){overfits}",
-        refuted_by=f"replies with a high return solve the tasks that {down} counts",
+        refuted_by=f"a checkpoint from before the fall no longer reaches its {down} either: then "
+        "the evaluation has changed",
         founded=LIKELY,
         look="First read three replies with a high return: do they solve their tasks? If not, take "
         "what they are paid for out of the reward. If so, the policy overfits: use more training "

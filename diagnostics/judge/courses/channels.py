@@ -14,6 +14,7 @@ from functools import partial
 from typing import Literal
 
 from ...catalogue import metric
+from .series import Kind
 
 LN2, LN10 = math.log(2), math.log(10)
 NOT_ABOVE_CHANCE = 0.05
@@ -378,7 +379,6 @@ def _above_chance(accuracy: float, chance: float, p_value: float) -> float:
 
 def known_keys() -> list[str]:
     """Every key that a rule reads, and those it is derived from: what `--map` may name."""
-    from .outcome import SPECS  # follows channels, so it knows this module
 
     direct = [key for spec in SPECS for key in spec.keys]
     sources = [
@@ -406,3 +406,61 @@ def known_keys() -> list[str]:
         ),
     ]
     return list(dict.fromkeys([*direct, *sources]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeSpec:
+    """Which metric is followed, and what is known of its noise."""
+
+    name: str
+    keys: tuple[str, ...]
+    """Metric keys in order of preference; `*` stands for a tag, and tags are averaged."""
+    kind: Kind
+    is_fixed: bool = False
+    """An evaluation: the same tasks each time."""
+    trials: str = ""
+    """The metric that says over how many outcomes: beside the key if it has no `/`."""
+    groups: str = ""
+
+    @property
+    def label(self) -> str:
+        return metric(self.keys[0]).in_sentence
+
+    @property
+    def unit(self) -> str:
+        return metric(self.keys[0]).unit
+
+
+OUTCOMES: tuple[OutcomeSpec, ...] = (
+    OutcomeSpec(
+        name="success_probe",
+        keys=("probe/*/success_rate", "probe/success_rate"),
+        kind="rate",
+        is_fixed=True,
+        trials="num_tasks",
+    ),
+    OutcomeSpec(
+        name="success_eval",
+        keys=("eval/*/success_rate", "eval/success_rate"),
+        kind="rate",
+        is_fixed=True,
+        trials="num_tasks",
+    ),
+    OutcomeSpec(
+        name="success_train",
+        keys=("rollout/success_rate",),
+        kind="rate",
+        trials="rollout/num_episodes",
+        groups="rollout/num_groups",
+    ),
+    OutcomeSpec(
+        name="eval_reward",
+        keys=("eval/*/return_mean", "eval/return_mean"),
+        kind="amount",
+        is_fixed=True,
+    ),
+    OutcomeSpec(name="reward", keys=("reward/return_mean",), kind="amount"),
+)
+"""The most trustworthy first."""
+SPECS: tuple[ChannelSpec | OutcomeSpec, ...] = (*CHANNELS, *OUTCOMES)
+"""All that rules may rest on."""

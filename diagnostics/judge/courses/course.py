@@ -240,7 +240,7 @@ class Course:
             return 0.0
         sigma = MAD_TO_SIGMA * median([abs(d) for d in self.differences]) / math.sqrt(6)
         width = min(self.window, self.count)
-        factor = 1.2533 if self._is_median and width > 1 else 1.0
+        factor = 1.2533 if self.is_median and width > 1 else 1.0
         return sigma * factor / math.sqrt(width)
 
     @property
@@ -264,7 +264,8 @@ class Course:
         return persist
 
     @property
-    def _is_median(self) -> bool:
+    def is_median(self) -> bool:
+        """Whether the level is a median of rows, not their mean."""
         return self.spec.smooth == "median" and not self.is_sparse
 
     def _rank(self, key: str) -> int:
@@ -281,7 +282,7 @@ class Course:
             self.start = median(self.first_values)
         width = 1 if self.spec.against == "recent" else self.window
         tail = self.recent[-width:]
-        self.level = median(tail) if self._is_median else math.fsum(tail) / len(tail)
+        self.level = median(tail) if self.is_median else math.fsum(tail) / len(tail)
         if self.is_sparse and width == 1 and math.isnan(self.high):
             # Only the second observation tells that a metric is rare: the first counts, too.
             for earlier in self.recent[:-1]:

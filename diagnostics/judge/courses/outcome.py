@@ -13,11 +13,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ...catalogue import metric
 from ..claims import Change, Claim, Dip, Level, Lost
-from .channels import CHANNELS, ChannelSpec
+from .channels import OutcomeSpec
 from .course import matches, observed
-from .series import Kind, Series, Stretch
+from .series import Series, Stretch
 from .turns import HELD_Z, Dates, Turns, between_rows, change_points, dated_with
 
 LOST_SHARE = 0.5
@@ -55,64 +54,6 @@ LEAST_HELD = 0.02
 OTHER_TASKS = 1.5
 """Factor in the number of tasks from which an evaluation is another one."""
 ROWS_BEFORE = 240
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutcomeSpec:
-    """Which metric is followed, and what is known of its noise."""
-
-    name: str
-    keys: tuple[str, ...]
-    """Metric keys in order of preference; `*` stands for a tag, and tags are averaged."""
-    kind: Kind
-    is_fixed: bool = False
-    """An evaluation: the same tasks each time."""
-    trials: str = ""
-    """The metric that says over how many outcomes: beside the key if it has no `/`."""
-    groups: str = ""
-
-    @property
-    def label(self) -> str:
-        return metric(self.keys[0]).in_sentence
-
-    @property
-    def unit(self) -> str:
-        return metric(self.keys[0]).unit
-
-
-OUTCOMES: tuple[OutcomeSpec, ...] = (
-    OutcomeSpec(
-        name="success_probe",
-        keys=("probe/*/success_rate", "probe/success_rate"),
-        kind="rate",
-        is_fixed=True,
-        trials="num_tasks",
-    ),
-    OutcomeSpec(
-        name="success_eval",
-        keys=("eval/*/success_rate", "eval/success_rate"),
-        kind="rate",
-        is_fixed=True,
-        trials="num_tasks",
-    ),
-    OutcomeSpec(
-        name="success_train",
-        keys=("rollout/success_rate",),
-        kind="rate",
-        trials="rollout/num_episodes",
-        groups="rollout/num_groups",
-    ),
-    OutcomeSpec(
-        name="eval_reward",
-        keys=("eval/*/return_mean", "eval/return_mean"),
-        kind="amount",
-        is_fixed=True,
-    ),
-    OutcomeSpec(name="reward", keys=("reward/return_mean",), kind="amount"),
-)
-"""The most trustworthy first."""
-SPECS: tuple[ChannelSpec | OutcomeSpec, ...] = (*CHANNELS, *OUTCOMES)
-"""All that rules may rest on."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -226,7 +226,8 @@ def describe(sign: Sign) -> str:
         return describe_outcome(sign)
     spec, label = sign.spec, _label(sign)
     now = amount(sign.shown_level if math.isfinite(sign.level) else sign.value, spec.unit)
-    over = "" if sign.window == 1 or spec.against == "recent" else f", mean of {sign.window} rows"
+    mean = "median" if sign.is_median else "mean"
+    over = "" if sign.window == 1 or spec.against == "recent" else f", {mean} of {sign.window} rows"
     if spec.against == "zero":
         return f"{label}: {now} (step {sign.last_step}{over})"
     if spec.against == "recent":
@@ -234,16 +235,20 @@ def describe(sign: Sign) -> str:
     before = amount(sign.baseline, spec.unit)
     if before == now:
         return f"{label}: {now} (step {sign.last_step}{over})"
+    if spec.against == "start":
+        return f"{label}: {before} (at the start) -> {now} (step {sign.last_step}{over})"
     side, best = _extreme(sign)
-    around = "around step" if sign.window > 1 else "step"  # the best of a smoothed course
-    where = "at the start" if spec.against == "start" else f"{side}, {around} {best}"
+    if over:
+        over = f", each the {over.removeprefix(', ')}"
+        return f"{label}: {before} ({side}, step {best}) -> {now} (step {sign.last_step}){over}"
+    where = f"{side}, step {best}"
     return f"{label}: {before} ({where}) -> {now} (step {sign.last_step}{over})"
 
 
 def describe_outcome(outcome: Outcome) -> str:
     """`evaluation success: 70 % (67 to 73 %, steps 20 to 40) -> 2 % (0 to 4 %, steps 45 to 60)`.
 
-    >>> from echoscope.diagnostics.judge.courses.outcome import OUTCOMES
+    >>> from echoscope.diagnostics.judge.courses.channels import OUTCOMES
     >>> outcome = Outcome(spec=OUTCOMES[2])
     >>> for step in range(40):
     ...     outcome.update(step, {"rollout/success_rate": 0.75 if step < 30 else 0.0,

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ...catalogue import metric
 from ...metric_entry import SHARE
-from ..courses.channels import SOURCES
-from ..courses.outcome import SPECS
+from ..courses.channels import SOURCES, SPECS
 
 TAG = "TAG"
 """Stands for the name of an evaluation, or of an environment."""

@@ -77,17 +77,31 @@ def _template_collapse(view: View) -> Finding | None:
         main=main,
         agreeing=tuple(channel for channel in found if channel is not main),
         words=words,
-        meaning=_ALIKE if _is_alike(view) else _NOT_ALIKE,
+        meaning=_meaning(view),
     )
+
+
+def _meaning(view: View) -> str:
+    """What is left of the dependence: none only where no measure finds any worth the name."""
+    margins = [view.channels[name] for name in _RETRIEVAL]
+    if any(margin.count and margin.value > LEAST_MARGIN for margin in margins):
+        return _LESS
+    return _ALIKE if _is_alike(view) else _NOT_ALIKE
 
 
 _ALIKE = (
     "The reasoning no longer depends on the prompt: nearly the same text is written whatever the "
     "task shows."
 )
+_LESS = (
+    "The reasoning depends much less on the prompt than it did: the right prompt is seldom "
+    "recognised from it."
+)
 _NOT_ALIKE = (
     "The reasoning no longer depends on the prompt: the text still varies, but not with the task."
 )
+LEAST_MARGIN = 0.05
+"""Above chance, of recognised prompts: with less, nothing is left of a dependence."""
 ALIKE_SHARE = 0.3
 """Share of template phrases, or of near duplicates, from which replies are nearly the same."""
 INDEPENDENT_STEPS = 5

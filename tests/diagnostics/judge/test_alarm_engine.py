@@ -14,8 +14,7 @@ from echoscope.diagnostics.bench.synthetic_runs import make
 from echoscope.diagnostics.config import AlarmConfig, ChannelName
 from echoscope.diagnostics.judge.advice.situation import Situation
 from echoscope.diagnostics.judge.alarms import AlarmEngine, action_commands, blindness
-from echoscope.diagnostics.judge.courses.channels import CHANNELS, derived
-from echoscope.diagnostics.judge.courses.outcome import OUTCOMES
+from echoscope.diagnostics.judge.courses.channels import CHANNELS, OUTCOMES, derived
 from echoscope.store.records import Alarm
 
 Row = Mapping[str, float]

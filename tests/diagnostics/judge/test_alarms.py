@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from echoscope.diagnostics.judge.alarms import ALL_RULES, RULE_ORDER, AlarmEngine, RunState
-from echoscope.diagnostics.judge.courses.channels import CHANNELS
-from echoscope.diagnostics.judge.courses.outcome import OUTCOMES
+from echoscope.diagnostics.judge.courses.channels import CHANNELS, OUTCOMES
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState
 
 Row = Mapping[str, float]
@@ -66,7 +65,7 @@ def test_format_one_channel_warns() -> None:
     assert engine.run_state is RunState.WATCH
     assert events[0].onset_step == 40
     assert events[0].threshold == 0.2
-    assert "valid actions: 95 % (highest, around step 4) -> " in events[0].message
+    assert "valid actions: 95 % (highest, step 4) -> " in events[0].message
 
 
 @pytest.mark.parametrize(

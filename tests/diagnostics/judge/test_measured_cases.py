@@ -371,3 +371,18 @@ def test_the_verdict_of_an_earlier_step_is_what_it_was_then(tmp_path: Path) -> N
     assert diagnose(path, at=500).text == diagnose(path).text
     with pytest.raises(MetricsFileError, match="no step until -1 to judge: the first one is 0"):
         diagnose(path, at=-1)
+
+
+def test_reasoning_that_still_tells_its_prompt_depends_less_and_not_no_longer() -> None:
+    fallen = np.r_[np.full(40, 0.7), np.full(40, 0.15)]
+    noise = np.random.default_rng(2).normal(0, 0.01, 80)
+    verdict = judged(
+        {
+            "text/retrieval_margin": fallen + noise,
+            "text/dependence": fallen + noise,
+            SUCCESS: won(np.full(80, 0.5), 4),
+        }
+    )
+    assert verdict.kinds[0] == "TEMPLATE_COLLAPSE"
+    assert "depend much less on the prompt than they did" in verdict.text
+    assert "no longer" not in verdict.text

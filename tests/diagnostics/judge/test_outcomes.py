@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echoscope.diagnostics.judge.claims import Change, Dip, Level, Lost, claim_json
-from echoscope.diagnostics.judge.courses.outcome import OUTCOMES, Outcome
+from echoscope.diagnostics.judge.courses.channels import OUTCOMES
+from echoscope.diagnostics.judge.courses.outcome import Outcome
 from echoscope.diagnostics.judge.courses.series import Series, lengths
 from echoscope.diagnostics.judge.courses.turns import Turns, change_points
 

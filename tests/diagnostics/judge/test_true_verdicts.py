@@ -387,7 +387,7 @@ def test_b4_a_cleared_alarm_says_what_it_was_and_when_once() -> None:
     ended = [event.message for event in events if event.state is AlarmState.CLEARED]
     assert ended == [
         "cleared: format collapse, was warning, steps 29 to 48. Valid actions: 95 % "
-        "(step 48, mean of 5 rows)",
+        "(step 48, median of 5 rows)",
     ]
 
 
