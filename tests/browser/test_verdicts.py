@@ -1,4 +1,4 @@
-"""Banner and tiles of recorded runs whose truth is known: they print what the verdict claims."""
+"""Banner and tiles of runs whose truth is known: they print what the verdict claims."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import DashboardProcess, until, visit
-from recorded_courses import COURSES, record
+from browsing import DashboardProcess, Watch, until, visit
+from recorded_courses import COURSES, RETURN, SUCCESS, record
 from trainer_process import TrainerProcess
 
 from echoscope.dashboard.charts.tiles import claim_words
@@ -18,37 +18,29 @@ from echoscope.diagnostics.judge.claims import Change, Dip, Fate, Level, Lost
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.sentences import verdict_parts
 from echoscope.diagnostics.judge.verdict import diagnose
+from echoscope.diagnostics.read.table import table_of_run
 from echoscope.store.reader import open_run
 
-SUCCESS = "rollout/success_rate"
-COLOURS = {
-    "flat": "green",
-    "rose": "green",
-    "collapsed": "red",
-    "crashed": "orange",
-    "recovering": "orange",
-}
-KINDS: Mapping[str, type] = {
-    "flat": Level,
-    "rose": Change,
-    "collapsed": Lost,
-    "crashed": Change,
-    "recovering": Dip,
-}
-"""What is claimed of success first."""
+TILES = {SUCCESS: "Training success", RETURN: "Mean reward"}
+"""Metric to the name of its tile; any other here is of an evaluation."""
+WITH_FATE = {"crashed", "killed_at_10", "paused"}
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """One run of each course."""
     folder = tmp_path_factory.mktemp("verdicts")
-    for name in COURSES:
-        if name == "crashed":
-            died = TrainerProcess(folder.parent / "crashed.log", record, folder, name)
+    held = []
+    for name, course in COURSES.items():
+        if course.end == "killed":
+            died = TrainerProcess(folder.parent / f"{name}.log", record, folder, name)
             assert died.join() == 1, died.text
         else:
-            record(folder, name)
-    return folder
+            held.append(record(folder, name))
+    yield folder
+    for writer in held:
+        if writer is not None:
+            writer.close(status="finished")
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +51,23 @@ def server(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Das
 
 
 @pytest.fixture(scope="module")
-def verdicts(root: Path) -> dict[str, Verdict]:
+def verdicts(root: Path) -> Mapping[str, Verdict]:
     return {name: diagnose(root / name) for name in COURSES}
+
+
+@pytest.fixture(scope="module")
+def page(browser: Any) -> Iterator[Any]:
+    """One visitor for all courses: nothing is loaded twice, nothing of one run is left on another.
+
+    It makes no error on its console, and no foreign request.
+    """
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    context.set_default_timeout(20_000)
+    opened, watch = context.new_page(), Watch()
+    watch.on(opened)
+    yield opened
+    context.close()
+    assert (watch.errors, watch.foreign) == ([], [])
 
 
 def judged(page: Any, server: DashboardProcess, name: str) -> None:
@@ -73,43 +80,64 @@ def judged(page: Any, server: DashboardProcess, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COURSES)
-def test_the_banner_is_the_verdict_in_its_colour(
-    server: DashboardProcess, page: Any, verdicts: Mapping[str, Verdict], name: str
+def test_banner_and_tile_say_what_is_claimed_and_what_is_true(
+    server: DashboardProcess, page: Any, verdicts: Mapping[str, Verdict], root: Path, name: str
 ) -> None:
-    verdict = verdicts[name]
     judged(page, server, name)
-    headline = page.locator(".es-headline").inner_text()
-    assert headline
-    assert plain(verdict_parts(verdict.text)[0][1]).startswith(plain(headline))
+    verdict = verdicts[name]
+    assert verdict.state is COURSES[name].state
+    look_at_banner(page, verdict, name)
+    look_at_tile(page, verdict, root / name)
+    never = re.compile(COURSES[name].never)
+    for shown in (page.locator("body").inner_text(), verdict.text):
+        assert never.search(plain(shown)) is None
+
+
+def look_at_banner(page: Any, verdict: Verdict, name: str) -> None:
+    course = COURSES[name]
+    headline = plain(page.locator(".es-headline").inner_text())
+    assert re.match(course.says, headline)
+    assert plain(verdict_parts(verdict.text)[0][1]).startswith(headline)
     facts = [plain(fact.inner_text()) for fact in page.locator(".es-facts span").all()]
     for fact in facts:
         assert fact.lower() in plain(verdict.text).lower()
         assert fact.count("(") == fact.count(")")  # no interval is cut from its steps
-    assert page.locator(f".st-key-verdict_bar_{COLOURS[name]}").count() == 1
-    to_do = page.locator(".es-do").inner_text()
+    assert page.locator(f".st-key-verdict_bar_{course.colour}").count() == 1
+    to_do = plain(page.locator(".es-do").inner_text())
+    assert re.search(course.to_do, to_do)
     if verdict.actions:
-        assert plain(verdict.actions[0].text) in plain(to_do)
+        assert plain(verdict.actions[0].text) in to_do
     fate = next((claim for claim in verdict.claims if isinstance(claim, Fate)), None)
-    assert (fate is not None) == (name == "crashed")
+    assert (fate is not None) == (name in WITH_FATE)
     if fate is not None:
-        assert plain(headline).startswith(plain(fate.words))
-        assert "nothing" not in to_do
+        assert headline.startswith(plain(fate.words))
 
 
-@pytest.mark.parametrize("name", COURSES)
-def test_the_tile_of_success_says_what_is_claimed_of_it(
-    server: DashboardProcess, page: Any, verdicts: Mapping[str, Verdict], root: Path, name: str
-) -> None:
-    claims = [claim for claim in verdicts[name].claims if claim.metric == SUCCESS]
-    assert isinstance(claims[0], KINDS[name])
-    last = float(open_run(root / name).metrics(SUCCESS)[1][-1])
-    judged(page, server, name)
-    tile = page.locator(".es-tile", has_text="Training success")
-    words = claim_words(claims[0])
+def look_at_tile(page: Any, verdict: Verdict, run: Path) -> None:
+    course = COURSES[run.name]
+    of_it = [claim for claim in verdict.claims if claim.metric == course.key]
+    claim = next(one for one in of_it if isinstance(one, Level | Change | Lost | Dip))
+    words = claim_words(claim)
+    assert re.fullmatch(course.tile, words)
+    tile = page.locator(".es-tile", has_text=TILES.get(course.key, "Evaluation success"))
     until(lambda: tile.locator(".es-change").inner_text() == words, words, page=page)
-    assert tile.locator(".es-value").inner_text() == value_words(SUCCESS, last)
+    last = [row[course.key] for _, row in table_of_run(open_run(run)).rows() if course.key in row]
+    assert tile.locator(".es-value").inner_text() == value_words(course.key, last[-1])
     is_proof = "es-evidence" in (tile.get_attribute("class") or "")
-    assert is_proof == any(one.metric == SUCCESS for one in verdicts[name].evidence)
+    assert is_proof == any(one.metric == course.key for one in verdict.evidence)
+
+
+@pytest.mark.parametrize("name", [name for name, course in COURSES.items() if course.why])
+def test_the_page_diagnosis_tells_the_cause_that_is_known(
+    server: DashboardProcess, page: Any, name: str
+) -> None:
+    visit(page, f"{server.url}/diagnosis?run={name}")
+    more = page.get_by_role("button", name="The whole verdict")
+    until(lambda: more.count() == 1, "a verdict", page=page)
+    more.click()
+    body = page.locator("body")
+    until(lambda: re.search(COURSES[name].why, plain(body.inner_text())), "the cause", page=page)
+    assert re.search(COURSES[name].never, plain(body.inner_text())) is None
 
 
 def plain(text: str) -> str:
