@@ -80,7 +80,7 @@ def collapse(
 def truth(
     part: Annotated[
         Part,
-        typer.Option(help="Seeds 0-19 (develop), 40-59 (held-out: for the last check), or both."),
+        typer.Option(help="Seeds 0-19 (develop), 60-79 (held-out: for the last check), or both."),
     ] = Part.DEVELOP,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each family and part.")] = 20,
     family: Annotated[

@@ -35,9 +35,9 @@ from .tables import Grid
 from .truth_families import FAMILIES, made_run
 from .truth_runs import Awaited, TruthRun
 
-DEVELOP, HELD_OUT = range(20), range(40, 60)
-"""Seeds that the judge may be tuned with, and those that are run once (20 to 39 showed an earlier
-judge)."""
+DEVELOP, HELD_OUT = range(20), range(60, 80)
+"""Seeds that the judge may be tuned with, and those that are run once (20 to 59 showed earlier
+judges)."""
 SAME = 1e-9
 """Share of a metric's scale below which two true means are one."""
 CRITICAL = ("collapsing", "collapsed")
