@@ -12,7 +12,7 @@ from echoscope.diagnostics.judge.claims import Change, Claim, Dip, Level, Lost
 from echoscope.diagnostics.judge.courses.channels import CHANNELS
 from echoscope.diagnostics.judge.courses.course import matches
 from echoscope.diagnostics.judge.record import Verdict
-from echoscope.diagnostics.judge.rules.base import amount
+from echoscope.diagnostics.judge.rules.base import level_amount
 from echoscope.diagnostics.metric_entry import SHARE
 from echoscope.text.amounts import counted
 
@@ -195,18 +195,12 @@ def claim_words(claim: Claim) -> str:
         claim = claim.change
     if isinstance(claim, Change):
         verb = "rose" if claim.direction == "rise" else "fell"
-        return f"{verb} from {_level_words(claim.before)} to {_level_words(claim.after)}"
+        return f"{verb} from {level_amount(claim.before)} to {level_amount(claim.after)}"
     if isinstance(claim, Dip):
-        return f"fell to {_level_words(claim.bottom)}, then rose to {_level_words(claim.now)}"
+        return f"fell to {level_amount(claim.bottom)}, then rose to {level_amount(claim.now)}"
     assert isinstance(claim, Level), claim
-    unit = metric(claim.metric).unit
-    ends = [amount(end, unit).removesuffix(" %") for end in (claim.low, claim.high)]
-    return f"mean {_level_words(claim)} ({' to '.join(ends)}), no trend"
-
-
-def _level_words(level: Level) -> str:
-    """Rounded as in the verdict's sentences."""
-    return amount(level.value, metric(level.metric).unit)
+    ends = [level_amount(claim, end).removesuffix(" %") for end in (claim.low, claim.high)]
+    return f"mean {level_amount(claim)} ({' to '.join(ends)}), no trend"
 
 
 def _claimed_move(claim: Claim) -> float:

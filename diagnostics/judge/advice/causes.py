@@ -16,7 +16,7 @@ from typing import Any
 from echoscope.text.amounts import percent
 
 from ...catalogue import metric
-from ..rules.base import View, amount
+from ..rules.base import View, level_amount
 from ..rules.task import disagreement, fallen_success, risen_terms
 from .differences import (
     Interval,
@@ -220,10 +220,9 @@ def _reward_terms(names: set[str], view: View, situation: Situation) -> Iterator
             only = len(terms) == 1
             settings = {"reward.shaping": []} if only else {_weight(indices[name]): 0}
         yield Cause(
-            text=f"the term `{name}` of the reward grew from {amount(term.before.value)} to "
-            f"{amount(term.after.value)} while {metric(down.metric).in_sentence} fell from "
-            f"{amount(down.before.value, metric(down.metric).unit)} to "
-            f"{amount(down.after.value, metric(down.metric).unit)}",
+            text=f"the term `{name}` of the reward grew from {level_amount(term.before)} to "
+            f"{level_amount(term.after)} while {metric(down.metric).in_sentence} fell from "
+            f"{level_amount(down.before)} to {level_amount(down.after)}",
             refuted_by=f"at the steps of the fall, replies that `{name}` pays most solve their "
             "tasks as often as others",
             key="reward.shaping" if settings else "",

@@ -275,11 +275,29 @@ def level_words(level: Level, *, with_trials: bool = True) -> str:
     ...                   steps=(81, 120), num_points=40, trials=2560))
     '50 % (46 to 54 %, steps 81 to 120, 2,560 episodes)'
     """
-    entry = metric(level.metric)
-    low, high = amount(level.low, entry.unit), amount(level.high, entry.unit)
+    low, high = level_amount(level, level.low), level_amount(level, level.high)
     shown = "" if low == high else f"{low.removesuffix(' %')} to {high}, "
     rests_on = f", {_trials_words(level)}" if with_trials and level.trials > 0 else ""
-    return f"{amount(level.value, entry.unit)} ({shown}{step_words(level.steps)}{rests_on})"
+    return f"{level_amount(level)} ({shown}{step_words(level.steps)}{rests_on})"
+
+
+def level_amount(level: Level, value: float | None = None) -> str:
+    """The value of a level, or an end of its interval, as precise as it is known.
+
+    A return of a hundred and a third must not read like one of a hundred.
+
+    >>> level_amount(Level(metric="reward/return_mean", value=100.3, low=100.28, high=100.32,
+    ...                    steps=(0, 9), num_points=10))
+    '100.30'
+    """
+    value = level.value if value is None else value
+    words = amount(value, metric(level.metric).unit)
+    known = (level.high - level.low) / 4
+    try:
+        is_rounded_away = 0 < known < abs(float(words.replace(",", "")) - value)
+    except ValueError:  # with a unit
+        return words
+    return f"{value:,.{max(0, math.ceil(-math.log10(known)))}f}" if is_rounded_away else words
 
 
 def _trials_words(level: Level) -> str:

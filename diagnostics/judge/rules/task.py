@@ -17,8 +17,8 @@ from .base import (
     Rule,
     Sign,
     View,
-    amount,
     describe,
+    level_amount,
     sentence,
 )
 
@@ -209,7 +209,7 @@ def _change_words(change: Change) -> str:
     term = change.metric.removeprefix(TERM)
     noun = entry.in_sentence if term == change.metric else f"term `{term}` of the reward"
     before, after = (
-        f"{amount(level.value, entry.unit)} (steps {level.steps[0]} to {level.steps[1]})"
+        f"{level_amount(level)} (steps {level.steps[0]} to {level.steps[1]})"
         for level in (change.before, change.after)
     )
     return f"{noun}: {before} -> {after}"
