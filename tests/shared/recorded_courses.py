@@ -164,7 +164,7 @@ COURSES: Mapping[str, Course] = {
         never="not yet a collapse|Watch:",
     ),
     "reward_plus_0": paid(0.0, r"fell from 0\.698 to 0\.0161"),
-    "reward_plus_100": paid(100.0, r"fell from 100\.6\d* to 100\.0\d*"),
+    "reward_plus_100": paid(100.0, r"fell from 100\.[67]\d* to 100\.0\d*"),
     "reward_means_one_thing": Course(
         signals={"reward": near(jump(0.6, -0.5, 61), 0.03), "entropy": at(1.0, 0.02)},
         steps=100,
