@@ -81,7 +81,7 @@ class RunWriter:
         self._error: Exception | None = None
         self._is_closed = False
         self._packer: subprocess.Popen[bytes] | None = None
-        # Only the thread touches these two.
+        # Only the thread touches these three.
         self._held: dict[int, list[Trajectory]] = {}
         self._waiting: list[Trajectory] = []
         self._waiting_since = 0.0

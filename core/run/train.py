@@ -105,7 +105,7 @@ class _Stopwatch:
 
 @dataclass(slots=True, kw_only=True)
 class Trainer:
-    """One run in this process. Build it with `core.runs.start` or `core.runs.resume`."""
+    """One run in this process. Build it with `start` or `resume` of `core.run.launch`."""
 
     config: RunConfig
     run_path: Path

@@ -60,7 +60,7 @@ class LossTerms:
     """Minus the entropy bonus."""
     value: Tensor | None
     metrics: Mapping[str, Tensor]
-    """Detached sums; those of the microbatches are added up. See `loss_metrics.py`."""
+    """Detached sums; those of the microbatches are added up. See `metrics.py`."""
     maxima: Mapping[str, Tensor]
     """Detached maxima; the largest over the microbatches counts."""
 

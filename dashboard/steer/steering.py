@@ -1,6 +1,6 @@
 """Steering from a page: buttons, the form of live settings, and what became of each command.
 
-Everything goes through `store.steering`, as `echoscope ctl` does, after one question.
+Everything goes through `store.steer.steering`, as `echoscope ctl` does, after one question.
 """
 
 from __future__ import annotations
