@@ -136,25 +136,50 @@ def test_b8_a_folder_that_is_no_run_names_only_what_exists(tmp_path: Path) -> No
 
 
 FULL_VERL = (
+    *("actor/entropy", "actor/pg_loss", "actor/pg_clipfrac", "actor/pg_clipfrac_lower"),
+    *("actor/ppo_kl", "actor/kl_loss", "actor/kl_coef", "actor/grad_norm", "actor/lr"),
     *(
         f"critic/{name}/{of}"
         for name in ("score", "rewards", "advantages", "returns")
         for of in ("mean", "max", "min")
     ),
-    *("actor/entropy", "actor/grad_norm", "actor/pg_loss", "actor/lr", "actor/ppo_kl"),
-    *(f"response_length/{of}" for of in ("mean", "max", "min", "clip_ratio")),
-    *(f"timing_s/{name}" for name in ("gen", "step", "update_actor", "old_log_prob", "reward")),
-    *(f"perf/{name}" for name in ("mfu/actor", "throughput", "time_per_step", "total_num_tokens")),
-    *(f"global_seqlen/{name}" for name in ("mean", "max", "min", "minmax_diff")),
+    *(
+        f"{name}/{of}"
+        for name in ("response_length", "response_length_non_aborted", "prompt_length")
+        for of in ("mean", "max", "min", "clip_ratio")
+    ),
+    *("response/aborted_ratio", "num_turns/mean", "num_turns/max", "num_turns/min"),
+    *(f"timing_s/{name}" for name in ("generate_sequences", "reshard", "gen", "reward")),
+    *(f"timing_s/{name}" for name in ("old_log_prob", "ref", "adv", "update_actor", "step")),
+    *(f"timing_per_token_ms/{name}" for name in ("gen", "ref", "adv", "update_actor")),
+    *(f"perf/{name}" for name in ("mfu/actor", "max_memory_allocated_gb", "cpu_memory_used_gb")),
+    *(f"perf/{name}" for name in ("total_num_tokens", "time_per_step", "throughput")),
+    *(f"global_seqlen/{name}" for name in ("min", "max", "minmax_diff", "balanced_min", "mean")),
 )
+"""What verl logs a step beside its number and epoch; an evaluation has further columns."""
+
+
+def verl_log(num_steps: int) -> str:
+    """A console log as a Ray worker of verl prints it, with an evaluation every tenth step."""
+    lines = []
+    for step in range(1, num_steps + 1):
+        said = [f"{name}:{0.5 + 0.01 * (step % 3)}" for name in FULL_VERL]
+        said += [f"training/global_step:{step}", "training/epoch:0"]
+        if step % 10 == 0:
+            said += ["val-core/openai/gsm8k/acc/mean@1:0.55", "val-aux/num_turns/mean:2.0"]
+        lines.append(f"\x1b[36m(TaskRunner pid=4242)\x1b[0m step:{step} - {' - '.join(said)}\n")
+    return "".join(lines)
 
 
 def test_a_log_with_all_columns_of_verl_keeps_the_help_for_verl(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.csv"
-    rows = [["step", *FULL_VERL], *([str(s), *["0.5"] * len(FULL_VERL)] for s in range(30))]
-    path.write_text("\n".join(map(",".join, rows)))
+    path = tmp_path / "train.log"
+    path.write_text(verl_log(30), encoding="utf-8")
     situation = open_source(path).situation
     assert (situation.trainer, situation.has_own_keys) == ("verl", False)
+    text = diagnose(path).text
+    assert "format collapse (needs the share of valid actions)" in text
+    assert "give `--map NAME=rollout/action_valid_frac`" in text
+    assert "is not logged" not in text
 
 
 def test_a_log_of_our_own_keys_is_our_own(tmp_path: Path) -> None:
