@@ -41,12 +41,13 @@ def test_coordinates_by_hand() -> None:
         "sudoku": "Given: 4 at 1,1; 3 at 1,2; 1 at 1,4; 2 at 2,2; 4 at 2,4; 2 at 3,1; 4 at 3,2; "
         "3 at 3,4; 4 at 4,3; 2 at 4,4. Placed: none. In conflict: none. "
         "Empty: 1,3; 2,1; 2,3; 3,3; 4,1; 4,2.",
-        "game_2048": "Tiles: 2 at 3,2; 2 at 4,2. Empty: 14. Largest: 2. Goal: 128.",
+        "game_2048": "Tiles: 2 at 1,2; 2 at 3,2; 2 at 4,2. Empty: 13. Largest: 2. Goal: 256.",
         "rubiks": "Stickers (face, row, column): W U21, L11, L21, F22; Y D11, R11, R12, B21; "
         "O D21, L12, L22, B11; R U11, R21, R22, F12; G D12, D22, F11, F21; B U12, U22, B12, B22.",
     }
     for env_id, text in texts.items():
-        assert registry.make(env_id, observation="coord").reset(0, 0).text == text
+        params = {"depth": 2} if env_id == "rubiks" else {}
+        assert registry.make(env_id, observation="coord", **params).reset(0, 0).text == text
     sudoku = registry.make("sudoku", observation="coord")
     sudoku.reset(0, 0)
     shown = sudoku.step("1,3,1").observation.text

@@ -296,7 +296,8 @@ def test_odd_queries_reach_the_server_as_they_are(server: Server) -> None:
 def test_the_contract_holds_even_without_a_server(server: Server, env_id: str) -> None:
     server.behaviour = saying(b"no")
     params = {"retriever": "http", "url": server.url}
-    assert check_env(env_id, params).failed == {}
+    # Without passages the expert solves nothing, and says so; everything else holds.
+    assert check_env(env_id, params).failed.keys() == {"solvable"}
 
 
 def test_the_address_has_a_path_and_a_query(server: Server) -> None:
