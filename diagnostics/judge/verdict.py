@@ -271,18 +271,16 @@ class Diagnosis:
         state = self.run_state()
         if state is RunState.INSUFFICIENT:
             return "none", counted(self.engine.num_rows, "step")
-        measured = self.kinds
-        steps = counted(self.engine.num_rows, "step")
-        kinds = counted(len(measured), "kind")
-        over = f"{kinds} of {'signal' if len(measured) == 1 else 'signals'} over {steps}"
+        measured, over = self.kinds, f"over {counted(self.engine.num_rows, 'step')}"
         if state.is_collapse:
             names = {name for alarm in self.engine.open_alarms for name in alarm.channels}
             view = self.engine.view()
             # What leans agrees with an alarm; what is raised is sure by itself.
-            moved = [name for name in names if view[name].is_raised]
-            agreeing = len(kinds_of(moved))
-            level = "high" if agreeing >= 3 else "medium"
-            return level, f"seen in {agreeing} of {over}; {collapse_words(level)}"
+            agreeing = kinds_of(name for name in names if view[name].is_raised)
+            level = "high" if len(agreeing) >= 3 else "medium"
+            of = _kinds_words(measured | agreeing)  # some only agree, and are no rule's own
+            return level, f"seen in {len(agreeing)} of {of} {over}; {collapse_words(level)}"
+        over = f"{_kinds_words(measured)} {over}"
         if state is RunState.NOT_LEARNING:
             return "high", over
         if state is RunState.WATCH:
@@ -332,6 +330,10 @@ class Diagnosis:
         self.engine.restore(state["engine"])
         self.regimes.restore(state["regimes"])
         self._keys = dict.fromkeys(state["keys"])
+
+
+def _kinds_words(kinds: Collection[str]) -> str:
+    return f"{counted(len(kinds), 'kind')} of {'signal' if len(kinds) == 1 else 'signals'}"
 
 
 def reads_whole_replies(keys: Collection[str]) -> bool:

@@ -386,3 +386,19 @@ def test_reasoning_that_still_tells_its_prompt_depends_less_and_not_no_longer() 
     assert verdict.kinds[0] == "TEMPLATE_COLLAPSE"
     assert "depend much less on the prompt than they did" in verdict.text
     assert "no longer" not in verdict.text
+
+
+def test_no_more_kinds_of_signals_agree_than_there_are() -> None:
+    fallen = np.r_[np.full(40, 0.7), np.full(60, 0.0)]
+    verdict = judged(
+        {
+            "text/retrieval_margin": fallen,
+            "text/dependence": fallen,
+            "text/near_duplicate_frac": 0.9 - fallen,
+            "text/template_frac": 0.9 - fallen,
+            SUCCESS: won(fallen, 4),
+        }
+    )
+    assert verdict.state is RunState.COLLAPSED
+    seen, of = map(int, re.findall(r"seen in (\d) of (\d) kinds", verdict.rests_on)[0])
+    assert seen == of == 3
