@@ -17,10 +17,14 @@ install: $(STAMP)  ## Create .venv and install everything
 
 # torch first and pinned: a wider range may resolve to gigabytes of CUDA libraries.
 $(STAMP): pyproject.toml constraints.txt
+	@echo 'install, 1 of 3: an environment of its own in $(VENV)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@echo 'install, 2 of 3: torch; pip says the size of each download'
+	$(BIN)/pip install --disable-pip-version-check -c constraints.txt torch
+	@echo 'install, 3 of 3: echoscope and everything else; after "Installing collected packages" pip is silent for minutes'
+	$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(STAMP)
+	@echo "installed: $$(du -sh $(VENV) | cut -f1) in $(VENV)"
 
 demo: install  ## Train the shipped small policy with the dashboard beside it (HEADLESS=1: neither)
 	$(BIN)/echoscope demo $(if $(HEADLESS),--headless)

@@ -62,10 +62,10 @@ def branch(
 
     search_working_folder()
     from echoscope.core.run.branching import check_branch, plan_branch, start_branch
-    from echoscope.core.run.launch import new_run_path
     from echoscope.store.log.layout import Layout
     from echoscope.store.steer.steering import os_user
 
+    from .options import new_run_path
     from .train import EXIT_CODES
     from .training_view import watch
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -76,6 +78,11 @@ def mapping_of(words: Sequence[str] | None) -> dict[str, Meaning]:
     from echoscope.diagnostics.read.names import parse_map
 
     return parse_map(words or (), known_keys(), has_rollouts=True)
+
+
+def new_run_path(root: Path, name: str) -> Path:
+    """`root/<name>-<date>-<time>-<4 hex>`."""
+    return root / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
 def run_name(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import ConfigFile, Overrides, Recipe, recipe_and_words
+from .options import ConfigFile, Overrides, Recipe, new_run_path, recipe_and_words
 
 if TYPE_CHECKING:
     from echoscope.core.config.settings import RunConfig
@@ -74,20 +75,24 @@ def train(
         raise typer.BadParameter("name a recipe, or give --config FILE.yaml or --resume RUN")
 
     from echoscope.core.config.loading import load_config
-    from echoscope.core.run.launch import new_run_path, start
 
     if from_run is not None:
         words.append(f"from_run={from_run.resolve()}")
     settings = load_config(recipe, file=config, overrides=words)
     path = run or new_run_path(root, settings.name)
-    _watched(settings, path, lambda events: start(settings, path, events), headless, dashboard)
+
+    def train_it(events: TrainEvents) -> str:
+        from echoscope.core.run.launch import start  # torch: seconds, which the view shows
+
+        return start(settings, path, events)
+
+    _watched(settings, path, train_it, headless, dashboard)
 
 
 def _resume(
     path: Path, words: list[str], checkpoint: int | None, headless: bool, dashboard: bool
 ) -> None:
     from echoscope.core.config.loading import apply_settings, parse_override, validate
-    from echoscope.core.run.launch import resume
     from echoscope.store.reader import open_run
 
     settings = dict(parse_override(word) for word in words)
@@ -99,13 +104,13 @@ def _resume(
     if done:
         typer.echo(f"{path}: {done}")
         return
-    _watched(
-        config,
-        path,
-        lambda events: resume(path, events, settings=settings, checkpoint=checkpoint),
-        headless,
-        dashboard,
-    )
+
+    def train_it(events: TrainEvents) -> str:
+        from echoscope.core.run.launch import resume
+
+        return resume(path, events, settings=settings, checkpoint=checkpoint)
+
+    _watched(config, path, train_it, headless, dashboard)
 
 
 def _nothing_to_train(reader: RunReader, settings: Mapping[str, Any]) -> str:
@@ -169,6 +174,11 @@ def demo(
 
     In a terminal the dashboard opens too (on this machine only) and stays until Ctrl-C.
     """
+    typer.echo("demo: the shipped small policy learns FrozenLake; this takes about three minutes")
+    if not _is_live(headless):
+        why = "--headless" if headless else "the output is no terminal"
+        opens = shlex.join(["echoscope", "dashboard", str(root)])
+        typer.echo(f"no dashboard ({why}); `{opens}` in another terminal opens one")
     train(
         recipe="demo",
         overrides=overrides,

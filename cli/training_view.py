@@ -207,10 +207,9 @@ class TerminalEvents:
         further = f" steps={2 * self._config.steps}" if status == "finished" else ""
         typed = shlex.quote(str(path))
         lines += ["next:"]
-        why = "    # why, and what to do" if is_lost else ""
-        # Whoever branched wants to know whether the change helped.
-        if is_lost or self._config.branched_from is not None:
-            lines += [f"  echoscope diagnose {typed}{why}"]
+        why = "why, and what to do" if is_lost else "is it healthy, and what to do"
+        lines += [f"  echoscope diagnose {typed}    # {why}"]
+        lines += [f"  echoscope dashboard {typed}    # its curves and episodes, in a browser"]
         lines += [f"  echoscope runs show {typed}", f'  echoscope query {typed} "{sql}"']
         if not is_lost:
             lines += [f"  echoscope train --resume {typed}{further}"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -27,11 +26,6 @@ from .build import Builder, Model
 from .checkpoint import load_weights, require_whole, step_of
 from .observers import HearsTheEnd, StepObserver, TrainEvents, judge
 from .train import Trainer
-
-
-def new_run_path(root: Path, name: str) -> Path:
-    """`root/<name>-<date>-<time>-<4 hex>`."""
-    return root / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
 def start(

@@ -56,9 +56,10 @@ def test_a_run_prints_a_line_a_step_and_what_to_do_next(
     )
     assert change.endswith(" after 4 steps, on 3 evaluation tasks")
     # Untrained, the model solved nothing: what is to be looked at first is why.
-    assert lines[-4:] == [
+    assert lines[-5:] == [
         "next:",
         f"  echoscope diagnose {path}    # why, and what to do",
+        f"  echoscope dashboard {path}    # its curves and episodes, in a browser",
         f"  echoscope runs show {path}",
         f'  echoscope query {path} "select step, avg(episode_return) r from trajectories where '
         "split = 'train' group by step order by step\"",

@@ -12,7 +12,6 @@ from rich.console import Console
 
 from echoscope.cli.training_view import TerminalEvents, spark_line, watch
 from echoscope.core.config.loading import load_config
-from echoscope.core.config.schedule import BranchedFrom
 from echoscope.core.config.settings import RunConfig
 from echoscope.store.records import StepMetrics
 
@@ -188,18 +187,8 @@ def test_the_summary_compares_before_and_after(config: RunConfig) -> None:
         "evaluation tasks",
         "run finished: runs/lake",
         "next:",
-        "  echoscope runs show runs/lake",
+        "  echoscope diagnose runs/lake    # is it healthy, and what to do",
     ]
-
-
-def test_after_a_branch_the_first_thing_to_type_is_diagnose(config: RunConfig) -> None:
-    origin = BranchedFrom(run_id="parent", step=5, reason="", issued_by="ann")
-    events, out = view(config.model_copy(update={"branched_from": origin}), is_live=False)
-    for step, rate in ((0, 0.4), (10, 0.8)):
-        events.metrics(evaluation(step, rate))
-    events.summary(Path("runs/lake"), "finished")
-    lines = out.getvalue().splitlines()
-    assert lines[lines.index("next:") + 1] == "  echoscope diagnose runs/lake"
 
 
 def test_one_evaluation_is_no_comparison(config: RunConfig) -> None:
@@ -240,5 +229,5 @@ def test_b7_a_healthy_run_opens_with_its_success(config: RunConfig) -> None:
     events.summary(Path("runs/a"), "finished")
     lines = out.getvalue().splitlines()
     assert lines[0].startswith("lake: success 35.0 %")
-    assert "diagnose" not in out.getvalue()
+    assert "why" not in out.getvalue()
     assert any("--resume runs/a steps=20" in line for line in lines)

@@ -15,7 +15,7 @@ from recorded import assert_same_recording, metric, recorded
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.run import train as train_module
 from echoscope.core.run.checkpoint import list_checkpoints
-from echoscope.core.run.launch import new_run_path, resume, start
+from echoscope.core.run.launch import resume, start
 from echoscope.core.run.observers import Judged, Observed, SilentEvents, StepObservation
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
@@ -140,12 +140,6 @@ def test_the_shaping_term_is_stored_apart(finished: tuple[Path, Listener]) -> No
         for turn in trajectory.turns:
             share = sum("a" <= c <= "z" for c in turn.response) / max(1, len(turn.response))
             assert turn.shaping["letters"] == pytest.approx(share)
-
-
-def test_new_runs_get_names_of_their_own(tmp_path: Path) -> None:
-    names = {new_run_path(tmp_path, "lake").name for _ in range(20)}
-    assert len(names) == 20
-    assert all(name.startswith("lake-") for name in names)
 
 
 def test_the_best_evaluation_leaves_a_checkpoint(
