@@ -288,7 +288,7 @@ def level_amount(level: Level, value: float | None = None) -> str:
 
     >>> level_amount(Level(metric="reward/return_mean", value=100.3, low=100.28, high=100.32,
     ...                    steps=(0, 9), num_points=10))
-    '100.30'
+    '100.300'
     """
     value = level.value if value is None else value
     words = amount(value, metric(level.metric).unit)

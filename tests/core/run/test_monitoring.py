@@ -14,7 +14,7 @@ from recorded import assert_same_recording, metric
 
 from echoscope.core.config.loading import ConfigError
 from echoscope.core.config.settings import RunConfig
-from echoscope.core.run import monitoring
+from echoscope.core.run import control, monitoring
 from echoscope.core.run.checkpoint import list_checkpoints, read_state
 from echoscope.core.run.launch import resume, start
 from echoscope.core.run.observers import SilentEvents
@@ -200,6 +200,7 @@ def test_a_stop_cuts_off_a_measurement_that_is_expensive(
 ) -> None:
     """Here all are: the resumed run makes the one of step 3 at step 4."""
     monkeypatch.setattr(costs, "CHEAP_S", -1.0)
+    monkeypatch.setattr(control, "_LOOK_S", 0.0)  # this one takes less than the time between looks
     monkeypatch.setattr(costs.Purse, "allowed_s", lambda *_, **__: math.inf)
     monkeypatch.setattr(costs.Purse, "expected_s", lambda *_: 1e6)
     path = tmp_path / "run"
