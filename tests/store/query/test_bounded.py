@@ -45,8 +45,14 @@ def none_waits() -> Iterator[None]:
 
 def processes() -> list[int]:
     """Those that answer queries: tests before this one leave children of other kinds."""
-    children = psutil.Process().children()
-    return sorted(c.pid for c in children if "store.query.worker" in " ".join(c.cmdline()))
+    return sorted(child.pid for child in psutil.Process().children() if _answers_queries(child))
+
+
+def _answers_queries(child: psutil.Process) -> bool:
+    try:
+        return "store.query.worker" in " ".join(child.cmdline())
+    except psutil.NoSuchProcess:  # it has ended, whether or not somebody has waited for it
+        return False
 
 
 def peak_bytes() -> int:
