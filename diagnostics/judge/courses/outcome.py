@@ -33,8 +33,9 @@ GOING_SHARE, GOING_SIGMAS = 0.2, 2.5
 """A fall by so much is being lost as well, while it goes on: while the later half of its rows is
 lower than the rows before by so many standard errors."""
 MANY_ROWS = 6
+"""In the earlier half of a fall: from so many on, the first of them are not compared."""
 RESTLESS_SIGMAS = 2.2
-"""... between the halves of its present level for it to be said that it still falls, or rises."""
+"""Standard errors between the halves of a present level from which it still falls, or rises."""
 NEAR_BEST = 0.9
 """Share of the best from which success counts as being at its best."""
 LEAN_SIGMAS = 3.0
