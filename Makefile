@@ -202,14 +202,15 @@ bench-pretrained: install  ## 20 LoRA steps on SmolLM2: reward on reserved tasks
 	$(BIN)/echoscope models get smollm2
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/pretrained.py
 
+NARRATOR := --narrator examples.narrators:narrator_of
 LESSONS := core/assets/demonstrations/warm_start.yaml
 TRAIN := --batch-episodes 48 --seed 0 --threads 1
 
 policy: install  ## Make the shipped small policy again, about 11 minutes on one core (docs/policy.md)
 	rm -rf build/policy
-	$(BIN)/echoscope sft generate $(LESSONS) --all-tasks --episodes 16000 --careful 0.85 --seed 0 -o build/policy/careful.jsonl
+	$(BIN)/echoscope sft generate $(LESSONS) $(NARRATOR) --all-tasks --episodes 16000 --careful 0.85 --seed 0 -o build/policy/careful.jsonl
 	$(BIN)/echoscope sft train build/policy/careful.jsonl --model fresh --iterations 700 --lr 3e-3 $(TRAIN) -o build/policy/careful
-	$(BIN)/echoscope sft generate $(LESSONS) --all-tasks --episodes 6000 --careful 0.4 --careful bandit=0.6 --seed 1 -o build/policy/mixed.jsonl
+	$(BIN)/echoscope sft generate $(LESSONS) $(NARRATOR) --all-tasks --episodes 6000 --careful 0.4 --careful bandit=0.6 --seed 1 -o build/policy/mixed.jsonl
 	$(BIN)/echoscope sft train build/policy/mixed.jsonl --model build/policy/careful --iterations 150 --lr 6e-4 $(TRAIN) -o build/policy/tiny
 	cp build/policy/tiny/* core/assets/tiny/
 
@@ -223,9 +224,9 @@ PUZZLES := core/assets/demonstrations/puzzles.yaml
 
 policy-puzzles: install  ## Make the second shipped policy again, about 12 minutes on one core (docs/policy.md)
 	rm -rf build/puzzles
-	$(BIN)/echoscope sft generate $(PUZZLES) --episodes 24000 --careful 0.9 --seed 0 -o build/puzzles/careful.jsonl
+	$(BIN)/echoscope sft generate $(PUZZLES) $(NARRATOR) --episodes 24000 --careful 0.9 --seed 0 -o build/puzzles/careful.jsonl
 	$(BIN)/echoscope sft train build/puzzles/careful.jsonl --model fresh --iterations 900 --lr 3e-3 --prompt-weight 0.02 $(TRAIN) -o build/puzzles/careful
-	$(BIN)/echoscope sft generate $(PUZZLES) --episodes 6000 --careful 0.4 --careful rubiks=0.55 --careful static_qa=0.5 --seed 1 -o build/puzzles/mixed.jsonl
+	$(BIN)/echoscope sft generate $(PUZZLES) $(NARRATOR) --episodes 6000 --careful 0.4 --careful rubiks=0.55 --careful static_qa=0.5 --seed 1 -o build/puzzles/mixed.jsonl
 	$(BIN)/echoscope sft train build/puzzles/mixed.jsonl --model build/puzzles/careful --iterations 150 --lr 6e-4 --prompt-weight 0.02 --save-dtype bfloat16 $(TRAIN) -o build/puzzles/tiny-puzzles
 	mkdir -p core/assets/tiny-puzzles
 	cp build/puzzles/tiny-puzzles/* core/assets/tiny-puzzles/

@@ -49,7 +49,8 @@ def warm_start(root: Path) -> Path:
     demos, adapters, warm = root / "demos.jsonl", root / "adapters", root / "warm"
     if not demos.is_file():
         words = ("--episodes", str(EPISODES), "--careful", "0.9", "--nonsense", "0")
-        echoscope("sft", "generate", RECIPE, *words, "-o", str(demos))
+        narrator = ("--narrator", "examples.narrators:narrator_of")
+        echoscope("sft", "generate", RECIPE, *words, *narrator, "-o", str(demos))
     if not (adapters / "sft.json").is_file():
         lora = ("--lora", "--lora-rank", "16", "--lora-alpha", "32", "--dtype", "bfloat16")
         length = ("--iterations", str(ITERATIONS), "--batch-episodes", "8", "--prompt-weight", "0")

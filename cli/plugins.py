@@ -18,6 +18,7 @@ SETTINGS = {
     "observer": "observers=[NAME]",
     "environment": "envs.train=[{env: NAME}]",
     "weight_sync": "engine.weights=hook engine.sync_hook=NAME",
+    "narrator": "echoscope sft generate TARGET --narrator NAME",
 }
 
 

@@ -43,6 +43,14 @@ def generate(
     nonsense: Annotated[
         float, typer.Option(min=0, max=1, help="Share of turns with an invalid reply.")
     ] = 0.02,
+    narrator: Annotated[
+        str,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="Writes the reasoning: your function from the id of an environment to its "
+            "narrator. Default: a plain one that names the action.",
+        ),
+    ] = "",
     seed: Annotated[int, typer.Option(min=0)] = 0,
     all_tasks: Annotated[
         bool, typer.Option("--all-tasks", help="Also play the tasks reserved for evaluation.")
@@ -52,16 +60,18 @@ def generate(
     """Write demonstrations: scripted experts that make deliberate mistakes, with reasoning."""
 
     from echoscope.core.warm_start.demonstrations import write_jsonl
+    from echoscope.core.warm_start.narrators import load_narrators
     from echoscope.core.warm_start.run import plan_lessons, teach
     from echoscope.text.user_code import search_working_folder
 
     search_working_folder()
+    narrator_of = load_narrators(narrator)
     share, by_tag = _careful(careful or [])
     lessons = plan_lessons(
         targets, episodes=episodes, careful=share, careful_by_tag=by_tag, nonsense=nonsense
     )
     _check_parent(out)
-    demonstrations = teach(lessons, seed=seed, all_tasks=all_tasks)
+    demonstrations = teach(lessons, seed=seed, all_tasks=all_tasks, narrator_of=narrator_of)
     write_jsonl(demonstrations, out)
     success: dict[str, list[bool]] = {}
     for one in demonstrations:

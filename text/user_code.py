@@ -29,6 +29,7 @@ GROUPS: Mapping[str, str] = {
     "observer": "echoscope.observers",
     "environment": "echoscope.envs",
     "weight_sync": "echoscope.weight_syncs",
+    "narrator": "echoscope.narrators",
 }
 """Kind of plug-in to the group of its entry points."""
 _loaded: dict[tuple[str, str], Callable[..., Any]] = {}

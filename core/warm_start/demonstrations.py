@@ -33,12 +33,12 @@ from echoscope.text.tool_calls import (
     read_call,
     spell_call,
 )
+from echoscope.text.user_code import UserCodeError, call
 
 from ..config.context import ContextConfig
 from ..rollout.chat import ChatFormat
 from ..rollout.context import Conversation, format_hint
-from .narrators import narrator_of
-from .plain_narrator import Narrator
+from .narrators import Narrator, NarratorOf, plain_narrator
 
 
 class SftError(ValueError):
@@ -155,6 +155,7 @@ def demonstrate(
     episodes: int,
     seed: int,
     all_tasks: bool = False,
+    narrator_of: NarratorOf = plain_narrator,
 ) -> Iterator[Demonstration]:
     """Episodes of one environment, each with a task of its own. The same seed gives the same ones.
 
@@ -172,10 +173,13 @@ def demonstrate(
     ).settings()
     world = wrap(lambda: registry.make(group.env, **group.params), limits)
     is_reserving = not all_tasks and variety_of(world).is_enough
+    narrator = narrator_of(group.env)
     try:
         for episode in range(episodes):
             rng = np.random.default_rng([seed, zlib.crc32(group.name.encode()), episode])
-            yield _episode(group, world, context, teaching, rng, is_reserving=is_reserving)
+            yield _episode(
+                group, world, context, teaching, rng, narrator, is_reserving=is_reserving
+            )
     finally:
         world.close()
 
@@ -186,11 +190,12 @@ def _episode(
     context: ContextConfig,
     teaching: Teaching,
     rng: np.random.Generator,
+    narrator: Narrator,
     *,
     is_reserving: bool,
 ) -> Demonstration:
     env_seed, noise_seed, observation = _start(group, world, rng, is_reserving=is_reserving)
-    env, narrator = runner_of(world).env, narrator_of(group.env)
+    env = runner_of(world).env
     if env.solve() is None:
         raise SftError(f"{group.env} has no scripted expert, or one that fails on {group.params}")
     messages = [DemoMessage(role="system", content=context.system)] if context.system else []
@@ -262,17 +267,32 @@ def _think(
 ) -> tuple[str, str]:
     is_careful = bool(rng.random() < teaching.careful)
     if is_careful and plan:
-        return narrator.careful(observation, plan, rng)
+        return _careful(narrator, observation, plan, rng)
     if not legal:
         raise SftError("the environment lists no actions to guess from: give it `guesses()`")
     action = legal[int(rng.integers(len(legal)))]
-    return narrator.careless(action, rng), action
+    return _careless(narrator, action, rng), action
+
+
+def _careful(
+    narrator: Narrator, observation: str, plan: Sequence[str], rng: np.random.Generator
+) -> tuple[str, str]:
+    name = type(narrator).__name__
+    reply = call("narrator", name, narrator.careful, observation, plan, rng)
+    match reply:
+        case (str(reasoning), str(action)):
+            return reasoning, action
+    raise UserCodeError(f"{name}.careful returned {reply!r:.100}, but must return two texts")
+
+
+def _careless(narrator: Narrator, action: str, rng: np.random.Generator) -> str:
+    return str(call("narrator", type(narrator).__name__, narrator.careless, action, rng))
 
 
 def _nonsense(narrator: Narrator, rng: np.random.Generator, *, has_tools: bool) -> tuple[str, str]:
     word = _NONSENSE[int(rng.integers(len(_NONSENSE)))]
     action = f"no_{word} {{}}" if has_tools else word  # a call of a tool that is not there
-    return narrator.careless(action, rng), action
+    return _careless(narrator, action, rng), action
 
 
 def messages_shown(

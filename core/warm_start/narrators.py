@@ -3,224 +3,93 @@
 A narrator thinks either **carefully**, when it says what the observation shows and why the expert's
 next action follows, or **carelessly**, when it admits to guessing and guesses. A policy that has
 seen both can learn from reward which way of thinking pays: something general, and therefore quick.
-
-Narrators read the observation's text alone, as a policy would.
+Those of the shipped policies are in `examples/narrators`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from echoscope.envs.worlds.grid.geometry import MOVES, Position, offset_words, shift
-from echoscope.text.tool_calls import read_answer, read_call
-
-from .plain_narrator import Narrator, PlainNarrator, pick
-from .puzzle_narrators import (
-    CountdownNarrator,
-    Game2048Narrator,
-    RubiksNarrator,
-    SudokuNarrator,
-    WordProblemNarrator,
-)
-from .search_narrator import SearchNarrator
-
-OPPOSITE: Mapping[str, str] = MappingProxyType(
-    {"up": "down", "down": "up", "left": "right", "right": "left"}
-)
+from echoscope.text.user_code import UserCodeError, call, load
 
 
-def narrator_of(env_id: str) -> Narrator:
-    """The narrator of an environment; a plain one where there is none of its own."""
-    return _NARRATORS.get(env_id, PlainNarrator())
-
-
-_NEAR = re.compile(r"Near: ((?:[a-z]+ [a-z]+, ){3}[a-z]+ [a-z]+)\.")
-_GOAL = re.compile(r"Goal ([0-9a-z ]+)\.")
-
-
-class FrozenLakeNarrator(PlainNarrator):
-    """Reads the relative observation: where the goal lies, and what is next to the player."""
+@runtime_checkable
+class Narrator(Protocol):
+    """Reasoning text for one environment."""
 
     def careful(
         self, observation: str, plan: Sequence[str], rng: np.random.Generator
     ) -> tuple[str, str]:
-        match = _GOAL.search(observation)
-        if match is None or not _near(observation):
-            return super().careful(observation, plan, rng)
-        where, move = match.group(1), plan[0]
-        near = _near(observation)
-        wanted = [word for word in where.split(" ") if word in MOVES]
-        # What stands in the way is said before the choice, so that a policy which has learned to
-        # say it has learned to look.
-        kinds = ", ".join(f"{word} is {near[word]}" for word in wanted)
-        phrases: tuple[str, ...]
-        if move in wanted:
-            phrases = (
-                f"The goal is {where}. {kinds}. I go {move}.",
-                f"I need to get {where}: {kinds}. So {move}.",
-                f"Goal {where} and {kinds}. That way {move}.",
-                f"Looking {where}: {kinds}. I choose {move}.",
-            )
-        else:
-            phrases = (
-                f"The goal is {where}. {kinds}. I go around: {move}.",
-                f"I need to get {where}: {kinds}. Around by {move}.",
-            )
-        return pick(phrases, rng), move
+        """(reasoning, action). `plan` is the expert's path from here and has at least one action.
 
-
-class BanditNarrator(PlainNarrator):
-    """Names the character of both arms, then trusts one kind or the other.
-
-    Which kind pays more is not in the names, so even careful thinking picks the better arm only
-    every second time: that is left for reward to teach.
-    """
-
-    def careful(
-        self, observation: str, plan: Sequence[str], rng: np.random.Generator
-    ) -> tuple[str, str]:
-        arms = [arm for arm in re.findall(r"[A-Z][a-z]+", observation) if arm in BOLD | STEADY]
-        if len(arms) != 2 or arms[0] in BOLD or arms[1] in STEADY:
-            arms.reverse()
-        if len(arms) != 2 or arms[0] not in STEADY or arms[1] not in BOLD:
-            return super().careful(observation, plan, rng)
-        steady, bold = arms
-        is_bold = bool(rng.integers(2))
-        chosen = bold if is_bold else steady
-        if is_bold:
-            phrases = (
-                f"{steady} is steady and {bold} is bold. I want the big prize.",
-                f"{bold} sounds bold. I take the risk.",
-                f"A bold {bold} may pay a lot more than a steady {steady}.",
-            )
-        else:
-            phrases = (
-                f"{steady} is steady and {bold} is bold. I want to be safe.",
-                f"{steady} sounds steady. I play it safe.",
-                f"A steady {steady} pays for sure, a bold {bold} may not.",
-            )
-        return pick(phrases, rng), chosen
-
-
-class PriceListNarrator(PlainNarrator):
-    """Says what is still missing: a price, the sum, or nothing."""
-
-    def careful(
-        self, observation: str, plan: Sequence[str], rng: np.random.Generator
-    ) -> tuple[str, str]:
-        action = plan[0]
-        call, answer = read_call(action), read_answer(action)
-        phrases: tuple[str, ...] = ()
-        if call is not None and "item" in call[1]:
-            item = call[1]["item"]
-            phrases = (f"I need the price of {item}.", f"What does one {item} cost? I look it up.")
-        elif call is not None and "expression" in call[1]:
-            expression = call[1]["expression"]
-            phrases = (
-                f"I know all prices: {expression}.",
-                f"Pieces times price, added up: {expression}.",
-            )
-        elif answer is not None:
-            phrases = (f"That makes {answer}.", f"The sum is {answer}, so I answer.")
-        return (pick(phrases, rng), action) if phrases else super().careful(observation, plan, rng)
+        The action is usually `plan[0]`; a narrator may weigh differently where the expert's choice
+        is what a policy is to find out.
+        """
+        ...
 
     def careless(self, action: str, rng: np.random.Generator) -> str:
-        return pick(("I am not sure. Let me try.", "No idea. I guess."), rng)
+        """Reasoning for an action that was drawn at random."""
+        ...
 
 
-_BOX = re.compile(r"Box ([0-9a-z ]+)\. Target (?:under box|([0-9a-z ]+) of box)\.")
+def pick(phrases: Sequence[str], rng: np.random.Generator) -> str:
+    return phrases[int(rng.integers(len(phrases)))]
 
 
-class SokobanNarrator(PlainNarrator):
-    """One box, relative observation: which way it must go, where to stand for that, how to go."""
+class PlainNarrator:
+    """Knows nothing about the world but what the expert does next."""
 
     def careful(
         self, observation: str, plan: Sequence[str], rng: np.random.Generator
     ) -> tuple[str, str]:
-        match = _BOX.search(observation)
-        if match is None or match.group(2) is None or not _near(observation):
-            return super().careful(observation, plan, rng)
-        box, where, move = parse_offset(match.group(1)), match.group(2), plan[0]
-        push = first_push(box, plan)
-        if push is None:
-            return super().careful(observation, plan, rng)
-        phrases: tuple[str, ...]
-        if shift((0, 0), move) == box:
-            phrases = (
-                f"The box must go {push}. It is {move} of me, so I push {move}.",
-                f"Target {where} of the box and the box is {move} of me. Push {move}.",
-                f"I stand right behind the box, it must go {push}. I push.",
+        phrases = (
+            f"The best next action is {plan[0]}.",
+            f"I know the way: {plan[0]} comes next.",
+            f"From here, {plan[0]} leads to the goal.",
+        )
+        return pick(phrases, rng), plan[0]
+
+    def careless(self, action: str, rng: np.random.Generator) -> str:
+        phrases = (
+            f"I am not sure. Let me try {action}.",
+            f"No idea. I guess {action}.",
+            f"Maybe {action} works.",
+        )
+        return pick(phrases, rng)
+
+
+NarratorOf = Callable[[str], Narrator]
+"""Takes the id of an environment."""
+
+
+def plain_narrator(env_id: str) -> Narrator:
+    """One narrator for every environment."""
+    return PlainNarrator()
+
+
+def load_narrators(name: str) -> NarratorOf:
+    """The user's own function from the id of an environment to its narrator; "" for a plain one.
+
+    Args:
+        name: `module:function`, or an entry point of `echoscope.narrators`.
+
+    Raises:
+        UserCodeError: it cannot be imported. Its result raises it where it makes no narrator.
+    """
+    if not name:
+        return plain_narrator
+    function = load("narrator", name)
+
+    def narrator_of(env_id: str) -> Narrator:
+        narrator = call("narrator", name, function, env_id)
+        if not isinstance(narrator, Narrator):
+            raise UserCodeError(
+                f"narrator plug-in {name!r} returned {type(narrator).__name__} for {env_id!r}, but "
+                "must return an object with the methods careful and careless"
             )
-        else:
-            behind = OPPOSITE[push]
-            stand = offset_words((0, 0), shift(box, behind))
-            near = _near(observation)
-            phrases = (
-                f"The box must go {push}, so I stand {behind} of it. {match.group(1)} and "
-                f"1 {behind} is {stand}. {move} is {near[move]}, so I go {move}.",
-                f"Target {where} of the box: push {push}. {match.group(1)} and 1 {behind} makes "
-                f"{stand}. {move} is {near[move]}: go {move}.",
-            )
-        return pick(phrases, rng), move
+        return narrator
 
-
-def _near(observation: str) -> dict[str, str]:
-    """`"Near: up ice, down wall."` as direction to kind; empty where nothing is said."""
-    match = _NEAR.search(observation)
-    return dict(part.split(" ") for part in match.group(1).split(", ")) if match else {}
-
-
-def parse_offset(words: str) -> Position:
-    """`"2 up 1 right"` as (row change, column change): (-2, 1). `"here"` is (0, 0)."""
-    row = col = 0
-    for count, direction in re.findall(r"(\d+) (up|down|left|right)", words):
-        step = MOVES[direction]
-        row, col = row + int(count) * step[0], col + int(count) * step[1]
-    return row, col
-
-
-def first_push(box: Position, plan: Sequence[str]) -> str | None:
-    """The direction of the first move of `plan` that walks into the box, the player at (0, 0)."""
-    at = (0, 0)
-    for move in plan:
-        at = shift(at, move)
-        if at == box:
-            return move
-    return None
-
-
-_NARRATORS: Mapping[str, Narrator] = MappingProxyType(
-    {
-        "bandit": BanditNarrator(),
-        "countdown": CountdownNarrator(),
-        "frozen_lake": FrozenLakeNarrator(),
-        "game_2048": Game2048Narrator(),
-        "price_list": PriceListNarrator(),
-        "rubiks": RubiksNarrator(),
-        "search_qa": SearchNarrator(),
-        "search_tools": SearchNarrator(),
-        "sokoban": SokobanNarrator(),
-        "static_qa": WordProblemNarrator(),
-        "sudoku": SudokuNarrator(),
-    }
-)
-
-
-STEADY = frozenset(
-    {
-        "Accountant", "Archivist", "Auditor", "Baker", "Carpenter", "Clerk", "Dentist", "Farmer",
-        "Gardener", "Janitor", "Judge", "Librarian", "Notary", "Nurse", "Pharmacist", "Plumber",
-        "Postman", "Shepherd", "Tailor", "Teacher",
-    }
-)  # fmt: skip
-BOLD = frozenset(
-    {
-        "Acrobat", "Adventurer", "Astronaut", "Daredevil", "Diver", "Explorer", "Founder",
-        "Gambler", "Inventor", "Matador", "Outlaw", "Pirate", "Prospector", "Racer", "Raider",
-        "Rebel", "Smuggler", "Speculator", "Spy", "Stuntman",
-    }
-)  # fmt: skip
+    return narrator_of

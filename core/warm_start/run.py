@@ -41,6 +41,7 @@ from .demonstrations import (
     read_jsonl,
     training_text,
 )
+from .narrators import NarratorOf, plain_narrator
 from .sft import STATE_FILE, SftConfig, SftProgress, SftResult, train
 
 FRESH = "fresh"
@@ -109,11 +110,18 @@ def _groups_of(target: str) -> list[tuple[EnvGroup, ContextConfig]]:
     return [(group, config.context) for group in config.envs.train]
 
 
-def teach(lessons: Sequence[Lesson], *, seed: int, all_tasks: bool = False) -> list[Demonstration]:
+def teach(
+    lessons: Sequence[Lesson],
+    *,
+    seed: int,
+    all_tasks: bool = False,
+    narrator_of: NarratorOf = plain_narrator,
+) -> list[Demonstration]:
     """All episodes of all lessons, in order. The same seed gives the same ones.
 
     Args:
         all_tasks: also play tasks that are reserved for evaluation.
+        narrator_of: writes the reasoning of an environment.
     """
     return [
         episode
@@ -125,6 +133,7 @@ def teach(lessons: Sequence[Lesson], *, seed: int, all_tasks: bool = False) -> l
             episodes=lesson.episodes,
             seed=seed,
             all_tasks=all_tasks,
+            narrator_of=narrator_of,
         )
     ]
 

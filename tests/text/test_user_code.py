@@ -17,6 +17,7 @@ MAY_IMPORT_CODE = {
     "envs/registry.py",  # an environment's id, in a configuration that trains or is checked
     "core/rollout/shaping.py",
     "core/plugins/checks.py",
+    "core/warm_start/narrators.py",
     "core/engines/build.py",  # the hook that takes weights to a server, when a run starts
     "cli/whatif.py",  # only what its own command line names
 }

@@ -1,4 +1,4 @@
-"""Demonstrations: what they say is true of the observation, and they become the rollout's rows."""
+"""Demonstrations: an expert plays, a narrator tells, and they become the rollout's rows."""
 
 from __future__ import annotations
 
@@ -32,16 +32,15 @@ from echoscope.core.warm_start.demonstrations import (
     training_text,
     write_jsonl,
 )
-from echoscope.core.warm_start.narrators import BOLD, STEADY, first_push, narrator_of, parse_offset
+from echoscope.core.warm_start.narrators import load_narrators
 from echoscope.core.warm_start.run import BARE_CONTEXT
 from echoscope.envs import registry
 from echoscope.envs.base import Observation
 from echoscope.envs.reserving import is_reserved
 from echoscope.envs.settings import EnvGroup
-from echoscope.envs.worlds import bandit
 from echoscope.envs.worlds.grid.frozen_lake import FrozenLake
-from echoscope.envs.worlds.grid.geometry import offset_words
 from echoscope.text.replies import parse_response
+from echoscope.text.user_code import UserCodeError
 
 LAKE = EnvGroup(
     env="frozen_lake",
@@ -60,13 +59,6 @@ def lessons(group: EnvGroup, careful: float, episodes: int = 40) -> list[Demonst
     return list(demonstrate(group, BARE_CONTEXT, teaching, episodes=episodes, seed=3))
 
 
-def turns(one: Demonstration) -> list[tuple[str, str]]:
-    return [
-        (user.content, assistant.content)
-        for user, assistant in zip(one.messages[::2], one.messages[1::2], strict=True)
-    ]
-
-
 @pytest.fixture(scope="module")
 def chat() -> ChatFormat:
     demos = [one for group in (LAKE, SOKOBAN, BANDIT) for one in lessons(group, 0.5)]
@@ -79,101 +71,6 @@ def test_a_careful_expert_always_succeeds_and_a_careless_one_seldom(group: EnvGr
     careless = np.mean([bool(one.success) for one in lessons(group, 0.0)])
     assert careful == 1.0
     assert careless < 0.5
-
-
-def test_the_careful_bandit_takes_the_high_arm_every_second_time() -> None:
-    # 200 draws at one half: standard deviation 0.035.
-    rate = np.mean([bool(one.success) for one in lessons(BANDIT, 1.0, 200)])
-    assert 0.4 < rate < 0.6
-
-
-@pytest.mark.parametrize("group", [LAKE, SOKOBAN, BANDIT], ids=lambda group: group.env)
-@pytest.mark.parametrize("careful", [0.0, 0.5, 1.0])
-def test_every_reply_is_well_formed_and_legal(group: EnvGroup, careful: float) -> None:
-    env = registry.make(group.env, **group.params)
-    env.reset(0, 0)
-    for one in lessons(group, careful):
-        for observation, reply in turns(one):
-            parsed = parse_response(reply, reasoning=True, forced_think=False)
-            assert parsed.is_well_formed
-            named = {a.lower() for a in env.legal_actions()} | {
-                word.lower() for word in re.findall(r"\w+", observation)
-            }
-            assert {action.lower() for action in parsed.actions} <= named
-
-
-def test_careful_reasoning_on_the_lake_says_where_the_goal_is_and_what_is_on_the_way() -> None:
-    for one in lessons(LAKE, 1.0):
-        for observation, reply in turns(one):
-            where = observation.split("Goal ")[1].split(".")[0]
-            assert where in reply
-            # Whatever it says about a neighbour is what the observation says.
-            for direction, kind in re.findall(r"(up|down|left|right) is (\w+)", reply):
-                assert f"{direction} {kind}" in observation
-
-
-def test_careful_reasoning_in_sokoban_is_about_the_box_and_the_push() -> None:
-    for one in lessons(SOKOBAN, 1.0):
-        for observation, reply in turns(one):
-            assert "box" in reply
-            for direction, kind in re.findall(r"(up|down|left|right) is (floor|target)", reply):
-                assert f"{direction} {kind}" in observation
-
-
-def test_reasoning_varies_between_samples() -> None:
-    rng = np.random.default_rng(0)
-    observation = "Goal 2 up 1 right. Near: up ice, down wall, left ice, right hole."
-    narrator = narrator_of("frozen_lake")
-    said = {narrator.careful(observation, ["up", "up", "right"], rng)[0] for _ in range(60)}
-    assert len(said) == 4
-    assert "The goal is 2 up 1 right. up is ice, right is hole. I go up." in said
-
-
-def test_a_detour_is_called_one() -> None:
-    rng = np.random.default_rng(0)
-    observation = "Goal 2 up. Near: up hole, down wall, left ice, right ice."
-    for _ in range(10):
-        reasoning, move = narrator_of("frozen_lake").careful(observation, ["left", "up"], rng)
-        assert move == "left"
-        assert "up is hole" in reasoning
-        assert "round" in reasoning
-
-
-@pytest.mark.parametrize(
-    ("env", "observation"),
-    [
-        ("frozen_lake", "Board 4x4. Goal (0, 1). Player (2, 0). Holes none."),
-        ("sokoban", "Box A 1 up. Target A 1 up of box. Box B 1 down. Target B here."),
-        ("bandit", "Arms: Alpha, Beta."),
-        ("somewhere_else", "A room."),
-    ],
-)
-def test_other_observations_get_plain_reasoning(env: str, observation: str) -> None:
-    rng = np.random.default_rng(0)
-    reasoning, action = narrator_of(env).careful(observation, ["up"], rng)
-    assert action == "up"
-    assert "up" in reasoning
-
-
-def test_every_name_of_the_bandit_has_one_character() -> None:
-    pairs = [
-        pair
-        for which in ("train", "test")
-        for pair in bandit.BanditConfig(pairs=which).name_pairs  # type: ignore[arg-type]
-    ]
-    assert {low for low, _ in pairs} == STEADY
-    assert {high for _, high in pairs} == BOLD
-
-
-@given(st.integers(-20, 20), st.integers(-20, 20))
-def test_offsets_read_back(row: int, col: int) -> None:
-    assert parse_offset(offset_words((0, 0), (row, col))) == (row, col)
-
-
-def test_the_first_push_is_the_first_step_into_the_box() -> None:
-    # Right, then up brings the player below a box at 2 up 1 right; the next up pushes it.
-    assert first_push((-2, 1), ["right", "up", "up", "left"]) == "up"
-    assert first_push((0, 1), ["up", "left"]) is None
 
 
 def test_the_same_seed_gives_the_same_episodes_and_another_gives_others() -> None:
@@ -368,7 +265,7 @@ def test_shares_are_probabilities() -> None:
         Teaching(careful=1.5)
 
 
-def test_a2_demonstrations_leave_evaluations_tasks_out() -> None:
+def test_demonstrations_leave_evaluations_tasks_out() -> None:
     """200 episodes on small lakes; with all tasks, about an eighth of them is evaluation's."""
     params = {"size": 4, "holes": 2, "slip": 0.0, "observation": "relative"}
     group = EnvGroup(env="frozen_lake", params=params)
@@ -391,3 +288,55 @@ def test_a2_demonstrations_leave_evaluations_tasks_out() -> None:
 
     assert num_reserved(all_tasks=False) == 0
     assert 10 < num_reserved(all_tasks=True) < 45
+
+
+def own_narrators(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> list[Demonstration]:
+    """Demonstrations told by a module of the user's own."""
+    module = f"told_by_{folder.name}"
+    (folder / f"{module}.py").write_text(body, encoding="utf-8")
+    monkeypatch.syspath_prepend(folder)
+    teaching = Teaching(careful=1.0, nonsense=0.0)
+    narrator_of = load_narrators(f"{module}:narrator_of")
+    episodes = demonstrate(
+        BANDIT, BARE_CONTEXT, teaching, episodes=2, seed=0, narrator_of=narrator_of
+    )
+    return list(episodes)
+
+
+NARRATOR = """
+class Mine:
+    def careful(self, observation, plan, rng):
+        return {}
+
+    def careless(self, action, rng):
+        return "I guess."
+
+
+def narrator_of(env_id):
+    return Mine()
+"""
+
+
+def test_a_narrator_of_the_users_own_writes_the_reasoning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = NARRATOR.format('f"{observation} I take {plan[-1]}.", plan[-1]')
+    for one in own_narrators(tmp_path, monkeypatch, body):
+        observation, reply = one.messages[0].content, one.messages[1].content
+        assert reply.startswith(f"<think>{observation} I take ")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("def narrator_of(env_id):\n    return 7\n", "returned int for 'bandit', but must return"),
+        (NARRATOR.format("'one text'"), "Mine.careful returned 'one text', but must return two"),
+        (NARRATOR.format("1 / 0"), "'Mine' failed in line 4 of told_by_"),
+        ("", "has no function 'narrator_of'"),
+    ],
+)
+def test_a_narrator_that_is_none_is_refused_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, message: str
+) -> None:
+    with pytest.raises(UserCodeError, match=re.escape(message)):
+        own_narrators(tmp_path, monkeypatch, body)

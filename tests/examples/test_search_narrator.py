@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from echoscope.core.warm_start.demonstrations import Teaching, demonstrate
-from echoscope.core.warm_start.narrators import narrator_of
 from echoscope.core.warm_start.run import BARE_CONTEXT
 from echoscope.envs import registry
 from echoscope.envs.settings import EnvGroup
+from echoscope.examples.narrators import narrator_of
 
 pytest.importorskip("bm25s")
 ITALY = (
@@ -90,7 +90,9 @@ def test_a_careful_expert_always_succeeds_and_a_careless_one_seldom(env_id: str)
     share = {}
     for careful in (1.0, 0.0):
         teaching = Teaching(careful=careful, nonsense=0.0)
-        episodes = demonstrate(group, BARE_CONTEXT, teaching, episodes=20, seed=3)
+        episodes = demonstrate(
+            group, BARE_CONTEXT, teaching, episodes=20, seed=3, narrator_of=narrator_of
+        )
         share[careful] = np.mean([bool(episode.success) for episode in episodes])
     assert share[1.0] == 1.0
     assert share[0.0] < 0.2

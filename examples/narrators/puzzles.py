@@ -12,9 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from echoscope.core.warm_start.narrators import PlainNarrator, pick
 from echoscope.envs.worlds.tools.calculator import calculate, number_text
-
-from .plain_narrator import PlainNarrator, pick
 
 _COUNTDOWN = re.compile(r"Numbers: ([0-9, ]+)\. Target: (\d+)\.")
 _MOST_TRIALS = 8

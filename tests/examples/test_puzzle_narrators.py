@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from echoscope.core.warm_start.demonstrations import Teaching, demonstrate
-from echoscope.core.warm_start.narrators import narrator_of
-from echoscope.core.warm_start.puzzle_narrators import simple_expressions, steps_of
 from echoscope.core.warm_start.run import BARE_CONTEXT
 from echoscope.envs.settings import EnvGroup
 from echoscope.envs.worlds.tools.calculator import calculate
+from echoscope.examples.narrators import narrator_of
+from echoscope.examples.narrators.puzzles import simple_expressions, steps_of
 
 RNG = np.random.default_rng(0)
 GROUPS = [
@@ -28,7 +28,9 @@ GROUPS = [
 
 def teach(group: EnvGroup, careful: float) -> list[bool]:
     teaching = Teaching(careful=careful, nonsense=0.0)
-    episodes = demonstrate(group, BARE_CONTEXT, teaching, episodes=30, seed=3)
+    episodes = demonstrate(
+        group, BARE_CONTEXT, teaching, episodes=30, seed=3, narrator_of=narrator_of
+    )
     return [bool(episode.success) for episode in episodes]
 
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from echoscope.core.warm_start.narrators import PlainNarrator, pick
 from echoscope.text.tool_calls import read_answer, read_call
-
-from .plain_narrator import PlainNarrator, pick
 
 _BRACKETS = re.compile(r"(search|finish)\[(.*)\]", re.DOTALL)
 _PASSAGE = re.compile(r"\[\d+\] (?:.+?: )?(.+)")
