@@ -47,9 +47,10 @@ from echoscope.store.writer import STATUSES
 from echoscope.text.strict_json import json_value
 
 from .episodes import Episode, TurnTokens
+from .foreign_run import StepEnd
 from .orders import OnCheckpoint, OnSet, Orders
 from .scoring import Scoring, ScoringConfig, Spoken
-from .steps import AcksJob, RunSteps, StepJob
+from .steps import AcksJob, RunSteps
 from .writing import CloseJob, FlushJob, WritingThread
 
 M = TypeVar("M", bound=BaseModel)
@@ -310,7 +311,7 @@ class Recorder:
             self._drop(_FORKED.format(os.getpid()))
             return
         measured = None if self._scoring is None else self._scoring.take(number)
-        self._thread.put(StepJob(number, numbers_of(values), time.time(), measured))
+        self._thread.put(StepEnd(number, numbers_of(values), time.time(), measured))
 
     def obey(self, step: int) -> None:
         """Obey commands between two steps.

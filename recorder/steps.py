@@ -15,36 +15,26 @@ from pathlib import Path
 from typing import Any
 
 from echoscope.diagnostics.config import DiagnosticsConfig
-from echoscope.diagnostics.judge.advice.situation import Situation, terms_of
 from echoscope.diagnostics.judge.alarms import action_commands
-from echoscope.diagnostics.monitor import Instruments, Measured, Monitor
 from echoscope.diagnostics.notify.notifier import Notifier
 from echoscope.diagnostics.read.foreign_names import Meaning
-from echoscope.diagnostics.read.names import RowNamer
-from echoscope.diagnostics.read.run_meaning import RunMeaning
-from echoscope.diagnostics.read.table import stored_meaning, stored_rows
 from echoscope.diagnostics.sinks.mirror import Mirror
 from echoscope.store.errors import RunBusyError, RunExistsError, StoreError
-from echoscope.store.importers.beside.metrics import without_reconstructed
 from echoscope.store.importers.draft import Draft
-from echoscope.store.importers.importing import step_metrics
 from echoscope.store.log.layout import Layout, shown_path
 from echoscope.store.reader import open_run
 from echoscope.store.records import (
     Alarm,
     Command,
     CommandAck,
-    DiagnosticRecord,
-    IntArray,
     SettingsRecord,
-    StepMetrics,
 )
 from echoscope.store.steer.commands import Mailbox, post
-from echoscope.store.writer import RunWriter
 from echoscope.text.amounts import counted
 from echoscope.text.wrapping import in_one_line
 
 from .episodes import Episode, StepEpisodes
+from .foreign_run import ForeignRun, JudgedStep, StepEnd
 
 RETRY_S = 10.0
 """Seconds between two attempts to write to a folder that refused."""
@@ -55,38 +45,12 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class StepJob:
-    """The end of a step: write it."""
-
-    number: int
-    values: dict[str, float]
-    at: float
-    """In seconds since the epoch."""
-    information: Measured | None = None
-    """What the caller measured with its policy."""
-
-
-@dataclass(frozen=True, slots=True)
 class AcksJob:
     """Commands that the caller has answered."""
 
     acks: list[CommandAck]
     commands: list[Command]
     settings: SettingsRecord
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _JudgedStep:
-    """A step as it is written."""
-
-    metrics: StepMetrics
-    content: StepEpisodes
-    records: list[DiagnosticRecord]
-    alarms: list[Alarm]
-
-
-def _undecodable(tokens: IntArray) -> str:
-    raise ValueError("a recorded run has no tokenizer")
 
 
 class RunSteps:
@@ -116,14 +80,14 @@ class RunSteps:
         self._path, self._settings, self._notifier = path, settings, notifier
         self._mirror = mirror
         self._say, self._trouble, self._hand_over = on_message, on_trouble, on_command
-        self._situation = Situation(run=str(path), trainer=terms_of(config.get("trainer")))
-        self._monitor = self._new_monitor()
-        self._meanings = meanings
-        self._namer = self._new_namer(RunMeaning())
-        self._meaning = RunMeaning()
-        """As it is stored."""
-        self._noted: set[str] = set()
-        """Notes on the trainer's numbers that were said."""
+        self._run = ForeignRun(
+            path,
+            trainer=config.get("trainer"),
+            settings=settings,
+            meanings=meanings,
+            given_by="meanings",
+            say=lambda text: on_message(f"recorder: {text}"),
+        )
         self._waiting: list[Episode | Draft] = []
         """Episodes of the step that is not over."""
         self._unwritten: dict[int, int] = {}
@@ -132,7 +96,7 @@ class RunSteps:
         """Answers to commands that could not be written."""
         self._handed: set[str] = set()
         """Commands that went past the mailbox."""
-        self._writer = self._create(name, config, live)
+        self._create(name, config, live)
         self._busy: RunBusyError | None = None
         """Another process writes the folder. It stays so: what comes between would be lost."""
         self._refusal: Exception | None = None
@@ -140,28 +104,19 @@ class RunSteps:
         self._retry_at = 0.0
         self._is_reopened = False
         self._last_step = 0
-        seen = frozenset() if self._writer is None else self._writer.seen_command_ids
-        self._mailbox = None if self._writer is None else Mailbox(path, seen)
+        self._mailbox: Mailbox | None = None
+        self._open_mailbox()
 
-    def _create(
-        self, name: str, config: Mapping[str, Any], live: Mapping[str, Any]
-    ) -> RunWriter | None:
-        """None where the folder holds a recorded run: its first step says where it goes on."""
+    def _create(self, name: str, config: Mapping[str, Any], live: Mapping[str, Any]) -> None:
+        """Where the folder holds a recorded run, its first step says where it goes on."""
         if not Layout(self._path).run_json.is_file():
             try:
-                return RunWriter.create(
-                    self._path,
-                    run_id=self._path.name,
-                    name=name,
-                    config=dict(config),
-                    live_knobs=live,
-                    tags=("recorded",),
-                )
+                self._run.create(name=name, config=config, tags=("recorded",), live=live)
+                return
             except RunExistsError:
                 if not self._is_started_by_another():
                     raise
         _require_recorded(self._path)
-        return None
 
     def _is_started_by_another(self) -> bool:
         """Whether another process lays out the folder at this moment; waits until it has."""
@@ -184,11 +139,11 @@ class RunSteps:
             return []
         commands = [c for c in self._mailbox.drain() if c.command_id not in self._handed]
         refusals = self._mailbox.take_refusals(self._last_step + 1)
-        if refusals and self._writer is not None:
-            self._writer.record_acks(refusals)
+        if refusals and self._run.writer is not None:
+            self._run.writer.record_acks(refusals)
         return commands
 
-    def do(self, job: Episode | Draft | StepJob | AcksJob) -> None:
+    def do(self, job: Episode | Draft | StepEnd | AcksJob) -> None:
         if isinstance(job, Episode | Draft):
             self._waiting.append(job)
         elif isinstance(job, AcksJob):
@@ -198,12 +153,12 @@ class RunSteps:
             self._commit(job)
 
     def flush(self) -> None:
-        if self._writer is not None:
-            self._writing(self._writer.flush)
+        if self._run.writer is not None:
+            self._writing(self._run.writer.flush)
 
     def close(self, status: str) -> None:
         try:
-            self._notifier.close(status, self._monitor.diagnosis.verdict)
+            self._notifier.close(status, self._run.verdict)
         finally:
             try:
                 self._end(status)
@@ -219,20 +174,20 @@ class RunSteps:
             )
         if self._refusal is not None:
             self._reopen()
-        if self._writer is not None:
+        if self._run.writer is not None:
             self._writing(lambda: self._close_writer(status))
 
     def _close_writer(self, status: str) -> None:
-        assert self._writer is not None
+        assert self._run.writer is not None
         self._write_answers()
-        self._writer.flush()
-        self._writer.close(status=status)
+        self._run.writer.flush()
+        self._run.writer.close(status=status)
 
-    def _commit(self, step: StepJob) -> None:
+    def _commit(self, step: StepEnd) -> None:
         """Write a step, and tell others of it whether or not the folder takes it."""
         waiting, self._waiting = self._waiting, []
         try:
-            if self._writer is None and self._refusal is None:
+            if self._run.writer is None and self._refusal is None:
                 self._resume(step.number)
             judged = self._judged(step, waiting)
         except BaseException:
@@ -249,7 +204,7 @@ class RunSteps:
         finally:
             self._tell(judged.alarms)
 
-    def _judged(self, step: StepJob, waiting: list[Episode | Draft]) -> _JudgedStep:
+    def _judged(self, step: StepEnd, waiting: list[Episode | Draft]) -> JudgedStep:
         """The step with what is measured of it and the alarms that it raised or cleared."""
         content = StepEpisodes(step.number)
         for episode in waiting:
@@ -260,35 +215,22 @@ class RunSteps:
                 f"recorder: step {step.number}: {counted(times, 'episode')} {were} not written: "
                 f"{why}"
             )
-        values, records = self._measured(step, content)
-        return _JudgedStep(
-            metrics=StepMetrics(
-                run_id=self._path.name,
-                step=step.number,
-                phase="train" if step.number else "eval",
-                policy_version=None,
-                wall_time=step.at,
-                values=values,
-            ),
-            content=content,
-            records=records,
-            alarms=self._monitor.judge(step.number, values),
-        )
+        return self._run.judge(step, content)
 
-    def _write(self, judged: _JudgedStep) -> None:
+    def _write(self, judged: JudgedStep) -> None:
         """Hand a step to the writer, and its copy to the sinks."""
         if self._refusal is not None:
             self._reopen()
-        self._writing(partial(self._hand_to_writer, judged))
-        assert self._writer is not None
-        written, content = self._writer.acknowledged_step, judged.content
+        self._writing(partial(self._run.write, judged))
+        assert self._run.writer is not None
+        written, content = self._run.writer.acknowledged_step, judged.content
         self._unwritten = {s: n for s, n in self._unwritten.items() if s > written}
         self._unwritten[judged.metrics.step] = 1 + len(content.trajectories)
         self._mirror.step(
             [judged.metrics],
             trajectories=content.trajectories,
             alarms=judged.alarms,
-            verdict=self._monitor.diagnosis.verdict,
+            verdict=self._run.verdict,
         )
 
     def _tell(self, alarms: list[Alarm]) -> None:
@@ -297,82 +239,8 @@ class RunSteps:
             self._say(f"{alarm.severity.value}: {alarm.message}")
         self._act_on(alarms)
 
-    def _hand_to_writer(self, judged: _JudgedStep) -> None:
-        assert self._writer is not None
-        self._writer.commit_step(
-            metrics=[judged.metrics],
-            trajectories=judged.content.trajectories,
-            outcomes=judged.content.outcomes,
-            alarms=judged.alarms,
-            diagnostics=judged.records,
-        )
-
-    def _measured(
-        self, step: StepJob, content: StepEpisodes
-    ) -> tuple[dict[str, float], list[DiagnosticRecord]]:
-        """What is known of a step: counted, read from its text, and the trainer's own numbers."""
-        values = self._numbers(step, content)
-        records = self._meaning_records(step.number)
-        if step.information is not None:
-            values |= step.information.values
-            records += step.information.records
-        batch = content.batch()
-        if not batch.groups or step.number <= 0:
-            return values, records
-        instruments = Instruments(decode=_undecodable)
-        measured = self._monitor.measure(step.number, batch, self._settings, instruments)
-        texts = {k: v for k, v in measured.values.items() if k.startswith("text/")}
-        return values | texts, [*records, *measured.records]
-
-    def _numbers(self, step: StepJob, content: StepEpisodes) -> dict[str, float]:
-        """What is counted from the episodes, and the trainer's numbers under their names and ours.
-
-        A key has one source in all steps: what the trainer's numbers tell is not counted, and what
-        was counted first is not read from a later column.
-        """
-        self._namer.learn({step.number: step.values})
-        for note in self._namer.notes:
-            if note not in self._noted:
-                self._noted.add(note)
-                self._say(f"recorder: {note}")
-        counted: Mapping[str, float] = {}
-        if content.trajectories:
-            counted = step_metrics(self._path.name, step.number, content.trajectories).values
-            self._namer.leave(counted)
-        told = self._namer.meaning.of_key
-        counted = without_reconstructed(counted) if "reward/return_mean" in told else counted
-        left = {key: value for key, value in counted.items() if key not in told}
-        return left | self._namer.named(step.values)
-
-    def _meaning_records(self, step: int) -> list[DiagnosticRecord]:
-        """What the numbers mean, where that is not stored yet.
-
-        Where earlier steps mean something else now, they are judged again.
-        """
-        earlier, self._meaning = self._meaning, self._namer.meaning
-        if earlier == self._meaning:
-            return []
-        if earlier.is_revised_by(self._meaning) and self._writer is not None:
-            self._writing(self._writer.flush)
-            self._monitor = self._new_monitor()
-            self._judge_again(step)
-        return [self._meaning.record(step)]
-
-    def _judge_again(self, before: int) -> None:
-        """Follow the steps of the folder, by what their numbers mean now."""
-        for number, values in stored_rows(open_run(self._path), before):
-            self._monitor.judge(number, values | self._namer.meaning.row(values))
-
-    def _new_monitor(self) -> Monitor:
-        monitor = Monitor(self._settings, run_id=self._path.name, on_message=self._say)
-        monitor.situate(self._situation)
-        return monitor
-
-    def _new_namer(self, meaning: RunMeaning) -> RowNamer:
-        return RowNamer(mapping=self._meanings, meaning=meaning, given_by="meanings")
-
     def _tell_people(self, alarms: list[Alarm]) -> None:
-        self._notifier.observe(alarms, self._monitor.diagnosis.verdict)
+        self._notifier.observe(alarms, self._run.verdict)
 
     def _beside(self, what: str, do: Callable[[], None]) -> None:
         """Something that happens beside the writing of a step, and must not count against it."""
@@ -399,15 +267,15 @@ class RunSteps:
                 self._hand_over(command)
 
     def _write_answers(self) -> None:
-        if self._writer is None:
+        if self._run.writer is None:
             return
         while self._answers:
             self._writing(partial(self._record_acks, self._answers[0]))
             self._answers.pop(0)
 
     def _record_acks(self, job: AcksJob) -> None:
-        assert self._writer is not None
-        self._writer.record_acks(job.acks, job.commands, job.settings)
+        assert self._run.writer is not None
+        self._run.writer.record_acks(job.acks, job.commands, job.settings)
 
     # -- a folder that refuses -------------------------------------------------------------------
 
@@ -416,13 +284,13 @@ class RunSteps:
 
         A writer that failed once refuses for good: what it had not written by then is lost.
         """
-        if self._writer is None:
+        if self._run.writer is None:
             assert self._refusal is not None
             raise self._refusal.with_traceback(None)
         try:
             do()
         except Exception as error:
-            writer, self._writer = self._writer, None
+            writer, self._run.writer = self._run.writer, None
             with suppress(Exception):  # it lets the folder go all the same
                 writer.close(status="failed")
             written = writer.acknowledged_step
@@ -438,13 +306,11 @@ class RunSteps:
             return
         self._retry_at = time.monotonic() + RETRY_S
         try:
-            last = open_run(self._path).info().last_step
-            self._writer = RunWriter.resume(self._path, from_step=last)
+            last = self._run.reopen()
         except (OSError, ValueError):
             return  # what was said first still holds
         self._refusal, self._is_reopened = None, True
-        if self._mailbox is None:
-            self._mailbox = Mailbox(self._path, self._writer.seen_command_ids)
+        self._open_mailbox()
         self._say(f"recorder: {shown_path(self._path)} is written again, after step {last}")
         self._write_answers()
 
@@ -452,19 +318,14 @@ class RunSteps:
         """Go on with the run of the folder: its steps from `first` on are replaced."""
         if self._busy is not None:
             raise self._busy
-        reader = open_run(self._path)
-        last = reader.info().last_step
-        numbers = reader.sql("SELECT DISTINCT step FROM metrics ORDER BY step")
-        steps = numbers.column("step").to_pylist()
-        self._namer = self._new_namer(stored_meaning(reader))
         try:
-            self._writer = RunWriter.resume(self._path, from_step=min(first - 1, last))
+            steps = self._run.resume(first)
         except RunBusyError as error:
             self._busy = error
             raise
         except ValueError as error:
             raise StoreError(str(error)) from error
-        self._mailbox = Mailbox(self._path, self._writer.seen_command_ids)
+        self._open_mailbox()
         if steps:
             then = (
                 f"steps from {first} on are replaced"
@@ -474,7 +335,10 @@ class RunSteps:
             self._say(
                 f"{shown_path(self._path)} holds a run of {counted(len(steps), 'step')}; {then}"
             )
-        self._judge_again(first)
+
+    def _open_mailbox(self) -> None:
+        if self._mailbox is None and self._run.writer is not None:
+            self._mailbox = Mailbox(self._path, self._run.writer.seen_command_ids)
 
 
 def _require_recorded(path: Path) -> None:

@@ -20,7 +20,8 @@ from echoscope.store.records import Command
 from echoscope.text.wrapping import in_one_line
 
 from .episodes import Episode
-from .steps import AcksJob, RunSteps, Say, StepJob
+from .foreign_run import StepEnd
+from .steps import AcksJob, RunSteps, Say
 
 POLL_S = 0.5
 """Seconds between two looks for commands."""
@@ -77,7 +78,7 @@ class WritingThread:
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
-    def put(self, job: Episode | Draft | StepJob | AcksJob | FlushJob | CloseJob) -> None:
+    def put(self, job: Episode | Draft | StepEnd | AcksJob | FlushJob | CloseJob) -> None:
         """Hand over a job. Returns at once."""
         self._jobs.put(job)
 

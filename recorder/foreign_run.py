@@ -1,0 +1,245 @@
+"""The run of another trainer: here each of its steps is measured, judged and written, whoever reads
+it, a hook in the trainer's loop or a watch of its files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from echoscope.diagnostics.config import DiagnosticsConfig
+from echoscope.diagnostics.judge.advice.actions import trainer_of
+from echoscope.diagnostics.judge.advice.situation import Situation, terms_of
+from echoscope.diagnostics.judge.record import Verdict
+from echoscope.diagnostics.monitor import Instruments, Measured, Monitor
+from echoscope.diagnostics.read.foreign_names import Meaning
+from echoscope.diagnostics.read.names import RowNamer
+from echoscope.diagnostics.read.run_meaning import RunMeaning
+from echoscope.diagnostics.read.table import stored_meaning, stored_rows
+from echoscope.store.importers.beside.metrics import without_reconstructed
+from echoscope.store.importers.importing import step_metrics
+from echoscope.store.reader import RunReader, open_run
+from echoscope.store.records import Alarm, DiagnosticRecord, IntArray, StepMetrics
+from echoscope.store.writer import RunWriter
+
+from .episodes import StepEpisodes
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnd:
+    """The end of a step: what its trainer says of it."""
+
+    number: int
+    values: Mapping[str, float]
+    """Under the trainer's names."""
+    at: float
+    """In seconds since the epoch."""
+    information: Measured | None = None
+    """What the trainer's own policy says of the episodes, where it was asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedStep:
+    """A step as it is written."""
+
+    metrics: StepMetrics
+    content: StepEpisodes
+    records: Sequence[DiagnosticRecord]
+    alarms: list[Alarm]
+    """Those that it raises or clears."""
+
+
+def _undecodable(tokens: IntArray) -> str:
+    raise ValueError("the run of another trainer has no tokenizer")
+
+
+class ForeignRun:
+    """Measures, judges and writes the steps of another trainer. All methods are for one thread.
+
+    Args:
+        path: the run's folder.
+        trainer: whose run it is, as its configuration says; "" where that is not known.
+        meanings: what the user says that metrics are, by the trainer's names.
+        given_by: where the user says so, for what is said of them.
+        say: told what the user should know.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        trainer: Any,
+        settings: DiagnosticsConfig,
+        meanings: Mapping[str, Meaning],
+        given_by: str,
+        say: Callable[[str], None],
+    ) -> None:
+        self.path, self.trainer = path, trainer
+        self.writer: RunWriter | None = None
+        """None while the run is not held."""
+        self._settings, self._say = settings, say
+        self._meanings, self._given_by = meanings, given_by
+        self._namer = self._new_namer(RunMeaning())
+        self._stored_meaning = RunMeaning()
+        self._said: set[str] = set()
+        self._monitor = self._new_monitor(())
+
+    def create(
+        self,
+        *,
+        name: str,
+        config: Mapping[str, Any],
+        tags: Sequence[str],
+        live: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Lay out the run. Raises as `RunWriter.create`."""
+        self.writer = RunWriter.create(
+            self.path,
+            run_id=self.path.name,
+            name=name,
+            config=dict(config),
+            live_knobs=live or {},
+            tags=tuple(tags),
+        )
+
+    def resume(self, first: int | None = None) -> list[int]:
+        """Go on with the run of the folder, as its next attempt.
+
+        Args:
+            first: the run's steps from here on are hidden, because they come again; None: none is.
+
+        Returns the steps that it had. Raises as `RunWriter.resume`.
+        """
+        reader = open_run(self.path)
+        steps = steps_of(reader)
+        last = max((step for step in steps if first is None or step < first), default=-1)
+        if not self.meaning.columns:  # else this process goes on deciding
+            self._namer = self._new_namer(stored_meaning(reader))
+        self.writer = RunWriter.resume(self.path, from_step=last)
+        # The record of the meaning may be hidden now: then it is written again.
+        self._stored_meaning = RunMeaning() if last < max(steps, default=-1) else self.meaning
+        self._judge_again(last + 1)
+        return steps
+
+    def reopen(self) -> int:
+        """Hold the run again after the disk refused; the last step that it has.
+
+        What was judged stays judged. Raises as `RunWriter.resume`.
+        """
+        last = open_run(self.path).info().last_step
+        self.writer = RunWriter.resume(self.path, from_step=last)
+        return last
+
+    @property
+    def meaning(self) -> RunMeaning:
+        """What the numbers of the run are, as far as that is decided."""
+        return self._namer.meaning
+
+    def verdict(self) -> Verdict:
+        """What is known of the run now."""
+        return self._monitor.diagnosis.verdict()
+
+    def judge(
+        self, step: StepEnd, content: StepEpisodes, records: Sequence[DiagnosticRecord] = ()
+    ) -> JudgedStep:
+        """The step with what is measured of it, and the alarms that it raises or clears.
+
+        Args:
+            records: what else is stored beside the step.
+
+        Raises:
+            StoreError: the run cannot be read, where earlier steps must be judged again.
+        """
+        values = self._named(step, content)
+        records = [*records, *self._meaning_records(step.number)]
+        if step.information is not None:
+            values |= step.information.values
+            records += step.information.records
+        batch = content.batch()
+        if batch.groups and step.number > 0:
+            instruments = Instruments(decode=_undecodable)
+            measured = self._monitor.measure(step.number, batch, self._settings, instruments)
+            values |= {k: v for k, v in measured.values.items() if k.startswith("text/")}
+            records += measured.records
+        self._situate(step.values)
+        return JudgedStep(
+            metrics=StepMetrics(
+                run_id=self.path.name,
+                step=step.number,
+                phase="train" if step.number else "eval",
+                policy_version=None,
+                wall_time=step.at,
+                values=values,
+            ),
+            content=content,
+            records=records,
+            alarms=self._monitor.judge(step.number, values),
+        )
+
+    def write(self, judged: JudgedStep) -> None:
+        """Hand the step to the writer. Raises StoreError where the disk refuses."""
+        assert self.writer is not None
+        self.writer.commit_step(
+            metrics=[judged.metrics],
+            trajectories=judged.content.trajectories,
+            outcomes=judged.content.outcomes,
+            alarms=judged.alarms,
+            diagnostics=judged.records,
+        )
+
+    def _named(self, step: StepEnd, content: StepEpisodes) -> dict[str, float]:
+        """What is counted from the episodes, and the trainer's numbers under its names and ours.
+
+        A key has one source in all steps: what the trainer's numbers tell is not counted, and what
+        was counted first is not read from a later column.
+        """
+        self._namer.learn({step.number: step.values})
+        for note in self._namer.notes:
+            if note not in self._said:
+                self._said.add(note)
+                self._say(note)
+        counted: Mapping[str, float] = {}
+        if content.trajectories:
+            counted = step_metrics(self.path.name, step.number, content.trajectories).values
+            self._namer.leave(counted)
+        told = self.meaning.of_key
+        counted = without_reconstructed(counted) if "reward/return_mean" in told else counted
+        left = {key: value for key, value in counted.items() if key not in told}
+        return left | self._namer.named(step.values)
+
+    def _meaning_records(self, step: int) -> Iterator[DiagnosticRecord]:
+        """What the numbers mean, where that is not stored yet; earlier steps that mean something
+        else now are judged again."""
+        earlier, self._stored_meaning = self._stored_meaning, self.meaning
+        if earlier == self.meaning:
+            return
+        if earlier.is_revised_by(self.meaning) and self.writer is not None:
+            self.writer.flush()
+            self._judge_again(step)
+        yield self.meaning.record(step)
+
+    def _judge_again(self, before: int) -> None:
+        """Follow the stored steps before this one, by what their numbers mean now."""
+        rows = dict(stored_rows(open_run(self.path), before))
+        self._monitor = self._new_monitor(rows[max(rows)] if rows else ())
+        for number, values in rows.items():
+            self._monitor.judge(number, values | self.meaning.row(values))
+
+    def _new_monitor(self, names: Collection[str]) -> Monitor:
+        self._monitor = Monitor(self._settings, run_id=self.path.name, on_message=self._say)
+        self._situate(names)
+        return self._monitor
+
+    def _situate(self, names: Collection[str]) -> None:
+        trainer = terms_of(self.trainer) or trainer_of(names)
+        self._monitor.situate(Situation(run=str(self.path), trainer=trainer))
+
+    def _new_namer(self, meaning: RunMeaning) -> RowNamer:
+        return RowNamer(mapping=self._meanings, meaning=meaning, given_by=self._given_by)
+
+
+def steps_of(reader: RunReader) -> list[int]:
+    """The steps that a run has, in order."""
+    rows = reader.sql("SELECT DISTINCT step FROM metrics ORDER BY step")
+    return [int(step) for step in rows.column("step").to_pylist()]
