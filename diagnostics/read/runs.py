@@ -48,7 +48,7 @@ _OF_WANDB = "kept by W&B beside its run"
 _BY_ENDING = "code, pictures, weights or documents, by their ending"
 _NO_DATA = frozenset(
     {".png", ".jpg", ".jpeg", ".gif", ".webp", ".mp4", ".safetensors", ".py", ".md", ".html"}
-    | {".sh", ".toml", ".lock", ".bin", ".npz", ".npy", ".ipynb"}
+    | {".sh", ".toml", ".lock", ".bin", ".npz", ".npy", ".ipynb", ".conf", ".crt", ".pem", ".xml"}
 )
 _NO_METRICS = _NO_DATA | frozenset(
     {".duckdb", ".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib", ".parquet", ".eval"}

@@ -117,6 +117,9 @@ _NOT_COUNTED = re.compile(r"\b(?:per|last|each|over|of|every|\d+)\s+$", re.IGNOR
 """`reward per episode: 5` and `last 100 episodes: 5` count nothing."""
 _FRACTION = re.compile(r"\W*[\[(]\s*(\d{1,15})\s*/\s*\d+\s*[\])]|^\s*(\d{1,15})\s*/\s*\d+\b")
 _BAR = re.compile(r"\|\s*(\d{1,15})/\d+ \[")
+_STATEMENT = re.compile(r"\s*return\s+-?\d+\s*;?\s*")
+"""A line of a program, such as a traceback shows or a folder of scripts holds."""
+_HAS_NUMBER = re.compile(r"\d|nan|inf", re.IGNORECASE)
 _IN_BAR = 6
 """The rank of a step that a progress bar shows: it may be one of an inner loop."""
 
@@ -304,7 +307,7 @@ class ConsoleLog:
                 steps.add(counted[0] if counted else float(collector.num_records))
 
     def _line(self, text: str) -> None:
-        if not text.strip():
+        if not text.strip() or _STATEMENT.fullmatch(text):
             return
         dashed = parse_log_line(text)
         if dashed is not None:
@@ -410,6 +413,9 @@ class ConsoleLog:
     # --- pairs
 
     def _pairs(self, text: str) -> None:
+        if not _HAS_NUMBER.search(text):  # most lines of most files: nothing to take from them
+            self._last_marker = None
+            return
         pairs: dict[str, float] = {}
         num_chars, end, group = 0, 0, ""
         for match in _PAIR.finditer(text):

@@ -557,6 +557,12 @@ def test_b5_a_log_of_unknown_names_says_which_column_to_map(tmp_path: Path) -> N
     assert read_metrics(tmp_path / "train.log", mapping).columns[RETURN][0] == 899.5
 
 
+def test_a_program_that_returns_numbers_is_no_log(tmp_path: Path) -> None:
+    script = "check() {\n    return 1\n}\nif check; then\n    return 0\nfi\nreturn 4\n" * 5
+    with pytest.raises(MetricsFileError, match="no metrics of a run"):
+        read(tmp_path, script, "network")
+
+
 def test_b5_a_ratio_is_not_offered_as_success(tmp_path: Path) -> None:
     rows = "".join(f"{s},-20.5,0.9957,0.5\n" for s in STEPS)
     path = written(tmp_path, "step,reward,ratio,clip_ratio/region_mean\n" + rows)
