@@ -2,13 +2,12 @@
 VENV := .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
-PACKAGES := cli core dashboard diagnostics envs notebook recorder store text watch
 STAMP := $(VENV)/.installed
 export TOKENIZERS_PARALLELISM := false
 # Where it is set, every command that a test starts would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help package install demo docs test test-all test-long coverage test-browser test-pretrained test-gpu test-8bit test-vllm test-ray test-textworld test-cure test-trl test-notify test-sinks test-peers test-exports test-notebook test-worlds test-lean test-kill test-harness lint bench bench-pretrained policy search-data clean
+.PHONY: help install demo docs test test-all test-long coverage test-browser test-pretrained test-gpu test-8bit test-vllm test-ray test-textworld test-cure test-trl test-notify test-sinks test-peers test-exports test-notebook test-worlds test-lean test-kill test-harness lint bench bench-pretrained policy search-data clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -16,7 +15,7 @@ help:  ## List the targets
 install: $(STAMP)  ## Create .venv and install everything
 
 # torch first and pinned: a wider range may resolve to gigabytes of CUDA libraries.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml setup.py constraints.txt
 	@echo 'install, 1 of 3: an environment of its own in $(VENV)'
 	$(PYTHON) -m venv $(VENV)
 	@echo 'install, 2 of 3: torch; pip says the size of each download'
@@ -177,18 +176,13 @@ test-kill: install  ## Kill the writer 100 times and a real trainer 100 times, a
 test-cure: install  ## Follow the first suggestion for three collapses, two seeds each (half an hour)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s -m slow tests/core/run/test_cures.py --timeout=3600
 
-# The package is the checkout itself, whatever its folder is called: here it has its name.
-package:
-	@mkdir -p build/types/echoscope
-	@ln -sfn $(CURDIR)/__init__.py $(CURDIR)/py.typed $(addprefix $(CURDIR)/,$(PACKAGES)) build/types/echoscope/
-
-docs: install package  ## Build the documentation into build/site; a broken link is an error
+docs: install  ## Build the documentation into build/site; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-lint: install package  ## ruff and mypy
+lint: install  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	cd build/types && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml -p echoscope
+	$(BIN)/mypy -p echoscope
 
 BENCHMARKS := store recorder train_step rollout_cost cross_scoring gradient_norms interval_coverage \
   text_tier monitor_cost diagnose importing exporting watch dashboard
@@ -232,4 +226,4 @@ policy-puzzles: install  ## Make the second shipped policy again, about 12 minut
 	cp build/puzzles/tiny-puzzles/* core/assets/tiny-puzzles/
 
 clean:  ## Remove what the targets made, but no runs
-	rm -rf $(VENV) $(VLLM) $(SINKS) $(PEERS) $(HOOKS) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) $(VLLM) $(SINKS) $(PEERS) $(HOOKS) build .package *.egg-info .pytest_cache .mypy_cache .ruff_cache .coverage
