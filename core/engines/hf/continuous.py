@@ -1,17 +1,18 @@
-"""Continuous batching: requests join the batch between decode steps, finished ones leave at once.
+"""The sampling loop: requests join the batch between decode steps, finished ones leave.
 
-The cache rows `[0, A)` hold the requests under way, so that attention reads them without a copy;
+The cache rows `[0, A)` hold the requests in the batch, so that attention reads them without a copy;
 the rows after them keep what finished requests left, for the prompts that continue it. A request
 that joins or leaves changes places with another row, which costs about as much as a few tokens of
-that row.
+that row. So a finished request stays in the batch, forwarded for nothing, until it pays to let it
+go.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import count, repeat
 from typing import Any
 
 import numpy as np
@@ -22,18 +23,24 @@ from torch import Tensor
 from echoscope.store.records import FinishReason, IntArray, Support
 
 from ..base import ReplyWatch, Sample, SamplingParams
-from .decoding import CHECK_EVERY, CHECK_EVERY_ELSEWHERE
 from .forward import CachedForward
 from .kv_cache import COLUMN_BLOCK
 from .prefixes import PrefixIndex, StoredRow, plan_prefill
-from .sampling import BELOW_ONE, UNIFORM_BLOCK, Drawn, GivenUniforms, check_numerics, sample_tokens
+from .sampling import BELOW_ONE, Drawn, numerics_error, sample_tokens
 
+CHECK_EVERY = {"cpu": 1}
+CHECK_EVERY_ELSEWHERE = 8
+"""Tokens between looks at what was sampled, by device type: a look waits for a GPU."""
+MIN_LEAVING_FRACTION = 1 / 8
+"""Finished requests leave once they are so many of the batch: leaving copies their cache."""
 MIN_JOINING_FRACTION = 1 / 4
 """Requests join once they are so many of those under way: joining costs a forward pass ..."""
 MAX_STEPS_WAITING = 8
 """... or once the first of them has waited for so many tokens."""
 _MORE_COLUMNS = 4 * COLUMN_BLOCK
 """A cache that grows gets at least so many columns: every growth copies it."""
+_UNIFORM_BLOCK = 128
+"""Uniforms go to the device for so many tokens at once."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -46,6 +53,8 @@ class Request:
     limit: int
     """`max_new_tokens`, or what the model's positions leave."""
     seed: int
+    kind: SamplingParams = field(init=False)
+    """Equal for requests whose tokens are drawn the same way."""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     entropies: list[float] = field(default_factory=list)
@@ -54,33 +63,22 @@ class Request:
     """Sampled tokens, and surplus ones, whose keys and values are in the cache row."""
     finish_reason: FinishReason | None = None
     _watch: ReplyWatch | None = None
-    _stops: frozenset[int] = frozenset()
-    _uniforms: NDArray[np.float64] | None = None
-    _rng: np.random.Generator | None = None
+    _uniforms_T: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+
+    def __post_init__(self) -> None:
+        self.kind = replace(self.params, max_new_tokens=1, stop_token_ids=(), watch=None)
 
     def begin(self) -> None:
         """Start, or start again, with nothing sampled."""
         self.tokens, self.logprobs, self.entropies, self.supports = [], [], [], []
-        self.num_forwarded = 0
+        self.num_forwarded, self.finish_reason = 0, None
         self._watch = None if self.params.watch is None else self.params.watch()
-        self._stops = frozenset(self.params.stop_token_ids)
-        self._rng = np.random.default_rng(self.seed)
-        self._uniforms = np.empty(0)
-
-    @property
-    def kind(self) -> SamplingParams:
-        """Equal for requests whose tokens are drawn the same way."""
-        return replace(self.params, max_new_tokens=1, stop_token_ids=(), watch=None)
+        self._uniforms_T = np.random.default_rng(self.seed).random(self.limit) * BELOW_ONE
 
     def next_uniforms(self, number: int) -> NDArray[np.float64]:
-        """The next uniforms of this request's own stream, (number,)."""
-        assert self._rng is not None
-        assert self._uniforms is not None
-        while len(self._uniforms) < number:
-            more = self._rng.random(UNIFORM_BLOCK) * BELOW_ONE
-            self._uniforms = np.concatenate([self._uniforms, more])
-        out, self._uniforms = self._uniforms[:number], self._uniforms[number:]
-        return out
+        """Up to `number` uniforms in [0, 1): token t always uses number t of the seed's stream."""
+        start = len(self.tokens)
+        return self._uniforms_T[start : start + number]
 
     def add(
         self, token: int, logprob: float, entropy: float, support: NDArray[np.int32] | None
@@ -93,7 +91,7 @@ class Request:
         self.entropies.append(entropy)
         if support is not None:
             self.supports.append(support)
-        if token in self._stops:
+        if token in self.params.stop_token_ids:
             self.finish_reason = FinishReason.STOP
             return
         self.finish_reason = None if self._watch is None else self._watch.ends(token)
@@ -126,69 +124,79 @@ class Request:
         )
 
 
-@dataclass(slots=True)
-class BatchCounts:
-    """Tokens of a while."""
+@dataclass(slots=True, kw_only=True)
+class TokenCounts:
+    """Where an engine's tokens came from, since it was made."""
 
-    num_prefilled: int = 0
+    num_prefill_tokens: int = 0
     """Prompt tokens forwarded."""
-    num_reused: int = 0
+    num_reused_tokens: int = 0
     """Prompt tokens whose keys and values an earlier request had left."""
-    num_shared: int = 0
+    num_shared_tokens: int = 0
     """Prompt tokens that another prompt of the same admission had forwarded."""
-    num_decoded: int = 0
-    """Sampled tokens forwarded."""
+    num_decode_tokens: int = 0
+    """Sampled tokens forwarded, those of finished requests that had not left yet included."""
 
 
 class ContinuousBatch:
     """Requests under way over the rows of one cache.
 
     Args:
-        max_rows: cache rows, of requests under way and finished ones together.
         reuse: keep the rows of finished requests for the prompts that continue them.
         policy_version: what samples carry.
+        counts: of the engine; what is forwarded here is added.
     """
 
     def __init__(
-        self, forward: CachedForward, *, max_rows: int, reuse: bool, policy_version: int
+        self, forward: CachedForward, *, reuse: bool, policy_version: int, counts: TokenCounts
     ) -> None:
         self._forward = forward
-        self._max_rows = max_rows
         self._reuse = reuse
         self._version = policy_version
+        self._counts = counts
         self._waiting: deque[Request] = deque()
         self._num_steps_waited = 0
         self._active: list[Request] = []
-        """In the order of their cache rows."""
+        """In the order of their cache rows, finished ones that have not left included."""
         self._stored: list[StoredRow | None] = []
         """By cache row; None for rows of requests under way and for empty ones."""
         self._used_at: list[int] = []
         self._clock = count()
         self._logits_AV = torch.empty(0)
+        self._uniforms_TA = torch.empty((0, 0))
+        self._num_drawn = 0
+        """Rows of `_uniforms_TA` that have been used."""
         self._every = CHECK_EVERY.get(forward.device.type, CHECK_EVERY_ELSEWHERE)
         self._kinds: list[tuple[SamplingParams, list[int]]] = []
-        self._counts = BatchCounts()
+        self.max_rows = 1
+        """Cache rows, of requests under way and finished ones together."""
 
     @property
-    def forward(self) -> CachedForward:
-        return self._forward
+    def num_bytes(self) -> int:
+        """Of keys and values."""
+        return self._forward.cache.num_bytes
 
     @property
     def num_active(self) -> int:
         """Requests that have a cache row."""
         return len(self._active)
 
-    def take_counts(self) -> BatchCounts:
-        """Where tokens came from since the last time this was asked."""
-        counts, self._counts = self._counts, BatchCounts()
-        return counts
+    @property
+    def num_longest(self) -> int:
+        """Tokens of the longest reply in the batch."""
+        return max((len(request.tokens) for request in self._active), default=0)
+
+    @property
+    def stored(self) -> PrefixIndex:
+        """What finished requests left."""
+        return PrefixIndex(self._stored)
 
     def submit(self, request: Request) -> None:
         """Let a request wait for its place."""
         self._waiting.append(request)
 
     def advance(self) -> list[tuple[int, Sample]]:
-        """One token of every request (a few on a GPU); those that finished leave.
+        """One token of every request (a few on a GPU), and the samples of those that finished.
 
         Raises:
             PolicyNumericsError: NaN or infinity in the logits.
@@ -197,43 +205,53 @@ class ContinuousBatch:
             self._admit()
         if not self._active:
             return []
-        last_B = self._sample_segment()
-        finished = [row for row, each in enumerate(self._active) if each.finish_reason is not None]
-        out = [(self._active[i].key, self._active[i].sample(self._version)) for i in finished]
-        if finished:
-            stays_B = self._leave(finished)
-            last_B = last_B[torch.from_numpy(stays_B).to(last_B.device)]
+        going = [request for request in self._active if request.finish_reason is None]
+        last_A = self._sample_segment()
+        finished = [request for request in going if request.finish_reason is not None]
+        if self._should_leave(len(going) - len(finished)):
+            last_A = last_A[self._leave()]
         if self._active:
-            self._logits_AV = self._decode(last_B)
+            self._logits_AV = self._decode(last_A)
         self._num_steps_waited += self._every if self._waiting else 0
-        return out
+        return [(request.key, request.sample(self._version)) for request in finished]
 
     # -- sampling ---------------------------------------------------------------------------
 
     def _sample_segment(self) -> Tensor:
-        """Sample `_every` tokens of every row; the last ones, (A,), are not forwarded yet."""
-        uniforms_BT = np.stack([each.next_uniforms(self._every) for each in self._active])
-        uniforms_TB = torch.from_numpy(np.ascontiguousarray(uniforms_BT.T)).to(self._forward.device)
+        """Sample a token of every row, or a few; the last ones, (A,), are not forwarded yet."""
+        size = min(self._every, *(each.limit - each.num_forwarded for each in self._active))
+        uniforms_TA = self._next_uniforms(size)
         segment: list[list[Drawn]] = []
-        tokens_B = torch.empty(0)
-        for step in range(self._every):
+        tokens_A = torch.empty(0)
+        for step in range(size):
             if step:
-                self._logits_AV = self._decode(tokens_B)
-            segment.append(self._draw(uniforms_TB[step]))
-            tokens_B = self._in_rows([drawn.tokens for drawn in segment[-1]])
+                self._logits_AV = self._decode(tokens_A)
+            segment.append(self._draw(uniforms_TA[step]))
+            tokens_A = self._in_rows([drawn.tokens for drawn in segment[-1]])
         self._take_in(segment)
-        return tokens_B
+        return tokens_A
 
-    def _draw(self, uniforms_B: Tensor) -> list[Drawn]:
+    def _next_uniforms(self, size: int) -> Tensor:
+        """The next uniforms of every row, (size, A); any for rows that have finished."""
+        if self._num_drawn + size > len(self._uniforms_TA):
+            block_AT = np.zeros((len(self._active), _UNIFORM_BLOCK))
+            for row, request in enumerate(self._active):
+                uniforms = request.next_uniforms(_UNIFORM_BLOCK)
+                block_AT[row, : len(uniforms)] = uniforms
+            block_TA = torch.from_numpy(np.ascontiguousarray(block_AT.T))
+            self._uniforms_TA = block_TA.to(self._forward.device)
+            self._num_drawn = 0
+        self._num_drawn += size
+        return self._uniforms_TA[self._num_drawn - size : self._num_drawn]
+
+    def _draw(self, uniforms_A: Tensor) -> list[Drawn]:
         """One token of every row, kind by kind."""
         if len(self._kinds) == 1:
-            return [sample_tokens(self._logits_AV, self._kinds[0][0], GivenUniforms(uniforms_B))]
+            return [sample_tokens(self._logits_AV, self._kinds[0][0], uniforms_A)]
         out = []
         for kind, rows in self._kinds:
             index = torch.tensor(rows, device=self._logits_AV.device)
-            out.append(
-                sample_tokens(self._logits_AV[index], kind, GivenUniforms(uniforms_B[index]))
-            )
+            out.append(sample_tokens(self._logits_AV[index], kind, uniforms_A[index]))
         return out
 
     def _in_rows(self, parts: Sequence[Tensor]) -> Tensor:
@@ -241,57 +259,68 @@ class ContinuousBatch:
         if len(parts) == 1:
             return parts[0]
         order = np.argsort([row for _, rows in self._kinds for row in rows])
-        return torch.cat(list(parts))[torch.from_numpy(order).to(parts[0].device)]
+        return torch.cat(list(parts))[self._index(order)]
 
     def _take_in(self, segment: Sequence[Sequence[Drawn]]) -> None:
         """Give every request its tokens, kind by kind."""
         for place, (_, rows) in enumerate(self._kinds):
             drawn = [parts[place] for parts in segment]
+            requests = [self._active[row] for row in rows]
             numbers = zip(*((d.tokens, d.logprobs, d.entropies) for d in drawn), strict=True)
-            tokens, logprobs, entropies = (torch.stack(part).cpu().numpy() for part in numbers)
-            starts = [len(self._active[row].tokens) for row in rows]
-            check_numerics(entropies, starts, self._version)
-            supports = [None if part.support is None else part.support.cpu() for part in drawn]
-            for column, row in enumerate(rows):
-                request = self._active[row]
-                row_numbers = zip(
-                    tokens[:, column].tolist(),
-                    logprobs[:, column].tolist(),
-                    entropies[:, column].tolist(),
-                    supports,
-                    strict=True,
-                )
-                for token, logprob, entropy, support_BV in row_numbers:
-                    kept = None
-                    if support_BV is not None:
-                        kept = support_BV[column].nonzero().flatten().numpy().astype(np.int32)
-                    request.add(token, logprob, entropy, kept)
+            tokens_TB, logprobs_TB, entropies_TB = (
+                torch.stack(part).cpu().numpy() for part in numbers
+            )
+            if not np.isfinite(entropies_TB).all():
+                starts = [len(request.tokens) for request in requests]
+                raise numerics_error(entropies_TB, starts, self._version)
+            for step, (tokens_B, logprobs_B, entropies_B) in enumerate(
+                zip(tokens_TB.tolist(), logprobs_TB.tolist(), entropies_TB.tolist(), strict=True)
+            ):
+                supports_B = _rows_of(drawn[step].support)
+                for request, token, logprob, entropy, support in zip(
+                    requests, tokens_B, logprobs_B, entropies_B, supports_B, strict=False
+                ):
+                    request.add(token, logprob, entropy, support)
 
-    def _decode(self, tokens_B: Tensor) -> Tensor:
-        logits = self._forward.decode(tokens_B)
+    def _decode(self, tokens_A: Tensor) -> Tensor:
+        logits_AV = self._forward.decode(tokens_A)
         for request in self._active:
             request.num_forwarded += 1
-        self._counts.num_decoded += len(self._active)
-        return logits
+        self._counts.num_decode_tokens += len(self._active)
+        return logits_AV
 
     # -- joining and leaving --------------------------------------------------------------------
 
     def _should_admit(self) -> bool:
-        room = self._max_rows - len(self._active)
+        num_open = sum(request.finish_reason is None for request in self._active)
+        room = self.max_rows - num_open
         if not self._waiting or not room:
             return False
         number = min(len(self._waiting), room)
         is_long = self._num_steps_waited >= MAX_STEPS_WAITING
-        return is_long or number >= len(self._active) * MIN_JOINING_FRACTION
+        return is_long or number >= num_open * MIN_JOINING_FRACTION
+
+    def _should_leave(self, num_open: int) -> bool:
+        """Whether finished requests are many, or one has forwarded as much as it has room for."""
+        num_over = len(self._active) - num_open
+        return not num_open or (
+            num_over > 0
+            and (
+                num_over >= len(self._active) * MIN_LEAVING_FRACTION
+                or any(each.num_forwarded + 1 >= each.limit for each in self._active)
+            )
+        )
 
     def _admit(self) -> None:
         """Bring waiting requests into the rows after those under way, and forward their prompts."""
+        if self._active:
+            self._logits_AV = self._logits_AV[self._leave()]
         num_active = len(self._active)
-        size = min(len(self._waiting), self._max_rows - num_active)
+        size = min(len(self._waiting), self.max_rows - num_active)
         batch = [self._waiting.popleft() for _ in range(size)]
         self._num_steps_waited = 0
         # Where memory runs out in here, they are under way: whoever starts again finds them.
-        kept, self._active = self._active, [*self._active, *batch]
+        going, self._active = self._active, [*self._active, *batch]
         for request in batch:
             request.begin()
         prompts = [request.prompt for request in batch]
@@ -301,13 +330,13 @@ class ContinuousBatch:
         plan = plan_prefill(prompts, stored, share=self._reuse)
         before = self._forward.num_tokens
         logits_BV = self._forward.prefill_plan(prompts, plan.moved_down(num_active))
-        self._counts.num_prefilled += self._forward.num_tokens - before
-        self._counts.num_reused += plan.num_reused
-        self._counts.num_shared += plan.num_shared
+        self._counts.num_prefill_tokens += self._forward.num_tokens - before
+        self._counts.num_reused_tokens += plan.num_reused
+        self._counts.num_shared_tokens += plan.num_shared
         order = np.argsort(plan.rows)
-        self._active = [*kept, *(batch[i] for i in order.tolist())]
+        self._active = [*going, *(batch[i] for i in order.tolist())]
         self._stored[num_active : num_active + size] = [None] * size
-        logits_BV = logits_BV[torch.from_numpy(order).to(logits_BV.device)]
+        logits_BV = logits_BV[self._index(order)]
         self._logits_AV = torch.cat([self._logits_AV, logits_BV]) if num_active else logits_BV
         self._aim()
 
@@ -319,37 +348,28 @@ class ContinuousBatch:
         if rows > cache.num_rows:  # every growth copies the cache
             rows = max(rows, 2 * cache.num_rows)
         columns = max(len(request.prompt) + min(request.limit, COLUMN_BLOCK) for request in batch)
-        if columns > cache.num_columns:
+        if columns > cache.num_columns > 0:
             columns = max(columns, cache.num_columns + _MORE_COLUMNS)
-        cache.reserve(min(rows, self._max_rows), columns)
+        cache.reserve(min(rows, self.max_rows), columns)
         missing = cache.num_rows - len(self._stored)
         self._stored += [None] * missing
         self._used_at += [0] * missing
 
     def _rows_for(self, num_active: int, prompts: Sequence[IntArray]) -> list[int]:
         """A row for each prompt: the one it continues, or one that is missed the least."""
-        rows: list[int] = []
-        num_fresh = 0
         index = PrefixIndex(self._stored if self._reuse else [])
-        for prompt in prompts:
-            row, _ = index.match(prompt)
-            stored = self._stored[row] if row >= 0 else None
-            if stored is not None and stored.is_continued_by(prompt) and row not in rows:
-                rows.append(row)
-            else:
-                num_fresh += 1
-        free = [row for row in range(num_active, len(self._stored)) if row not in rows]
+        continued = dict.fromkeys(index.continued_by(prompt) for prompt in prompts)
+        rows = [row for row in continued if row >= 0]
+        free = [row for row in range(num_active, len(self._stored)) if row not in continued]
         free.sort(key=lambda row: (self._stored[row] is not None, self._used_at[row]))
-        for row in free[:num_fresh]:
-            self._stored[row] = None
-        return rows + free[:num_fresh]
+        return rows + free[: len(prompts) - len(rows)]
 
     def _bring_forward(self, num_active: int, rows: Sequence[int]) -> None:
         """Exchange rows so that `rows` come right after those under way."""
         places = range(num_active, num_active + len(rows))
-        wanted, inside = set(rows), set(places)
-        away = [row for row in rows if row not in inside]
-        displaced = [row for row in places if row not in wanted]
+        chosen = set(rows)
+        away = [row for row in rows if row not in places]
+        displaced = [row for row in places if row not in chosen]
         if not away:
             return
         held = [self._stored[row] for row in (*away, *displaced)]
@@ -359,14 +379,13 @@ class ContinuousBatch:
         for values in (self._stored, self._used_at):
             _swap(values, away, displaced)
 
-    def _leave(self, finished: Sequence[int]) -> NDArray[np.int64]:
+    def _leave(self) -> Tensor:
         """Move finished rows behind the others; the old rows of those that stay, in new order."""
         size = len(self._active)
-        is_done = np.zeros(size, dtype=np.bool_)
-        is_done[list(finished)] = True
-        num_open = size - len(finished)
-        holes = np.flatnonzero(is_done[:num_open])
-        movers = num_open + np.flatnonzero(~is_done[num_open:])
+        is_over = np.array([request.finish_reason is not None for request in self._active])
+        num_open = size - int(is_over.sum())
+        holes = np.flatnonzero(is_over[:num_open])
+        movers = num_open + np.flatnonzero(~is_over[num_open:])
         if len(holes):
             width = max(len(each.prompt) + each.num_forwarded for each in self._active)
             self._forward.swap_rows(holes, movers, width)
@@ -375,19 +394,35 @@ class ContinuousBatch:
             self._stored[row] = self._active[row].as_stored() if self._reuse else None
             self._used_at[row] = next(self._clock)
         self._active = self._active[:num_open]
-        if num_open:
+        if 0 < num_open < size:
             self._aim()
         kept = np.arange(num_open)
         kept[holes] = movers
-        return kept
+        return self._index(kept)
 
     def _aim(self) -> None:
+        """Decode the rows that are under way now."""
         lengths = [len(each.prompt) + each.num_forwarded for each in self._active]
         self._forward.start_decode(np.array(lengths, dtype=np.int64))
+        self._uniforms_TA = torch.empty((0, 0))
+        self._num_drawn = 0
         by_kind: dict[SamplingParams, list[int]] = {}
         for row, request in enumerate(self._active):
             by_kind.setdefault(request.kind, []).append(row)
         self._kinds = list(by_kind.items())
+
+    def _index(self, rows: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(rows).to(self._forward.device)
+
+
+def _rows_of(support_BV: Tensor | None) -> Iterator[NDArray[np.int32] | None]:
+    """The tokens left in, row by row; None for ever where nothing was recorded."""
+    if support_BV is None:
+        return repeat(None)
+    support = support_BV.cpu().numpy()
+    rows, tokens = support.nonzero()
+    ends = np.searchsorted(rows, np.arange(1, len(support)))
+    return iter(np.split(tokens.astype(np.int32), ends))
 
 
 def _swap(values: list[Any], left: Sequence[int], right: Sequence[int]) -> None:

@@ -141,6 +141,12 @@ class PrefixIndex:
                 best = (index, size)
         return best
 
+    def continued_by(self, prompt: IntArray) -> int:
+        """The row whose prompt and response this prompt continues; -1 for none."""
+        row, _ = self.match(prompt)
+        rows = dict(self._entries)
+        return row if row >= 0 and rows[row].is_continued_by(prompt) else -1
+
 
 def plan_prefill(
     prompts: Sequence[IntArray],

@@ -1,10 +1,10 @@
-"""From logits to a sampled token with its log-prob and entropy, and each row's own randomness."""
+"""From logits and a uniform to a sampled token with its log-prob and entropy."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,9 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..base import SamplingParams
-
-UNIFORM_BLOCK = 128
-"""Uniforms are drawn this many tokens ahead; the stream does not depend on it."""
 
 MAX_SUPPORT = 4096
 """Most tokens that top-p and min-p leave in where top-k sets no limit; ties may exceed it. The
@@ -29,51 +26,6 @@ BELOW_ONE = 1.0 - 1e-12
 
 class PolicyNumericsError(ArithmeticError):
     """The policy's logits hold NaN or infinity: its weights or activations have blown up."""
-
-
-class RowUniforms:
-    """One stream of uniforms in [0, 1) per row, each from its own generator.
-
-    Token t of a row always uses number t of that row's stream, so a sample depends on its seed and
-    not on the rows beside it.
-    """
-
-    def __init__(self, seeds: Sequence[int], *, device: torch.device) -> None:
-        self._generators = [np.random.default_rng(seed) for seed in seeds]
-        self._device = device
-        self._block = torch.empty((0, 0), dtype=torch.float64)
-        self._next = UNIFORM_BLOCK
-
-    def draw(self) -> Tensor:
-        """The next uniform of every row, float64 (B,)."""
-        if self._next == UNIFORM_BLOCK:
-            block = np.stack([rng.random(UNIFORM_BLOCK) for rng in self._generators], axis=1)
-            self._block = torch.from_numpy(block * BELOW_ONE).to(self._device)
-            self._next = 0
-        self._next += 1
-        return self._block[self._next - 1]
-
-    def reorder(self, rows: NDArray[np.int64]) -> None:
-        """Keep these rows, in this order."""
-        self._generators = [self._generators[row] for row in rows.tolist()]
-        if self._next < UNIFORM_BLOCK:
-            self._block = self._block[:, torch.from_numpy(rows).to(self._device)]
-
-
-class Uniforms(Protocol):
-    def draw(self) -> Tensor:
-        """The next uniform of every row, float64 (B,)."""
-        ...
-
-
-class GivenUniforms:
-    """One uniform of every row, drawn before: for rows that are not at the same token."""
-
-    def __init__(self, uniforms_B: Tensor) -> None:
-        self._uniforms_B = uniforms_B
-
-    def draw(self) -> Tensor:
-        return self._uniforms_B
 
 
 def sampling_logprobs(logits_BV: Tensor, params: SamplingParams) -> Tensor:
@@ -122,8 +74,8 @@ class Drawn(NamedTuple):
     """(B, V) bool, the tokens left in; None unless `records_support` and some may be left out."""
 
 
-def sample_tokens(logits_BV: Tensor, params: SamplingParams, uniforms: Uniforms) -> Drawn:
-    """Sample one token per row by inverting the cumulative distribution.
+def sample_tokens(logits_BV: Tensor, params: SamplingParams, uniforms_B: Tensor) -> Drawn:
+    """Sample one token per row by inverting the cumulative distribution at its uniform, float64.
 
     A row whose logits hold NaN or infinity has a non-finite entropy (and some token); the caller
     checks.
@@ -135,7 +87,7 @@ def sample_tokens(logits_BV: Tensor, params: SamplingParams, uniforms: Uniforms)
         tokens_B1 = logits_BV.argmax(dim=-1, keepdim=True)
     else:
         cumulative_BV = probs_BV.cumsum(dim=-1, dtype=torch.float64)
-        target_B1 = uniforms.draw().unsqueeze(1) * cumulative_BV[:, -1:]
+        target_B1 = uniforms_B.unsqueeze(1) * cumulative_BV[:, -1:]
         tokens_B1 = torch.searchsorted(cumulative_BV, target_B1, right=True)
         # Only NaN can lead outside; an index out of range would then hide the real error.
         tokens_B1 = tokens_B1.clamp_(max=logprobs_BV.shape[-1] - 1)
@@ -146,20 +98,18 @@ def sample_tokens(logits_BV: Tensor, params: SamplingParams, uniforms: Uniforms)
     return Drawn(tokens_B1.squeeze(1), logprobs_B, entropies_B, support_BV)
 
 
-def check_numerics(
+def numerics_error(
     entropies_TB: NDArray[np.float32], starts: Sequence[int], policy_version: int
-) -> None:
-    """Raises PolicyNumericsError where a row's entropies say that its logits were not finite.
+) -> PolicyNumericsError:
+    """What is wrong where some entropies are not finite: then the logits were not.
 
     Args:
         starts: per row, the place of its first token here in its response.
     """
-    if np.isfinite(entropies_TB).all():
-        return
     bad_TB = ~np.isfinite(entropies_TB)
     offset = int(bad_TB.any(axis=1).argmax())
     broken = np.flatnonzero(bad_TB[offset])
-    raise PolicyNumericsError(
+    return PolicyNumericsError(
         f"the policy's logits hold NaN or infinity for {len(broken)} of {entropies_TB.shape[1]} "
         f"rows at response token {starts[int(broken[0])] + offset} (policy version "
         f"{policy_version}): its weights or activations have blown up; go back to an earlier "

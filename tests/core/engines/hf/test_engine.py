@@ -20,7 +20,7 @@ from transformers import (
 
 from echoscope.core.config.engine import HfEngineConfig
 from echoscope.core.engines.base import Sample, SamplingParams
-from echoscope.core.engines.hf import decoding, forward
+from echoscope.core.engines.hf import continuous, forward
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.engines.hf.sampling import PolicyNumericsError
 from echoscope.store.records import FinishReason
@@ -261,7 +261,7 @@ def test_leaving_rows_change_no_sample(
     """Whether finished rows leave at once, late or never."""
     prompts = random_prompts([5, 80, 12, 12, 3, 44, 9, 27])
     usual = play(engine_for(model), prompts, 3)
-    monkeypatch.setattr(decoding, "MIN_LEAVING_FRACTION", fraction)
+    monkeypatch.setattr(continuous, "MIN_LEAVING_FRACTION", fraction)
     assert play(engine_for(model), prompts, 3) == usual
 
 
@@ -272,7 +272,7 @@ def test_looking_rarely_changes_no_sample(
     """On a GPU the host looks at the tokens every few steps; what rows ran over is cut off."""
     prompts = random_prompts([5, 80, 12, 3])
     usual = play(engine_for(model), prompts, 3)
-    monkeypatch.setattr(decoding, "CHECK_EVERY", {"cpu": every})
+    monkeypatch.setattr(continuous, "CHECK_EVERY", {"cpu": every})
     assert play(engine_for(model), prompts, 3) == usual
 
 

@@ -8,14 +8,19 @@ import torch
 
 from echoscope.core.engines.base import SamplingParams
 from echoscope.core.engines.hf.sampling import (
+    BELOW_ONE,
     MAX_SUPPORT,
-    UNIFORM_BLOCK,
-    RowUniforms,
     sample_tokens,
     sampling_logprobs,
 )
 
-CPU = torch.device("cpu")
+
+def uniforms(number: int = 1) -> torch.Tensor:
+    """One of each row's own stream."""
+    drawn = [np.random.default_rng(seed).random() for seed in range(number)]
+    return torch.tensor(drawn, dtype=torch.float64)
+
+
 PROBS = torch.tensor([[0.1, 0.4, 0.2, 0.3]])
 
 
@@ -65,35 +70,33 @@ def test_top_p_is_taken_of_what_top_k_left() -> None:
         (0.0, [0.1, 0.4, 0.2, 0.3]),
     ],
 )
-def test_a1_min_p_keeps_what_is_a_share_as_likely_as_the_likeliest(
+def test_min_p_keeps_what_is_a_share_as_likely_as_the_likeliest(
     min_p: float, kept: list[float]
 ) -> None:
     assert probs_of(min_p=min_p) == pytest.approx(kept, rel=1e-5)
 
 
-def test_a1_the_support_is_what_truncation_left_in() -> None:
-    uniforms = RowUniforms([0], device=CPU)
+def test_the_support_is_what_truncation_left_in() -> None:
     records = SamplingParams(max_new_tokens=1, top_k=2, records_support=True)
-    support = sample_tokens(PROBS.log(), records, uniforms).support
+    support = sample_tokens(PROBS.log(), records, uniforms()).support
     assert support is not None
     assert support.tolist() == [[False, True, False, True]]
     whole = SamplingParams(max_new_tokens=1, top_k=4, records_support=True)  # of 4 tokens
-    assert sample_tokens(PROBS.log(), whole, uniforms).support is None
+    assert sample_tokens(PROBS.log(), whole, uniforms()).support is None
 
 
-def test_a1_without_top_k_the_support_is_bounded() -> None:
+def test_without_top_k_the_support_is_bounded() -> None:
     """A flat distribution over a large vocabulary would leave in nearly all of it."""
     logits = torch.linspace(0, 1e-3, 3 * MAX_SUPPORT)[None]
     params = SamplingParams(max_new_tokens=1, top_p=0.99, records_support=True)
-    support = sample_tokens(logits, params, RowUniforms([0], device=CPU)).support
+    support = sample_tokens(logits, params, uniforms()).support
     assert support is not None
     assert 0.9 * MAX_SUPPORT < int(support.sum()) <= MAX_SUPPORT
 
 
 def test_entropy_is_that_of_the_truncated_distribution() -> None:
     params = SamplingParams(max_new_tokens=1, top_k=2)
-    uniforms = RowUniforms([0], device=CPU)
-    _, _, entropies, _ = sample_tokens(PROBS.log(), params, uniforms)
+    _, _, entropies, _ = sample_tokens(PROBS.log(), params, uniforms())
     assert entropies.item() == pytest.approx(-(4 / 7 * np.log(4 / 7) + 3 / 7 * np.log(3 / 7)))
 
 
@@ -101,8 +104,7 @@ def test_sampled_frequencies_are_the_probabilities() -> None:
     """20,000 rows: a frequency lies within 4 standard errors, sqrt(p (1 - p) / n)."""
     number = 20_000
     params = SamplingParams(max_new_tokens=1)
-    uniforms = RowUniforms(range(number), device=CPU)
-    tokens, logprobs, _, _ = sample_tokens(PROBS.log().expand(number, -1), params, uniforms)
+    tokens, logprobs, _, _ = sample_tokens(PROBS.log().expand(number, -1), params, uniforms(number))
     frequencies = torch.bincount(tokens, minlength=4) / number
     errors = (PROBS[0] * (1 - PROBS[0]) / number).sqrt()
     assert bool(((frequencies - PROBS[0]).abs() < 4 * errors).all())
@@ -111,19 +113,16 @@ def test_sampled_frequencies_are_the_probabilities() -> None:
 
 def test_excluded_tokens_are_never_sampled() -> None:
     params = SamplingParams(max_new_tokens=1, top_k=2)
-    uniforms = RowUniforms(range(5000), device=CPU)
-    tokens, logprobs, _, _ = sample_tokens(PROBS.log().expand(5000, -1), params, uniforms)
+    tokens, logprobs, _, _ = sample_tokens(PROBS.log().expand(5000, -1), params, uniforms(5000))
     assert set(tokens.tolist()) == {1, 3}
     assert bool(torch.isfinite(logprobs).all())
 
 
 def test_the_largest_uniform_still_picks_a_possible_token() -> None:
     """0.999... of a distribution whose tail has probability 0."""
-    uniforms = RowUniforms([0], device=CPU)
-    uniforms._block = torch.full((UNIFORM_BLOCK, 1), 1 - 1e-12, dtype=torch.float64)
-    uniforms._next = 0
+    largest = torch.tensor([BELOW_ONE], dtype=torch.float64)
     logits = torch.tensor([[0.0, 0.0, -200.0, -200.0]])
-    tokens, _, _, _ = sample_tokens(logits, SamplingParams(max_new_tokens=1), uniforms)
+    tokens, _, _, _ = sample_tokens(logits, SamplingParams(max_new_tokens=1), largest)
     assert tokens.item() == 1
 
 
@@ -131,23 +130,6 @@ def test_the_largest_uniform_still_picks_a_possible_token() -> None:
 def test_logits_that_are_no_numbers_show_in_the_entropy(poison: float) -> None:
     logits = PROBS.log().repeat(2, 1)
     logits[1, 2] = poison
-    uniforms = RowUniforms([0, 1], device=CPU)
-    tokens, _, entropies, _ = sample_tokens(logits, SamplingParams(max_new_tokens=1), uniforms)
+    tokens, _, entropies, _ = sample_tokens(logits, SamplingParams(max_new_tokens=1), uniforms(2))
     assert torch.isfinite(entropies).tolist() == [True, False]
     assert 0 <= tokens[1] < 4
-
-
-def test_a_row_keeps_its_stream_wherever_it_stands() -> None:
-    """Across blocks, and when rows leave and change places."""
-    number = 2 * UNIFORM_BLOCK + 3
-    alone = RowUniforms([7], device=CPU)
-    stream = [alone.draw().item() for _ in range(number)]
-    assert stream == pytest.approx(np.random.default_rng(7).random(number), abs=1e-11)
-
-    together = RowUniforms([5, 6, 7], device=CPU)
-    seen = [together.draw()[2].item() for _ in range(UNIFORM_BLOCK)]
-    together.reorder(np.array([2, 0]))
-    seen += [together.draw()[0].item() for _ in range(5)]
-    together.reorder(np.array([1, 0]))
-    seen += [together.draw()[1].item() for _ in range(number - len(seen))]
-    assert seen == stream
