@@ -33,8 +33,9 @@ from .turns.turn import TurnEnv, TurnResult
 from .turns.wrappers import world_of, wrap
 
 T = TypeVar("T")
-_SPLIT_CODES: Mapping[str, int] = {"train": 0, "eval": 1, "probe": 2}
-_TASK_STREAM, _NOISE_STREAM = 0, 1
+SPLIT_CODES: Mapping[str, int] = {"train": 0, "eval": 1, "probe": 2}
+STREAM_CODES: Mapping[str, int] = {"tasks": 0, "noise": 1, "sampling": 2}
+"""The random streams of a run: what is drawn in one changes nothing in another."""
 _MAX_THREADS = 16
 
 
@@ -76,19 +77,28 @@ def task_seed(seed: int, split: str, step: int, group_index: int, draw: int = 0)
     Args:
         draw: how many tasks before this one belonged to another split.
     """
-    return _derive(seed, split, _TASK_STREAM, step, group_index, draw)
+    return _env_seed(seed, split, "tasks", step, group_index, draw)
 
 
 def transition_seed(seed: int, split: str, step: int, group_index: int, sibling_index: int) -> int:
     """The 63-bit `noise_seed` of one sibling; independent of `step` outside "train"."""
-    return _derive(seed, split, _NOISE_STREAM, step, group_index, sibling_index)
+    return _env_seed(seed, split, "noise", step, group_index, sibling_index)
 
 
-def _derive(seed: int, split: str, stream: int, step: int, group: int, sibling: int) -> int:
-    code = _SPLIT_CODES[split]
-    key = (code, stream, step if split == "train" else 0, group, sibling)
-    word = int(np.random.SeedSequence(entropy=seed, spawn_key=key).generate_state(1, np.uint64)[0])
-    return (word >> 3) << 2 | code
+def stream_word(seed: int, split: str, stream: str, *place: int) -> int:
+    """64 random bits that are a function of these numbers alone.
+
+    Args:
+        stream: one of `STREAM_CODES`.
+        place: where in the stream, such as (step, group, sibling).
+    """
+    key = (SPLIT_CODES[split], STREAM_CODES[stream], *place)
+    return int(np.random.SeedSequence(entropy=seed, spawn_key=key).generate_state(1, np.uint64)[0])
+
+
+def _env_seed(seed: int, split: str, stream: str, step: int, group: int, sibling: int) -> int:
+    word = stream_word(seed, split, stream, step if split == "train" else 0, group, sibling)
+    return (word >> 3) << 2 | SPLIT_CODES[split]
 
 
 class EnvPool:
@@ -120,8 +130,8 @@ class EnvPool:
             raise EnvParamsError("a pool needs at least one environment group")
         if group_size < 1:
             raise EnvParamsError(f"group_size is {group_size}, but must be at least 1")
-        if split not in _SPLIT_CODES:
-            raise EnvParamsError(f"split is {split!r}, but must be one of {sorted(_SPLIT_CODES)}")
+        if split not in SPLIT_CODES:
+            raise EnvParamsError(f"split is {split!r}, but must be one of {sorted(SPLIT_CODES)}")
         if seed < 0:
             raise EnvParamsError(f"seed is {seed}, but must not be negative")
         self._seed, self._split, self._group_size = seed, split, group_size

@@ -10,10 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-import numpy as np
-
 from echoscope.envs.base import Observation
-from echoscope.envs.pool import Slot
+from echoscope.envs.pool import Slot, stream_word
 from echoscope.envs.turns.turn import TurnResult
 from echoscope.store.records import (
     FinishReason,
@@ -30,9 +28,6 @@ from ..engines.base import Sample, SamplingParams
 from .chat import ChatFormat
 from .context import Conversation, Prompt, Reading
 from .stopping import Stopping
-
-_SPLIT_CODES = {Split.TRAIN: 0, Split.EVAL: 1, Split.PROBE: 2}
-_SAMPLING_STREAM = 2  # the environments' seeds are streams 0 and 1
 
 
 class SamplingSettings(Protocol):
@@ -70,9 +65,7 @@ class Episode:
 def sampling_seed(seed: int, split: Split, step: int, index: int, turn: int) -> int:
     """The 63-bit seed of one response; of a probe the same at every step, like its tasks."""
     place = 0 if split is Split.PROBE else step
-    key = (_SPLIT_CODES[split], _SAMPLING_STREAM, place, index, turn)
-    state = np.random.SeedSequence(entropy=seed, spawn_key=key).generate_state(1, np.uint64)
-    return int(state[0]) >> 1
+    return stream_word(seed, split.value, "sampling", place, index, turn) >> 1
 
 
 def sampling_params(

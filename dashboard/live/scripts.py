@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
-from echoscope.text.addresses import is_loopback
+from echoscope.text.network import is_loopback
 
 _FOREVER = "public, max-age=31536000, immutable"
 

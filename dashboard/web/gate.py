@@ -35,7 +35,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from echoscope.text.addresses import is_loopback
+from echoscope.text.network import is_loopback
 
 from .login_page import bounce_page, login_page
 

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from echoscope.store.query import bounded
-from echoscope.text.addresses import is_loopback
+from echoscope.text.network import is_loopback
 
 from ..charts.theme import ACCENT, ACCENT_ON_DARK, SERIES
 from .gate import (

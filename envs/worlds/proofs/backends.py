@@ -24,8 +24,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from echoscope.text.network import HttpClient, HttpError, is_http_url
+
 from ...base import EnvParamsError, EnvUnavailableError, shorten
-from ..remote.http_json import HttpJsonError, is_http_url, post_json
 from .verdicts import PROBE, LeanAnswer, LeanFailedError, LeanMessage, LeanTimeoutError
 
 if TYPE_CHECKING:  # an optional package
@@ -34,6 +35,7 @@ if TYPE_CHECKING:  # an optional package
 Api = Literal["check", "verify"]
 KEY_VARIABLE = "LEAN_SERVER_API_KEY"
 """Environment variable with the key of a server, as Kimina's own client reads it."""
+MAX_ANSWER_BYTES = 8 << 20
 MAX_MESSAGES = 200
 HEADER_TIMEOUT_S = 300.0
 """Of a local REPL to start, and for the imports of a theorem, which it reads once."""
@@ -65,14 +67,14 @@ class KiminaServer:
     """
 
     def __init__(self, url: str, api: Api, wait_s: float) -> None:
-        self._url = url
+        self._client = HttpClient(url, max_bytes=MAX_ANSWER_BYTES)
         self._api: Api = api
         self._wait_s = wait_s
 
     @property
     def name(self) -> str:
         """What and where it is."""
-        return f"the Lean server at {self._url}"
+        return f"the Lean server at {self._client.url}"
 
     def check(self, header: str, body: str, timeout_s: float) -> LeanAnswer:
         """Lean's answer; see `LeanBackend.check`."""
@@ -97,8 +99,10 @@ class KiminaServer:
         # Newer servers read the second header.
         headers = {"Authorization": f"Bearer {key}", "X-Auth-Token": f"Bearer {key}"} if key else {}
         try:
-            answer = post_json(self._url + path, content, timeout_s + self._wait_s, headers)
-        except HttpJsonError as error:
+            answer = self._client.post_json(
+                path, content, timeout_s=timeout_s + self._wait_s, headers=headers
+            )
+        except HttpError as error:
             raise LeanFailedError(str(error)) from None
         return self._read(answer, seconds)
 

@@ -23,7 +23,7 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from echoscope.text.addresses import is_loopback
+from echoscope.text.network import is_loopback
 
 from ... import registry
 from ...base import EnvParamsError, EnvUnavailableError, shorten

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from echoscope.text.network import HttpClient, HttpError, is_http_url
+
 from ...base import EnvParamsError, shorten
-from ..remote.http_json import HttpJsonError, is_http_url, post_json
 from .passages import Passage, passage_of
 
 Protocol = Literal["search_r1", "ragen"]
@@ -27,7 +28,7 @@ class RetrieverError(Exception):
 
 
 class HttpRetriever:
-    """A server that is asked for passages, each time over a connection of its own.
+    """A server that is asked for passages.
 
     Searching changes nothing on a server, so a refused or broken connection and an overloaded
     server are tried a second time, within the same `timeout_s`.
@@ -46,7 +47,7 @@ class HttpRetriever:
             raise EnvParamsError(
                 f"url is {shorten(url, 100)!r}, but must look like http://127.0.0.1:8000/retrieve"
             )
-        self._url = url
+        self._client = HttpClient(url, max_bytes=MAX_ANSWER_BYTES)
         self._protocol = protocol
         self._timeout_s = timeout_s
 
@@ -61,8 +62,8 @@ class HttpRetriever:
         else:
             body = {"query": query, "top_k": most}
         try:
-            answer = post_json(self._url, body, self._timeout_s, max_bytes=MAX_ANSWER_BYTES)
-        except HttpJsonError as error:
+            answer = self._client.post_json("", body, timeout_s=self._timeout_s)
+        except HttpError as error:
             raise RetrieverError(str(error)) from None
         return _passages(answer, self._protocol, most)
 

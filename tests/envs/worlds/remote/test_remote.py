@@ -28,9 +28,9 @@ from echoscope.envs.frames import grid_frame, to_png
 from echoscope.envs.turns.turn import TurnSettings
 from echoscope.envs.turns.wrappers import runner_of, wrap
 from echoscope.envs.worlds.bandit import Bandit
-from echoscope.envs.worlds.remote import link
 from echoscope.envs.worlds.remote.link import RemoteError, SessionGoneError, UnreachableError
 from echoscope.envs.worlds.remote.sessions import Limits, Served
+from echoscope.text.network import Answer, HttpClient, NoConnectionError
 
 SERVED = {
     "frozen_lake": {"slip": 0.3, "observation": "both"},
@@ -371,7 +371,7 @@ WRONG: dict[str, tuple[str, bytes | Talk, str]] = {
     "hangs": ("step", hang, "did not answer within 1 s"),
     "drips a header": ("step", drip, "did not answer within 1 s"),
     "drips a body": ("step", drip_body, "did not answer within 1 s"),
-    "endless body": ("step", flood, "answered more than 16 MiB|did not answer within"),
+    "endless body": ("step", flood, "answered with more than 16 MiB|did not answer within"),
     "500": ("step", response(b"<h1>oops</h1>", "500 No"), "answered 500 with something else"),
     "500 in words": (
         "step",
@@ -501,16 +501,17 @@ def test_a_lost_answer_is_asked_for_again() -> None:
 
 def test_a_lost_answer_is_not_played_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """The real server played the step, but its answer is lost on the way."""
-    checked = link.Link._checked
+    ask_server = HttpClient.ask
     lost: list[int] = []
 
-    def lose_one(self: link.Link, status: int, data: bytes) -> dict[str, Any]:
-        if b'"result"' in data and not lost:
+    def lose_one(self: HttpClient, *args: Any, **options: Any) -> Answer:
+        answer = ask_server(self, *args, **options)
+        if b'"result"' in answer.body and not lost:
             lost.append(1)
-            raise UnreachableError("cut off")
-        return checked(self, status, data)
+            raise NoConnectionError("cut off", is_worth_a_retry=True)
+        return answer
 
-    monkeypatch.setattr(link.Link, "_checked", lose_one)
+    monkeypatch.setattr(HttpClient, "ask", lose_one)
     with served(Served(id="game_2048")) as url:
         here, there = registry.make("game_2048"), registry.make("remote", url=url)
         here.reset(3, 5)
