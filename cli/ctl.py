@@ -152,7 +152,8 @@ _add_plain("evaluate", "Evaluate with the next step, whatever the schedule says.
 def stop(
     context: typer.Context,
     now: Annotated[
-        bool, typer.Option("--now", help="Stop at once and discard the current step.")
+        bool,
+        typer.Option("--now", help="Drop the current step; the checkpoint is of the last one."),
     ] = False,
     reason: Reason = "",
     wait: Wait = 60,

@@ -178,8 +178,7 @@ class Trainer:
         while True:
             wishes = self._boundary()
             if wishes.stop_now:
-                if wishes.stop:  # whoever wanted a checkpoint first could not wait for the step
-                    self._checkpoint("interrupt")
+                self._checkpoint("interrupt")
                 return "stopped"
             is_last = self.step >= self.config.steps
             if wishes.stop or (is_last and not self.control.is_paused):
@@ -410,6 +409,9 @@ class Trainer:
                 self.last_success = rates[max(before)]
                 self._hold_success()
         self.last_success = rates[max(rates)] if rates else math.nan
+        # A `stop --now` dropped it; the weights are kept all the same.
+        is_due = self.step > 0 and _is_due(self.step, self.config.eval.every)
+        self.evaluate_next = is_due and self.step not in rates
 
     def _commit(
         self,
