@@ -22,11 +22,15 @@ def link_the_package() -> None:
         return
     package = LINKS / "echoscope"
     package.mkdir(parents=True, exist_ok=True)
+    folders = [init.parent for init in ROOT.glob("*/__init__.py")]
+    parts = {part.name for part in [*folders, *ROOT.glob("__*__.py"), ROOT / "py.typed"]}
+    # A right link stays: programs that run now import through it.
     for link in package.iterdir():
-        link.unlink()
-    folders = [init.parent for init in ROOT.glob("*/__init__.py") if init.parent.name != "tests"]
-    for source in [*folders, ROOT / "__init__.py", ROOT / "__main__.py", ROOT / "py.typed"]:
-        (package / source.name).symlink_to(Path("..", "..", source.name))
+        if link.is_symlink() and link.name not in parts:
+            link.unlink()
+    for name in parts:
+        if not (package / name).is_symlink():
+            (package / name).symlink_to(Path("..", "..", name))
 
 
 link_the_package()
