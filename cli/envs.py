@@ -256,7 +256,8 @@ def _measured(report: CheckReport, group: EnvGroup, seeds: int) -> _Checked:
     from echoscope.envs import registry
     from echoscope.envs.checks.measure import expert_score, steps_per_second
 
-    if not report.is_installed or CANNOT_PLAY & report.failed.keys():
+    cannot_play = CANNOT_PLAY & report.failed.keys() or "solvable" in report.skipped
+    if not report.is_installed or cannot_play:
         return _Checked(report=report)
     env = registry.make(group.env, **group.params)
     try:

@@ -80,6 +80,20 @@ def scores_of(subject: Subject) -> dict[str, PlayerScore]:
     return scores
 
 
+def failed_search(subject: Subject) -> str:
+    """What the server of a world answers the expert's first search; "" where it does not fail."""
+    world = subject.make()
+    try:
+        world.reset(CHEAT_SEEDS[0], CHEAT_SEEDS[0])
+        plan = world.solve()
+        result = world.step(plan[0]) if plan else None
+    finally:
+        world.close()
+    if result is None or not result.info.get("search_failed"):
+        return ""
+    return f"{subject.params.get('url')}: {result.observation.text.splitlines()[0]}"
+
+
 def expect_solvable(scores: Mapping[str, PlayerScore], *, reports_success: bool) -> None:
     """The expert, if there is one, solves a task."""
     expert = scores.get(EXPERT)

@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import registry
 from ..base import EnvUnavailableError, shorten
-from .cheats import PlayerScore, expect_no_cheat, expect_solvable, scores_of
+from .cheats import PlayerScore, expect_no_cheat, expect_solvable, failed_search, scores_of
 from .contract import CHECKS
 from .subject import CheckFailure, Skip, Subject
 
@@ -85,6 +85,8 @@ def check_env(
     scores: dict[str, PlayerScore] = {}
 
     def check_solvable(subject: Subject) -> None:
+        if reason := failed_search(subject):
+            raise Skip(reason)
         scores.update(scores_of(subject))
         expect_solvable(scores, reports_success=subject.make().reports_success)
 
