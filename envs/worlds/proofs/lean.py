@@ -95,8 +95,8 @@ class Lean(TextEnv):
         The theorem; after a step the proof so far and the open goals, or Lean's message.
     Actions:
         A tactic such as `intro h` or `exact h.1`; `open ... in` may stand before it, and comments
-        from `--` to the end of a line are left out. Not played are `sorry` and `native_decide`,
-        commands, programs, other comments, strings, and brackets that do not match.
+        are left out. Not played are `sorry` and `native_decide`, commands, programs, strings with
+        brackets or escapes, and brackets that do not match.
     Rewards:
         -0.1 a step, +10 for the last step of a proof, -1 for a step that is rejected, refused or
         takes too long.
@@ -193,8 +193,7 @@ class Lean(TextEnv):
     def instructions(self) -> str:
         return (
             "Prove the theorem in Lean 4. Action: one tactic, for example: intro h. Accepted "
-            "tactics are kept, rejected ones change nothing. sorry, axioms, commands and strings "
-            "are refused."
+            "tactics are kept, rejected ones change nothing. sorry, axioms and commands are refused."
         )
 
     def solve(self) -> list[str] | None:

@@ -5,7 +5,8 @@ A proof counts only if it is a proof of the stated theorem. Three things assure 
 1. Tactics stand between brackets, `theorem t : P := (by ... )`. A command (`theorem`, `axiom`,
    `macro`) cannot stand between brackets: Lean's parser refuses it, wherever it came from. To get
    out, a tactic would have to close the bracket. So its brackets must match, and whatever could
-   hide a bracket from the counting (comments, strings, characters, quoted names) is refused.
+   hide a bracket from the counting (strings with more than words, characters, quoted names) is
+   refused. Comments are left out before anything is read.
 2. Words that give up (`sorry`), that begin commands, or that run programs inside Lean are refused.
 3. `#print axioms t` has the last word: see `verdicts.py`.
 """
@@ -44,6 +45,13 @@ _HIDES_BRACKETS = {
     "/-": "a comment",
     "-/": "a comment",
 }
+_STRING = re.compile(r'"[A-Za-z0-9 .,:;!?+*=<>_%&-]*"')
+"""A string that hides nothing: neither a bracket nor an escape. Its words are read like others."""
+_SPEAKS = re.compile(r"\btrace\b")
+"""A message of the tactic's own could look like one of Lean's."""
+_COMMENT = re.compile(r'"[^"\n]*"|--[^\n]*|/-(?:(?!/-|-/).)*-/', re.DOTALL)
+"""A string, which is kept, or an innermost comment."""
+MAX_NESTED = 4
 # What Lean reads as an identifier; a name that is larger here than there could hide a character.
 _LETTER = r"A-Za-z_\u0391-\u039f\u03a1\u03a4-\u03ba\u03bc-\u03c9\u2100-\u214f"
 _WORD = rf"[{_LETTER}][{_LETTER}0-9'!?\u2080-\u2089\u2090-\u209c]*"
@@ -60,11 +68,14 @@ _OPENER = re.compile(
 
 
 def without_comments(tactic: str) -> str:
-    """A tactic without its comments from `--` to the end of a line, and without empty lines.
+    """A tactic without its comments and empty lines.
 
-    Lean gets the result and nothing else, so it does not matter what the comment held.
+    Lean gets the result and nothing else, so it does not matter what a comment held, or whether it
+    was one: what is left is read by `refusal`.
     """
-    lines = (line.partition("--")[0].rstrip() for line in tactic.strip().split("\n"))
+    for _ in range(MAX_NESTED):
+        tactic = _COMMENT.sub(lambda match: match[0] if match[0][0] == '"' else " ", tactic)
+    lines = (line.rstrip() for line in tactic.strip().split("\n"))
     return "\n".join(line for line in lines if line.strip())
 
 
@@ -83,6 +94,8 @@ def refusal(tactic: str) -> str:
     for char in tactic:
         if char != "\n" and not (char.isprintable() or char == " "):
             return f"it holds the character U+{ord(char):04X}, which is not printable"
+    if not _SPEAKS.search(tactic):
+        tactic = _STRING.sub(lambda match: f" {match[0][1:-1]} ", tactic)
     for mark, name in _HIDES_BRACKETS.items():
         if mark in tactic:
             return f"{name} ({mark}) may not stand in a tactic"

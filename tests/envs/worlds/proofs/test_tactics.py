@@ -29,6 +29,7 @@ from echoscope.envs.worlds.proofs.tactics import COMMANDS, refusal, without_comm
         "open Classical in exact em p",
         "open Nat Finset.Basic in\nsimp",
         "set_option maxRecDepth 2000 in open Nat in decide",
+        'exact congrArg (f "a: b, c.") h',
     ],
 )
 def test_what_proofs_are_made_of_is_sent(tactic: str) -> None:
@@ -73,6 +74,12 @@ def test_what_proofs_are_made_of_is_sent(tactic: str) -> None:
         ("trivial /- the rest", r"a comment \(/-\)"),
         ("-/ trivial", r"a comment \(-/\)"),
         ('trace "x"', r'a string \("\)'),
+        ('exact f "sorry"', "sorry gives up"),
+        ('exact f "(" )', r'a string \("\)'),
+        ('exact f "\\"" ) "', r'a string \("\)'),
+        ('exact f s!"{x}"', r'a string \("\)'),
+        ('exact f "a\n"', r'a string \("\)'),
+        ('exact f \'"\' ) "x"', r'a string \("\)'),
         ("exact `h", "a quotation"),
         ("exact «sorry»", "a quoted name"),
         ("@[simp] x", "an attribute"),
@@ -112,11 +119,15 @@ def test_a_character_cannot_hide_a_bracket(character: str) -> None:
         ("-- first\nintro h  -- (\nexact h", "intro h\nexact h"),
         ("exact h", "exact h"),
         ("-- nothing else", ""),
-        ("/- -- -/ exact h", "/-"),
+        ("/- -- -/ exact h", "exact h"),
         ("a --- b", "a"),
+        ("intro h /- ( sorry\n/- in it -/ ) -/\nexact h", "intro h\nexact h"),
+        ("a -- /-\nb -/", "a\nb -/"),
+        ("a /- b", "a /- b"),
+        ('f "-/" /- " -/', 'f "-/"'),
     ],
 )
-def test_line_comments_are_left_out_before_anything_is_read(tactic: str, plain: str) -> None:
+def test_comments_are_left_out_before_anything_is_read(tactic: str, plain: str) -> None:
     assert without_comments(tactic) == plain
 
 
