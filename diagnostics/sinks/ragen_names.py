@@ -7,7 +7,7 @@ they are measured by its formulas (`measure/information/ragen.py`). Names as in 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 _SAME: Mapping[str, tuple[str, ...]] = {
     "policy/entropy": ("actor/entropy",),
@@ -33,10 +33,6 @@ _SAME: Mapping[str, tuple[str, ...]] = {
     "time/update_s": ("timing_s/update_actor",),
     "time/evaluate_s": ("timing_s/testing",),
 }
-
-_Written = Callable[[re.Match[str], float], tuple[str, float]]
-_TAG = r"(?P<tag>(?!all/)[^/]+)"
-"""`all` is the mean over environments, which RAGEN does not have."""
 _OVERALL = frozenset(
     {
         "rollout/success_rate",
@@ -44,39 +40,21 @@ _OVERALL = frozenset(
         "rollout/action_valid_frac",
     }
 )
-_PATTERNS: tuple[tuple[re.Pattern[str], _Written], ...] = (
-    (
-        re.compile(rf"rollout/{_TAG}/success_rate"),
-        lambda m, value: (f"train/{m['tag']}/success", value),
-    ),
-    (
-        re.compile(rf"rollout/{_TAG}/action_effective_frac"),
-        lambda m, value: (f"train/{m['tag']}/action_is_effective", value),
-    ),
-    (
-        re.compile(rf"rollout/{_TAG}/action_valid_frac"),
-        lambda m, value: (f"train/{m['tag']}/manager_invalid_action", 1.0 - value),
-    ),
-    (
-        re.compile(rf"eval/{_TAG}/success_rate"),
-        lambda m, value: (f"val-env/{m['tag']}/success", value),
-    ),
-    (
-        re.compile(rf"eval/{_TAG}/action_valid_frac"),
-        lambda m, value: (f"val-env/{m['tag']}/manager_invalid_action", 1.0 - value),
-    ),
-    (
-        re.compile(r"gradient/(?P<term>policy|entropy|kl)/(?P<part>all|bucket_\d+)/norm"),
-        lambda m, value: (
-            f"grad_norm/{m['part']}/{'task' if m['term'] == 'policy' else m['term']}",
-            value,
-        ),
-    ),
-    (
-        re.compile(r"gradient/(?P<part>bucket_\d+)/reward_std_mean"),
-        lambda m, value: (f"grad_norm/{m['part']}/reward_std_mean", value),
-    ),
-)
+"""Rates over all training episodes: RAGEN has them for one environment each."""
+_INVALID = "manager_invalid_action"
+"""RAGEN's share of invalid actions, where ours is that of valid ones."""
+_TAG = r"((?!all/)[^/]+)"
+"""`all` is the mean over environments, which RAGEN does not have."""
+_PATTERNS: Mapping[str, str] = {
+    rf"rollout/{_TAG}/success_rate": r"train/\1/success",
+    rf"rollout/{_TAG}/action_effective_frac": r"train/\1/action_is_effective",
+    rf"rollout/{_TAG}/action_valid_frac": rf"train/\1/{_INVALID}",
+    rf"eval/{_TAG}/success_rate": r"val-env/\1/success",
+    rf"eval/{_TAG}/action_valid_frac": rf"val-env/\1/{_INVALID}",
+    r"gradient/policy/(all|bucket_\d+)/norm": r"grad_norm/\1/task",
+    r"gradient/(entropy|kl)/(all|bucket_\d+)/norm": r"grad_norm/\2/\1",
+    r"gradient/(bucket_\d+)/reward_std_mean": r"grad_norm/\1/reward_std_mean",
+}
 
 
 def ragen_values(values: Mapping[str, float], tag: str = "") -> dict[str, float]:
@@ -91,16 +69,12 @@ def ragen_values(values: Mapping[str, float], tag: str = "") -> dict[str, float]
     >>> ragen_values({"rollout/success_rate": 0.25}, tag="lake")
     {'train/lake/success': 0.25}
     """
-    out: dict[str, float] = {}
+    renamed: dict[str, float] = {}
     for own, value in values.items():
-        key = own
-        if tag and own in _OVERALL:
-            key = own.replace("rollout/", f"rollout/{tag}/")
+        key = own.replace("/", f"/{tag}/") if tag and own in _OVERALL else own
         for name in _SAME.get(key, ()):
-            out[name] = value
-        for pattern, written in _PATTERNS:
-            match = pattern.fullmatch(key)
-            if match:
-                name, converted = written(match, value)
-                out[name] = converted
-    return {name: value for name, value in out.items() if name not in values}
+            renamed[name] = value
+        for pattern, template in _PATTERNS.items():
+            if match := re.fullmatch(pattern, key):
+                renamed[match.expand(template)] = 1.0 - value if _INVALID in template else value
+    return {name: value for name, value in renamed.items() if name not in values}

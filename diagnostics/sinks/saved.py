@@ -5,14 +5,13 @@ The status of the sink says how far the run has been copied, so a second call co
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from echoscope.store.reader import RunReader, open_run
-from echoscope.store.records import Alarm, StepMetrics, Trajectory
+from echoscope.store.records import Alarm, Trajectory
 
 from ..judge.verdict import Diagnosis, judged_again
 from ..read.sources import open_source
@@ -21,7 +20,7 @@ from .settings import SinkError, SinkName, SinksConfig
 from .status import SinkStatus, read_status
 
 MAX_WAITING = 50
-"""Records that wait for the sink: a run of any length is read as fast as the sink takes it."""
+"""Steps that wait for the sink: a run of any length is read as fast as the sink takes it."""
 _LIVE = ("live", "waiting", "paused")
 
 Progress = Callable[[int, int], None]
@@ -57,32 +56,38 @@ def mirror_run(
     """
     reader = open_run(run_path)
     before = read_status(run_path, sink)
-    if before is not None and before.state == "running" and _is_live(reader):
+    is_live = reader.status().status.value in _LIVE
+    if before is not None and before.state == "running" and is_live:
         raise SinkError(f"{run_path}: this run is live and copies itself to {sink}")
     done = -1 if before is None or before.last_step is None else before.last_step
-    steps = reader.sql("SELECT DISTINCT step FROM metrics WHERE step > $1 ORDER BY step", [done])
-    wanted: list[int] = steps.column("step").to_pylist()
-    if not wanted and before is not None:
+    rows = reader.sql("SELECT DISTINCT step FROM metrics WHERE step > $1 ORDER BY step", [done])
+    steps: list[int] = rows.column("step").to_pylist()
+    if not steps and before is not None:
         return Mirrored(status=before, num_steps=0)
-    if not wanted:
+    if not steps:
         raise SinkError(f"{run_path}: the run has no step with metrics, so nothing can be copied")
     mirror = Mirror(
         config, run_path=run_path, run_config=reader.info().config, on_message=on_message
     )
     try:
-        _copy(reader, mirror, wanted, config, progress)
+        _copy(reader, mirror, steps, config, progress)
     finally:
         mirror.close(reader.info().status)
-    status = mirror.statuses()[0]
+    (status,) = mirror.statuses()
     if status.state == "failed":
-        raise SinkError(f"{sink}: {status.problem}; {_how_far(status)}")
-    return Mirrored(status=status, num_steps=len(wanted))
+        far = (
+            "nothing was copied"
+            if status.last_step is None
+            else f"copied up to step {status.last_step}; the same command goes on from there"
+        )
+        raise SinkError(f"{sink}: {status.problem}; {far}")
+    return Mirrored(status=status, num_steps=len(steps))
 
 
 def _copy(
     reader: RunReader,
     mirror: Mirror,
-    wanted: list[int],
+    steps: list[int],
     config: SinksConfig,
     progress: Progress | None,
 ) -> None:
@@ -93,53 +98,41 @@ def _copy(
     for alarm in reader.alarms():
         stored.setdefault(alarm.step, []).append(alarm)
     raised: list[Alarm] = []
-    at = -1
-    for number, metrics in enumerate(_metrics(reader, wanted)):
-        step = metrics[0].step
-        while at < step:
-            at, alarms = next(judged, (step, []))
-            raised += alarms if at >= wanted[0] else []
-        is_shown = bool(config.episodes) and is_due(step, config.episodes_every)
-        mirror.step(
-            metrics,
-            trajectories=_episodes(reader, step, config.episodes) if is_shown else (),
+    judged_step = -1
+    for number, (step, values) in enumerate(_values(reader, steps)):
+        while judged_step < step:
+            judged_step, alarms = next(judged, (step, []))
+            raised += alarms if judged_step >= steps[0] else []
+        shows_episodes = bool(config.episodes) and is_due(step, config.episodes_every)
+        mirror.copy(
+            step,
+            values,
+            trajectories=_episodes(reader, step, config.episodes) if shows_episodes else (),
             alarms=stored.get(step, []) if stored else raised,
             verdict=diagnosis.verdict,
         )
         raised = []
-        while mirror.num_waiting > MAX_WAITING:
+        while mirror.num_waiting > MAX_WAITING and not mirror.has_failed:
             time.sleep(0.005)
-        if any(status.state == "failed" for status in mirror.statuses()):
+        if mirror.has_failed:
             return
         if progress:
-            progress(number + 1, len(wanted))
+            progress(number + 1, len(steps))
 
 
-def _metrics(reader: RunReader, wanted: list[int]) -> Iterator[list[StepMetrics]]:
-    """The stored numbers of each step, by phase."""
-    for first in range(0, len(wanted), 200):
-        part = wanted[first : first + 200]
+def _values(reader: RunReader, steps: list[int]) -> Iterator[tuple[int, dict[str, float]]]:
+    """The stored numbers of each step; one that could not be computed is NaN."""
+    for start in range(0, len(steps), 200):
+        part = steps[start : start + 200]
         rows = reader.sql(
-            "SELECT step, phase, key, value FROM metrics WHERE step BETWEEN $1 AND $2 "
-            "ORDER BY step, phase DESC, key",
+            "SELECT step, key, coalesce(value, 'nan') AS value FROM metrics "
+            "WHERE step BETWEEN $1 AND $2 ORDER BY step, phase DESC, key",
             [part[0], part[-1]],
         ).to_pylist()
-        by_step: dict[int, dict[str, dict[str, float]]] = {step: {} for step in part}
+        by_step: dict[int, dict[str, float]] = {step: {} for step in part}
         for row in rows:
-            value = math.nan if row["value"] is None else float(row["value"])
-            by_step[row["step"]].setdefault(row["phase"], {})[row["key"]] = value
-        for step, phases in by_step.items():
-            yield [
-                StepMetrics(
-                    run_id=reader.run_id,
-                    step=step,
-                    phase=phase,
-                    policy_version=None,
-                    wall_time=0.0,
-                    values=values,
-                )
-                for phase, values in phases.items()
-            ]
+            by_step[row["step"]][row["key"]] = float(row["value"])
+        yield from by_step.items()
 
 
 def _episodes(reader: RunReader, step: int, count: int) -> list[Trajectory]:
@@ -148,14 +141,4 @@ def _episodes(reader: RunReader, step: int, count: int) -> list[Trajectory]:
         "SELECT id FROM trajectories WHERE step = $1 ORDER BY split, sibling_index, id LIMIT $2",
         [step, count],
     )
-    return [reader.trajectory(one) for one in ids.column("id").to_pylist()]
-
-
-def _is_live(reader: RunReader) -> bool:
-    return reader.status().status.value in _LIVE
-
-
-def _how_far(status: SinkStatus) -> str:
-    if status.last_step is None:
-        return "nothing was copied"
-    return f"copied up to step {status.last_step}; the same command goes on from there"
+    return [reader.trajectory(trajectory_id) for trajectory_id in ids.column("id").to_pylist()]

@@ -14,7 +14,7 @@ SinkName = Literal["wandb", "tensorboard", "trackio"]
 SINK_NAMES: tuple[SinkName, ...] = ("wandb", "tensorboard", "trackio")
 
 _PACKAGES: dict[SinkName, tuple[str, str]] = {
-    "wandb": ("wandb", "wandb>=0.22"),
+    "wandb": ("wandb", "wandb>=0.31"),
     "tensorboard": ("tensorboardX", "tensorboardX>=2.6"),
     "trackio": ("trackio", "trackio>=0.36"),
 }

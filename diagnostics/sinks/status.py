@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+from pydantic import ConfigDict
 
 from echoscope.text.amounts import counted
 
+from ..config import FrozenModel
 from .settings import SINK_NAMES, SinkName
 
 FOLDER = "sinks"
@@ -17,9 +18,10 @@ FOLDER = "sinks"
 _MAX_BYTES = 100_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SinkStatus:
+class SinkStatus(FrozenModel):
     """How far a run has been copied."""
+
+    model_config = ConfigDict(extra="ignore")
 
     sink: SinkName
     state: Literal["running", "finished", "failed"] = "running"
@@ -30,7 +32,7 @@ class SinkStatus:
     last_step: int | None = None
     """The last step that the sink has taken."""
     num_lost: int = 0
-    """Records that were not taken."""
+    """Steps that were not taken."""
     problem: str = ""
     """What went wrong last; empty while all is well."""
 
@@ -42,11 +44,8 @@ class SinkStatus:
         """
         far = "before the first step" if self.last_step is None else f"after step {self.last_step}"
         where = f", {self.where}" if self.where else ""
-        lost = f", {counted(self.num_lost, 'record')} lost" if self.num_lost else ""
+        lost = f", {counted(self.num_lost, 'step')} lost" if self.num_lost else ""
         return f"{self.state} {far}{where}{lost}" + (f" ({self.problem})" if self.problem else "")
-
-    def changed(self, **values: Any) -> SinkStatus:
-        return replace(self, **values)
 
 
 def path_of(run_path: Path, sink: SinkName) -> Path:
@@ -58,23 +57,18 @@ def write_status(run_path: Path, status: SinkStatus) -> None:
     path = path_of(run_path, status.sink)
     path.parent.mkdir(exist_ok=True)
     draft = path.with_suffix(".tmp")
-    draft.write_text(json.dumps(asdict(status), indent=1) + "\n", encoding="utf-8")
+    draft.write_text(status.model_dump_json(indent=1) + "\n", encoding="utf-8")
     os.replace(draft, path)
 
 
 def read_status(run_path: Path, sink: SinkName) -> SinkStatus | None:
     """What the file of a sink says; None without one, or where it cannot be read."""
-    path = path_of(run_path, sink)
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            return None
-        values = json.loads(path.read_text("utf-8"))
-        names = {field.name for field in fields(SinkStatus)}
-        status = SinkStatus(**{k: v for k, v in values.items() if k in names})
-    except (OSError, ValueError, TypeError, AttributeError):
+        with path_of(run_path, sink).open("rb") as file:
+            status = SinkStatus.model_validate_json(file.read(_MAX_BYTES))
+    except (OSError, ValueError):
         return None
-    is_step = status.last_step is None or isinstance(status.last_step, int)
-    return status if status.sink == sink and is_step else None
+    return status if status.sink == sink else None
 
 
 def all_statuses(run_path: Path) -> list[SinkStatus]:

@@ -10,8 +10,18 @@ import re
 from pathlib import Path
 from typing import Any
 
-from .panels import PANELS
-from .room import require_room
+from echoscope.store.records import AlarmState
+
+from .content import (
+    PANELS,
+    STATE_LEVELS,
+    Opening,
+    StepCopy,
+    alarm_text,
+    alarm_title,
+    episode_rows,
+    numbers,
+)
 
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+\-.!|<>&~])")
 
@@ -19,65 +29,50 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+\-.!|<>&~])")
 class TensorboardWriter:
     """One log folder. Steps that a run repeats replace those that it wrote before."""
 
-    def __init__(self) -> None:
-        self._writer: Any = None
-        self._folder = Path()
-        self._is_new = True
-        self._said: tuple[str, ...] = ()
-
-    def open(self, record: dict[str, Any]) -> dict[str, str]:
-        folder = record["settings"]["folder"]
+    def __init__(self, opening: Opening) -> None:
+        self._config = opening.config
+        folder = opening.config.tensorboard.folder
         self._folder = (
-            Path(folder).resolve() / record["run"]
-            if folder
-            else Path(record["folder"]) / "tensorboard"
+            Path(folder).resolve() / opening.run if folder else opening.folder / "tensorboard"
         )
         self._folder.mkdir(parents=True, exist_ok=True)
         self._is_new = not any(self._folder.glob("events.out.tfevents.*"))
-        return {"where": str(self._folder)}
+        self._writer: Any = None
+        self.where, self.identity = str(self._folder), ""
 
-    def _at(self, step: int) -> Any:
-        """The writer, which begins with the first step that it is told of."""
+    def _writer_from(self, step: int) -> Any:
+        """tensorboardX's writer; it hides what an earlier one wrote of this step and later ones."""
         if self._writer is None:
             from tensorboardX import SummaryWriter
 
             purge = None if self._is_new else step
             self._writer = SummaryWriter(logdir=str(self._folder), purge_step=purge)
             layout = {
-                panel.name: ["Multiline", [_tag(key) for key in panel.keys]] for panel in PANELS
+                name: ["Multiline", [_tag(key) for key in keys]]
+                for name, (_, keys) in PANELS.items()
             }
             self._writer.add_custom_scalars({"Echoscope": layout})
         return self._writer
 
-    def step(self, record: dict[str, Any]) -> None:
-        writer = self._at(record["step"])
-        for key, value in record["values"].items():
-            writer.add_scalar(_tag(key), value, record["step"])
-        writer.flush()
-        require_room(self._folder)
-
-    def alarm(self, record: dict[str, Any]) -> None:
-        what = "raised" if record["is_raised"] else "cleared"
-        text = f"**{record['severity']} {_plain(record['rule'])} {what}**"
-        text += f"\n\n{_plain(record['message'])}"
-        self._at(record["step"]).add_text("echoscope/alarms", text, record["step"])
-
-    def verdict(self, record: dict[str, Any]) -> None:
-        writer = self._at(record["step"])
-        writer.add_scalar("echoscope/level", record["level"], record["step"])
-        said = (record["state"], *record["alarms"])
-        if said != self._said:
-            self._said = said
-            text = "\n\n".join(_plain(line) for line in record["text"].splitlines() if line)
-            writer.add_text("echoscope/verdict", text, record["step"])
-
-    def episodes(self, record: dict[str, Any]) -> None:
-        writer = self._at(record["step"])
-        for row in record["rows"]:
+    def write(self, copy: StepCopy) -> None:
+        writer, step = self._writer_from(copy.step), copy.step
+        for alarm in copy.alarms:
+            event = "raised" if alarm.state is AlarmState.RAISED else "cleared"
+            text = f"**{_plain(alarm_title(alarm))} ({event})**\n\n{_plain(alarm_text(alarm))}"
+            writer.add_text("echoscope/alarms", text, step)
+        if copy.verdict is not None:
+            writer.add_scalar("echoscope/level", STATE_LEVELS[copy.verdict.state.value], step)
+            if copy.is_news:
+                lines = filter(None, copy.verdict.text.splitlines())
+                writer.add_text("echoscope/verdict", "\n\n".join(map(_plain, lines)), step)
+        for row in episode_rows(copy, self._config):
             head = f"{row['id']}: {row['env']}, return {row['return']}, success {row['success']}"
-            parts = [f"**{one['role']}**\n\n{_block(one['content'])}" for one in row["messages"]]
+            parts = [f"**{m['role']}**\n\n{_block(m['content'])}" for m in row["messages"]]
             text = "\n\n".join([_plain(head), *parts])
-            writer.add_text(f"episodes/group_{row['group']}", text, record["step"])
+            writer.add_text(f"episodes/group_{row['group']}", text, step)
+        for key, value in numbers(copy, self._config).items():
+            writer.add_scalar(_tag(key), value, step)
+        writer.flush()
 
     def close(self, status: str) -> None:
         if self._writer is not None:

@@ -7,83 +7,101 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from pathlib import Path
 from typing import Any
 
-from .room import require_room
+from echoscope.store.records import AlarmState
+
+from .content import (
+    STATE_LEVELS,
+    Opening,
+    StepCopy,
+    alarm_text,
+    alarm_title,
+    episode_rows,
+    numbers,
+)
+from .settings import SinkError
 
 _UPLOADS = ("SPACE_ID", "SERVER_URL", "DATASET_ID", "BUCKET_ID", "WEBHOOK_URL")
 """Variables that make trackio send what it logs to somebody: `TRACKIO_...`."""
 
 
 class TrackioWriter:
-    """One run there. trackio names runs and may have several of one name, so ours has a suffix."""
+    """One run there. trackio names runs and may have several of one name, so ours has a suffix.
 
-    def __init__(self) -> None:
-        self._trackio: Any = None
-        self._folder: Path | None = None
-        self._said: tuple[str, ...] = ()
+    trackio keeps the present run in a context variable, so a run of the trainer's own in another
+    thread is another one.
+    """
 
-    def open(self, record: dict[str, Any]) -> dict[str, str]:
-        settings = record["settings"]
+    def __init__(self, opening: Opening) -> None:
+        self._config, settings = opening.config, opening.config.trackio
         for name in _UPLOADS:
             os.environ.pop(f"TRACKIO_{name}", None)
-        if settings["folder"]:
-            self._folder = Path(settings["folder"]).resolve()
-            self._folder.mkdir(parents=True, exist_ok=True)
-            os.environ["TRACKIO_DIR"] = str(self._folder)
-        import trackio  # reads its folder from the environment when it is imported
-
-        self._trackio = trackio
-        name = settings["name"] or record["run"]
-        identity = record["identity"] or f"{name}-{secrets.token_hex(2)}"
-        trackio.init(
-            project=settings["project"],
-            name=identity,
-            config=record["config"],
-            resume="allow" if record["identity"] else "never",
+        self._trackio = _import(settings.folder)
+        self.identity = opening.identity or (
+            f"{settings.name or opening.run}-{secrets.token_hex(2)}"
+        )
+        self._trackio.init(
+            project=settings.project,
+            name=self.identity,
+            config=dict(opening.run_config),
+            resume="allow" if opening.identity else "never",
             embed=False,
             auto_log_gpu=False,
             auto_log_cpu=False,
         )
-        return {"where": f"project {settings['project']}, run {identity}", "identity": identity}
+        self.where = f"project {settings.project}, run {self.identity}"
 
-    def step(self, record: dict[str, Any]) -> None:
-        self._trackio.log(record["values"], step=record["step"])
-        if self._folder is not None:
-            require_room(self._folder)
-
-    def alarm(self, record: dict[str, Any]) -> None:
-        if not record["is_raised"]:
-            return
+    def write(self, copy: StepCopy) -> None:
         levels = self._trackio.AlertLevel
-        level = {"critical": levels.ERROR, "warning": levels.WARN}.get(
-            record["severity"], levels.INFO
-        )
-        advice = f"\n\n{record['advice']}" if record["advice"] else ""
-        title = f"{record['severity']}: {record['rule']} at step {record['step']}"
-        self._trackio.alert(title=title, text=record["message"] + advice, level=level)
-
-    def verdict(self, record: dict[str, Any]) -> None:
-        values: dict[str, Any] = {"echoscope/level": record["level"]}
-        said = (record["state"], *record["alarms"])
-        if said != self._said:
-            self._said = said
-            # A fence longer than any in the text: words of the policy are shown as they are.
-            values["echoscope/verdict"] = self._trackio.Markdown(
-                f"``````\n{record['text'].replace('``````', '')}\n``````"
-            )
-        self._trackio.log(values, step=record["step"])
-
-    def episodes(self, record: dict[str, Any]) -> None:
-        traces = [
-            self._trackio.Trace(
-                messages=row["messages"],
-                metadata={key: value for key, value in row.items() if key != "messages"},
-            )
-            for row in record["rows"]
-        ]
-        self._trackio.log({"episodes": traces}, step=record["step"])
+        for alarm in copy.alarms:
+            if alarm.state is AlarmState.RAISED:
+                level = {"critical": levels.ERROR, "warning": levels.WARN}.get(
+                    alarm.severity.value, levels.INFO
+                )
+                self._trackio.alert(title=alarm_title(alarm), text=alarm_text(alarm), level=level)
+        values: dict[str, Any] = {}
+        if copy.verdict is not None:
+            values["echoscope/level"] = STATE_LEVELS[copy.verdict.state.value]
+            if copy.is_news:
+                # A fence longer than any in the text: words of the policy are shown as they are.
+                text = copy.verdict.text.replace("``````", "")
+                values["echoscope/verdict"] = self._trackio.Markdown(f"``````\n{text}\n``````")
+        if rows := episode_rows(copy, self._config):
+            values["episodes"] = [
+                self._trackio.Trace(
+                    messages=row["messages"],
+                    metadata={key: value for key, value in row.items() if key != "messages"},
+                )
+                for row in rows
+            ]
+        self._trackio.log(values | numbers(copy, self._config), step=copy.step)
 
     def close(self, status: str) -> None:
         self._trackio.finish()
+
+
+def _import(folder: str) -> Any:
+    """The package, which reads its folder from the environment when it is first imported.
+
+    Raises:
+        SinkError: it was imported with another folder.
+    """
+    if folder:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        os.environ["TRACKIO_DIR"] = str(Path(folder).resolve())
+    import trackio
+    import trackio.utils
+
+    for name in ("trackio", "trackio.run", "trackio.utils"):
+        # Its greetings and alerts would stand between the lines of our progress.
+        vars(sys.modules[name])["print"] = lambda *_, **__: None
+    used = Path(trackio.utils.TRACKIO_DIR)
+    if folder and used.resolve() != Path(folder).resolve():
+        raise SinkError(
+            f"this process writes trackio's databases to {used} already: leave "
+            f"sinks.trackio.folder out, or start the run in a process of its own"
+        )
+    return trackio

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import secrets
 from pathlib import Path
@@ -18,140 +19,147 @@ from typing import Any
 
 import wandb
 
-from .panels import PANELS, PanelHistory
-from .room import require_room
+from echoscope.store.records import AlarmSeverity, AlarmState
+
+from ..judge.record import Verdict
+from .content import (
+    PANELS,
+    STATE_LEVELS,
+    Opening,
+    StepCopy,
+    alarm_text,
+    alarm_title,
+    episode_rows,
+    numbers,
+)
 
 MAX_ALARMS = 200
+MAX_POINTS = 500
+"""Of a line of `panels/*`; a longer one keeps every second point."""
 _LEVELS = {
-    "critical": wandb.AlertLevel.ERROR,
-    "warning": wandb.AlertLevel.WARN,
-    "information": wandb.AlertLevel.INFO,
+    AlarmSeverity.CRITICAL: wandb.AlertLevel.ERROR,
+    AlarmSeverity.WARNING: wandb.AlertLevel.WARN,
+    AlarmSeverity.INFO: wandb.AlertLevel.INFO,
 }
-_EPISODE = ("step", "id", "split", "env", "group", "sibling", "return", "success", "stop", "turns")
+_EPISODE = ("id", "split", "env", "group", "sibling", "return", "success", "stop", "turns")
 
 
 class WandbWriter:
     """One run there. A run that goes on here goes on there, under the same id."""
 
-    def __init__(self) -> None:
-        self._run: Any = None
-        self._folder = Path()
-        self._history = PanelHistory()
-        self._alarms: list[list[Any]] = []
-        self._said: dict[str, Any] = {}
-        self._step = 0
-
-    def open(self, record: dict[str, Any]) -> dict[str, str]:
-        settings = record["settings"]
-        is_online = settings["mode"] == "online"
-        self._folder = Path(settings["folder"] or record["folder"])
-        self._folder.mkdir(parents=True, exist_ok=True)
-        name = settings["name"] or record["run"]
+    def __init__(self, opening: Opening) -> None:
+        config, settings = opening.config, opening.config.wandb
+        self._config = config
+        is_online = settings.mode == "online"
+        folder = Path(settings.folder or opening.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        name = settings.name or opening.run
         slug = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[:40] or "run"
-        identity = record["identity"] or f"{slug}-{secrets.token_hex(4)}"
+        self.identity = opening.identity or f"{slug}-{secrets.token_hex(4)}"
         self._run = wandb.init(
-            project=settings["project"],
-            entity=settings["entity"] or None,
-            id=identity,
+            project=settings.project,
+            entity=settings.entity or None,
+            id=self.identity,
             name=name,
-            group=settings["group"] or None,
-            tags=settings["tags"],
-            config=record["config"],
-            mode=settings["mode"],
-            dir=str(self._folder),
-            resume="allow" if is_online and record["identity"] else None,
+            group=settings.group or None,
+            tags=settings.tags,
+            config=dict(opening.run_config),
+            mode=settings.mode,
+            dir=str(folder),
+            resume="allow" if is_online and opening.identity else None,
+            reinit="create_new",  # a run of the trainer's own stays as it is
             save_code=False,
-            settings=wandb.Settings(silent=True, console="off"),
+            settings=wandb.Settings(
+                silent=True,
+                console="off",
+                init_timeout=config.timeout_s,
+                # An unfinished upload would hold up the end of the process for ever.
+                finish_timeout=config.finish_s,
+            ),
         )
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
-        where = self._run.url if is_online else str(Path(self._run.dir).parent)
-        return {"where": where or "", "identity": identity}
+        self.where = (self._run.url if is_online else str(Path(self._run.dir).parent)) or ""
+        self._alarms: list[list[Any]] = []
+        self._lines: dict[str, list[tuple[int, float]]] = {}
+        self._step = 0
 
-    def step(self, record: dict[str, Any]) -> None:
-        self._step = record["step"]
-        self._history.add(self._step, record["values"])
-        self._log(record["values"], is_last=True)
-        require_room(self._folder)
-
-    def alarm(self, record: dict[str, Any]) -> None:
-        self._step = record["step"]
-        what = "raised" if record["is_raised"] else "cleared"
-        self._alarms.append(
-            [self._step, record["rule"], record["severity"], what, record["message"]]
-        )
-        del self._alarms[:-MAX_ALARMS]
-        columns = ["step", "rule", "severity", "event", "message"]
-        self._log({"echoscope/alarms": wandb.Table(columns=columns, data=list(self._alarms))})
-        if record["is_raised"]:
-            advice = f"\n\n{record['advice']}" if record["advice"] else ""
-            self._run.alert(
-                title=f"{record['severity']}: {record['rule']} at step {self._step}",
-                text=record["message"] + advice,
-                level=_LEVELS.get(record["severity"], wandb.AlertLevel.INFO),
-                wait_duration=0,
-            )
-
-    def verdict(self, record: dict[str, Any]) -> None:
-        self._step = record["step"]
-        self._log({"echoscope/level": record["level"]})
-        said = {
-            "echoscope/state": record["state"],
-            "echoscope/verdict": record["sentence"],
-            "echoscope/verdict_text": record["text"],
-            "echoscope/alarms_open": record["alarms"],
-            "echoscope/onset_step": record["onset_step"],
-            "echoscope/confidence": record["confidence"],
-            "echoscope/evidence": record["evidence"],
-            "echoscope/advice": record["advice"],
-        }
-        if said != self._said:
-            self._said = said
-            self._run.summary.update(said)
-
-    def episodes(self, record: dict[str, Any]) -> None:
-        self._step = record["step"]
-        rows = [
-            [*(({"step": self._step} | row)[name] for name in _EPISODE), _transcript(row)]
-            for row in record["rows"]
-        ]
-        self._log({"episodes": wandb.Table(columns=[*_EPISODE, "transcript"], data=rows)})
-        self._draw()
+    def write(self, copy: StepCopy) -> None:
+        self._step = copy.step
+        values = numbers(copy, self._config)
+        self._remember(copy.step, values)
+        row: dict[str, Any] = {**values, "step": copy.step}
+        if copy.alarms:
+            row["echoscope/alarms"] = self._alarm_table(copy)
+        if copy.verdict is not None:
+            row["echoscope/level"] = STATE_LEVELS[copy.verdict.state.value]
+            self._run.summary.update(_summary(copy.verdict))
+        if episodes := episode_rows(copy, self._config):
+            table = [
+                [copy.step, *(episode[name] for name in _EPISODE), _transcript(episode)]
+                for episode in episodes
+            ]
+            row["episodes"] = wandb.Table(columns=["step", *_EPISODE, "transcript"], data=table)
+            row |= self._charts()
+        # W&B's own step never goes back: where a run goes on from a checkpoint, only the column
+        # `step` says which it is.
+        self._run.log(row, step=copy.step if copy.step >= self._run.step else None, commit=True)
 
     def close(self, status: str) -> None:
-        if self._history.lines:
-            self._draw()
-        if self._run is not None:
-            self._run.summary.update({"echoscope/status": status})
-            self._run.finish(exit_code=0 if status in ("finished", "stopped") else 1)
+        if charts := self._charts():
+            self._run.log(charts | {"step": self._step})
+        self._run.summary.update({"echoscope/status": status})
+        self._run.finish(exit_code=0 if status in ("finished", "stopped") else 1)
 
-    def _draw(self) -> None:
+    def _alarm_table(self, copy: StepCopy) -> wandb.Table:
+        for alarm in copy.alarms:
+            is_raised = alarm.state is AlarmState.RAISED
+            event, text = "raised" if is_raised else "cleared", alarm_text(alarm)
+            self._alarms.append([copy.step, alarm.rule, alarm.severity.value, event, text])
+            if is_raised:
+                level = _LEVELS[alarm.severity]
+                self._run.alert(alarm_title(alarm), text, level=level, wait_duration=0)
+        del self._alarms[:-MAX_ALARMS]
+        columns = ["step", "rule", "severity", "event", "message"]
+        return wandb.Table(columns=columns, data=list(self._alarms))
+
+    def _remember(self, step: int, values: dict[str, float]) -> None:
+        """Keep the points of the charts: W&B draws several lines from one table only."""
+        for _, keys in PANELS.values():
+            for key in keys:
+                if math.isfinite(values.get(key, math.nan)):
+                    line = self._lines.setdefault(key, [])
+                    line.append((step, values[key]))
+                    if len(line) > MAX_POINTS:
+                        del line[:-1:2]
+
+    def _charts(self) -> dict[str, Any]:
         charts = {}
-        for panel in PANELS:
-            lines = self._history.of(panel)
+        for name, (title, keys) in PANELS.items():
+            lines = {key: self._lines[key] for key in keys if key in self._lines}
             if lines:
-                charts[f"panels/{panel.name}"] = wandb.plot.line_series(
-                    xs=[[step for step, _ in points] for points in lines.values()],
-                    ys=[[value for _, value in points] for points in lines.values()],
+                charts[f"panels/{name}"] = wandb.plot.line_series(
+                    xs=[[step for step, _ in line] for line in lines.values()],
+                    ys=[[value for _, value in line] for line in lines.values()],
                     keys=list(lines),
-                    title=panel.title,
+                    title=title,
                     xname="step",
                 )
-        if charts:
-            self._log(charts)
-
-    def _log(self, values: dict[str, Any], *, is_last: bool = False) -> None:
-        """Add to the row of a step; the last of them ends the row.
-
-        W&B's own step never goes back: where a run goes on from a checkpoint, only the column
-        `step` says which it is.
-        """
-        row = {**values, "step": self._step}
-        if self._step >= self._run.step:
-            self._run.log(row, step=self._step, commit=is_last)
-        else:
-            self._run.log(row, commit=is_last)
+        return charts
 
 
-def _transcript(row: dict[str, Any]) -> str:
-    return "\n\n".join(f"[{one['role']}]\n{one['content']}" for one in row["messages"])
+def _summary(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "echoscope/state": verdict.state.value,
+        "echoscope/verdict": verdict.text.partition("\n")[0],
+        "echoscope/verdict_text": verdict.text,
+        "echoscope/alarms_open": list(verdict.kinds),
+        "echoscope/onset_step": verdict.onset_step,
+        "echoscope/confidence": verdict.confidence,
+        "echoscope/evidence": [e.words for e in verdict.evidence if e.words],
+        "echoscope/advice": verdict.actions[0].text if verdict.actions else "",
+    }
+
+
+def _transcript(episode: dict[str, Any]) -> str:
+    return "\n\n".join(f"[{m['role']}]\n{m['content']}" for m in episode["messages"])

@@ -1,10 +1,12 @@
-"""What the sinks of a run are told, in which order, and what never reaches the trainer."""
+"""What the sinks of a run are told, and that one which hangs, refuses or fails holds nobody up."""
 
 from __future__ import annotations
 
 import importlib.metadata
-import json
-from functools import partial
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,32 +20,56 @@ from echoscope.core.run.observers import SilentEvents
 from echoscope.diagnostics.bench.synthetic_runs import make
 from echoscope.diagnostics.judge.verdict import Diagnosis
 from echoscope.diagnostics.sinks import mirror as mirrors
-from echoscope.diagnostics.sinks.mirror import Mirror
-from echoscope.diagnostics.sinks.process import SinkProcess
+from echoscope.diagnostics.sinks.content import Opening, StepCopy, episode_rows, numbers
+from echoscope.diagnostics.sinks.mirror import MAX_FAILURES, Mirror
 from echoscope.diagnostics.sinks.settings import SinkError, SinksConfig
-from echoscope.diagnostics.sinks.status import read_status
+from echoscope.diagnostics.sinks.status import SinkStatus, read_status
 from echoscope.store.records import StepMetrics
 
-CONFIG = SinksConfig.model_validate({"tensorboard": {"enabled": True}, "episodes": 2})
+ON = {"tensorboard": {"enabled": True}, "episodes": 2}
+
+
+@dataclass
+class Tool:
+    """Stands in for the package of a sink: keeps what it is told, and fails on request."""
+
+    openings: list[Opening] = field(default_factory=list)
+    copies: list[StepCopy] = field(default_factory=list)
+    ends: list[str] = field(default_factory=list)
+    on_open: Callable[[], object] = lambda: None
+    on_write: Callable[[StepCopy], object] = lambda copy: None
+    on_close: Callable[[], object] = lambda: None
+    where: str = "there"
+    identity: str = "x1"
+
+    def open(self, sink: str, opening: Opening) -> Tool:
+        self.on_open()
+        self.openings.append(opening)
+        return self
+
+    def write(self, copy: StepCopy) -> None:
+        self.on_write(copy)
+        self.copies.append(copy)
+
+    def close(self, status: str) -> None:
+        self.on_close()
+        self.ends.append(status)
 
 
 @pytest.fixture
-def heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file of all records, one a line: the sink writes down what it is told."""
-    file = tmp_path / "heard.ndjson"
-    code = (
-        "import sys\n"
-        "for line in sys.stdin:\n"
-        f"    open({str(file)!r}, 'a').write(line)\n"
-        '    print(\'{"identity": "x1"}\', flush=True)\n'
-    )
-    monkeypatch.setattr(mirrors, "SinkProcess", partial(SinkProcess, code=code))
+def tool(monkeypatch: pytest.MonkeyPatch) -> Tool:
+    tool = Tool()
+    monkeypatch.setattr(mirrors, "open_writer", tool.open)
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.0")
-    return file
+    return tool
 
 
-def records(heard: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in heard.read_text().splitlines()]
+@pytest.fixture
+def hang() -> Iterator[Callable[..., object]]:
+    """Waits until the test is over."""
+    gate = threading.Event()
+    yield lambda *_: gate.wait(60.0)
+    gate.set()
 
 
 def metrics(step: int, values: dict[str, float], phase: str = "train") -> StepMetrics:
@@ -58,39 +84,48 @@ def metrics(step: int, values: dict[str, float], phase: str = "train") -> StepMe
     )
 
 
-def mirror_of(path: Path, news: list[str]) -> Mirror:
+def mirror_of(path: Path, news: list[str], **settings: Any) -> Mirror:
     path.mkdir(exist_ok=True)
-    return Mirror(CONFIG, run_path=path, run_config={"a": 1}, on_message=news.append)
+    config = SinksConfig.model_validate(ON | settings)
+    return Mirror(config, run_path=path, run_config={"a": 1}, on_message=news.append)
 
 
-def test_a_step_is_told_with_its_numbers_last(heard: Path, tmp_path: Path) -> None:
+def copied(tmp_path: Path, steps: int, **settings: Any) -> tuple[SinkStatus, list[str]]:
+    """Copy so many steps; what became of the sink, and what was said."""
+    news: list[str] = []
+    mirror = mirror_of(tmp_path / "run-1", news, **settings)
+    for step in range(1, steps + 1):
+        mirror.step([metrics(step, {})])
+    mirror.close("finished")
+    (status,) = mirror.statuses()
+    return status, news
+
+
+def test_a_step_is_told_with_its_numbers_alarms_and_verdict(tool: Tool, tmp_path: Path) -> None:
     mirror = mirror_of(tmp_path / "run-1", [])
     diagnosis = Diagnosis(run_id="run-1")
-    raised_at = 0
+    raised: dict[int, tuple[Any, ...]] = {}
     for step, values in make("template_collapse", 0).table.rows():
         alarms = diagnosis.observe(step, values)
         mirror.step([metrics(step, values)], alarms=alarms, verdict=diagnosis.verdict)
-        raised_at = raised_at or (step if alarms else 0)
-        if raised_at:
-            break
+        raised[step] = tuple(alarms)
     mirror.close("finished")
-    told = records(heard)
-    assert told[0]["kind"] == "open"
-    assert (told[0]["run"], told[0]["config"]) == ("run-1", {"a": 1})
-    assert told[-1] == {"kind": "close", "status": "finished"}
-    last = [record["kind"] for record in told if record.get("step") == raised_at]
-    assert last[0] == "alarm"
-    assert last[-2:] == ["verdict", "step"]
+    (opening,) = tool.openings
+    assert (opening.run, opening.run_config, opening.identity) == ("run-1", {"a": 1}, "")
+    assert {copy.step: copy.alarms for copy in tool.copies} == raised
+    assert tool.copies[-1].verdict == diagnosis.verdict()
+    told = [copy.verdict for copy in tool.copies if copy.is_news]
+    assert 2 <= len(told) < len(tool.copies)
+    assert tool.ends == ["finished"]
 
 
-def test_training_evaluation_and_durations_are_one_row(heard: Path, tmp_path: Path) -> None:
+def test_training_evaluation_and_durations_are_one_row(tool: Tool, tmp_path: Path) -> None:
     mirror = mirror_of(tmp_path / "run-1", [])
     mirror.step(
         [metrics(1, {"text/loop_frac": 0.5}), metrics(1, {"eval/all/return_mean": 1.0}, "eval")]
     )
     mirror.close("finished")
-    (row,) = [record for record in records(heard) if record["kind"] == "step"]
-    assert row["values"] == {
+    assert numbers(tool.copies[0], SinksConfig()) == {
         "text/loop_frac": 0.5,
         "eval/all/return_mean": 1.0,
         "time/step_s": 2.0,
@@ -98,30 +133,30 @@ def test_training_evaluation_and_durations_are_one_row(heard: Path, tmp_path: Pa
     }
 
 
-def test_episodes_come_at_the_first_step_and_every_tenth(heard: Path, tmp_path: Path) -> None:
+def test_episodes_come_at_the_first_step_and_every_tenth(tool: Tool, tmp_path: Path) -> None:
     mirror = mirror_of(tmp_path / "run-1", [])
     for step in range(1, 22):
         episodes = [make_trajectory(text_turn("a"), step=step, index=k) for k in range(3)]
         mirror.step([metrics(step, {})], trajectories=episodes)
     mirror.close("finished")
-    tables = [record for record in records(heard) if record["kind"] == "episodes"]
-    assert [(table["step"], len(table["rows"])) for table in tables] == [(1, 2), (10, 2), (20, 2)]
+    config = SinksConfig.model_validate(ON)
+    tables = {copy.step: len(episode_rows(copy, config)) for copy in tool.copies if copy.episodes}
+    assert tables == {1: 2, 10: 2, 20: 2}
 
 
-def test_a_run_that_goes_on_tells_its_identity(heard: Path, tmp_path: Path) -> None:
+def test_a_run_that_goes_on_tells_its_identity(tool: Tool, tmp_path: Path) -> None:
     for step in (1, 2):
         mirror = mirror_of(tmp_path / "run-1", [])
         mirror.step([metrics(step, {})])
         mirror.close("stopped")
-    first, second = (record for record in records(heard) if record["kind"] == "open")
-    assert (first["identity"], first["last_step"]) == ("", None)
-    assert (second["identity"], second["last_step"]) == ("x1", 1)
+    assert [opening.identity for opening in tool.openings] == ["", "x1"]
+    assert [copy.step for copy in tool.copies] == [1, 2]
     status = read_status(tmp_path / "run-1", "tensorboard")
     assert status is not None
     assert (status.state, status.last_step) == ("finished", 2)
 
 
-def test_a_verdict_that_fails_costs_the_copy_of_a_step_only(heard: Path, tmp_path: Path) -> None:
+def test_a_verdict_that_fails_costs_the_copy_of_a_step_only(tool: Tool, tmp_path: Path) -> None:
     def fails() -> Any:
         raise RuntimeError("no verdict")
 
@@ -131,7 +166,7 @@ def test_a_verdict_that_fails_costs_the_copy_of_a_step_only(heard: Path, tmp_pat
     mirror.step([metrics(2, {})])
     mirror.close("finished")
     assert news == ["sinks: a step was not copied: RuntimeError: no verdict"]
-    assert [record.get("step") for record in records(heard) if record["kind"] == "step"] == [2]
+    assert [copy.step for copy in tool.copies] == [2]
 
 
 def test_without_a_sink_nothing_starts(tmp_path: Path) -> None:
@@ -156,11 +191,163 @@ def test_a_run_without_the_package_of_its_sink_does_not_start(
 
 
 @pytest.mark.slow
-def test_a_trained_run_tells_every_step_and_how_it_ended(heard: Path, tmp_path: Path) -> None:
+def test_a_trained_run_tells_every_step_and_how_it_ended(tool: Tool, tmp_path: Path) -> None:
     small = ["steps=2", "envs.eval=[]", "probe.every=0", "envs.group_size=2"]
     config = load_config("bandit", overrides=[*small, "sinks.tensorboard.enabled=true"])
     assert start(config, tmp_path / "run", SilentEvents()) == "finished"
-    told = records(heard)
-    assert [r["step"] for r in told if r["kind"] == "step"] == [1, 2]
-    assert [r["kind"] for r in told if r.get("step") == 1] == ["verdict", "episodes", "step"]
-    assert told[-1] == {"kind": "close", "status": "finished"}
+    assert [copy.step for copy in tool.copies] == [1, 2]
+    assert all(copy.verdict is not None for copy in tool.copies)
+    assert tool.copies[0].episodes
+    assert tool.ends == ["finished"]
+
+
+def test_the_status_says_how_far_the_copy_is(tool: Tool, tmp_path: Path) -> None:
+    status, news = copied(tmp_path, 5)
+    assert status == SinkStatus(
+        sink="tensorboard", state="finished", where="there", identity="x1", last_step=5
+    )
+    assert read_status(tmp_path / "run-1", "tensorboard") == status
+    assert news == []
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ValueError("No API key"), "ValueError: No API key"),
+        (SystemExit(3), "the package ended: 3"),
+    ],
+)
+def test_a_sink_that_refuses_the_run_stops_with_its_reason(
+    error: BaseException, words: str, tool: Tool, tmp_path: Path
+) -> None:
+    def refuse() -> None:
+        raise error
+
+    tool.on_open = refuse
+    status, news = copied(tmp_path, 3)
+    assert (status.state, status.problem) == ("failed", f"it refuses the run: {words}")
+    assert news == [
+        f"sink tensorboard: stopped: it refuses the run: {words}; the run goes on. "
+        f"`echoscope mirror {tmp_path / 'run-1'} --to tensorboard` copies the rest later"
+    ]
+
+
+@pytest.mark.parametrize("place", ["on_open", "on_write", "on_close"])
+def test_a_sink_that_hangs_is_abandoned_in_one_sentence_and_nobody_waits_for_it(
+    place: str, hang: Callable[..., object], tool: Tool, tmp_path: Path
+) -> None:
+    setattr(tool, place, hang)
+    begun = time.monotonic()
+    status, news = copied(tmp_path, 3, timeout_s=0.3)
+    assert time.monotonic() - begun < 20.0
+    assert (status.state, status.problem) == ("failed", "no answer within 0.3 s")
+    assert (status.last_step, status.num_lost) == ((3, 0) if place == "on_close" else (None, 3))
+    assert len(news) == 1
+    assert "the run goes on" in news[0]
+
+
+def test_a_sink_that_hangs_is_given_up_while_the_run_trains(
+    hang: Callable[..., object], tool: Tool, tmp_path: Path
+) -> None:
+    tool.on_write = hang
+    news: list[str] = []
+    mirror = mirror_of(tmp_path / "run-1", news, timeout_s=0.01)
+    for step in range(1, 1000):
+        mirror.step([metrics(step, {})])
+        if news:
+            break
+        time.sleep(0.005)
+    assert mirror.has_failed
+    assert "no answer within 0.01 s" in news[0]
+
+
+def test_the_end_of_a_run_waits_no_longer_than_its_limit(
+    hang: Callable[..., object], tool: Tool, tmp_path: Path
+) -> None:
+    tool.on_close = hang
+    status, _ = copied(tmp_path, 1, finish_s=0.2)
+    assert (status.state, status.problem) == ("failed", "it did not finish in time")
+
+
+def test_one_that_hangs_holds_up_no_other(
+    hang: Callable[..., object], tool: Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    well = Tool()
+
+    def open_writer(sink: str, opening: Opening) -> Tool:
+        return well if sink == "trackio" else tool
+
+    tool.on_write = hang
+    monkeypatch.setattr(mirrors, "open_writer", open_writer)
+    mirror = mirror_of(tmp_path / "run-1", [], trackio={"enabled": True}, timeout_s=0.3)
+    for step in range(1, 4):
+        mirror.step([metrics(step, {})])
+    mirror.close("finished")
+    states = {status.sink: (status.state, status.last_step) for status in mirror.statuses()}
+    assert states == {"tensorboard": ("failed", None), "trackio": ("finished", 3)}
+
+
+def test_what_an_abandoned_sink_does_later_changes_nothing(tool: Tool, tmp_path: Path) -> None:
+    gate = threading.Event()
+    tool.on_write = lambda copy: gate.wait(20.0)
+    status, _ = copied(tmp_path, 2, timeout_s=0.1)
+    gate.set()
+    deadline = time.monotonic() + 20.0
+    while not tool.copies and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.05)
+    assert read_status(tmp_path / "run-1", "tensorboard") == status
+    assert [copy.step for copy in tool.copies] == [1]
+
+
+def test_a_step_that_fails_is_counted_and_the_next_are_taken(tool: Tool, tmp_path: Path) -> None:
+    def fail_once(copy: StepCopy) -> None:
+        if copy.step == 2:
+            raise ValueError("no")
+
+    tool.on_write = fail_once
+    status, news = copied(tmp_path, 3)
+    assert (status.state, status.num_lost, status.last_step) == ("finished", 1, 3)
+    assert news == ["sink tensorboard: ValueError: no"]
+
+
+def test_the_same_failure_is_said_once_and_many_in_a_row_stop_the_sink(
+    tool: Tool, tmp_path: Path
+) -> None:
+    def fail(copy: StepCopy) -> None:
+        raise OSError("disk is full")
+
+    tool.on_write = fail
+    status, news = copied(tmp_path, MAX_FAILURES + 3)
+    assert status.state == "failed"
+    assert status.num_lost >= MAX_FAILURES
+    assert news[0] == "sink tensorboard: OSError: disk is full"
+    assert len(news) == 2
+
+
+def test_while_a_sink_is_too_slow_the_oldest_steps_are_lost_and_counted(
+    tool: Tool, tmp_path: Path
+) -> None:
+    gate = threading.Event()
+    tool.on_open = lambda: gate.wait(20.0)
+    news: list[str] = []
+    mirror = mirror_of(tmp_path / "run-1", news)
+    for step in range(1, 1009):
+        mirror.step([metrics(step, {})])
+    waiting = mirror.num_waiting
+    gate.set()
+    mirror.close("finished")
+    (status,) = mirror.statuses()
+    assert status.last_step == 1008
+    assert waiting == 1000
+    assert status.num_lost + len(tool.copies) == 1008
+    assert news == [f"sink tensorboard: too slow: {status.num_lost} steps lost"]
+
+
+def test_a_full_disk_does_not_stop_the_sink_and_is_said(tool: Tool, tmp_path: Path) -> None:
+    (tmp_path / "run-1").mkdir()
+    (tmp_path / "run-1" / "sinks").write_text("a file where the folder should be")
+    status, news = copied(tmp_path, 2)
+    assert status.state == "finished"
+    assert len(news) == 1
+    assert "its status is not written" in news[0]

@@ -63,6 +63,20 @@ def copy(path: Path, config: dict[str, Any], last: int = 10**9) -> tuple[Verdict
     return diagnosis.verdict(), news, num_raised
 
 
+def copied_online(path: Path, timeout_s: float) -> tuple[list[str], float]:
+    """As `copy` to W&B's server, in a process of its own: wandb reads its variables once.
+
+    Returns:
+        What was said, and how long the process took, in seconds, its end included.
+    """
+    begun = time.monotonic()
+    command = [sys.executable, __file__, str(path), str(timeout_s)]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "ECHOSCOPE_SINKS": "required"}
+    out = subprocess.run(command, env=env, stdout=subprocess.PIPE, check=True, timeout=100).stdout
+    news: list[str] = json.loads(out)
+    return news, time.monotonic() - begun
+
+
 def status_of(path: Path, sink: Any) -> SinkStatus:
     status = read_status(path, sink)
     assert status is not None
@@ -239,15 +253,14 @@ def test_a_server_that_refuses_is_said_and_the_run_goes_on(
     status: int, online: Any, tmp_path: Path
 ) -> None:
     online(status)
-    _, news, _ = copy(tmp_path / "run-1", {"wandb": {"mode": "online"}, "timeout_s": 20.0})
+    news, _ = copied_online(tmp_path / "run-1", timeout_s=20.0)
     assert_the_run_went_on(tmp_path / "run-1", news)
 
 
 def test_a_server_that_hangs_is_given_up(online: Any, tmp_path: Path) -> None:
     online(200, delay_s=3600.0)
-    begun = time.monotonic()
-    _, news, _ = copy(tmp_path / "run-1", {"wandb": {"mode": "online"}, "timeout_s": 3.0})
-    assert time.monotonic() - begun < 30.0
+    news, seconds = copied_online(tmp_path / "run-1", timeout_s=3.0)
+    assert seconds < 60.0
     assert_the_run_went_on(tmp_path / "run-1", news, "no answer within 3 s")
 
 
@@ -259,7 +272,7 @@ def test_a_server_that_is_not_there_is_said(
         port = free.getsockname()[1]
     monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-    _, news, _ = copy(tmp_path / "run-1", {"wandb": {"mode": "online"}, "timeout_s": 5.0})
+    news, _ = copied_online(tmp_path / "run-1", timeout_s=5.0)
     assert_the_run_went_on(tmp_path / "run-1", news)
 
 
@@ -269,7 +282,7 @@ def test_without_a_key_wandbs_own_words_are_said(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-    _, news, _ = copy(tmp_path / "run-1", {"wandb": {"mode": "online"}, "timeout_s": 20.0})
+    news, _ = copied_online(tmp_path / "run-1", timeout_s=20.0)
     assert_the_run_went_on(tmp_path / "run-1", news, "API key")
 
 
@@ -290,3 +303,8 @@ def test_a_full_disk_is_said_and_the_run_goes_on(sink: str, tmp_path: Path) -> N
         assert news
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+if __name__ == "__main__":
+    config = {"wandb": {"mode": "online"}, "timeout_s": float(sys.argv[2])}
+    sys.stdout.write(json.dumps(copy(Path(sys.argv[1]), config)[1]))

@@ -1,4 +1,4 @@
-"""What a run tells its sinks: numbers under both names, verdict, alarms, bounded text."""
+"""What a sink gets of a step, its settings and its status."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ import pytest
 from episodes import text_turn
 from trajectories import make_trajectory
 
-from echoscope.diagnostics.bench.synthetic_runs import make
 from echoscope.diagnostics.judge.alarms import RunState
-from echoscope.diagnostics.judge.verdict import Diagnosis
-from echoscope.diagnostics.read.names import meaning_of
-from echoscope.diagnostics.sinks.ragen_names import ragen_values
-from echoscope.diagnostics.sinks.records import (
+from echoscope.diagnostics.read.foreign_names import meaning_of
+from echoscope.diagnostics.sinks.content import (
     MAX_MESSAGES,
     STATE_LEVELS,
-    episodes_record,
-    step_record,
-    verdict_record,
+    StepCopy,
+    episode_rows,
+    numbers,
+    tag_of,
 )
+from echoscope.diagnostics.sinks.ragen_names import ragen_values
 from echoscope.diagnostics.sinks.settings import SinkError, SinksConfig, require_packages
 from echoscope.diagnostics.sinks.status import SinkStatus, path_of, read_status, write_status
 
@@ -38,34 +37,31 @@ def test_numbers_stand_under_our_names_and_under_ragens() -> None:
         "text/loop_frac": math.nan,
         "loss/policy": math.nan,
     }
-    record = step_record(4, values, [make_trajectory(tag="lake")], ragen_names=True)
-    assert math.isnan(record["values"].pop("loss/policy"))
-    assert math.isnan(record["values"].pop("actor/pg_loss"))
-    assert record == {
-        "kind": "step",
-        "step": 4,
-        "values": {
-            "policy/entropy": 0.5,
-            "rollout/success_rate": 0.25,
-            "eval/lake/action_valid_frac": 0.75,
-            "gradient/policy/bucket_2/norm": 3.0,
-            "actor/entropy": 0.5,
-            "train/lake/success": 0.25,
-            "val-env/lake/manager_invalid_action": 0.25,
-            "grad_norm/bucket_2/task": 3.0,
-        },
+    told = numbers(StepCopy(step=4, values=values, tag="lake"), SinksConfig())
+    assert math.isnan(told.pop("loss/policy"))
+    assert math.isnan(told.pop("actor/pg_loss"))
+    assert told == {
+        "policy/entropy": 0.5,
+        "rollout/success_rate": 0.25,
+        "eval/lake/action_valid_frac": 0.75,
+        "gradient/policy/bucket_2/norm": 3.0,
+        "actor/entropy": 0.5,
+        "train/lake/success": 0.25,
+        "val-env/lake/manager_invalid_action": 0.25,
+        "grad_norm/bucket_2/task": 3.0,
     }
 
 
 def test_ragens_names_can_be_left_out() -> None:
-    record = step_record(1, {"policy/entropy": 0.5}, (), ragen_names=False)
-    assert record["values"] == {"policy/entropy": 0.5}
+    copy = StepCopy(step=1, values={"policy/entropy": 0.5})
+    assert numbers(copy, SinksConfig(ragen_names=False)) == {"policy/entropy": 0.5}
 
 
 def test_success_over_several_environments_gets_no_name_of_one() -> None:
     episodes = [make_trajectory(tag="lake"), make_trajectory(tag="sokoban", index=1)]
-    record = step_record(1, {"rollout/success_rate": 0.5}, episodes, ragen_names=True)
-    assert record["values"] == {"rollout/success_rate": 0.5}
+    assert (tag_of(episodes[:1]), tag_of(episodes)) == ("lake", "")
+    copy = StepCopy(step=1, values={"rollout/success_rate": 0.5})
+    assert numbers(copy, SinksConfig()) == {"rollout/success_rate": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -98,25 +94,16 @@ def test_every_state_has_a_level() -> None:
     assert set(STATE_LEVELS) == {state.value for state in RunState}
 
 
-def test_a_verdict_has_its_sentence_evidence_and_advice() -> None:
-    diagnosis = Diagnosis(run_id="run-1")
-    for step, values in make("template_collapse", 0).table.rows():
-        diagnosis.observe(step, values)
-    verdict = diagnosis.verdict()
-    record = verdict_record(verdict)
-    assert record["level"] >= 2
-    assert record["sentence"] == verdict.text.splitlines()[0]
-    assert record["advice"] == verdict.actions[0].text
-    assert record["evidence"]
-    json.dumps(record, allow_nan=False)
+def step_of(episodes: list[Any]) -> StepCopy:
+    return StepCopy(step=1, values={}, episodes=tuple(episodes))
 
 
 def test_episodes_are_bounded_in_number_length_and_messages() -> None:
     turns = tuple(text_turn("x" * 5000, index=index, observation="y" * 5000) for index in range(60))
     episodes = [make_trajectory(*turns, index=index, sibling_index=index) for index in range(9)]
-    record = episodes_record(3, episodes, SinksConfig(episodes=4, max_chars=100))
-    assert len(record["rows"]) == 4
-    for row in record["rows"]:
+    rows = episode_rows(step_of(episodes), SinksConfig(episodes=4, max_chars=100))
+    assert len(rows) == 4
+    for row in rows:
         assert len(row["messages"]) == MAX_MESSAGES
         assert row["turns"] == 60
         assert all(len(message["content"]) == 100 for message in row["messages"])
@@ -129,15 +116,15 @@ def test_one_episode_of_each_group_comes_before_a_second_one() -> None:
         for g in range(3)
         for k in range(2)
     ]
-    rows = episodes_record(1, episodes, SinksConfig(episodes=4))["rows"]
+    rows = episode_rows(step_of(episodes), SinksConfig(episodes=4))
     assert [(row["group"], row["sibling"]) for row in rows] == [(0, 0), (1, 0), (2, 0), (0, 1)]
 
 
-def test_text_that_is_no_unicode_and_a_missing_reward_cross_the_pipe() -> None:
+def test_text_that_is_no_unicode_and_a_missing_reward_become_json() -> None:
     turn = replace(text_turn("a\ud800b"), reward=math.nan)
-    record = episodes_record(1, [make_trajectory(turn)], SinksConfig())
-    assert record["rows"][0]["return"] is None
-    assert "a?b" in json.dumps(record, allow_nan=False)
+    rows = episode_rows(step_of([make_trajectory(turn)]), SinksConfig())
+    assert rows[0]["return"] is None
+    assert "a?b" in json.dumps(rows, allow_nan=False)
 
 
 @pytest.mark.parametrize("name", ["wandb", "tensorboard", "trackio"])
