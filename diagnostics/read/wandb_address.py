@@ -185,7 +185,7 @@ def _require_wandb(address: str) -> None:
         importlib.metadata.version("wandb")
     except importlib.metadata.PackageNotFoundError:
         raise MetricsFileError(
-            f"{address}: asking W&B needs the package wandb: run pip install 'wandb>=0.22'. Files "
+            f"{address}: asking W&B needs the package wandb: run pip install 'wandb>=0.31'. Files "
             "of wandb (run-ID.wandb) are read without it"
         ) from None
 
