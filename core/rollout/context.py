@@ -170,15 +170,27 @@ class Conversation:
             self._head += self._chat.encode(asked.content) + self._chat.history_to_assistant
             self._head += [*response, *self._chat.to_user(response)]
         content = messages[-1].content if messages else observation.text
-        text = user_text(self._config, content, None, has_tools=self._tools is not None)
+        text = self._user_text(content, None)
         to_assistant = self._chat.to_assistant(self._config.force_think)
         return _UserTurn(text=text, content=self._chat.encode(text), to_assistant=to_assistant)
+
+    def _user_text(self, observation: str, last_reward: float | None) -> str:
+        """Contents of a user turn, without the instructions that open the first one."""
+        parts = []
+        if self._config.show_reward and last_reward is not None:
+            parts.append(f"Reward: {last_reward:g}")
+        parts.append(observation)
+        if self._config.format_hint:
+            has_tools = self._tools is not None
+            hint = format_hint(self._config, has_tools=has_tools, is_one_action=self._is_one_action)
+            parts.append(hint)
+        return "\n".join(parts)
 
     def _later(self, observation: Observation, last_reward: float | None) -> _UserTurn:
         """A later user turn, or the results of the calls of the turn before."""
         config, tools = self._config, self._tools
         if tools is None or not observation.messages:
-            text = user_text(config, observation.text, last_reward, has_tools=tools is not None)
+            text = self._user_text(observation.text, last_reward)
             to_assistant = self._chat.to_assistant(config.force_think)
             return _UserTurn(text=text, content=self._chat.encode(text), to_assistant=to_assistant)
         messages = list(observation.messages)
@@ -187,7 +199,7 @@ class Conversation:
                 messages[0], content=f"Reward: {last_reward:g}\n{messages[0].content}"
             )
         if messages[-1].role == "user":
-            text = user_text(config, messages[-1].content, None, has_tools=True)
+            text = self._user_text(messages[-1].content, None)
             messages[-1] = replace(messages[-1], content=text)
         # A window that begins here has lost the question: it is asked again.
         again = f"{self._users[0].text}\n{tools.as_text(messages)}"
@@ -249,28 +261,19 @@ def check_reasoning(chat: ChatFormat, config: ContextConfig) -> None:
         )
 
 
-def user_text(
-    config: ContextConfig, observation: str, last_reward: float | None, *, has_tools: bool = False
+def format_hint(
+    config: ContextConfig, *, has_tools: bool = False, is_one_action: bool = False
 ) -> str:
-    """Contents of a user turn, without the instructions that open the first one."""
-    parts = []
-    if config.show_reward and last_reward is not None:
-        parts.append(f"Reward: {last_reward:g}")
-    parts.append(observation)
-    if config.format_hint:
-        parts.append(format_hint(config, has_tools=has_tools))
-    return "\n".join(parts)
-
-
-def format_hint(config: ContextConfig, *, has_tools: bool = False) -> str:
     """One line that says how a reply must look."""
     reasoning = "<think>your reasoning</think>" if config.reasoning else ""
     if has_tools:
         before = f"{reasoning} and then either" if reasoning else "either"
         return f"Reply with {before} a tool call, or <answer>your answer</answer> to end the task"
+    hint = f"Reply with {reasoning}<answer>your action</answer> and nothing else"
+    if is_one_action:
+        return hint
     return (
-        f"Reply with {reasoning}<answer>your action</answer> and nothing else; where several "
-        f"actions are allowed, separate them with {config.action_separator}"
+        f"{hint}; where several actions are allowed, separate them with {config.action_separator}"
     )
 
 

@@ -198,17 +198,20 @@ def _episode(
     env = runner_of(world).env
     if env.solve() is None:
         raise SftError(f"{group.env} has no scripted expert, or one that fails on {group.params}")
+    has_tools = bool(env.tools())
     messages = [DemoMessage(role="system", content=context.system)] if context.system else []
     instructions = world.instructions() if context.instructions else ""
     head = f"{instructions}\n\n" if instructions else ""
-    shown = messages_shown(context, observation, None, tools=bool(env.tools()))
+    shown = messages_shown(
+        context, observation, None, tools=has_tools, is_one_action=group.is_one_action
+    )
     shown[-1] = replace(shown[-1], content=head + shown[-1].content)
     result = None
     while result is None or result.stop_reason is None:
         messages += shown
         is_nonsense = bool(rng.random() < teaching.nonsense)
         reasoning, action = (
-            _nonsense(narrator, rng, has_tools=bool(env.tools()))
+            _nonsense(narrator, rng, has_tools=has_tools)
             if is_nonsense
             else _think(narrator, observation.text, env.solve(), env.guesses(), teaching, rng)
         )
@@ -217,7 +220,9 @@ def _episode(
         if result.error is not None:
             raise SftError(f"{group.env} failed at task {env_seed}: {result.error}")
         observation = result.observation
-        shown = messages_shown(context, observation, result.reward, tools=bool(env.tools()))
+        shown = messages_shown(
+            context, observation, result.reward, tools=has_tools, is_one_action=group.is_one_action
+        )
     return Demonstration(
         env=group.env,
         params=group.params,
@@ -296,7 +301,12 @@ def _nonsense(narrator: Narrator, rng: np.random.Generator, *, has_tools: bool) 
 
 
 def messages_shown(
-    context: ContextConfig, observation: Observation, last_reward: float | None, *, tools: bool
+    context: ContextConfig,
+    observation: Observation,
+    last_reward: float | None,
+    *,
+    tools: bool,
+    is_one_action: bool,
 ) -> list[DemoMessage]:
     """What a turn shows, as `Conversation` puts it together in a rollout."""
     messages = list(observation.messages) or [Message(role="user", content=observation.text)]
@@ -305,7 +315,8 @@ def messages_shown(
         text = f"Reward: {last_reward:g}\n{shown[0].content}"
         shown[0] = replace(shown[0], content=text)
     if context.format_hint and shown[-1].role == "user":
-        text = f"{shown[-1].content}\n{format_hint(context, has_tools=tools)}"
+        hint = format_hint(context, has_tools=tools, is_one_action=is_one_action)
+        text = f"{shown[-1].content}\n{hint}"
         shown[-1] = replace(shown[-1], content=text)
     return shown
 

@@ -193,7 +193,8 @@ class Lean(TextEnv):
     def instructions(self) -> str:
         return (
             "Prove the theorem in Lean 4. Action: one tactic, for example: intro h. Accepted "
-            "tactics are kept, rejected ones change nothing. sorry, axioms and commands are refused."
+            "tactics are kept, rejected ones change nothing. sorry, axioms and commands are "
+            "refused."
         )
 
     def solve(self) -> list[str] | None:

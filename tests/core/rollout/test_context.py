@@ -235,3 +235,15 @@ def test_the_hint_names_the_format_that_is_asked_for():
     assert "<think>" in format_hint(ContextConfig())
     assert "<think>" not in format_hint(ContextConfig(reasoning=False))
     assert "with ;;" in format_hint(ContextConfig(action_separator=";;"))
+
+
+def test_the_hint_names_no_separator_where_a_reply_is_one_action(chat):
+    config = ContextConfig(action_separator=";;")
+    for is_one_action in (False, True):
+        conversation = Conversation(chat, config, is_one_action=is_one_action)
+        for turn in range(2):
+            conversation.prompt(f"S{turn}")
+            conversation.respond(chat.encode_response("<answer>Left</answer>"))
+        shown = chat.tokenizer.decode(conversation.prompt("S2").tokens)
+        assert shown.count("Reply with") == 3
+        assert (";;" in shown) != is_one_action

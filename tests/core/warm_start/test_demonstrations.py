@@ -113,7 +113,8 @@ def test_a_row_is_token_for_token_what_a_rollout_records(chat: ChatFormat) -> No
     )
     world = registry.make(LAKE.env, **LAKE.params)
     assert one.messages[1].content.startswith(f"{one.instructions}\n\n")
-    conversation = Conversation(chat, context, one.instructions)
+    is_one_action = LAKE.is_one_action
+    conversation = Conversation(chat, context, one.instructions, is_one_action=is_one_action)
     observation, reward, expected = world.reset(one.env_seed, one.noise_seed).text, None, []
     for reply in one.messages[2::2]:
         prompt = conversation.prompt(observation, last_reward=reward).tokens.tolist()
@@ -145,7 +146,8 @@ def test_instructions_are_encoded_apart_as_a_rollout_does_it() -> None:
     world = registry.make("bandit")
     assert one.instructions.startswith(world.instructions())
     observation = world.reset(one.env_seed, one.noise_seed)
-    prompt = Conversation(chat, context, one.instructions).prompt(observation).tokens.tolist()
+    conversation = Conversation(chat, context, one.instructions, is_one_action=True)
+    prompt = conversation.prompt(observation).tokens.tolist()
     row = encode(one, chat, force_think=True, prompt_weight=0.0)
     assert row.tokens.tolist()[: len(prompt)] == prompt
     whole = encode(replace(one, instructions=""), chat, force_think=True, prompt_weight=0.0)
@@ -186,7 +188,7 @@ def test_the_user_text_shows_what_is_configured() -> None:
     context = ContextConfig(show_reward=True, format_hint=False)
     seen = Observation(text="Here.")
     for reward, text in ((0.5, "Reward: 0.5\nHere."), (None, "Here.")):
-        shown = messages_shown(context, seen, reward, tools=False)
+        shown = messages_shown(context, seen, reward, tools=False, is_one_action=False)
         assert shown == [DemoMessage(role="user", content=text)]
 
 
