@@ -1,21 +1,21 @@
-"""The catalogue of metric names: which names of other trainers mean which of our keys.
+"""The table of metric names: which names of other trainers mean which of our keys.
 
-Names are compared in one spelling: lower case, words joined by `_`. `/`, `.`, `-`, `:`, spaces and
-a change from lower to upper case all separate words, so `critic/rewards/mean`,
-`critic_rewards_mean` and `Critic Rewards Mean` are one name.
+A name is compared in its normal form: its words in lower case and the singular, with abbreviations
+written out. `/`, `.`, `-`, `:`, `_`, spaces and a change from lower to upper case all separate
+words, so `critic/rewards/mean`, `critic_rewards_mean` and `Mean Critic Reward` are one name. Words
+that say where or how something was averaged (`train`, `rollout`, `avg`, `last 100`) are left out.
+What the table does not have keeps its own name; `--map NAME=KEY` says what it is.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from echoscope.store.records import FloatArray64
-
-from .name_words import in_english
 
 
 class Conversion(StrEnum):
@@ -36,8 +36,6 @@ class Meaning:
     """Among several columns of one key the lowest rank is read."""
     only_share: bool = False
     """Read only where all values lie in 0..1: by its name it may be something else."""
-    is_guess: bool = False
-    """Read only where nothing else says it: the name holds a word that says nothing to us."""
 
     def convert(self, values: FloatArray64) -> FloatArray64:
         if self.conversion is Conversion.COMPLEMENT:
@@ -47,652 +45,400 @@ class Meaning:
         return values
 
 
+SUCCESS, RETURN = "rollout/success_rate", "reward/return_mean"
+OUTCOMES = frozenset({SUCCESS, RETURN})
+_SHARES = ("_frac", "_rate", "accuracy@1", "selection/is_empty")
+
+
+def is_share(key: str) -> bool:
+    """Whether the values of one of our keys lie between 0 and 1."""
+    return key.endswith(_SHARES)
+
+
+def words_in(text: str) -> tuple[str, ...]:
+    """Words apart by spaces and line ends: long lists of words are written so."""
+    return tuple(text.split())
+
+
+_TABLE: Mapping[str, str] = {
+    SUCCESS: """
+        success rate, success, is success, task success rate, task success, success once,
+        success at end, resolved, resolved rate, resolve rate, solve rate, solved rate, win rate,
+        winrate, win, sr, accuracy, accuracy@1, answer accuracy, pass@1, pass at 1, pass1,
+        pass rate, exact match, exact match rate, em, correct rate, rate correct, correctness,
+        correct, is correct, solved, is solved, goal rate""",
+    RETURN: """
+        critic score, return, objective score, env all reward total, reward, score, raw reward,
+        task reward, reward total, reward sum, reward score, critic reward, objective rlhf reward,
+        rlhf reward, exp score, rm, eprew, eprewmean, mean100, r""",
+    "policy/entropy": """
+        policy entropy, actor entropy, entropy, entropy all, optim entropy, token entropy,
+        per token entropy, entropy per token, gen entropy, actor entropy loss, entropy loss,
+        action entropy, approx entropy""",
+    "rollout/response_length_mean": """
+        response length, completion tokens, glen, gen tokens per sample, ac tokens per turn,
+        env all ac tokens per turn""",
+    "policy/ref_kl": """
+        kl, kl ref, ref kl, kl div, kl divergence, kl loss, actor reward kl penalty, kl to ref,
+        kl penalty, policy kl, kl policy ref, critic kl""",
+    "policy/ref_kl_per_sequence": "objective kl",
+    "policy/approx_kl": "ppo kl, approx kl, approxkl",
+    "policy/mismatch_kl": """
+        rollout corr kl, mismatch kl, mismatch kl all, optim kl sample train v1,
+        optim kl sample train v2, gen kl error""",
+    "policy/mismatch_logprob_max": "sampling sampling logp difference max",
+    "policy/clip_high_frac": """
+        pg clipfrac, clip ratio high, clip frac, clipfrac, policy clipfrac""",
+    "policy/clip_low_frac": "clip ratio low",
+    "policy/clip_dual_frac": "pg clipfrac lower",
+    "optim/grad_norm": """
+        grad norm, policy grad norm, actor grad norm, actor grad norm before clip, gradnorm, gnorm,
+        grad, grad l2 norm, optim grad norm""",
+    "optim/lr": "lr, learning rate",
+    "loss/total": "loss, train loss, total loss, loss total",
+    "loss/policy": "pg loss, policy loss, loss policy, actor loss, policy gradient loss",
+    "loss/value": "critic vf loss, vf loss, value loss, loss value, critic loss",
+    "critic/explained_variance": """
+        critic vf explained var, explained variance, critic explained variance""",
+    "reward/group_std_mean": """
+        in group reward std, group reward std, reward group std, reward std,
+        within group reward std""",
+    "reward/zero_std_frac": """
+        frac reward zero std, zero std frac, frac zero std, zero variance frac, zero adv frac,
+        flat reward group ratio, zero variance group frac""",
+    "reward/solved_frac": """
+        solve all, solve all all, env all by group frac all good, frac all good,
+        baseline reward pct 1""",
+    "reward/hopeless_frac": """
+        solve none, solve none all, env all by group frac all bad, frac all bad,
+        baseline reward pct 0""",
+    "selection/kept_frac": "rollout filter kept ratio",
+    "selection/num_zero": "rollout filter zero count",
+    "selection/is_empty": "rollout empty after filter",
+    "rollout/num_sampled_tokens_mean": "train response length, seq len, seq len all",
+    "rollout/num_episodes": """
+        num episodes, num rollouts, num trajectories, num samples, n samples, num sequences,
+        env all total episodes""",
+    "rollout/num_groups": "num groups, n groups, num prompts, num unique prompts",
+    "rollout/num_turns_mean": """
+        num turns, env all turns per episode, turns per episode, episode num turns""",
+    "rollout/reasoning_closed_frac": "collapse valid thinking rate",
+    "rollout/first_turn_reasoning_closed_frac": "collapse first turn valid rate",
+    "rollout/length_limited_frac": """
+        response length clip ratio, completions clipped ratio, clipped ratio, is truncated,
+        is truncated all, truncated ratio, frac truncated, truncation rate, response clip ratio""",
+    "rollout/format_valid_frac": """
+        format valid rate, valid format rate, format rate, format accuracy, format valid,
+        format success rate, format correct rate, rewards format reward, format reward,
+        format score""",
+    "rollout/action_valid_frac": "valid action rate, action valid rate, episode valid action ratio",
+    "info/first_turn/retrieval_accuracy@1": """
+        retrieval accuracy, collapse first turn sample retrieval accuracy""",
+    "info/first_turn/retrieval_chance@1": "collapse first turn sample retrieval chance level",
+    "info/first_turn/mutual_information": """
+        mutual information, collapse first turn sample mi seq estimate""",
+    "info/first_turn/mutual_information_ceiling": "collapse first turn sample mi upper bound",
+    "info/first_turn/conditional_entropy": """
+        conditional entropy, collapse first turn sample conditional entropy seq est""",
+    "info/first_turn/conditional_entropy_per_token": """
+        collapse first turn sample conditional entropy est""",
+    "info/first_turn/marginal_entropy": "collapse first turn sample reasoning entropy seq est",
+    "gradient/policy/all/norm": "grad norm all task",
+    "gradient/entropy/all/norm": "grad norm all entropy",
+    "gradient/kl/all/norm": "grad norm all kl",
+}
+"""Our key -> names, the preferred first.
+
+Of RAGEN's collapse detection the first-turn sample is read. Its trajectory sample scores reasonings
+under contexts that contain them, and its length-normalised estimate is not information: both keep
+their own names."""
+_COMPLEMENTS: Mapping[str, str] = {
+    "reward/zero_std_frac": "env all by group frac mixed, baseline reward pct mixed",
+    "rollout/action_valid_frac": "invalid action rate",
+}
+"""Our key -> names of what is missing to 1."""
+_TAGGED: tuple[tuple[str, str, Conversion, int], ...] = (
+    ("val-env/*/success", "eval/*/success_rate", Conversion.NONE, 0),
+    ("val-env/*/manager_invalid_action", "eval/*/action_valid_frac", Conversion.COMPLEMENT, 0),
+    ("train/*/success", "rollout/*/success_rate", Conversion.NONE, 0),
+    ("train/*/manager_invalid_action", "rollout/*/action_valid_frac", Conversion.COMPLEMENT, 0),
+    ("train/*/action_is_valid", "rollout/*/action_valid_frac", Conversion.NONE, 1),
+    ("train/*/action_is_effective", "rollout/*/action_effective_frac", Conversion.NONE, 0),
+)
+"""RAGEN's names with the tag of an environment: pattern, key, conversion and rank. What the
+environment itself says of its actions is second best."""
+
+_SYNONYMS: Mapping[str, str] = {
+    spelling: word
+    for word, spellings in {
+        "reward": "rew rwd",
+        "return": "ret",
+        "accuracy": "acc",
+        "success": "succ",
+        "length": "len",
+        "entropy": "ent",
+        "grad": "gradient",
+        "rate": "ratio frac fraction percent pct percentage",
+        "truncated": "truncation",
+        "response": "resp completion output answer gen generation generated",
+    }.items()
+    for spelling in spellings.split()
+}
+_AVERAGES = frozenset({"mean", "avg", "average", "averaged"})
+_PREFIXES = frozenset(
+    words_in(
+        """
+        train training trainer metric rollout rl grpo ppo env environment stat batch completion
+        policy actor objective data perf chart running global current cur step generation
+        experience loss insight monitor episode ep runner
+        """
+    )
+)
+"""What may stand before a name of the table; in the singular."""
+_FILLERS = (_AVERAGES | _PREFIXES) - {"step", "loss"} | frozenset(
+    words_in(
+        """
+        episodic per of the over in last recent total cumulative overall all raw true normalized
+        normalised undiscounted discounted extrinsic smoothed smooth moving rolling window ema
+        ewma ma latest history log curve list values agent custom result final fn func
+        """
+    )
+)
+"""Words that say how something was averaged, scaled or kept, not what it is; in the singular."""
+_EVALUATIONS = frozenset(
+    {"eval", "evaluation", "val", "valid", "validation", "test", "dev", "heldout"}
+)
+_OF_TESTS = _EVALUATIONS | {"core", "aux", "train", "during", "in", "on", "at", "of"}
+"""Words beside `eval` that say nothing more: `val-core/TAG/acc/mean@1`."""
+_NOT_OF_SUCCESS = re.compile("format|valid|action|tool|length|aux")
+"""Tags of rates of well-formed replies, say."""
+_NOT_OF_A_RUN = frozenset(
+    {"critic", "value", "buffer", "ref", "reference", "baseline", "format", "reward"}
+)
+_OF_ANSWERS = frozenset({"accuracy", "correctness", "correct", "success"})
+"""Words of a reward function that says whether the answer is right, as TRL's users name it."""
+_PARTLY = 100
+"""A name that is met without some of its words comes after one that is met as a whole."""
+
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SEPARATORS = re.compile(r"[\s/._\-:|]+")
 _BRACKETS = re.compile(r"\([^()]*\)|[%#\"'`]")
+_SAMPLES = re.compile(r"mean@\d+|\d+")
+"""verl's mean over so many answers a question; the length of a window."""
+_CHART_COLUMN = re.compile(r"^(?P<run>.*\S) - (?P<name>\S.*)$")
+"""A column of a chart that W&B exports: `RUN - METRIC`."""
 
 
 @functools.lru_cache(maxsize=65_536)
 def spelled(name: str) -> str:
-    """The name in the catalogue's spelling.
+    """The words of a name in lower case, joined by `_`.
 
     >>> spelled("critic/rewards/mean"), spelled("Avg Response Len"), spelled("gradNorm")
     ('critic_rewards_mean', 'avg_response_len', 'grad_norm')
     """
-    words = _SEPARATORS.sub("_", _CAMEL.sub("_", _BRACKETS.sub("", in_english(name.strip()))))
+    words = _SEPARATORS.sub("_", _CAMEL.sub("_", _BRACKETS.sub("", name.strip())))
     return words.lower().strip("_")
 
 
-STEP_NAMES = (
-    "step",
-    "steps",
-    "global_step",
-    "global_steps",
-    "global_step_max_steps",
-    "train_step",
-    "training_step",
-    "optimizer_step",
-    "optim_step",
-    "trainer_step",
-    "progress_batch",
-    "iteration",
-    "iterations",
-    "iter",
-    "update",
-    "updates",
-    "num_updates",
-    "n_updates",
-    "training_iteration",
-    "rollout_step",
-    "rollout_id",
-    "batch",
-    "batch_idx",
-    "episode",
-    "episodes",
-    "epoch",
-    "epochs",
-    "total_timesteps",
-    "timestep",
-    "timesteps",
-    "env_steps",
-    "iters",
-    "itr",
-    "itrs",
-    "it",
-    "t",
+def _singular(word: str) -> str:
+    """`accuracies` as `accuracy`, `losses` as `loss`, `rewards` as `reward`."""
+    if word.endswith("ies"):
+        return f"{word[:-3]}y"
+    if word.endswith("sses"):
+        return word[:-2]
+    return word[:-1] if word.endswith("s") and not word.endswith("ss") else word
+
+
+def _normal(words: Iterable[str]) -> tuple[str, ...]:
+    """What words in the singular say, without those of an average."""
+    return tuple(_SYNONYMS.get(word, word) for word in words if word not in _AVERAGES)
+
+
+def _words(name: str) -> list[str]:
+    return [word for word in spelled(name).split("_") if word]
+
+
+def _by_words() -> dict[tuple[str, ...], Meaning]:
+    out: dict[tuple[str, ...], Meaning] = {}
+    for table, is_complement in ((_COMPLEMENTS, True), (_TABLE, False)):
+        for key, names in table.items():
+            conversion = Conversion.COMPLEMENT if is_complement else Conversion.NONE
+            if key == "policy/entropy":
+                conversion = Conversion.MAGNITUDE
+            for rank, name in enumerate(names.split(",")):
+                meaning = Meaning(
+                    key=key, conversion=conversion, rank=rank, only_share=is_share(key)
+                )
+                out.setdefault(_normal(map(_singular, _words(name))), meaning)
+    return out
+
+
+_BY_WORDS = _by_words()
+
+
+@functools.lru_cache(maxsize=65_536)
+def meaning_of(name: str) -> Meaning | None:
+    """What a column is, or None where the table does not have its name.
+
+    >>> meaning_of("actor/entropy").key, meaning_of("Mean Actor Entropy").key
+    ('policy/entropy', 'policy/entropy')
+    >>> meaning_of("val-core/openai/gsm8k/acc/mean@8").key
+    'eval/openai_gsm8k/success_rate'
+    >>> meaning_of("reward_threshold") is None, meaning_of("max_reward") is None
+    (True, True)
+    """
+    chart = _CHART_COLUMN.match(name.strip())
+    for candidate in (name.strip(), *([chart["name"]] if chart else [])):
+        words = _words(candidate)
+        meaning = (
+            _tagged(candidate)
+            or _of_words(words)
+            or _of_an_evaluation(candidate, words)
+            or _of_a_reward_function(words)
+        )
+        if meaning is not None:
+            return meaning
+    return _of_last_part(chart["name"] if chart else name)
+
+
+def _tagged(name: str) -> Meaning | None:
+    for pattern, key, conversion, rank in _TAGGED:
+        start, end = pattern.split("*")
+        tag = name[len(start) : len(name) - len(end)]
+        if name.startswith(start) and name.endswith(end) and re.fullmatch(r"[\w.+-]+", tag):
+            return Meaning(key=key.replace("*", tag), conversion=conversion, rank=rank)
+    return None
+
+
+def _of_words(words: Iterable[str]) -> Meaning | None:
+    """The meaning of words: of all, without what stands before, and without words of little."""
+    words = [_singular(word) for word in words]
+    for candidate in _without_prefixes(words):
+        if meaning := _BY_WORDS.get(_normal(candidate)):
+            return meaning
+    core = [w for w in words if w not in _FILLERS and not _SAMPLES.fullmatch(w)]
+    meaning = _BY_WORDS.get(_normal(core)) if 0 < len(core) < len(words) else None
+    return replace(meaning, rank=meaning.rank + _PARTLY) if meaning else None
+
+
+def _without_prefixes(words: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Words, then the same without the first of them, while that is one of `_PREFIXES`."""
+    yield words
+    while len(words) > 1 and words[0] in _PREFIXES | _AVERAGES:
+        words = words[1:]
+        yield words
+
+
+def _of_an_evaluation(name: str, words: Sequence[str]) -> Meaning | None:
+    """Success or return of an evaluation, with the tag that stands between: `eval/TAG/accuracy`."""
+    words = [w for w in words if w not in _AVERAGES and not w.startswith("mean@")]
+    is_last = len(words) > 1 and words[-1] in _EVALUATIONS
+    if not (is_last or _EVALUATIONS.intersection(words[: 2 if words[:1] == ["train"] else 1])):
+        return None
+    start, end = 0, len(words)
+    while start < end and words[start] in _OF_TESTS:
+        start += 1
+    while start < end and words[end - 1] in _OF_TESTS:
+        end -= 1
+    for place in range(start, end):
+        meaning = _BY_WORDS.get(_normal(map(_singular, words[place:end])))
+        if meaning is not None:
+            tag = "_".join(words[start:place])
+            is_tag = not _FILLERS - {"env", "all"} >= set(words[start:place])
+            rank = int(is_tag or is_last)
+            return _evaluated(name, tag * is_tag, meaning, rank)
+    if words[start : start + 1] == ["score"] and "test_score/" in name:  # verl of old
+        return _evaluated(name, "_".join(words[start + 1 : end]), _BY_WORDS[("score",)], 0)
+    return None
+
+
+def _evaluated(name: str, tag: str, meaning: Meaning, rank: int) -> Meaning | None:
+    if meaning.key not in OUTCOMES or _NOT_OF_SUCCESS.search(tag):
+        return None
+    written = _SEPARATORS.sub("_", name)
+    place = written.lower().find(tag)
+    tag = written[place : place + len(tag)] if place >= 0 else tag
+    metric = meaning.key.rpartition("/")[2]
+    return Meaning(key=f"eval/{tag or 'all'}/{metric}", rank=rank, only_share=is_share(meaning.key))
+
+
+def _of_a_reward_function(words: Collection[str]) -> Meaning | None:
+    """Success, of a reward that is 1 where the answer is right: `rewards/accuracy_reward/mean`."""
+    is_reward = not {"reward", "rewards"}.isdisjoint(words)
+    if (
+        not is_reward
+        or _OF_ANSWERS.isdisjoint(words)
+        or not {"std", "min", "max"}.isdisjoint(words)
+    ):
+        return None
+    return Meaning(key=SUCCESS, rank=_PARTLY // 2, only_share=True)
+
+
+def _of_last_part(name: str) -> Meaning | None:
+    """The success or return that a name ends with, behind groups that the table has not."""
+    group, slash, last = name.strip().rpartition("/")
+    words = {*_words(group)}
+    if not slash or words & (_NOT_OF_A_RUN | _EVALUATIONS):
+        return None
+    meaning = _of_words(_words(last))
+    if meaning is None or meaning.key not in OUTCOMES:
+        return None
+    return replace(meaning, rank=meaning.rank + 2 * _PARTLY)
+
+
+STEP_NAMES: tuple[str, ...] = words_in(
+    """
+    step steps global_step global_steps global_step_max_steps train_step training_step
+    optimizer_step optim_step trainer_step progress_batch iteration iterations iter update
+    updates num_updates n_updates training_iteration rollout_step rollout_id batch batch_idx
+    episode episodes epoch epochs total_timesteps timestep timesteps env_steps iters itr itrs
+    it t
+    """
 )
 """What counts training steps, in order of preference."""
-_STEP_PREFIXES = ("train_", "trainer_", "training_", "time_", "policy_", "actor_", "progress_")
+_STEP_PREFIXES = ("", "train_", "trainer_", "training_", "time_", "policy_", "actor_", "progress_")
 
 
+@functools.lru_cache(maxsize=65_536)
 def step_rank(name: str) -> int | None:
     """How well a name says that it counts steps: 0 is best; None for a name that does not."""
     word = spelled(name)
-    for prefix in ("", *_STEP_PREFIXES):
+    for prefix in _STEP_PREFIXES:
         bare = word.removeprefix(prefix) if word.startswith(prefix) else ""
         if bare in STEP_NAMES:
             return STEP_NAMES.index(bare)
     return None
 
 
-SUCCESS_WORDS = (
-    "success_rate",
-    "success",
-    "is_success",
-    "success_ratio",
-    "task_success_rate",
-    "task_success",
-    "episode_success_rate",
-    "episode_success",
-    "ep_success",
-    "success_once",
-    "success_at_end",
-    "resolved",
-    "resolved_rate",
-    "resolve_rate",
-    "solve_rate",
-    "solved_rate",
-    "win_rate",
-    "winrate",
-    "win",
-    "sr",
-    "accuracy",
-    "acc",
-    "answer_accuracy",
-    "pass@1",
-    "pass_at_1",
-    "pass1",
-    "pass_rate",
-    "exact_match",
-    "exact_match_rate",
-    "em",
-    "correct_rate",
-    "frac_correct",
-    "correct_frac",
-    "percent_correct",
-    "correctness",
-    "correct",
-    "solved",
-    "goal_rate",
-    "reward_acc",
-    "reward_accuracy",
-)
-RETURN_WORDS = (
-    "critic_score",
-    "return",
-    "episode_return",
-    "episodic_return",
-    "episode_reward",
-    "ep_rew",
-    "rew",
-    "ep_return",
-    "ep_reward",
-    "eprew",
-    "objective_scores",
-    "env_all_reward_total",
-    "reward",
-    "rewards",
-    "total_reward",
-    "reward_total",
-    "score",
-    "scores",
-    "reward_score",
-    "raw_reward",
-    "env_reward",
-    "task_reward",
-    "batch_reward",
-    "overall_reward",
-    "reward_overall",
-    "reward_all",
-    "critic_rewards",
-    "critic_reward",
-    "rewards_total",
-    "objective_rlhf_reward",
-    "rlhf_reward",
-    "exp_scores",
-    "rm",
-    "ret",
-    "r",
-)
-ENTROPY_WORDS = (
-    "policy_entropy",
-    "actor_entropy",
-    "entropy",
-    "entropy_all",
-    "optim_entropy",
-    "token_entropy",
-    "per_token_entropy",
-    "policy_entropy_avg",
-    "gen_entropy",
-    "actor_entropy_loss",
-    "entropy_loss",
-    "train_entropy",
-    "approx_entropy",
-    "objective_entropy",
-)
-LENGTH_WORDS = (
-    "response_length",
-    "response_len",
-    "response_lengths",
-    "resp_len",
-    "resp_length",
-    "completion_length",
-    "completion_len",
-    "completions_length",
-    "completions_mean_length",
-    "completion_tokens",
-    "response_tokens",
-    "gen_length",
-    "gen_len",
-    "generation_length",
-    "generated_length",
-    "output_length",
-    "output_len",
-    "output_tokens",
-    "answer_length",
-    "env_all_ac_tokens_per_turn",
-    "ac_tokens_per_turn",
-    "gen_tokens_per_sample",
-    "glen",
-)
-"""Each stands for itself and with mean, avg or average before or after it."""
-
-
-def _averages(word: str) -> tuple[str, ...]:
-    forms = ("{}", "{}_mean", "mean_{}", "{}_avg", "avg_{}", "average_{}", "{}_average")
-    return tuple(form.format(word) for form in forms)
-
-
-_NAMES: Mapping[str, tuple[str, ...]] = {
-    "policy/ref_kl": (
-        "kl",
-        "kl_ref",
-        "ref_kl",
-        "kl_div",
-        "kl_divergence",
-        "actor_kl_loss",
-        "kl_loss",
-        "actor_reward_kl_penalty",
-        "kl_to_ref",
-        "kl_penalty",
-        "ppo_mean_kl",
-        "policy_kl",
-        "kl_policy_ref",
-        "critic_kl",
-    ),
-    "policy/ref_kl_per_sequence": ("objective_kl",),
-    "policy/approx_kl": ("actor_ppo_kl", "ppo_kl", "approx_kl", "approxkl", "policy_approxkl"),
-    "policy/mismatch_kl": (
-        "rollout_corr_kl",
-        "mismatch_kl",
-        "mismatch_kl_all",
-        "optim_kl_sample_train_v1",
-        "optim_kl_sample_train_v2",
-        "gen_kl_error",
-    ),
-    "policy/mismatch_logprob_max": ("sampling_sampling_logp_difference_max",),
-    "policy/clip_high_frac": (
-        "actor_pg_clipfrac",
-        "clip_ratio_high",
-        "pg_clipfrac",
-        "clip_frac",
-        "clipfrac",
-        "clip_fraction",
-        "policy_clipfrac",
-    ),
-    "policy/clip_low_frac": ("clip_ratio_low",),
-    "policy/clip_dual_frac": ("actor_pg_clipfrac_lower",),
-    "optim/grad_norm": (
-        "actor_grad_norm",
-        "policy_grad_norm",
-        "grad_norm",
-        "gradient_norm",
-        "actor_grad_norm_before_clip",
-        "gradnorm",
-        "gnorm",
-        "grad",
-        "grad_l2_norm",
-        "optim_grad_norm",
-    ),
-    "optim/lr": ("actor_lr", "lr", "learning_rate", "actor_learning_rate", "policy_lr"),
-    "loss/total": ("loss", "train_loss", "training_loss", "total_loss", "loss_total"),
-    "loss/policy": (
-        "actor_pg_loss",
-        "pg_loss",
-        "policy_loss",
-        "loss_policy",
-        "actor_loss",
-        "policy_gradient_loss",
-    ),
-    "loss/value": ("critic_vf_loss", "vf_loss", "value_loss", "loss_value", "critic_loss"),
-    "critic/explained_variance": (
-        "critic_vf_explained_var",
-        "explained_variance",
-        "critic_explained_variance",
-    ),
-    "reward/group_std_mean": (
-        "rollout_in_group_reward_std",
-        "in_group_reward_std",
-        "group_reward_std",
-        "reward_group_std",
-        "reward_std",
-        "within_group_reward_std",
-    ),
-    "reward/zero_std_frac": (
-        "frac_reward_zero_std",
-        "zero_std_frac",
-        "zero_std_ratio",
-        "frac_zero_std",
-        "zero_variance_frac",
-        "zero_variance_ratio",
-        "zero_adv_frac",
-        "flat_reward_group_ratio",
-        "zero_variance_group_frac",
-    ),
-    "reward/solved_frac": (
-        "solve_all",
-        "solve_all_all",
-        "batch_solve_all",
-        "env_all_by_group_frac_all_good",
-        "frac_all_good",
-        "baseline_reward_pct_1",
-    ),
-    "reward/hopeless_frac": (
-        "solve_none",
-        "solve_none_all",
-        "batch_solve_none",
-        "env_all_by_group_frac_all_bad",
-        "frac_all_bad",
-        "baseline_reward_pct_0",
-    ),
-    "selection/kept_frac": ("rollout_filter_kept_ratio",),
-    "selection/num_zero": ("rollout_filter_zero_count",),
-    "selection/is_empty": ("rollout_empty_after_filter",),
-    "rollout/num_sampled_tokens_mean": ("train_response_length", "seq_len", "seq_len_all"),
-    "rollout/num_episodes": (
-        "num_episodes",
-        "num_rollouts",
-        "num_trajectories",
-        "num_samples",
-        "n_samples",
-        "num_sequences",
-        "env_all_total_episodes",
-    ),
-    "rollout/num_groups": ("num_groups", "n_groups", "num_prompts", "num_unique_prompts"),
-    "rollout/num_turns_mean": (
-        "num_turns",
-        "env_all_turns_per_episode",
-        "turns_per_episode",
-        "episode_num_turns",
-    ),
-    "rollout/reasoning_closed_frac": ("collapse_valid_thinking_rate",),
-    "rollout/first_turn_reasoning_closed_frac": ("collapse_first_turn_valid_rate",),
-    "rollout/length_limited_frac": (
-        "response_length_clip_ratio",
-        "completions_clipped_ratio",
-        "clipped_ratio",
-        "is_truncated",
-        "is_truncated_all",
-        "truncated_ratio",
-        "truncated_frac",
-        "truncation_rate",
-        "truncated_rate",
-        "frac_truncated",
-        "response_clip_ratio",
-    ),
-    "rollout/format_valid_frac": (
-        "format_valid_rate",
-        "format_rate",
-        "format_accuracy",
-        "format_acc",
-        "valid_format_rate",
-        "format_valid",
-        "format_success_rate",
-        "format_correct_rate",
-        "rewards_format_reward",
-        "rewards_format_reward_func",
-        "format_reward",
-        "format_score",
-    ),
-    "rollout/action_valid_frac": (
-        "valid_action_rate",
-        "valid_action_ratio",
-        "action_valid_rate",
-        "episode_valid_action_ratio",
-        "valid_actions_rate",
-    ),
-    "info/first_turn/retrieval_accuracy@1": ("retrieval_accuracy",),
-    "info/first_turn/mutual_information": ("mutual_information",),
-    "info/first_turn/conditional_entropy": ("conditional_entropy",),
-}
-"""Our key -> names, the preferred first. Names stand with mean, avg or average, too."""
-
-_SHARES = ("_frac", "_rate", "accuracy@1", "selection/is_empty")
-
-
-def is_share(key: str) -> bool:
-    return key.endswith(_SHARES)
-
-
-def _catalogue() -> dict[str, Meaning]:
-    names = {
-        **_NAMES,
-        "rollout/success_rate": SUCCESS_WORDS,
-        "reward/return_mean": RETURN_WORDS,
-        "policy/entropy": ENTROPY_WORDS,
-        "rollout/response_length_mean": LENGTH_WORDS,
-    }
-    out: dict[str, Meaning] = {}
-    for key, words in names.items():
-        conversion = Conversion.MAGNITUDE if key == "policy/entropy" else Conversion.NONE
-        for rank, word in enumerate(words):
-            meaning = Meaning(key=key, conversion=conversion, rank=rank, only_share=is_share(key))
-            for alias in _averages(word):
-                out.setdefault(alias, meaning)
-    for word, key in (
-        ("env_all_by_group_frac_mixed", "reward/zero_std_frac"),
-        ("baseline_reward_pct_mixed", "reward/zero_std_frac"),
-        ("invalid_action_rate", "rollout/action_valid_frac"),
-        ("invalid_action_ratio", "rollout/action_valid_frac"),
-    ):
-        out[word] = Meaning(key=key, conversion=Conversion.COMPLEMENT, only_share=True)
-    return out
-
-
-CATALOGUE: Mapping[str, Meaning] = _catalogue()
-
-_EVAL = r"(?:eval|evaluation|val|valid|validation|test|dev|heldout|held_out)"
-_ACC = "|".join(sorted(map(re.escape, SUCCESS_WORDS), key=len, reverse=True))
-_RET = "|".join(
-    ("test_score", "episode_return", "mean_reward", "avg_reward", "reward", "rewards", "score")
-)
-_MEAN = r"(?:_mean|_avg|_average)?"
-_FIRST_TURN: Mapping[str, str] = {
-    "mi_seq_estimate": "mutual_information",
-    "mi_upper_bound": "mutual_information_ceiling",
-    "retrieval_accuracy": "retrieval_accuracy@1",
-    "retrieval_chance_level": "retrieval_chance@1",
-    "conditional_entropy_seq_est": "conditional_entropy",
-    "conditional_entropy_est": "conditional_entropy_per_token",
-    "reasoning_entropy_seq_est": "marginal_entropy",
-}
-"""RAGEN's first-turn sample. Its trajectory sample scores reasonings under contexts that contain
-them, and its length-normalised estimate is not information: both keep their own names."""
-
-
-def evaluated(tag: str | None, metric: str, rank: int = 0) -> Meaning | None:
-    if tag and re.search(r"format|valid|action|tool|length|aux", tag):
-        return None  # a rate of well-formed replies, say: not of success
-    key = f"eval/{(tag or 'all').replace('/', '_')}/{metric}"
-    return Meaning(key=key, rank=rank, only_share=is_share(key))
-
-
-def _of_sample(match: re.Match[str]) -> Meaning | None:
-    name = _FIRST_TURN.get(match[1])
-    return Meaning(key=f"info/first_turn/{name}") if name else None
-
-
-def _of_gradient(match: re.Match[str]) -> Meaning:
-    return Meaning(key=f"gradient/{'policy' if match[1] == 'task' else match[1]}/all/norm")
-
-
-Pattern = tuple[re.Pattern[str], Callable[[re.Match[str]], Meaning | None]]
-_TAG = r"([\w.+-]+)"
-
-AS_WRITTEN: tuple[Pattern, ...] = (
-    (
-        re.compile(rf"val-env/{_TAG}/success"),
-        lambda m: Meaning(key=f"eval/{m[1]}/success_rate"),
-    ),
-    (
-        re.compile(rf"val-env/{_TAG}/manager_invalid_action"),
-        lambda m: Meaning(key=f"eval/{m[1]}/action_valid_frac", conversion=Conversion.COMPLEMENT),
-    ),
-    (
-        re.compile(rf"train/{_TAG}/success"),
-        lambda m: Meaning(key=f"rollout/{m[1]}/success_rate"),
-    ),
-    (
-        re.compile(rf"train/{_TAG}/manager_invalid_action"),
-        lambda m: Meaning(
-            key=f"rollout/{m[1]}/action_valid_frac", conversion=Conversion.COMPLEMENT
-        ),
-    ),
-    (  # as the environment says it: second best
-        re.compile(rf"train/{_TAG}/action_is_valid"),
-        lambda m: Meaning(key=f"rollout/{m[1]}/action_valid_frac", rank=1),
-    ),
-    (
-        re.compile(rf"train/{_TAG}/action_is_effective"),
-        lambda m: Meaning(key=f"rollout/{m[1]}/action_effective_frac"),
-    ),
-    # verl: data source, metric, mean over N samples a task
-    (
-        re.compile(r"val-(?:core|aux)/(.+)/(?:acc|accuracy|success|em)/mean@\d+"),
-        lambda m: evaluated(m[1], "success_rate"),
-    ),
-    (
-        re.compile(r"val-(?:core|aux)/(.+)/(?:reward|score)/mean@\d+"),
-        lambda m: evaluated(m[1], "return_mean"),
-    ),
-    (re.compile(r"val/test_score/(.+)"), lambda m: evaluated(m[1], "return_mean")),
-)
-"""Of the name as its trainer writes it: what stands between the slashes is a tag."""
-
-AS_SPELLED: tuple[Pattern, ...] = (
-    (
-        re.compile(r"val_(?:core|aux)_(.+)_(?:acc|accuracy|success|em)_mean@\d+"),
-        lambda m: evaluated(m[1], "success_rate"),
-    ),
-    (
-        re.compile(r"val_(?:core|aux)_(.+)_(?:reward|score)_mean@\d+"),
-        lambda m: evaluated(m[1], "return_mean"),
-    ),
-    (re.compile(r"val_test_score_(.+)"), lambda m: evaluated(m[1], "return_mean")),
-    (re.compile(r"(?:acc|accuracy)_mean@\d+"), lambda m: evaluated(None, "success_rate")),
-    (re.compile(r"collapse_first_turn_sample_(\w+)"), _of_sample),
-    (re.compile(r"grad_norm_all_(task|entropy|kl)"), _of_gradient),
-    (
-        re.compile(rf"(?:train_)?{_EVAL}_(?:mean_|avg_)?(?:{_ACC}){_MEAN}"),
-        lambda m: evaluated(None, "success_rate"),
-    ),
-    (
-        re.compile(rf"(?:train_)?{_EVAL}_(.+?)_(?:mean_|avg_)?(?:{_ACC}){_MEAN}"),
-        lambda m: evaluated(m[1], "success_rate", rank=1),
-    ),
-    (
-        re.compile(rf"(?:{_ACC}){_MEAN}_{_EVAL}"),
-        lambda m: evaluated(None, "success_rate", rank=1),
-    ),
-    (
-        re.compile(rf"(?:train_)?{_EVAL}_(?:env_all_)?(?:mean_|avg_)?(?:{_RET})(?:_total)?{_MEAN}"),
-        lambda m: evaluated(None, "return_mean"),
-    ),
-    (
-        re.compile(
-            rf"(?:mean_|avg_|average_|total_)?(?:{_RET}){_MEAN}_(?:(?:during|in|on|at|of)_)?{_EVAL}"
-        ),
-        lambda m: evaluated(None, "return_mean", rank=1),
-    ),
-    # TRL and its relatives: a reward function that says whether the answer is right
-    (
-        re.compile(
-            r"(?:rewards?_(?:\w+_)?(?:accuracy|correctness|correct|success)\w*?"
-            r"|(?:\w+_)?(?:accuracy|correctness|correct|success)_rewards?(?:_fn|_func)?)" + _MEAN
-        ),
-        lambda m: (
-            Meaning(key="rollout/success_rate", rank=len(SUCCESS_WORDS), only_share=True)
-            if not m[0].endswith(("_std", "_min", "_max", "accuracies"))
-            else None
-        ),
-    ),
-)
-"""Of the name in the catalogue's spelling."""
-
-_PREFIXES = (
-    "rl_insight_monitor_",
-    "train_metrics_",
-    "metrics_train_",
-    "train_",
-    "training_",
-    "metrics_",
-    "rollout_",
-    "rollouts_",
-    "rl_",
-    "grpo_",
-    "ppo_",
-    "env_",
-    "stats_",
-    "batch_",
-    "completions_",
-    "policy_",
-    "actor_",
-    "objective_",
-    "data_",
-    "perf_",
-    "charts_",
-    "running_",
-    "global_",
-    "current_",
-    "cur_",
-    "step_",
-    "generation_",
-    "experience_",
-    "losses_",
-)
-"""What may stand before a name of the catalogue."""
-
-
-def _singular(word: str) -> str:
-    """`episode_rewards` as `episode_reward`, `accuracies_avg` as `accuracy_avg`."""
-    parts = [
-        f"{part[:-3]}y"
-        if part.endswith("ies")
-        else part[:-2]
-        if part.endswith("sses")
-        else part[:-1]
-        if part.endswith("s") and not part.endswith("ss")
-        else part
-        for part in word.split("_")
+def step_columns(names: Iterable[str]) -> list[str]:
+    """The columns that may count training steps, the likeliest first."""
+    ranked = [
+        (rank, place, name)
+        for place, name in enumerate(names)
+        if (rank := step_rank(name)) is not None
     ]
-    return "_".join(parts)
+    return [name for _, _, name in sorted(ranked)]
 
 
-_FILLERS = frozenset(
-    {
-        *("mean", "avg", "average", "moyen", "moyenne", "medio", "media", "ema", "ewma", "ma"),
-        *("smoothed", "smooth", "running", "moving", "rolling", "recent", "window", "overall"),
-        *("train", "training", "current", "per", "of", "the", "over"),
-        *("raw", "true", "normalized", "normalised", "discounted", "undiscounted", "cumulative"),
-        *("latest", "last", "history", "log", "curve", "values", "list"),
-    }
-)
-"""Words that say how something was averaged, scaled or kept, not what it is."""
-OUTCOMES = frozenset({"rollout/success_rate", "reward/return_mean"})
+def step_column(names: Iterable[str]) -> str | None:
+    """Which of the columns counts training steps; None if none is known to."""
+    return next(iter(step_columns(names)), None)
 
 
-def looked_up(words: Iterable[str]) -> Meaning | None:
-    """The meaning of the first of some spellings that the catalogue has.
+def is_summary_column(name: str) -> bool:
+    """W&B's `NAME__MIN` and `NAME__MAX`, which repeat NAME where runs are not grouped."""
+    return name.endswith(("__MIN", "__MAX"))
 
-    Success and returns are also met in part: without the words of `_FILLERS` and numbers
-    (`avg_reward_200`), and behind a group of another name (`agent_0_accuracy`).
+
+def runs_of_chart(names: Iterable[str]) -> dict[str, list[str]]:
+    """Run -> its columns, of a chart's export; empty where the columns are not so named.
+
+    >>> runs_of_chart(["Step", "lake-1 - critic/score/mean", "lake-2 - critic/score/mean"])
+    {'lake-1': ['lake-1 - critic/score/mean'], 'lake-2': ['lake-2 - critic/score/mean']}
     """
-    words = list(words)
-    meaning = _in_catalogue(dict.fromkeys([*words, *map(_singular, words)]))
-    if meaning is not None or not words:
-        return meaning
-    parts = [p for p in words[0].split("_") if p not in _FILLERS and not p.isdigit()]
-    meaning = _in_catalogue(["_".join(parts), _singular("_".join(parts))])
-    if meaning is None or meaning.key not in OUTCOMES or len(parts) == len(words[0].split("_")):
-        return None
-    return replace(meaning, rank=meaning.rank + _PARTLY)
-
-
-_PARTLY = 100
-"""What is met in part comes after what is met as a whole."""
-
-
-def of_last_part(name: str) -> Meaning | None:
-    """The success or return that a name ends with, behind groups that the catalogue has not.
-
-    >>> of_last_part("ALIGNED/accuracy").key
-    'rollout/success_rate'
-    >>> of_last_part("critic/grad_norm") is None
-    True
-    """
-    group, slash, last = name.strip().rpartition("/")
-    meaning = looked_up([spelled(last)]) if slash and spelled(group) not in _NOT_OF_A_RUN else None
-    if meaning is None or meaning.key not in OUTCOMES:
-        return None
-    return replace(meaning, rank=meaning.rank + 2 * _PARTLY)
-
-
-_NOT_OF_A_RUN = frozenset({"critic", "value", "buffer", "ref", "reference", "baseline", "format"})
-
-
-def _in_catalogue(words: Iterable[str]) -> Meaning | None:
-    for word in words:
-        meaning = CATALOGUE.get(word)
-        if meaning is None:
-            for pattern, meant in AS_SPELLED:
-                match = pattern.fullmatch(word)
-                if match and (meaning := meant(match)) is not None:
-                    break
-        if meaning is not None:
-            return meaning
-    return None
-
-
-def without_prefixes(word: str) -> list[str]:
-    """A spelling with what may stand before a name taken away, up to three times.
-
-    >>> without_prefixes("train_rollout_reward_mean")
-    ['train_rollout_reward_mean', 'rollout_reward_mean', 'reward_mean']
-    """
-    out = [word]
-    for _ in range(3):
-        prefix = next((p for p in _PREFIXES if out[-1].startswith(p)), None)
-        if prefix is None or len(out[-1]) == len(prefix):
-            break
-        out.append(out[-1].removeprefix(prefix))
+    out: dict[str, list[str]] = {}
+    for name in names:
+        match = _CHART_COLUMN.match(name.strip())
+        if match and not is_summary_column(name):
+            out.setdefault(match["run"], []).append(name)
     return out

@@ -1,8 +1,4 @@
-"""What other trainers call the metrics that the rules read, and how their units become ours.
-
-RAGEN and verl, TRL (also as W&B writes it, with `train/` before), prime-rl, tinker-cookbook. A name
-that is not known here keeps its own; `--map NAME=KEY` says what it is.
-"""
+"""What the columns of a run are: from their names, from `--map`, and from their values."""
 
 from __future__ import annotations
 
@@ -19,100 +15,54 @@ from echoscope.text.did_you_mean import did_you_mean
 
 from ..judge.courses.channels import known_keys
 from .foreign_names import (
-    AS_WRITTEN,
     OUTCOMES,
+    RETURN,
     Conversion,
     Meaning,
-    evaluated,
     is_share,
-    looked_up,
-    of_last_part,
+    is_summary_column,
+    meaning_of,
     spelled,
-    step_rank,
-    without_prefixes,
+    words_in,
 )
-from .name_words import role_of
 from .run_meaning import LARGEST_SHARE, PLUS, ColumnMeaning, How, RunMeaning, Scale
 
 MAX_ENTROPY_PER_TOKEN = 13.0
 """Nats. No vocabulary in use has more (ln 256,000 is 12.5): what is larger is per sequence."""
+ROLES = ("prompt", "reply", "reward", "group", "step", "success")
+"""What a key of rollouts may hold, as `--map ROLE=KEY` says: the fields of `importers.Roles`."""
+NUM_DECIDING = 20
+"""Rows of a column by which a run decides what it is; then that stays."""
+_OUR_GROUPS = frozenset(
+    words_in(
+        """
+        critic eval gradient info loss optim policy probe reward rollout selection text time
+        """
+    )
+)
+_LENGTH = "rollout/num_sampled_tokens_mean"
+_EPISODES = "rollout/num_episodes"
+_COUNTS = (_EPISODES, "rollout/num_groups")
+_SMALLEST_PERCENT = 1.5
+"""Rates in percent exceed it somewhere; a column whose largest value is below may be anything."""
+_PERCENT = re.compile(r"percent|pct|%|rate|acc", re.IGNORECASE)
+_LEAST_SHARES = 3
+_TIMES_MIXED = (40.0, 250.0)
+"""Between a share and the percent of nearly the same lies a factor of 100."""
+_PART_OF_REWARD = re.compile(r"rewards?_(?P<after>\w+)|(?P<before>\w+)_rewards?(?:_fn|_func)?")
+_NO_PART = frozenset(
+    words_in(
+        """
+        std min max best worst var median threshold target weight scale coef coefficient baseline
+        clip length count num time model total zero gap diff delta percentile quantile range ema
+        ma avg10 avg50 avg100 smoothed rolling running eval evaluation val validation test dev
+        """
+    )
+)
 
 
 class MetricNameError(ValueError):
     """A `--map` that cannot be followed."""
-
-
-_OUR_GROUPS = (
-    "critic",
-    "eval",
-    "gradient",
-    "info",
-    "loss",
-    "optim",
-    "policy",
-    "probe",
-    "reward",
-    "rollout",
-    "selection",
-    "text",
-    "time",
-)
-_CHART_COLUMN = re.compile(r"^(?P<run>.*\S) - (?P<name>\S.*)$")
-"""A column of a chart that W&B exports: `RUN - METRIC`."""
-
-
-_BY_WORDS = 400
-_MEAN_OF = re.compile(
-    r"(?:(?:train|training|rollout)[/_. ])?(?:mean|avg|average)[ _(/]*(?:last[ _]*)?\d+\)?",
-    re.IGNORECASE,
-)
-"""`mean100`, `train/avg_10`: what is averaged over so many episodes goes without saying."""
-
-
-def of_words(name: str) -> Meaning | None:
-    """What a name means by the words in it, where the catalogue does not have it.
-
-    >>> of_words("eprewmean").key, of_words("MeanTestWinRate").key, of_words("mean 100").key
-    ('reward/return_mean', 'eval/all/success_rate', 'reward/return_mean')
-    """
-    if _MEAN_OF.fullmatch(name.strip()):
-        return Meaning(key="reward/return_mean", rank=2 * _BY_WORDS)
-    role = role_of(spelled(name))
-    if role is None:
-        return None
-    is_outcome = role.key in OUTCOMES
-    if role.is_eval:
-        return evaluated(None, role.key.rpartition("/")[2], rank=_BY_WORDS) if is_outcome else None
-    return Meaning(
-        key=role.key,
-        rank=_BY_WORDS + role.num_strange,
-        conversion=Conversion.MAGNITUDE if role.key == "policy/entropy" else Conversion.NONE,
-        only_share=is_share(role.key),
-        is_guess=is_outcome and role.num_strange > 0,
-    )
-
-
-@functools.lru_cache(maxsize=65_536)
-def meaning_of(name: str) -> Meaning | None:
-    """What a column is, or None where its name says nothing to us.
-
-    >>> meaning_of("actor/entropy").key, meaning_of("actor_entropy").key
-    ('policy/entropy', 'policy/entropy')
-    >>> meaning_of("val-env/CoordSokoban/manager_invalid_action").conversion.value
-    '1 - x'
-    """
-    names = [name.strip()]
-    if match := _CHART_COLUMN.match(names[0]):
-        names.append(match["name"])
-    for candidate in names:
-        for pattern, meant in AS_WRITTEN:
-            match = pattern.fullmatch(candidate)
-            if match and (meaning := meant(match)) is not None:
-                return meaning
-        meaning = looked_up(without_prefixes(spelled(candidate)))
-        if meaning is not None:
-            return meaning
-    return of_last_part(names[-1]) or of_words(names[-1])
 
 
 @functools.lru_cache(maxsize=65_536)
@@ -129,42 +79,10 @@ def is_read(key: str) -> bool:
     return _is_known(key, known_keys())
 
 
-def is_summary_column(name: str) -> bool:
-    """W&B's `NAME__MIN` and `NAME__MAX`, which repeat NAME where runs are not grouped."""
-    return name.endswith(("__MIN", "__MAX"))
-
-
-def runs_of_chart(names: Iterable[str]) -> dict[str, list[str]]:
-    """Run -> its columns, of a chart's export; empty where the columns are not so named.
-
-    >>> runs_of_chart(["Step", "lake-1 - critic/score/mean", "lake-2 - critic/score/mean"])
-    {'lake-1': ['lake-1 - critic/score/mean'], 'lake-2': ['lake-2 - critic/score/mean']}
-    """
-    out: dict[str, list[str]] = {}
-    for name in names:
-        match = _CHART_COLUMN.match(name.strip())
-        if match and not is_summary_column(name):
-            out.setdefault(match["run"], []).append(name)
-    return out
-
-
-def step_columns(names: Iterable[str]) -> list[str]:
-    """The columns that may count training steps, the likeliest first."""
-    ranked = [
-        (rank, place, name)
-        for place, name in enumerate(names)
-        if (rank := step_rank(name)) is not None
-    ]
-    return [name for _, _, name in sorted(ranked)]
-
-
-def step_column(names: Iterable[str]) -> str | None:
-    """Which of the columns counts training steps; None if none is known to."""
-    return next(iter(step_columns(names)), None)
-
-
-ROLES = ("prompt", "reply", "reward", "group", "step", "success")
-"""What a key of rollouts may hold, as `--map ROLE=KEY` says: the fields of `importers.Roles`."""
+def _is_known(key: str, patterns: Iterable[str]) -> bool:
+    return any(
+        re.fullmatch(re.escape(pattern).replace(r"\*", "[^/]+"), key) for pattern in patterns
+    )
 
 
 def parse_map(
@@ -194,28 +112,22 @@ def parse_map(
             raise MetricNameError(
                 f"{given_by} {entry!r}: write NAME=KEY, such as ent=policy/entropy{ways}"
             )
-        is_complement = target.startswith("1-")
         key = target.removeprefix("1-").strip()
         role, column = (name, target) if name in roles else (target, name)
-        is_role = role in roles and not (_is_known(target, known) and target != "step")
-        if not is_role and not _is_known(key, known):
-            is_of_rollouts = bool(roles) and "/" not in key
+        if role in roles and not (_is_known(target, known) and target != "step"):
+            out[column] = Meaning(key=role)
+            continue
+        if not _is_known(key, known):
             way = f". For a key of rollouts write ROLE={name}: {', '.join(roles)}"
             raise MetricNameError(
                 f"{given_by} {entry!r}: no rule reads {key!r}{did_you_mean(key, known)}"
-                + way * is_of_rollouts
+                + way * (bool(roles) and "/" not in key)
             )
-        conversion = Conversion.COMPLEMENT if is_complement else Conversion.NONE
-        out[column if is_role else name] = (
-            Meaning(key=role) if is_role else Meaning(key=key, conversion=conversion)
+        is_complement = target.startswith("1-")
+        out[name] = Meaning(
+            key=key, conversion=Conversion.COMPLEMENT if is_complement else Conversion.NONE
         )
     return out
-
-
-def _is_known(key: str, patterns: Iterable[str]) -> bool:
-    return any(
-        re.fullmatch(re.escape(pattern).replace(r"\*", "[^/]+"), key) for pattern in patterns
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +183,6 @@ def decide(
     deciding.read_columns()
     deciding.average_tags()
     deciding.sum_of_rewards()
-    deciding.guess_outcome()
     deciding.derive()
     return RunMeaning(tuple(deciding.entries)), tuple(deciding.notes)
 
@@ -290,36 +201,27 @@ class _Deciding:
     values: dict[str, FloatArray64] = field(default_factory=dict)
     """By key, also of columns that keep their name."""
     notes: list[str] = field(default_factory=list)
-    _guesses: list[tuple[str, Meaning]] = field(default_factory=list)
 
     def read_columns(self) -> None:
-        for name, meaning in self._in_order_of_preference():
-            if is_summary_column(name):
-                self._unread(name, "a summary of another column")
+        """Mapped columns, then final ones, then our own names, then the table's by rank."""
+        ranked = []
+        for name in self.columns:
+            if name in self.mapping:
+                ranked.append((0, 0, name, self.mapping[name]))
             elif name in self.final:
+                ranked.append((1, 0, name, None))
+            elif is_ours(name):
+                ranked.append((2, 0, name, None))
+            else:
+                meaning = meaning_of(name)
+                ranked.append((3, meaning.rank if meaning else 0, name, meaning))
+        for _, _, name, meaning in sorted(ranked, key=lambda entry: entry[:2]):
+            if is_summary_column(name):
+                self._take(_unread(name, "a summary of another column"))
+            elif name in self.final and name not in self.mapping:
                 self._take(self.kept.of_column.get(name) or _as_named(name))
-            elif meaning is not None and meaning.is_guess:
-                self._guesses.append((name, meaning))
-                self._take(_as_named(name))
             else:
                 self._take(self._meant(name, meaning))
-
-    def _in_order_of_preference(self) -> list[tuple[str, Meaning | None]]:
-        """Mapped columns, then final ones, then our own names, then the catalogue's by rank."""
-        ranked = []
-        for place, name in enumerate(self.columns):
-            if name in self.mapping:
-                order, meaning = (0, 0), self.mapping[name]
-            elif name in self.final:
-                order, meaning = (1, 0), None
-            elif is_ours(name):
-                order, meaning = (2, 0), None
-            else:
-                known = meaning_of(name)
-                order, meaning = (3, known.rank if known else 0), known
-            ranked.append((order, place, name, meaning))
-        ranked.sort(key=lambda entry: entry[:2])
-        return [(name, meaning) for _, _, name, meaning in ranked]
 
     def _take(self, entry: ColumnMeaning) -> None:
         """Add a column's meaning; a key has one column."""
@@ -327,7 +229,7 @@ class _Deciding:
         if not entry.key:
             self.entries.append(entry)
         elif entry.key in self.values:
-            self._unread(name, f"{entry.key} is read from another column")
+            self.entries.append(_unread(name, f"{entry.key} is read from another column"))
             other = self._column_of(entry.key)
             if other and _goes_on(self.columns[other], self.columns[name]):
                 self.notes.append(
@@ -339,41 +241,24 @@ class _Deciding:
             if entry.key != name or entry.evidence:
                 self.entries.append(entry)
 
-    def _unread(self, name: str, evidence: str) -> None:
-        self.entries.append(ColumnMeaning(key="", of=(name,), how=How.UNREAD, evidence=evidence))
-
     def _meant(self, name: str, meaning: Meaning | None) -> ColumnMeaning:
         """What one column is by its name, by the mapping and by its values."""
         values = self.columns[name]
         key = meaning.key if meaning else name
         is_mapped = name in self.mapping
-        evidence = self.given_by if is_mapped else "its name"
         scale = Scale.ANY
         if is_share(key) and (meaning is not None or is_ours(name)):
-            problem = _mixed(values)
-            if problem:
-                self.notes.append(f"{name} {problem}: it is not judged; write it in one unit")
-            elif _is_success(key) and not is_mapped and (problem := _not_a_rate(values)):
-                self.notes.append(
-                    f"{name} {problem}: it is no success rate, and is not judged as one"
-                )
+            problem, scale = self._scale(name, key, meaning)
             if problem and (meaning is None or is_mapped):
-                return ColumnMeaning(key="", of=(name,), how=How.UNREAD, evidence=problem)
+                return _unread(name, problem)
             if problem:
                 return _as_named(name, problem)
-            is_sure = is_mapped or meaning is None or not meaning.only_share
-            found = self._sure_scale(name, values) if is_sure else self._scale(name, values)
-            if found is None and is_mapped:
-                return ColumnMeaning(key="", of=(name,), how=How.UNREAD, evidence="is no share")
-            if found is None and meaning is not None:
-                self._offer_percent(name, meaning)
-                return _as_named(name, f"{name} {_not_a_rate(values) or 'is no share'}")
-            scale = found or Scale.ANY
         elif key in _COUNTS and meaning is not None and not is_mapped and _grows(values):
             return _as_named(name, "it counts since the start of the run")
+        evidence = self.given_by if is_mapped else "its name"
         if meaning is None:
             return ColumnMeaning(
-                key=name, of=(name,), scale=scale, evidence="" if scale is Scale.ANY else evidence
+                key=name, of=(name,), scale=scale, evidence=evidence * (scale is not Scale.ANY)
             )
         how = How.COLUMN
         if meaning.conversion is Conversion.COMPLEMENT:
@@ -382,53 +267,54 @@ class _Deciding:
             how = How.COLUMN if (values > 0).any() or not (values < 0).any() else How.NEGATIVE
         return ColumnMeaning(key=key, of=(name,), how=how, scale=scale, evidence=evidence)
 
-    def _scale(self, name: str, values: FloatArray64) -> Scale | None:
-        """Of what may be a share by its name; None where it is none."""
-        present = values[np.isfinite(values)]
-        if not len(present):
-            return Scale.SHARE
-        if present.min() < 0:
-            return None
-        if present.max() <= 1.0:
-            return Scale.SHARE
-        if _SMALLEST_PERCENT < present.max() <= 100 and _PERCENT.search(name):
-            self.notes.append(f"{name} lies between 0 and 100: it is read as percent")
-            return Scale.PERCENT
-        return None
+    def _scale(self, name: str, key: str, meaning: Meaning | None) -> tuple[str, Scale]:
+        """Why values are no share ("" if they may be), and in which unit they are written.
 
-    def _sure_scale(self, name: str, values: FloatArray64) -> Scale | None:
-        """Of what is said to be a share: values up to 100 are percent; None for others.
+        Values up to 100 are percent where it is sure that they are a rate, or where the name says
+        so. What is only called a share by its name may be a number of successes.
 
         Raises:
             MetricNameError: `--map` says so, and the values are neither shares nor percent.
         """
-        present = values[np.isfinite(values)]
-        if not len(present) or (present.min() >= 0 and present.max() <= LARGEST_SHARE):
-            return Scale.SHARE
-        if present.min() >= 0 and present.max() <= 100:
+        present = self.columns[name][np.isfinite(self.columns[name])]
+        is_mapped = name in self.mapping
+        mixed = _mixed(present)
+        if mixed:
+            self.notes.append(f"{name} {mixed}: it is not judged; write it in one unit")
+            return mixed, Scale.ANY
+        low, high = (float(present.min()), float(present.max())) if len(present) else (0.0, 0.0)
+        span = f"lies between {low:.4g} and {high:.4g}"
+        is_within = low >= 0 and (high <= LARGEST_SHARE or _SMALLEST_PERCENT < high <= 100)
+        if key.endswith("success_rate") and not is_mapped and not is_within:
+            self.notes.append(f"{name} {span}: it is no success rate, and is not judged as one")
+            return span, Scale.ANY
+        is_sure = is_mapped or meaning is None or not meaning.only_share
+        if low >= 0 and high <= (LARGEST_SHARE if is_sure else 1.0):
+            return "", Scale.SHARE
+        is_percent = is_sure or (high > _SMALLEST_PERCENT and bool(_PERCENT.search(name)))
+        if low >= 0 and high <= 100 and is_percent:
             self.notes.append(f"{name} lies between 0 and 100: it is read as percent")
-            return Scale.PERCENT
-        if name not in self.mapping:
-            return None
+            return "", Scale.PERCENT
+        if is_mapped:
+            self._refuse(name, span)
+            return "is no share", Scale.ANY
+        if meaning is None:
+            return "", Scale.ANY
+        if key.endswith("success_rate") and low >= 0 and _SMALLEST_PERCENT < high <= 100:
+            self.notes.append(
+                f"{name} lies between {low:.3g} and {high:.3g}: if it is a rate in percent, give "
+                f"--map '{name}={key}'"
+            )
+        return f"{name} {'is no share' if is_within else span}", Scale.ANY
+
+    def _refuse(self, name: str, span: str) -> None:
         words = (
-            f"{self.given_by} {name}={self.mapping[name].key}: {name} lies between "
-            f"{present.min():.4g} and {present.max():.4g}, and a share lies between 0 and 1, or in "
-            "percent between 0 and 100"
+            f"{self.given_by} {name}={self.mapping[name].key}: {name} {span}, and a share lies "
+            "between 0 and 1, or in percent between 0 and 100"
         )
         if self.is_strict:
             raise MetricNameError(words)
         self.notes.append(words)
-        return None
-
-    def _offer_percent(self, name: str, meaning: Meaning) -> None:
-        """It may be a number of successes, or a rate in percent: only its owner knows."""
-        present = self.columns[name][np.isfinite(self.columns[name])]
-        is_success = meaning.key.endswith("success_rate")
-        if is_success and present.min() >= 0 and 1.5 < present.max() <= 100:
-            self.notes.append(
-                f"{name} lies between {present.min():.3g} and {present.max():.3g}: if it is a rate "
-                f"in percent, give --map '{name}={meaning.key}'"
-            )
 
     def average_tags(self) -> None:
         for rate in ("success_rate", "action_valid_frac", "action_effective_frac"):
@@ -443,36 +329,19 @@ class _Deciding:
 
     def sum_of_rewards(self) -> None:
         """Where only the parts of a reward are logged, their sum is the return, reconstructed."""
-        earlier = self.kept.of_key.get("reward/return_mean")
+        earlier = self.kept.of_key.get(RETURN)
         is_final = earlier is not None and earlier.how is How.SUM and self.final >= {*earlier.of}
-        if {"reward/return_mean", "rollout/success_rate"} & self.values.keys() and not is_final:
+        if OUTCOMES & self.values.keys() and not is_final:
             return
         parts = [name for name in self.columns if name in self.values and _is_part_of_reward(name)]
         parts = list(earlier.of) if earlier is not None and is_final else parts
         if len(parts) < 2:
             return
-        terms = PLUS.join(parts)
-        self._make("reward/return_mean", tuple(parts), How.SUM, "only parts of it are logged")
+        self._make(RETURN, tuple(parts), How.SUM, "only parts of it are logged")
         self.notes.append(
-            f"only parts of a reward are logged: their sum ({terms}) is shown as return, and no "
-            "alarm acts on it, because the weights of the parts are not known"
+            f"only parts of a reward are logged: their sum ({PLUS.join(parts)}) is shown as "
+            "return, and no alarm acts on it, because the weights of the parts are not known"
         )
-
-    def guess_outcome(self) -> None:
-        """Where nothing says success or return, a name that holds such a word is believed."""
-        if any(key.endswith(("success_rate", "return_mean")) for key in self.values):
-            return
-        for name, meaning in sorted(self._guesses, key=lambda guess: guess[1].rank):
-            if meaning.key in self.values or name not in self.values:
-                continue
-            scale = self._scale(name, self.columns[name]) if meaning.only_share else Scale.ANY
-            if scale is None:
-                continue
-            kind = "success" if meaning.only_share else "return"
-            words = f"nothing else says {kind}"
-            del self.values[name]
-            self._take(ColumnMeaning(key=meaning.key, of=(name,), scale=scale, evidence=words))
-            self.notes.append(f"{words}: {name} is read as {kind}")
 
     def derive(self) -> None:
         """Keys that follow from others."""
@@ -490,7 +359,7 @@ class _Deciding:
     def _entropy_per_token(self) -> None:
         key, whole = "policy/entropy", "policy/entropy_per_sequence"
         if _is_too_large(self.values.get(key)):
-            self._rename(key, whole, "too large to be per token")
+            self._rename(key, whole)
         name = self._column_of(whole)
         if key in self.values or not name:
             return
@@ -507,14 +376,13 @@ class _Deciding:
         key = "policy/ref_kl"
         name = self._column_of(key)
         if name != key and _is_too_large(self.values.get(key)):
-            self._rename(key, "policy/ref_kl_per_sequence", "too large to be per token")
+            self._rename(key, f"{key}_per_sequence")
             self.notes.append(f"{name} is too large to be per token: the KL rule does not read it")
 
-    def _rename(self, key: str, name: str, evidence: str) -> None:
-        column = self._column_of(key)
-        entries = [entry for entry in self.entries if entry.key != key]
-        entry = next((entry for entry in self.entries if entry.key == key), _as_named(column))
-        self.entries = [*entries, replace(entry, key=name, evidence=evidence)]
+    def _rename(self, key: str, name: str) -> None:
+        entry = next((e for e in self.entries if e.key == key), _as_named(self._column_of(key)))
+        self.entries = [e for e in self.entries if e.key != key]
+        self.entries.append(replace(entry, key=name, evidence="too large to be per token"))
         self.values[name] = self.values.pop(key)
 
     def _column_of(self, key: str) -> str:
@@ -523,43 +391,18 @@ class _Deciding:
         return entry.of[0] if entry is not None else key if key in self.values else ""
 
 
-_LENGTH = "rollout/num_sampled_tokens_mean"
-_EPISODES = "rollout/num_episodes"
-_COUNTS = (_EPISODES, "rollout/num_groups")
-
-
 def _as_named(name: str, evidence: str = "") -> ColumnMeaning:
     """A column that keeps its name."""
     return ColumnMeaning(key=name, of=(name,), evidence=evidence)
 
 
-_SMALLEST_PERCENT = 1.5
-"""Rates in percent exceed it somewhere; a column whose largest value is below may be anything."""
-_PERCENT = re.compile(r"percent|pct|%|rate|acc", re.IGNORECASE)
+def _unread(name: str, evidence: str) -> ColumnMeaning:
+    return ColumnMeaning(key="", of=(name,), how=How.UNREAD, evidence=evidence)
 
 
-def _is_success(key: str) -> bool:
-    return key.rpartition("/")[2] == "success_rate"
-
-
-def _not_a_rate(values: FloatArray64) -> str:
-    """Why values are neither shares nor percent, in words; "" if they may be."""
-    present = values[np.isfinite(values)]
-    if not len(present):
-        return ""
-    low, high = float(present.min()), float(present.max())
-    is_rate = low >= 0 and (high <= LARGEST_SHARE or _SMALLEST_PERCENT < high <= 100)
-    return "" if is_rate else f"lies between {low:.4g} and {high:.4g}"
-
-
-_LEAST_SHARES = 3
-_TIMES_MIXED = (40.0, 250.0)
-"""Between a share and the percent of nearly the same lies a factor of 100."""
-
-
-def _mixed(values: FloatArray64) -> str:
-    """How a column changes between shares and percent, in words; "" where it does not."""
-    present = values[np.isfinite(values) & (values > 0)]
+def _mixed(present: FloatArray64) -> str:
+    """How finite values (n,) change between shares and percent; "" where they do not."""
+    present = present[present > 0]
     if len(present) < 2 or present.max() > 100 or (present <= 1).sum() < _LEAST_SHARES:
         return ""
     low = np.minimum(present[1:], present[:-1])
@@ -594,28 +437,12 @@ def _is_too_large(values: FloatArray64 | None) -> bool:
     return bool(len(present)) and float(np.median(present)) > MAX_ENTROPY_PER_TOKEN
 
 
-_PART_OF_REWARD = re.compile(r"rewards?_(?P<after>\w+)|(?P<before>\w+)_rewards?(?:_fn|_func)?")
-_NO_PART = frozenset(
-    {
-        *("std", "min", "max", "best", "worst", "var", "median", "threshold", "target", "weight"),
-        *("scale", "coef", "coefficient", "baseline", "clip", "length", "count", "num", "time"),
-        *("model", "total", "zero", "gap", "diff", "delta", "percentile", "quantile", "range"),
-        *("ema", "ma", "avg10", "avg50", "avg100", "smoothed", "rolling", "running"),
-        *("eval", "evaluation", "val", "validation", "test", "dev"),
-    }
-)
-
-
 def _is_part_of_reward(name: str) -> bool:
     match = _PART_OF_REWARD.fullmatch(spelled(name).removesuffix("_mean"))
     if match is None or name.startswith("reward/term/"):  # weighted already
         return False
     words = set((match["after"] or match["before"]).split("_"))
     return not words & _NO_PART and not any(word.isdigit() for word in words)
-
-
-NUM_DECIDING = 20
-"""Rows of a column by which a run decides what it is; then that stays."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -676,15 +503,14 @@ class RowNamer:
             columns, self.mapping, self.meaning, self._final, self.given_by, is_strict=False
         )
         self.meaning = self._without_left(meaning)
-        for name in [n for n, found in self._samples.items() if len(found) >= NUM_DECIDING]:
+        for name in [n for n, sample in self._samples.items() if len(sample) >= NUM_DECIDING]:
             self._final.add(name)
             del self._samples[name]
 
     def _without_left(self, meaning: RunMeaning) -> RunMeaning:
-        words = "counted from the episodes"
         return RunMeaning(
             tuple(
-                replace(entry, key="", how=How.UNREAD, evidence=words)
+                _unread(entry.of[0], "counted from the episodes")
                 if entry.key in self._left and entry.key not in entry.of
                 else entry
                 for entry in meaning.columns

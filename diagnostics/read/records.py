@@ -14,9 +14,16 @@ from typing import Any
 
 from echoscope.text.amounts import counted
 
-from .foreign_names import Meaning, spelled, step_rank
+from .foreign_names import (
+    Meaning,
+    is_summary_column,
+    meaning_of,
+    runs_of_chart,
+    spelled,
+    step_columns,
+    step_rank,
+)
 from .forms.answers import MAX_ANSWERS, Outcome, are_answers, outcome_of, short
-from .names import is_summary_column, meaning_of, runs_of_chart, step_columns
 from .table import (
     MAX_COLUMNS,
     MAX_PARTS,

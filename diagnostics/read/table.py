@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from echoscope.store.records import FloatArray64, IntArray64
 
-from .foreign_names import SUCCESS_WORDS, Meaning, spelled, step_rank
-from .names import is_ours, meaning_of, to_our_names
+from .foreign_names import Meaning, meaning_of, spelled, step_rank, words_in
+from .names import is_ours, to_our_names
 from .run_meaning import KIND, RunMeaning
 
 if TYPE_CHECKING:
@@ -470,11 +470,14 @@ def stored_meaning(reader: RunReader) -> RunMeaning:
     return RunMeaning.from_payload(payloads[0].as_py()) if len(payloads) else RunMeaning()
 
 
-_LIKELY = (
-    frozenset(word for phrase in SUCCESS_WORDS for word in phrase.split("_"))
-    - {"is", "at", "1", "ratio", "rate", "frac", "percent", "task", "answer", "episode", "ep"}
-    - {"once", "end"}
-) | {"reward", "score", "return", "f1", "goal", "wins", "passed", "accept", "judge"}
+_LIKELY = frozenset(
+    words_in(
+        """
+        success resolved resolve solve solved win wins winrate sr accuracy acc pass pass@1 pass1
+        passed exact match em correct correctness goal reward score return f1 accept judge
+        """
+    )
+)
 _FAILURES = frozenset(
     ["error", "errors", "fail", "fails", "failed", "failure", "failures", "wrong", "incorrect"]
 )

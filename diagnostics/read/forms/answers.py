@@ -12,10 +12,8 @@ import numpy as np
 
 from echoscope.store.records import FloatArray64
 
-from ..foreign_names import Meaning, spelled
-from ..names import meaning_of
+from ..foreign_names import Meaning, meaning_of, spelled
 
-SUCCESS, RETURN = "rollout/success_rate", "reward/return_mean"
 MAX_ANSWERS = 100_000
 """Rows of a file that are kept as answers."""
 _LEAST_ROWS = 3
@@ -70,11 +68,9 @@ def outcome_of(
     ranked = []
     for place, name in enumerate(rows[0] if rows else ()):
         meaning = mapping.get(name) or meaning_of(name)
-        if meaning is None and spelled(name) == "is_correct":
-            meaning = meaning_of("correct")
         key = "" if meaning is None else meaning.key.rpartition("/")[2]
         if meaning is not None and key in ("success_rate", "return_mean"):
-            rank = (name not in mapping, key != "success_rate", meaning.is_guess, meaning.rank)
+            rank = (name not in mapping, key != "success_rate", meaning.rank)
             ranked.append((rank, place, name, meaning))
     for _, _, name, meaning in sorted(ranked, key=lambda entry: entry[:2]):
         values = np.array([to_number(row.get(name)) for row in rows])

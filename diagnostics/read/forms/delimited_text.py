@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..foreign_names import spelled, step_rank
-from ..names import meaning_of
+from ..foreign_names import meaning_of, spelled, step_rank
 from ..records import SERIES, to_number
 
 DELIMITERS = ",\t;|"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from html.parser import HTMLParser
 from typing import Any
 
-from ..names import meaning_of, step_column
+from ..foreign_names import meaning_of, step_column
 from ..records import MAX_DEPTH, flat
 
 Record = dict[str, Any]

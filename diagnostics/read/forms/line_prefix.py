@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import re
 
-from ..foreign_names import step_rank
-from ..names import meaning_of
+from ..foreign_names import meaning_of, step_rank
 
 COLOUR = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
 _LEVEL = r"(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|SUCCESS|CRITICAL|DBG|INF|WRN)"

@@ -19,7 +19,8 @@ from echoscope.diagnostics.judge.rules.needed import (
     wanting_words,
 )
 from echoscope.diagnostics.judge.verdict import diagnose
-from echoscope.diagnostics.read.names import meaning_of, parse_map
+from echoscope.diagnostics.read.foreign_names import meaning_of
+from echoscope.diagnostics.read.names import parse_map
 from echoscope.diagnostics.read.table import MetricTable
 
 DOCS = Path(__file__).parents[3] / "docs"

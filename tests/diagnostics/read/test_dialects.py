@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from echoscope.diagnostics.read.foreign_names import meaning_of
 from echoscope.diagnostics.read.metrics_file import read_metrics
-from echoscope.diagnostics.read.names import meaning_of
 from echoscope.diagnostics.read.records import MetricsFileError
 from echoscope.text import packed_file
 from tests.diagnostics.read.dialects import (
@@ -160,49 +160,19 @@ def test_aggregates_and_settings_are_never_taken_for_the_mean(name: str) -> None
     assert meaning is None or meaning.key not in roles
 
 
-@pytest.mark.parametrize(
-    ("label", "key"),
-    [
-        ("平均奖励", RETURN),
-        ("成功率", "rollout/success_rate"),
-        ("策略熵", "policy/entropy"),
-        ("回复长度", LENGTH),
-        ("平均報酬", RETURN),
-        ("정확도", "rollout/success_rate"),
-        ("награда", RETURN),
-        ("récompense moyenne", RETURN),
-        ("recompensa media", RETURN),
-    ],
-)
-def test_labels_of_other_languages_are_met(label: str, key: str, tmp_path: Path) -> None:
-    meaning = meaning_of(label)
-    assert meaning is not None
-    assert meaning.key == key
-    path = tmp_path / "train.log"
-    path.write_text(
-        "".join(f"回合 {s}\uff1a{label}\uff1d0.{s}\uff0c损失: 0.1\n" for s in range(1, 10))
-    )
-    got = read_metrics(path)
-    assert got.steps.tolist() == list(range(1, 10))
-    assert {key, ALSO.get(key)} & set(got.columns)
-
-
 def test_a_list_in_a_line_is_its_mean(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text("".join(f"step {s} rewards: [{s}, {s + 2}.0] loss: 0.1\n" for s in range(9)))
     assert read_metrics(path).columns[RETURN].tolist() == [s + 1.0 for s in range(9)]
 
 
-def test_a_reward_of_a_strange_name_is_read_where_nothing_else_says_it(tmp_path: Path) -> None:
+def test_a_reward_of_a_strange_name_is_offered_with_the_map_to_give(tmp_path: Path) -> None:
     rows = [{"step": s, "cartpole_reward": s - 3.5, "loss": 0.1} for s in range(9)]
     path = tmp_path / "metrics.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
     got = read_metrics(path)
-    assert got.columns[RETURN].tolist() == [s - 3.5 for s in range(9)]
-    assert any("cartpole_reward is read as return" in note for note in got.notes)
-    rows = [{**row, "mean_reward": 7.0} for row in rows]
-    path.write_text("\n".join(map(json.dumps, rows)))
-    assert read_metrics(path).columns[RETURN].tolist() == [7.0] * 9
+    assert RETURN not in got.columns
+    assert any("--map 'cartpole_reward=reward/return_mean'" in note for note in got.notes)
 
 
 @pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)

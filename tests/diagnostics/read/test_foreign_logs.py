@@ -16,8 +16,9 @@ import pytest
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.judge.courses.channels import known_keys
 from echoscope.diagnostics.judge.verdict import diagnose
+from echoscope.diagnostics.read.foreign_names import meaning_of
 from echoscope.diagnostics.read.metrics_file import read_metrics
-from echoscope.diagnostics.read.names import MetricNameError, meaning_of, parse_map
+from echoscope.diagnostics.read.names import MetricNameError, parse_map
 from echoscope.diagnostics.read.records import MetricsFileError
 from echoscope.diagnostics.read.table import MetricTable
 
@@ -139,7 +140,7 @@ CONSOLE = (
 
 
 @pytest.mark.parametrize("line", CONSOLE, ids=lambda line: line.__name__)
-def test_b5_console_logs_are_read_and_judged(tmp_path: Path, line: object) -> None:
+def test_console_logs_are_read_and_judged(tmp_path: Path, line: object) -> None:
     text = "".join(line(step) for step in STEPS)  # type: ignore[operator]
     table = read(tmp_path, "Loading shards: 100% 2/2\n" + text)
     assert table.num_rows == len(STEPS)
@@ -196,7 +197,7 @@ DOCUMENTS = {
 
 
 @pytest.mark.parametrize("kind", DOCUMENTS)
-def test_b5_json_of_every_shape_is_read(tmp_path: Path, kind: str) -> None:
+def test_json_of_every_shape_is_read(tmp_path: Path, kind: str) -> None:
     table = read(tmp_path, DOCUMENTS[kind], "metrics.json")
     assert table.steps.tolist() == list(STEPS)
     assert table.columns[RETURN] == pytest.approx([row["reward"] for row in ROWS])
@@ -213,13 +214,13 @@ def test_b5_json_of_every_shape_is_read(tmp_path: Path, kind: str) -> None:
     ],
     ids=["decimal commas", "words before", "header again", "TensorBoard", "index"],
 )
-def test_b5_csv_of_any_dialect(tmp_path: Path, text: str) -> None:
+def test_csv_of_any_dialect(tmp_path: Path, text: str) -> None:
     table = read(tmp_path, text, "run-1-tag-reward.csv")
     assert table.steps.tolist() == [1, 2]
     assert table.columns[RETURN].tolist() == [0.25, 0.5]
 
 
-def test_b5_utf_16_as_a_windows_shell_writes_it(tmp_path: Path) -> None:
+def test_utf_16_as_a_windows_shell_writes_it(tmp_path: Path) -> None:
     path = written(tmp_path, "".join(map(trl, STEPS)).encode("utf-16"))
     assert read_metrics(path).columns[RETURN][0] == 0.01
 
@@ -259,7 +260,7 @@ def test_b5_utf_16_as_a_windows_shell_writes_it(tmp_path: Path) -> None:
         ("Total reward during evaluation", "eval/all/return_mean"),
     ],
 )
-def test_b5_names_are_met_half_way(name: str, key: str) -> None:
+def test_names_are_met_half_way(name: str, key: str) -> None:
     meaning = meaning_of(name)
     assert meaning is not None
     assert meaning.key == key
@@ -268,18 +269,18 @@ def test_b5_names_are_met_half_way(name: str, key: str) -> None:
 @pytest.mark.parametrize(
     "name", ["critic/grad_norm", "val-core/x/format_score/mean@1", "best_reward", "reward/max"]
 )
-def test_b5_names_of_something_else_stay_unknown(name: str) -> None:
+def test_names_of_something_else_stay_unknown(name: str) -> None:
     assert meaning_of(name) is None
 
 
-def test_b5_a_kl_of_whole_sequences_is_no_drift(tmp_path: Path) -> None:
+def test_a_kl_of_whole_sequences_is_no_drift(tmp_path: Path) -> None:
     text = "".join(f'{{"step": {s}, "mean_kl": 170.0, "mean_reward": {s}}}\n' for s in STEPS)
     verdict = diagnose(written(tmp_path, text))
     assert verdict.kinds == ()
     assert any("mean_kl is too large to be per token" in note for note in verdict.notes)
 
 
-def test_b5_a_plain_collapse_in_verls_console_log_is_critical(tmp_path: Path) -> None:
+def test_a_plain_collapse_in_verls_console_log_is_critical(tmp_path: Path) -> None:
     """Score 0.67 to 0.05 and entropy 0.46 to 1.9: it was only to be watched."""
     lines = []
     for step in range(1, 121):
@@ -297,7 +298,7 @@ def test_b5_a_plain_collapse_in_verls_console_log_is_critical(tmp_path: Path) ->
     assert verdict.first_critical_step <= 100
 
 
-def test_b5_rows_of_one_step_are_averaged(tmp_path: Path) -> None:
+def test_rows_of_one_step_are_averaged(tmp_path: Path) -> None:
     """The last won: a step of ones and zeros that ends with a zero was a failure."""
     rows = [{"step": s, "task": t, "success": float(t % 2)} for s in range(40) for t in range(8)]
     table = read(tmp_path, "\n".join(map(json.dumps, rows)))
@@ -306,13 +307,13 @@ def test_b5_rows_of_one_step_are_averaged(tmp_path: Path) -> None:
     assert diagnose(table).state is RunState.HEALTHY
 
 
-def test_b5_rows_of_one_step_count_by_their_samples(tmp_path: Path) -> None:
+def test_rows_of_one_step_count_by_their_samples(tmp_path: Path) -> None:
     rows = [{"step": 1, "n": 30, "success": 1.0}, {"step": 1, "n": 10, "success": 0.0}]
     table = read(tmp_path, "\n".join(map(json.dumps, rows)))
     assert table.columns[SUCCESS].tolist() == [0.75]  # (30 * 1 + 10 * 0) / 40
 
 
-def test_b5_runs_in_one_file_are_not_mixed(tmp_path: Path) -> None:
+def test_runs_in_one_file_are_not_mixed(tmp_path: Path) -> None:
     """Where one run ends before the other, their mean would fall."""
     rows = [(seed, s) for seed, end in ((1, 20), (2, 30)) for s in range(end)]
     text = "seed,step,success\n" + "".join(f"{a},{s},{0.9 if a == 1 else 0.2}\n" for a, s in rows)
@@ -321,7 +322,7 @@ def test_b5_runs_in_one_file_are_not_mixed(tmp_path: Path) -> None:
     assert any("2 runs (seed=2; seed=1)" in note for note in table.notes)
 
 
-def test_b5_rows_of_an_evaluation_are_not_mixed_with_training(tmp_path: Path) -> None:
+def test_rows_of_an_evaluation_are_not_mixed_with_training(tmp_path: Path) -> None:
     rows = [
         {"step": s, "split": split, "accuracy": value}
         for s in range(10)
@@ -332,7 +333,7 @@ def test_b5_rows_of_an_evaluation_are_not_mixed_with_training(tmp_path: Path) ->
     assert table.columns["eval/all/success_rate"].tolist() == [0.5] * 10
 
 
-def test_b5_steps_that_begin_again_with_each_epoch_are_counted_on(tmp_path: Path) -> None:
+def test_steps_that_begin_again_with_each_epoch_are_counted_on(tmp_path: Path) -> None:
     text = "".join(
         f"Epoch:[{epoch}/3]({s}/10), Reward: {epoch}.5, KL_ref: 0.1\n"
         for epoch in (1, 2, 3)
@@ -349,19 +350,19 @@ def test_a_log_of_bullets_is_no_yaml(tmp_path: Path) -> None:
     assert table.columns[RETURN].tolist() == [s + 0.5 for s in range(8)]
 
 
-def test_b5_a_log_without_steps_counts_its_rows_and_says_so(tmp_path: Path) -> None:
+def test_a_log_without_steps_counts_its_rows_and_says_so(tmp_path: Path) -> None:
     table = read(tmp_path, "".join(map(trl, STEPS)))
     assert table.steps.tolist() == list(STEPS)
     assert table.notes[0] == "epoch holds fractions: rows are counted as steps, from 1 to 30"
 
 
-def test_b5_the_length_of_an_episode_is_no_step(tmp_path: Path) -> None:
+def test_the_length_of_an_episode_is_no_step(tmp_path: Path) -> None:
     table = read(tmp_path, "Episode,Return,Steps\n" + "".join(f"{s},9,400\n" for s in STEPS))
     assert table.steps.tolist() == list(STEPS)
 
 
 @pytest.mark.parametrize("largest", [1.0, 1.5])
-def test_b5_a_reward_is_a_return_whatever_its_range(tmp_path: Path, largest: float) -> None:
+def test_a_reward_is_a_return_whatever_its_range(tmp_path: Path, largest: float) -> None:
     """One that lies between 0 and 1 may be a success rate: only its owner knows."""
     table = read(tmp_path, f"step,reward\n0,0.0\n1,0.5\n2,{largest}\n")
     assert set(table.columns) == {RETURN}
@@ -370,7 +371,7 @@ def test_b5_a_reward_is_a_return_whatever_its_range(tmp_path: Path, largest: flo
 
 
 @pytest.mark.parametrize("name", ["val-core/x/reward/mean@1", "eval/reward", "val_score"])
-def test_b5_a_reward_of_an_evaluation_is_a_return_whatever_its_range(
+def test_a_reward_of_an_evaluation_is_a_return_whatever_its_range(
     tmp_path: Path, name: str
 ) -> None:
     table = read(tmp_path, f"step,{name}\n0,0.1\n1,0.5\n")
@@ -379,26 +380,26 @@ def test_b5_a_reward_of_an_evaluation_is_a_return_whatever_its_range(
 
 
 @pytest.mark.parametrize("name", ["it", "iter", "iters", "itr", "t"])
-def test_b5_short_names_of_steps_are_known(tmp_path: Path, name: str) -> None:
+def test_short_names_of_steps_are_known(tmp_path: Path, name: str) -> None:
     table = read(
         tmp_path, f"{name},score_x,ent,bad\n" + "".join(f"{10 * s},0.5,1.5,3\n" for s in STEPS)
     )
     assert table.steps.tolist() == [10 * s for s in STEPS]
 
 
-def test_b5_a_column_that_may_count_steps_is_named_with_the_map_to_give(tmp_path: Path) -> None:
-    table = read(tmp_path, "when,score_x\n" + "".join(f"{10 * s},0.5\n" for s in STEPS))
+def test_a_column_that_may_count_steps_is_named_with_the_map_to_give(tmp_path: Path) -> None:
+    table = read(tmp_path, "when,score\n" + "".join(f"{10 * s},0.5\n" for s in STEPS))
     assert "if when counts the steps, give --map 'when=step'" in table.notes
 
 
-def test_b5_a_guessed_outcome_is_noted_once(tmp_path: Path) -> None:
+def test_an_outcome_of_an_unknown_name_is_offered_once(tmp_path: Path) -> None:
     table = read(tmp_path, "it,score_x\n" + "".join(f"{s},0.5\n" for s in STEPS))
-    assert table.notes[0] == "nothing else says return: score_x is read as return"
-    assert sum("score_x" in note for note in table.notes[1:]) == 1, "it may be success"
+    assert RETURN not in table.columns
+    assert sum("score_x" in note for note in table.notes) == 1
 
 
 @pytest.mark.parametrize("is_ours", [False, True])
-def test_b5_a_share_in_percent_is_read_as_such(tmp_path: Path, is_ours: bool) -> None:
+def test_a_share_in_percent_is_read_as_such(tmp_path: Path, is_ours: bool) -> None:
     name = SUCCESS if is_ours else "success"
     path = written(tmp_path, f"step,{name}\n" + "".join(f"{s},{2.7 * s}\n" for s in STEPS))
     table = read_metrics(path, None if is_ours else parse_map([f"success={SUCCESS}"], known_keys()))
@@ -406,7 +407,7 @@ def test_b5_a_share_in_percent_is_read_as_such(tmp_path: Path, is_ours: bool) ->
     assert table.notes == (f"{name} lies between 0 and 100: it is read as percent",)
 
 
-def test_b5_success_up_to_100_is_offered_as_percent(tmp_path: Path) -> None:
+def test_success_up_to_100_is_offered_as_percent(tmp_path: Path) -> None:
     rows = "".join(f"{s},{2.7 * s}\n" for s in STEPS)
     notes = read(tmp_path, f"step,success\n{rows}").notes
     assert notes[0].endswith(f"if it is a rate in percent, give --map 'success={SUCCESS}'")
@@ -429,21 +430,19 @@ def test_an_evaluation_in_percent_is_read_as_such(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("last", [-0.5, 812.0])
-def test_b5_a_map_to_a_share_that_the_values_are_not_is_refused(
-    tmp_path: Path, last: float
-) -> None:
+def test_a_map_to_a_share_that_the_values_are_not_is_refused(tmp_path: Path, last: float) -> None:
     path = written(tmp_path, f"step,success\n0,0.5\n1,{last}\n")
     with pytest.raises(MetricNameError, match="a share lies between 0 and 1, or in percent"):
         read_metrics(path, parse_map([f"success={SUCCESS}"], known_keys()))
 
 
-def test_b5_a_reward_is_no_success_where_success_is_logged(tmp_path: Path) -> None:
+def test_a_reward_is_no_success_where_success_is_logged(tmp_path: Path) -> None:
     table = read(tmp_path, "step,reward,success_rate\n0,0.9,0.25\n1,0.9,0.5\n")
     assert table.columns[SUCCESS].tolist() == [0.25, 0.5]
     assert table.columns[RETURN].tolist() == [0.9, 0.9]
 
 
-def test_b5_columns_that_look_like_success_are_named_with_the_map_to_give(tmp_path: Path) -> None:
+def test_columns_that_look_like_success_are_named_with_the_map_to_give(tmp_path: Path) -> None:
     rows = "".join(f"{s},{0.5 + s / 100},1.5,0.3\n" for s in STEPS)
     path = written(tmp_path, "step,goal_pass_fraction,entropy,temperature\n" + rows)
     option = "goal_pass_fraction=rollout/success_rate"
@@ -469,7 +468,7 @@ def test_a_column_that_is_mapped_is_not_offered_again(tmp_path: Path) -> None:
     assert "'bad=" not in note
 
 
-def test_b5_a_reward_of_parts_is_their_sum(tmp_path: Path) -> None:
+def test_a_reward_of_parts_is_their_sum(tmp_path: Path) -> None:
     rows = "".join(f"{s},2.5,{s},0.5,9\n" for s in STEPS)
     table = read(tmp_path, "step,loss,reward_valid_json,plan_reward,reward_max\n" + rows)
     assert table.columns[RETURN].tolist() == [s + 0.5 for s in STEPS]
@@ -478,7 +477,7 @@ def test_b5_a_reward_of_parts_is_their_sum(tmp_path: Path) -> None:
     assert table.columns["reward/is_reconstructed"].tolist() == [1.0] * len(STEPS)
 
 
-def test_b5_a_reward_of_evaluation_alone_is_one_of_evaluation(tmp_path: Path) -> None:
+def test_a_reward_of_evaluation_alone_is_one_of_evaluation(tmp_path: Path) -> None:
     lines = "".join(json.dumps({"mode": "ppo", "val_reward_mean": s - 9}) + "\n" for s in STEPS)
     table = read(tmp_path, lines)
     assert table.columns["eval/all/return_mean"].tolist() == [s - 9 for s in STEPS]
@@ -494,14 +493,14 @@ def test_b5_a_reward_of_evaluation_alone_is_one_of_evaluation(tmp_path: Path) ->
         ("Episode {} Completed! Total Reward: -60.00\n", RETURN, -60.0),
     ],
 )
-def test_b5_a_name_behind_other_words_is_met(
+def test_a_name_behind_other_words_is_met(
     tmp_path: Path, line: str, key: str, first: float
 ) -> None:
     table = read(tmp_path, "".join(line.format(s) for s in STEPS))
     assert (table.steps.tolist(), table.columns[key][0]) == (list(STEPS), first)
 
 
-def test_b5_steps_of_an_episode_in_some_rows_count_no_training_steps(tmp_path: Path) -> None:
+def test_steps_of_an_episode_in_some_rows_count_no_training_steps(tmp_path: Path) -> None:
     lengths = [20 + s % 13 for s in STEPS]
     lines = "".join(
         json.dumps({"type": "game", "episode": s, "steps": n, "win": s % 2})
@@ -513,12 +512,12 @@ def test_b5_steps_of_an_episode_in_some_rows_count_no_training_steps(tmp_path: P
     assert read(tmp_path, lines).steps.tolist() == list(STEPS)
 
 
-def test_b5_a_table_of_one_column_is_read(tmp_path: Path) -> None:
+def test_a_table_of_one_column_is_read(tmp_path: Path) -> None:
     table = read(tmp_path, "reward\n" + "".join(f"{s}.5\n" for s in STEPS), "rewards.csv")
     assert table.columns[RETURN].tolist() == [s + 0.5 for s in STEPS]
 
 
-def test_b5_a_list_of_numbers_is_named_by_its_file(tmp_path: Path) -> None:
+def test_a_list_of_numbers_is_named_by_its_file(tmp_path: Path) -> None:
     numbers = json.dumps([-5.5 + s for s in STEPS])
     table = read(tmp_path, numbers, "reward_history.json")
     assert table.columns[RETURN].tolist() == [-5.5 + s for s in STEPS]
@@ -528,13 +527,13 @@ def test_b5_a_list_of_numbers_is_named_by_its_file(tmp_path: Path) -> None:
     assert len(read_metrics(tmp_path / "jumps.json", mapping).columns[RETURN]) == len(STEPS)
 
 
-def test_b5_a_trainer_state_of_one_row_is_read(tmp_path: Path) -> None:
+def test_a_trainer_state_of_one_row_is_read(tmp_path: Path) -> None:
     state = {"epoch": 3.0, "global_step": 12, "log_history": [{"reward": 0.25, "step": 10}]}
     table = read(tmp_path, json.dumps(state, indent=1), "trainer_state.json")
     assert (table.steps.tolist(), table.columns[RETURN].tolist()) == ([10], [0.25])
 
 
-def test_b5_lines_about_one_step_are_no_rows_of_a_run(tmp_path: Path) -> None:
+def test_lines_about_one_step_are_no_rows_of_a_run(tmp_path: Path) -> None:
     """A game that prints its own steps between the lines of the trainer."""
     text = "".join(
         f"  Step 215: Place tower | Reward: -0.11 | Lives: 19\n"
@@ -547,7 +546,7 @@ def test_b5_lines_about_one_step_are_no_rows_of_a_run(tmp_path: Path) -> None:
     assert table.columns[RETURN][0] == pytest.approx(-26.9)
 
 
-def test_b5_a_log_of_unknown_names_says_which_column_to_map(tmp_path: Path) -> None:
+def test_a_log_of_unknown_names_says_which_column_to_map(tmp_path: Path) -> None:
     lines = "".join(f"[12:00:00] - epoch {s}: val_cost={900 - s}.5 soc_dev=0.02\n" for s in STEPS)
     verdict = diagnose(written(tmp_path, lines))
     assert verdict.state is RunState.INSUFFICIENT
@@ -563,14 +562,14 @@ def test_a_program_that_returns_numbers_is_no_log(tmp_path: Path) -> None:
         read(tmp_path, script, "network")
 
 
-def test_b5_a_ratio_is_not_offered_as_success(tmp_path: Path) -> None:
+def test_a_ratio_is_not_offered_as_success(tmp_path: Path) -> None:
     rows = "".join(f"{s},-20.5,0.9957,0.5\n" for s in STEPS)
     path = written(tmp_path, "step,reward,ratio,clip_ratio/region_mean\n" + rows)
     assert not any("--map" in note for note in diagnose(path).notes)
 
 
 @pytest.mark.parametrize(("num_rows", "words"), [(1, "is 1"), (7, "are 7")])
-def test_b5_too_few_rows_are_said_with_how_many_are_needed(
+def test_too_few_rows_are_said_with_how_many_are_needed(
     tmp_path: Path, num_rows: int, words: str
 ) -> None:
     path = written(tmp_path, "step,reward\n" + "".join(f"{s},{s + 2}\n" for s in range(num_rows)))
@@ -578,7 +577,7 @@ def test_b5_too_few_rows_are_said_with_how_many_are_needed(
     assert diagnose(path).text.splitlines()[0] == said
 
 
-def test_b5_a_chart_of_two_runs_judges_one_and_says_which(tmp_path: Path) -> None:
+def test_a_chart_of_two_runs_judges_one_and_says_which(tmp_path: Path) -> None:
     names = ("Step", "a-1 - acc", "a-1 - acc__MIN", "a-1 - acc__MAX", "b-2 - acc")
     rows = [f'"{s}","0.5","0.4","0.6","{0.1 if s < 10 else ""}"' for s in range(20)]
     table = read(tmp_path, "\n".join([",".join(f'"{n}"' for n in names), *rows]))
@@ -592,19 +591,19 @@ def test_b5_a_chart_of_two_runs_judges_one_and_says_which(tmp_path: Path) -> Non
 # --- files that hold something else, and files that mean harm
 
 
-def test_d10_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(MetricsFileError, match="save it to a file first"):
         read_metrics(tmp_path / "pipe")
 
 
-def test_d10_a_device_without_end_is_refused() -> None:
+def test_a_device_without_end_is_refused() -> None:
     with pytest.raises(MetricsFileError, match="is a pipe or a device"):
         read_metrics("/dev/zero")
 
 
 @pytest.mark.parametrize("per_line", [100, 7_000])
-def test_d10_thousands_of_different_names_are_refused(tmp_path: Path, per_line: int) -> None:
+def test_thousands_of_different_names_are_refused(tmp_path: Path, per_line: int) -> None:
     """400,000 took six gigabytes."""
     names = [f"x{n}" for n in range(7_000)]
     lines = [
@@ -615,7 +614,7 @@ def test_d10_thousands_of_different_names_are_refused(tmp_path: Path, per_line: 
         read(tmp_path, "\n".join(lines))
 
 
-def test_d10_numbers_near_the_largest_double_break_nothing(tmp_path: Path) -> None:
+def test_numbers_near_the_largest_double_break_nothing(tmp_path: Path) -> None:
     values = [1.7e308, -1.7e308, 1.0]
     rows = "".join(f"{s},{values[s % 3]},{values[s % 3]},{values[s % 3]}\n" for s in range(60))
     with np.errstate(all="raise"):
@@ -661,7 +660,7 @@ ODD: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("kind", ODD)
-def test_d10_odd_files_are_refused_in_one_line_or_read(tmp_path: Path, kind: str) -> None:
+def test_odd_files_are_refused_in_one_line_or_read(tmp_path: Path, kind: str) -> None:
     path = written(tmp_path, ODD[kind])
     try:
         said = diagnose(path).state.value

@@ -4,15 +4,13 @@ import numpy as np
 import pytest
 
 from echoscope.diagnostics.judge.courses.channels import known_keys
-from echoscope.diagnostics.read.foreign_names import Conversion
-from echoscope.diagnostics.read.names import (
-    MetricNameError,
+from echoscope.diagnostics.read.foreign_names import (
+    Conversion,
     is_summary_column,
     meaning_of,
-    parse_map,
     step_column,
-    to_our_names,
 )
+from echoscope.diagnostics.read.names import MetricNameError, parse_map, to_our_names
 
 
 @pytest.mark.parametrize(
