@@ -328,11 +328,11 @@ Address = Annotated[str, Field(pattern=r"^[^\s<>,;]+@[^\s<>,;]+$", max_length=32
 
 
 class WebhookTarget(FrozenModel):
-    """An address that takes JSON by POST."""
+    """An address that takes a message."""
 
-    kind: Literal["webhook", "slack", "discord", "teams"] = Field(
-        description="webhook: the message as plain JSON. The others: the body that this service "
-        "takes.",
+    kind: Literal["webhook", "slack", "discord", "teams", "apprise"] = Field(
+        description="webhook: the message as plain JSON. slack, discord, teams: the body that this "
+        "service takes. apprise: any other service, by its Apprise address.",
     )
     url_env: EnvName = Field(description="The environment variable that holds the address.")
 

@@ -1,22 +1,22 @@
 """Tells people of alarms, without ever keeping the trainer waiting.
 
-Every target has a thread of its own: one that hangs holds up nobody else. The first alarm is told
-at once. What is raised within `every_s` of a message is told together afterwards, so that one
-collapse with seven alarms is one message.
+Every target has a queue and a thread of its own: one that hangs holds up nobody else. The first
+alarm is told at once. What is raised within `every_s` of a message is told together afterwards, so
+that one collapse with seven alarms is one message.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState
 
 from ..config import NotifyConfig, NotifyTarget
 from ..judge.record import Verdict
+from .background import BackgroundQueue
 from .message import Message, of_verdict
 from .sending import Send, SendError, name_of, sender
 
@@ -90,7 +90,7 @@ class Notifier:
         if self._config.at_end and verdict is not None and self._lines:
             self._tell(self._message(verdict(), status=status))
         for line in self._lines:
-            line.close()
+            line.queue.close()
         deadline = time.monotonic() + END_S
         for line in self._lines:
             line.join(max(0.0, deadline - time.monotonic()))
@@ -111,66 +111,39 @@ class Notifier:
             line.put(message)
 
 
-@dataclass(slots=True, eq=False)
 class _Line:
-    """The messages of one target, one after the other, in a thread that ends with the process."""
+    """The messages of one target, one after the other."""
 
-    target: NotifyTarget
-    send: Send
-    attempts: int
-    waits_s: Sequence[float]
-    on_message: Callable[[str], None]
-    _waiting: list[Message] = field(default_factory=list)
-    _changed: threading.Condition = field(default_factory=threading.Condition)
-    _is_closed: bool = False
-    _thread: threading.Thread | None = None
+    def __init__(
+        self,
+        target: NotifyTarget,
+        send: Send,
+        attempts: int,
+        waits_s: Sequence[float],
+        say: Callable[[str], None],
+    ) -> None:
+        self._name, self._send, self._say = name_of(target), send, say
+        self._attempts, self._waits_s = attempts, waits_s
+        self.queue = BackgroundQueue(f"notify {target.kind}")
 
     def put(self, message: Message) -> None:
-        with self._changed:
-            self._waiting.append(message)
-            self._changed.notify_all()
-            if self._thread is None:
-                name = f"notify {self.target.kind}"
-                self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-                self._thread.start()
-
-    def close(self) -> None:
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
+        self.queue.put(partial(self._deliver, message))
 
     def join(self, timeout_s: float) -> None:
-        if self._thread is None:
-            return
-        self._thread.join(timeout_s)
-        if self._thread.is_alive():
-            self.on_message(f"a message to {name_of(self.target)} is not sent: the run has ended")
-
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._is_closed)
-                if not self._waiting:
-                    return
-                message = self._waiting.pop(0)
-            self._deliver(message)
+        if not self.queue.join(timeout_s):
+            self._say(f"a message to {self._name} is not sent: the run has ended")
 
     def _deliver(self, message: Message) -> None:
-        for attempt in range(self.attempts):
+        """The end of a run cuts a wait short: then the next attempt is made at once."""
+        for attempt in range(1, self._attempts + 1):
             try:
-                self.send(message)
+                self._send(message)
             except SendError as error:
-                is_last = attempt + 1 == self.attempts or not error.can_retry
-                if is_last:
-                    times = "" if attempt == 0 else f" ({attempt + 1} attempts)"
-                    self.on_message(f"could not tell {name_of(self.target)}: {error}{times}")
+                if attempt == self._attempts or not error.can_retry:
+                    times = "" if attempt == 1 else f" ({attempt} attempts)"
+                    self._say(f"could not tell {self._name}: {error}{times}")
                     return
-                wait = self.waits_s[min(attempt, len(self.waits_s) - 1)]
-                self._pause(max(wait, error.after_s))
+                wait_s = self._waits_s[min(attempt, len(self._waits_s)) - 1]
+                self.queue.pause(max(wait_s, error.after_s))
             else:
                 return
-
-    def _pause(self, seconds: float) -> None:
-        """The end of a run cuts the wait short: then the next attempt is made at once."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_closed, timeout=seconds)

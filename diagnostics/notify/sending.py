@@ -1,20 +1,20 @@
-"""One attempt to bring a message to one target: HTTP, SMTP, a command, the desktop."""
+"""One attempt to bring a message to one target: HTTP, SMTP, Apprise, a command, the desktop."""
 
 from __future__ import annotations
 
-import http.client
 import json
+import logging
 import os
 import shutil
 import signal
 import smtplib
 import ssl
 import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from email.message import EmailMessage
 from typing import Any
+
+from echoscope.text.network import STATUSES_WORTH_A_RETRY
 
 from ..config import (
     CommandTarget,
@@ -53,6 +53,8 @@ def sender(target: NotifyTarget, environ: Mapping[str, str], timeout_s: float) -
     """
     if isinstance(target, WebhookTarget):
         url = _secret(target.url_env, "address", target, environ)
+        if target.kind == "apprise":
+            return _by_apprise(target, url)
         if not url.startswith(("http://", "https://")):
             raise NotifyError(
                 f"the environment variable {target.url_env} must hold the address of the target "
@@ -99,47 +101,51 @@ def _secret(name: str, what: str, target: NotifyTarget, environ: Mapping[str, st
     return value
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirected POST would become a GET that nobody reads."""
-
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        return None
-
-
 def _post(url: str, content: Mapping[str, Any], timeout_s: float) -> None:
-    request = urllib.request.Request(
-        url,
-        data=json.dumps(content).encode("utf-8"),
-        headers={"Content-Type": "application/json", "User-Agent": "echoscope"},
-        method="POST",
-    )
+    """Redirects are not followed: a redirected POST would become a GET that nobody reads."""
+    import httpx  # here: most runs tell nobody
+
     try:
-        with urllib.request.build_opener(_NoRedirects).open(request, timeout=timeout_s) as answer:
-            answer.read(_MAX_ANSWER)
-    except urllib.error.HTTPError as error:
-        words = _first_words(error)
+        with httpx.stream("POST", url, json=content, timeout=timeout_s) as answer:
+            first = next(answer.iter_bytes(_MAX_ANSWER), b"").decode("utf-8", "replace")
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
+        # Its text may hold the address.
+        reason = "no answer in time" if isinstance(error, httpx.TimeoutException) else _cause(error)
+        raise SendError(f"cannot be reached: {reason}") from None
+    if not answer.is_success:
+        printable = "".join(char if char.isprintable() else " " for char in first)[:120].strip()
+        wait = answer.headers.get("Retry-After", "")
         raise SendError(
-            f"answered {error.code}" + (f": {words}" if words else ""),
-            can_retry=error.code in (408, 425, 429) or error.code >= 500,
-            after_s=_retry_after(error.headers.get("Retry-After")),
-        ) from None
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        # The reason of a URLError; its own text may hold the address.
-        reason = getattr(error, "reason", None) or error
-        raise SendError(f"cannot be reached: {type(reason).__name__}") from None
+            f"answered {answer.status_code}" + (f": {printable}" if printable else ""),
+            can_retry=answer.status_code in STATUSES_WORTH_A_RETRY or answer.status_code >= 500,
+            after_s=float(wait) if wait.isdecimal() and len(wait) < 6 else 0.0,
+        )
 
 
-def _first_words(error: urllib.error.HTTPError) -> str:
-    try:
-        text = error.read(_MAX_ANSWER).decode("utf-8", "replace")
-    except (OSError, http.client.HTTPException):
-        return ""
-    return "".join(char if char.isprintable() else " " for char in text)[:120].strip()
+def _cause(error: BaseException) -> str:
+    while error.__cause__ or error.__context__:
+        error = error.__cause__ or error.__context__ or error
+    return type(error).__name__
 
 
-def _retry_after(value: str | None) -> float:
-    """Seconds that a server asks to wait; dates are not read."""
-    return float(value) if value is not None and value.isdecimal() and len(value) < 6 else 0.0
+def _by_apprise(target: WebhookTarget, url: str) -> Send:
+    """Any other service, by its Apprise address."""
+    import apprise
+
+    logging.getLogger("apprise").addHandler(logging.NullHandler())  # it would print the address
+    service = apprise.Apprise.instantiate(url)
+    if service is None:
+        raise NotifyError(
+            f"the environment variable {target.url_env} holds no address that Apprise knows, such "
+            "as tgram://TOKEN/CHAT; run: apprise --details"
+        )
+
+    def send(message: Message) -> None:
+        text = message.plain().removeprefix(message.title).strip().replace("@", "@\u200b")
+        if not service.notify(title=message.title, body=text, body_format="text"):
+            raise SendError(f'not taken; to see why, run: apprise -vv -b test "${target.url_env}"')
+
+    return send
 
 
 def _mail(

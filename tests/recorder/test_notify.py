@@ -94,7 +94,7 @@ def failing(kind: str) -> Iterator[str]:
 WHY = {
     "refuses": "cannot be reached: ConnectionRefusedError (2 attempts)",
     "answers 500": "answered 500: no [31m such <hook> (2 attempts)",
-    "hangs": "cannot be reached: TimeoutError (2 attempts)",
+    "hangs": "cannot be reached: no answer in time (2 attempts)",
 }
 
 

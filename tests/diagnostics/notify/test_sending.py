@@ -70,7 +70,7 @@ def test_a_redirect_is_not_followed(box: Mailbox) -> None:
 
 def test_a_server_that_hangs_costs_the_time_limit(box: Mailbox) -> None:
     box.delay_s = 1.0
-    with pytest.raises(SendError, match=r"^cannot be reached: TimeoutError$"):
+    with pytest.raises(SendError, match=r"^cannot be reached: no answer in time$"):
         send(box, timeout_s=0.1)
     assert box.bodies == []  # it has not answered yet
 
@@ -80,6 +80,43 @@ def test_an_address_is_never_told(box: Mailbox) -> None:
         sender(HOOK, {"HOOK": "http://127.0.0.1:9/secret"}, 1.0)(MESSAGE)
     assert "secret" not in str(failed.value)
     assert name_of(HOOK) == "webhook (HOOK)"
+
+
+@pytest.fixture
+def apprise_box(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mailbox]:
+    """A webhook at an Apprise address, and no network besides."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with webhook() as served:
+        yield served
+
+
+ANY = WebhookTarget(kind="apprise", url_env="ANYWHERE")
+
+
+def test_any_service_that_apprise_knows_gets_the_words_and_mentions_nobody(
+    apprise_box: Mailbox,
+) -> None:
+    message = replace(MESSAGE, text="@everyone look")
+    address = f"json://127.0.0.1:{apprise_box.port}/secret"
+    sender(ANY, {"ANYWHERE": address}, 5.0)(message)
+    (body,) = apprise_box.bodies
+    assert body["title"] == MESSAGE.title
+    assert body["message"] == f"@\u200beveryone look\n{MESSAGE.link}"
+
+
+def test_what_apprise_cannot_send_is_said_without_the_address(apprise_box: Mailbox) -> None:
+    apprise_box.statuses = [403]
+    address = f"json://127.0.0.1:{apprise_box.port}/secret"
+    with pytest.raises(SendError, match=r'^not taken; .*apprise -vv -b test "\$ANYWHERE"$'):
+        sender(ANY, {"ANYWHERE": address}, 5.0)(MESSAGE)
+
+
+def test_an_address_that_apprise_does_not_know_is_refused_at_the_start(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(NotifyError, match="ANYWHERE holds no address that Apprise knows"):
+        sender(ANY, {"ANYWHERE": "pigeon://secret"}, 1.0)
+    assert "secret" not in "".join(capfd.readouterr())
 
 
 NOT_SET = (
