@@ -105,7 +105,7 @@ def watch(
     exist. 5 too early to tell, or no step was read, also because W&B did not answer.
     """
     from echoscope.watch.acting import Acting, parse_actions
-    from echoscope.watch.steps import Waits
+    from echoscope.watch.ledger import Waits
     from echoscope.watch.watching import Watch
 
     from .beside import dashboard_beside
@@ -168,7 +168,7 @@ def _name_of(path: Path) -> str:
 
 def _follow(following: Watch, view: View, acting: Acting, *, is_once: bool) -> None:
     """Until Ctrl-C, the end of standard input, an alarm that ends it, or one whole look."""
-    from echoscope.watch.keeping import WatchError
+    from echoscope.watch.acting import WatchError
 
     try:
         _look_on(following, view, acting, is_once=is_once)

@@ -15,13 +15,16 @@ from echoscope.diagnostics.config import CommandTarget
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.notify.message import of_verdict
 from echoscope.diagnostics.notify.sending import SendError, sender
+from echoscope.store.errors import StoreError
 from echoscope.store.records import Alarm, AlarmSeverity
-
-from .keeping import WatchError
 
 COMMAND_S = 60.0
 """A command that has not ended by then is killed."""
 _COMMAND = "command:"
+
+
+class WatchError(StoreError):
+    """Nothing can be watched like that; one sentence with the way out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,10 @@ from typing import Any
 from echoscope.diagnostics.read.records import MetricsFileError
 from echoscope.diagnostics.read.wandb_address import NoAnswerError, ServerRun, ask, path_of
 
-from .folder import Changes, Folder, Numbers
-from .keeping import WatchError
-from .window import Row, Window
+from .acting import WatchError
+from .folder import Folder
+from .ledger import Look
+from .metrics import Row
 
 ASK_S = 30.0
 """Between two questions at least ..."""
@@ -48,24 +49,13 @@ class Address(Folder):
             path_of(str(self.path))
         except MetricsFileError as error:
             raise WatchError(str(error)) from None
+        self.is_there, self.awaited = True, "the run's first row of metrics"
         self._ask_at = self._asked_at = 0.0
         self._question: Future[ServerRun] | None = None
         self._is_closed = threading.Event()
         self._was_answered = False
         self._trouble = ""
         self._run_state = ""
-
-    @property
-    def is_there(self) -> bool:
-        return True
-
-    @property
-    def awaited(self) -> str:
-        return "the run's first row of metrics"
-
-    @property
-    def is_unanswered(self) -> bool:
-        return bool(self._trouble)
 
     def close(self) -> None:
         self._is_closed.set()
@@ -75,29 +65,29 @@ class Address(Folder):
         self._is_closed.set()
         super().abandon()
 
-    def look(self, *, is_end: bool = False) -> Changes:
+    def look(self, *, is_end: bool = False) -> Look:
         """Ask where it is time to, and take the answer when it has come.
 
         Raises:
             WatchError: the server says that it will never tell of this run, before it told of it.
         """
-        changes = Changes()
+        look = Look()
         if self.is_ended:
-            return changes  # steps may still wait to be judged, but the server has no more
+            return look  # steps may still wait to be judged, but the server has no more
         if not self._asked_at:
             self._say(f"{self.path}: asking the server for all rows of the run")
-        if self._question is None and (is_end or changes.at >= self._ask_at):
-            self._asked_at = changes.at
+        if self._question is None and (is_end or look.at >= self._ask_at):
+            self._asked_at = look.at
             self._question = self._readers.submit(
                 ask, str(self.path), self._mapping, is_wanted=lambda: not self._is_closed.is_set()
             )
         if self._question is not None and (is_end or self._question.done()):
-            self._take_answer(self._question, changes)
+            self._take_answer(self._question, look)
             self._question = None
-        changes.is_reading = not self._was_answered
-        return changes
+        look.is_reading = not self._was_answered
+        return look
 
-    def _take_answer(self, question: Future[ServerRun], changes: Changes) -> None:
+    def _take_answer(self, question: Future[ServerRun], look: Look) -> None:
         try:
             run = question.result()
         except (MetricsFileError, OSError) as error:
@@ -108,32 +98,28 @@ class Address(Folder):
                 end = "" if str(error).endswith("?") else "."
                 self._say(f"{error}{end} The server is asked again every {ASK_S:.0f} s.")
             self._trouble, self._ask_at = str(error), time.monotonic() + ASK_S
+            self.is_unanswered = True
             return
         if self._trouble:
             self._say(f"{self.path}: the server answers again")
-            self._trouble = ""
+            self._trouble, self.is_unanswered = "", False
         took_s = time.monotonic() - self._asked_at
         self._ask_at = time.monotonic() + max(ASK_S, SHARE * took_s)
-        num_new = self._take_rows(run, changes)
+        num_new = self._take_rows(run, look)
         self._take_state(run.state, num_new)
         self._was_answered = True
 
-    def _take_rows(self, run: ServerRun, changes: Changes) -> int:
+    def _take_rows(self, run: ServerRun, look: Look) -> int:
         """Take all rows of the run once more; how many steps are new."""
         if run.metrics is None:
             return 0
-        address = str(self.path)
-        numbers = self.numbers.get(address)
-        if numbers is None:
-            numbers = self.numbers[address] = Numbers(window=Window(namer=self.namer))
-            if self.stored:
-                numbers.window.know(self.stored)
+        address, ledger = str(self.path), self.ledger
+        before = ledger.metrics[address].newest if address in ledger.metrics else -1
         rows: list[Row] = [(step, values, 1.0) for step, values in run.metrics.table.rows()]
-        before = numbers.window.newest
-        self._take(address, numbers, rows, True, changes)
-        if numbers.window.newest > before:
-            numbers.changed_at = self._asked_at
-        return max(0, numbers.window.newest - before)
+        newest = max((step for step, _, _ in rows), default=-1)
+        asked_at = self._asked_at if newest > before else 0.0
+        self._take(address, rows, look, asked_at, is_again=True)
+        return max(0, newest - before)
 
     def _take_state(self, state: str, num_new: int) -> None:
         """The end comes before the last rows: the run has ended where an answer adds nothing."""
@@ -146,10 +132,3 @@ class Address(Folder):
             self._say(CRASHED)
         elif before == "crashed" and state == "running":
             self._say("W&B says that the run goes on")
-
-    def settled(self, last: int) -> None:
-        for numbers in self.numbers.values():
-            numbers.window.trim(last)
-
-    def state(self) -> dict[str, Any]:
-        return {}

@@ -13,13 +13,15 @@ import threading
 import time
 from typing import Any
 
-from .files.tail import lines_in
-from .folder import LOOK_BYTES, Changes, Folder, Numbers
-from .numbers import TextNumbers
-from .window import Window
+from echoscope.store.importers.lines import MAX_LINE_BYTES
+
+from .folder import LOOK_BYTES, Folder
+from .ledger import Look
+from .metrics import Metrics
+from .tail import lines_in
+from .text_metrics import TextMetrics
 
 NAME = "standard input"
-MAX_LINE_BYTES = 16 << 20
 _BLOCK = 1 << 16
 _MAX_BLOCKS = 4096
 """Blocks that wait; the trainer waits where there are more (256 MB)."""
@@ -30,64 +32,41 @@ class Pipe(Folder):
 
     def __init__(self, *args: Any, descriptor: int | None = None, **settings: Any) -> None:
         super().__init__(*args, **settings)
+        self.is_there = True
+        self._text = TextMetrics(NAME, self._mapping)
+        self.ledger.metrics[NAME] = Metrics(is_growing=True)
         self._blocks: queue.Queue[bytes] = queue.Queue(_MAX_BLOCKS)
         self._torn = b""
-        self._at = time.monotonic()
+        self._written_at = time.monotonic()
         self._descriptor = sys.stdin.fileno() if descriptor is None else descriptor
-        self._thread = threading.Thread(target=self._read, name="standard input", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._read_blocks, name=NAME, daemon=True).start()
 
-    @property
-    def is_there(self) -> bool:
-        return True
-
-    def look(self, *, is_end: bool = False) -> Changes:
-        changes, blocks, size = Changes(), [self._torn], 0
-        while size < LOOK_BYTES:
-            try:
-                block = self._blocks.get_nowait()
-            except queue.Empty:
-                break
-            if not block:
-                self.is_ended = True
-                break
-            blocks.append(block)
-            size += len(block)
-        data = b"".join(blocks)
-        changes.is_behind = size >= LOOK_BYTES
+    def look(self, *, is_end: bool = False) -> Look:
+        look, data = Look(), self._torn
+        while len(data) < LOOK_BYTES and not self._blocks.empty():
+            block = self._blocks.get()
+            data += block
+            self.is_ended |= not block
+        look.is_behind = len(data) >= LOOK_BYTES
         end = len(data) if self.is_ended else max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         self._torn = data[end:]
         if len(self._torn) > MAX_LINE_BYTES:
             self._say_once(f"{NAME}: a line of more than 16 MB was passed over")
             self._torn = b""
-        numbers = self.numbers.get(NAME)
-        if numbers is None:
-            numbers = Numbers(window=Window(namer=self.namer))
-            numbers.text = TextNumbers(NAME, self._mapping)
-            self.numbers[NAME] = numbers
         if end:
-            assert numbers.text is not None
-            self._at = changes.at
-            numbers.text.feed(lines_in(data[:end], "utf-8"))
-            numbers.is_open = True
-        is_quiet = self.is_ended or changes.at - self._at >= self._line_quiet_s
-        if end or (numbers.is_open and is_quiet):
-            self._rows(NAME, numbers, changes, self._at, is_quiet=is_quiet)
-        return changes
+            self._written_at = look.at
+            self._text.feed(lines_in(data[:end]))
+            self.ledger.metrics[NAME].is_open = True
+        is_quiet = self.is_ended or look.at - self._written_at >= self._line_quiet_s
+        if end or is_quiet:
+            self._rows(NAME, self._text, look, self._written_at, is_quiet=is_quiet)
+        return look
 
-    def settled(self, last: int) -> None:
-        for numbers in self.numbers.values():
-            numbers.window.trim(last)
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def _read(self) -> None:
-        while True:
+    def _read_blocks(self) -> None:
+        block = b"more"
+        while block:
             try:
                 block = os.read(self._descriptor, _BLOCK)
             except OSError:
                 block = b""
             self._blocks.put(block)
-            if not block:
-                return

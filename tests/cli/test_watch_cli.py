@@ -18,8 +18,7 @@ import pytest
 from echoscope.cli import app, main
 from echoscope.cli.watch_view import LiveView, View, of_step
 from echoscope.store.reader import open_run
-from echoscope.watch.acting import Actions, parse_actions
-from echoscope.watch.keeping import WatchError
+from echoscope.watch.acting import Actions, WatchError, parse_actions
 
 
 def verl(steps: range, *, lost_from: int = 1000) -> str:

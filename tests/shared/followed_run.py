@@ -10,7 +10,7 @@ from typing import Any
 
 from echoscope.store.reader import open_run
 from echoscope.store.records import Alarm
-from echoscope.watch.steps import Waits
+from echoscope.watch.ledger import Waits
 from echoscope.watch.watching import Watch
 
 AT_ONCE = Waits(line_quiet_s=0.0, quiet_s=0.0)

@@ -68,7 +68,7 @@ def import_logs(path: Path, logs: str) -> None:
 
 
 def watch_logs(path: Path, logs: str) -> None:
-    from echoscope.watch.steps import Waits
+    from echoscope.watch.ledger import Waits
     from echoscope.watch.watching import Watch
 
     waits = Waits(line_quiet_s=0.0, quiet_s=0.0)

@@ -15,10 +15,9 @@ from echoscope.diagnostics.read.runs import RunMetrics
 from echoscope.diagnostics.read.wandb_address import NoAnswerError, ServerRun
 from echoscope.store.reader import open_run
 from echoscope.watch import address
-from echoscope.watch.judging import MAX_STEPS_AHEAD
-from echoscope.watch.keeping import WatchError
-from echoscope.watch.steps import Waits
-from echoscope.watch.watching import Watch
+from echoscope.watch.acting import WatchError
+from echoscope.watch.ledger import Waits
+from echoscope.watch.watching import MAX_STEPS_AHEAD, Watch
 
 RUN = "wandb:lab/p/r"
 Answer = ServerRun | MetricsFileError | OSError | threading.Event

@@ -15,9 +15,8 @@ from followed_run import Followed, add, followed, line, row
 
 from echoscope.store.reader import open_run
 from echoscope.watch import folder as folders
-from echoscope.watch.files.listing import Listing
+from echoscope.watch.ledger import Waits
 from echoscope.watch.rollouts import KEPT_STEPS
-from echoscope.watch.steps import Waits
 
 PATIENT = Waits(line_quiet_s=0.0, quiet_s=0.0, patience_s=1e9)
 
@@ -50,18 +49,17 @@ def test_completions_that_appear_while_a_look_is_on_are_judged_with_their_step(
     files.mkdir()
     add(log, line(1))
     completions(files / "completions", 1)
-    listed = Listing.changed
+    listed = folders.Folder._list
 
-    def trainer_goes_on(self: Listing) -> list[Path] | None:
-        found = listed(self)
+    def trainer_goes_on(self: folders.Folder) -> None:
+        listed(self)
         if not (files / "completions" / "completions_00002.parquet").exists():
             completions(files / "completions", 2)
             add(log, line(2) + line(3))
-        return found
 
     with followed(files, tmp_path / "run", PATIENT) as watch:
         assert watch.look(2) == [1]
-        monkeypatch.setattr(Listing, "changed", trainer_goes_on)
+        monkeypatch.setattr(folders.Folder, "_list", trainer_goes_on)
         assert watch.look(3) == [1, 2]
         assert episodes(watch, 1, 2) == [4, 4]
     assert watch.said == ["step 3 may not be written to the end: not judged"]
@@ -77,9 +75,7 @@ def test_episodes_of_a_step_that_was_judged_by_its_numbers_alone_are_added(tmp_p
         assert watch.look(2) == [1, 2, 3, 4]
         assert episodes(watch, 1, 2, 3, 4) == [0, 4, 0, 0]
         assert watch.values("policy/entropy") == {1: 1.0, 2: 0.5, 3: 1.0, 4: 1.0}
-    assert watch.said == [
-        "4 episodes of step 2 came after step 2 was judged: judged again from there"
-    ]
+    assert watch.said == ["more of step 2 came after it was judged: judged again from there"]
 
 
 def test_the_rest_of_the_newest_step_is_added(tmp_path: Path) -> None:
@@ -92,9 +88,7 @@ def test_the_rest_of_the_newest_step_is_added(tmp_path: Path) -> None:
         add(file, "".join(row(2, sample) for sample in range(3, 8)))
         assert watch.look(2) == [1, 2]
         assert episodes(watch, 1, 2) == [8, 8]
-    assert watch.said == [
-        "5 episodes of step 2 came after step 2 was judged: judged again from there"
-    ]
+    assert watch.said == ["more of step 2 came after it was judged: judged again from there"]
 
 
 def test_a_further_file_of_the_newest_step_is_added(tmp_path: Path) -> None:
@@ -122,7 +116,7 @@ def test_a_step_that_is_written_again_is_replaced_not_added_to(tmp_path: Path) -
         assert watch.was_told("the trainer began again at step 2")
 
 
-def test_few_episodes_behind_later_steps_are_said_once_and_counted(tmp_path: Path) -> None:
+def test_few_episodes_behind_later_steps_are_counted(tmp_path: Path) -> None:
     file = tmp_path / "rollouts.jsonl"
     add(file, "".join(row(step, sample) for step in (1, 2, 3) for sample in range(8)))
     with followed(file, tmp_path / "run") as watch:
@@ -132,11 +126,7 @@ def test_few_episodes_behind_later_steps_are_said_once_and_counted(tmp_path: Pat
         add(file, row(2, 9))
         assert watch.look(2) == [1, 2, 3]
         assert episodes(watch, 1, 2, 3) == [8, 8, 8]
-    assert watch.said == [
-        "1 episode of step 1 came after step 1 was judged: not stored. The end says how many there "
-        "are of all steps",
-        "2 episodes came after their step was judged, and are not stored",
-    ]
+    assert watch.said == ["2 episodes came after their step was judged, and are not stored"]
 
 
 def test_episodes_of_a_step_long_ago_are_said_and_counted(tmp_path: Path) -> None:
@@ -150,7 +140,7 @@ def test_episodes_of_a_step_long_ago_are_said_and_counted(tmp_path: Path) -> Non
         watch.look(2)
         assert episodes(watch, 2) == [0]
     assert watch.said == [
-        f"4 episodes of step 2 came after step 2 was judged, {KEPT_STEPS} steps late: not stored",
+        f"more of step 2 came {KEPT_STEPS} steps late: left out",
         "4 episodes came after their step was judged, and are not stored",
     ]
 
@@ -165,7 +155,7 @@ def test_a_long_file_of_long_ago_is_read_to_its_end_before_its_last_step_is_judg
     hour_ago = time.time() - 3600.0
     os.utime(file, (hour_ago, hour_ago))
     monkeypatch.setattr(folders, "LOOK_BYTES", len(text) // 2)
-    monkeypatch.setattr("echoscope.watch.files.tail.BLOCK_BYTES", len(text) // 4)
+    monkeypatch.setattr("echoscope.watch.tail.BLOCK_BYTES", len(text) // 4)
     with followed(file, tmp_path / "run") as watch:
         assert watch.look() == [1]
         assert watch.look(2) == [1, 2, 3]

@@ -22,11 +22,11 @@ from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
 from echoscope.store.records import Alarm, CommandAction
 from echoscope.store.steer.steering import SteeringError, prepare
+from echoscope.watch import tail as tails
 from echoscope.watch import watching
-from echoscope.watch.files import tail as tails
-from echoscope.watch.judging import MAX_STEPS_AHEAD
-from echoscope.watch.keeping import WatchError
-from echoscope.watch.steps import Waits
+from echoscope.watch.acting import WatchError
+from echoscope.watch.ledger import Waits
+from echoscope.watch.watching import MAX_STEPS_AHEAD
 
 
 def test_new_lines_become_steps_that_are_judged(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_late_evaluation_is_added_to_its_step(tmp_path: Path) -> None:
         assert watch.look() == [1, 2, 3, 4, 5]
         add(log, json.dumps({"step": 4, "eval/success_rate": 0.5}) + "\n")
         assert watch.look() == [1, 2, 3, 4, 5]
-        assert watch.was_told("numbers of step 4 came late")
+        assert watch.was_told("more of step 4 came after it was judged: judged again from there")
         key = next(k for k in open_run(watch.run).metric_keys() if k.endswith("success_rate"))
         assert watch.values(key) == {4: 0.5}
 
@@ -284,30 +284,15 @@ def test_a_late_episode_does_not_take_the_run_back(tmp_path: Path) -> None:
     assert watch.was_told("1 episode came after their step was judged")
 
 
-def test_the_next_watch_goes_on_without_reading_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from echoscope.watch import numbers
-
-    monkeypatch.setattr(numbers, "YOUNG_BYTES", 2000)
+def test_the_next_watch_goes_on_where_the_run_stands(tmp_path: Path) -> None:
     log, run = tmp_path / "train.log", tmp_path / "run"
     add(log, "".join(line(step) for step in range(1, 61)))
     with followed(log, run) as watch:
         assert watch.look(2) == list(range(1, 61))
     add(log, line(61))
-    read: list[int] = []
-    plain = tails.Tail.read
-
-    def counted(tail: tails.Tail) -> tails.Piece | None:
-        piece = plain(tail)
-        read.append(0 if piece is None else len(piece.data))
-        return piece
-
-    monkeypatch.setattr(tails.Tail, "read", counted)
     with followed(log, run) as watch:
         assert watch.look(2) == list(range(1, 62))
-        assert sum(read) == len(line(61))
-        assert not watch.was_told("began again")
+        assert (watch.said, watch.seen) == ([], [61])
     assert open_run(run).info().attempt == 2
 
 
@@ -496,7 +481,7 @@ def test_a_long_file_that_is_read_whole_holds_up_no_other(
             assert 2 in watch.look(2)
         finally:
             may_go_on.set()
-        while "trainer_state.json" not in watch.watch._folder.numbers:
+        while "trainer_state.json" not in watch.watch._ledger.metrics:
             watch.watch.look()
         add(folder / "train.log", line(3))
         assert 3 in watch.look(2)
@@ -533,7 +518,7 @@ def test_the_run_inside_the_watched_folder_is_not_watched(tmp_path: Path) -> Non
     add(tmp_path / "train.log", line(1))
     with followed(tmp_path, tmp_path / "runs" / "mine", settings=DiagnosticsConfig()) as watch:
         assert watch.look(3) == [1]
-        assert list(watch.watch._folder.numbers) == ["train.log"]
+        assert list(watch.watch._ledger.metrics) == ["train.log"]
 
 
 def test_a_log_that_was_rotated_before_the_watch_began_is_read_first(tmp_path: Path) -> None:

@@ -1,0 +1,158 @@
+"""A run that goes on: what its steps were written from, and what the files say after a restart."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from followed_run import Followed, add, followed, line, row
+
+from echoscope.store.importers.importing import import_run
+from echoscope.store.reader import open_run
+from echoscope.watch import folder
+
+
+def rows(step: int, score: float = 1.0, size: int = 4) -> str:
+    return "".join(row(step, sample, score) for sample in range(size))
+
+
+def episodes(watch: Followed, *steps: int) -> list[int]:
+    return [len(open_run(watch.run).trajectories_of_step(step)) for step in steps]
+
+
+def test_steps_that_were_trained_again_in_one_file_do_not_count_twice_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    file, run = tmp_path / "rollouts.jsonl", tmp_path / "run"
+    add(file, "".join(map(rows, (1, 2, 3))))
+    with followed(file, run) as watch:
+        assert watch.look(2) == [1, 2, 3]
+        add(file, rows(2, 0.0) + rows(3, 0.0))
+        assert watch.look(2) == [1, 2, 3]
+    add(file, rows(4, 0.0))
+    with followed(file, run) as watch:
+        assert watch.look(2) == [1, 2, 3, 4]
+        assert episodes(watch, 1, 2, 3, 4) == [4, 4, 4, 4]
+        assert watch.values("reward/return_mean") == {1: 1.0, 2: 0.0, 3: 0.0, 4: 0.0}
+    assert watch.said == []
+
+
+def test_the_rest_of_a_step_that_came_while_nobody_watched_is_added(tmp_path: Path) -> None:
+    file, run = tmp_path / "rollouts.jsonl", tmp_path / "run"
+    add(file, rows(1, size=8) + rows(2, size=3))
+    with followed(file, run) as watch:
+        assert watch.look(2) == [1, 2]
+    add(file, "".join(row(2, sample) for sample in range(3, 8)))
+    with followed(file, run) as watch:
+        assert watch.look(2) == [1, 2]
+        assert episodes(watch, 1, 2) == [8, 8]
+
+
+def test_steps_that_were_trained_again_while_nobody_watched_are_replaced(tmp_path: Path) -> None:
+    folder, run = tmp_path / "rollouts", tmp_path / "run"
+    folder.mkdir()
+    for step in (1, 2, 3):
+        (folder / f"{step}.jsonl").write_text(rows(step))
+    with followed(folder, run) as watch:
+        assert watch.look(2) == [1, 2, 3]
+    (folder / "2.jsonl").write_text(rows(2, 0.0))
+    with followed(folder, run) as watch:
+        assert watch.look(2) == [1, 2, 3]
+        assert watch.values("reward/return_mean") == {1: 1.0, 2: 0.0, 3: 1.0}
+        assert watch.was_told("the files say something else of step 2 than the run")
+
+
+def test_what_is_gone_from_the_files_stays_in_the_run(tmp_path: Path) -> None:
+    """A log was rotated away, and its last step stood in both."""
+    log, run = tmp_path / "metrics.jsonl", tmp_path / "run"
+    steps = [{"step": s, "actor/entropy": 1.0, "loss": 0.5} for s in (1, 2, 3)]
+    add(log, "".join(json.dumps(step) + "\n" for step in steps))
+    with followed(log, run) as watch:
+        assert watch.look(2) == [1, 2, 3]
+    log.write_text('{"step": 3, "loss": 0.5}\n{"step": 4, "actor/entropy": 0.5, "loss": 0.5}\n')
+    with followed(log, run) as watch:
+        assert watch.look(2) == [1, 2, 3, 4]
+        assert watch.values("policy/entropy") == {1: 1.0, 2: 1.0, 3: 1.0, 4: 0.5}
+    assert watch.said == []
+
+
+def test_packed_logs_are_read_first_and_a_log_that_is_packed_later_counts_once(
+    tmp_path: Path,
+) -> None:
+    files = tmp_path / "in"
+    files.mkdir()
+    (files / "rollouts.jsonl.2.gz").write_bytes(gzip.compress(rows(1).encode()))
+    add(files / "rollouts.jsonl.1", rows(2))
+    add(files / "rollouts.jsonl", rows(3))
+    with followed(files, tmp_path / "run") as watch:
+        assert watch.look(3) == [1, 2, 3]
+        text = (files / "rollouts.jsonl").read_bytes()
+        (files / "rollouts.jsonl").unlink()
+        (files / "rollouts.jsonl.1").write_bytes(b"")
+        (files / "rollouts.jsonl.1.gz").write_bytes(gzip.compress(text))
+        add(files / "rollouts.jsonl", rows(4))
+        assert watch.look(3) == [1, 2, 3, 4]
+        assert episodes(watch, 1, 2, 3, 4) == [4, 4, 4, 4]
+    with followed(files, tmp_path / "run") as watch:
+        assert watch.look(3) == [1, 2, 3, 4]
+        assert episodes(watch, 1, 2, 3, 4) == [4, 4, 4, 4]
+
+
+def test_a_log_beside_its_rotated_ones_is_followed_by_its_name(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    add(tmp_path / "train.log.1", line(1) + line(2))
+    add(log, line(3))
+    with followed(log, tmp_path / "run") as watch:
+        assert watch.look(3) == [1, 2, 3]
+
+
+def test_a_pipe_that_is_watched_again_adds_to_its_run(tmp_path: Path) -> None:
+    """What a log said before it was truncated is not read again."""
+    log, run = tmp_path / "train.log", tmp_path / "run"
+    add(log, line(1) + line(2) + line(3))
+    with followed(log, run) as watch:
+        assert watch.look(2) == [1, 2, 3]
+    log.write_text("")
+    with followed(log, run) as watch:
+        watch.look(2)
+        add(log, line(2, entropy=0.5) + line(3, entropy=0.5))
+        assert watch.look(2) == [1, 2, 3]
+        assert watch.values("policy/entropy") == {1: 1.0, 2: 0.5, 3: 0.5}
+
+
+# --- EasyR1's log ---------------------------------------------------------------------------------
+
+
+def sample(prompt: str, score: float) -> str:
+    return f"[prompt] {prompt}\n[output] o\n[ground_truth] t\n[score] {score}\n\n"
+
+
+def returns(run: Path) -> list[tuple[int, float]]:
+    """Step and return of each episode."""
+    table = open_run(run).sql("SELECT step, episode_return FROM trajectories ORDER BY id")
+    columns = (table.column(name).to_pylist() for name in ("step", "episode_return"))
+    return list(zip(*columns, strict=True))
+
+
+def test_validations_of_easyr1_are_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder, "REST", 0.0)  # between two readings of a file that is read whole
+    files, run = tmp_path / "in", tmp_path / "run"
+    files.mkdir()
+    log = files / "generations.log"
+    with followed(files, run) as watch:
+        add(log, sample("a", 0.0)[:-30])
+        assert watch.look(2) == []
+        add(log, sample("a", 0.0)[-30:] + sample("b", 1.0))
+        assert watch.look(2) == [0]
+        add(log, sample("a", 2.0) + sample("b", 3.0))
+        assert watch.look(2) == [0, 1]
+    add(log, sample("a", 4.0) + sample("b", 5.0))
+    with followed(files, run) as watch:
+        assert watch.look(2) == [0, 1, 2]
+    import_run(files, tmp_path / "imported")
+    assert returns(run) == returns(tmp_path / "imported")
+    assert returns(run) == [(0, 0.0), (0, 1.0), (1, 2.0), (1, 3.0), (2, 4.0), (2, 5.0)]
