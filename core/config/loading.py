@@ -26,6 +26,7 @@ from echoscope.envs.registry import Registration, registrations
 from echoscope.text.did_you_mean import did_you_mean
 from echoscope.text.yaml_text import MAX_DEPTH, YamlError, parse_yaml, read_yaml_file
 
+from .inert import inert_rules
 from .schedule import RecipeOrigin
 from .settings import RunConfig
 
@@ -364,10 +365,15 @@ def _schema_of(key: str) -> Mapping[str, Any]:
 
 
 def live_schema(config: RunConfig) -> dict[str, Any]:
-    """JSON Schema of each live setting with its present value: what a form is built from."""
+    """JSON Schema of each live setting with its present value: what a form is built from.
+
+    `inert` of a setting says with which others it has no effect.
+    """
     out: dict[str, Any] = {}
     for key, value in live_values(config).items():  # without settings of other kinds of losses
         out[key] = {**deepcopy(dict(_schema_of(key))), "value": value}
+        if rules := inert_rules(key):
+            out[key]["inert"] = rules
     if not config.selection.function:  # a rule of one's own must be there from the start
         out["selection.strategy"]["enum"].remove("custom")
     if not config.has_choice_of_tags:

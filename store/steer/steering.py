@@ -288,13 +288,14 @@ def _end_words(info: RunInfo, steps: Any) -> str:
     )
 
 
-_OF_CORRECTION = tuple(f"off_policy.{name}" for name in ("level", "cap", "low", "high"))
-
-
 def _inert_words(info: RunInfo, after: Mapping[str, Any], key: str) -> str:
-    """Why a setting has no effect with the other settings; empty where it has one."""
+    """Why a setting has no effect with the other settings; empty where it has one.
 
-    def of(name: str) -> Any:
+    The rules come with the schema of the run: `inert` of a live setting is a list of them. A rule
+    holds if every setting of `when` has one of the values there, and none of `unless` has.
+    """
+
+    def value_of(name: str) -> Any:
         """A setting after the change: live, or fixed in the configuration; None if unknown."""
         if name in after:
             return after[name]
@@ -303,80 +304,24 @@ def _inert_words(info: RunInfo, after: Mapping[str, Any], key: str) -> str:
             value = value.get(part) if isinstance(value, Mapping) else None
         return value
 
-    strategy = of("selection.strategy")
-    correction = of("off_policy.correction")
-    is_reused = of("optim.epochs") != 1 or of("optim.minibatches") != 1
-    cases = (
-        (
-            key.startswith("selection.") and key != "selection.strategy" and strategy == "none",
-            "selection.strategy is none, so every group trains. Set for example "
-            "selection.strategy=top_p as well.",
-        ),
-        (
-            key.startswith("selection.")
-            and key not in ("selection.strategy", "selection.unit")
-            and strategy == "custom",
-            "selection.strategy is custom: your own rule decides, with the parameters that it was "
-            "started with.",
-        ),
-        (
-            key in ("selection.mode", "selection.eps") and strategy not in (None, "top_p"),
-            f"only selection.strategy=top_p uses it, and the strategy is {strategy}.",
-        ),
-        (
-            key == "selection.eps" and of("selection.mode") == "softmax",
-            "only selection.mode=linear uses it.",
-        ),
-        (
-            key in ("loss.clip_low", "loss.clip_high")
-            and info.config.get("optim") is not None
-            and not is_reused
-            and (of("from_run") is None or of("off_policy.old_logprobs") == "trainer"),
-            "each batch is used for one update, so the importance ratio is 1 and nothing is "
-            "clipped. The clip acts with optim.epochs or optim.minibatches above 1.",
-        ),
-        (
-            key in _OF_CORRECTION and correction == "none",
-            "off_policy.correction is none. Set for example off_policy.correction=tis as well.",
-        ),
-        (
-            key in ("off_policy.low", "off_policy.high") and correction == "tis",
-            "only off_policy.correction=mis uses it, and the correction is tis.",
-        ),
-        (
-            key == "off_policy.cap" and correction == "mis" and of("off_policy.level") == "token",
-            "only off_policy.correction=tis uses it, and the correction is mis.",
-        ),
-        (key == "loss.value_coef" and of("critic.kind") == "none", "the run has no critic."),
-        (
-            key.startswith("sampling.") and of("from_run") is not None,
-            "the run learns from stored trajectories and samples none itself.",
-        ),
-        (key == "eval.every" and of("envs.eval") == [], "envs.eval is empty."),
-        (
-            key.startswith("diagnostics.") and of("diagnostics.enabled") is False,
-            "diagnostics.enabled is false, so nothing is measured or judged.",
-        ),
-        (
-            key == "diagnostics.information.every" and of("from_run") is not None,
-            "the weights of this run did not sample the stored trajectories.",
-        ),
-    )
-    for is_so, why in cases:
-        if is_so:
+    schema = info.live_knobs.get(key)
+    rules = schema.get("inert", ()) if isinstance(schema, Mapping) else ()
+    for rule in rules:
+        when, unless = rule.get("when", {}), rule.get("unless", {})
+        if not all(value_of(name) in values for name, values in when.items()):
+            continue
+        if any(value_of(name) in values for name, values in unless.items()):
+            continue
+        why = rule["why"]
+        for name in (*when, *unless):
+            why = why.replace(f"{{{name}}}", str(value_of(name)))
+        if "keys_in" not in rule:
             return f"has no effect: {why}"
-    if key == "diagnostics.alarms.actions":
-        return _disabled_words(after[key], of("diagnostics.alarms.disabled"))
+        silent = value_of(rule["keys_in"]) or ()
+        keys = [each for each in after[key] if each in silent]
+        if keys:
+            return f"has no effect for {', '.join(keys)}: {why}"
     return ""
-
-
-def _disabled_words(actions: Any, disabled: Any) -> str:
-    names = [*actions] if isinstance(actions, Mapping) else []
-    silent = [name for name in names if isinstance(disabled, list | tuple) and name in disabled]
-    if not silent:
-        return ""
-    rules = ", ".join(silent)
-    return f"has no effect for {rules}: diagnostics.alarms.disabled keeps those rules silent."
 
 
 def os_user() -> str:

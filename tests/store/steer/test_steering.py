@@ -200,55 +200,37 @@ def test_nothing_to_set_is_refused() -> None:
 # What would change nothing, or end the run
 
 
-INERT: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({}, {"selection.value": 0.5}, "selection.value=0.5 has no effect: selection.strategy is none"),
-    ({}, {"selection.eps": 0.1, "selection.strategy": "min_p"}, "only selection.strategy=top_p"),
-    ({}, {"steps": 5}, "steps=5 ends the run at once: step 5 is finished already. To go on, set"),
-    ({}, {"steps": 3}, "steps=3 ends the run at once"),
-    ({}, {"steps": 100}, "steps is 100 already: nothing changes."),
-    ({"critic": {"kind": "none"}}, {"loss.value_coef": 1.0}, "the run has no critic"),
-    ({"envs": {"eval": []}}, {"eval.every": 5}, "envs.eval is empty"),
-    ({"from_run": "other"}, {"sampling.top_p": 0.5}, "learns from stored trajectories"),
-    ({"optim": {"epochs": 1, "minibatches": 1}}, {"loss.clip_low": 0.1}, "used for one update"),
-    (
-        {
-            "from_run": "x",
-            "optim": {"epochs": 1, "minibatches": 1},
-            "off_policy": {"old_logprobs": "trainer"},
-        },
-        {"loss.clip_low": 0.1},
-        "used for one update",
-    ),
-    ({"off_policy": {"correction": "none"}}, {"off_policy.cap": 3.0}, "off_policy.correction=tis"),
-    (
-        {"off_policy": {"correction": "tis"}},
-        {"off_policy.low": 0.9},
-        "only off_policy.correction=m",
-    ),
-    (
-        {"off_policy": {"correction": "mis", "level": "token"}},
-        {"off_policy.cap": 3.0},
-        "only off_policy.correction=tis",
-    ),
-    ({"diagnostics": {"enabled": False}}, {"diagnostics.text.every": 1}, "nothing is measured"),
-    (
-        {"diagnostics": {"alarms": {"disabled": ["KL_DRIFT"]}}},
-        {"diagnostics.alarms.actions": {"KL_DRIFT": "stop"}},
-        "has no effect for KL_DRIFT",
-    ),
-]
+NEEDS_A_STRATEGY = {"when": {"selection.strategy": ["none"]}, "why": "the strategy is none."}
+ONLY_TOP_P = {"unless": {"selection.strategy": ["top_p"]}, "why": "not {selection.strategy}."}
+OF_DISABLED = {"keys_in": "alarms.disabled", "why": "they are silent."}
 
 
-@pytest.mark.parametrize(("config", "changes", "words"), INERT)
-def test_c12_a_setting_without_effect_is_told_before_it_is_sent(
-    config: dict[str, Any], changes: dict[str, Any], words: str
+@pytest.mark.parametrize(
+    ("rules", "changes", "words"),
+    [
+        ([], {"steps": 5}, "steps=5 ends the run at once: step 5 is finished already. To go on, s"),
+        ([], {"steps": 3}, "steps=3 ends the run at once"),
+        ([], {"steps": 100}, "steps is 100 already: nothing changes."),
+        ([NEEDS_A_STRATEGY], {"selection.eps": 0.1}, "=0.1 has no effect: the strategy is none."),
+        ([NEEDS_A_STRATEGY], {"selection.eps": 0.1, "selection.strategy": "top_p"}, None),
+        ([ONLY_TOP_P], {"selection.eps": 0.1, "selection.strategy": "min_p"}, ": not min_p."),
+        ([ONLY_TOP_P], {"selection.eps": 0.1, "selection.strategy": "top_p"}, None),
+        ([OF_DISABLED], {"selection.eps": {"KL_DRIFT": 1, "B": 2}}, "for KL_DRIFT: they are s"),
+        ([OF_DISABLED], {"selection.eps": {"B": 2}}, None),
+    ],
+)
+def test_a_setting_without_effect_is_told_before_it_is_sent(
+    rules: list[dict[str, Any]], changes: dict[str, Any], words: str | None
 ) -> None:
     current = {key: schema["value"] for key, schema in KNOBS.items()}
-    (warning,) = setting_warnings(info(config=config), current, changes)
-    assert words in warning
+    knobs = KNOBS | {"selection.eps": {**KNOBS["selection.eps"], "inert": rules}}
+    run = info(config={"alarms": {"disabled": ["KL_DRIFT"]}}, live_knobs=knobs)
+    warnings = setting_warnings(run, current, changes)
+    assert len(warnings) == (words is not None)
+    assert all(words in warning for warning in warnings)
 
 
-def test_c12_a_setting_with_an_effect_is_sent_without_a_word() -> None:
+def test_a_setting_with_an_effect_is_sent_without_a_word() -> None:
     current = {key: schema["value"] for key, schema in KNOBS.items()}
     changes = {"selection.strategy": "top_p", "selection.value": 0.5, "steps": 6, "optim.lr": 0.2}
     assert setting_warnings(info(), current, changes) == []
