@@ -34,6 +34,8 @@ _MAX_SHOWN = 80
 _MAX_DETAIL = 300
 _MAX_FILES_AT_ONCE = 256
 """Files that one look into the mailbox reads: a flood of them must not hold up a training step."""
+MAX_SINGLE_REFUSALS = 32
+"""Files that are no commands and are answered one by one; more of them are deleted and counted."""
 _MARK_SETTLES_NS = 1_000_000_000
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
 """Errors of the machine, not of the file: it is read again at the next look."""
@@ -266,6 +268,9 @@ class Mailbox:
         self._mark: int | None = None
         self._seen = set(seen_ids)
         self._refusals: list[tuple[str, CommandOutcome, str]] = []
+        self._num_single = 0
+        self._others: list[str] = []
+        """Names of files that are counted together."""
 
     def drain(self) -> list[Command]:
         """Commands that arrived since the last call and may run.
@@ -279,6 +284,12 @@ class Mailbox:
         commands, malformed = self._mail.new(_MAX_FILES_AT_ONCE)
         self._mark = mark if self._mail.is_read else None
         for name, why in malformed.items():
+            self._num_single += 1
+            if self._num_single > MAX_SINGLE_REFUSALS:
+                self._others.append(name)
+                with contextlib.suppress(OSError):  # a folder may stay: it is read once
+                    (self._folder / name).unlink()
+                continue
             identity = f"file:{name}"
             if identity not in self._seen:
                 self._seen.add(identity)
@@ -302,6 +313,13 @@ class Mailbox:
     def take_refusals(self, step: int) -> list[CommandAck]:
         """Acknowledgements, dated `step`, of what `drain` would not hand out."""
         taken, self._refusals = self._refusals, []
+        if self._others:
+            detail = (
+                f"{len(self._others)} more files in commands/ were no commands and were deleted; "
+                f"the first was {self._others[0]}"
+            )
+            taken.append((f"files:{self._others[0]}", CommandOutcome.REJECTED, detail))
+            self._others = []
         return [
             CommandAck(command_id=identity, step=step, outcome=outcome, detail=detail)
             for identity, outcome, detail in taken

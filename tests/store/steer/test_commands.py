@@ -16,7 +16,13 @@ from echoscope.store.errors import NotARunError, StoreError
 from echoscope.store.log.packing import pack
 from echoscope.store.reader import open_run
 from echoscope.store.records import CommandAck, CommandAction, CommandOutcome
-from echoscope.store.steer.commands import Mailbox, new_command, post, wait_for_ack
+from echoscope.store.steer.commands import (
+    MAX_SINGLE_REFUSALS,
+    Mailbox,
+    new_command,
+    post,
+    wait_for_ack,
+)
 from echoscope.store.writer import RunWriter
 
 Build = Callable[..., Any]
@@ -292,7 +298,14 @@ def test_d3_a_flood_of_files_is_read_a_few_at_a_time_and_each_once(
     assert (len(per_look), max(per_look)) == (20, 256)
     assert mailbox.drain() == []
     assert len(opened) == len(set(opened)) == 5_001
-    assert len(mailbox.take_refusals(1)) == 5_000
+    *single, others = mailbox.take_refusals(1)
+    assert len(single) == MAX_SINGLE_REFUSALS
+    assert others.outcome is CommandOutcome.REJECTED
+    assert others.detail.startswith(
+        f"{5_000 - MAX_SINGLE_REFUSALS} more files in commands/ were no commands and were deleted"
+    )
+    assert mailbox.take_refusals(2) == []
+    assert len(list(folder.iterdir())) == MAX_SINGLE_REFUSALS + 1
     opened.clear()
     assert Mailbox(finished_run).drain() == [stop]
     assert [state.command for state in open_run(finished_run).commands()] == [stop]
