@@ -9,6 +9,7 @@ from typing import Any
 
 from made_run import add_steps, open_writer
 
+from echoscope.core.config.inert import inert_rules
 from echoscope.store.reader import open_run
 from echoscope.store.records import (
     Alarm,
@@ -25,7 +26,12 @@ KNOBS: dict[str, Any] = {
     "steps": {"type": "integer", "minimum": 1, "value": 100},
     "optim.lr": {"type": "number", "exclusiveMinimum": 0, "value": 0.1},
     "selection.strategy": {"type": "string", "enum": ["none", "top_p"], "value": "none"},
-    "selection.value": {"type": "number", "exclusiveMinimum": 0, "value": 0.9},
+    "selection.value": {
+        "type": "number",
+        "exclusiveMinimum": 0,
+        "value": 0.9,
+        "inert": inert_rules("selection.value"),
+    },
     "selection.include_zero": {"type": "boolean", "value": False},
     "diagnostics.alarms.thresholds": {
         "type": "object",
