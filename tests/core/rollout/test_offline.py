@@ -93,7 +93,7 @@ def test_stored_steps_can_be_weighted_as_samples_of_another_policy(
     assert 1.01 < weights[2] <= 2
 
 
-def test_a1_stored_samples_keep_the_distribution_they_were_sampled_from(
+def test_stored_samples_keep_the_distribution_they_were_sampled_from(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
     """Temperature and truncation come from the store, not from the new configuration."""
@@ -120,7 +120,7 @@ class Lines(SilentEvents):
         self.lines.append(text)
 
 
-def test_a4_shaping_is_that_of_the_run_that_learns(make_config: MakeConfig, tmp_path: Path) -> None:
+def test_shaping_is_that_of_the_run_that_learns(make_config: MakeConfig, tmp_path: Path) -> None:
     """Terms are computed anew on stored turns; those of the source run do not stay."""
     stored, path = tmp_path / "stored", tmp_path / "offline"
     shaped = "reward.shaping=[{name: old, function: format, weight: 5.0}]"
@@ -141,7 +141,7 @@ def test_a4_shaping_is_that_of_the_run_that_learns(make_config: MakeConfig, tmp_
     assert not any(turn.shaping for t in plain for turn in t.turns)
 
 
-def test_a4_sampling_settings_are_those_of_the_run_that_sampled(
+def test_sampling_settings_are_those_of_the_run_that_sampled(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
     stored, path, events = tmp_path / "stored", tmp_path / "offline", Lines()
@@ -176,7 +176,7 @@ def older(
     return path
 
 
-def test_a4_an_older_run_is_read_at_the_temperature_of_its_settings(
+def test_an_older_run_is_read_at_the_temperature_of_its_settings(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
     start(make_config("steps=1", "sampling.temperature=0.7"), tmp_path / "new", SilentEvents())
@@ -191,7 +191,7 @@ def test_a4_an_older_run_is_read_at_the_temperature_of_its_settings(
     assert "old does not name its tasks" in said
 
 
-def test_a4_a_run_without_settings_says_that_the_temperature_is_assumed(
+def test_a_run_without_settings_says_that_the_temperature_is_assumed(
     make_config: MakeConfig, stored: Path, tmp_path: Path
 ) -> None:
     old, events = older(stored, tmp_path / "old", sampling=None), Lines()
@@ -200,7 +200,7 @@ def test_a4_a_run_without_settings_says_that_the_temperature_is_assumed(
 
 
 @pytest.mark.parametrize(("name", "value"), [("top_p", 0.8), ("top_k", 5)])
-def test_a4_an_older_truncated_run_is_refused(
+def test_an_older_truncated_run_is_refused(
     make_config: MakeConfig, stored: Path, tmp_path: Path, name: str, value: float
 ) -> None:
     old = older(stored, tmp_path / "old", sampling={name: value})
@@ -223,7 +223,7 @@ def other_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("names_tokenizer", [True, False])
-def test_a4_token_ids_of_another_tokenizer_are_refused(
+def test_token_ids_of_another_tokenizer_are_refused(
     make_config: MakeConfig,
     stored: Path,
     other_model: Path,

@@ -164,7 +164,7 @@ def test_apply_fills_every_turn_and_leaves_the_rest():
     assert [dict(one.shaping) for one in apply(shaped, None).turns] == [{}, {}]
 
 
-def test_d11_a_shaping_function_that_exits_is_an_error_of_one_line() -> None:
+def test_a_shaping_function_that_exits_is_an_error_of_one_line() -> None:
     """`sys.exit(0)` in somebody's function ended the run without a word."""
     leaving = Shaping(terms=((term("format", name="bonus"), lambda turn: sys.exit(0)),))
     with pytest.raises(ShapingError, match="failed on turn 0: SystemExit: 0"):

@@ -125,7 +125,7 @@ def no_last_record(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return monkeypatch.undo
 
 
-def test_d2_a_stop_that_a_crash_cut_off_acts_again_when_the_alarm_is_raised_again(
+def test_a_stop_that_a_crash_cut_off_acts_again_when_the_alarm_is_raised_again(
     make_config: MakeConfig, tmp_path: Path, no_last_record: Callable[[], None]
 ) -> None:
     """Killed while the stop's checkpoint was written: step 1 is trained and judged again."""
@@ -141,7 +141,7 @@ def test_d2_a_stop_that_a_crash_cut_off_acts_again_when_the_alarm_is_raised_agai
     assert answers == [(2, CommandOutcome.APPLIED)] * 2
 
 
-def test_d2_a_crash_during_a_pause_does_not_lose_it(
+def test_a_crash_during_a_pause_does_not_lose_it(
     make_config: MakeConfig, tmp_path: Path, no_last_record: Callable[[], None]
 ) -> None:
     """The scheduled checkpoint of step 1 knows the alarm already, so it is not raised again."""
@@ -159,7 +159,7 @@ def test_d2_a_crash_during_a_pause_does_not_lose_it(
     assert open_run(path).info().last_step > 1
 
 
-def test_d2_a_crash_after_the_stop_was_answered_does_not_lose_it(
+def test_a_crash_after_the_stop_was_answered_does_not_lose_it(
     make_config: MakeConfig, tmp_path: Path, no_last_record: Callable[[], None]
 ) -> None:
     """The checkpoint of step 1 was there already: only the run's last record is missing."""
@@ -199,7 +199,7 @@ def run_commands(path: Path) -> list[CommandState]:
     return open_run(path).commands()
 
 
-def test_b6_a_pause_by_an_alarm_writes_a_checkpoint_and_says_how_to_go_on(
+def test_a_pause_by_an_alarm_writes_a_checkpoint_and_says_how_to_go_on(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
     path = tmp_path / "run"
@@ -212,7 +212,7 @@ def test_b6_a_pause_by_an_alarm_writes_a_checkpoint_and_says_how_to_go_on(
 
 
 @pytest.mark.parametrize("words", [[], ["diagnostics.alarms.actions={LOW_SUCCESS: stop}"]])
-def test_b6_an_empty_mapping_takes_back_the_actions_of_a_recipe(words: list[str]) -> None:
+def test_an_empty_mapping_takes_back_the_actions_of_a_recipe(words: list[str]) -> None:
     clear = "diagnostics.alarms.actions={}"
     config = load_config("collapse-template", overrides=words)
     assert config.diagnostics.alarms.actions
@@ -275,7 +275,7 @@ class AsksForOne(Listener):
 
 
 @pytest.mark.long
-def test_b10_the_checkpoint_before_the_onset_and_a_requested_one_are_never_deleted(
+def test_the_checkpoint_before_the_onset_and_a_requested_one_are_never_deleted(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
     """Of 7 checkpoints `keep` leaves the newest; 3 is from before the onset, 1 was asked for."""
@@ -298,7 +298,7 @@ def test_b10_the_checkpoint_before_the_onset_and_a_requested_one_are_never_delet
     assert plan_branch(path, checkpoint=7, overrides=["steps=9"]).choice == ""
 
 
-def test_b10_a_critical_alarm_without_a_checkpoint_before_it_says_so(
+def test_a_critical_alarm_without_a_checkpoint_before_it_says_so(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
     path = tmp_path / "run"

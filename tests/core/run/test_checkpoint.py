@@ -292,7 +292,7 @@ def flip_a_bit(path: Path, offset: int = -2) -> None:
     ],
 )
 @pytest.mark.parametrize("damage", ["bit", "missing"])
-def test_d5_a_changed_bit_or_a_missing_file_is_refused_and_names_the_next_older_checkpoint(
+def test_a_changed_bit_or_a_missing_file_is_refused_and_names_the_next_older_checkpoint(
     make_config: MakeConfig, tmp_path: Path, name: str, damage: str
 ) -> None:
     bench = make_bench(make_config(*VARIANTS["head"]))
@@ -314,7 +314,7 @@ def test_d5_a_changed_bit_or_a_missing_file_is_refused_and_names_the_next_older_
     assert "\n" not in str(caught.value)
 
 
-def test_d5_the_next_older_checkpoint_is_one_that_is_whole(bench: Bench, tmp_path: Path) -> None:
+def test_the_next_older_checkpoint_is_one_that_is_whole(bench: Bench, tmp_path: Path) -> None:
     for step in (1, 2, 3):
         save(bench, tmp_path, step=step)
     for step in (2, 3):
@@ -326,7 +326,7 @@ def test_d5_the_next_older_checkpoint_is_one_that_is_whole(bench: Bench, tmp_pat
         load_weights(checkpoint_path(tmp_path, 3), bench.policy, bench.optimizer)
 
 
-def test_d5_the_manifest_is_written_before_the_checkpoint_has_its_name(
+def test_the_manifest_is_written_before_the_checkpoint_has_its_name(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[bool] = []
@@ -342,7 +342,7 @@ def test_d5_the_manifest_is_written_before_the_checkpoint_has_its_name(
     assert checkpoint_damage(checkpoint_path(tmp_path, 1)) == ""
 
 
-def test_d5_a_file_put_into_the_model_folder_is_refused(bench: Bench, tmp_path: Path) -> None:
+def test_a_file_put_into_the_model_folder_is_refused(bench: Bench, tmp_path: Path) -> None:
     """The libraries below would load adapters or code that somebody put there."""
     save(bench, tmp_path)
     (checkpoint_path(tmp_path, 1) / "notes.txt").write_text("mine", encoding="utf-8")
@@ -352,16 +352,14 @@ def test_d5_a_file_put_into_the_model_folder_is_refused(bench: Bench, tmp_path: 
         load_weights(checkpoint_path(tmp_path, 1), bench.policy, bench.optimizer)
 
 
-def test_d5_another_steps_checkpoint_under_this_name_is_refused(
-    bench: Bench, tmp_path: Path
-) -> None:
+def test_another_steps_checkpoint_under_this_name_is_refused(bench: Bench, tmp_path: Path) -> None:
     save(bench, tmp_path, step=1)
     checkpoint_path(tmp_path, 1).rename(checkpoint_path(tmp_path, 4))
     with pytest.raises(ConfigError, match="it is the checkpoint of step 1"):
         read_state(checkpoint_path(tmp_path, 4))
 
 
-def test_d5_a_checkpoint_of_format_1_loads_and_says_that_it_has_no_checksums(
+def test_a_checkpoint_of_format_1_loads_and_says_that_it_has_no_checksums(
     bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     save(bench, tmp_path)
@@ -380,7 +378,7 @@ def test_d5_a_checkpoint_of_format_1_loads_and_says_that_it_has_no_checksums(
         load_weights(folder, bench.policy, bench.optimizer)
 
 
-def test_d12_folders_of_people_among_the_checkpoints_are_left_alone(tmp_path: Path) -> None:
+def test_folders_of_people_among_the_checkpoints_are_left_alone(tmp_path: Path) -> None:
     from echoscope.core.run import checkpoint
 
     folder = tmp_path / "checkpoints"

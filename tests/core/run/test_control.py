@@ -285,7 +285,7 @@ def usual_hangup() -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
-def test_d11_a_closed_terminal_stops_with_a_checkpoint_and_never_at_once(
+def test_a_closed_terminal_stops_with_a_checkpoint_and_never_at_once(
     desk: Desk, config: RunConfig, usual_hangup: None
 ) -> None:
     """Kernel and shell both send SIGHUP, and a service manager SIGTERM before it."""
@@ -299,7 +299,7 @@ def test_d11_a_closed_terminal_stops_with_a_checkpoint_and_never_at_once(
     assert said == [FIRST_SIGNAL]
 
 
-def test_d11_nohup_keeps_its_word(desk: Desk) -> None:
+def test_nohup_keeps_its_word(desk: Desk) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with desk.control.signals(lambda text: None):
@@ -308,7 +308,7 @@ def test_d11_nohup_keeps_its_word(desk: Desk) -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_d11_a_second_signal_cuts_into_a_hanging_environment(desk: Desk) -> None:
+def test_a_second_signal_cuts_into_a_hanging_environment(desk: Desk) -> None:
     """An environment that swallows every Exception cannot swallow this one."""
     with desk.control.signals(lambda text: None):
         os.kill(os.getpid(), signal.SIGINT)
@@ -323,7 +323,7 @@ def hang(desk: Desk) -> None:
         time.sleep(60)
 
 
-def test_d11_a_signal_while_the_same_stream_is_written_is_told_all_the_same(
+def test_a_signal_while_the_same_stream_is_written_is_told_all_the_same(
     desk: Desk, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def reentrant(text: str) -> None:
@@ -409,7 +409,7 @@ def test_an_older_setting_before_the_newer_one_stays() -> None:
     assert short(overridden(replay, 5, setting(steps=5))) == [(3, {"steps": 3})]
 
 
-def test_d11_a_stop_now_cuts_into_a_hanging_environment(desk: Desk) -> None:
+def test_a_stop_now_cuts_into_a_hanging_environment(desk: Desk) -> None:
     """The command is read beside the call, because the main thread never comes back to read it."""
     desk.post("stop_now")
     with (
@@ -420,7 +420,7 @@ def test_d11_a_stop_now_cuts_into_a_hanging_environment(desk: Desk) -> None:
         threading.Event().wait()
 
 
-def test_d11_other_commands_wait_for_the_step(desk: Desk, config: RunConfig) -> None:
+def test_other_commands_wait_for_the_step(desk: Desk, config: RunConfig) -> None:
     """What the watching thread read is answered at the boundary, once."""
     with desk.control.signals(lambda text: None), desk.control.droppable():
         command = desk.post("stop")

@@ -42,7 +42,7 @@ def echoscope(*words: str) -> str:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("recipe", CAUSES)
-def test_b11_the_first_suggestion_cures(recipe: str, seed: int, tmp_path: Path) -> None:
+def test_the_first_suggestion_cures(recipe: str, seed: int, tmp_path: Path) -> None:
     run = tmp_path / "collapsed"
     notify = "diagnostics.alarms.actions={TEMPLATE_COLLAPSE: notify}"
     echoscope("train", recipe, "--headless", "--run", str(run), f"seed={seed}", notify)

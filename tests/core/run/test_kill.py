@@ -189,9 +189,7 @@ def check_stops(path: Path) -> None:
 
 
 @pytest.mark.long
-def test_d2_killed_with_alarm_actions_on_no_stop_is_lost(
-    alarmed: RunConfig, tmp_path: Path
-) -> None:
+def test_killed_with_alarm_actions_on_no_stop_is_lost(alarmed: RunConfig, tmp_path: Path) -> None:
     phases = ["checkpoint", "checkpoint", "update", "checkpoint"]
     path, num_kills = kill_until_finished(tmp_path, alarmed, [0.0, 0.01, 0.0, 0.02], phases)
     assert num_kills >= 2
@@ -200,7 +198,7 @@ def test_d2_killed_with_alarm_actions_on_no_stop_is_lost(
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_d2_killed_at_many_random_instants_with_alarm_actions_on(
+def test_killed_at_many_random_instants_with_alarm_actions_on(
     alarmed: RunConfig, tmp_path: Path
 ) -> None:
     """As often as the environment variable ECHOSCOPE_KILLS says."""

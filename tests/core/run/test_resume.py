@@ -303,7 +303,7 @@ def test_two_cannot_resume_at_once(make_config: MakeConfig, tmp_path: Path) -> N
 # -- damaged checkpoints ---------------------------------------------------------------------------
 
 
-def test_d5_a_damaged_checkpoint_is_not_resumed_and_the_one_before_it_can_be_named(
+def test_a_damaged_checkpoint_is_not_resumed_and_the_one_before_it_can_be_named(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
     path = tmp_path / "run"

@@ -366,7 +366,7 @@ def test_an_observer_sees_all_groups_and_keeps_its_state(
     assert metric(tmp_path / "run", "watcher/count") == {1: 1, 2: 2, 3: 3, 4: 4}
 
 
-def test_engines_3_without_evaluations_there_is_none_at_the_end_either(
+def test_without_evaluations_there_is_none_at_the_end_either(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
     listener = Listener()

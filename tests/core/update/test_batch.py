@@ -150,7 +150,7 @@ def test_what_cannot_train_is_refused(played, rewards, message):
         pack([trajectory(played)], [np.array(rewards, np.float64)])
 
 
-def test_a1_temperature_and_support_stand_with_the_tokens():
+def test_temperature_and_support_stand_with_the_tokens():
     support = Support(sizes=np.array([2, 1]), tokens=np.array([5, 6, 5]))
     cut = trajectory(turn([1, 2], [5, 5], temperature=0.5, support=support))
     whole = trajectory(turn([1], [7]), index=1)
@@ -168,7 +168,7 @@ def test_a1_temperature_and_support_stand_with_the_tokens():
     assert packed(whole).temperatures is None
 
 
-def test_a1_greedy_samples_have_no_probability_and_cannot_train():
+def test_greedy_samples_have_no_probability_and_cannot_train():
     with pytest.raises(ValueError, match="sampled greedily"):
         packed(trajectory(turn([1], [2], temperature=0.0)))
 

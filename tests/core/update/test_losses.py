@@ -187,7 +187,7 @@ class TestAggregation:
         terms = loss_of(outputs_of(torch.zeros(3, 3)), self.batch, config)
         assert float(terms.total) == pytest.approx(expected)
 
-    def test_a5_a_runaway_reply_does_not_scale_the_others_down(self):
+    def test_a_runaway_reply_does_not_scale_the_others_down(self):
         """Dr. GRPO's divisor is a constant, not the longest trajectory of the step."""
         config = ClipLossConfig(aggregation="seq_mean_token_sum_norm")
         gradients = []
@@ -451,7 +451,7 @@ def test_gradients_of_clip_and_entropy_and_value_are_finite_differences(case):
             assert float(tensor.grad[b, t]) == pytest.approx(slope, rel=1e-4, abs=1e-6)
 
 
-def test_a11_gspo_averages_over_sequences_as_in_its_paper():
+def test_gspo_averages_over_sequences_as_in_its_paper():
     """Zheng et al. 2025, equation 5: 1/G sum_i min(s_i A_i, clip(s_i) A_i), each sequence once."""
     assert GspoLossConfig().aggregation == "seq_mean_token_mean"
     mask = [[False, True, False, False], [False, True, True, True]]
@@ -460,7 +460,7 @@ def test_a11_gspo_averages_over_sequences_as_in_its_paper():
     assert float(terms.policy) == pytest.approx(-(2.0 - 1.0) / 2)
 
 
-def test_a11_cispo_has_no_lower_bound_unless_one_is_set():
+def test_cispo_has_no_lower_bound_unless_one_is_set():
     """MiniMax-M1 clips importance weights from above only."""
     batch = make_batch([[False, True, True]], advantages=[[0.0, 1.0, 1.0]])
     logprobs = torch.tensor([[0.0, -3.0, 3.0]], dtype=torch.float64, requires_grad=True)

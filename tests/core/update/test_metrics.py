@@ -145,7 +145,7 @@ FAILURES = (StopReason.ENV_ERROR, StopReason.TIMEOUT, StopReason.ABORTED)
 
 
 @pytest.mark.parametrize("reason", FAILURES)
-def test_a10_failed_siblings_are_in_no_reward_statistic(reason: StopReason) -> None:
+def test_failed_siblings_are_in_no_reward_statistic(reason: StopReason) -> None:
     def sibling(p: int, g: int, reward: float, **fields: Any) -> Trajectory:
         return trajectory(p, g, turn(reward=reward), **fields)
 
@@ -168,7 +168,7 @@ def test_a10_failed_siblings_are_in_no_reward_statistic(reason: StopReason) -> N
     assert not batch.trainable_PG[:, 2].any()
 
 
-def test_a10_a_step_of_failures_has_no_return() -> None:
+def test_a_step_of_failures_has_no_return() -> None:
     failed = trajectory(0, 0, turn(), stop_reason=StopReason.TIMEOUT, is_success=None)
     values = rollout_metrics(RolloutBatch(groups=((failed, failed),)))
     assert math.isnan(values["reward/return_mean"])

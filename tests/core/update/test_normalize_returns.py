@@ -50,7 +50,7 @@ class TestNormalizeReturns:
             normalize_returns(np.ones((4, 1)), "grpo")
         assert normalize_returns(np.ones((4, 1)), "arpo").tolist() == [[1]] * 4
 
-    def test_a9_brpo_by_tag_gives_every_environment_the_same_scale(self):
+    def test_brpo_by_tag_gives_every_environment_the_same_scale(self):
         returns = np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 100.0], [100.0, 100.0]])
         out = normalize_returns(returns, "brpo", tags_P=["a", "a", "b", "b"])
         assert out[:2] == pytest.approx(normalize_returns(returns[:2], "brpo"))

@@ -160,7 +160,7 @@ SAMPLING = (
     ],
     ids=lambda settings: settings[0] if settings else "default",
 )
-def test_a1_the_ratio_is_one_under_every_sampling_setting(
+def test_the_ratio_is_one_under_every_sampling_setting(
     make_config: MakeConfig, sampling: str, settings: tuple[str, ...]
 ) -> None:
     """The update computes the very distribution that was sampled from, over several turns."""
@@ -184,7 +184,7 @@ def test_a1_the_ratio_is_one_under_every_sampling_setting(
         assert result.metrics["policy/ref_kl"] == pytest.approx(0, abs=1e-10)
 
 
-def test_a1_the_support_stays_when_the_weights_move(make_config: MakeConfig) -> None:
+def test_the_support_stays_when_the_weights_move(make_config: MakeConfig) -> None:
     """pi_S(x) = p(x) / sum of p over the recorded support S, at any weights."""
     bench = make_bench(make_config("sampling={top_k: 4, temperature: 0.8}", "optim.lr=1e-2"))
     batch = bench.batch()
@@ -203,7 +203,7 @@ def test_a1_the_support_stays_when_the_weights_move(make_config: MakeConfig) -> 
         assert float(outputs.logprobs[row, column]) == pytest.approx(expected, abs=2e-5)
 
 
-def test_a1_parts_of_a_batch_keep_the_supports_of_their_rows(make_config: MakeConfig) -> None:
+def test_parts_of_a_batch_keep_the_supports_of_their_rows(make_config: MakeConfig) -> None:
     bench = make_bench(make_config("sampling.top_p=0.8", "context.history_turns=1"))
     batch = bench.batch()
     with torch.no_grad():
@@ -213,7 +213,7 @@ def test_a1_parts_of_a_batch_keep_the_supports_of_their_rows(make_config: MakeCo
             torch.testing.assert_close(found, whole[rows, : part.width], atol=1e-5, rtol=0)
 
 
-def test_a6_the_engines_cache_is_released_before_the_update(make_config: MakeConfig) -> None:
+def test_the_engines_cache_is_released_before_the_update(make_config: MakeConfig) -> None:
     bench = make_bench(make_config())
     envs = bench.config.envs
     pool = build_pool(envs.train, group_size=envs.group_size, seed=0, split=Split.TRAIN)
@@ -261,7 +261,7 @@ def test_the_mismatch_by_hand(make_config: MakeConfig) -> None:
     )
 
 
-def test_engines_4_the_mismatch_is_that_of_turns_of_the_trainers_own_weights(
+def test_the_mismatch_is_that_of_turns_of_the_trainers_own_weights(
     make_config: MakeConfig,
 ) -> None:
     """The weights moved by 0.3 nats since the stale tokens; the engine is wrong by 0.01."""
@@ -306,7 +306,7 @@ def test_without_logprobs_the_mismatch_is_unknown(make_config: MakeConfig) -> No
 # -- stop tokens ---------------------------------------------------------------------------------
 
 
-def test_a11_every_stop_token_of_the_generation_config_ends_a_reply_and_trains(
+def test_every_stop_token_of_the_generation_config_ends_a_reply_and_trains(
     make_config: MakeConfig, tiny_model: str, tmp_path: Path
 ) -> None:
     """A model may name several; a sampled one stays the last trained token of its reply."""
@@ -373,7 +373,7 @@ def count_passes(bench: Bench) -> list[int]:
     ],
     ids=str,
 )
-def test_a11_annotating_makes_no_pass_that_the_update_makes_anyway(
+def test_annotating_makes_no_pass_that_the_update_makes_anyway(
     make_config: MakeConfig, settings: tuple[str, ...], passes: int
 ) -> None:
     config = make_config(*settings, "optim.max_microbatch_tokens=100000")
@@ -407,7 +407,7 @@ def with_zeroed_rows(batch: TokenBatch, rows: list[int]) -> TokenBatch:
     return replace(batch, advantages=advantages)
 
 
-def test_a11_rows_without_advantage_are_not_forwarded(make_config: MakeConfig) -> None:
+def test_rows_without_advantage_are_not_forwarded(make_config: MakeConfig) -> None:
     bench = make_bench(make_config("model.packing=false"))
     batch = with_zeroed_rows(bench.batch(), [0, 2])
     expected = full_batch_gradient(bench, batch)
@@ -429,7 +429,7 @@ def test_a11_rows_without_advantage_are_not_forwarded(make_config: MakeConfig) -
 @pytest.mark.parametrize(
     "setting", ["loss.entropy_coef=0.01", "loss.kl_coef=0.1", "critic.kind=head"]
 )
-def test_a11_rows_without_advantage_are_forwarded_for_other_terms(
+def test_rows_without_advantage_are_forwarded_for_other_terms(
     make_config: MakeConfig, setting: str
 ) -> None:
     bench = make_bench(make_config(setting, "model.packing=false"))
@@ -439,7 +439,7 @@ def test_a11_rows_without_advantage_are_forwarded_for_other_terms(
     assert sum(rows) == batch.num_rows
 
 
-def test_a11_a_step_without_gradient_moves_nothing_and_says_so(make_config: MakeConfig) -> None:
+def test_a_step_without_gradient_moves_nothing_and_says_so(make_config: MakeConfig) -> None:
     """Momentum of earlier steps must not move the weights on a step that has no signal."""
     bench = make_bench(make_config("optim.lr=1e-2"))
     batch = bench.batch()
@@ -459,7 +459,7 @@ def test_a11_a_step_without_gradient_moves_nothing_and_says_so(make_config: Make
 
 
 @pytest.mark.parametrize("critic", [HEAD, OWN_MODEL])
-def test_a3_a_critic_with_a_large_gradient_does_not_scale_the_policys(
+def test_a_critic_with_a_large_gradient_does_not_scale_the_policys(
     make_config: MakeConfig, critic: tuple[str, ...]
 ) -> None:
     """The policy's norm, and the step it takes, are those of its own gradient."""
@@ -706,7 +706,7 @@ def test_a_float32_head_keeps_names_and_ties_and_changes_nothing_in_float32(
         torch.testing.assert_close(same.weights()[name], weight, rtol=1e-5, atol=1e-7)
 
 
-def test_engines_8_with_a_float32_head_sampler_and_trainer_record_unrounded_log_probs(
+def test_with_a_float32_head_sampler_and_trainer_record_unrounded_log_probs(
     make_config: MakeConfig,
 ) -> None:
     """A logit in bfloat16 has 8 bits, so that differences of two are multiples of a large step."""

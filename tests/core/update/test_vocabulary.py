@@ -170,9 +170,7 @@ def test_a_model_that_scales_its_logits_is_refused() -> None:
 
 
 @pytest.mark.parametrize("chunk", [CHUNK, 10_000])
-def test_engines_8_a_float32_head_does_not_round_logits(
-    monkeypatch: pytest.MonkeyPatch, chunk: int
-) -> None:
+def test_a_float32_head_does_not_round_logits(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     """Against the same bfloat16 numbers multiplied in float64, values and gradients."""
     monkeypatch.setattr(vocabulary, "LOGITS_AT_ONCE", chunk * VOCABULARY)
     head, hidden, sampled = case("whole", torch.bfloat16)
