@@ -77,31 +77,13 @@ class ForeignRun:
     ) -> None:
         self.path, self.trainer = path, trainer
         self.writer: RunWriter | None = None
-        """None while the run is not held."""
+        """None while the run is not held: the caller makes it, or calls `resume`."""
         self._settings, self._say = settings, say
         self._meanings, self._given_by = meanings, given_by
         self._namer = self._new_namer(RunMeaning())
         self._stored_meaning = RunMeaning()
         self._said: set[str] = set()
         self._monitor = self._new_monitor(())
-
-    def create(
-        self,
-        *,
-        name: str,
-        config: Mapping[str, Any],
-        tags: Sequence[str],
-        live: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Lay out the run. Raises as `RunWriter.create`."""
-        self.writer = RunWriter.create(
-            self.path,
-            run_id=self.path.name,
-            name=name,
-            config=dict(config),
-            live_knobs=live or {},
-            tags=tuple(tags),
-        )
 
     def resume(self, first: int | None = None) -> list[int]:
         """Go on with the run of the folder, as its next attempt.
@@ -121,15 +103,6 @@ class ForeignRun:
         self._stored_meaning = RunMeaning() if last < max(steps, default=-1) else self.meaning
         self._judge_again(last + 1)
         return steps
-
-    def reopen(self) -> int:
-        """Hold the run again after the disk refused; the last step that it has.
-
-        What was judged stays judged. Raises as `RunWriter.resume`.
-        """
-        last = open_run(self.path).info().last_step
-        self.writer = RunWriter.resume(self.path, from_step=last)
-        return last
 
     @property
     def meaning(self) -> RunMeaning:

@@ -50,8 +50,8 @@ from .episodes import Episode, TurnTokens
 from .foreign_run import StepEnd
 from .orders import OnCheckpoint, OnSet, Orders
 from .scoring import Scoring, ScoringConfig, Spoken
-from .steps import AcksJob, RunSteps
-from .writing import CloseJob, FlushJob, WritingThread
+from .steps import RunSteps
+from .writing import WritingThread
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -252,7 +252,7 @@ class Recorder:
         )
         if self._scoring is not None:
             self._scoring.add(episode)
-        self._thread.put(episode)
+        self._thread.put(partial(self._thread.steps.add, episode))
 
     def draft(self, draft: Draft, spoken: Spoken | None = None) -> None:
         """Record an episode that a reader of another trainer's files has made.
@@ -265,7 +265,7 @@ class Recorder:
             return
         if self._scoring is not None and spoken is not None:
             self._scoring.add(draft, spoken)
-        self._thread.put(draft)
+        self._thread.put(partial(self._thread.steps.add, draft))
 
     def measure(self, step: int) -> None:
         """Measure I(X;Z) and H(Z|X) of the episodes so far, where that is due.
@@ -311,7 +311,8 @@ class Recorder:
             self._drop(_FORKED.format(os.getpid()))
             return
         measured = None if self._scoring is None else self._scoring.take(number)
-        self._thread.put(StepEnd(number, numbers_of(values), time.time(), measured))
+        end = StepEnd(number, numbers_of(values), time.time(), measured)
+        self._thread.put(partial(self._thread.steps.commit, end))
 
     def obey(self, step: int) -> None:
         """Obey commands between two steps.
@@ -330,7 +331,7 @@ class Recorder:
                 commands = [waiting.popleft() for _ in range(len(waiting))]
                 acks = [self._orders.apply(command, step + 1) for command in commands]
                 settings = SettingsRecord(step=step + 1, values=self._orders.values())
-                self._thread.put(AcksJob(acks, commands, settings))
+                self._thread.put(partial(self._thread.steps.answer, acks, commands, settings))
             if not self._orders.is_paused or not self._thread.is_alive:
                 return
             time.sleep(_PAUSE_S)
@@ -370,7 +371,8 @@ class Recorder:
         if not self._is_own_process:
             return False
         is_done = threading.Event()
-        self._thread.put(FlushJob(is_done))
+        self._thread.put(self._thread.steps.flush)
+        self._thread.put(is_done.set)
         return is_done.wait(timeout_s) and not self.problem
 
     def close(self, status: str = "") -> None:
@@ -389,7 +391,8 @@ class Recorder:
         atexit.unregister(self._end_with_process)
         if not self._is_own_process:
             return
-        self._thread.put(CloseJob(self._status))
+        self._thread.put(partial(self._thread.steps.close, self._status))
+        self._thread.end()
         if not self._thread.join(_CLOSE_S):
             self._thread.trouble(f"not everything was written within {_CLOSE_S:.0f} s")
 

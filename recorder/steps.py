@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from echoscope.store.records import (
     SettingsRecord,
 )
 from echoscope.store.steer.commands import Mailbox, post
+from echoscope.store.writer import RunWriter
 from echoscope.text.amounts import counted
 from echoscope.text.wrapping import in_one_line
 
@@ -42,15 +42,6 @@ _START_S = 2.0
 """How long another process may take to lay out the folder that both want to start."""
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class AcksJob:
-    """Commands that the caller has answered."""
-
-    acks: list[CommandAck]
-    commands: list[Command]
-    settings: SettingsRecord
 
 
 class RunSteps:
@@ -92,7 +83,7 @@ class RunSteps:
         """Episodes of the step that is not over."""
         self._unwritten: dict[int, int] = {}
         """Steps that the writer has, and may not have written yet: the step and its episodes."""
-        self._answers: list[AcksJob] = []
+        self._answers: list[tuple[list[CommandAck], list[Command], SettingsRecord]] = []
         """Answers to commands that could not be written."""
         self._handed: set[str] = set()
         """Commands that went past the mailbox."""
@@ -111,7 +102,14 @@ class RunSteps:
         """Where the folder holds a recorded run, its first step says where it goes on."""
         if not Layout(self._path).run_json.is_file():
             try:
-                self._run.create(name=name, config=config, tags=("recorded",), live=live)
+                self._run.writer = RunWriter.create(
+                    self._path,
+                    run_id=self._path.name,
+                    name=name,
+                    config=dict(config),
+                    live_knobs=live,
+                    tags=("recorded",),
+                )
                 return
             except RunExistsError:
                 if not self._is_started_by_another():
@@ -143,14 +141,16 @@ class RunSteps:
             self._run.writer.record_acks(refusals)
         return commands
 
-    def do(self, job: Episode | Draft | StepEnd | AcksJob) -> None:
-        if isinstance(job, Episode | Draft):
-            self._waiting.append(job)
-        elif isinstance(job, AcksJob):
-            self._answers.append(job)
-            self._write_answers()
-        else:
-            self._commit(job)
+    def add(self, episode: Episode | Draft) -> None:
+        """An episode of the step that `commit` ends."""
+        self._waiting.append(episode)
+
+    def answer(
+        self, acks: list[CommandAck], commands: list[Command], settings: SettingsRecord
+    ) -> None:
+        """The caller has answered commands."""
+        self._answers.append((acks, commands, settings))
+        self._write_answers()
 
     def flush(self) -> None:
         if self._run.writer is not None:
@@ -183,7 +183,7 @@ class RunSteps:
         self._run.writer.flush()
         self._run.writer.close(status=status)
 
-    def _commit(self, step: StepEnd) -> None:
+    def commit(self, step: StepEnd) -> None:
         """Write a step, and tell others of it whether or not the folder takes it."""
         waiting, self._waiting = self._waiting, []
         try:
@@ -234,20 +234,13 @@ class RunSteps:
         )
 
     def _tell(self, alarms: list[Alarm]) -> None:
-        self._beside("tell people", lambda: self._tell_people(alarms))
+        try:
+            self._notifier.observe(alarms, self._run.verdict)
+        except Exception as error:  # noqa: BLE001 - the step counts, and it is said
+            self._trouble(f"cannot tell people: {in_one_line(error)}")
         for alarm in alarms:
             self._say(f"{alarm.severity.value}: {alarm.message}")
         self._act_on(alarms)
-
-    def _tell_people(self, alarms: list[Alarm]) -> None:
-        self._notifier.observe(alarms, self._run.verdict)
-
-    def _beside(self, what: str, do: Callable[[], None]) -> None:
-        """Something that happens beside the writing of a step, and must not count against it."""
-        try:
-            do()
-        except Exception as error:  # noqa: BLE001 - the step counts, and it is said
-            self._trouble(f"cannot {what}: {in_one_line(error)}")
 
     def _act_on(self, alarms: list[Alarm]) -> None:
         """Pause or stop where an alarm may: by the mailbox, as a person would.
@@ -267,15 +260,9 @@ class RunSteps:
                 self._hand_over(command)
 
     def _write_answers(self) -> None:
-        if self._run.writer is None:
-            return
-        while self._answers:
-            self._writing(partial(self._record_acks, self._answers[0]))
+        while self._answers and (writer := self._run.writer) is not None:
+            self._writing(partial(writer.record_acks, *self._answers[0]))
             self._answers.pop(0)
-
-    def _record_acks(self, job: AcksJob) -> None:
-        assert self._run.writer is not None
-        self._run.writer.record_acks(job.acks, job.commands, job.settings)
 
     # -- a folder that refuses -------------------------------------------------------------------
 
@@ -306,7 +293,8 @@ class RunSteps:
             return
         self._retry_at = time.monotonic() + RETRY_S
         try:
-            last = self._run.reopen()
+            last = open_run(self._path).info().last_step
+            self._run.writer = RunWriter.resume(self._path, from_step=last)
         except (OSError, ValueError):
             return  # what was said first still holds
         self._refusal, self._is_reopened = None, True

@@ -11,34 +11,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from contextlib import suppress
 
-from echoscope.store.importers.draft import Draft
 from echoscope.store.records import Command
 from echoscope.text.wrapping import in_one_line
 
-from .episodes import Episode
-from .foreign_run import StepEnd
-from .steps import AcksJob, RunSteps, Say
+from .steps import RunSteps, Say
 
 POLL_S = 0.5
 """Seconds between two looks for commands."""
-
-
-@dataclass(frozen=True, slots=True)
-class FlushJob:
-    """Tell when everything before is on the disk."""
-
-    is_done: threading.Event
-
-
-@dataclass(frozen=True, slots=True)
-class CloseJob:
-    """Write what is left, and end."""
-
-    status: str
 
 
 class WritingThread:
@@ -59,15 +40,16 @@ class WritingThread:
         self.commands: deque[Command] = deque()
         """Put in by this thread, taken out by the caller's."""
         self._say = on_message
-        self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._steps = open_steps(on_trouble=self.trouble, on_command=self.commands.append)
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self.steps = open_steps(on_trouble=self.trouble, on_command=self.commands.append)
+        """Only jobs call its methods."""
         self._thread = threading.Thread(target=self._run, name="echoscope-recorder", daemon=True)
         self._thread.start()
 
     @property
     def num_lost(self) -> int:
         """Episodes and steps that were handed over and not written."""
-        return self._steps.num_lost
+        return self.steps.num_lost
 
     @property
     def num_jobs(self) -> int:
@@ -78,12 +60,16 @@ class WritingThread:
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
-    def put(self, job: Episode | Draft | StepEnd | AcksJob | FlushJob | CloseJob) -> None:
-        """Hand over a job. Returns at once."""
+    def put(self, job: Callable[[], None]) -> None:
+        """Have the thread do something, after all that it was asked before. Returns at once."""
         self._jobs.put(job)
 
+    def end(self) -> None:
+        """The thread ends after all that it was asked before."""
+        self._jobs.put(None)
+
     def join(self, timeout_s: float) -> bool:
-        """Wait for the end after `CloseJob`; whether it came."""
+        """Wait for the end after `end`; whether it came."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -94,27 +80,20 @@ class WritingThread:
         self.problem = text
 
     def _run(self) -> None:
-        """Until `CloseJob`, whatever happens."""
+        """Until `end`, whatever happens."""
         next_look = 0.0
         while True:
-            try:
+            with suppress(queue.Empty):
                 job = self._jobs.get(timeout=POLL_S)
-            except queue.Empty:
-                job = None
+                if job is None:
+                    return
+                self._try(job)
             if time.monotonic() >= next_look:
                 next_look = time.monotonic() + POLL_S
                 self._try(self._look)
-            if isinstance(job, FlushJob):
-                self._try(self._steps.flush)
-                job.is_done.set()
-            elif isinstance(job, CloseJob):
-                self._try(partial(self._steps.close, job.status))
-                return
-            elif job is not None:
-                self._try(partial(self._steps.do, job))
 
     def _look(self) -> None:
-        self.commands.extend(self._steps.new_commands())
+        self.commands.extend(self.steps.new_commands())
 
     def _try(self, do: Callable[[], None]) -> None:
         try:
@@ -122,5 +101,5 @@ class WritingThread:
         except Exception as error:  # noqa: BLE001 - the training goes on, and it is said
             self.trouble(in_one_line(error))
         else:
-            if self._steps.is_well_again():
+            if self.steps.is_well_again():
                 self.problem = ""

@@ -26,7 +26,8 @@ from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from echoscope.diagnostics.read.names import is_ours, meaning_of
+from echoscope.diagnostics.read.foreign_names import meaning_of
+from echoscope.diagnostics.read.names import is_ours
 from echoscope.store.importers.format import Roles
 
 from .metrics import Metrics

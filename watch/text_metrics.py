@@ -33,7 +33,6 @@ _MAX_WAITING = 1_000_000
 """Rows that may wait to be handed on: more than one look can bring."""
 _CHUNK_LINES = 2_000
 _MAY_SAY = {
-    "dashes": re.compile(r"step:"),
     "pairs step": re.compile(r"step|epoch", re.IGNORECASE),
     "dictionaries": re.compile(r"""[{}'"]|step|iter|epoch|\d/\d""", re.IGNORECASE),
 }

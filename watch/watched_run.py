@@ -21,6 +21,7 @@ from echoscope.store.log.layout import Layout, shown_path
 from echoscope.store.log.starting import is_free
 from echoscope.store.reader import open_run
 from echoscope.store.records import Alarm, DiagnosticRecord
+from echoscope.store.writer import RunWriter
 
 from .acting import WatchError
 from .rollouts import Claim
@@ -114,7 +115,9 @@ class WatchedRun:
         run = self._run
         if run.writer is None:
             run.trainer = trainer
-            run.create(
+            run.writer = RunWriter.create(
+                self.path,
+                run_id=self.path.name,
                 name=self.path.name,
                 config={"trainer": trainer, "watched": {"path": self._watched}},
                 tags=("watched", *([trainer] if trainer else [])),

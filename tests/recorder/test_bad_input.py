@@ -72,7 +72,7 @@ assert WHY in recorder.problem, recorder.problem
 assert recorder.num_lost == 8, recorder.num_lost
 assert sum(WHY in line for line in said) == 1, said
 make_room()
-recorder._thread._steps._retry_at = 0.0  # RETRY_S seconds later
+recorder._thread.steps._retry_at = 0.0  # RETRY_S seconds later
 for step in range(6, 9):
     train(recorder, step)
     assert recorder.flush(), recorder.problem
@@ -355,7 +355,7 @@ def test_a_message_that_cannot_be_made_costs_no_step(
         raise RuntimeError("no words")
 
     recorder = Recorder(tmp_path / "run", on_message=lambda text: None)
-    monkeypatch.setattr(recorder._thread._steps._notifier, "observe", fail)
+    monkeypatch.setattr(recorder._thread.steps._notifier, "observe", fail)
     recorder.step(1, {"loss": 1.0})
     assert not recorder.flush()
     assert recorder.problem == "cannot tell people: RuntimeError: no words"

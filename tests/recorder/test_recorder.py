@@ -480,7 +480,7 @@ def test_a_closed_recorder_takes_nothing(path: Path) -> None:
         (
             {"notify": {"targets": [{"kind": "pigeon"}]}},
             'notify["targets"][0]["kind"] is \'pigeon\', but must be one of webhook, slack, '
-            "discord, teams, email, command, desktop",
+            "discord, teams, apprise, email, command, desktop",
         ),
         (
             {"notify": {"targets": [{"kind": "slack", "url_env": "ECHOSCOPE_NOT_SET"}]}},
