@@ -34,15 +34,14 @@ from .base import (
     EnvUnavailableError,
     Observation,
     StepResult,
-    TextEnv,
     check_seed,
     hash_task,
     normalise,
-    prefixed,
     shorten,
 )
 from .frames import card_frame, to_rgb
 from .params import require
+from .worlds.task_env import TaskEnv
 
 MAX_TEXT = 100_000
 _ANSI = re.compile(r"\x1b\[([0-9;]*)m(.*?)\x1b\[0m", re.DOTALL)
@@ -142,7 +141,7 @@ class FromGymnasiumConfig:
         )
 
 
-class FromGymnasium(TextEnv):
+class FromGymnasium(TaskEnv):
     """A Gymnasium world as a text world.
 
     Description:
@@ -185,7 +184,7 @@ class FromGymnasium(TextEnv):
         super().__init__(self._config)
         self._world = _make_world(self._config)
         self._names = _action_names(self._config, self._world)
-        self._is_over, self._has_succeeded = True, False
+        self._has_ended, self._has_succeeded = True, False
         self._state = Observation(text="")
         self._task_key = ""
 
@@ -193,25 +192,21 @@ class FromGymnasium(TextEnv):
         value, _ = self._world.reset(seed=check_seed("seed", seed))
         rng = np.random.Generator(np.random.PCG64(check_seed("noise_seed", noise_seed)))
         self._world.unwrapped.np_random = rng
-        self._is_over, self._has_succeeded = False, False
-        first = self._observe(value)
+        self._has_ended, self._has_succeeded = False, False
+        first = self._shown(value)
         self._task_key = hash_task(self.spec.id, self._config.env, first.text)
         return first
 
     def step(self, action: str) -> StepResult:
         number = self._number(action)
-        if number is None or self._is_over:
-            said = prefixed(self.invalid_notice(action), self._state)
-            return self._result(said, 0.0, is_valid=False, is_effective=False)
+        if number is None or self.is_over:
+            return self.refused(action)
         before = self._state
         value, reward, terminated, truncated, _ = self._world.step(number)
-        self._is_over = bool(terminated or truncated)
+        self._has_ended = bool(terminated or truncated)
         limit = self._config.success_reward
         self._has_succeeded = self._has_succeeded or (limit is not None and reward >= limit)
-        observation = self._observe(value)
-        return self._result(
-            observation, float(reward), is_valid=True, is_effective=self._state != before
-        )
+        return self.result(float(reward), self._shown(value), is_effective=self._state != before)
 
     def instructions(self) -> str:
         rules = self._config.rules or f"You act in the world {self._config.env}."
@@ -230,6 +225,14 @@ class FromGymnasium(TextEnv):
     def reports_success(self) -> bool:
         return self._config.success_reward is not None
 
+    @property
+    def is_over(self) -> bool:
+        return self._has_ended
+
+    @property
+    def is_solved(self) -> bool | None:
+        return self._has_succeeded if self.reports_success else None
+
     def close(self) -> None:
         self._world.close()
 
@@ -243,7 +246,10 @@ class FromGymnasium(TextEnv):
                 return number
         return None
 
-    def _observe(self, value: Any) -> Observation:
+    def observe(self) -> Observation:
+        return self._state
+
+    def _shown(self, value: Any) -> Observation:
         if self._world.render_mode == "ansi":
             text = _ANSI.sub(_bracket, str(self._world.render())).strip("\n")
         else:
@@ -258,19 +264,6 @@ class FromGymnasium(TextEnv):
             return None
         pixels = np.asarray(self._world.render(), dtype=np.uint8)
         return encode_picture(Image.fromarray(pixels))
-
-    def _result(
-        self, observation: Observation, reward: float, *, is_valid: bool, is_effective: bool
-    ) -> StepResult:
-        return StepResult(
-            observation=observation,
-            reward=reward,
-            terminated=self._is_over,
-            success=self._has_succeeded if self.reports_success else None,
-            is_valid=is_valid,
-            is_effective=is_effective,
-            info={},
-        )
 
 
 def _make_world(config: FromGymnasiumConfig) -> gymnasium.Env[Any, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import types
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
@@ -79,6 +80,35 @@ def require(condition: bool, message: str) -> None:
     """Raise `EnvParamsError(message)` unless `condition`: for `__post_init__` of configs."""
     if not condition:
         raise EnvParamsError(message)
+
+
+def require_within(config: Any, where: str = "", /, **bounds: tuple[float, float]) -> None:
+    """Raise `EnvParamsError` unless each named parameter that is not None lies in its bounds.
+
+    Args:
+        where: what the bounds hold for, such as " on a board of 4x4"; ends the message.
+        bounds: (lowest, highest), both allowed; an infinite highest is "at least".
+    """
+    for name, (lowest, highest) in bounds.items():
+        value = getattr(config, name)
+        is_open = highest == math.inf
+        rule = f"be at least {lowest}" if is_open else f"lie in [{lowest}, {highest}]"
+        is_within = value is None or (lowest <= value <= highest and value != math.inf)
+        require(is_within, f"{name} is {value}, but must {rule}{where}")
+
+
+def board_shape(size: int | tuple[int, int], smallest: int, largest: int) -> tuple[int, int]:
+    """(rows, columns) of a parameter `size`, which is one side or both.
+
+    Raises:
+        EnvParamsError: a side lies outside [smallest, largest].
+    """
+    rows, cols = (size, size) if isinstance(size, int) else size
+    require(
+        smallest <= rows <= largest and smallest <= cols <= largest,
+        f"size is {size}, but each side must lie in [{smallest}, {largest}]",
+    )
+    return rows, cols
 
 
 _STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)

@@ -242,7 +242,17 @@ SOURCES: tuple[WorldData, ...] = (
     ),
     WorldData(
         worlds=("webshop", "shop_tools"),
-        made="360 products and 1,440 goals of words in `envs/worlds/shop/made_catalogue.py`",
+        made="360 products and 1,440 goals of these words",
+        shipped=(
+            ShippedFile(
+                name="shop_words.jsonl",
+                rows=12,
+                what="12 groups of products, with the words that products and the wishes of "
+                "customers are made of, for `webshop` and `shop_tools`",
+                origin=_OURS[0],
+                licence=_OURS[1],
+            ),
+        ),
         public=(
             PublicSet(
                 name="WebShop",

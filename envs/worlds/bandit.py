@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
-from ..base import (
-    EnvSpec,
-    Observation,
-    StepResult,
-    TextEnv,
-    check_seed,
-    hash_task,
-    normalise,
-    prefixed,
-)
+from ..base import EnvSpec, Observation, StepResult, check_seed, hash_task, normalise
 from ..frames import card_frame
-from ..params import require
+from ..params import require, require_within
+from .task_env import TaskEnv
 
 _TRAIN_PAIRS: tuple[tuple[str, str], ...] = (
     ("Clerk", "Pirate"),
@@ -64,10 +56,7 @@ class BanditConfig:
     high_probability: float = 0.25
 
     def __post_init__(self) -> None:
-        require(
-            0 <= self.high_probability <= 1,
-            f"high_probability is {self.high_probability}, but must lie in [0, 1]",
-        )
+        require_within(self, high_probability=(0, 1))
         payouts = (self.low_payout, self.high_payout, self.high_miss_payout)
         require(all(math.isfinite(p) for p in payouts), f"payouts are {payouts}, must be finite")
         require(
@@ -97,7 +86,7 @@ class BanditConfig:
         return _TRAIN_PAIRS if self.pairs == "train" else _TEST_PAIRS
 
 
-class Bandit(TextEnv):
+class Bandit(TaskEnv):
     """Two arms, one choice.
 
     Description:
@@ -151,31 +140,18 @@ class Bandit(TextEnv):
         is_swapped = bool(task.integers(2))
         self._shown = (self._high, self._low) if is_swapped else (self._low, self._high)
         self._payout, self._chosen = None, ""
-        return self._observe()
+        return self.observe()
 
     def step(self, action: str) -> StepResult:
         named = [arm for arm in self._shown if normalise(arm) == normalise(action)]
-        if not named or self._payout is not None:
-            return StepResult(
-                observation=prefixed(self.invalid_notice(action), self._observe()),
-                reward=0.0,
-                terminated=self._payout is not None,
-                success=self._success,
-                is_valid=False,
-                is_effective=False,
-                info={},
-            )
+        if not named or self.is_over:
+            return replace(self.refused(action), info={})
         self._chosen = named[0]
         self._payout = self._draw_payout()
-        return StepResult(
-            observation=self._observe(),
-            reward=self._payout,
-            terminated=True,
-            success=self._success,
-            is_valid=True,
-            is_effective=True,
-            info={"chose_high": float(self._chosen == self._high)},
-        )
+        return self.result(self._payout)
+
+    def info(self) -> dict[str, float]:
+        return {"chose_high": float(self._chosen == self._high)}
 
     def instructions(self) -> str:
         if self._config.high_probability == 1:
@@ -193,7 +169,7 @@ class Bandit(TextEnv):
         """The high arm; None once the low one was chosen."""
         if self._payout is None:
             return [self._high]
-        return [] if self._success else None
+        return [] if self.is_solved else None
 
     def legal_actions(self) -> tuple[str, ...]:
         return self._shown
@@ -208,8 +184,12 @@ class Bandit(TextEnv):
         return 2 * len(set(self._config.name_pairs))
 
     @property
-    def _success(self) -> bool:
-        return self._payout is not None and self._chosen == self._high
+    def is_over(self) -> bool:
+        return self._payout is not None
+
+    @property
+    def is_solved(self) -> bool:
+        return self.is_over and self._chosen == self._high
 
     def _draw_payout(self) -> float:
         if self._chosen == self._low:
@@ -217,7 +197,7 @@ class Bandit(TextEnv):
         is_hit = self._rng.random() < self._config.high_probability
         return self._config.high_payout if is_hit else self._config.high_miss_payout
 
-    def _observe(self) -> Observation:
+    def observe(self) -> Observation:
         if self._payout is None:
             text = f"Arms: {', '.join(self._shown)}."
         else:

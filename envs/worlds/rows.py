@@ -10,15 +10,47 @@ import io
 import json
 import os
 import zlib
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from ..base import EnvUnavailableError, shorten
 
 MAX_FILE_BYTES = 1 << 30
 Row = Mapping[str, Any]
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def cached_by_files(most: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Keep what a reader of files returned, for as long as the files stay as they are.
+
+    Every sibling reads the same file. Texts among the arguments are paths; time and size tell
+    whether a file has changed.
+    """
+
+    def decorated(reader: Callable[P, T]) -> Callable[P, T]:
+        @lru_cache(maxsize=most)
+        def kept(stamps: tuple[Any, ...], *args: Any, **named: Any) -> T:
+            return reader(*args, **named)
+
+        @wraps(reader)
+        def read(*args: P.args, **named: P.kwargs) -> T:
+            values = (*args, *named.values())
+            return kept(tuple(_stamp(v) for v in values if isinstance(v, str)), *args, **named)
+
+        return read
+
+    return decorated
+
+
+def _stamp(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None  # said in words where the file is read
+    return status.st_mtime_ns, status.st_size
 
 
 def read_rows(
@@ -36,9 +68,8 @@ def read_rows(
         EnvUnavailableError: the file cannot be read, holds no rows, or a row lacks a field. The
             sentence names the file and the row.
     """
-    file, status = _checked_file(path)
-    read = _read if keep else _read.__wrapped__
-    rows = read(str(file), status.st_mtime_ns, status.st_size, most)
+    _check_file(path)
+    rows = (_kept if keep else _read)(path, most)
     if not rows:
         raise EnvUnavailableError(f"{path} holds no rows")
     wanted = tuple(fields)
@@ -58,9 +89,9 @@ def read_mapping(path: str) -> Mapping[str, Any]:
     Raises:
         EnvUnavailableError: the file cannot be read, or is not an object.
     """
-    file, _ = _checked_file(path)
+    _check_file(path)
     try:
-        content = _parsed(file.read_text(encoding="utf-8"), path)
+        content = _parsed(Path(path).read_text(encoding="utf-8"), path)
     except (OSError, UnicodeDecodeError) as error:
         raise EnvUnavailableError(f"cannot read {path}: {shorten(str(error), 200)}") from None
     if not isinstance(content, dict):
@@ -68,8 +99,8 @@ def read_mapping(path: str) -> Mapping[str, Any]:
     return content
 
 
-def _checked_file(path: str) -> tuple[Path, os.stat_result]:
-    """A regular file that is not too large, with its status."""
+def _check_file(path: str) -> None:
+    """Raise unless this is a regular file that is not too large."""
     file = Path(path)
     try:
         status = file.stat()
@@ -82,12 +113,9 @@ def _checked_file(path: str) -> tuple[Path, os.stat_result]:
         raise EnvUnavailableError(
             f"{path} has {status.st_size} bytes, but at most {MAX_FILE_BYTES} are read: split it"
         )
-    return file, status
 
 
-@lru_cache(maxsize=8)
-def _read(path: str, mtime_ns: int, size: int, most: int | None) -> tuple[Row, ...]:
-    """Cached by content stamp (`mtime_ns`, `size`): every sibling reads the same file."""
+def _read(path: str, most: int | None) -> tuple[Row, ...]:
     readers = {
         ".jsonl": _json_lines,
         ".json": _json_list,
@@ -104,6 +132,9 @@ def _read(path: str, mtime_ns: int, size: int, most: int | None) -> tuple[Row, .
         return tuple(reader(path, most))
     except (OSError, UnicodeDecodeError) as error:
         raise EnvUnavailableError(f"cannot read {path}: {shorten(str(error), 200)}") from None
+
+
+_kept = cached_by_files(8)(_read)
 
 
 def _json_lines(path: str, most: int | None) -> list[Row]:

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
-from ...base import (
-    EnvSpec,
-    EnvUnavailableError,
-    Observation,
-    StepResult,
-    TextEnv,
-    check_seed,
-    hash_task,
-    prefixed,
-)
+from ...base import EnvSpec, EnvUnavailableError, Observation, StepResult, hash_task
 from ...frames import card_frame
-from ...params import require
+from ...params import require_within
+from ..task_env import TaskEnv, task_generator
 from .fences import program_of
 from .problem_files import read_problems
 from .programs import Judgement, Problem, judge
@@ -55,19 +46,11 @@ class DeepCoderConfig:
     unsafe: bool = False
 
     def __post_init__(self) -> None:
-        require(self.attempts >= 1, f"attempts is {self.attempts}, but must be at least 1")
-        require(self.max_tests >= 1, f"max_tests is {self.max_tests}, but must be at least 1")
-        require(
-            0.1 <= self.seconds <= 600,
-            f"seconds is {self.seconds}, but must lie between 0.1 and 600",
-        )
-        require(
-            64 <= self.memory_mb <= 1 << 16,
-            f"memory_mb is {self.memory_mb}, but must lie between 64 and 65536",
-        )
+        require_within(self, attempts=(1, math.inf), max_tests=(1, math.inf))
+        require_within(self, seconds=(0.1, 600), memory_mb=(64, 1 << 16))
 
 
-class DeepCoder(TextEnv):
+class DeepCoder(TaskEnv):
     """A programming problem, answered with a Python program.
 
     Description:
@@ -124,25 +107,26 @@ class DeepCoder(TextEnv):
         self._sandbox = Sandbox(_limits(config, self._problems), unsafe=config.unsafe)
         self._problem: Problem = self._problems[0]
         self._num_attempts = 0
-        self._is_solved = False
+        self._has_passed = False
+        self._share_passed = 0.0
 
     def reset(self, seed: int, noise_seed: int) -> Observation:
-        check_seed("noise_seed", noise_seed)
-        rng = np.random.default_rng(check_seed("seed", seed))
+        rng = task_generator(seed, noise_seed)
         self._problem = self._problems[int(rng.integers(len(self._problems)))]
-        self._num_attempts, self._is_solved = 0, False
-        return self._observe(self._problem.text)
+        self._num_attempts, self._has_passed = 0, False
+        return self.observe()
 
     def step(self, action: str) -> StepResult:
         program = program_of(action, self._problem.function)
-        if self._is_over or not program.strip() or len(program) > MAX_PROGRAM_CHARS:
-            observation = prefixed(self.invalid_notice(action), self._observe(self._problem.text))
-            return self._result(observation, 0.0, is_valid=False)
+        self._share_passed = 0.0
+        if self.is_over or not program.strip() or len(program) > MAX_PROGRAM_CHARS:
+            return self.refused(action)
         judgement = self._judged(program)
         self._num_attempts += 1
-        self._is_solved = judgement.passed == judgement.total
+        self._share_passed = judgement.share
+        self._has_passed = judgement.passed == judgement.total
         news = f"Passed {judgement.passed} of {judgement.total} tests. {judgement.first_failure}"
-        return self._result(self._observe(news.strip()), judgement.share, is_valid=True)
+        return self.result(judgement.share, self.observe(news.strip()))
 
     def instructions(self) -> str:
         return (
@@ -152,9 +136,9 @@ class DeepCoder(TextEnv):
 
     def solve(self) -> list[str] | None:
         """The program that came with the problem; None where there is none, or no attempt left."""
-        if self._is_solved:
+        if self.is_solved:
             return []
-        return [self._problem.solution] if self._problem.solution and not self._is_over else None
+        return [self._problem.solution] if self._problem.solution and not self.is_over else None
 
     def guesses(self) -> tuple[str, ...]:
         """A program that repeats its input."""
@@ -184,25 +168,21 @@ class DeepCoder(TextEnv):
         return judgement
 
     @property
-    def _is_over(self) -> bool:
-        return self._is_solved or self._num_attempts >= self._config.attempts
+    def is_over(self) -> bool:
+        return self._has_passed or self._num_attempts >= self._config.attempts
 
-    def _result(self, observation: Observation, reward: float, *, is_valid: bool) -> StepResult:
-        return StepResult(
-            observation=observation,
-            reward=reward,
-            terminated=self._is_over,
-            success=self._is_solved,
-            is_valid=is_valid,
-            is_effective=is_valid,
-            info={"share_passed": reward},
-        )
+    @property
+    def is_solved(self) -> bool:
+        return self._has_passed
 
-    def _observe(self, text: str) -> Observation:
-        lines = self._problem.text.splitlines()[:40]
-        if text != self._problem.text:
-            lines.append(text)
-        return Observation(text=text, frame=card_frame("Program", lines))
+    def info(self) -> dict[str, float]:
+        return {"share_passed": self._share_passed}
+
+    def observe(self, news: str = "") -> Observation:
+        """The problem, or what an attempt gave."""
+        text = self._problem.text
+        lines = [*text.splitlines()[:40], *([news] if news else [])]
+        return Observation(text=news or text, frame=card_frame("Program", lines))
 
 
 def _limits(config: DeepCoderConfig, problems: tuple[Problem, ...]) -> Limits:

@@ -13,14 +13,12 @@ import json
 import pickletools
 import zlib
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...base import EnvUnavailableError, shorten
-from ..rows import Row, read_rows
+from ..rows import Row, cached_by_files, read_rows
 from .fences import program_of
 from .programs import Problem, ProgramTest
 
@@ -39,6 +37,7 @@ class _CannotJudgeError(ValueError):
     """The rule that a row breaks, and the way out."""
 
 
+@cached_by_files(8)
 def read_problems(path: str, *, max_tests: int) -> tuple[Problem, ...]:
     """The problems of a file, each with `max_tests` of its tests: see `chosen`.
 
@@ -51,14 +50,6 @@ def read_problems(path: str, *, max_tests: int) -> tuple[Problem, ...]:
         EnvUnavailableError: the file cannot be read, or a row cannot be judged. The sentence names
             the first such row, the rule, the way out, and which others there are.
     """
-    read_rows(path, ())
-    status = Path(path).stat()
-    return _read_problems(path, status.st_mtime_ns, status.st_size, max_tests)
-
-
-@lru_cache(maxsize=8)
-def _read_problems(path: str, mtime_ns: int, size: int, max_tests: int) -> tuple[Problem, ...]:
-    """Cached by content stamp: every sibling reads the same file."""
     rows = read_rows(path, ())
     problems: list[Problem] = []
     refused: list[tuple[int, str]] = []

@@ -9,18 +9,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ...base import (
-    EnvSpec,
-    Observation,
-    StepResult,
-    TextEnv,
-    check_seed,
-    hash_task,
-    normalise,
-    prefixed,
-)
+from ...base import EnvSpec, Observation, StepResult, check_seed, hash_task, normalise
 from ...frames import BoardFrames
-from ...params import require
+from ...params import board_shape, require, require_within
+from ..task_env import TaskEnv
 from .geometry import (
     MOVES,
     BoardFormat,
@@ -76,21 +68,8 @@ class FrozenLakeConfig:
 
     def __post_init__(self) -> None:
         rows, cols = self.shape
-        require(
-            2 <= rows <= 16 and 2 <= cols <= 16,
-            f"size is {self.size}, but each side must lie in [2, 16]",
-        )
-        require(0 <= self.slip <= 1, f"slip is {self.slip}, but must lie in [0, 1]")
-        require(
-            0 <= self.hole_probability <= 1,
-            f"hole_probability is {self.hole_probability}, but must lie in [0, 1]",
-        )
-        longest = rows + cols - 2
-        require(
-            1 <= self.min_distance <= longest,
-            f"min_distance is {self.min_distance}, but must lie in [1, {longest}] on a "
-            f"{rows}x{cols} board",
-        )
+        require_within(self, slip=(0, 1), hole_probability=(0, 1))
+        require_within(self, f" on a {rows}x{cols} board", min_distance=(1, rows + cols - 2))
         require(
             self.max_distance is None or self.max_distance >= self.min_distance,
             f"max_distance is {self.max_distance}, but must be at least min_distance "
@@ -106,7 +85,7 @@ class FrozenLakeConfig:
     @property
     def shape(self) -> tuple[int, int]:
         """(rows, columns)."""
-        return (self.size, self.size) if isinstance(self.size, int) else self.size
+        return board_shape(self.size, 2, 16)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -176,7 +155,7 @@ class Lake:
         return BoardFrames(self.cells, _LEGEND)
 
 
-class FrozenLake(TextEnv):
+class FrozenLake(TaskEnv):
     """A grid of ice with holes; the player slides to the goal or falls in.
 
     Description:
@@ -220,29 +199,29 @@ class FrozenLake(TextEnv):
         self._rng = np.random.default_rng(0)
         self._lake = draw_lake(self._config, 0)
         self._player = self._lake.start
+        self._has_slipped = False
 
     def reset(self, seed: int, noise_seed: int) -> Observation:
         self._lake = draw_lake(self._config, check_seed("seed", seed))
         self._rng = np.random.default_rng(check_seed("noise_seed", noise_seed))
         self._player = self._lake.start
-        return self._observe()
+        return self.observe()
 
     def step(self, action: str) -> StepResult:
         move = normalise(action)
-        if move not in MOVES or self._is_over:
-            return self._result(action, is_valid=False, is_effective=False, slipped=False)
+        self._has_slipped = False
+        if move not in MOVES or self.is_over:
+            return self.refused(action)
         # Drawn whatever `slip` is, so that a sweep over it compares the same luck.
         luck = float(self._rng.random())
-        slipped = luck < self._config.slip
-        if slipped:
+        self._has_slipped = luck < self._config.slip
+        if self._has_slipped:
             move = _SIDEWAYS[move][0 if luck < self._config.slip / 2 else 1]
         before, after = self._player, shift(self._player, move)
         rows, cols = self._lake.shape
         if 0 <= after[0] < rows and 0 <= after[1] < cols:
             self._player = after
-        return self._result(
-            action, is_valid=True, is_effective=self._player != before, slipped=slipped
-        )
+        return self.result(float(self.is_solved), is_effective=self._player != before)
 
     def instructions(self) -> str:
         text = "Walk over the ice to the goal. Do not step into a hole."
@@ -288,32 +267,21 @@ class FrozenLake(TextEnv):
         return hash_task(self.spec.id, lake.shape, lake.start, lake.goal, sorted(lake.holes))
 
     @property
-    def _is_over(self) -> bool:
-        return self._player == self._lake.goal or self._player in self._lake.holes
+    def is_over(self) -> bool:
+        return self.is_solved or self._player in self._lake.holes
 
-    def _result(
-        self, action: str, *, is_valid: bool, is_effective: bool, slipped: bool
-    ) -> StepResult:
-        lake, player = self._lake, self._player
-        is_solved = player == lake.goal
-        state = self._observe()
-        if not is_valid:
-            state = prefixed(self.invalid_notice(action), state)
-        info = {"slipped": float(slipped)}
-        distance = lake.to_goal.get(player)
+    @property
+    def is_solved(self) -> bool:
+        return self._player == self._lake.goal
+
+    def info(self) -> dict[str, float]:
+        info = {"slipped": float(self._has_slipped)}
+        distance = self._lake.to_goal.get(self._player)
         if distance is not None:
             info["distance"] = float(distance)
-        return StepResult(
-            observation=state,
-            reward=1.0 if is_solved and is_valid else 0.0,
-            terminated=is_solved or player in lake.holes,
-            success=is_solved,
-            is_valid=is_valid,
-            is_effective=is_effective,
-            info=info,
-        )
+        return info
 
-    def _observe(self) -> Observation:
+    def observe(self) -> Observation:
         shown, key = self._lake.shown, (self._config.observation, self._player)
         observation = shown.get(key)
         if observation is None:

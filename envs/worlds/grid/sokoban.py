@@ -9,17 +9,9 @@ from typing import Literal
 
 import numpy as np
 
-from ...base import (
-    EnvSpec,
-    Observation,
-    StepResult,
-    TextEnv,
-    check_seed,
-    hash_task,
-    normalise,
-    prefixed,
-)
-from ...params import require
+from ...base import EnvSpec, Observation, StepResult, check_seed, hash_task, normalise
+from ...params import board_shape, require, require_within
+from ..task_env import TaskEnv
 from .geometry import (
     MOVES,
     BoardFormat,
@@ -69,30 +61,20 @@ class SokobanConfig:
 
     def __post_init__(self) -> None:
         rows, cols = self.shape
-        require(
-            3 <= rows <= 16 and 3 <= cols <= 16 and max(rows, cols) >= 5,
-            f"size is {[rows, cols]}, but each side must lie in [3, 16] and one be at least 5",
-        )
-        room = (rows - 2) * (cols - 2) - 2
-        require(
-            1 <= self.boxes <= min(8, room),
-            f"boxes is {self.boxes}, but must lie in [1, {min(8, room)}] in a {rows}x{cols} room",
-        )
-        require(0 <= self.walls <= 0.5, f"walls is {self.walls}, but must lie in [0, 0.5]")
+        require(max(rows, cols) >= 5, f"size is {self.size}, but one side must be at least 5")
+        most = min(8, (rows - 2) * (cols - 2) - 2)
+        require_within(self, f" in a {rows}x{cols} room", boxes=(1, most))
+        require_within(self, walls=(0, 0.5), max_states=(100, 5_000_000))
         require(
             1 <= self.min_solution <= self.max_solution <= 200,
             f"min_solution is {self.min_solution} and max_solution {self.max_solution}, but "
             "1 <= min_solution <= max_solution <= 200 must hold",
         )
-        require(
-            100 <= self.max_states <= 5_000_000,
-            f"max_states is {self.max_states}, but must lie in [100, 5000000]",
-        )
 
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns."""
-        return (self.size, self.size) if isinstance(self.size, int) else self.size
+        return board_shape(self.size, 3, 16)
 
     @property
     def level_settings(self) -> LevelSettings:
@@ -107,7 +89,7 @@ class SokobanConfig:
         )
 
 
-class Sokoban(TextEnv):
+class Sokoban(TaskEnv):
     """A warehouse: the player pushes boxes, never pulls, one at a time.
 
     Description:
@@ -160,34 +142,18 @@ class Sokoban(TextEnv):
         check_seed("noise_seed", noise_seed)
         self._level = self._draw(check_seed("seed", seed))
         self._player, self._boxes = self._level.player, self._level.boxes
-        return self._observe()
+        return self.observe()
 
     def step(self, action: str) -> StepResult:
         move = normalise(action)
-        if move not in MOVES or self._is_solved:
-            return StepResult(
-                observation=prefixed(self.invalid_notice(action), self._observe()),
-                reward=0.0,
-                terminated=self._is_solved,
-                success=self._is_solved,
-                is_valid=False,
-                is_effective=False,
-                info=self._info(),
-            )
+        if move not in MOVES or self.is_over:
+            return self.refused(action)
         before, home_before = self._player, self._num_home
         self._move(move)
         reward = MOVE_REWARD + BOX_REWARD * (self._num_home - home_before)
-        if self._is_solved:
+        if self.is_solved:
             reward += SOLVED_REWARD
-        return StepResult(
-            observation=self._observe(),
-            reward=reward,
-            terminated=self._is_solved,
-            success=self._is_solved,
-            is_valid=True,
-            is_effective=self._player != before,
-            info=self._info(),
-        )
+        return self.result(reward, is_effective=self._player != before)
 
     def instructions(self) -> str:
         form = self._config.observation
@@ -230,10 +196,14 @@ class Sokoban(TextEnv):
         return len([box for box in self._boxes if box in targets])
 
     @property
-    def _is_solved(self) -> bool:
+    def is_over(self) -> bool:
+        return self.is_solved
+
+    @property
+    def is_solved(self) -> bool:
         return self._num_home == len(self._boxes)
 
-    def _info(self) -> dict[str, float]:
+    def info(self) -> dict[str, float]:
         return {
             "boxes_on_target": float(self._num_home),
             "deadlock": float(is_deadlocked(self._level.maze, self._boxes)),
@@ -265,7 +235,7 @@ class Sokoban(TextEnv):
             return "player on target" if is_target else "player"
         return "target" if is_target else "floor"
 
-    def _observe(self) -> Observation:
+    def observe(self) -> Observation:
         overlays = [("box", box) for box in self._boxes] + [("player", self._player)]
         frame = self._level.frames.frame(overlays)
         text = board_text(

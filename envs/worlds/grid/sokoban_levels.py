@@ -11,6 +11,7 @@ import numpy as np
 
 from ...base import EnvParamsError, EnvUnavailableError
 from ...frames import BoardFrames
+from ..rows import cached_by_files
 from .geometry import Position, distances
 from .sokoban_search import Maze, build_maze, states_by_distance, unpack
 
@@ -121,22 +122,18 @@ def read_levels(path: str) -> tuple[Level, ...]:
         files = sorted(file for file in root.rglob("*") if file.suffix in (".txt", ".xsb"))
     levels: list[Level] = []
     for file in files:
-        try:
-            status = file.stat()
-        except OSError as error:
-            raise EnvUnavailableError(f"cannot read levels: {error}") from None
-        levels += _read_file(str(file), status.st_mtime_ns, status.st_size)
+        levels += _read_file(str(file))
     if not levels:
         raise EnvUnavailableError(f"{path} holds no Sokoban levels (*.txt or *.xsb)")
     return tuple(levels)
 
 
-@lru_cache(maxsize=64)
-def _read_file(path: str, mtime_ns: int, size: int) -> tuple[Level, ...]:
-    """Cached by content stamp (`mtime_ns`, `size`): every sibling reads the same file."""
-    if size > MAX_FILE_BYTES:
-        raise EnvUnavailableError(f"{path} has {size} bytes; at most {MAX_FILE_BYTES} are read")
+@cached_by_files(64)
+def _read_file(path: str) -> tuple[Level, ...]:
     try:
+        size = Path(path).stat().st_size
+        if size > MAX_FILE_BYTES:
+            raise EnvUnavailableError(f"{path} has {size} bytes; at most {MAX_FILE_BYTES} are read")
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise EnvUnavailableError(f"cannot read levels from {path}: {error}") from None

@@ -8,18 +8,10 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from ...base import (
-    EnvSpec,
-    Observation,
-    StepResult,
-    TextEnv,
-    check_seed,
-    hash_task,
-    normalise,
-    prefixed,
-)
+from ...base import EnvSpec, Observation, StepResult, check_seed, hash_task, normalise
 from ...frames import grid_frame
-from ...params import require
+from ...params import require, require_within
+from ..task_env import TaskEnv
 from .geometry import Position, point
 
 Question = Literal["direction", "distance", "position", "egocentric", "perspective"]
@@ -56,11 +48,7 @@ class SpatialConfig:
     questions: tuple[Question, ...] = get_args(Question)
 
     def __post_init__(self) -> None:
-        require(4 <= self.size <= 16, f"size is {self.size}, but must lie in [4, 16]")
-        require(
-            2 <= self.things <= len(_THINGS),
-            f"things is {self.things}, but must lie in [2, {len(_THINGS)}]",
-        )
+        require_within(self, size=(4, 16), things=(2, len(_THINGS)))
         require(bool(self.questions), "questions is empty, but must name at least one kind")
         require(
             len(set(self.questions)) == len(self.questions),
@@ -89,7 +77,7 @@ class Room:
         return dict(self.things)[thing]
 
 
-class Spatial(TextEnv):
+class Spatial(TaskEnv):
     """A room seen in parts, and a question about the whole.
 
     Description:
@@ -152,23 +140,20 @@ class Spatial(TextEnv):
         self._room = draw_room(self._config, check_seed("seed", seed))
         self._place, self._heading = self._room.start, self._room.heading
         self._view, self._seen, self._is_right = None, set(), None
-        return self._observe()
+        return self.observe()
 
     def step(self, action: str) -> StepResult:
         word = " ".join(normalise(action).split())
-        if self._is_right is not None or word not in self.legal_actions():
-            state = prefixed(self.invalid_notice(action), self._observe())
-            return self._result(state, 0.0, is_valid=False, is_effective=False)
+        if self.is_over or word not in self.legal_actions():
+            return self.refused(action)
         before = (self._place, self._heading, self._view)
         if word in _MOVES:
             self._move(word)
             is_effective = (self._place, self._heading, self._view) != before
-            return self._result(
-                self._observe(), MOVE_REWARD, is_valid=True, is_effective=is_effective
-            )
+            return self.result(MOVE_REWARD, is_effective=is_effective)
         self._is_right = word == f"answer {self._answer()}"
         reward = RIGHT_REWARD if self._is_right else WRONG_REWARD
-        return self._result(self._observe(), reward, is_valid=True, is_effective=True)
+        return self.result(reward)
 
     def instructions(self) -> str:
         return (
@@ -183,8 +168,8 @@ class Spatial(TextEnv):
 
         It knows where to find nothing: it begins with what lies ahead and turns right.
         """
-        if self._is_right is not None:
-            return [] if self._is_right else None
+        if self.is_over:
+            return [] if self.is_solved else None
         plan: list[str] = []
         heading, seen = self._heading, set(self._seen)
         while not set(self._room.asked) <= seen:
@@ -280,20 +265,18 @@ class Spatial(TextEnv):
             ),
         }[self._room.question]()
 
-    def _result(
-        self, state: Observation, reward: float, *, is_valid: bool, is_effective: bool
-    ) -> StepResult:
-        return StepResult(
-            observation=state,
-            reward=reward,
-            terminated=self._is_right is not None,
-            success=self._is_right is True,
-            is_valid=is_valid,
-            is_effective=is_effective,
-            info={"seen": float(len(self._seen))},
-        )
+    @property
+    def is_over(self) -> bool:
+        return self._is_right is not None
 
-    def _observe(self) -> Observation:
+    @property
+    def is_solved(self) -> bool:
+        return self._is_right is True
+
+    def info(self) -> dict[str, float]:
+        return {"seen": float(len(self._seen))}
+
+    def observe(self) -> Observation:
         size = self._config.size
         lines = [f"You are at {point(self._place)} and face {_HEADINGS[self._heading]}."]
         if self._is_right is not None:

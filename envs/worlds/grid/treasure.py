@@ -13,14 +13,13 @@ from ...base import (
     EnvSpec,
     Observation,
     StepResult,
-    TextEnv,
     check_seed,
     hash_task,
     normalise,
-    prefixed,
 )
 from ...frames import grid_frame
-from ...params import require
+from ...params import board_shape, require_within
+from ..task_env import TaskEnv
 from .geometry import (
     MOVES,
     BoardFormat,
@@ -59,28 +58,17 @@ class TreasureConfig:
     observation: BoardFormat = "relative"
 
     def __post_init__(self) -> None:
-        rows, cols = self.shape
-        require(
-            3 <= rows <= 10 and 3 <= cols <= 10,
-            f"size is {self.size}, but each side must lie in [3, 10]",
-        )
-        require(
-            0 <= self.keys <= len(_COLOURS),
-            f"keys is {self.keys}, but must lie in [0, {len(_COLOURS)}]",
-        )
-        require(
-            1 <= self.min_solution <= self.max_solution,
-            f"min_solution is {self.min_solution}, but must lie in [1, max_solution "
-            f"({self.max_solution})]",
-        )
+        board_shape(self.size, 3, 10)
+        require_within(self, keys=(0, len(_COLOURS)))
+        require_within(self, " (max_solution)", min_solution=(1, self.max_solution))
 
     @property
     def shape(self) -> tuple[int, int]:
         """(rows, columns) of rooms."""
-        return (self.size, self.size) if isinstance(self.size, int) else self.size
+        return board_shape(self.size, 3, 10)
 
 
-class Treasure(TextEnv):
+class Treasure(TaskEnv):
     """A maze with locked doors; keys lie on the way, and a treasure at its end.
 
     Description:
@@ -139,13 +127,12 @@ class Treasure(TextEnv):
         self._player = self._maze.start
         self._held, self._opened = set(), set()
         self._visits = Counter([self._player])
-        return self._observe()
+        return self.observe()
 
     def step(self, action: str) -> StepResult:
         move = normalise(action)
-        if move not in MOVES or self._is_over:
-            state = prefixed(self.invalid_notice(action), self._observe())
-            return self._result(state, reward=0.0, is_valid=False, is_effective=False)
+        if move not in MOVES or self.is_over:
+            return self.refused(action)
         reward, before = MOVE_REWARD, self._player
         door = self._maze.door(before, move)
         is_locked = door is not None and door not in self._held
@@ -153,9 +140,7 @@ class Treasure(TextEnv):
             self._player = shift(before, move)
             self._visits[self._player] += 1
             reward += self._collect(door)
-        return self._result(
-            self._observe(), reward=reward, is_valid=True, is_effective=self._player != before
-        )
+        return self.result(reward, is_effective=self._player != before)
 
     def instructions(self) -> str:
         text = (
@@ -198,8 +183,15 @@ class Treasure(TextEnv):
         )
 
     @property
-    def _is_over(self) -> bool:
+    def is_over(self) -> bool:
+        return self.is_solved
+
+    @property
+    def is_solved(self) -> bool:
         return self._player == self._maze.treasure
+
+    def info(self) -> dict[str, float]:
+        return {"keys": float(len(self._held)), "doors": float(len(self._opened))}
 
     def _collect(self, door: int | None) -> float:
         """What the door just passed and the room just entered are worth."""
@@ -211,22 +203,9 @@ class Treasure(TextEnv):
             key = self._maze.keys.index(self._player)
             reward += 0.0 if key in self._held else KEY_REWARD
             self._held.add(key)
-        return reward + (TREASURE_REWARD if self._is_over else 0.0)
+        return reward + (TREASURE_REWARD if self.is_over else 0.0)
 
-    def _result(
-        self, state: Observation, *, reward: float, is_valid: bool, is_effective: bool
-    ) -> StepResult:
-        return StepResult(
-            observation=state,
-            reward=reward,
-            terminated=self._is_over,
-            success=self._is_over,
-            is_valid=is_valid,
-            is_effective=is_effective,
-            info={"keys": float(len(self._held)), "doors": float(len(self._opened))},
-        )
-
-    def _observe(self) -> Observation:
+    def observe(self) -> Observation:
         frame = grid_frame(self._cells(), _LEGEND, self._overlays())
         text = board_text(
             self._config.observation,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-import numpy as np
+from dataclasses import dataclass, replace
 
 from ...base import (
     EnvParamsError,
@@ -14,14 +13,12 @@ from ...base import (
     EnvUnavailableError,
     Observation,
     StepResult,
-    TextEnv,
-    check_seed,
     hash_task,
-    prefixed,
     shorten,
 )
 from ...frames import card_frame
-from ...params import require
+from ...params import require, require_within
+from ..task_env import TaskEnv, task_generator
 from .backends import Api, KiminaServer, checked_url, shared_repl
 from .statements import MADE_THEOREMS, read_theorems
 from .tactics import refusal, without_comments
@@ -75,16 +72,12 @@ class LeanConfig:
             "server and repl are both given: set one of them",
         )
         require(not self.project or self.repl is not None, "project needs repl: set both")
-        for name, seconds in (("timeout_s", self.timeout_s), ("wait_s", self.wait_s)):
-            require(
-                0.1 <= seconds <= 3600, f"{name} is {seconds}, but must lie between 0.1 and 3600"
-            )
-        require(self.memory_mb >= 512, f"memory_mb is {self.memory_mb}, but must be at least 512")
+        require_within(self, timeout_s=(0.1, 3600), wait_s=(0.1, 3600), memory_mb=(512, math.inf))
         if self.server is not None:
             checked_url(self.server)
 
 
-class Lean(TextEnv):
+class Lean(TaskEnv):
     """A theorem, proved by tactics that Lean 4 checks one by one.
 
     Description:
@@ -146,14 +139,13 @@ class Lean(TextEnv):
         self._theorem = self._theorems[0]
         self._tactics: tuple[str, ...] = ()
         self._goals = ""
-        self._is_solved = False
+        self._is_proved = False
 
     def reset(self, seed: int, noise_seed: int) -> Observation:
-        check_seed("noise_seed", noise_seed)
-        rng = np.random.default_rng(check_seed("seed", seed))
+        rng = task_generator(seed, noise_seed)
         self._theorem = self._theorems[int(rng.integers(len(self._theorems)))]
-        self._tactics, self._goals, self._is_solved = (), "", False
-        return self._observe(self._task)
+        self._tactics, self._goals, self._is_proved = (), "", False
+        return self.observe()
 
     def step(self, action: str) -> StepResult:
         """See `TextEnv.step`.
@@ -162,28 +154,25 @@ class Lean(TextEnv):
             EnvUnavailableError: Lean answers nothing any more.
         """
         tactic = without_comments(action)
-        if refusal(tactic) or self._is_solved:
-            observation = prefixed(self.invalid_notice(action), self._observe(self._state))
-            reward = 0.0 if self._is_solved else self._rejected
-            return self._result(observation, reward, is_valid=False, is_effective=False)
+        if refusal(tactic) or self.is_over:
+            reward = 0.0 if self.is_over else self._rejected
+            return replace(self.refused(action), reward=reward)
         if not self._goals:
             self._goals = self._first_goals()
         tactics = (*self._tactics, tactic)
         verdict = self._judged(tactics)
         if verdict.status in ("rejected", "timeout"):
-            news = f"Rejected: {verdict.text}"
-            return self._result(
-                self._observe(news), self._rejected, is_valid=True, is_effective=False
-            )
+            told = self.observe(f"Rejected: {verdict.text}")
+            return self.result(self._rejected, told, is_effective=False)
         is_news = verdict.status == "proved" or verdict.text != self._goals
-        self._is_solved = verdict.status == "proved"
+        self._is_proved = verdict.status == "proved"
         if is_news:  # a step that changes no goal would only make the proof longer
             self._tactics, self._goals = tactics, verdict.text
         reward = self._config.step_reward + (self._config.accepted_reward if is_news else 0.0)
-        if self._is_solved:
+        if self.is_solved:
             reward += self._config.solved_reward
-        news = self._state if is_news else f"That changes nothing.\n{self._state}"
-        return self._result(self._observe(news), reward, is_valid=True, is_effective=is_news)
+        told = None if is_news else self.observe(f"That changes nothing.\n{self._state}")
+        return self.result(reward, told, is_effective=is_news)
 
     def invalid_notice(self, action: str) -> str:
         problem = refusal(without_comments(action))
@@ -193,13 +182,14 @@ class Lean(TextEnv):
     def instructions(self) -> str:
         return (
             "Prove the theorem in Lean 4. Action: one tactic, for example: intro h. Accepted "
-            "tactics are kept, rejected ones change nothing. sorry, axioms and commands are "
+            "tactics are kept, rejected ones change nothing. "
+            "sorry, axioms and commands are "
             "refused."
         )
 
     def solve(self) -> list[str] | None:
         """What is left of the proof that came with the theorem; None where there is none."""
-        if self._is_solved:
+        if self.is_solved:
             return []
         proof = self._theorem.proof
         is_begun = proof[: len(self._tactics)] == self._tactics
@@ -233,7 +223,7 @@ class Lean(TextEnv):
         if not self._tactics:
             return self._task
         listed = _numbered(self._tactics)
-        if self._is_solved:
+        if self.is_solved:
             return f"Proof:\n{listed}\nProved."
         return f"Proof so far:\n{listed}\nGoals:\n{self._goals}"
 
@@ -264,20 +254,20 @@ class Lean(TextEnv):
             _verdicts[key] = verdict
         return verdict
 
-    def _result(
-        self, observation: Observation, reward: float, *, is_valid: bool, is_effective: bool
-    ) -> StepResult:
-        return StepResult(
-            observation=observation,
-            reward=reward,
-            terminated=self._is_solved,
-            success=self._is_solved,
-            is_valid=is_valid,
-            is_effective=is_effective,
-            info={"accepted_tactics": float(len(self._tactics))},
-        )
+    @property
+    def is_over(self) -> bool:
+        return self._is_proved
 
-    def _observe(self, text: str) -> Observation:
+    @property
+    def is_solved(self) -> bool:
+        return self._is_proved
+
+    def info(self) -> dict[str, float]:
+        return {"accepted_tactics": float(len(self._tactics))}
+
+    def observe(self, news: str = "") -> Observation:
+        """What Lean says, or the proof so far."""
+        text = news or self._state
         lines = self._theorem.statement.splitlines()
         if self._tactics:
             lines += ["", *_numbered(self._tactics).splitlines()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections import Counter
@@ -17,14 +18,13 @@ from ...base import (
     EnvUnavailableError,
     Observation,
     StepResult,
-    TextEnv,
     check_seed,
     hash_task,
-    prefixed,
 )
 from ...frames import card_frame
-from ...params import require
+from ...params import require, require_within
 from ..rows import Row, read_rows
+from ..task_env import TaskEnv
 from ..tools.calculator import CalculationError, calculate, number_text
 
 MAX_NUMBERS = 6
@@ -62,24 +62,12 @@ class CountdownConfig:
     data: str | None = None
 
     def __post_init__(self) -> None:
-        require(
-            2 <= self.numbers <= MAX_NUMBERS,
-            f"numbers is {self.numbers}, but must lie between 2 and {MAX_NUMBERS}",
-        )
-        require(
-            3 <= self.max_number <= 999,
-            f"max_number is {self.max_number}, but must lie between 3 and 999",
-        )
-        require(
-            self.max_number <= self.max_target <= 9999,
-            f"max_target is {self.max_target}, but must lie between max_number "
-            f"({self.max_number}) and 9999",
-        )
+        require_within(self, numbers=(2, MAX_NUMBERS), max_number=(3, 999), attempts=(1, math.inf))
+        require_within(self, " (from max_number on)", max_target=(self.max_number, 9999))
         require(
             {"+", "-"} <= set(self.operations) <= set(_APPLY),
             f"operations is {self.operations!r}, but must hold + and -, and may hold * and /",
         )
-        require(self.attempts >= 1, f"attempts is {self.attempts}, but must be at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +79,7 @@ class CountdownTask:
     solution: str
 
 
-class Countdown(TextEnv):
+class Countdown(TaskEnv):
     """An expression of all given numbers that has the wanted value.
 
     Description:
@@ -136,7 +124,7 @@ class Countdown(TextEnv):
         self._tasks = None if data is None else read_tasks(data)
         self._task = CountdownTask(numbers=(1, 1), target=2, solution="1+1")
         self._num_attempts = 0
-        self._is_solved = False
+        self._is_right = False
 
     def reset(self, seed: int, noise_seed: int) -> Observation:
         check_seed("noise_seed", noise_seed)
@@ -145,28 +133,27 @@ class Countdown(TextEnv):
             self._task = draw_task(self._config, seed)
         else:
             self._task = self._tasks[int(np.random.default_rng(seed).integers(len(self._tasks)))]
-        self._num_attempts, self._is_solved = 0, False
-        return self._observe("")
+        self._num_attempts, self._is_right = 0, False
+        return self.observe()
 
     def step(self, action: str) -> StepResult:
         expression = action.split("=", maxsplit=1)[0].strip()
-        if self._is_over or not is_expression(expression):
-            observation = prefixed(self.invalid_notice(action), self._observe(""))
-            return self._result(observation, 0.0, is_valid=False)
+        if self.is_over or not is_expression(expression):
+            return self.refused(action)
         self._num_attempts += 1
         if Counter(int(digits) for digits in _INTEGERS.findall(expression)) != Counter(
             self._task.numbers
         ):
             wanted = ", ".join(map(str, self._task.numbers))
-            return self._result(self._observe(f"Use each of {wanted} exactly once."), 0.0)
+            return self._answered(f"Use each of {wanted} exactly once.", 0.0)
         try:
             value = calculate(expression)
         except CalculationError as error:
-            return self._result(self._observe(f"Error: {error}."), _ATTEMPT)
-        self._is_solved = value == self._task.target
-        verdict = "as wanted" if self._is_solved else f"not {self._task.target}"
-        observation = self._observe(f"{expression} is {number_text(value)}, {verdict}.")
-        return self._result(observation, _RIGHT if self._is_solved else _ATTEMPT)
+            return self._answered(f"Error: {error}.", _ATTEMPT)
+        self._is_right = value == self._task.target
+        verdict = "as wanted" if self._is_right else f"not {self._task.target}"
+        news = f"{expression} is {number_text(value)}, {verdict}."
+        return self._answered(news, _RIGHT if self._is_right else _ATTEMPT)
 
     def instructions(self) -> str:
         return (
@@ -177,9 +164,9 @@ class Countdown(TextEnv):
 
     def solve(self) -> list[str] | None:
         """An expression that reaches the target; None once no attempt is left."""
-        if self._is_solved:
+        if self.is_solved:
             return []
-        return None if self._is_over else [self._task.solution]
+        return None if self.is_over else [self._task.solution]
 
     def guesses(self) -> tuple[str, ...]:
         """All numbers added, and all but the last: what a player writes who does not calculate."""
@@ -198,23 +185,17 @@ class Countdown(TextEnv):
         return len({(task.numbers, task.target) for task in self._tasks})
 
     @property
-    def _is_over(self) -> bool:
-        return self._is_solved or self._num_attempts >= self._config.attempts
+    def is_over(self) -> bool:
+        return self._is_right or self._num_attempts >= self._config.attempts
 
-    def _result(
-        self, observation: Observation, reward: float, *, is_valid: bool = True
-    ) -> StepResult:
-        return StepResult(
-            observation=observation,
-            reward=reward,
-            terminated=self._is_over,
-            success=self._is_solved,
-            is_valid=is_valid,
-            is_effective=is_valid,
-            info={},
-        )
+    @property
+    def is_solved(self) -> bool:
+        return self._is_right
 
-    def _observe(self, news: str) -> Observation:
+    def _answered(self, news: str, reward: float) -> StepResult:
+        return self.result(reward, self.observe(news))
+
+    def observe(self, news: str = "") -> Observation:
         """The task, which stands in the first observation only, or what an attempt gave."""
         task = f"Numbers: {', '.join(map(str, self._task.numbers))}. Target: {self._task.target}."
         frame = card_frame("Countdown", [task, news] if news else [task])

@@ -12,19 +12,11 @@ from typing import Literal
 
 import numpy as np
 
-from ...base import (
-    EnvSpec,
-    Observation,
-    StepResult,
-    TextEnv,
-    check_seed,
-    hash_task,
-    normalise,
-    prefixed,
-)
+from ...base import EnvSpec, Observation, StepResult, check_seed, hash_task, normalise
 from ...frames import grid_frame
-from ...params import require
+from ...params import require, require_within
 from ..grid.geometry import BoardFormat, board_text, board_view
+from ..task_env import TaskEnv
 
 Row = tuple[int, ...]
 Tiles = tuple[Row, ...]
@@ -59,29 +51,18 @@ class Game2048Config:
     observation: BoardFormat = "grid"
 
     def __post_init__(self) -> None:
-        require(2 <= self.side <= 8, f"side is {self.side}, but must lie between 2 and 8")
+        require_within(self, side=(2, 8), two_probability=(0, 1), goal_reward=(0, math.inf))
         most = 2 ** min(self.side**2, 16)
         require(
             8 <= self.goal <= most and self.goal.bit_count() == 1,
             f"goal is {self.goal}, but must be a power of two from 8 to {most} on "
             f"{self.side}x{self.side} cells",
         )
-        require(
-            1 <= self.start_tiles < self.side**2,
-            f"start_tiles is {self.start_tiles}, but must lie between 1 and {self.side**2 - 1} on "
-            f"{self.side}x{self.side} cells",
-        )
-        require(
-            0 <= self.two_probability <= 1,
-            f"two_probability is {self.two_probability}, but must lie in [0, 1]",
-        )
-        require(
-            math.isfinite(self.goal_reward) and self.goal_reward >= 0,
-            f"goal_reward is {self.goal_reward}, but must be a finite number of at least 0",
-        )
+        where = f" on {self.side}x{self.side} cells"
+        require_within(self, where, start_tiles=(1, self.side**2 - 1))
 
 
-class Game2048(TextEnv):
+class Game2048(TaskEnv):
     """Tiles slide to one side, and equal neighbours become one of twice the value.
 
     Description:
@@ -126,6 +107,7 @@ class Game2048(TextEnv):
         self._rng = np.random.default_rng(0)
         self._tiles: Tiles = ((0,) * self._config.side,) * self._config.side
         self._first = self._tiles
+        self._points = 0
         self._plan: list[str] | None = None
 
     def reset(self, seed: int, noise_seed: int) -> Observation:
@@ -136,24 +118,23 @@ class Game2048(TextEnv):
         for _ in range(self._config.start_tiles):
             self._tiles = self._with_new_tile(task)
         self._first, self._plan = self._tiles, None
-        return self._observe()
+        self._points = 0
+        return self.observe()
 
     def step(self, action: str) -> StepResult:
         move = normalise(action)
-        if move not in MOVES or self._is_over:
-            observation = prefixed(self.invalid_notice(action), self._observe())
-            return self._result(observation, 0, 0.0, is_valid=False, is_effective=False)
+        self._points = 0
+        if move not in MOVES or self.is_over:
+            return self.refused(action)
         # The expert's plan holds as long as it is followed.
         self._plan = self._plan[1:] if self._plan and self._plan[0] == move else None
-        moved, points = slide(self._tiles, move)
+        moved, self._points = slide(self._tiles, move)
         is_effective = moved != self._tiles
-        reward = self._reward(moved, points)
+        reward = self._reward(moved, self._points)
         if is_effective:
             self._tiles = moved
             self._tiles = self._with_new_tile(self._rng)
-        return self._result(
-            self._observe(), points, reward, is_valid=True, is_effective=is_effective
-        )
+        return self.result(reward, is_effective=is_effective)
 
     def instructions(self) -> str:
         return (
@@ -172,10 +153,10 @@ class Game2048(TextEnv):
             return list(self._plan)
         game = copy.deepcopy(self)
         moves: list[str] = []
-        while not game._is_over:
+        while not game.is_over:
             moves.append(best_move(game._tiles))
             game.step(moves[-1])
-        if not game._is_solved:
+        if not game.is_solved:
             return None
         self._plan = moves
         return list(moves)
@@ -197,12 +178,15 @@ class Game2048(TextEnv):
         return largest(self._tiles)
 
     @property
-    def _is_solved(self) -> bool:
+    def is_solved(self) -> bool:
         return self._largest >= self._config.goal
 
     @property
-    def _is_over(self) -> bool:
-        return self._is_solved or not can_move(self._tiles)
+    def is_over(self) -> bool:
+        return self.is_solved or not can_move(self._tiles)
+
+    def info(self) -> dict[str, float]:
+        return {"points": float(self._points), "largest": float(self._largest)}
 
     def _with_new_tile(self, rng: np.random.Generator) -> Tiles:
         rows = [list(row) for row in self._tiles]
@@ -221,26 +205,7 @@ class Game2048(TextEnv):
             return 0.1 * math.log2(1 + points) + bonus
         return DOUBLING_REWARD * math.log2(after / self._largest) + bonus
 
-    def _result(
-        self,
-        observation: Observation,
-        points: int,
-        reward: float,
-        *,
-        is_valid: bool,
-        is_effective: bool,
-    ) -> StepResult:
-        return StepResult(
-            observation=observation,
-            reward=reward,
-            terminated=self._is_over,
-            success=self._is_solved,
-            is_valid=is_valid,
-            is_effective=is_effective,
-            info={"points": float(points), "largest": float(self._largest)},
-        )
-
-    def _observe(self) -> Observation:
+    def observe(self) -> Observation:
         shown = [_row_shown(row) for row in self._tiles]
         text = board_text(
             self._config.observation,

@@ -12,14 +12,13 @@ from ...base import (
     EnvSpec,
     Observation,
     StepResult,
-    TextEnv,
     check_seed,
     hash_task,
-    prefixed,
 )
 from ...frames import grid_frame
-from ...params import require
+from ...params import require_within
 from ..grid.geometry import PlainBoardFormat, board_text
+from ..task_env import TaskEnv
 from .cube_moves import FACES, MOVES, SOLVED, Permutation, State, apply, is_solved, solution
 
 _COLOURS = "WYORGB"
@@ -46,13 +45,10 @@ class RubiksConfig:
     observation: PlainBoardFormat = "grid"
 
     def __post_init__(self) -> None:
-        require(
-            1 <= self.depth <= _MAX_DEPTH,
-            f"depth is {self.depth}, but must lie between 1 and {_MAX_DEPTH}",
-        )
+        require_within(self, depth=(1, _MAX_DEPTH))
 
 
-class Rubiks(TextEnv):
+class Rubiks(TaskEnv):
     """A scrambled 2x2 cube.
 
     Description:
@@ -99,24 +95,14 @@ class Rubiks(TextEnv):
     def reset(self, seed: int, noise_seed: int) -> Observation:
         check_seed("noise_seed", noise_seed)
         self._first = self._state = scramble(self._config.depth, check_seed("seed", seed))
-        return self._observe()
+        return self.observe()
 
     def step(self, action: str) -> StepResult:
         turn = _read_turn(action)
-        is_valid = turn is not None and not is_solved(self._state)
-        if turn is not None and is_valid:
-            self._state = apply(self._state, turn)
-        state = self._observe()
-        is_done = is_solved(self._state)
-        return StepResult(
-            observation=state if is_valid else prefixed(self.invalid_notice(action), state),
-            reward=float(is_done and is_valid),
-            terminated=is_done,
-            success=is_done,
-            is_valid=is_valid,
-            is_effective=is_valid,
-            info={},
-        )
+        if turn is None or self.is_over:
+            return self.refused(action)
+        self._state = apply(self._state, turn)
+        return self.result(float(self.is_solved))
 
     def instructions(self) -> str:
         form, shown = self._config.observation, ""
@@ -140,7 +126,15 @@ class Rubiks(TextEnv):
         """The stickers as they are shown first."""
         return hash_task(self.spec.id, self._first)
 
-    def _observe(self) -> Observation:
+    @property
+    def is_over(self) -> bool:
+        return self.is_solved
+
+    @property
+    def is_solved(self) -> bool:
+        return is_solved(self._state)
+
+    def observe(self) -> Observation:
         letters = "".join(_COLOURS[colour] for colour in self._state)
         faces = {face: letters[4 * i : 4 * i + 4] for i, face in enumerate(FACES)}
         text = board_text(

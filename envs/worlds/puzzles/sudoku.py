@@ -7,10 +7,11 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ...base import EnvSpec, Observation, StepResult, TextEnv, check_seed, hash_task, prefixed
+from ...base import EnvSpec, Observation, StepResult, check_seed, hash_task, prefixed
 from ...frames import grid_frame
-from ...params import require
+from ...params import require, require_within
 from ..grid.geometry import BoardFormat, board_text, board_view
+from ..task_env import TaskEnv
 from .sudoku_boards import Board, Cell, conflicts, draw_board, num_empty, numbers_around
 
 _ACTION = re.compile(
@@ -49,10 +50,7 @@ class SudokuConfig:
             f"empties is {self.empties}, but must lie between 1 and {most} on a board of "
             f"{self.side}x{self.side}",
         )
-        require(
-            math.isfinite(self.solved_reward) and self.solved_reward >= 0,
-            f"solved_reward is {self.solved_reward}, but must be a finite number of at least 0",
-        )
+        require_within(self, solved_reward=(0, math.inf))
 
     @property
     def num_empties(self) -> int:
@@ -83,7 +81,7 @@ class _Play:
         return self.placed.get(cell) == self.solution[cell[0]][cell[1]]
 
 
-class Sudoku(TextEnv):
+class Sudoku(TaskEnv):
     """A Sudoku with exactly one solution.
 
     Description:
@@ -134,7 +132,7 @@ class Sudoku(TextEnv):
         check_seed("noise_seed", noise_seed)
         config = self._config
         self._play = _Play(*draw_board(config.side, config.num_empties, check_seed("seed", seed)))
-        return self._observe()
+        return self.observe()
 
     def step(self, action: str) -> StepResult:
         play = self._play
@@ -145,7 +143,8 @@ class Sudoku(TextEnv):
             notice = "Invalid." if is_relative else self.invalid_notice(action)
             if move is not None and not play.is_solved:
                 notice += " This cell is given."
-            return self._result(prefixed(notice, self._observe()), 0.0, is_valid=False)
+            observation = prefixed(notice, self.observe())
+            return self.result(0.0, observation, is_valid=False, is_effective=False)
         was_right, is_news = play.is_right(cell), play.placed.get(cell) != move[1]
         play.placed[cell] = move[1]
         reward = 0.0
@@ -153,7 +152,7 @@ class Sudoku(TextEnv):
             reward = _RIGHT if play.is_right(cell) else _LOST if was_right else _WRONG
         if play.is_solved:
             reward += self._config.solved_reward
-        return self._result(self._observe(), reward, is_effective=is_news)
+        return self.result(reward, is_effective=is_news)
 
     def instructions(self) -> str:
         side = self._config.side
@@ -187,29 +186,22 @@ class Sudoku(TextEnv):
         """The given numbers."""
         return hash_task(self.spec.id, self._play.given)
 
-    def _result(
-        self,
-        observation: Observation,
-        reward: float,
-        *,
-        is_valid: bool = True,
-        is_effective: bool = False,
-    ) -> StepResult:
-        play = self._play
-        return StepResult(
-            observation=observation,
-            reward=reward,
-            terminated=play.is_solved,
-            success=play.is_solved,
-            is_valid=is_valid,
-            is_effective=is_effective,
-            info={
-                "empty": float(num_empty(play.board)),
-                "right": float(sum(play.is_right(cell) for cell in play.placed)),
-            },
-        )
+    @property
+    def is_over(self) -> bool:
+        return self._play.is_solved
 
-    def _observe(self) -> Observation:
+    @property
+    def is_solved(self) -> bool:
+        return self._play.is_solved
+
+    def info(self) -> dict[str, float]:
+        play = self._play
+        return {
+            "empty": float(num_empty(play.board)),
+            "right": float(sum(play.is_right(cell) for cell in play.placed)),
+        }
+
+    def observe(self) -> Observation:
         board = self._play.board
         bad = conflicts(board) & self._play.placed.keys()
         cells = ["".join(str(number or ".") for number in row) for row in board]

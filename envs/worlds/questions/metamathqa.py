@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 from ...base import EnvSpec, EnvUnavailableError
-from ...params import require
+from ...params import require_within
 from ..rows import Row, read_rows
 from .answers import is_contradiction, number, plain, stated
-from .made_problems import ALL_KINDS, Kind, check_kinds, draw_problem
+from .made_problems import ALL_KINDS, Kind, check_kinds
 from .math_worker import shared_workers
 from .question_env import Question, QuestionEnv
 
@@ -36,7 +35,7 @@ class MetaMathQaConfig:
     kinds: tuple[Kind, ...] = ALL_KINDS
 
     def __post_init__(self) -> None:
-        require(self.attempts >= 1, f"attempts is {self.attempts}, but must be at least 1")
+        require_within(self, attempts=(1, math.inf))
         check_kinds(self.kinds, self.data)
 
 
@@ -85,10 +84,6 @@ class MetaMathQa(QuestionEnv):
         self._config = MetaMathQaConfig() if config is None else config
         data = self._config.data
         super().__init__(self._config, None if data is None else read_questions(data))
-
-    def drawn(self, rng: np.random.Generator) -> Question:
-        text, answer = draw_problem(rng, self._config.kinds)
-        return Question(text=text, answer=str(answer))
 
     def is_answer(self, action: str) -> bool:
         return len(action.strip()) <= _MAX_ANSWER_CHARS

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 from ...base import EnvSpec, EnvUnavailableError
-from ...params import require
+from ...params import require, require_within
 from ..rows import Row, read_rows
 from .answers import chosen, has_number, stated_number
-from .made_problems import ALL_KINDS, Kind, check_kinds, draw_problem
+from .made_problems import ALL_KINDS, Kind, check_kinds
 from .question_env import Question, QuestionEnv
 
 
@@ -31,7 +30,7 @@ class StaticQaConfig:
     kinds: tuple[Kind, ...] = ALL_KINDS
 
     def __post_init__(self) -> None:
-        require(self.attempts >= 1, f"attempts is {self.attempts}, but must be at least 1")
+        require_within(self, attempts=(1, math.inf))
         require(
             self.data is not None or self.format == "gsm8k",
             f"format is {self.format!r}, which needs data: made questions have numbers for answers",
@@ -82,10 +81,6 @@ class StaticQa(QuestionEnv):
         self._config = StaticQaConfig() if config is None else config
         data = self._config.data
         super().__init__(self._config, None if data is None else read_questions(data, self._config))
-
-    def drawn(self, rng: np.random.Generator) -> Question:
-        text, answer = draw_problem(rng, self._config.kinds)
-        return Question(text=text, answer=str(answer))
 
     def is_answer(self, action: str) -> bool:
         if self._question.choices:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Literal, Protocol
 
-import numpy as np
-
-from ...base import EnvUnavailableError, check_seed, hash_task, shorten
+from ...base import EnvUnavailableError, hash_task, shorten
 from ...frames import card_frame
-from ...params import require
+from ...params import require, require_within
+from ..rows import cached_by_files
+from ..task_env import TaskEnv, task_generator
 from .bm25 import MAX_QUERY_CHARS
 from .http_retriever import HttpRetriever, RetrieverError
 from .multi_hop import MADE_QUESTIONS, QuestionFile, read_questions
@@ -46,23 +47,8 @@ class SearchConfig:
     min_f1: float = 0.3
 
     def __post_init__(self) -> None:
-        require(
-            self.max_questions >= 1,
-            f"max_questions is {self.max_questions}, but must be at least 1",
-        )
-        require(
-            self.hops is None or self.hops >= 1,
-            f"hops is {self.hops}, but must be at least 1, or null for any number",
-        )
-        require(1 <= self.results <= 50, f"results is {self.results}, but must lie in 1 to 50")
-        require(
-            20 <= self.max_chars <= 10_000,
-            f"max_chars is {self.max_chars}, but must lie in 20 to 10000",
-        )
-        require(
-            0.1 <= self.timeout_s <= 600,
-            f"timeout_s is {self.timeout_s}, but must lie in 0.1 to 600",
-        )
+        require_within(self, max_questions=(1, math.inf), hops=(1, math.inf), results=(1, 50))
+        require_within(self, max_chars=(20, 10_000), timeout_s=(0.1, 600))
         require(0 < self.min_f1 <= 1, f"min_f1 is {self.min_f1}, but must lie above 0, at most 1")
         is_http = self.retriever == "http"
         require(
@@ -82,15 +68,6 @@ class Retriever(Protocol):
 
     def search(self, query: str, most: int) -> tuple[Passage, ...]:
         """The passages that fit a query best, at most `most`."""
-
-
-@dataclass(frozen=True, slots=True)
-class SearchOutcome:
-    """What a search showed, whether a passage was new, and whether the retriever failed."""
-
-    text: str
-    has_news: bool
-    has_failed: bool
 
 
 class SearchEpisode:
@@ -117,6 +94,8 @@ class SearchEpisode:
         self.question = self.questions[0]
         self.judgement: Judgement | None = None
         self.num_searches = 0
+        self.has_failed = False
+        """The retriever gave no proper answer to the last action."""
         self._seen: set[str] = set()
         self._asked: set[str] = set()
         self._last_query = ""
@@ -125,23 +104,27 @@ class SearchEpisode:
 
     def begin(self, seed: int, noise_seed: int) -> str:
         """Draw the question; returns the first observation's text."""
-        check_seed("noise_seed", noise_seed)
-        rng = np.random.default_rng(check_seed("seed", seed))
+        rng = task_generator(seed, noise_seed)
         self.question = self.questions[int(rng.integers(len(self.questions)))]
-        self.judgement, self.num_searches = None, 0
+        self.judgement, self.num_searches, self.has_failed = None, 0, False
         self._seen, self._asked = set(), set()
         self._last_query, self._last_lines, self._answer = "", [], ""
         return f"Question: {self.question.text}"
 
-    def search(self, query: str) -> SearchOutcome:
-        """Search once; a retriever that fails is answered in words, and can be asked again."""
+    def search(self, query: str) -> tuple[str, bool]:
+        """What a search shows, and whether a passage is new.
+
+        A retriever that fails is answered in words, and can be asked again.
+        """
         self.num_searches += 1
         self._last_query = plain_text(query, MAX_QUERY_CHARS)
         try:
             passages = self.retriever.search(query, self.config.results)
         except RetrieverError as error:
+            self.has_failed = True
             self._last_lines = [f"The search failed: the retriever {error}."]
-            return SearchOutcome(self._last_lines[0], has_news=False, has_failed=True)
+            return self._last_lines[0], False
+        self.has_failed = False
         self._asked.add(self._last_query.casefold())
         self._last_lines = [
             f"[{number}] {passage.shown(self.config.max_chars)}"
@@ -151,11 +134,11 @@ class SearchEpisode:
         has_news = not names <= self._seen
         self._seen |= names
         text = "\n".join(self._last_lines) or "The search gave no passage."
-        return SearchOutcome(text, has_news=has_news, has_failed=False)
+        return text, has_news
 
     def finish(self, answer: str) -> str:
         """Judge the answer, which ends the episode; returns what the policy is told."""
-        self._answer = plain_text(answer, MAX_ANSWER_CHARS)
+        self._answer, self.has_failed = plain_text(answer, MAX_ANSWER_CHARS), False
         self.judgement = judge(answer, self.question.answers)
         if self.judgement.is_exact:
             return "Right."
@@ -182,12 +165,13 @@ class SearchEpisode:
 
     @property
     def info(self) -> dict[str, float]:
-        """Number of searches, and how well the answer fits."""
+        """Number of searches, how well the answer fits, and whether the retriever failed."""
         judgement = self.judgement or Judgement(False, 0.0)
         return {
             "searches": float(self.num_searches),
             "exact_match": float(judgement.is_exact),
             "f1": judgement.f1,
+            "search_failed": float(self.has_failed),
         }
 
     @property
@@ -205,9 +189,9 @@ class SearchEpisode:
         ]
 
     @property
-    def task_key(self) -> str:
-        """The question, whichever of the two environments asks it."""
-        return hash_task("search_qa", self.question.text)
+    def answer(self) -> str:
+        """The right answer that is told."""
+        return self.question.answers[0]
 
     def card(self) -> str:
         """The frame: the question, the last search with its passages, the answer."""
@@ -225,6 +209,55 @@ class SearchEpisode:
         return card_frame("Search", lines)
 
 
+class SearchTask(TaskEnv):
+    """What both worlds of searching share: the episode, its end, and the question as the task."""
+
+    def __init__(self, config: SearchConfig | None = None) -> None:
+        config = SearchConfig() if config is None else config
+        super().__init__(config)
+        self._episode = SearchEpisode(config)
+
+    def solve(self) -> list[str] | None:
+        """A search for each passage of evidence that was not shown yet, then the answer."""
+        queries = self._episode.next_queries
+        if queries is None or self.is_over:
+            return queries
+        return [*map(self.search_action, queries), self.final_action(self._episode.answer)]
+
+    def guesses(self) -> tuple[str, ...]:
+        """The question itself as a query, and an answer that is none."""
+        query = self._episode.question.text[:MAX_QUERY_CHARS]
+        return (self.search_action(query), self.final_action("unknown"))
+
+    @abstractmethod
+    def search_action(self, query: str) -> str:
+        """The action that searches."""
+
+    @abstractmethod
+    def final_action(self, answer: str) -> str:
+        """The action that answers."""
+
+    def task_key(self) -> str:
+        """The question, whichever of the two worlds asks it."""
+        return hash_task("search_qa", self._episode.question.text)
+
+    @property
+    def num_tasks(self) -> int:
+        """The different questions."""
+        return len(self._episode.questions)
+
+    @property
+    def is_over(self) -> bool:
+        return self._episode.is_over
+
+    @property
+    def is_solved(self) -> bool:
+        return self._episode.is_solved
+
+    def info(self) -> dict[str, float]:
+        return self._episode.info
+
+
 def _beginning(text: str, most: int = 100) -> str:
     """The beginning of a line, for people."""
     return text if len(text) <= most else f"{text[:most]} ..."
@@ -234,9 +267,7 @@ def _retriever(config: SearchConfig, source: QuestionFile) -> Retriever:
     if config.url is not None:
         return HttpRetriever(config.url, protocol=config.protocol, timeout_s=config.timeout_s)
     if config.corpus is not None or config.data is None:
-        path = Path(config.corpus or MADE_PASSAGES)
-        status = path.stat() if path.is_file() else None
-        return _file_index(str(path), status and status.st_mtime_ns, status and status.st_size)
+        return _file_index(str(config.corpus or MADE_PASSAGES))
     if not source.passages:
         raise EnvUnavailableError(
             f"{shorten(config.data, 200)} brings no passages along: name a file of them with "
@@ -245,9 +276,8 @@ def _retriever(config: SearchConfig, source: QuestionFile) -> Retriever:
     return _passage_index(source.passages)
 
 
-@lru_cache(maxsize=4)
-def _file_index(path: str, mtime_ns: int | None, size: int | None) -> PassageIndex:
-    """Cached by content stamp: every sibling searches the same index."""
+@cached_by_files(4)
+def _file_index(path: str) -> PassageIndex:
     return PassageIndex(read_passages(path))
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from ...base import EnvUnavailableError
-from ..rows import Row, read_rows
+from ..rows import Row, cached_by_files, read_rows
 from .passages import Passage, plain_text
 from .scoring import MAX_ANSWER_CHARS, normalised
 
@@ -43,6 +42,7 @@ class QuestionFile:
     passages: tuple[Passage, ...]
 
 
+@cached_by_files(4)
 def read_questions(path: str, most: int) -> QuestionFile:
     """The first `most` questions of a file; rows without a question and an answer are left out.
 
@@ -54,13 +54,6 @@ def read_questions(path: str, most: int) -> QuestionFile:
     Raises:
         EnvUnavailableError: the file cannot be read, or holds no question.
     """
-    stamp = Path(path).stat() if Path(path).is_file() else None
-    return _read(path, most, stamp and stamp.st_mtime_ns, stamp and stamp.st_size)
-
-
-@lru_cache(maxsize=4)
-def _read(path: str, most: int, mtime_ns: int | None, size: int | None) -> QuestionFile:
-    """Cached by content stamp: every sibling reads the same file."""
     rows = read_rows(path, (), most=most, keep=False)
     questions = [question for row in rows if (question := question_of(row)) is not None]
     if not questions:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from ...base import EnvSpec, Observation, StepResult, TextEnv
+from ...base import EnvSpec, Observation, StepResult
 from .bm25 import MAX_QUERY_CHARS
-from .episode import SearchConfig, SearchEpisode
+from .episode import SearchConfig, SearchTask
 from .scoring import MAX_ANSWER_CHARS
 
 _MOST_CHARS = {"search": MAX_QUERY_CHARS, "finish": MAX_ANSWER_CHARS}
@@ -14,7 +14,7 @@ _ACTION = re.compile(r"(search|finish)\s*\[(.*)\]", re.DOTALL | re.IGNORECASE)
 _MAX_ACTION_CHARS = 2 * max(_MOST_CHARS.values())
 
 
-class SearchQa(TextEnv):
+class SearchQa(SearchTask):
     """A question of two or three hops, answered by searching passages.
 
     Description:
@@ -57,29 +57,27 @@ class SearchQa(TextEnv):
         extra="search",
     )
 
-    def __init__(self, config: SearchConfig | None = None) -> None:
-        config = SearchConfig() if config is None else config
-        super().__init__(config)
-        self._episode = SearchEpisode(config)
-        self._question = ""
+    _question = ""
 
     def reset(self, seed: int, noise_seed: int) -> Observation:
         self._question = self._episode.begin(seed, noise_seed)
-        return Observation(text=self._question, frame=self._episode.card())
+        return self.observe()
 
     def step(self, action: str) -> StepResult:
         match = _ACTION.fullmatch(action.strip()) if len(action) <= _MAX_ACTION_CHARS else None
         word, content = (match[1].lower(), match[2].strip()) if match else ("search", "")
-        if self._episode.is_over or not 0 < len(content) <= _MOST_CHARS[word]:
-            hint = "The episode is over." if self._episode.is_over else _hint(self._question)
-            return self._result(f"{self.invalid_notice(action)} {hint}", False)
+        if self.is_over or not 0 < len(content) <= _MOST_CHARS[word]:
+            self._episode.has_failed = False
+            hint = "The episode is over." if self.is_over else _hint(self._question)
+            told = self.observe(f"{self.invalid_notice(action)} {hint}")
+            return self.result(0.0, told, is_valid=False, is_effective=False)
         if word == "finish":
-            news = self._episode.finish(content)
-            return self._result(news, True, self._episode.reward, True)
-        outcome = self._episode.search(content)
+            told = self.observe(self._episode.finish(content))
+            return self.result(self._episode.reward, told)
+        text, has_news = self._episode.search(content)
         # A window over the conversation may have dropped the question.
-        text = f"{outcome.text}\n{self._question}"
-        return self._result(text, True, has_effect=outcome.has_news, has_failed=outcome.has_failed)
+        told = self.observe(f"{text}\n{self._question}")
+        return self.result(0.0, told, is_effective=has_news)
 
     def instructions(self) -> str:
         number = self._episode.config.results
@@ -90,44 +88,14 @@ class SearchQa(TextEnv):
             "Answer with the name or number alone."
         )
 
-    def solve(self) -> list[str] | None:
-        """A search for each passage of evidence that was not shown yet, then the answer."""
-        queries = self._episode.next_queries
-        if queries is None or self._episode.is_over:
-            return queries
-        searches = [f"search[{query}]" for query in queries]
-        return [*searches, f"finish[{self._episode.question.answers[0]}]"]
+    def search_action(self, query: str) -> str:
+        return f"search[{query}]"
 
-    def guesses(self) -> tuple[str, ...]:
-        """The question itself as a search, and an answer that is none."""
-        return (f"search[{self._episode.question.text[:MAX_QUERY_CHARS]}]", "finish[unknown]")
+    def final_action(self, answer: str) -> str:
+        return f"finish[{answer}]"
 
-    def task_key(self) -> str:
-        """The question; `search_tools` gives the same key."""
-        return self._episode.task_key
-
-    @property
-    def num_tasks(self) -> int:
-        """The different questions."""
-        return len(self._episode.questions)
-
-    def _result(
-        self,
-        text: str,
-        is_valid: bool,
-        reward: float = 0.0,
-        has_effect: bool = False,
-        has_failed: bool = False,
-    ) -> StepResult:
-        return StepResult(
-            observation=Observation(text=text, frame=self._episode.card()),
-            reward=reward,
-            terminated=self._episode.is_over,
-            success=self._episode.is_solved,
-            is_valid=is_valid,
-            is_effective=has_effect,
-            info={**self._episode.info, "search_failed": float(has_failed)},
-        )
+    def observe(self, text: str = "") -> Observation:
+        return Observation(text=text or self._question, frame=self._episode.card())
 
 
 def _hint(question: str) -> str:

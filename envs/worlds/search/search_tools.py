@@ -8,13 +8,13 @@ from typing import Any
 
 from echoscope.text.tool_calls import answer_action, call_action
 
-from ...base import EnvSpec, Message, Observation, StepResult, Tool
-from ..tools.tool_env import ToolEnv
+from ...base import EnvSpec, Observation, StepResult, Tool
+from ..tools.tool_env import ToolEnv, spoken, tool_of
 from .bm25 import MAX_QUERY_CHARS
-from .episode import SearchConfig, SearchEpisode
+from .episode import SearchConfig, SearchTask
 
 
-class SearchTools(ToolEnv):
+class SearchTools(SearchTask, ToolEnv):
     """A question of two or three hops, answered with a search tool.
 
     Description:
@@ -53,19 +53,8 @@ class SearchTools(ToolEnv):
         extra="search",
     )
 
-    def __init__(self, config: SearchConfig | None = None) -> None:
-        config = SearchConfig() if config is None else config
-        super().__init__(config)
-        self._episode = SearchEpisode(config)
-        self._tools = (_search_tool(config.results),)
-
     def reset(self, seed: int, noise_seed: int) -> Observation:
-        text = self._episode.begin(seed, noise_seed)
-        return Observation(
-            text=text,
-            frame=self._episode.card(),
-            messages=(Message(role="user", content=text),),
-        )
+        return spoken(self._episode.begin(seed, noise_seed), self._episode.card())
 
     def step(self, action: str) -> StepResult:
         result = super().step(action)
@@ -81,68 +70,28 @@ class SearchTools(ToolEnv):
         )
 
     def tools(self) -> tuple[Tool, ...]:
-        return self._tools
-
-    def call(self, name: str, arguments: Mapping[str, Any]) -> StepResult:
-        outcome = self._episode.search(str(arguments["query"]))
-        return self._result(outcome.text, outcome.has_news, outcome.has_failed)
-
-    def answer(self, text: str) -> StepResult:
-        return self._result(self._episode.finish(text), has_effect=True)
-
-    def solve(self) -> list[str] | None:
-        """A search for each passage of evidence that was not shown yet, then the answer."""
-        queries = self._episode.next_queries
-        if queries is None or self._episode.is_over:
-            return queries
-        calls = [call_action("search", {"query": query}) for query in queries]
-        return [*calls, answer_action(self._episode.question.answers[0])]
-
-    def guesses(self) -> tuple[str, ...]:
-        """The question itself as a query, and an answer that is none."""
-        query = self._episode.question.text[:MAX_QUERY_CHARS]
-        return (call_action("search", {"query": query}), answer_action("unknown"))
-
-    def task_key(self) -> str:
-        """The question; `search_qa` gives the same key."""
-        return self._episode.task_key
-
-    @property
-    def num_tasks(self) -> int:
-        """The different questions."""
-        return len(self._episode.questions)
-
-    @property
-    def is_over(self) -> bool:
-        return self._episode.is_over
-
-    @property
-    def is_solved(self) -> bool:
-        return self._episode.is_solved
-
-    def _result(self, text: str, has_effect: bool, has_failed: bool = False) -> StepResult:
-        role: Any = "user" if self.is_over else "tool"
-        message = Message(role=role, name="" if self.is_over else "search", content=text)
-        return StepResult(
-            observation=Observation(text=text, frame=self._episode.card(), messages=(message,)),
-            reward=self._episode.reward,
-            terminated=self.is_over,
-            success=self.is_solved,
-            is_valid=True,
-            is_effective=has_effect,
-            info={**self._episode.info, "search_failed": float(has_failed)},
+        number = self._episode.config.results
+        query = {"type": "string", "minLength": 1, "maxLength": MAX_QUERY_CHARS}
+        return (
+            tool_of(
+                "search",
+                f"The {number} passages that fit the words of the query best.",
+                1,
+                query=query,
+            ),
         )
 
+    def call(self, name: str, arguments: Mapping[str, Any]) -> StepResult:
+        text, has_news = self._episode.search(str(arguments["query"]))
+        told = spoken(text, self._episode.card(), tool=name)
+        return self.result(0.0, told, is_effective=has_news)
 
-def _search_tool(results: int) -> Tool:
-    return Tool(
-        name="search",
-        description=f"The {results} passages that fit the words of the query best.",
-        parameters={
-            "type": "object",
-            "properties": {
-                "query": {"type": "string", "minLength": 1, "maxLength": MAX_QUERY_CHARS}
-            },
-            "required": ["query"],
-        },
-    )
+    def answer(self, text: str) -> StepResult:
+        told = self._episode.finish(text)
+        return self.result(self._episode.reward, spoken(told, self._episode.card()))
+
+    def search_action(self, query: str) -> str:
+        return call_action("search", {"query": query})
+
+    def final_action(self, answer: str) -> str:
+        return answer_action(answer)

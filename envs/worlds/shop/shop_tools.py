@@ -8,21 +8,18 @@ from typing import Any
 
 from echoscope.text.tool_calls import ANSWER, call_action
 
-from ...base import EnvSpec, Message, Observation, StepResult, Tool, normalise
-from ..tools.tool_env import ToolEnv
-from .products import Catalogue
+from ...base import EnvSpec, Observation, StepResult, Tool, normalise
+from ..tools.tool_env import ToolEnv, spoken, tool_of
 from .shopping import (
     ShopSource,
-    catalogue_of,
-    draw_visit,
-    key_of,
+    ShopTask,
     outcome,
     product_line,
     purchase_info,
     results_line,
     visit_frame,
 )
-from .visit import Visit, best_search, winning_choice
+from .visit import best_search, winning_choice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,34 +35,22 @@ class ShopToolsConfig(ShopSource):
     page_size: int = 5
 
 
-def _tool(name: str, description: str, required: int, **properties: Any) -> Tool:
-    return Tool(
-        name=name,
-        description=description,
-        parameters={
-            "type": "object",
-            "properties": properties,
-            "required": list(properties)[:required],
-        },
-    )
-
-
 _TEXT = {"type": "string"}
 TOOLS: tuple[Tool, ...] = (
-    _tool(
+    tool_of(
         "search",
         "Products that fit some words, a page of them.",
         1,
         query=_TEXT,
         page={"type": "integer", "minimum": 1},
     ),
-    _tool("open", "A product's options, price and features.", 1, product=_TEXT),
-    _tool("choose", "Choose an option of the open product.", 2, option=_TEXT, value=_TEXT),
-    _tool("buy", "Buy the open product with the chosen options. Ends the task.", 0),
+    tool_of("open", "A product's options, price and features.", 1, product=_TEXT),
+    tool_of("choose", "Choose an option of the open product.", 2, option=_TEXT, value=_TEXT),
+    tool_of("buy", "Buy the open product with the chosen options. Ends the task.", 0),
 )
 
 
-class ShopTools(ToolEnv):
+class ShopTools(ShopTask, ToolEnv):
     """A shop by tool calls: search, open a product, choose options, buy.
 
     Description:
@@ -107,12 +92,10 @@ class ShopTools(ToolEnv):
     def __init__(self, config: ShopToolsConfig | None = None) -> None:
         self._config = ShopToolsConfig() if config is None else config
         super().__init__(self._config)
-        self._catalogue: Catalogue = catalogue_of(self._config)
-        self._visit = Visit(self._catalogue, self._catalogue.goals[0], self._config.page_size)
 
     def reset(self, seed: int, noise_seed: int) -> Observation:
-        self._visit = draw_visit(self._catalogue, self._config.page_size, seed, noise_seed)
-        return self._observe(self._visit.goal.text, "user", "")
+        self.begin(seed, noise_seed)
+        return spoken(self._visit.goal.text, visit_frame(self._visit))
 
     def instructions(self) -> str:
         return (
@@ -133,11 +116,12 @@ class ShopTools(ToolEnv):
         else:
             is_effective = self._visit.buy()
             text = outcome(self._visit) if is_effective else "Open a product first."
-        return self._result(self._observe(text, "tool", name), is_effective)
+        told = spoken(text, visit_frame(self._visit), tool=name)
+        return self.result(self._reward, told, is_effective=is_effective)
 
     def answer(self, text: str) -> StepResult:
         self._visit.give_up()
-        return self._result(self._observe("Nothing was bought.", "user", ""), is_effective=True)
+        return self.result(0.0, spoken("Nothing was bought.", visit_frame(self._visit)))
 
     def solve(self) -> list[str] | None:
         """Search, open the first product that fits, choose options, buy; None where none fits."""
@@ -156,7 +140,7 @@ class ShopTools(ToolEnv):
                 if best is None:
                     return None
                 query, place, product = best
-                page = place // self._config.page_size + 1
+                page = place // self._page_size + 1
                 arguments = {"query": query} if page == 1 else {"query": query, "page": page}
                 before.append(call_action("search", arguments))
             before.append(call_action("open", {"product": product.asin}))
@@ -175,22 +159,12 @@ class ShopTools(ToolEnv):
         search = call_action("search", {"query": kind})
         return (search, *looks, call_action("buy", {}), f"{ANSWER} done")
 
-    def task_key(self) -> str:
-        """The goal."""
-        return key_of(self.spec.id, self._visit.goal)
+    def info(self) -> dict[str, float]:
+        return purchase_info(self._visit)
 
     @property
-    def num_tasks(self) -> int:
-        """The different goals of the catalogue."""
-        return self._catalogue.num_goals
-
-    @property
-    def is_over(self) -> bool:
-        return self._visit.is_over
-
-    @property
-    def is_solved(self) -> bool:
-        return self._visit.is_solved
+    def _reward(self) -> float:
+        return 0.0 if self._visit.score is None else self._visit.score.total
 
     def _search(self, query: str, page: int) -> tuple[str, bool]:
         visit = self._visit
@@ -216,19 +190,3 @@ class ShopTools(ToolEnv):
             return "The open product has no such option.", False
         chosen = ", ".join(f"{name}: {taken}" for name, taken in visit.chosen.items())
         return f"Chosen: {chosen}.", True
-
-    def _result(self, observation: Observation, is_effective: bool) -> StepResult:
-        score = self._visit.score
-        return StepResult(
-            observation=observation,
-            reward=0.0 if score is None else score.total,
-            terminated=self.is_over,
-            success=self.is_solved,
-            is_valid=True,
-            is_effective=is_effective,
-            info=purchase_info(self._visit),
-        )
-
-    def _observe(self, text: str, role: Any, name: str) -> Observation:
-        message = Message(role=role, name=name, content=text)
-        return Observation(text=text, frame=visit_frame(self._visit), messages=(message,))

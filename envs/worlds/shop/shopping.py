@@ -1,14 +1,14 @@
-"""What `webshop` and `shop_tools` share: their source of products and goals, and the drawing."""
+"""What `webshop` and `shop_tools` share: where products and goals come from, and the visit."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-import numpy as np
-
-from ...base import check_seed, hash_task, shorten
+from ...base import hash_task, shorten
 from ...frames import card_frame
-from ...params import require
+from ...params import require, require_within
+from ..task_env import TaskEnv, task_generator
 from .made_catalogue import made_catalogue
 from .products import Catalogue, Goal, Product
 from .visit import Visit
@@ -42,14 +42,7 @@ class ShopSource:
             self.human_goals is None or self.products is not None,
             "human_goals needs products and attributes: give all three of WebShop's files",
         )
-        require(
-            self.num_products is None or self.num_products >= 1,
-            f"num_products is {self.num_products}, but must be at least 1",
-        )
-        require(
-            1 <= self.page_size <= 50,
-            f"page_size is {self.page_size}, but must lie between 1 and 50",
-        )
+        require_within(self, num_products=(1, math.inf), page_size=(1, 50))
 
 
 def catalogue_of(source: ShopSource) -> Catalogue:
@@ -65,19 +58,40 @@ def catalogue_of(source: ShopSource) -> Catalogue:
     return made_catalogue(source.num_products)
 
 
-def draw_visit(catalogue: Catalogue, page_size: int, seed: int, noise_seed: int) -> Visit:
-    """A visit for the goal that a seed draws."""
-    check_seed("noise_seed", noise_seed)
-    rng = np.random.default_rng(check_seed("seed", seed))
-    goal = catalogue.goals[int(rng.integers(len(catalogue.goals)))]
-    return Visit(catalogue, goal, page_size)
+class ShopTask(TaskEnv):
+    """A visit to the shop for a goal that the seed draws, however it is acted on."""
 
+    def __init__(self, config: ShopSource) -> None:
+        super().__init__(config)
+        self._page_size = config.page_size
+        self._catalogue = catalogue_of(config)
+        self._visit = Visit(self._catalogue, self._catalogue.goals[0], self._page_size)
 
-def key_of(env_id: str, goal: Goal) -> str:
-    """The key of a goal: what is asked for, and what a purchase is compared with."""
-    return hash_task(
-        env_id, goal.text, goal.asin, goal.kind, goal.title, goal.attributes, goal.options
-    )
+    def begin(self, seed: int, noise_seed: int) -> None:
+        """Start the visit of a seed."""
+        goals = self._catalogue.goals
+        goal = goals[int(task_generator(seed, noise_seed).integers(len(goals)))]
+        self._visit = Visit(self._catalogue, goal, self._page_size)
+
+    def task_key(self) -> str:
+        """The goal: what is asked for, and what a purchase is compared with."""
+        goal: Goal = self._visit.goal
+        return hash_task(
+            self.spec.id, goal.text, goal.asin, goal.kind, goal.title, goal.attributes, goal.options
+        )
+
+    @property
+    def num_tasks(self) -> int:
+        """The different goals of the catalogue."""
+        return self._catalogue.num_goals
+
+    @property
+    def is_over(self) -> bool:
+        return self._visit.is_over
+
+    @property
+    def is_solved(self) -> bool:
+        return self._visit.is_solved
 
 
 def visit_frame(visit: Visit) -> str:

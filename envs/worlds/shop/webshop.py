@@ -5,17 +5,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from ...base import EnvSpec, Observation, StepResult, TextEnv, prefixed
-from .products import Catalogue, Product
+from ...base import EnvSpec, Observation, StepResult
+from .products import Product
 from .shopping import (
     ShopSource,
-    catalogue_of,
-    draw_visit,
-    key_of,
+    ShopTask,
     outcome,
     product_line,
     purchase_info,
@@ -47,7 +45,7 @@ class WebShopConfig(ShopSource):
     reward: Literal["score", "success"] = "score"
 
 
-class WebShop(TextEnv):
+class WebShop(ShopTask):
     """A shop in text: find and buy a product with the wanted attributes, options and price.
 
     Description:
@@ -95,12 +93,10 @@ class WebShop(TextEnv):
     def __init__(self, config: WebShopConfig | None = None) -> None:
         self._config = WebShopConfig() if config is None else config
         super().__init__(self._config)
-        self._catalogue: Catalogue = catalogue_of(self._config)
-        self._visit = Visit(self._catalogue, self._catalogue.goals[0], self._config.page_size)
 
     def reset(self, seed: int, noise_seed: int) -> Observation:
-        self._visit = draw_visit(self._catalogue, self._config.page_size, seed, noise_seed)
-        return self._observe()
+        self.begin(seed, noise_seed)
+        return self.observe()
 
     def step(self, action: str) -> StepResult:
         match = _ACTION.fullmatch(action.strip().casefold())
@@ -110,19 +106,12 @@ class WebShop(TextEnv):
         elif match is not None:
             press = self._buttons().get(match[2].strip())
             is_valid = press is not None and press()
-        observation = self._observe()
         if not is_valid:
-            observation = prefixed(self.invalid_notice(action), observation)
-        is_purchase = is_valid and self._visit.is_over
-        return StepResult(
-            observation=observation,
-            reward=self._reward if is_purchase else 0.0,
-            terminated=self._visit.is_over,
-            success=self._visit.is_solved,
-            is_valid=is_valid,
-            is_effective=is_valid,
-            info=purchase_info(self._visit) if is_purchase else {},
-        )
+            return replace(self.refused(action), info={})
+        return self.result(self._reward)
+
+    def info(self) -> dict[str, float]:
+        return purchase_info(self._visit)
 
     def instructions(self) -> str:
         return (
@@ -156,7 +145,7 @@ class WebShop(TextEnv):
         if best is None:
             return None
         query, place, product = best
-        pages = [_click(NEXT)] * (place // self._config.page_size)
+        pages = [_click(NEXT)] * (place // self._page_size)
         return [*before, f"search[{query}]", *pages, *self._purchase(product)]
 
     def legal_actions(self) -> tuple[str, ...]:
@@ -167,15 +156,6 @@ class WebShop(TextEnv):
         """Any click of the page, or a search for the kind alone."""
         kind = self._visit.goal.kind or self._visit.goal.title
         return self.legal_actions() or (f"search[{kind}]",)
-
-    def task_key(self) -> str:
-        """The goal."""
-        return key_of(self.spec.id, self._visit.goal)
-
-    @property
-    def num_tasks(self) -> int:
-        """The different goals of the catalogue."""
-        return self._catalogue.num_goals
 
     @property
     def _reward(self) -> float:
@@ -193,7 +173,7 @@ class WebShop(TextEnv):
 
     def _purchase(self, product: Product) -> list[str]:
         """From the page of results that shows a fitting product to its purchase."""
-        visit = Visit(self._catalogue, self._visit.goal, self._config.page_size)
+        visit = Visit(self._catalogue, self._visit.goal, self._page_size)
         visit.open(product)
         labels = _option_labels(visit, self._sections)
         choice = winning_choice(product, visit.goal) or {}
@@ -223,7 +203,7 @@ class WebShop(TextEnv):
             buttons[BUY] = visit.buy
         return buttons
 
-    def _observe(self) -> Observation:
+    def observe(self) -> Observation:
         visit = self._visit
         frame = visit_frame(visit)
         actions = ["search[keywords]"] if visit.place == "search" else list(self.legal_actions())

@@ -19,14 +19,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 from ...base import EnvUnavailableError
-from ..rows import Row, read_mapping, read_rows
+from ..rows import Row, cached_by_files, read_mapping, read_rows
 from .products import Catalogue, Goal, Product, price_limits, with_limit
 
 DEFAULT_PRICE = 100.0
@@ -41,6 +39,7 @@ MAX_COMBINATIONS = 200
 _AMOUNT = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
 
 
+@cached_by_files(4)
 def read_catalogue(
     products: str, attributes: str, human_goals: str | None, num_products: int | None
 ) -> Catalogue:
@@ -49,21 +48,6 @@ def read_catalogue(
     Raises:
         EnvUnavailableError: a file cannot be read, or there is no product, or no goal.
     """
-    paths = [path for path in (products, attributes, human_goals) if path is not None]
-    return _read_catalogue(
-        products, attributes, human_goals, num_products, tuple(_stamp(path) for path in paths)
-    )
-
-
-@lru_cache(maxsize=4)
-def _read_catalogue(
-    products: str,
-    attributes: str,
-    human_goals: str | None,
-    num_products: int | None,
-    stamps: tuple[tuple[int, int], ...],
-) -> Catalogue:
-    """Cached by the files' times and sizes (`stamps`): every sibling shops in the same shop."""
     rows = read_rows(products, (), most=num_products)
     known = read_mapping(attributes)
     of_asin: dict[str, Product] = {}
@@ -87,14 +71,6 @@ def _read_catalogue(
             f"product of {products}"
         )
     return Catalogue(list(of_asin.values()), goals)
-
-
-def _stamp(path: str) -> tuple[int, int]:
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError):  # said in words where the file is read
-        return (0, 0)
-    return (status.st_mtime_ns, status.st_size)
 
 
 def _product(row: Row, known: Mapping[str, Any]) -> Product | None:

@@ -11,13 +11,12 @@ from ...base import (
     EnvUnavailableError,
     Observation,
     StepResult,
-    TextEnv,
     check_seed,
     hash_task,
     normalise,
-    prefixed,
 )
 from ...frames import card_frame
+from ..task_env import TaskEnv
 from .engine_process import EngineError, GameSession, shared_engine
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
@@ -33,7 +32,7 @@ _SHORT_FORMS: Mapping[str, str] = {
 _OTHER_VERBS: Mapping[str, str] = {"x": "examine", "get": "take", "pick up": "take"}
 
 
-class TextGame(TextEnv):
+class TextGame(TaskEnv):
     """A game of words. Subclasses choose the game of a seed and what winning is worth.
 
     Nothing that a policy writes reaches the interpreter: an action is looked up among the commands
@@ -62,22 +61,17 @@ class TextGame(TextEnv):
         task = _TASK.search(room)
         self._goal = clean(self._state["goal"]) or (task[1] if task else "")
         self._text = room if task else f"{self._goal}\n{room}"
-        return self._observe(is_first=True)
+        return self.observe(is_first=True)
 
     def step(self, action: str) -> StepResult:
         command = self._command_of(action)
-        if command is None or self._is_over:
-            state = prefixed(self.invalid_notice(action), self._observe())
-            return self._result(state, 0.0, is_valid=False, is_effective=False)
+        if command is None or self.is_over:
+            return self.refused(action)
         before = self._state
         self._take(self._session.step(command))
         self._text = clean(self._state["text"]) or "Nothing happens."
-        return self._result(
-            self._observe(),
-            self._reward(before, self._state),
-            is_valid=True,
-            is_effective=bool(self._state["changed"]),
-        )
+        reward = self._reward(before, self._state)
+        return self.result(reward, is_effective=bool(self._state["changed"]))
 
     def instructions(self) -> str:
         commands = "the commands listed" if self._shows_commands else "commands such as these"
@@ -86,8 +80,8 @@ class TextGame(TextEnv):
 
     def solve(self) -> list[str] | None:
         """Commands that win from here, by the game's own policy or planner."""
-        if self._is_over:
-            return [] if self._state["won"] else None
+        if self.is_over:
+            return [] if self.is_solved else None
         if self._plan is None:
             self._plan = self._session.plan()
         return list(self._plan) or None
@@ -119,8 +113,15 @@ class TextGame(TextEnv):
         """Commands for the instructions, where the observations list none."""
 
     @property
-    def _is_over(self) -> bool:
+    def is_over(self) -> bool:
         return bool(self._state) and (self._state["won"] or self._state["lost"])
+
+    @property
+    def is_solved(self) -> bool:
+        return bool(self._state["won"])
+
+    def info(self) -> dict[str, float]:
+        return {"score": float(self._state["score"])}
 
     def _take(self, state: dict[str, Any]) -> None:
         self._state, self._plan = state, None
@@ -139,20 +140,7 @@ class TextGame(TextEnv):
                 word = f"{verb} {word.removeprefix(f'{other} ')}"
         return self._commands.get(word)
 
-    def _result(
-        self, state: Observation, reward: float, *, is_valid: bool, is_effective: bool
-    ) -> StepResult:
-        return StepResult(
-            observation=state,
-            reward=reward,
-            terminated=self._is_over,
-            success=bool(self._state["won"]),
-            is_valid=is_valid,
-            is_effective=is_effective,
-            info={"score": float(self._state["score"])},
-        )
-
-    def _observe(self, *, is_first: bool = False) -> Observation:
+    def observe(self, *, is_first: bool = False) -> Observation:
         lines = [self._text]
         if self._repeats_goal and not is_first and self._goal:
             lines.append(f"Goal: {self._goal}")

@@ -7,22 +7,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
-
-from ...base import (
-    EnvSpec,
-    Message,
-    Observation,
-    StepResult,
-    Tool,
-    check_seed,
-    hash_task,
-    normalise,
-)
+from ...base import EnvSpec, Observation, StepResult, Tool, hash_task, normalise
 from ...frames import card_frame
-from ...params import require
+from ...params import require_within
+from ..task_env import task_generator
 from .calculator import CalculationError, calculate, number_text, read_number
-from .tool_env import ToolEnv
+from .tool_env import ToolEnv, spoken, tool_of
 
 GOODS: tuple[str, ...] = (
     "apple", "bread", "butter", "cheese", "coffee", "egg", "fish", "flour", "honey", "jam", "lemon",
@@ -45,34 +35,12 @@ class PriceListConfig:
     calculator: bool = True
 
     def __post_init__(self) -> None:
-        require(1 <= self.items <= 6, f"items is {self.items}, but must lie between 1 and 6")
-        require(
-            1 <= self.max_quantity <= 99,
-            f"max_quantity is {self.max_quantity}, but must lie between 1 and 99",
-        )
-        require(
-            3 <= self.max_price <= 9999,
-            f"max_price is {self.max_price}, but must lie between 3 and 9999",
-        )
+        require_within(self, items=(1, 6), max_quantity=(1, 99), max_price=(3, 9999))
 
 
-_LOOKUP = Tool(
-    name="lookup",
-    description="Price of one piece.",
-    parameters={
-        "type": "object",
-        "properties": {"item": {"type": "string"}},
-        "required": ["item"],
-    },
-)
-_CALCULATE = Tool(
-    name="calculate",
-    description="Value of an expression with + - * /.",
-    parameters={
-        "type": "object",
-        "properties": {"expression": {"type": "string"}},
-        "required": ["expression"],
-    },
+_LOOKUP = tool_of("lookup", "Price of one piece.", 1, item={"type": "string"})
+_CALCULATE = tool_of(
+    "calculate", "Value of an expression with + - * /.", 1, expression={"type": "string"}
 )
 
 
@@ -123,14 +91,13 @@ class PriceList(ToolEnv):
         self._given: str | None = None
 
     def reset(self, seed: int, noise_seed: int) -> Observation:
-        check_seed("noise_seed", noise_seed)
-        rng = np.random.default_rng(check_seed("seed", seed))
+        rng = task_generator(seed, noise_seed)
         names = [GOODS[i] for i in rng.choice(len(GOODS), size=self._config.items, replace=False)]
         self._wanted = {name: int(rng.integers(1, self._config.max_quantity + 1)) for name in names}
         prices = rng.integers(2, self._config.max_price + 1, size=len(GOODS))
         self._prices = {name: int(price) for name, price in zip(GOODS, prices, strict=True)}
         self._known, self._is_sum_known, self._given = set(), False, None
-        return self._observe(self._question)
+        return self._told(self._question)
 
     def instructions(self) -> str:
         by_tool = " and calculate by tool" if self._config.calculator else ""
@@ -148,8 +115,8 @@ class PriceList(ToolEnv):
     def answer(self, text: str) -> StepResult:
         self._given = text
         word = "Right" if self.is_solved else "Wrong"
-        observation = self._observe(f"{word}: it costs {number_text(self._total)}.")
-        return self._result(observation, is_valid=True, is_effective=True)
+        told = self._told(f"{word}: it costs {number_text(self._total)}.")
+        return self.result(float(self.is_solved), told)
 
     def solve(self) -> list[str] | None:
         """Look up what is not known yet, calculate, answer; None after a wrong answer."""
@@ -197,42 +164,26 @@ class PriceList(ToolEnv):
     def _look_up(self, arguments: Mapping[str, Any]) -> StepResult:
         name = normalise(str(arguments["item"]))
         if name not in self._prices:
-            return self._result(Observation(text="No such good."), is_valid=True)
+            return self.result(0.0, Observation(text="No such good."), is_effective=False)
         is_news = name in self._wanted and name not in self._known
         self._known.add(name)
         text = f"{name}: {self._prices[name]}"
-        return self._result(self._observe(text, "tool", "lookup"), True, is_news)
+        return self.result(0.0, self._told(text, "lookup"), is_effective=is_news)
 
     def _calculate(self, arguments: Mapping[str, Any]) -> StepResult:
         try:
             value = calculate(str(arguments["expression"]))
         except CalculationError as error:
-            return self._result(Observation(text=f"Error: {error}."), is_valid=True)
+            return self.result(0.0, Observation(text=f"Error: {error}."), is_effective=False)
         is_news = value == self._total and not self._is_sum_known
         self._is_sum_known = self._is_sum_known or value == self._total
-        return self._result(self._observe(number_text(value), "tool", "calculate"), True, is_news)
+        return self.result(0.0, self._told(number_text(value), "calculate"), is_effective=is_news)
 
-    def _result(
-        self, observation: Observation, is_valid: bool, is_effective: bool = False
-    ) -> StepResult:
-        return StepResult(
-            observation=observation,
-            reward=float(self.is_solved),
-            terminated=self.is_over,
-            success=self.is_solved,
-            is_valid=is_valid,
-            is_effective=is_effective,
-            info={},
-        )
-
-    def _observe(self, text: str, role: Any = "user", name: str = "") -> Observation:
+    def _told(self, text: str, tool: str = "") -> Observation:
         lines = [
             f"{number} {good}" + (f" at {self._prices[good]}" if good in self._known else "")
             for good, number in self._wanted.items()
         ]
         if self._given is not None:
             lines.append(text)
-        frame = card_frame("Price list", lines)
-        return Observation(
-            text=text, frame=frame, messages=(Message(role=role, name=name, content=text),)
-        )
+        return spoken(text, card_frame("Price list", lines), tool=tool)

@@ -23,13 +23,13 @@ from ...base import (
     Message,
     Observation,
     StepResult,
-    TextEnv,
     Tool,
     shorten,
 )
+from ..task_env import TaskEnv
 
 
-class ToolEnv(TextEnv):
+class ToolEnv(TaskEnv):
     """A world that is acted on by tool calls and ended by an answer.
 
     Arguments that a tool's schema does not name are refused, unless it allows
@@ -54,15 +54,9 @@ class ToolEnv(TextEnv):
     def answer(self, text: str) -> StepResult:
         """The result of an answer; usually the end of the episode."""
 
-    @property
-    @abstractmethod
-    def is_over(self) -> bool:
-        """Whether the episode has ended: nothing is played any more."""
-
-    @property
-    @abstractmethod
-    def is_solved(self) -> bool | None:
-        """Whether the task is solved by now; None where the world cannot tell."""
+    def observe(self) -> Observation:
+        """Nothing: what the calls give is all that is seen of the state."""
+        return Observation(text="")
 
     def step(self, action: str) -> StepResult:
         problem = self._problem(action)
@@ -108,12 +102,8 @@ class ToolEnv(TextEnv):
         return f"the arguments of {name} do not fit{where}: {shorten(error.message, 160)}"
 
     def _refused(self, action: str, problem: str, tool: str) -> StepResult:
-        notice = self.invalid_notice(action)
-        role: Any = "tool" if tool else "user"
         return StepResult(
-            observation=Observation(
-                text=notice, messages=(Message(role=role, name=tool, content=notice),)
-            ),
+            observation=spoken(self.invalid_notice(action), None, tool=tool),
             reward=0.0,
             terminated=self.is_over,
             success=self.is_solved,
@@ -125,6 +115,28 @@ class ToolEnv(TextEnv):
     @cached_property
     def _validators(self) -> Mapping[str, Draft202012Validator]:
         return {tool.name: _validator(tool) for tool in self.tools()}
+
+
+def tool_of(name: str, description: str, required: int, /, **properties: Any) -> Tool:
+    """A tool whose arguments have these JSON Schemas; the first `required` of them must be given.
+
+    >>> tool_of("buy", "Buy it.", 0).parameters
+    {'type': 'object', 'properties': {}, 'required': []}
+    """
+    parameters = {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties)[:required],
+    }
+    return Tool(name=name, description=description, parameters=parameters)
+
+
+def spoken(text: str, frame: str | None, *, tool: str = "") -> Observation:
+    """What a tool gives, or what the user says where `tool` is empty."""
+    role: Any = "tool" if tool else "user"
+    return Observation(
+        text=text, frame=frame, messages=(Message(role=role, name=tool, content=text),)
+    )
 
 
 def _validator(tool: Tool) -> Draft202012Validator:

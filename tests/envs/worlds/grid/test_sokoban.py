@@ -260,8 +260,8 @@ def test_missing_and_empty_level_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"size": [4, 4]}, "one be at least 5"),
-        ({"size": 2}, r"size is \[2, 2\], but each side must lie in \[3, 16\]"),
+        ({"size": [4, 4]}, "one side must be at least 5"),
+        ({"size": 2}, r"size is 2, but each side must lie in \[3, 16\]"),
         ({"size": [6, 17]}, r"must lie in \[3, 16\]"),
         ({"boxes": 0}, r"must lie in \[1, 8\]"),
         ({"size": [3, 6], "boxes": 3}, r"must lie in \[1, 2\]"),

@@ -126,7 +126,7 @@ def test_the_default_has_boards_enough_to_keep_some_for_evaluation() -> None:
         ({"goal": 100}, "power of two"),
         ({"side": 2, "goal": 32}, "from 8 to 16"),
         ({"side": 9}, "side"),
-        ({"start_tiles": 16}, "start_tiles is 16, but must lie between 1 and 15"),
+        ({"start_tiles": 16}, r"start_tiles is 16, but must lie in \[1, 15\]"),
         ({"goal_reward": -1.0}, "goal_reward is -1"),
     ],
 )
@@ -139,5 +139,5 @@ def test_the_relative_observation_says_what_each_move_gives() -> None:
     world = Game2048(Game2048Config(side=2, goal=16, observation="relative"))
     world.reset(0, 0)
     world._tiles = ((4, 4), (2, 0))
-    assert world._observe().text == "Largest 4 of 16. up none, right 8, down 0, left 8."
+    assert world.observe().text == "Largest 4 of 16. up none, right 8, down 0, left 8."
     assert world.step("jump").observation.text.startswith("Invalid. Largest 4 of 16. ")
