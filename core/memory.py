@@ -97,7 +97,7 @@ class MemoryEstimate:
 
     device: DeviceKind
     weights: int
-    """Of the policy, the reference and the critic."""
+    """Of the policy, the reference and the critic, and a float32 copy of the head if asked for."""
     optimizer: int
     """Moments, and float32 copies of bfloat16 weights."""
     gradients: int
@@ -181,6 +181,9 @@ def estimate(
     offloads = config.optim.offload and device == "cuda"
     moments = _BYTES_OF_MOMENTS[config.optim.states]
     optimizer, gradients = _optimizer_bytes(trained, trained_width, moments, offloads=offloads)
+    if config.model.float32_head and width < 4:  # copies while it works, in both phases
+        weights += 4 * shape.vocab_size * shape.hidden_size
+        gradients += 4 * shape.vocab_size * shape.hidden_size * (lora is None)
     per_token, of_critic_trunk = activation_bytes(config, shape, device), 0
     if critic is not None:
         weights += critic.num_parameters * width
