@@ -40,7 +40,7 @@ def test_the_reward_function_for_trl_pays_what_the_world_pays() -> None:
     assert names["world_reward"](chats, **columns) == [1.0, 0.0, 0.0, 0.0, 0.0]
 
 
-def test_b8_the_documented_environment_passes_its_checker(
+def test_the_documented_environment_passes_its_checker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "documented_world.py").write_text(block_with("class Guess(TextEnv)"))

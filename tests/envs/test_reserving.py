@@ -121,7 +121,7 @@ MANY_TASKS = [
 @pytest.mark.long
 @pytest.mark.parametrize(("env", "params"), MANY_TASKS)
 @pytest.mark.parametrize("split", ["train", "probe"])
-def test_a2_no_evaluation_task_occurs_in_6400_training_tasks(
+def test_no_evaluation_task_occurs_in_6400_training_tasks(
     env: str, params: dict[str, object], split: str
 ) -> None:
     evaluation = keys(env, params, "eval", groups=200)
@@ -131,7 +131,7 @@ def test_a2_no_evaluation_task_occurs_in_6400_training_tasks(
     assert not evaluation & others
 
 
-def test_a2_another_format_or_slip_is_still_the_same_board() -> None:
+def test_another_format_or_slip_is_still_the_same_board() -> None:
     """Evaluation on slippery boards in words does not meet training on safe boards in pictures."""
     training = keys("frozen_lake", SMALL_LAKE, "train", steps=20)
     harder = SMALL_LAKE | {"slip": 0.3, "observation": "coord"}
@@ -142,7 +142,7 @@ def test_a2_another_format_or_slip_is_still_the_same_board() -> None:
     assert one.task_key() == other.task_key()
 
 
-def test_a2_another_board_has_another_key() -> None:
+def test_another_board_has_another_key() -> None:
     room = registry.make("sokoban", **SMALL_ROOM)
     texts, found = set(), set()
     for seed in range(300):
@@ -151,7 +151,7 @@ def test_a2_another_board_has_another_key() -> None:
     assert len(found) == len(texts)
 
 
-def test_a2_the_first_draw_counts_where_no_other_split_owns_it() -> None:
+def test_the_first_draw_counts_where_no_other_split_owns_it() -> None:
     """Tasks that need no second draw keep the seed that names their place."""
     with pool("frozen_lake", SMALL_LAKE, "train") as envs:
         slots = envs.reset(3)
@@ -165,7 +165,7 @@ def test_a2_the_first_draw_counts_where_no_other_split_owns_it() -> None:
 
 
 @pytest.mark.parametrize("split", ["train", "eval", "probe"])
-def test_a2_the_recorded_seed_replays_the_task(split: str) -> None:
+def test_the_recorded_seed_replays_the_task(split: str) -> None:
     with pool("sokoban", SMALL_ROOM, split) as envs:
         slots = envs.reset(2)
         envs.reset(3)
@@ -193,7 +193,7 @@ def test_a2_the_recorded_seed_replays_the_task(split: str) -> None:
         ("numbers", {"how_many": 64, "declared": MIN_TASKS}, True),
     ],
 )
-def test_a2_tasks_are_reserved_where_there_are_enough(
+def test_tasks_are_reserved_where_there_are_enough(
     env: str, params: dict[str, object], is_enough: bool
 ) -> None:
     with pool(env, params, "train", groups=1) as envs:
@@ -201,7 +201,7 @@ def test_a2_tasks_are_reserved_where_there_are_enough(
     assert (tag, variety.is_enough) == (env, is_enough)
 
 
-def test_a2_few_tasks_are_said_in_one_line() -> None:
+def test_few_tasks_are_said_in_one_line() -> None:
     lakes = EnvGroup(tag="pond", env="frozen_lake", groups=1, params={"size": 2})
     rooms = EnvGroup(tag="room", env="sokoban", groups=1)
     arms = EnvGroup(tag="arms", env="bandit", groups=2)
@@ -212,7 +212,7 @@ def test_a2_few_tasks_are_said_in_one_line() -> None:
         assert few_tasks(envs.varieties()) == ""
 
 
-def test_a2_a_world_that_declares_more_tasks_than_it_has_says_so() -> None:
+def test_a_world_that_declares_more_tasks_than_it_has_says_so() -> None:
     params = {"how_many": 1, "declared": MIN_TASKS}
     is_evaluation = is_reserved(hash_task("numbers", 0))
     with (
@@ -222,7 +222,7 @@ def test_a2_a_world_that_declares_more_tasks_than_it_has_says_so() -> None:
         envs.reset(1)
 
 
-def test_a2_the_checker_refuses_a_key_that_is_not_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checker_refuses_a_key_that_is_not_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "tasks" in check_env("numbers").passed
     broken = {
         "same key": lambda self: hash_task("all"),
@@ -235,6 +235,6 @@ def test_a2_the_checker_refuses_a_key_that_is_not_the_task(monkeypatch: pytest.M
         assert message in check_env("numbers").failed["tasks"]
 
 
-def test_a2_the_checker_refuses_a_number_of_tasks_that_is_too_small() -> None:
+def test_the_checker_refuses_a_number_of_tasks_that_is_too_small() -> None:
     assert "64 different" not in str(check_env("numbers", {"declared": 1000}).failed)
     assert "num_tasks is 3" in check_env("numbers", {"declared": 3}).failed["tasks"]

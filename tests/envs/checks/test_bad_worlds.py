@@ -107,7 +107,7 @@ WRONG_RESULTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG_RESULTS.values(), ids=WRONG_RESULTS)
-def test_d11_a_wrong_result_is_an_env_error(wrong: object) -> None:
+def test_a_wrong_result_is_an_env_error(wrong: object) -> None:
     stack = wrap(lambda: world(step=lambda self, action: wrong), SETTINGS)
     assert stack.reset(0, 0) == Observation(text="start")
     turn = stack.step_turn(["go"], is_well_formed=True)
@@ -117,7 +117,7 @@ def test_d11_a_wrong_result_is_an_env_error(wrong: object) -> None:
     assert turn.observation.text == f"Environment error: {turn.error}"
 
 
-def test_d11_numbers_and_booleans_of_numpy_are_right() -> None:
+def test_numbers_and_booleans_of_numpy_are_right() -> None:
     stepped = result(
         reward=np.float32(0.5), terminated=np.bool_(True), success=np.bool_(True), info={"n": 3}
     )
@@ -151,7 +151,7 @@ BAD_STARTS: dict[str, dict[str, Callable[..., Any]]] = {
 
 
 @pytest.mark.parametrize("methods", BAD_STARTS.values(), ids=BAD_STARTS)
-def test_d11_a_wrong_start_is_an_env_error(methods: dict[str, Callable[..., Any]]) -> None:
+def test_a_wrong_start_is_an_env_error(methods: dict[str, Callable[..., Any]]) -> None:
     stack = wrap(lambda: world(**methods), SETTINGS)
     first = stack.reset(0, 0)
     assert first.text.startswith("Environment error: ")
@@ -165,9 +165,7 @@ METHODS_OF_A_STEP = ("step", "legal_actions", "invalid_notice")
 
 @pytest.mark.parametrize("method", METHODS_OF_A_STEP)
 @pytest.mark.parametrize("how", [leave, fail])
-def test_d11_an_exit_or_error_in_a_step_is_an_env_error(
-    method: str, how: Callable[..., None]
-) -> None:
+def test_an_exit_or_error_in_a_step_is_an_env_error(method: str, how: Callable[..., None]) -> None:
     stack = wrap(lambda: world(**{method: how}), SETTINGS)
     stack.reset(0, 0)
     turn = stack.step_turn([] if method == "invalid_notice" else ["go"], is_well_formed=False)
@@ -177,7 +175,7 @@ def test_d11_an_exit_or_error_in_a_step_is_an_env_error(
 
 
 @pytest.mark.parametrize("how", [leave, fail])
-def test_d11_a_world_that_cannot_be_built_is_an_error_of_one_line(
+def test_a_world_that_cannot_be_built_is_an_error_of_one_line(
     how: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = type("Broken", (Scripted,), {"__init__": how})
@@ -186,7 +184,7 @@ def test_d11_a_world_that_cannot_be_built_is_an_error_of_one_line(
         registry.make("broken:Broken")
 
 
-def test_d11_a_module_that_exits_is_an_error_of_one_line(
+def test_a_module_that_exits_is_an_error_of_one_line(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "leaving_world.py").write_text("import sys\nsys.exit(0)\n")
@@ -196,20 +194,20 @@ def test_d11_a_module_that_exits_is_an_error_of_one_line(
 
 
 @pytest.mark.parametrize("number", [0, -1, 2.5, "many", True])
-def test_d11_a_wrong_number_of_tasks_is_refused(number: object) -> None:
+def test_a_wrong_number_of_tasks_is_refused(number: object) -> None:
     stack = wrap(lambda: world(num_tasks=property(lambda self: number)), SETTINGS)
     with pytest.raises(EnvParamsError, match="num_tasks is"):
         _ = runner_of(stack).num_tasks
 
 
 @pytest.mark.parametrize("how", [leave, fail])
-def test_d11_a_close_that_fails_is_a_warning(how: Callable[..., None]) -> None:
+def test_a_close_that_fails_is_a_warning(how: Callable[..., None]) -> None:
     stack = wrap(lambda: world(close=how), SETTINGS)
     with pytest.warns(RuntimeWarning, match=r"scripted: close\(\) raised"):
         stack.close()
 
 
-def test_d11_a_reset_that_takes_too_long_is_a_timeout() -> None:
+def test_a_reset_that_takes_too_long_is_a_timeout() -> None:
     import threading
 
     for_ever = threading.Event()

@@ -56,7 +56,7 @@ def make(
     with serving(script) as url:
 
         def build(**settings: Any) -> ServerEngine:
-            config = OpenAiEngineConfig(url=url, **{"timeout_s": 5, "retries": 1, **settings})
+            config = OpenAiEngineConfig(url=url, **{"timeout_s": 5, **settings})
             made.append(ServerEngine(model, config=config))
             return made[-1]
 
@@ -117,7 +117,7 @@ def test_what_truncation_left_in_is_recorded(make: Make) -> None:
 def test_a_failed_request_is_made_again_a_bounded_number_of_times(
     make: Make, script: Script
 ) -> None:
-    engine = make(retries=2)
+    engine = make()
     script.answers = [status(500), lambda body: "hang up", honest]
     [sample] = engine.generate([np.array([1])], FIVE, seeds=[0])
     assert sample.tokens.tolist() == tokens_of([1], 0, 5)
@@ -128,7 +128,7 @@ def test_a_failed_request_is_made_again_a_bounded_number_of_times(
 
 
 def test_a_request_that_the_server_refuses_is_not_made_again(make: Make, script: Script) -> None:
-    engine, script.answers = make(retries=5), [status(400, '{"error": "no such model"}')]
+    engine, script.answers = make(), [status(400, '{"error": "no such model"}')]
     script.asked.clear()
     with pytest.raises(EngineError, match=r"answered 400: .*no such model"):
         engine.generate([np.array([1])], FIVE, seeds=[0])
@@ -136,16 +136,16 @@ def test_a_request_that_the_server_refuses_is_not_made_again(make: Make, script:
 
 
 def test_a_server_that_hangs_is_left_after_the_timeout(make: Make, script: Script) -> None:
-    engine = make(timeout_s=0.1, retries=1)
+    engine = make(timeout_s=0.1)
     script.answers = [hang(1.0)]
     with pytest.raises(
-        EngineError, match=r"did not answer within 0.1 s: raise engine.timeout_s.*\(2 attempts\)"
+        EngineError, match=r"did not answer within 0.1 s: raise engine.timeout_s.*\(3 attempts\)"
     ):
         engine.generate([np.array([1])], FIVE, seeds=[0])
 
 
 def test_a_server_that_is_not_there_is_one_sentence(model: Qwen2ForCausalLM) -> None:
-    config = OpenAiEngineConfig(url="http://127.0.0.1:9", retries=0)
+    config = OpenAiEngineConfig(url="http://127.0.0.1:9")
     with pytest.raises(EngineError, match=r"127.0.0.1:9/v1/models cannot be reached: .*refused"):
         ServerEngine(model, config=config)
     with pytest.raises(ConfigError, match=r"engine.url is 'ftp://x', but must look like"):
@@ -347,7 +347,7 @@ LABELLED = {
 }
 
 
-def test_engines_5_a_server_that_was_started_again_on_its_old_weights_is_noticed(
+def test_a_server_that_was_started_again_on_its_old_weights_is_noticed(
     make: Make, script: Script
 ) -> None:
     script.other |= LABELLED | {"/weight_info": {"weight_version": "0"}}
@@ -361,7 +361,7 @@ def test_engines_5_a_server_that_was_started_again_on_its_old_weights_is_noticed
         engine.generate([np.array([1])], FIVE, seeds=[0])
 
 
-def test_engines_5_replies_carry_the_version_that_the_server_states(
+def test_replies_carry_the_version_that_the_server_states(
     make: Make, script: Script, model: Qwen2ForCausalLM
 ) -> None:
     script.other |= LABELLED | {"/weight_info": {"weight_version": "0"}}
@@ -375,7 +375,7 @@ def test_engines_5_replies_carry_the_version_that_the_server_states(
     assert sample.policy_version == 3
 
 
-def test_engines_5_sglang_states_its_version_with_each_reply(make: Make, script: Script) -> None:
+def test_sglang_states_its_version_with_each_reply(make: Make, script: Script) -> None:
     script.other |= {"/get_model_info": {}, "/update_weights_from_disk": {"success": True}}
 
     def labelled(version: str) -> Callable[[Body], Any]:

@@ -31,7 +31,7 @@ def test_a_folder_of_a_killed_process_goes_and_one_of_a_living_process_stays(
         assert not folder.path.exists()
 
 
-def test_engines_6_shared_memory_without_room_is_not_taken(
+def test_shared_memory_without_room_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a container with Docker's default of 64 MB."""
@@ -48,7 +48,7 @@ def test_engines_6_shared_memory_without_room_is_not_taken(
         folder.remove()
 
 
-def test_engines_6_weights_without_room_are_one_sentence_with_the_way_out(
+def test_weights_without_room_are_one_sentence_with_the_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(weights.shutil, "disk_usage", lambda path: SimpleNamespace(free=1 << 10))

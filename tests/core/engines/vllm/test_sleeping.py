@@ -71,7 +71,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return calls
 
 
-def test_engines_2_weights_wake_are_loaded_and_then_the_cache_wakes(calls: list[str]) -> None:
+def test_weights_wake_are_loaded_and_then_the_cache_wakes(calls: list[str]) -> None:
     model = make_model(0, tied=True)
     engine = VllmEngine(model, "folder", config=VllmEngineConfig())
     try:
@@ -103,7 +103,7 @@ def test_an_engine_that_is_awake_is_not_woken(calls: list[str]) -> None:
     assert calls == [*LOADED, "reset_prefix_cache", "version 3"]
 
 
-def test_engines_2_a_server_wakes_in_the_same_order(
+def test_a_server_wakes_in_the_same_order(
     calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = Script()
