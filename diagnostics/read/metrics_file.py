@@ -15,17 +15,20 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from echoscope.store.importers.lines import conversion, narrow_encoding, not_utf8, wide_encoding
+from echoscope.store.importers.spooled.trackio_traces import is_sqlite
 from echoscope.text.amounts import counted
 from echoscope.text.packed_file import ERRORS, opened, packing_of
 
-from .foreign_names import Meaning
+from .foreign_names import OUTCOMES, Meaning
 from .forms.console_log import ConsoleLog
 from .forms.delimited_text import NUM_SAMPLED, DelimitedText, Dialect, dialect_of
 from .forms.json_records import documents, is_notebook, notebook_lines, parsed, records_of
-from .forms.registry import form_of
+from .forms.tensorboard import is_events, read_events
+from .forms.trackio import read_trackio
+from .forms.wandb_file import is_wandb, read_wandb_table
 from .forms.yaml_records import MAX_YAML_LINES, looks_like_yaml, yaml_documents
 from .records import Collector, MetricsFileError, is_named, no_such_run, refuse_export
 from .table import MetricTable
@@ -49,6 +52,13 @@ NOT_METRICS = (
     "as `step:1 - reward:0.5`, `{'reward': 0.5}` or `reward=0.5`"
 )
 """Why a file is no metrics; the same file may hold rollouts (see `unread.py`)."""
+
+_BINARY_FORMS = (
+    (is_events, read_events),
+    (is_sqlite, read_trackio),
+    (is_wandb, read_wandb_table),
+)
+"""How the files of TensorBoard, trackio and W&B are told by their first bytes, and read."""
 
 Mapped = Mapping[str, Meaning]
 
@@ -94,8 +104,9 @@ def _read_bytes(path: Path, reading: Reading) -> MetricTable:
         head = file.read(_SNIFF_BYTES)
     if not head.strip():
         raise MetricsFileError(f"{path}: is empty")
-    if form := form_of(head):
-        return form.read(path, reading.mapping, reading.run)
+    for matches, read in _BINARY_FORMS:
+        if matches(head):
+            return read(path, reading.mapping, reading.run)
     encoding = next((name for mark, name in _UNICODE if head.startswith(mark)), "utf-8")
     if wide := wide_encoding(head):
         raise MetricsFileError(f"{path}: seems to be text in {wide}: {conversion(wide)}")
@@ -157,42 +168,47 @@ Lines = Callable[[], Iterator[str]]
 
 def _read(path: Path, reading: Reading, lines: Lines) -> MetricTable:
     start = next((line for line in lines() if line.strip()), "").lstrip()
-    if start[:1] in ("{", "["):
-        table = _read_json(path, reading, lines, start)
-        if table is not None:
-            return table
-    table = _read_yaml(path, reading, lines)
+    table = _read_json(path, reading, lines, start) if start[:1] in ("{", "[") else None
+    table = table or _read_yaml(path, reading, lines)
     if table is not None:
         return table
     dialect = dialect_of(list(itertools.islice(lines(), NUM_SAMPLED)))
-    if dialect is None:
-        return _read_log(path, reading, lines)
-    refuse_export(path, dialect.names)
-    collector, notes = _delimited(path, reading, lines, dialect)
-    # Bars also draw tables, and commas also stand in sentences.
-    is_plain = dialect.num_before == 0 and dialect.delimiter != "|"
-    if not collector.num_records and is_plain:
-        log = _log_of(path, reading, lines)  # a line with commas, and nothing after it
-        return log.finish() if log else collector.finish(notes)
-    if is_plain or collector.known:
-        has_outcome = bool(collector.known & OUTCOMES)
-        if (is_plain and has_outcome) or not (log := _log_of(path, reading, lines)):
+    collector, notes = None, []
+    if dialect is not None:
+        refuse_export(path, dialect.names)
+        collector, notes = _delimited(path, reading, lines, dialect)
+        # Bars also draw tables, and commas also stand in sentences.
+        is_plain = dialect.num_before == 0 and dialect.delimiter != "|"
+        if is_plain and collector.known & OUTCOMES:
             return collector.finish(notes)
-        is_better = len(log.known) > len(collector.known) or (
-            dialect.delimiter == "|" and len(log.known) == len(collector.known)
-        )
-        return log.finish() if is_better else collector.finish(notes)
-    return _read_log(path, reading, lines)
+        if not is_plain and not collector.known:
+            collector = None
+    log = _log_of(path, reading, lines())
+    if log is None and collector is None:
+        raise MetricsFileError(f"{path}: {NOT_METRICS}")
+    if log is None or (collector is not None and not _says_more(log, collector, dialect)):
+        assert collector is not None
+        return collector.finish(notes)
+    return log.finish()
 
 
-OUTCOMES = frozenset({"rollout/success_rate", "reward/return_mean"})
+def _says_more(log: Collector, table: Collector, dialect: Dialect | None) -> bool:
+    """Whether a text says more as a log than as a table; of tables with bars also the same."""
+    if not table.num_records:
+        return True  # a line with commas, and nothing after it
+    has_bars = dialect is not None and dialect.delimiter == "|"
+    return len(log.known) >= len(table.known) + (not has_bars)
+
+
+def _collector(path: Path, reading: Reading, kind: str) -> Collector:
+    return Collector(path=str(path), kind=kind, mapping=reading.mapping, run=reading.run)
 
 
 def _delimited(
     path: Path, reading: Reading, lines: Lines, dialect: Dialect
 ) -> tuple[Collector, list[str]]:
     text = DelimitedText(dialect, str(path))
-    collector = Collector(path=str(path), kind="csv", mapping=reading.mapping, run=reading.run)
+    collector = _collector(path, reading, "csv")
     for record in text.records(lines()):
         collector.add(record)
     skipped = text.num_skipped
@@ -200,17 +216,12 @@ def _delimited(
     return collector, notes if skipped else []
 
 
-def _log_of(path: Path, reading: Reading, lines: Lines) -> Collector | None:
-    log = ConsoleLog(path=str(path), mapping=reading.mapping, run=reading.run)
-    log.feed(lines())
+def _log_of(
+    path: Path, reading: Reading, lines: Iterable[str], kind: str = "log"
+) -> Collector | None:
+    log = ConsoleLog(path=str(path), mapping=reading.mapping, run=reading.run, kind=kind)
+    log.feed(lines)
     return log.best()
-
-
-def _read_log(path: Path, reading: Reading, lines: Lines) -> MetricTable:
-    best = _log_of(path, reading, lines)
-    if best is None:
-        raise MetricsFileError(f"{path}: {NOT_METRICS}")
-    return best.finish()
 
 
 def _read_yaml(path: Path, reading: Reading, lines: Lines) -> MetricTable | None:
@@ -220,7 +231,7 @@ def _read_yaml(path: Path, reading: Reading, lines: Lines) -> MetricTable | None
     values = yaml_documents("\n".join(itertools.islice(lines(), MAX_YAML_LINES)))
     if any(isinstance(v, list) and any(isinstance(entry, str) for entry in v) for v in values):
         return None  # a printed list, whose bare lines say the steps: `- Step 3/40`
-    collector = Collector(path=str(path), kind="yaml", mapping=reading.mapping, run=reading.run)
+    collector = _collector(path, reading, "yaml")
     widest = 0
     for value in values:
         for record in records_of(value, name=path.stem, is_only=len(values) == 1):
@@ -230,6 +241,50 @@ def _read_yaml(path: Path, reading: Reading, lines: Lines) -> MetricTable | None
     has_columns = len(collector.names) <= 2 * widest + 4
     is_table = collector.num_records > 1 and has_columns
     return collector.finish() if collector.known and is_table else None
+
+
+def _read_json(path: Path, reading: Reading, lines: Lines, start: str) -> MetricTable | None:
+    """The table of JSON: a value a line, or values that go over lines; None where it is none."""
+    first = parsed(start)
+    if isinstance(first, dict):
+        refuse_export(path, first)
+    filled = itertools.islice((line for line in lines() if line.strip()), 2)
+    is_only = first is not None and sum(1 for _ in filled) == 1
+    values: Iterable[Any]
+    if first is not None:
+        values = (parsed(line) for line in lines() if line.strip())
+    else:
+        values = _documents(lines)
+        is_only = len(values) == 1
+    collector = _collector(path, reading, "json")
+    num_bad = 0
+    for value in values:
+        if is_notebook(value) and (is_only or first is None):
+            log = _log_of(path, reading, notebook_lines(value), "notebook")
+            if log is None:
+                raise MetricsFileError(f"{path}: the notebook has no saved output with metrics")
+            return log.finish()
+        records = records_of(value, name=path.stem, is_only=is_only)
+        num_bad += not records
+        for record in records:
+            collector.add(record)
+    if not collector.num_records:
+        return None
+    is_of_lines = first is not None and num_bad
+    return collector.finish(
+        [f"left out: {counted(num_bad, 'line')} without a JSON object"] if is_of_lines else []
+    )
+
+
+def _documents(lines: Lines) -> list[Any]:
+    """JSON values over any number of lines; none of a text that is too large to be held."""
+    text, size = [], 0
+    for line in lines():
+        text.append(line)
+        size += len(line)
+        if size > MAX_DOCUMENT_BYTES:
+            return []
+    return list(documents("\n".join(text)))
 
 
 def _lines(file: BinaryIO, encoding: str) -> Iterator[str]:
@@ -253,60 +308,3 @@ def _lines(file: BinaryIO, encoding: str) -> Iterator[str]:
     rest += decoder.decode(b"", final=True)
     if rest.strip("\r") and not is_dropped:
         yield rest.rstrip("\r")
-
-
-def _read_json(path: Path, reading: Reading, lines: Lines, start: str) -> MetricTable | None:
-    """The table of a JSON file; None where the text is no JSON."""
-    collector = Collector(path=str(path), kind="json", mapping=reading.mapping, run=reading.run)
-    if (first := parsed(start)) is not None:
-        return _read_json_lines(path, collector, lines, first)
-    text, size = [], 0
-    for line in lines():
-        text.append(line)
-        size += len(line)
-        if size > MAX_DOCUMENT_BYTES:
-            return None
-    values = list(documents("\n".join(text)))
-    if not values:
-        return None
-    for value in values:
-        if is_notebook(value):
-            log = ConsoleLog(
-                path=str(path), mapping=reading.mapping, run=reading.run, kind="notebook"
-            )
-            log.feed(notebook_lines(value))
-            best = log.best()
-            if best is None:
-                raise MetricsFileError(f"{path}: the notebook has no saved output with metrics")
-            return best.finish()
-        for record in records_of(value, name=path.stem, is_only=len(values) == 1):
-            collector.add(record)
-    return collector.finish()
-
-
-def _read_json_lines(
-    path: Path, collector: Collector, lines: Lines, first: object
-) -> MetricTable | None:
-    if isinstance(first, dict):
-        refuse_export(path, first)
-    entries = (line for line in lines() if line.strip())
-    next(entries)
-    second = next(entries, None)
-    if second is None and is_notebook(first):
-        log = ConsoleLog(
-            path=str(path), mapping=collector.mapping, run=collector.run, kind="notebook"
-        )
-        log.feed(notebook_lines(first))  # type: ignore[arg-type]
-        best = log.best()
-        return best.finish() if best else None
-    num_bad = 0
-    rest: Iterable[str] = itertools.chain([] if second is None else [second], entries)
-    for value in itertools.chain([first], map(parsed, rest)):
-        records = records_of(value, name=path.stem, is_only=second is None)
-        num_bad += not records
-        for record in records:
-            collector.add(record)
-    if not collector.num_records:
-        return None
-    notes = [f"left out: {counted(num_bad, 'line')} without a JSON object"] if num_bad else []
-    return collector.finish(notes)

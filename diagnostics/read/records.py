@@ -22,6 +22,7 @@ from .foreign_names import (
     spelled,
     step_columns,
     step_rank,
+    words_in,
 )
 from .forms.answers import MAX_ANSWERS, Outcome, are_answers, outcome_of, short
 from .table import (
@@ -198,41 +199,20 @@ def flat(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _WEIGHTS = frozenset(
-    {
-        "num_samples",
-        "n_samples",
-        "num_trajectories",
-        "num_episodes",
-        "num_rollouts",
-        "sample_count",
-        "count",
-        "n",
-    }
+    words_in(
+        """
+        num_samples n_samples num_trajectories num_episodes num_rollouts sample_count count n
+        """
+    )
 )
 """Fields that say over how many samples a row's values were taken."""
 _RUNS = frozenset(
-    {
-        "run",
-        "run_id",
-        "run_name",
-        "experiment",
-        "experiment_name",
-        "exp",
-        "exp_name",
-        "model",
-        "model_name",
-        "algo",
-        "algorithm",
-        "method",
-        "variant",
-        "policy",
-        "condition",
-        "config",
-        "seed",
-        "trial",
-        "recipe",
-        "arm",
-    }
+    words_in(
+        """
+        run run_id run_name experiment experiment_name exp exp_name model model_name algo algorithm
+        method variant policy condition config seed trial recipe arm
+        """
+    )
 )
 """Fields whose values tell one run from another."""
 _NAMES_OF_RUNS = frozenset({"run", "run_name", "run_id"})

@@ -4,27 +4,23 @@ wandb is asked in a process of its own: it starts further processes, retries for
 hang. Where no row comes for `timeout_s`, the process is ended. The server is that of WANDB_BASE_URL
 (default: wandb.ai), the key that of WANDB_API_KEY or `wandb login`; it is never an argument.
 
-wandb says of a server that fails that it does not take the key. So where wandb has no answer, one
-plain request without a key tells what is wrong with the server.
+wandb retries silently, and says of a server that fails that it does not take the key. So where
+wandb has no answer, one plain request without a key tells what is wrong with the server.
 """
 
 from __future__ import annotations
 
-import http.client
 import importlib.metadata
 import json
 import os
+import queue
 import re
-import select
 import signal
 import ssl
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,7 +40,10 @@ SILENT_S = 15.0
 GRACE_S = 30.0
 """So much longer than `timeout_s` the process has to load wandb, and to say why nothing comes."""
 _PLAIN_S = 5.0
+"""How long that plain request may take: a slow server is no failure."""
+_LOOK_S = 0.2
 _MAX_LINE = 64 << 20
+_KEY = "W&B does not take the key"
 _WORKER = "from echoscope.diagnostics.read.wandb_address import main; main()"
 
 Progress = Callable[[int, int], None]
@@ -164,9 +163,6 @@ def _ask(
     run = _Named(path.rpartition("/")[2], "")
     done, of = 0, 0
     for answer in _answers(path, timeout_s, address, code, is_wanted):
-        if "error" in answer:
-            kind = NoAnswerError if answer.get("is_passing") else MetricsFileError
-            raise kind(f"{address}: {answer['error']}")
         if "name" in answer:
             run = _Named(str(answer["name"]), str(answer.get("state", "")))
             of = int(answer["num_rows"])
@@ -194,56 +190,75 @@ def _answers(
     path: str, timeout_s: float, address: str, code: str, is_wanted: Callable[[], bool]
 ) -> Iterator[dict[str, Any]]:
     """What the process says, line by line, until it has said all."""
-    with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", code, path, str(timeout_s)],
-            stdin=subprocess.DEVNULL,  # nobody is there to type a key
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            start_new_session=True,
-        )
-        try:
-            yield from _lines(process, timeout_s, address, is_wanted)
-        finally:
-            try:
-                os.killpg(process.pid, signal.SIGKILL)  # with what wandb started
-            except (ProcessLookupError, PermissionError):
-                process.kill()
-            process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
-
-
-def _lines(
-    process: subprocess.Popen[bytes],
-    timeout_s: float,
-    address: str,
-    is_wanted: Callable[[], bool],
-) -> Iterator[dict[str, Any]]:
-    assert process.stdout is not None
-    rest, deadline = b"", time.monotonic() + timeout_s + GRACE_S
-    while True:
-        left_s = max(0.0, deadline - time.monotonic())
-        ready, _, _ = select.select([process.stdout], [], [], min(0.2, left_s))
-        if not is_wanted():
-            raise NoAnswerError(f"{address}: the question was given up")
-        if not ready:
-            if left_s:
-                continue
-            raise NoAnswerError(f"{address}: {_no_answer(timeout_s)}")
-        piece = os.read(process.stdout.fileno(), 1 << 20)
-        if not piece:
-            raise NoAnswerError(f"{address}: the process that asks W&B ended early")
-        rest += piece
-        if len(rest) > _MAX_LINE:
-            raise MetricsFileError(f"{address}: a page of the run is larger than 64 MB")
-        *whole, rest = rest.split(b"\n")
-        for line in whole:
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", code, path, str(timeout_s)],
+        stdin=subprocess.DEVNULL,  # nobody is there to type a key
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_read_lines, args=(process, lines), daemon=True).start()
+    waiting = _Waiting(address, timeout_s, is_wanted)
+    try:
+        while True:
+            line = waiting.next_line(lines)
+            if len(line) > _MAX_LINE:
+                raise MetricsFileError(f"{address}: a page of the run is larger than 64 MB")
+            if not line:
+                raise NoAnswerError(f"{address}: the process that asks W&B ended early")
             answer: dict[str, Any] = json.loads(line)
-            deadline = time.monotonic() + timeout_s + GRACE_S
+            waiting.server = answer.get("server", waiting.server)
+            if "error" in answer:
+                raise _refusal(address, answer, waiting.server, timeout_s)
             yield answer
-            if answer.get("is_end") or "error" in answer:
+            if answer.get("is_end"):
                 return
+    finally:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)  # with what wandb started
+        except (ProcessLookupError, PermissionError):
+            process.kill()
+        process.wait()
+
+
+def _read_lines(process: subprocess.Popen[bytes], lines: queue.SimpleQueue[bytes]) -> None:
+    """Hand on what a process says; an empty line at its end."""
+    assert process.stdout is not None
+    with process.stdout as stream:
+        while line := stream.readline(_MAX_LINE + 1):
+            lines.put(line)
+    lines.put(b"")
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Waits for lines as long as that is worth it."""
+
+    address: str
+    timeout_s: float
+    is_wanted: Callable[[], bool]
+    server: str = ""
+    """Its address, once wandb is loaded."""
+
+    def next_line(self, lines: queue.SimpleQueue[bytes]) -> bytes:
+        """Raises NoAnswerError where none comes in time, or the question was given up."""
+        begun, was_asked = time.monotonic(), False
+        while True:
+            try:
+                return lines.get(timeout=_LOOK_S)
+            except queue.Empty:
+                silent_s = time.monotonic() - begun
+            if not self.is_wanted():
+                raise NoAnswerError(f"{self.address}: the question was given up")
+            if not was_asked and silent_s >= min(SILENT_S, self.timeout_s):
+                was_asked = True
+                trouble = _trouble(self.server)
+                if trouble and lines.empty():
+                    raise NoAnswerError(f"{self.address}: {trouble}")
+            # A busy machine may take long to load wandb.
+            if silent_s >= self.timeout_s + (0.0 if self.server else GRACE_S):
+                raise NoAnswerError(f"{self.address}: {_no_answer(self.timeout_s)}")
 
 
 def _no_answer(timeout_s: float) -> str:
@@ -253,137 +268,97 @@ def _no_answer(timeout_s: float) -> str:
     )
 
 
-class _Speaker:
-    """What the process that asks tells the one that wants to know, a line an answer."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self._out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-        self._lock = threading.Lock()
-        self._timeout_s, self._heard_at = timeout_s, time.monotonic()
-        self.server = ""
-        """Its address, once it is known."""
-        threading.Thread(target=self._watch_over, daemon=True).start()
-
-    def say(self, **answer: Any) -> None:
-        with self._lock:
-            self._heard_at = time.monotonic()
-            print(json.dumps(answer, default=str), file=self._out, flush=True)
-
-    def _watch_over(self) -> None:
-        """wandb retries silently: say what is wrong with the server long before it gives up."""
-        asked_at = 0.0
-        while True:
-            time.sleep(0.1)
-            silent_s = time.monotonic() - self._heard_at
-            is_over = silent_s >= self._timeout_s
-            if not self.server:
-                continue  # wandb is being loaded
-            if not is_over and (silent_s < SILENT_S or asked_at > self._heard_at):
-                continue
-            asked_at = time.monotonic()
-            limit_s = max(_PLAIN_S, self._timeout_s - silent_s)  # a slow server is no failure
-            reason = _trouble(self.server, limit_s) or ""
-            if self._heard_at > asked_at:
-                continue
-            if reason or is_over:
-                self.say(error=reason or _no_answer(self._timeout_s), is_passing=True)
-                return
+def _refusal(
+    address: str, answer: Mapping[str, Any], server: str, timeout_s: float
+) -> MetricsFileError:
+    """What is wrong, where wandb gave up: its own word for it may be wrong."""
+    kind, text = str(answer.get("kind", "")), str(answer["error"])
+    reason = _in_words(kind, text)
+    if reason is None or reason.startswith(_KEY):
+        trouble = _trouble(server)
+        if trouble != "":
+            return NoAnswerError(f"{address}: {trouble or _no_answer(timeout_s)}")
+    if reason is None:
+        return NoAnswerError(f"{address}: W&B answers: {kind}: {text}")
+    return MetricsFileError(f"{address}: {reason}")
 
 
 def main() -> None:
     """The process: ask for a run, print what it is, its rows by pages, and the end."""
     path, timeout_s = sys.argv[1], float(sys.argv[2])
-    speaker = _Speaker(timeout_s)
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what wandb prints is no answer
+
+    def say(**answer: Any) -> None:
+        print(json.dumps(answer, default=str), file=out, flush=True)
+
     try:
         import wandb
 
-        speaker.server = str(wandb.setup().settings.base_url)
-        speaker.say(is_begun=True)  # a busy machine may take long to load wandb
-        api = wandb.Api(timeout=max(1, int(timeout_s)))
-        run = api.run(path)
+        say(server=str(wandb.setup().settings.base_url))
+        run = wandb.Api(timeout=max(1, int(timeout_s))).run(path)
         num_rows = int(run.lastHistoryStep) + 1
-        speaker.say(name=str(run.name or run.id), num_rows=num_rows, state=str(run.state))
+        say(name=str(run.name or run.id), num_rows=num_rows, state=str(run.state))
         rows = []
         for row in run.scan_history(page_size=PAGE, use_cache=False):
             rows.append(row)
             if len(rows) >= PAGE:
-                speaker.say(rows=rows)
+                say(rows=rows)
                 rows = []
-        speaker.say(rows=rows)
-        speaker.say(is_end=True)
+        say(rows=rows)
+        say(is_end=True)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's package; it is answered
-        reason = _in_words(error)
-        if reason is None or reason.startswith(_KEY):
-            trouble = _trouble(speaker.server, _PLAIN_S)
-            if trouble != "":
-                speaker.say(error=trouble or _no_answer(timeout_s), is_passing=True)
-                return
-        if reason is None:
-            text = f"W&B answers: {type(error).__name__}: {_plain(error)}"
-            speaker.say(error=text, is_passing=True)
-        else:
-            speaker.say(error=reason)
+        # One line. The address of the server is left out, since it may hold a key.
+        text = re.sub(r"https?://\S+", "the server", " ".join(str(error).split()))[:300]
+        say(error=text, kind=type(error).__name__)
 
 
-def _trouble(server: str, limit_s: float) -> str | None:
+def _trouble(server: str) -> str | None:
     """What is wrong with a W&B server, in one sentence. Empty where it answers as one does, or its
     address is not known yet; None where it does not answer in time.
 
     The request has no key: whether the key is taken is not asked.
     """
+    import httpx  # here: only who asks a server needs it
+
     if not server:
         return ""
-    request = urllib.request.Request(
-        f"{server.rstrip('/')}/graphql",
-        data=b'{"query": "query { serverInfo { cliVersionInfo } }"}',
-        headers={"Content-Type": "application/json"},
-    )
     where = "is the variable WANDB_BASE_URL the address of W&B?"
+    question = {"query": "query { serverInfo { cliVersionInfo } }"}
     try:
-        with urllib.request.urlopen(request, timeout=limit_s) as answer:
-            json.loads(answer.read(1 << 20))
-    except urllib.error.HTTPError as error:
-        if error.code == 429:
+        answer = httpx.post(f"{server.rstrip('/')}/graphql", json=question, timeout=_PLAIN_S)
+        if answer.status_code == 429:
             return "the server takes no more questions now (HTTP 429, too many requests)"
-        if error.code >= 500:
-            return f"the server fails (HTTP {error.code})"
-        return f"the server has no W&B there (HTTP 404); {where}" if error.code == 404 else ""
-    except urllib.error.URLError as error:
-        if isinstance(error.reason, TimeoutError):
-            return None
-        if isinstance(error.reason, ssl.SSLError):
-            return ""  # wandb may know certificates that Python does not
-        reason = getattr(error.reason, "strerror", None) or error.reason
-        return f"the server cannot be reached ({reason}); {where}"
-    except TimeoutError:
+        if answer.status_code >= 500:
+            return f"the server fails (HTTP {answer.status_code})"
+        if answer.status_code == 404:
+            return f"the server has no W&B there (HTTP 404); {where}"
+        if answer.status_code == 200:
+            answer.json()
+    except httpx.TimeoutException:
         return None
+    except httpx.ConnectError as error:
+        if isinstance(error.__context__ and error.__context__.__context__, ssl.SSLError):
+            return ""  # wandb may know certificates that Python does not
+        reason = re.sub(r"^\[Errno -?\d+\] ", "", str(error))
+        return f"the server cannot be reached ({reason}); {where}"
+    except httpx.HTTPError as error:
+        return f"the server ends the connection ({type(error).__name__})"
     except ValueError:
         return f"the answer of the server is not JSON; {where}"
-    except (OSError, http.client.HTTPException) as error:
-        return f"the server ends the connection ({type(error).__name__})"
     return ""
 
 
-_KEY = "W&B does not take the key"
-
-
-def _plain(error: BaseException) -> str:
-    """One line. The address of the server is left out, since it may hold a key."""
-    return re.sub(r"https?://\S+", "the server", " ".join(str(error).split()))[:300]
-
-
-def _in_words(error: BaseException) -> str | None:
+def _in_words(kind: str, text: str) -> str | None:
     """A refusal in one sentence; None where it is none that is known.
 
-    >>> _in_words(ValueError("permission denied"))
+    >>> _in_words("ValueError", "permission denied")
     'W&B does not take the key (permission denied): set WANDB_API_KEY, or run `wandb login`'
     """
-    text = _plain(error)
     low = text.lower()
     if "no api key" in low or "api_key" in low:
         return "W&B needs a key: set WANDB_API_KEY, or run `wandb login`"
-    if type(error).__name__ == "AuthenticationError" or "permission" in low:
+    if kind == "AuthenticationError" or "permission" in low:
         return f"{_KEY} ({text}): set WANDB_API_KEY, or run `wandb login`"
     if "could not find" in low or "not found" in low:
         return (

@@ -29,6 +29,7 @@ from echoscope.text.amounts import counted
 from ..foreign_names import Meaning
 from ..records import Collector, MetricsFileError
 from ..table import MetricTable
+from .protobuf import fields
 
 MAGIC = b":W&B"
 BLOCK = 32_768
@@ -106,7 +107,7 @@ def rows_of(file: BinaryIO, run: WandbRun) -> Iterator[dict[str, float]]:
     for message in messages(file, run):
         try:
             row = _take(message, run)
-        except (ValueError, struct.error, RecursionError):
+        except (ValueError, RecursionError):
             run.num_damaged += 1
             continue
         if row is not None:
@@ -156,48 +157,33 @@ def messages(file: BinaryIO, run: WandbRun) -> Iterator[bytes]:
 def _take(message: bytes, run: WandbRun) -> dict[str, float] | None:
     """Read one message; the row, where it is one."""
     row: dict[str, float] | None = None
-    for number, value in _fields(message):
-        if not isinstance(value, bytes):
-            continue
+    for number, value in _groups(message):
         if number == 2:
             row = _row(value)
         elif number == 3:
             run.summary.update(_items(value, 1))
         elif number == 10 and len(run.alerts) < MAX_ALERTS:
-            texts = {n: _text(v) for n, v in _fields(value) if isinstance(v, bytes)}
+            texts = {n: _text(v) for n, v in _groups(value)}
             run.alerts.append(
                 {"title": texts.get(1, ""), "text": texts.get(2, ""), "level": texts.get(3, "")}
             )
         elif number == 17:
-            _take_run(value, run)
+            texts = {n: _text(v) for n, v in _groups(value)}
+            run.identity, run.entity = texts.get(1, run.identity), texts.get(2, run.entity)
+            run.project, run.name = texts.get(3, run.project), texts.get(8, run.name)
+            for part, config in _groups(value):
+                run.config.update(_items(config, 1) if part == 4 else {})
     return row
-
-
-def _take_run(message: bytes, run: WandbRun) -> None:
-    for number, value in _fields(message):
-        if not isinstance(value, bytes):
-            continue
-        if number == 1:
-            run.identity = _text(value)
-        elif number == 2:
-            run.entity = _text(value)
-        elif number == 3:
-            run.project = _text(value)
-        elif number == 4:
-            run.config.update(_items(value, 1))
-        elif number == 8:
-            run.name = _text(value)
 
 
 def _row(message: bytes) -> dict[str, float]:
     out: dict[str, float] = {}
     for key, value in _items(message, 1).items():
         _flatten(key, value, out)
-    if "_step" not in out:
-        steps = [v for n, v in _fields(message) if n == 2 and isinstance(v, bytes)]
-        numbers = [v for s in steps for n, v in _fields(s) if n == 1 and isinstance(v, int)]
-        if numbers:
-            out["_step"] = float(numbers[0])
+    for number, step in _groups(message):
+        if number == 2 and "_step" not in out:
+            steps = [float(v) for n, v in fields(step) if n == 1 and isinstance(v, int)]
+            out |= {"_step": steps[0]} if steps else {}
     return without_clocks(out)
 
 
@@ -236,29 +222,26 @@ def _flatten(key: str, value: Any, out: dict[str, float], depth: int = 0) -> Non
             _flatten(f"{key}.{name}", inner, out, depth + 1)
 
 
+def _groups(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """The fields of a message that are texts or messages. Raises ValueError where it is none."""
+    return ((number, value) for number, value in fields(message) if isinstance(value, bytes))
+
+
 def _items(message: bytes, number: int) -> dict[str, Any]:
     """The key-value items of a history, summary or configuration; no tables and pictures."""
     out: dict[str, Any] = {}
-    for found, item in _fields(message):
-        if found != number or not isinstance(item, bytes):
+    for field_number, item in _groups(message):
+        if field_number != number:
             continue
         keys: list[str] = []
         key, value = "", None
-        for field_number, content in _fields(item):
-            if field_number == 1 and isinstance(content, bytes):
+        for part, content in _groups(item):
+            if part == 1:
                 key = _text(content)
-            elif field_number == 2 and isinstance(content, bytes):
+            elif part == 2:
                 keys.append(_text(content))  # the path of a value in a dictionary
-            elif field_number in (8, 16) and isinstance(content, bytes):
+            elif part == 16:
                 value = _json(content)
-            elif field_number == 4 and isinstance(content, int):
-                value = bool(content)
-            elif field_number == 5 and isinstance(content, int):
-                value = (content >> 1) ^ -(content & 1)
-            elif field_number == 6 and isinstance(content, float):
-                value = content
-            elif field_number == 7 and isinstance(content, bytes):
-                value = _text(content)
         out[key or ".".join(keys)] = value
     media = tuple(f"{name.removesuffix('._type')}." for name in out if name.endswith("._type"))
     return {name: value for name, value in out.items() if not name.startswith(media)}
@@ -274,47 +257,3 @@ def _json(content: bytes) -> Any:
 
 def _text(content: bytes) -> str:
     return content.decode("utf-8", "replace")
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, bytes | int | float]]:
-    """Number and value of each field of a protobuf message.
-
-    Raises:
-        ValueError, struct.error: it is none.
-    """
-    at, end = 0, len(message)
-    while at < end:
-        tag, at = _varint(message, at)
-        kind = tag & 7
-        if kind == 0:
-            value, at = _varint(message, at)
-            yield tag >> 3, value
-        elif kind == 1:
-            yield tag >> 3, float(struct.unpack_from("<d", message, at)[0])
-            at += 8
-        elif kind == 2:
-            length, at = _varint(message, at)
-            if at + length > end:
-                raise ValueError("a field is longer than its message")
-            yield tag >> 3, message[at : at + length]
-            at += length
-        elif kind == 5:
-            yield tag >> 3, float(struct.unpack_from("<f", message, at)[0])
-            at += 4
-        else:
-            raise ValueError(f"field type {kind}")
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    if at < len(message) and message[at] < 128:
-        return message[at], at + 1
-    value = shift = 0
-    while True:
-        if at >= len(message) or shift > 63:
-            raise ValueError("a number does not end")
-        byte = message[at]
-        value |= (byte & 127) << shift
-        at += 1
-        if byte < 128:
-            return value, at
-        shift += 7

@@ -43,7 +43,7 @@ def test_pages_of_rows_become_one_table() -> None:
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("say(error='W&B has no such run')", "W&B has no such run"),
+        ("say(error='could not find it', kind='ValueError')", "W&B has no such run"),
         ("say(name='x', num_rows=0); say(is_end=True)", "the run has no row of metrics"),
         ("pass", "the process that asks W&B ended early"),
         ("say(name='x', num_rows=9); time.sleep(600)", "no answer within 0.5 s"),
