@@ -84,7 +84,7 @@ class Address(Folder):
         if self._question is not None and (is_end or self._question.done()):
             self._take_answer(self._question, look)
             self._question = None
-        look.is_reading = not self._was_answered
+        look.is_behind = not self._was_answered
         return look
 
     def _take_answer(self, question: Future[ServerRun], look: Look) -> None:

@@ -155,6 +155,8 @@ class Folder:
         self._said: set[str] = set()
         self._readers = ThreadPoolExecutor(1, thread_name_prefix="whole files")
         self._list_at = 0.0
+        self._was_read = False
+        """All that was there when the watch began was read to its end."""
 
     def close(self) -> None:
         for file in self._files.values():
@@ -195,6 +197,7 @@ class Folder:
                 budget -= self._look_at(file, look, budget, is_end=is_end)
         if self.ledger.rollouts.is_evaluation:
             self._say_once(ONE_EVALUATION)
+        self._was_read |= not look.is_behind
         return look
 
     # --- which files are there?
@@ -272,7 +275,6 @@ class Folder:
             return 0
         if budget <= 0:
             look.is_behind = True
-            look.is_unopened |= file.kind is FileKind.UNKNOWN
             self.num_bytes_left += file.num_left
             return 0
         if file.kind in (FileKind.UNKNOWN, FileKind.NOTHING):
@@ -404,7 +406,7 @@ class Folder:
                 return 0
             file.reading = self._readers.submit(read_metrics, file.path, self._mapping)
         if size > MAX_AT_ONCE_BYTES and not is_end and not file.reading.done():
-            look.is_reading |= file.took_s == 0
+            look.is_behind |= file.took_s == 0 and not self._was_read
             return 0
         reading, file.reading = file.reading, None
         try:

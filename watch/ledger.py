@@ -54,11 +54,7 @@ class Look:
     """When the look began: what was written later may not have been seen."""
     is_new: bool = False
     is_behind: bool = False
-    """More is there than was read."""
-    is_unopened: bool = False
-    """Nothing at all was read yet of one of the files."""
-    is_reading: bool = False
-    """A file is being read whole for the first time."""
+    """More is there than was read: no step is complete."""
 
 
 class Ledger:
@@ -157,8 +153,6 @@ class Ledger:
         num_silent = sum(m.newest < 0 and m.is_open for m in self.metrics.values())
         quiet_s = now - max(map(self._changed_at, told), default=now)
         others_s = now - max(map(self._changed_at, {*self.metrics, ROLLOUTS}))
-        if look.is_behind:
-            return not look.is_unopened and all(self._newest(name) > step for name in self._all())
         slow_s = 10 * pace_s if math.isfinite(pace_s) else 0.0
         if others_s >= max(self._waits.patience_s, slow_s):
             return True
@@ -175,7 +169,7 @@ class Ledger:
     def is_read(self, step: int, look: Look) -> bool:
         """Whether the metrics of a step were read, although more of the step may come."""
         told = self.of_step(step) - {ROLLOUTS}
-        if not told or look.is_behind:
+        if not told:
             return False
         is_over = look.at - max(map(self._changed_at, told)) >= self._waits.line_quiet_s
         return is_over or any(self._newest(name) > step for name in told)
@@ -187,10 +181,6 @@ class Ledger:
 
     def _is_growing(self, name: str) -> bool:
         return name in self.metrics and self.metrics[name].is_growing
-
-    def _all(self) -> set[str]:
-        names = {name for name, metrics in self.metrics.items() if metrics.newest >= 0}
-        return names | ({ROLLOUTS} if self.rollouts.num_rows else set())
 
     def _newest(self, name: str) -> int:
         return self.rollouts.newest if name == ROLLOUTS else self.metrics[name].newest

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from echoscope.diagnostics.config import DiagnosticsConfig
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.read.foreign_names import Meaning
-from echoscope.diagnostics.read.run_meaning import RunMeaning
 from echoscope.diagnostics.read.table import stored_rows
 from echoscope.recorder.episodes import StepEpisodes
-from echoscope.recorder.foreign_run import ForeignRun, StepEnd
+from echoscope.recorder.foreign_run import ForeignRun, JudgedStep, StepEnd
 from echoscope.store.errors import StoreError
 from echoscope.store.log.layout import Layout, shown_path
 from echoscope.store.log.starting import is_free
 from echoscope.store.reader import open_run
-from echoscope.store.records import Alarm, DiagnosticRecord
+from echoscope.store.records import DiagnosticRecord
 from echoscope.store.writer import RunWriter
 
 from .acting import WatchError
@@ -28,19 +26,6 @@ from .rollouts import Claim
 
 KIND = "watch"
 """Of the diagnostic record that holds a step's claim."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """A step was judged and handed to the writer."""
-
-    step: int
-    alarms: Sequence[Alarm]
-    """What it raised or cleared."""
-    values: Mapping[str, float]
-    """All its numbers, measured ones included."""
-    verdict: Verdict
-    """After this step."""
 
 
 class WatchedRun:
@@ -69,7 +54,7 @@ class WatchedRun:
     ) -> None:
         self.path, self._watched = path, watched
         self._refusal: StoreError | None = None
-        self._run = ForeignRun(
+        self.run = ForeignRun(
             path, trainer="", settings=settings, meanings=mapping, given_by="--map", say=say
         )
         if Layout(path).run_json.is_file():
@@ -79,40 +64,38 @@ class WatchedRun:
         elif not is_free(Layout(path)):
             raise WatchError(f"{path}: exists and is no run; name another folder with -o")
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the run is there and held by this process."""
-        return self._run.writer is not None
-
-    @property
-    def meaning(self) -> RunMeaning:
-        """What the numbers mean, as far as it is decided."""
-        return self._run.meaning
-
     def take_up(self) -> dict[int, Claim]:
         """Go on with the run that is there; what its steps were written from, if there are any."""
         self._refusal = None
         if not Layout(self.path).run_json.is_file():
             return {}
         reader = open_run(self.path)
-        self._run.trainer = reader.info().config.get("trainer")
+        self.run.trainer = reader.info().config.get("trainer")
         rows = reader.sql("SELECT step, payload FROM diagnostics WHERE kind = $1", [KIND])
         claims = {
             int(step): _claim(text) for step, text in zip(*rows.to_pydict().values(), strict=True)
         }
-        self._do(self._run.resume)
+        self._do(self.run.resume)
         return claims
 
     def stored(self) -> dict[int, dict[str, float]]:
         """The numbers of all steps that are on the disk."""
         return dict(stored_rows(open_run(self.path)))
 
-    def commit(self, step: StepEnd, content: StepEpisodes, claim: Claim, trainer: str) -> Judged:
-        """Measure, judge and write a step. Raises StoreError: the disk refuses."""
+    def commit(
+        self, step: StepEnd, content: StepEpisodes, claim: Claim, trainer: str
+    ) -> tuple[JudgedStep, Verdict]:
+        """Measure, judge and write a step; what is known after it.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
         return self._do(lambda: self._commit(step, content, claim, trainer))
 
-    def _commit(self, step: StepEnd, content: StepEpisodes, claim: Claim, trainer: str) -> Judged:
-        run = self._run
+    def _commit(
+        self, step: StepEnd, content: StepEpisodes, claim: Claim, trainer: str
+    ) -> tuple[JudgedStep, Verdict]:
+        run = self.run
         if run.writer is None:
             run.trainer = trainer
             run.writer = RunWriter.create(
@@ -126,36 +109,27 @@ class WatchedRun:
         record = DiagnosticRecord(step=step.number, kind=KIND, payload=json.dumps(payload))
         judged = run.judge(step, content, [record])
         run.write(judged)
-        return Judged(
-            step=step.number,
-            alarms=judged.alarms,
-            values=judged.metrics.values,
-            verdict=run.verdict(),
-        )
+        return judged, run.verdict()
 
     def take_back(self, first: int) -> Verdict:
         """Hide the steps from `first` on, because they come again; what is known before them."""
 
         def take_back() -> Verdict:
-            if self._run.writer is not None:
-                self._run.writer.close(status="interrupted")
-                self._run.resume(first)
-            return self._run.verdict()
+            if self.run.writer is not None:
+                self.run.writer.close(status="interrupted")
+                self.run.resume(first)
+            return self.run.verdict()
 
         return self._do(take_back)
 
     def flush(self) -> None:
         """Wait until all steps are on the disk. Raises StoreError where it refuses."""
-        if self._run.writer is not None:
-            self._do(self._run.writer.flush)
-
-    def verdict(self) -> Verdict:
-        """What is known of the run now."""
-        return self._run.verdict()
+        if self.run.writer is not None:
+            self._do(self.run.writer.flush)
 
     def close(self, status: str) -> None:
         """Let the run go. Raises StoreError where the disk refuses."""
-        writer, self._run.writer = self._run.writer, None
+        writer, self.run.writer = self.run.writer, None
         if writer is not None:
             writer.close(status=status)
 

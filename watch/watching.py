@@ -33,7 +33,7 @@ from echoscope.diagnostics.read.foreign_names import Meaning
 from echoscope.diagnostics.read.names import RowNamer
 from echoscope.diagnostics.read.rollouts import metrics_mapping, roles_of
 from echoscope.diagnostics.read.wandb_address import is_address
-from echoscope.recorder.foreign_run import StepEnd
+from echoscope.recorder.foreign_run import JudgedStep, StepEnd
 from echoscope.store.errors import StoreError
 from echoscope.store.records import Alarm, AlarmState
 from echoscope.store.status import pace_of
@@ -45,7 +45,7 @@ from .folder import LOOK_S, Folder
 from .ledger import Ledger, Look, Waits
 from .pipe import Pipe
 from .rollouts import Claim
-from .watched_run import Judged, WatchedRun
+from .watched_run import WatchedRun
 
 logger = logging.getLogger("echoscope.watch")
 
@@ -117,7 +117,7 @@ class Watch:
         self._notifier = Notifier(settings.notify, run=run_path.name, on_message=on_message)
         claims = self._run.take_up()
         self._ledger = Ledger(self._waits, claims, self._run.stored, roles_of(mapping))
-        self._namer = RowNamer(mapping=names, meaning=self._run.meaning)
+        self._namer = RowNamer(mapping=names, meaning=self._run.run.meaning)
         """Of numbers that are told of before their step is judged."""
         kind = Pipe if self.is_pipe else Address if is_address(path) else Folder
         self._folder: Folder = kind(
@@ -133,7 +133,7 @@ class Watch:
         """What the thread was asked, who takes the answer, and of a step its episodes and 1."""
         self.last_step = self._handed = max(claims, default=-1)
         """`last_step` was judged last; -1 before the first. `_handed` was handed over to be."""
-        self._verdict = self._run.verdict()
+        self._verdict = self._run.run.verdict()
         self._has_more = False
         """Complete steps wait because many others wait to be judged."""
         self._shown: dict[int, set[str]] = {}
@@ -203,22 +203,21 @@ class Watch:
         self._say_where(look)
         self._take_results()
         can_write = self._can_write()
-        if can_write:
-            self._take_back(look)
-        is_first_reading = look.is_reading and self._is_behind
-        may_hand = can_write and not is_first_reading and not self._ledger.is_reading_again
-        self._hand(look, is_end=self._folder.is_ended, may_hand=may_hand)
-        self._is_behind &= look.is_behind or look.is_reading or self._has_more
+        if not look.is_behind:
+            if can_write:
+                self._take_back(look)
+            self._hand(look, may_hand=can_write)
+        self._is_behind &= look.is_behind or self._has_more
         if not self._is_behind:
             self._say_what()
             if can_write and not self._was_asked_to_catch_up:
                 self._was_asked_to_catch_up = True
-                self._submit(self._run.verdict, lambda v: self._tell(self._open.values(), v))
+                self._submit(self._run.run.verdict, lambda v: self._tell(self._open.values(), v))
         self._take_results()
         self.rest_s = min(MAX_LOOK_S, max(LOOK_S, took / SHARE))
         if look.is_new or self._is_waiting:
             self.rest_s = LOOK_S
-        if look.is_behind:
+        if self.num_bytes_left:
             self.rest_s = 0.0
         elif self._has_more:
             self.rest_s = LOOK_S / 10
@@ -232,7 +231,7 @@ class Watch:
         """End the watch; the run stays. Raises nothing for what the disk does: it is said."""
         self.wait()
         self._say_left()
-        self._notifier.close(status, self.verdict if self._run.is_open else None)
+        self._notifier.close(status, self.verdict if self._run.run.writer else None)
         self._thread.shutdown()
         try:
             self._run.close(status)
@@ -291,8 +290,6 @@ class Watch:
         """Steps of which the files say something else than the run."""
         ledger = self._ledger
         if ledger.is_reading_again:
-            if look.is_behind or look.is_reading:
-                return
             first = ledger.first_difference()
             if first is not None:
                 self._say(
@@ -330,13 +327,13 @@ class Watch:
 
     # --- steps that are judged
 
-    def _hand(self, look: Look, *, is_end: bool, may_hand: bool) -> None:
+    def _hand(self, look: Look, *, may_hand: bool) -> None:
         """Hand over the complete steps, and tell of those that must wait."""
         ledger, pace_s = self._ledger, pace_of(list(self._times))
         complete: list[int] = []
         usual, waiting = ledger.of_step(self._handed), ledger.waiting(self._handed)
         for step in waiting:
-            if not is_end and not ledger.is_complete(step, usual, look, pace_s):
+            if not (self.is_ended or ledger.is_complete(step, usual, look, pace_s)):
                 break
             complete.append(step)
             usual = ledger.of_step(step)
@@ -401,18 +398,18 @@ class Watch:
         while not self._said.empty():
             self._say(self._said.get())
 
-    def _take_judged(self, judged: Judged, *, is_past: bool) -> None:
-        self.last_step, self._verdict = judged.step, judged.verdict
+    def _take_judged(self, result: tuple[JudgedStep, Verdict], *, is_past: bool) -> None:
+        judged, self._verdict = result
+        self.last_step = step = judged.metrics.step
         self.num_steps += 1
-        told_of = self._shown.pop(judged.step, set())
-        more = {key: value for key, value in judged.values.items() if key not in told_of}
-        self._on_judged(judged.step, more, judged.verdict)
-        raised = [alarm for alarm in judged.alarms if alarm.state is AlarmState.RAISED]
+        told_of, values = self._shown.pop(step, set()), judged.metrics.values
+        self._on_judged(step, {k: v for k, v in values.items() if k not in told_of}, self._verdict)
         for alarm in judged.alarms:
             self._open.pop(alarm.rule, None)
-        self._open |= {alarm.rule: alarm for alarm in raised}
+        raised = {a.rule: a for a in judged.alarms if a.state is AlarmState.RAISED}
+        self._open |= raised
         if not is_past:
-            self._tell(raised, judged.verdict)
+            self._tell(raised.values(), self._verdict)
 
     def _tell(self, alarms: Iterable[Alarm], verdict: Verdict) -> None:
         """Tell people of what is raised, each alarm once, whatever is read again."""
