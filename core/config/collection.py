@@ -44,9 +44,6 @@ class CollectionConfig(FrozenModel):
         "mode=async; the episode then ends with the stop reason `timeout` and does not train. "
         "null for no limit.",
     )
-    cpus_per_worker: float = Field(
-        1.0, ge=0, le=1024, description="Cores that a worker reserves with workers=ray."
-    )
     address: str | None = Field(
         None,
         min_length=1,
@@ -87,14 +84,11 @@ class CollectionConfig(FrozenModel):
 
     @model_validator(mode="after")
     def _belongs_together(self) -> CollectionConfig:
-        if self.workers != "ray":
-            for name in ("cpus_per_worker", "address"):
-                value = getattr(self, name)
-                if value != type(self).model_fields[name].default:
-                    raise ValueError(
-                        f"collection.{name} is {value}, which holds for collection.workers=ray "
-                        "only: set collection.workers=ray, or leave it out"
-                    )
+        if self.workers != "ray" and self.address is not None:
+            raise ValueError(
+                f"collection.address is {self.address}, which holds for collection.workers=ray "
+                "only: set collection.workers=ray, or leave it out"
+            )
         if self.mode == "async":
             return self
         for name in ("workers", "num_workers", "env_timeout_s", "max_in_flight", "max_staleness"):

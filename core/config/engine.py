@@ -28,7 +28,7 @@ class HfEngineConfig(_EngineConfig):
 
 
 class VllmEngineConfig(_EngineConfig):
-    """vLLM in the process that trains. Its extra: `pip install -e '.[vllm]'`."""
+    """vLLM in the process that trains. Its extra: `pip install -e '.[train,vllm]'`."""
 
     kind: Literal["vllm"] = "vllm"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
@@ -74,9 +74,6 @@ class _ServerConfig(_EngineConfig):
     timeout_s: float = Field(
         600.0, gt=0, le=1e6, description="Longest wait for one answer; then it is asked again."
     )
-    retries: int = Field(
-        2, ge=0, le=100, description="Further attempts of a request that failed or took too long."
-    )
 
 
 class VllmServerEngineConfig(_ServerConfig):
@@ -97,12 +94,6 @@ class VllmServerEngineConfig(_ServerConfig):
     gpu_memory: float = Field(0.4, gt=0, lt=1, description="As of kind vllm.")
     eager: bool | None = Field(None, description="As of kind vllm.")
     sleep: bool = Field(True, description="As of kind vllm.")
-    start_s: float = Field(
-        600.0, gt=0, le=1e5, description="Seconds that the server may take to start."
-    )
-    max_restarts: int = Field(
-        3, ge=0, le=1000, description="How often a server that died is started again."
-    )
     options: dict[str, Any] = Field(
         default_factory=dict,
         max_length=50,
@@ -151,12 +142,9 @@ class OpenAiEngineConfig(_ServerConfig):
 
 
 class RayEngineConfig(_EngineConfig):
-    """Several engines, each an actor of Ray; prompts are split over them."""
+    """Several built-in engines, each in an actor of Ray; prompts are split over them."""
 
     kind: Literal["ray"] = "ray"
-    wraps: HfEngineConfig = Field(
-        default_factory=HfEngineConfig, description="The engine in each actor."
-    )
     num_engines: int = Field(1, ge=1, le=1024)
     cpus_per_engine: int = Field(
         1, ge=1, le=1024, description="Cores that an engine reserves, and threads that it uses."
@@ -178,20 +166,11 @@ class RayEngineConfig(_EngineConfig):
         description="`host:port` of a running Ray cluster, or `auto`. null: the run starts a Ray "
         "of its own on this machine, reachable on loopback only, and ends it.",
     )
-    start_timeout_s: float = Field(
-        600, ge=1, le=1e6, description="Seconds in which engines must be placed and loaded."
-    )
     timeout_s: float = Field(
         3600,
         ge=1,
         le=1e6,
         description="Seconds after which an engine that is sampling counts as lost.",
-    )
-    max_replacements: int = Field(
-        8,
-        ge=0,
-        le=1000,
-        description="Engines that may be lost one after the other before the run stops.",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from echoscope.diagnostics.config import LIVE, MAX_STEPS, FrozenModel
 
@@ -113,33 +113,6 @@ class _CriticConfig(FrozenModel):
         description="Steps at the beginning in which only the critic trains, so that the policy's "
         "first advantages are no noise. With kind head, only the head trains in them.",
     )
-    epochs: int | None = Field(
-        None,
-        ge=1,
-        le=1000,
-        description="Passes of the critic over the step's batch; null: optim.epochs.",
-    )
-    schedule: Literal["policy", "constant", "linear", "cosine"] = Field(
-        "policy", description="Of the critic's learning rate; policy: as optim.schedule."
-    )
-    lr_warmup_steps: int = Field(
-        0,
-        ge=0,
-        le=MAX_STEPS,
-        description="Steps in which the critic's learning rate rises, with a schedule of its own.",
-    )
-    grad_clip: float | None = Field(
-        None, ge=1e-9, le=1e9, description="Of the critic's gradient; null: optim.grad_clip."
-    )
-
-    @model_validator(mode="after")
-    def _warm_up_is_of_a_schedule(self) -> _CriticConfig:
-        if self.lr_warmup_steps and self.schedule == "policy":
-            raise ValueError(
-                f"critic.lr_warmup_steps is {self.lr_warmup_steps}, but critic.schedule=policy "
-                "follows optim.warmup_steps: set critic.schedule=constant, linear or cosine"
-            )
-        return self
 
 
 class HeadCriticConfig(_CriticConfig):

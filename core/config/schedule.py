@@ -54,12 +54,8 @@ class ProbeConfig(FrozenModel):
         32,
         ge=1,
         le=MAX_ROWS,
-        description="Tasks, spread evenly over envs.train, unless envs.probe is given.",
+        description="Tasks, spread evenly over envs.train.",
     )
-    temperature: GreedyTemperature = Field(1.0, ge=0, le=10, description="0 for greedy.")
-    top_p: float = Field(1.0, ge=1e-6, le=1)
-    top_k: int = Field(0, ge=0, le=MAX_COUNT, description="0 for off.")
-    min_p: float = Field(0.0, ge=0, le=1, description="0 for off.")
 
 
 class CurriculumConfig(FrozenModel):
@@ -69,20 +65,6 @@ class CurriculumConfig(FrozenModel):
         "none",
         description="none: as many as configured. success: most where about half of the episodes "
         "succeed, fewer where nearly all or nearly none do.",
-        json_schema_extra=LIVE,
-    )
-    least_weight: float = Field(
-        0.1,
-        gt=0,
-        le=1,
-        description="Weight of a solved or hopeless environment; one at 50 % success has 1.",
-        json_schema_extra=LIVE,
-    )
-    memory: float = Field(
-        0.8,
-        ge=0,
-        lt=1,
-        description="Weight of earlier steps in the running success; 0: of the last step only.",
         json_schema_extra=LIVE,
     )
 

@@ -159,10 +159,6 @@ class DynamicSamplingConfig(FrozenModel):
 class EnvsConfig(FrozenModel):
     train: list[EnvGroup] = Field(min_length=1, max_length=1000)
     eval: list[EnvGroup] = Field(default_factory=list, max_length=1000)
-    probe: list[EnvGroup] = Field(
-        default_factory=list,
-        description="Environments of the probe; empty: probe.tasks tasks of envs.train.",
-    )
     group_size: int = Field(
         8, ge=1, le=MAX_ROWS, description="G: trajectories of one task (siblings)."
     )
@@ -238,7 +234,6 @@ class BiLevelGaeConfig(FrozenModel):
 
 class GrpoConfig(FrozenModel):
     kind: Literal["grpo"] = "grpo"
-    eps: float = Field(1e-6, ge=1e-12, le=1e3)
 
 
 class DrGrpoConfig(FrozenModel):
@@ -398,12 +393,6 @@ class OptimConfig(FrozenModel):
         "float32 scale for each block of 256; needs the package bitsandbytes. Moments of tensors "
         "with fewer than 4096 weights stay float32.",
     )
-    max_nonfinite_steps: int = Field(
-        5,
-        ge=1,
-        le=MAX_STEPS,
-        description="Consecutive steps with a NaN or infinite gradient before the run stops.",
-    )
 
     @model_validator(mode="after")
     def _one_place_for_moments(self) -> OptimConfig:
@@ -504,7 +493,6 @@ class RunConfig(FrozenModel):
         for name, groups, size in (
             ("train", self.envs.train, self.envs.group_size * self.dynamic_sampling.max_rounds),
             ("eval", self.envs.eval, self.envs.eval_group_size),
-            ("probe", self.envs.probe, 1),
         ):
             rows = size * sum(group.groups for group in groups)
             if rows > MAX_ROWS:
@@ -512,10 +500,9 @@ class RunConfig(FrozenModel):
                     f"envs.{name} has {rows} trajectories in a step, at most {MAX_ROWS} are "
                     "possible; lower the groups, the group size or dynamic_sampling.max_rounds"
                 )
-        for name, groups in (("eval", self.envs.eval), ("probe", self.envs.probe)):
-            tags = [group.name for group in groups]
-            if len(set(tags)) != len(tags):
-                raise ValueError(f"envs.{name} has the tags {tags}, but each must be unique")
+        tags = [group.name for group in self.envs.eval]
+        if len(set(tags)) != len(tags):
+            raise ValueError(f"envs.eval has the tags {tags}, but each must be unique")
         if self.context.force_think and not self.context.reasoning:
             object.__setattr__(
                 self, "context", self.context.model_copy(update={"force_think": False})

@@ -11,16 +11,20 @@ from collections.abc import Mapping, Sequence
 
 from echoscope.store.records import RolloutBatch
 
-from ..config.schedule import CurriculumConfig
 from ..config.settings import RunConfig
 from ..update.metrics import success_rate
+
+LEAST_WEIGHT = 0.1
+"""Of a solved or hopeless environment; one at 50 % success has 1."""
+MEMORY = 0.8
+"""Weight of earlier steps in the running success."""
 
 
 def group_counts(config: RunConfig, success: Mapping[str, float]) -> list[int]:
     """Groups of each entry of `envs.train` in the next step; their sum stays as configured.
 
     An entry's weight is its configured number of groups times 4 p (1 - p), at least
-    `least_weight`; 1 while its success p is not known. Every entry gets at least one group, so that
+    `LEAST_WEIGHT`; 1 while its success p is not known. Every entry gets at least one group, so that
     its success stays known. The rest is divided by largest remainder, ties to the earlier entry.
 
     Args:
@@ -30,9 +34,7 @@ def group_counts(config: RunConfig, success: Mapping[str, float]) -> list[int]:
     base = [entry.groups for entry in entries]
     if config.curriculum.by == "none":
         return base
-    weights = [
-        entry.groups * _weight(success.get(entry.name), config.curriculum) for entry in entries
-    ]
+    weights = [entry.groups * _weight(success.get(entry.name)) for entry in entries]
     return divide(sum(base), weights)
 
 
@@ -53,10 +55,8 @@ def divide(total: int, weights: Sequence[float]) -> list[int]:
     return shares
 
 
-def note_success(
-    success: Mapping[str, float], rollouts: RolloutBatch, settings: CurriculumConfig
-) -> dict[str, float]:
-    """The running success of each tag after a step: `memory` of the old, the rest of the new.
+def note_success(success: Mapping[str, float], rollouts: RolloutBatch) -> dict[str, float]:
+    """The running success of each tag after a step: `MEMORY` of the old, the rest of the new.
 
     A tag without a known success in this step keeps what it had.
     """
@@ -65,7 +65,7 @@ def note_success(
         rate = success_rate([t for t in rollouts.trajectories if t.tag == tag])
         if rate == rate:
             old = out.get(tag, rate)
-            out[tag] = settings.memory * old + (1 - settings.memory) * rate
+            out[tag] = MEMORY * old + (1 - MEMORY) * rate
     return out
 
 
@@ -83,7 +83,5 @@ def curriculum_metrics(
     return out
 
 
-def _weight(success: float | None, settings: CurriculumConfig) -> float:
-    if success is None:
-        return 1.0
-    return max(settings.least_weight, 4 * success * (1 - success))
+def _weight(success: float | None) -> float:
+    return 1.0 if success is None else max(LEAST_WEIGHT, 4 * success * (1 - success))

@@ -112,16 +112,18 @@ def turns_maker(
     return bounded
 
 
+PROBE_SAMPLING = SamplingConfig()
+"""All tokens at temperature 1: `sampling` may change during a run, the probe may not."""
+
+
 def probe_groups(config: RunConfig) -> list[EnvGroup]:
-    """The environments of the probe: `envs.probe`, or `probe.tasks` tasks spread over `envs.train`.
+    """The environments of the probe: `probe.tasks` tasks spread over `envs.train`.
 
     >>> from .config_loading import load_config
     >>> config = load_config(overrides=["envs.train=[{env: a}, {env: b}]", "probe.tasks=5"])
     >>> [(group.name, group.groups) for group in probe_groups(config)]
     [('a', 3), ('b', 2)]
     """
-    if config.envs.probe:
-        return config.envs.probe
     kinds = config.envs.train
     share, rest = divmod(config.probe.tasks, len(kinds))
     sizes = [share + (index < rest) for index in range(len(kinds))]
@@ -300,7 +302,7 @@ class LazySource:
 def _sampling(config: RunConfig, split: Split) -> SamplingSettings:
     if split is Split.TRAIN:
         return config.sampling
-    return config.eval if split is Split.EVAL else config.probe
+    return config.eval if split is Split.EVAL else PROBE_SAMPLING
 
 
 def with_stored_sampling(config: RunConfig, say: Callable[[str], None]) -> RunConfig:

@@ -82,11 +82,7 @@ class Builder:
         """Find out what is wrong before anything is written."""
         check_engine(self.config)
         envs = self.config.envs
-        for groups, split in (
-            (envs.train, Split.TRAIN),
-            (envs.eval, Split.EVAL),
-            (envs.probe, Split.PROBE),
-        ):
+        for groups, split in ((envs.train, Split.TRAIN), (envs.eval, Split.EVAL)):
             if groups:
                 build_pool(groups, group_size=1, seed=0, split=split).close()
         resolve_shaping(self.config.reward.shaping)
@@ -282,7 +278,7 @@ class Builder:
 
 def _check_no_tools(config: RunConfig) -> None:
     """Pictures stand in user messages; what a tool answers is text."""
-    for group in (*config.envs.train, *config.envs.eval, *config.envs.probe):
+    for group in (*config.envs.train, *config.envs.eval):
         env = registry.make(group.env, **group.params)
         has_tools = bool(env.tools())
         env.close()

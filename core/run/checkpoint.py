@@ -44,8 +44,9 @@ from echoscope.store.log.index import read_run_json
 from echoscope.store.log.layout import MODEL_NAME, Layout, shown_path
 from echoscope.store.records import CheckpointRecord
 
-from ..config.loading import ConfigError, validate
+from ..config.loading import ConfigError
 from ..config.settings import RunConfig
+from ..config.stored import read_stored
 from ..optim import Optimizer
 from ..policy import Policy, causal_model
 from ..pretrained.base import is_other_base, remember_base
@@ -383,7 +384,7 @@ def read_state(path: Path) -> TrainState:
                 str(tag): float(rate) for tag, rate in values.get("success_by_tag", {}).items()
             },
             observers=values["observers"],
-            config=validate(values["config"]),
+            config=read_stored(values["config"])[0],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path}/state.json is damaged: {_one_line(error)}") from None

@@ -77,6 +77,8 @@ from .control import Control, StepInterruptedError, Wishes
 from .early_stopping import why_stop
 from .observers import Observed, StepObservation, StepObserver, TrainEvents, judge, observe
 
+MAX_NONFINITE_STEPS = 5
+"""Steps in a row with a NaN or infinite gradient after which a run stops."""
 BEST_MARGIN = 0.05
 """A checkpoint of the best evaluation is written where it is so much above that of every other:
 without it each evaluation of a run that learns would write one."""
@@ -193,7 +195,7 @@ class Trainer:
             except (UserCodeError, EngineError):
                 self._save_before_failing()
                 raise
-            if self.num_nonfinite >= self.config.optim.max_nonfinite_steps:
+            if self.num_nonfinite >= MAX_NONFINITE_STEPS:
                 self.events.message(
                     f"stopped: {self.num_nonfinite} steps in a row had a NaN or infinite gradient; "
                     "lower optim.lr and resume from the last checkpoint"
@@ -248,7 +250,7 @@ class Trainer:
         values = observed.values | result.metrics | rollout_metrics(rollouts) | selection.metrics()
         is_fresh = None if config.from_run else fresh_tokens(batch, rollouts, selection, version)
         values |= mismatch_metrics(logprobs, batch, is_fresh)
-        self.success_by_tag = note_success(self.success_by_tag, rollouts, config.curriculum)
+        self.success_by_tag = note_success(self.success_by_tag, rollouts)
         values |= curriculum_metrics(config, counts, self.success_by_tag)
         if config.dynamic_sampling.max_rounds > 1:
             of_a_round = sum(group.groups for group in config.envs.train)

@@ -43,6 +43,8 @@ LeftOut = Mapping[int, Sequence[FloatArray64]]
 FLOAT32_NOISE = 1e-6
 """Scores of a group that differ by less than this share of their size count as equal."""
 ASYM_CLIP = (-1.0, 3.0)
+GRPO_EPS = 1e-6
+"""Added to a group's standard deviation before GRPO divides by it."""
 
 
 def normalize_returns(
@@ -322,5 +324,5 @@ def _compare(scores_nK: FloatArray64, config: GroupRelativeConfig) -> FloatArray
     std = float(scores_nK.std(axis=0, ddof=1).max())
     if std <= FLOAT32_NOISE * float(np.abs(scores_nK).max()):
         return np.zeros_like(scores_nK)
-    centred /= std + config.eps
+    centred /= std + GRPO_EPS
     return centred

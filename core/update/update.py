@@ -178,16 +178,8 @@ def updates_per_step(config: RunConfig) -> int:
 
 
 def _learning_rates(config: RunConfig, step: int) -> dict[str, float]:
-    factor, critic = lr_multiplier(config.optim, step, config.steps), 0.0
-    if config.critic.kind != "none":
-        own = config.optim
-        if config.critic.schedule != "policy":
-            changes = {
-                "schedule": config.critic.schedule,
-                "warmup_steps": config.critic.lr_warmup_steps,
-            }
-            own = own.model_copy(update=changes)
-        critic = config.critic.lr * lr_multiplier(own, step, config.steps)
+    factor = lr_multiplier(config.optim, step, config.steps)
+    critic = 0.0 if config.critic.kind == "none" else config.critic.lr * factor
     return {
         "policy": 0.0 if step <= config.critic_warmup_steps else config.optim.lr * factor,
         "critic_trunk": critic,
@@ -196,45 +188,31 @@ def _learning_rates(config: RunConfig, step: int) -> dict[str, float]:
 
 
 def _grad_clips(config: RunConfig) -> dict[str, float]:
-    clip = config.optim.grad_clip
-    own = None if config.critic.kind == "none" else config.critic.grad_clip
-    critic = clip if own is None else own
-    return {"policy": clip, "critic_trunk": critic, "critic_head": critic}
+    """Policy and critic are clipped apart, both to the same norm."""
+    return dict.fromkeys(("policy", "critic_trunk", "critic_head"), config.optim.grad_clip)
 
 
 class Trained(Enum):
     """What a pass over the batch trains."""
 
     BOTH = auto()
-    POLICY = auto()
-    """The critic has had its passes."""
     CRITIC = auto()
     """Warm-up: the policy's part of the loss is measured, and trains nothing."""
     ONLY_VALUES = auto()
-    """A further pass of the critic, without a pass for log-probs."""
+    """A further pass of the warm-up, without log-probs."""
 
     @property
     def groups(self) -> tuple[str, ...] | None:
         """The optimizer's groups that may move; None for all."""
-        if self is Trained.BOTH:
-            return None
-        return ("policy",) if self is Trained.POLICY else ("critic_trunk", "critic_head")
+        return None if self is Trained.BOTH else ("critic_trunk", "critic_head")
 
 
 def _passes(config: RunConfig, step: int) -> list[Trained]:
     """What each pass of a step trains, in order."""
-    policy, critic = config.optim.epochs, config.optim.epochs
-    if config.critic.kind == "none":
-        return [Trained.BOTH] * policy
-    critic = config.critic.epochs or critic
+    epochs = config.optim.epochs
     if step <= config.critic_warmup_steps:
-        return [Trained.CRITIC, *[Trained.ONLY_VALUES] * (critic - 1)]
-    both = min(policy, critic)
-    return [
-        *[Trained.BOTH] * both,
-        *[Trained.POLICY] * (policy - both),
-        *[Trained.ONLY_VALUES] * (critic - both),
-    ]
+        return [Trained.CRITIC, *[Trained.ONLY_VALUES] * (epochs - 1)]
+    return [Trained.BOTH] * epochs
 
 
 def _grad_norms(done: Sequence[StepResult], *, has_critic: bool) -> dict[str, float]:
@@ -275,8 +253,6 @@ def _accumulate(
         _accumulate_values(policy, optimizer, batch, config, totals)
         return None
     loss = config.loss
-    if trained is Trained.POLICY:
-        loss = loss.model_copy(update={"value_coef": 0.0})
     denominators = Denominators.of(batch, config.norm_tokens)
     with_gradient_B = rows_with_gradient(batch, loss)
     logprobs = torch.zeros_like(batch.behaviour_logprobs).masked_fill(batch.loss_mask, math.nan)

@@ -54,7 +54,6 @@ WRONG_WORDS = [
     "loss.clip_high=1e39",
     "sampling.temperature=1e-40",
     "eval.temperature=1e-40",
-    "probe.temperature=1e-40",
     "threads=100000",
     "envs.train.0.groups=1000000000",
     "envs.group_size=1000000000",

@@ -11,8 +11,8 @@ from echoscope.core.warm_start.demonstrations import Teaching, demonstrate
 from echoscope.core.warm_start.run import BARE_CONTEXT
 from echoscope.envs.settings import EnvGroup
 from echoscope.envs.worlds.tools.calculator import calculate
-from echoscope.examples.narrators import narrator_of
-from echoscope.examples.narrators.puzzles import simple_expressions, steps_of
+from examples.narrators import narrator_of
+from examples.narrators.puzzles import simple_expressions, steps_of
 
 RNG = np.random.default_rng(0)
 GROUPS = [

@@ -11,7 +11,7 @@ from echoscope.core.warm_start.demonstrations import Teaching, demonstrate
 from echoscope.core.warm_start.run import BARE_CONTEXT
 from echoscope.envs import registry
 from echoscope.envs.settings import EnvGroup
-from echoscope.examples.narrators import narrator_of
+from examples.narrators import narrator_of
 
 pytest.importorskip("bm25s")
 ITALY = (

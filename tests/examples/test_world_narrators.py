@@ -15,9 +15,9 @@ from echoscope.envs import registry
 from echoscope.envs.settings import EnvGroup
 from echoscope.envs.worlds import bandit
 from echoscope.envs.worlds.grid.geometry import offset_words
-from echoscope.examples.narrators import narrator_of
-from echoscope.examples.narrators.worlds import BOLD, STEADY, first_push, parse_offset
 from echoscope.text.replies import parse_response
+from examples.narrators import narrator_of
+from examples.narrators.worlds import BOLD, STEADY, first_push, parse_offset
 
 LAKE = EnvGroup(
     env="frozen_lake",

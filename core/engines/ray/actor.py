@@ -1,40 +1,37 @@
-"""One engine in a process of its own: what an actor of Ray runs. Imports no Ray."""
+"""One engine in a process of its own: what an actor of Ray runs, and the weights that it is sent.
+
+Weights travel as arrays through Ray's object store. On one machine the engines' weights are views
+of its shared memory: several engines hold one copy between them. Imports no Ray.
+"""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
-from peft import PeftModel
-from transformers import PreTrainedModel
+from numpy.typing import NDArray
+from peft import PeftModel, get_peft_model
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from echoscope.store.records import IntArray
 
 from ...config.engine import HfEngineConfig
-from ..base import ReplyWatch, Sample, SamplingParams
+from ..base import Sample, SamplingParams
 from ..hf.engine import HfEngine
-from .weights import Blueprint, Weights, adopt, missing_weights
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """One prompt with how it is to be continued."""
-
-    key: int
-    prompt: IntArray
-    params: SamplingParams
-    """Its `watch` is None: the watch itself comes along."""
-    watch: ReplyWatch | None
-    seed: int
-
-    @property
-    def restored(self) -> SamplingParams:
-        watch = self.watch
-        return self.params if watch is None else replace(self.params, watch=lambda: watch)
+Request = tuple[int, IntArray, SamplingParams, int]
+"""Key, prompt (Lp,), parameters, seed."""
+Weights = Mapping[str, tuple[NDArray[Any], torch.dtype]]
+"""Values and type by name; a type that numpy does not have travels as integers of its size."""
+AnyModel = PreTrainedModel | PeftModel
+_AS_INTEGERS = {torch.bfloat16: torch.int16}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,18 +46,86 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """A model without what the optimizer moves."""
+
+    name: int
+    config: Any
+    adapters: Mapping[str, Any]
+    """PEFT's settings by adapter; empty without adapters."""
+    weights: Weights
+
+    @classmethod
+    def of(cls, model: AnyModel, name: int) -> Base:
+        inner = model.get_base_model() if isinstance(model, PeftModel) else model
+        frozen = [(n, p) for n, p in model.named_parameters() if not p.requires_grad]
+        return cls(
+            name=name,
+            config=type(inner.config).from_dict(inner.config.to_dict()),
+            adapters=dict(model.peft_config) if isinstance(model, PeftModel) else {},
+            weights=_packed([*frozen, *model.named_buffers()]),
+        )
+
+    def build(self, device: torch.device) -> AnyModel:
+        """The model; what trains has no memory yet."""
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(self.config, attn_implementation="sdpa")
+            for name, adapter in self.adapters.items():
+                if isinstance(model, PeftModel):
+                    model.add_adapter(name, adapter)
+                else:
+                    model = get_peft_model(model, adapter, adapter_name=name)
+        adopt(model, self.weights, device, trained=False)
+        return model.eval()
+
+
+def trained_weights(model: nn.Module) -> Weights:
+    """What the optimizer moves."""
+    return _packed((n, p) for n, p in model.named_parameters() if p.requires_grad)
+
+
+def _packed(tensors: Iterable[tuple[str, Tensor]]) -> Weights:
+    out = {}
+    for name, tensor in tensors:
+        whole = tensor.detach().cpu().contiguous()
+        carrier = _AS_INTEGERS.get(whole.dtype, whole.dtype)
+        out[name] = whole.view(carrier).numpy(), whole.dtype
+    return out
+
+
+def adopt(model: AnyModel, weights: Weights, device: torch.device, *, trained: bool) -> None:
+    """Put weights in place of the model's own, without a copy on the CPU.
+
+    Args:
+        trained: what `requires_grad` shall say of them, as it does in the trainer: torch chooses
+            other kernels by it, whose results differ in the last bit.
+    """
+    parameters = {name for name, _ in model.named_parameters()}
+    for name, (values, dtype) in weights.items():
+        with warnings.catch_warnings():  # the memory is never written: the model only samples
+            warnings.filterwarnings("ignore", message=".*not writable.*")
+            tensor = torch.from_numpy(np.asarray(values)).view(dtype).to(device)
+        path, _, leaf = name.rpartition(".")
+        module = model.get_submodule(path)
+        if name in parameters:
+            setattr(module, leaf, nn.Parameter(tensor, requires_grad=trained))
+        else:
+            module.register_buffer(leaf, tensor, persistent=False)
+    (model.get_base_model() if isinstance(model, PeftModel) else model).tie_weights()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SyncedPolicy:
     """What an engine reads of a policy."""
 
-    model: PreTrainedModel | PeftModel
+    model: AnyModel
     version: int
 
 
 class EngineActor:
-    """An engine with weights from the object store.
+    """The built-in engine with weights from the object store.
 
     Args:
-        config: of the engine that it wraps.
         threads: of torch.
         device: "cpu" or "cuda".
     """
@@ -69,69 +134,41 @@ class EngineActor:
         torch.set_num_threads(threads)
         self._config = config
         self._device = torch.device(device)
-        self._model: PreTrainedModel | PeftModel | None = None
         self._base: int | None = None
+        self._model: AnyModel | None = None
         self._engine: HfEngine | None = None
         self._news: list[str] = []
 
     def pid(self) -> int:
         return os.getpid()
 
-    def load(
-        self, base: int, frozen: tuple[Blueprint, Weights] | None, trained: Weights, version: int
-    ) -> None:
-        """Sample from these weights as `version` from now on.
-
-        Args:
-            base: names `frozen`, which is None where this engine has it already.
-        """
-        if frozen is not None:
-            blueprint, weights = frozen
-            model = blueprint.build()
-            self._model, self._base = adopt(model, weights, self._device, trained=False), base
-        if self._model is None or base != self._base:
-            raise ValueError(f"weights were sent without what they build on ({base})")
+    def load(self, base: Base, trained: Weights, version: int) -> None:
+        """Sample from these weights as `version` from now on."""
+        if self._model is None or self._base != base.name:
+            self._model, self._base = base.build(self._device), base.name
         adopt(self._model, trained, self._device, trained=True)
-        if missing := missing_weights(self._model):
+        tensors = (*self._model.named_parameters(), *self._model.named_buffers())
+        missing = [name for name, tensor in tensors if tensor.is_meta]
+        if missing:
             raise ValueError(f"the trainer sent no weights for {missing[0]}")
-        policy = SyncedPolicy(model=self._model, version=version)
         if self._engine is None:
-            self._engine = HfEngine(
-                self._model, config=self._config, policy_version=version, report=self._news.append
-            )
-        self._engine.sync_weights(policy)
+            self._engine = HfEngine(self._model, config=self._config, report=self._news.append)
+        self._engine.sync_weights(SyncedPolicy(model=self._model, version=version))
 
-    def generate(self, requests: Sequence[Request]) -> Answer:
-        """One call of the engine; the requests' `params` are equal but for the watches."""
-        watches = iter([request.watch for request in requests])
-        params = requests[0].params
-        if requests[0].watch is not None:
-            params = replace(params, watch=lambda: _given(next(watches)))
-        started = time.perf_counter()
-        samples = self._running().generate(
-            [request.prompt for request in requests],
-            params,
-            seeds=[request.seed for request in requests],
-        )
-        keys = [request.key for request in requests]
-        return self._answer(list(zip(keys, samples, strict=True)), started)
-
-    def submit(self, requests: Sequence[Request]) -> None:
-        for request in requests:
-            self._running().submit(request.key, request.prompt, request.restored, seed=request.seed)
-
-    def advance(self, slice_s: float) -> Answer:
-        """Sample on until a request finishes, or for about so long."""
-        started = time.perf_counter()
+    def work(self, requests: Sequence[Request], slice_s: float) -> Answer:
+        """Take in requests, and sample until one finishes, or for about so long."""
         engine = self._running()
+        started = time.perf_counter()
+        for key, prompt, params, seed in requests:
+            engine.submit(key, prompt, params, seed=seed)
         samples: list[tuple[int, Sample]] = []
         while engine.num_pending and not samples and time.perf_counter() - started < slice_s:
             samples = engine.advance(max_wait_s=slice_s)
-        return self._answer(samples, started)
+        news, self._news[:] = list(self._news), []
+        return Answer(samples=samples, busy_s=time.perf_counter() - started, news=news)
 
     def cancel(self) -> None:
-        if self._engine is not None:
-            self._engine.cancel()
+        self._running().cancel()
 
     def release_memory(self) -> None:
         self._running().release_memory()
@@ -140,17 +177,3 @@ class EngineActor:
         if self._engine is None:
             raise RuntimeError("the engine has no weights yet")
         return self._engine
-
-    def _answer(self, samples: list[tuple[int, Sample]], started: float) -> Answer:
-        news, self._news[:] = list(self._news), []
-        return Answer(samples=samples, busy_s=time.perf_counter() - started, news=news)
-
-
-def _given(watch: ReplyWatch | None) -> ReplyWatch:
-    assert watch is not None
-    return watch
-
-
-def actor_class(ray: Any) -> Any:
-    """`EngineActor` for Ray: a lost one is replaced by its caller, who knows what it was doing."""
-    return ray.remote(max_restarts=0, max_task_retries=0)(EngineActor)

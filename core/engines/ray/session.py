@@ -9,8 +9,6 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-import secrets
-import shutil
 import socket
 import subprocess
 import sys
@@ -24,13 +22,9 @@ from ...config.loading import ConfigError
 
 VERSION = "2.60.0"
 INSTALL = f"pip install 'ray=={VERSION}'"
-_MARK = "ECHOSCOPE_RAY_SESSION"
 _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1"}
 # Despite its name it decides on every system whether Ray may be reached from other machines.
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-_LONGEST_FOLDER = 40
-"""Ray's sockets lie below its folder, and a socket's path has at most 107 characters."""
-_GUARD_PATIENCE_S = 20.0
 _CONNECT_S = 10.0
 
 
@@ -59,12 +53,9 @@ class Session:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._num_leases = 0
-        self._is_ours = False
         self._guard: subprocess.Popen[bytes] | None = None
         self.folder = ""
-        """Of that Ray's files; removed when it ends."""
-        self.mark = ""
-        """In the environment of every process of the Ray that was started here; else empty."""
+        """Of the files of a Ray that was started here; removed when it ends."""
 
     def acquire(self, address: str | None, *, num_cpus: int) -> Any:
         """Ray's module, connected. `release` once for each call.
@@ -88,34 +79,27 @@ class Session:
                     self._start(ray, num_cpus)
                 else:
                     _join(ray, address)
-                self._is_ours = True
             self._num_leases += 1
             return ray
 
     def release(self) -> None:
         with self._lock:
             self._num_leases -= 1
-            if self._num_leases or not self._is_ours:
-                return
-            self._is_ours = False
-            importlib.import_module("ray").shutdown()
-            self._end_guard()
+            if not self._num_leases:
+                importlib.import_module("ray").shutdown()
+                self._end_guard()
 
     def _start(self, ray: Any, num_cpus: int) -> None:
-        self.folder = _new_folder()
-        mark = secrets.token_hex(16)
-        self.mark = f"{_MARK}={mark}"
+        # Ray's sockets lie below its folder, and a socket's path has at most 107 characters.
+        self.folder = tempfile.mkdtemp(prefix="echoscope-ray-", dir="/tmp")
+        guard = Path(__file__).with_name("guard.py")
         self._guard = subprocess.Popen(
-            [
-                *(sys.executable, "-P", "-S", str(Path(__file__).with_name("guard.py"))),
-                *(self.mark, self.folder, str(os.getpid())),
-            ],
+            [sys.executable, "-P", "-S", str(guard), self.folder],
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
-        # Inherited by every process of this Ray, and by nothing that this process starts later.
         before = os.environ.get("RAY_TMPDIR")
-        os.environ |= {_MARK: mark, "RAY_TMPDIR": self.folder}
+        os.environ["RAY_TMPDIR"] = self.folder  # inherited by every process of this Ray
         try:
             ray.init(
                 num_cpus=num_cpus,
@@ -127,34 +111,20 @@ class Session:
             self._end_guard()
             raise
         finally:
-            del os.environ[_MARK], os.environ["RAY_TMPDIR"]
+            del os.environ["RAY_TMPDIR"]
             if before is not None:
                 os.environ["RAY_TMPDIR"] = before
 
     def _end_guard(self) -> None:
-        if self._guard is None:
-            return
-        assert self._guard.stdin is not None
-        self._guard.stdin.close()
-        try:
-            self._guard.wait(_GUARD_PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            self._guard.kill()
-            self._guard.wait()
-            shutil.rmtree(self.folder, ignore_errors=True)
-        self._guard, self.mark = None, ""
+        if self._guard is not None:
+            assert self._guard.stdin is not None
+            self._guard.stdin.close()
+            self._guard.wait()  # it gives up by itself
+            self._guard = None
 
 
 SESSION = Session()
 """Ray allows one connection a process."""
-
-
-def _new_folder() -> str:
-    folder = tempfile.mkdtemp(prefix="echoscope-ray-")
-    if len(folder) <= _LONGEST_FOLDER:
-        return folder
-    Path(folder).rmdir()
-    return tempfile.mkdtemp(prefix="echoscope-ray-", dir="/tmp")
 
 
 def _join(ray: Any, address: str) -> None:

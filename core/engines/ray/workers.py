@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
-import time
 from collections.abc import Callable
-from threading import Lock
 from typing import Any
 
 from echoscope.envs.registry import Registration
@@ -34,28 +31,22 @@ class Worlds:
 
     def call(
         self, name: int, group: EnvGroup, registration: Registration, what: str, args: Any
-    ) -> tuple[Any, float]:
-        """What a world answers, and in how many seconds."""
-        started = time.perf_counter()
+    ) -> Any:
+        """What a world answers."""
         if name not in self._worlds:
             self._worlds[name] = build_world(group, registration)
-        result = perform(self._worlds[name], what, *args)
-        return result, time.perf_counter() - started
+        return perform(self._worlds[name], what, *args)
 
 
 class RayWorker:
     """One actor, seen from the trainer."""
 
-    def __init__(self, ray: Any, actor: Any, note: Callable[[float], None]) -> None:
-        self._ray, self._actor, self._note = ray, actor, note
+    def __init__(self, ray: Any, actor: Any) -> None:
+        self._ray, self._actor = ray, actor
         self.has_answered = False
         self.is_retired = False
+        self.is_dead = False
         self.episodes: set[int] = set()
-        self._reason = ""
-
-    @property
-    def is_dead(self) -> bool:
-        return bool(self._reason)
 
     @property
     def pid(self) -> int | None:
@@ -67,18 +58,17 @@ class RayWorker:
         errors = self._ray.exceptions
         limit = limit_s if self.has_answered else max(START_S, limit_s or 0.0)
         try:
-            result, seconds = self._ray.get(self._actor.call.remote(*message), timeout=limit)
+            result = self._ray.get(self._actor.call.remote(*message), timeout=limit)
         except errors.GetTimeoutError:
             raise ActionTimeoutError from None
         except (errors.RayActorError, errors.WorkerCrashedError, errors.ObjectLostError) as error:
-            self._reason = first_sentence(error)
-            died = f"the actor of the environment died ({self._reason})"
+            self.is_dead = True
+            died = f"the actor of the environment died ({first_sentence(error)})"
             raise WorkerDiedError(died) from None
         except errors.RayTaskError as error:
             self.has_answered = True
             raise error.cause from None
         self.has_answered = True
-        self._note(seconds)
         return result
 
     def end(self) -> None:
@@ -104,26 +94,16 @@ class RayWorkers(WorkerProcesses):
         report: Callable[[str], None] = lambda text: None,
     ) -> None:
         super().__init__(config.num_processes, report)
-        self._cpus = config.cpus_per_worker
         self._ray = SESSION.acquire(address, num_cpus=ray_cpus_of_workers(config))
         self._class = self._ray.remote(max_restarts=0, max_concurrency=MOST_CALLS)(Worlds)
-        self._counts: dict[int, tuple[int, float]] = {}
-        self._counting = Lock()
         self._is_open = True
 
     def new_worker(self, home: int) -> Worker:
-        actor = self._class.options(num_cpus=self._cpus, scheduling_strategy="SPREAD").remote()
-        return RayWorker(self._ray, actor, lambda seconds: self._note(home, seconds))
+        actor = self._class.options(num_cpus=1, scheduling_strategy="SPREAD").remote()
+        return RayWorker(self._ray, actor)
 
     def take_metrics(self) -> dict[str, float]:
-        with self._counting:
-            counts, self._counts = self._counts, {}
-        out = {"ray/num_lost_workers": float(self.take_losses())}
-        for home in range(len(self._workers)):
-            calls, seconds = counts.get(home, (0, 0.0))
-            out[f"ray/env_{home}/num_calls"] = float(calls)
-            out[f"ray/env_{home}/busy_s"] = seconds
-        return out
+        return {"ray/num_lost_workers": float(self.take_losses())}
 
     def close(self) -> None:
         super().close()
@@ -131,14 +111,7 @@ class RayWorkers(WorkerProcesses):
             self._is_open = False
             SESSION.release()
 
-    def _note(self, home: int, seconds: float) -> None:
-        with self._counting:
-            calls, before = self._counts.get(home, (0, 0.0))
-            self._counts[home] = calls + 1, before + seconds
-
 
 def ray_cpus_of_workers(config: CollectionConfig) -> int:
     """What a Ray that is started for this run needs for its environment workers."""
-    if config.workers != "ray":
-        return 0
-    return math.ceil(config.num_processes * config.cpus_per_worker)
+    return config.num_processes if config.workers == "ray" else 0

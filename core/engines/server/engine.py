@@ -29,6 +29,8 @@ from .protocols import PROTOCOLS, Ask, Reply, checked_reply
 
 MAX_SUPPORT = 1024
 """Tokens left in by truncation that are asked of a server at one place, at most."""
+RETRIES = 2
+"""Further attempts of a request that failed or took too long."""
 _TIES = 16
 
 
@@ -79,7 +81,7 @@ class ServerEngine(StreamedEngine):
                     f"engine.api_key_env names {config.api_key_env}, but no such variable is set"
                 )
         self._server = HttpServer(
-            config.url, timeout_s=config.timeout_s, retries=config.retries, api_key=api_key
+            config.url, timeout_s=config.timeout_s, retries=RETRIES, api_key=api_key
         )
         self._pending: dict[int, _Pending] = {}
         self._policy_version = policy_version

@@ -21,7 +21,7 @@ from echoscope.store.records import IntArray
 
 from ...config.engine import CPU_CACHE_GIB, OpenAiEngineConfig, VllmServerEngineConfig
 from ..base import EngineError, SamplingParams
-from ..server.engine import MAX_SUPPORT, ServerEngine
+from ..server.engine import MAX_SUPPORT, RETRIES, ServerEngine
 from ..server.http import HttpServer
 from .engine import (
     base_of,
@@ -36,6 +36,10 @@ from .worker.echoscope_vllm_worker import IS_SERVER
 
 WORKER_FOLDER = Path(__file__).parent / "worker"
 MODEL_NAME = "policy"
+START_S = 1800.0
+"""Longest start of a server: a large model that compiles takes many minutes."""
+MAX_RESTARTS = 3
+"""How often a server that died is started again."""
 _LOOK_EVERY_S = 0.25
 _END_WITHIN_S = 10.0
 _DIES_WITHIN_S = 5.0
@@ -54,7 +58,7 @@ class ServerProcess:
         EngineError: the server did not come up.
     """
 
-    def __init__(self, python: str, arguments: list[str], *, start_s: float) -> None:
+    def __init__(self, python: str, arguments: list[str]) -> None:
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.api_key = secrets.token_hex(16)
@@ -84,7 +88,7 @@ class ServerProcess:
                 },
             )
         try:
-            self._await(start_s)
+            self._await()
         except BaseException:
             self.end()
             raise
@@ -118,9 +122,9 @@ class ServerProcess:
         self._process.wait()
         self._folder.remove()
 
-    def _await(self, start_s: float) -> None:
+    def _await(self) -> None:
         server = HttpServer(self.url, timeout_s=5, retries=0)
-        deadline = time.monotonic() + start_s
+        deadline = time.monotonic() + START_S
         while True:
             if not self.is_alive:
                 raise EngineError(
@@ -132,7 +136,7 @@ class ServerProcess:
             except EngineError:
                 if time.monotonic() > deadline:
                     raise EngineError(
-                        f"vLLM's server did not start within {start_s:g} s: raise engine.start_s; "
+                        f"vLLM's server did not start within {START_S:g} s; "
                         f"its last words: {self._why()}"
                     ) from None
                 time.sleep(_LOOK_EVERY_S)
@@ -256,10 +260,9 @@ class VllmServerEngine(ServerEngine):
         Raises:
             EngineError: too many died.
         """
-        if self._num_restarts >= self._vllm.max_restarts:
+        if self._num_restarts >= MAX_RESTARTS:
             raise EngineError(
-                f"vLLM's server died {self._num_restarts + 1} times, more than "
-                f"engine.max_restarts: {error}"
+                f"vLLM's server died {self._num_restarts + 1} times, once too often: {error}"
             )
         self._num_restarts += 1
         self._num_unseen += 1
@@ -270,7 +273,7 @@ class VllmServerEngine(ServerEngine):
         self._server = HttpServer(
             config.url,
             timeout_s=config.timeout_s,
-            retries=config.retries,
+            retries=RETRIES,
             api_key=self._process.api_key,
         )
         self._model_name, self._adapter = MODEL_NAME, None
@@ -278,7 +281,7 @@ class VllmServerEngine(ServerEngine):
         self._sync(self._model, self._policy_version)
         self._report(
             f"vLLM's server died and was started again ({self._num_restarts} of at most "
-            f"{self._vllm.max_restarts} times); {len(self._pending)} replies were sampled anew"
+            f"{MAX_RESTARTS} times); {len(self._pending)} replies were sampled anew"
         )
 
     def _client_config(self) -> OpenAiEngineConfig:
@@ -288,7 +291,6 @@ class VllmServerEngine(ServerEngine):
             weights="vllm",
             max_batch_rows=self._vllm.max_batch_rows,
             timeout_s=self._vllm.timeout_s,
-            retries=self._vllm.retries,
         )
 
 
@@ -309,7 +311,7 @@ def server_of(
     if not has_gpu():
         check_head_size(base_of(model))
     arguments = list(_flags(model, folder, config, positions))
-    return ServerProcess(python, arguments, start_s=config.start_s)
+    return ServerProcess(python, arguments)
 
 
 def _flags(

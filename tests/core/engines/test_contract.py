@@ -78,7 +78,7 @@ def make_vllm_server(model: PreTrainedModel) -> GenerationEngine:
             model.save_pretrained(folder)
             SERVERS[model.config.model_type] = server_of(model, folder, config, positions=512)
     server = SERVERS[model.config.model_type]
-    client = OpenAiEngineConfig(url=server.url, weights="vllm", max_batch_rows=32, retries=0)
+    client = OpenAiEngineConfig(url=server.url, weights="vllm", max_batch_rows=32)
     return ServerEngine(model, config=client, policy_version=3, api_key=server.api_key)
 
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from recorded import assert_same_recording, metric
 
 from echoscope.core.config.loading import ConfigError, apply_settings, load_config
-from echoscope.core.config.schedule import CurriculumConfig
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.plugins.synthetic import rollouts_of
 from echoscope.core.rollout.curriculum import (
@@ -36,7 +35,7 @@ THREE = (
     "envs.train=[{env: bandit, tag: a, groups: 4}, {env: bandit, tag: b, groups: 4}, "
     "{env: bandit, tag: c, groups: 8}]"
 )
-ON = "curriculum={by: success, least_weight: 0.1, memory: 0.75}"
+ON = "curriculum={by: success}"
 
 
 def three(*words: str) -> RunConfig:
@@ -52,7 +51,6 @@ def test_by_hand() -> None:
     assert group_counts(three(), success) == [2, 1, 13]  # 16 x 0.146, 0.041, 0.813
     assert group_counts(three(), {}) == [4, 4, 8]  # nothing is known yet
     assert group_counts(three("curriculum.by=none"), success) == [4, 4, 8]
-    assert group_counts(three("curriculum.least_weight=1"), success) == [4, 4, 8]
 
 
 @given(
@@ -82,12 +80,11 @@ def test_the_running_success_forgets_slowly() -> None:
         known = [t.is_success for t in rollouts.trajectories if t.tag == tag]
         known = [float(one) for one in known if one is not None]
         rates[tag] = sum(known) / len(known)
-    settings = CurriculumConfig(by="success", memory=0.75)
-    first = note_success({"old": 0.3}, rollouts, settings)
+    first = note_success({"old": 0.3}, rollouts)
     assert first == pytest.approx({"old": 0.3, **rates})
-    second = note_success({"lake": 0.9, "bandit": 0.5}, rollouts, settings)
+    second = note_success({"lake": 0.9, "bandit": 0.5}, rollouts)
     assert second == pytest.approx(
-        {"lake": 0.75 * 0.9 + 0.25 * rates["lake"], "bandit": 0.75 * 0.5 + 0.25 * rates["bandit"]}
+        {"lake": 0.8 * 0.9 + 0.2 * rates["lake"], "bandit": 0.8 * 0.5 + 0.2 * rates["bandit"]}
     )
 
 
@@ -149,7 +146,7 @@ QUICK = (
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The far goal cannot be reached in one turn; the shipped policy often reaches the near one."""
     path = tmp_path_factory.mktemp("curriculum") / "run"
-    on = "curriculum={by: success, memory: 0.5}"
+    on = "curriculum={by: success}"
     assert start(load_config("frozen_lake", overrides=[*QUICK, LAKES, on]), path, SilentEvents())
     return path
 

@@ -27,8 +27,9 @@ from echoscope.core.config.settings import RunConfig
 from echoscope.core.engines.base import EngineError, SamplingParams
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.engines.hf.sampling import PolicyNumericsError
+from echoscope.core.engines.ray import engine as ray_engine
 from echoscope.core.engines.ray.engine import RayEngine
-from echoscope.core.engines.ray.guard import marked
+from echoscope.core.engines.ray.guard import processes_of
 from echoscope.core.engines.ray.session import SESSION
 from echoscope.core.engines.ray.workers import RayWorker
 from echoscope.core.run.launch import start
@@ -51,9 +52,9 @@ class Policy:
 def ray() -> Iterator[Any]:
     """One Ray for the tests of this file: starting it takes seconds."""
     yield SESSION.acquire(None, num_cpus=4)
-    mark, folder = SESSION.mark, SESSION.folder
+    folder = SESSION.folder
     SESSION.release()
-    assert marked(mark) == []
+    assert processes_of(folder) == []
     assert not Path(folder).exists()
 
 
@@ -142,12 +143,14 @@ def test_an_engine_that_does_not_answer_is_replaced(engine: RayEngine, news: lis
     assert "no answer within 3 s" in news[0]
 
 
-def test_engines_that_are_lost_again_and_again_end_the_call_with_one_sentence() -> None:
-    config = RayEngineConfig(max_replacements=0)
-    engine = RayEngine(Policy(make_model(0, tied=True)), config)
+def test_engines_that_are_lost_again_and_again_end_the_call_with_one_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ray_engine, "MAX_REPLACEMENTS", 0)
+    engine = RayEngine(Policy(make_model(0, tied=True)), RayEngineConfig())
     try:
         os.kill(engine.pids()[0], signal.SIGKILL)
-        with pytest.raises(EngineError, match=r"engine\.max_replacements is 0") as error:
+        with pytest.raises(EngineError, match="1 engines were lost one after the other") as error:
             engine.generate(PROMPTS, LONG, seeds=range(8))
         assert "\n" not in str(error.value)
     finally:
@@ -166,14 +169,17 @@ def test_an_error_of_the_engine_is_raised_as_its_own() -> None:
         engine.close()
 
 
-def test_engines_that_find_no_place_are_refused_with_what_there_is(ray: Any) -> None:
-    config = RayEngineConfig(cpus_per_engine=64, start_timeout_s=2)
+def test_engines_that_find_no_place_are_refused_with_what_there_is(
+    ray: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_engine, "START_TIMEOUT_S", 2)
+    config = RayEngineConfig(cpus_per_engine=64)
     with pytest.raises(EngineError, match=r"64 CPUs .* the cluster has 4 CPUs .* in all"):
         RayEngine(Policy(make_model(0, tied=True)), config)
 
 
 def test_ray_listens_on_loopback_alone() -> None:
-    addresses = listening_addresses(marked(SESSION.mark))
+    addresses = listening_addresses(processes_of(SESSION.folder))
     assert addresses
     assert all(address in LOOPBACK for address in addresses), addresses
 
@@ -182,7 +188,7 @@ def test_ray_shows_no_dashboard_and_reports_no_usage() -> None:
     """A process with the dashboard's name always runs; it would be one if it listened."""
     named = [
         pid
-        for pid in marked(SESSION.mark)
+        for pid in processes_of(SESSION.folder)
         if b"dashboard/dashboard.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
     assert listening_addresses(named) == set()
@@ -254,8 +260,6 @@ def test_environments_in_actors_play_the_same_episodes(
         open_run(tmp_path / name).sql(REPLIES).to_pylist() for name in ("ray", "threads")
     )
     assert found == expected
-    calls = [metric(tmp_path / "ray", f"ray/env_{worker}/num_calls") for worker in (0, 1)]
-    assert all(count[step] > 0 for count in calls for step in (1, 2, 3, 4))
     assert set(metric(tmp_path / "ray", "ray/num_lost_workers").values()) == {0}
 
 
@@ -290,10 +294,11 @@ sys.path.insert(0, {tests!r})
 from small_qwen import make_model
 from test_ray import Policy
 from echoscope.core.config.engine import RayEngineConfig
+from echoscope.core.engines.ray import engine as ray_engine
 from echoscope.core.engines.ray.engine import RayEngine
 from echoscope.core.engines.ray.session import SESSION
 engine = RayEngine(Policy(make_model(0, tied=True)), RayEngineConfig())
-print(SESSION.mark, SESSION.folder, flush=True)
+print(SESSION.folder, flush=True)
 if sys.argv[1] == "killed":
     time.sleep(600)
 """
@@ -313,15 +318,15 @@ def test_no_process_and_no_folder_is_left(end: str, tmp_path: Path) -> None:
         )
     )
     assert driver.stdout is not None
-    mark, folder = driver.stdout.readline().split()
+    folder = driver.stdout.readline().strip()
     if end == "killed":
-        assert marked(mark)
+        assert processes_of(folder)
         driver.kill()
     driver.wait()
     deadline = time.monotonic() + 20
-    while (marked(mark) or Path(folder).exists()) and time.monotonic() < deadline:
+    while (processes_of(folder) or Path(folder).exists()) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert marked(mark) == []
+    assert processes_of(folder) == []
     assert not Path(folder).exists()
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from echoscope.core.config.loading import ConfigError, load_config
 from echoscope.core.config.settings import RunConfig
-from echoscope.core.engines.ray.guard import marked
+from echoscope.core.engines.ray.guard import processes_of
 from echoscope.core.engines.ray.session import check_ray
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
@@ -58,7 +58,6 @@ def test_a_patch_release_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     ("overrides", "message"),
     [
         (("collection.mode=async", "collection.address=auto"), "collection.address is auto"),
-        (("collection.cpus_per_worker=2",), "collection.cpus_per_worker is 2"),
         (("collection.workers=ray",), "collection.workers is ray"),
         (
             (
@@ -86,17 +85,14 @@ def test_the_example_of_a_run_on_a_cluster_is_a_valid_configuration() -> None:
     assert config.collection.workers == "ray"
 
 
-def test_engines_7_the_guard_ends_what_carries_the_folder_alone(tmp_path: Path) -> None:
-    """Ray's agents have its folder in their environment, and not always the mark."""
+def test_the_guard_knows_a_process_by_the_folder_in_its_environment(tmp_path: Path) -> None:
     sleeping = [sys.executable, "-c", "import time; time.sleep(600)"]
-    environments = [{"MARK": str(tmp_path)}, {"RAY_TMPDIR": str(tmp_path)}, {"OTHER": "1"}]
-    processes = [subprocess.Popen(sleeping, env=os.environ | one) for one in environments]
+    environments = [{"RAY_TMPDIR": str(tmp_path)}, {"OTHER": "1"}]
+    processes = [subprocess.Popen(sleeping, env=os.environ | added) for added in environments]
     try:
-        wanted = {process.pid for process in processes[:2]}
-        marks = (f"MARK={tmp_path}", f"RAY_TMPDIR={tmp_path}")
-        while not wanted <= set(marked(*marks)):
-            time.sleep(0.01)  # until they have become what they are to be
-        assert set(marked(*marks)) == wanted
+        while processes[0].pid not in processes_of(str(tmp_path)):
+            time.sleep(0.01)  # until it has become what it is to be
+        assert processes_of(str(tmp_path)) == [processes[0].pid]
     finally:
         for process in processes:
             process.kill()

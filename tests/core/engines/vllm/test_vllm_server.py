@@ -23,12 +23,13 @@ from started import started
 from echoscope.core.config.engine import VllmServerEngineConfig
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.engines.base import EngineError, SamplingParams
+from echoscope.core.engines.vllm import server as vllm_server
 from echoscope.core.engines.vllm.server import VllmServerEngine
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
 
 pytestmark = pytest.mark.vllm
-SMALL = VllmServerEngineConfig(kv_cache_gib=0.0625, max_batch_rows=32, retries=0, max_restarts=1)
+SMALL = VllmServerEngineConfig(kv_cache_gib=0.0625, max_batch_rows=32)
 
 
 def processes_of(group: int) -> list[psutil.Process]:
@@ -86,10 +87,11 @@ def test_lora_adapters_are_synced_as_adapters(engine: VllmServerEngine) -> None:
 
 
 def test_a_server_killed_mid_generation_is_replaced_and_no_reply_is_lost(
-    engine: VllmServerEngine, told: list[str]
+    engine: VllmServerEngine, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its processes are gone, and the samples are those that an untouched server gives. A second
     death is one too many here; closing leaves no process."""
+    monkeypatch.setattr(vllm_server, "MAX_RESTARTS", 1)
     prompts, params = some_prompts(20) * 4, SamplingParams(max_new_tokens=200)
     whole = engine.generate(prompts, params, seeds=range(len(prompts)))
     first = engine.pid
@@ -106,7 +108,7 @@ def test_a_server_killed_mid_generation_is_replaced_and_no_reply_is_lost(
     assert "vLLM's server died and was started again (1 of at most 1 times)" in told[0]
     [worker] = [p for p in processes_of(second) if "EngineCore" in " ".join(p.cmdline())]
     worker.kill()
-    with pytest.raises(EngineError, match=r"died 2 times, more than engine.max_restarts: http"):
+    with pytest.raises(EngineError, match=r"died 2 times, once too often: http"):
         engine.generate(prompts, params, seeds=range(len(prompts)))
     engine.close()
     assert await_none(second) == []
