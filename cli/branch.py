@@ -61,17 +61,22 @@ def branch(
     from echoscope.text.user_code import search_working_folder
 
     search_working_folder()
-    from echoscope.core.run.branching import check_branch, plan_branch, start_branch
+    from echoscope.core.config.loading import parse_override
     from echoscope.store.log.layout import Layout
     from echoscope.store.steer.steering import os_user
+
+    Layout(context.obj).require_run()
+    parent: Path = context.obj.resolve()
+    _require_weights(parent)
+    for word in settings or ():
+        parse_override(word)
+    # Loads torch, which may take minutes: what can be refused without it is refused above.
+    from echoscope.core.run.branching import check_branch, plan_branch, start_branch
 
     from .options import new_run_path
     from .train import EXIT_CODES
     from .training_view import watch
 
-    Layout(context.obj).require_run()
-    parent: Path = context.obj.resolve()
-    _require_weights(parent)
     plan = plan_branch(
         parent,
         checkpoint=checkpoint,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,6 +95,23 @@ def test_a_refusal_is_one_line_and_the_dry_run_refuses_the_same(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("words", [["nowhere", "branch"], ["{parent}", "branch", "steps"]])
+def test_wrong_input_is_refused_before_torch_is_loaded(
+    parent: Path, tmp_path: Path, words: list[str]
+) -> None:
+    """On a busy machine torch takes minutes."""
+    code = (
+        "import sys\n"
+        f"sys.argv[1:] = ['ctl', *{[word.format(parent=parent) for word in words]}]\n"
+        "from echoscope.cli import main\n"
+        "try:\n    main()\n"
+        "except SystemExit as left:\n    print(left.code, 'torch' in sys.modules)\n"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout == "1 False\n", done.stderr
+
+
 def test_whoever_starts_it_knows_the_run_while_it_trains(parent: Path, tmp_path: Path) -> None:
     """A process of its own: the line is there at once, and Ctrl-C ends it with a checkpoint."""
     words = ("branch", "steps=100000", "--root", str(tmp_path), "--json")
