@@ -8,6 +8,7 @@ The server is a process of its own. Every number is the median of the rounds, of
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import subprocess
 import sys
@@ -40,7 +41,8 @@ def steps_of(env: TextEnv, seconds: float) -> int:
 def batched_steps(url: str, env_id: str, seconds: float) -> int:
     """Steps of `BATCH` sessions, all in one request."""
     link = link_to(url, "")
-    opened = [link.post("/v1/sessions", {"protocol": 1, "env": env_id}, 60.0) for _ in range(BATCH)]
+    opening = {"protocol": 1, "env": env_id}
+    opened = [json.loads(link.post("/v1/sessions", opening, 60.0)) for _ in range(BATCH)]
     actions = opened[0]["legal_actions"]
     sessions = [each["session"] for each in opened]
     episode, number, total = 0, 0, 0

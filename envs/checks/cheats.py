@@ -12,10 +12,10 @@ from functools import partial
 
 import numpy as np
 
-from .. import registry
 from ..base import TextEnv
+from ..pool import turns_of
 from ..turns.turn import TurnEnv
-from ..turns.wrappers import runner_of, wrap
+from ..turns.wrappers import runner_of
 from .episodes import JUNK
 from .measure import steps_after_the_end
 from .subject import Subject, expect
@@ -61,10 +61,9 @@ def scores_of(subject: Subject) -> dict[str, PlayerScore]:
         players[RANDOM] = [_random]
     if solution is not None:
         players[EXPERT] = [lambda env, text, rng: env.solve() or []]
-    settings = subject.group().settings()
-    stack = wrap(partial(registry.make, subject.env_id, **subject.params), settings)
+    stack = turns_of(subject.group())
     try:
-        most = settings.max_actions_per_turn
+        most = subject.max_actions_per_turn
         scores = {
             name: max((_score(stack, way, most) for way in ways), key=lambda score: score.mean)
             for name, ways in players.items()

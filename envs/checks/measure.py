@@ -6,15 +6,14 @@ import itertools
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
-from .. import registry
 from ..base import EnvUnavailableError, StepResult, TextEnv
+from ..pool import turns_of
 from ..settings import EnvGroup
 from ..turns.turn import TurnEnv
-from ..turns.wrappers import runner_of, wrap
+from ..turns.wrappers import runner_of
 from .episodes import EPISODE_ACTIONS, JUNK
 
 _MAX_PLANS = 50
@@ -41,8 +40,7 @@ def expert_score(group: EnvGroup, seeds: Iterable[int]) -> ExpertScore | None:
         EnvUnavailableError: an episode cannot start.
         EnvError: an unknown environment, or wrong parameters.
     """
-    settings = group.settings()
-    stack = wrap(partial(registry.make, group.env, **group.params), settings)
+    stack, most = turns_of(group), group.settings().max_actions_per_turn
     num_solved = num_tried = 0
     has_expert = False
     try:
@@ -52,7 +50,7 @@ def expert_score(group: EnvGroup, seeds: Iterable[int]) -> ExpertScore | None:
                 raise EnvUnavailableError(f"{group.env}, seed {seed}: {error}")
             has_expert = has_expert or runner_of(stack).env.solve() is not None
             num_tried += 1
-            num_solved += has_expert and _play_expert(stack, settings.max_actions_per_turn)
+            num_solved += has_expert and _play_expert(stack, most)
     finally:
         stack.close()
     return ExpertScore(num_solved=num_solved, num_tried=num_tried) if has_expert else None
@@ -64,7 +62,7 @@ def has_expert(group: EnvGroup) -> bool:
     Raises:
         EnvError: an unknown environment, or wrong parameters.
     """
-    stack = wrap(partial(registry.make, group.env, **group.params), group.settings())
+    stack = turns_of(group)
     try:
         stack.reset(0, 0)
         return runner_of(stack).error is None and runner_of(stack).env.solve() is not None

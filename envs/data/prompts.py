@@ -6,18 +6,16 @@ import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .. import registry
 from ..base import EnvParamsError, EnvUnavailableError, Observation
-from ..pool import task_seed, transition_seed
+from ..pool import task_seed, transition_seed, turns_of
 from ..reserving import MAX_DRAWS, few_tasks, gave_up, may_play, variety_of
 from ..settings import EnvGroup
-from ..turns.wrappers import runner_of, wrap
+from ..turns.wrappers import runner_of
 
 MAX_PROMPTS = 1_000_000
 """In one file: they are held in memory until the last one is there."""
@@ -86,7 +84,7 @@ class Prompt:
 
 def few_tasks_note(group: EnvGroup) -> str:
     """One line if the world has too few tasks to reserve any for evaluation; else empty."""
-    stack = wrap(partial(registry.make, group.env, **group.params), group.settings())
+    stack = turns_of(group)
     try:
         return few_tasks([(group.name, variety_of(stack))])
     finally:
@@ -111,7 +109,7 @@ def draw_prompts(
     """
     if not 1 <= number <= MAX_PROMPTS:
         raise EnvParamsError(f"episodes is {number}, but must lie between 1 and {MAX_PROMPTS}")
-    stack = wrap(partial(registry.make, group.env, **group.params), group.settings())
+    stack = turns_of(group)
     try:
         world = runner_of(stack)
         is_reserving = variety_of(stack).is_enough

@@ -38,7 +38,8 @@ def cached_by_files(most: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
         @wraps(reader)
         def read(*args: P.args, **named: P.kwargs) -> T:
             values = (*args, *named.values())
-            return kept(tuple(_stamp(v) for v in values if isinstance(v, str)), *args, **named)
+            stamps = tuple(_stamp(value) for value in values if isinstance(value, str))
+            return kept(stamps, *args, **named)  # type: ignore[arg-type] # hashable, all of them
 
         return read
 

@@ -17,8 +17,7 @@ from .geometry import (
     MOVES,
     BoardFormat,
     Position,
-    board_text,
-    board_view,
+    board_observation,
     distances,
     offset_words,
     point,
@@ -291,14 +290,13 @@ class FrozenLake(TaskEnv):
         return observation
 
     def _written(self) -> Observation:
-        text = board_text(
+        return board_observation(
             self._config.observation,
+            self._lake.frames.frame([("player", self._player)]),
             grid=self._drawn,
             coord=self._coordinates,
             relative=self._relative,
         )
-        frame = self._lake.frames.frame([("player", self._player)])
-        return Observation(text=text, frame=frame, view=board_view(self._config.observation, frame))
 
     def _drawn(self) -> str:
         row, col = self._player

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import Literal
 
+from ...base import Observation
+
 Position = tuple[int, int]
 """(row, column), from 0 at the top left."""
 
@@ -36,9 +38,17 @@ def board_text(
     return "\n".join(parts)
 
 
-def board_view(form: BoardFormat, frame: str) -> str | None:
-    """The frame as the policy's view, where the text in this format says all that it shows."""
-    return None if form == "relative" else frame
+def board_observation(
+    form: BoardFormat,
+    frame: str,
+    *,
+    grid: Callable[[], str],
+    coord: Callable[[], str],
+    relative: Callable[[], str],
+) -> Observation:
+    """The board in a format. Its frame is the policy's view where the text says all of it."""
+    text = board_text(form, grid=grid, coord=coord, relative=relative)
+    return Observation(text=text, frame=frame, view=None if form == "relative" else frame)
 
 
 def shift(at: Position, move: str) -> Position:

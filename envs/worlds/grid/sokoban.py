@@ -16,8 +16,7 @@ from .geometry import (
     MOVES,
     BoardFormat,
     Position,
-    board_text,
-    board_view,
+    board_observation,
     offset_words,
     point,
     points,
@@ -237,14 +236,13 @@ class Sokoban(TaskEnv):
 
     def observe(self) -> Observation:
         overlays = [("box", box) for box in self._boxes] + [("player", self._player)]
-        frame = self._level.frames.frame(overlays)
-        text = board_text(
+        return board_observation(
             self._config.observation,
+            self._level.frames.frame(overlays),
             grid=self._drawn,
             coord=self._coordinates,
             relative=self._relative,
         )
-        return Observation(text=text, frame=frame, view=board_view(self._config.observation, frame))
 
     def _drawn(self) -> str:
         """The room with player and boxes, in the configured symbols."""

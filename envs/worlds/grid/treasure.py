@@ -24,8 +24,7 @@ from .geometry import (
     MOVES,
     BoardFormat,
     Position,
-    board_text,
-    board_view,
+    board_observation,
     offset_words,
     point,
     points,
@@ -206,14 +205,13 @@ class Treasure(TaskEnv):
         return reward + (TREASURE_REWARD if self.is_over else 0.0)
 
     def observe(self) -> Observation:
-        frame = grid_frame(self._cells(), _LEGEND, self._overlays())
-        text = board_text(
+        return board_observation(
             self._config.observation,
+            grid_frame(self._cells(), _LEGEND, self._overlays()),
             grid=self._drawn,
             coord=self._coordinates,
             relative=self._relative,
         )
-        return Observation(text=text, frame=frame, view=board_view(self._config.observation, frame))
 
     def _relative(self) -> str:
         name, place = self._next()

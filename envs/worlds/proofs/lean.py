@@ -171,8 +171,8 @@ class Lean(TaskEnv):
         reward = self._config.step_reward + (self._config.accepted_reward if is_news else 0.0)
         if self.is_solved:
             reward += self._config.solved_reward
-        told = None if is_news else self.observe(f"That changes nothing.\n{self._state}")
-        return self.result(reward, told, is_effective=is_news)
+        state = self._state if is_news else f"That changes nothing.\n{self._state}"
+        return self.result(reward, self.observe(state), is_effective=is_news)
 
     def invalid_notice(self, action: str) -> str:
         problem = refusal(without_comments(action))

@@ -15,7 +15,7 @@ import numpy as np
 from ...base import EnvSpec, Observation, StepResult, check_seed, hash_task, normalise
 from ...frames import grid_frame
 from ...params import require, require_within
-from ..grid.geometry import BoardFormat, board_text, board_view
+from ..grid.geometry import BoardFormat, board_observation
 from ..task_env import TaskEnv
 
 Row = tuple[int, ...]
@@ -206,17 +206,16 @@ class Game2048(TaskEnv):
         return DOUBLING_REWARD * math.log2(after / self._largest) + bonus
 
     def observe(self) -> Observation:
-        shown = [_row_shown(row) for row in self._tiles]
-        text = board_text(
+        rows = [_row_in_words_and_letters(row) for row in self._tiles]
+        cells = [letters for _, letters in rows]
+        legend = {letter: _NAMES[letter] for letter in set("".join(cells))}
+        return board_observation(
             self._config.observation,
-            grid=lambda: self._drawn([numbers for numbers, _ in shown]),
+            grid_frame(cells, legend, ()),
+            grid=lambda: self._drawn([numbers for numbers, _ in rows]),
             coord=self._coordinates,
             relative=self._prospects,
         )
-        cells = [letters for _, letters in shown]
-        legend = {letter: _NAMES[letter] for letter in set("".join(cells))}
-        frame = grid_frame(cells, legend, ())
-        return Observation(text=text, frame=frame, view=board_view(self._config.observation, frame))
 
     def _drawn(self, numbers: list[str]) -> str:
         rows = [f"Row {i}: {row}" for i, row in enumerate(numbers, start=1)]
@@ -248,7 +247,7 @@ def largest(tiles: Tiles) -> int:
 
 
 @lru_cache(maxsize=1 << 14)
-def _row_shown(row: Row) -> tuple[str, str]:
+def _row_in_words_and_letters(row: Row) -> tuple[str, str]:
     """A row in words and in the letters of a frame."""
     letters = "".join(_LETTERS[max(tile.bit_length() - 1, 0)] for tile in row)
     return " ".join(map(str, row)), letters

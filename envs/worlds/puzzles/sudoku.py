@@ -10,7 +10,7 @@ from typing import Literal
 from ...base import EnvSpec, Observation, StepResult, check_seed, hash_task, prefixed
 from ...frames import grid_frame
 from ...params import require, require_within
-from ..grid.geometry import BoardFormat, board_text, board_view
+from ..grid.geometry import BoardFormat, board_observation
 from ..task_env import TaskEnv
 from .sudoku_boards import Board, Cell, conflicts, draw_board, num_empty, numbers_around
 
@@ -208,16 +208,12 @@ class Sudoku(TaskEnv):
         legend = {".": "floor"} | {str(n): str(n) for row in board for n in row if n}
         overlays = [("placed", cell) for cell in sorted(self._play.placed)]
         overlays += [("conflict", cell) for cell in sorted(bad)]
-        frame = grid_frame(cells, legend, overlays, block=math.isqrt(len(board)))
-        return Observation(
-            text=board_text(
-                self._config.observation,
-                grid=lambda: self._rows(board, bad),
-                coord=lambda: self._coordinates(board, bad),
-                relative=lambda: self._open_cells(board, bad),
-            ),
-            frame=frame,
-            view=board_view(self._config.observation, frame),
+        return board_observation(
+            self._config.observation,
+            grid_frame(cells, legend, overlays, block=math.isqrt(len(board))),
+            grid=lambda: self._rows(board, bad),
+            coord=lambda: self._coordinates(board, bad),
+            relative=lambda: self._open_cells(board, bad),
         )
 
     def _coordinates(self, board: Board, bad: set[Cell]) -> str:

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from echoscope.text.network import (
@@ -22,6 +22,7 @@ from echoscope.text.network import (
 from ...base import EnvParamsError, EnvUnavailableError, shorten
 from .protocol import MAX_BODY_BYTES, ProtocolError, decoded, encoded
 
+T = TypeVar("T")
 RETRIES = 2
 """Further attempts after a connection failed; every request may be repeated."""
 _POLL_S = 0.25
@@ -55,8 +56,8 @@ class Link:
         self._was_seen = False
         self._down_since: float | None = None
 
-    def post(self, path: str, content: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """The server's answer to an object.
+    def post(self, path: str, content: Mapping[str, Any], timeout_s: float) -> bytes:
+        """The body of the server's answer to an object.
 
         Args:
             timeout_s: of one attempt, from the connection to the last byte.
@@ -64,7 +65,7 @@ class Link:
         Raises:
             UnreachableError: no attempt got an answer.
             SessionGoneError: the session is not there.
-            RemoteError: an answer that is late, an error, too long, or no answer of the protocol.
+            RemoteError: an answer that is late, an error or too long.
         """
         try:
             answer = retried(
@@ -83,9 +84,9 @@ class Link:
             ) from None
         except HttpError as error:
             raise RemoteError(f"{self.url} {error}") from None
-        checked = self._checked(answer)
+        self._expect_no_error(answer)
         self._was_seen, self._down_since = True, None
-        return checked
+        return answer.body
 
     def leave(self, path: str, timeout_s: float) -> None:
         """Ask once for a session to be removed, unless the server is known to be away.
@@ -100,7 +101,7 @@ class Link:
             with self._lock:
                 self._down_since = time.monotonic()
 
-    def wait_for(self, ask: Callable[[], dict[str, Any]], wait_s: float) -> dict[str, Any]:
+    def wait_for(self, ask: Callable[[], T], wait_s: float) -> T:
         """What `ask` returns, after waiting for a server that was there before and has gone.
 
         All who wait for one server give up together, `wait_s` after it was first missed.
@@ -132,23 +133,21 @@ class Link:
             )
         return answer
 
-    def _checked(self, answer: Answer) -> dict[str, Any]:
-        """The content of an answer that is no error."""
+    def _expect_no_error(self, answer: Answer) -> None:
+        if answer.status == 200:
+            return
         if 300 <= answer.status < 400:
             raise RemoteError(
                 f"{self.url} answered {answer.status}, which redirects, and that is not followed: "
                 "set url to the server's own address"
             )
         try:
-            content = decoded(answer.body)
+            told = decoded(answer.body).get("error")
         except ProtocolError as error:
             raise RemoteError(
                 f"{self.url} answered {answer.status} with something else than this protocol "
                 f"({error}): url must be that of `echoscope envs serve`"
             ) from None
-        if answer.status == 200:
-            return content
-        told = content.get("error")
         kind, message = (
             (str(told.get("kind")), shorten(str(told.get("message")), 300))
             if isinstance(told, dict)

@@ -9,99 +9,88 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from .protocol import VERSION, ProtocolError, decoded, encoded, object_of, shown, text_of
-from .sessions import Answer, Content, RefusedError, Sessions
+from .protocol import VERSION, ProtocolError, decoded, encoded, shown
+from .sessions import Answer, Content, RefusedError, Session, Sessions
 
 _MAX_NAME = 255
-ACTION_SCHEMA: Mapping[str, Any] = {
-    "title": "TextAction",
-    "type": "object",
-    "properties": {"text": {"type": "string"}, "metadata": {"type": "object"}},
-    "required": ["text"],
-}
-OBSERVATION_SCHEMA: Mapping[str, Any] = {
-    "title": "TextObservation",
-    "type": "object",
-    "properties": {
-        "text": {"type": "string"},
-        "view": {"type": ["string", "null"]},
-        "messages": {"type": "array", "items": {"type": "object"}},
-        "legal_actions": {"type": "array", "items": {"type": "string"}},
-    },
-    "required": ["text"],
-}
-STATE_SCHEMA: Mapping[str, Any] = {
-    "title": "State",
-    "type": "object",
-    "properties": {
-        "episode_id": {"type": ["string", "null"]},
-        "step_count": {"type": "integer", "minimum": 0},
-        "task_key": {"type": "string"},
-    },
-    "required": ["step_count"],
-}
+_TEXT = {"type": "string"}
 
 
-@dataclass(slots=True)
-class _Episode:
-    session: str = ""
-    number: int = 0
-    num_steps: int = 0
-    task_key: str = ""
+def _schema(title: str, required: str, **properties: Any) -> Mapping[str, Any]:
+    return {
+        "title": title,
+        "type": "object",
+        "properties": properties,
+        "required": [required],
+    }
+
+
+SCHEMAS: Mapping[str, Any] = {
+    "action": _schema("TextAction", "text", text=_TEXT, metadata={"type": "object"}),
+    "observation": _schema(
+        "TextObservation",
+        "text",
+        text=_TEXT,
+        view={"type": ["string", "null"]},
+        messages={"type": "array", "items": {"type": "object"}},
+        legal_actions={"type": "array", "items": _TEXT},
+    ),
+    "state": _schema(
+        "State",
+        "step_count",
+        episode_id={"type": ["string", "null"]},
+        step_count={"type": "integer", "minimum": 0},
+        task_key=_TEXT,
+    ),
+}
+"""JSON Schemas of an action, an observation and the state."""
 
 
 class OpenEnv:
-    """OpenEnv's calls, carried out on sessions."""
+    """OpenEnv's calls, carried out on sessions: each named episode has a session of its own."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
-        self._episodes: dict[str, _Episode] = {}
+        self._session_of: dict[str, str] = {}
 
     async def reset(self, content: Content) -> Answer:
         """`{seed, episode_id}`, and of our own `noise_seed`, `env` and `params`."""
         name = _name_of(content)
-        await self._forget_expired()
-        episode = self._episodes.setdefault(name, _Episode())
         seed = content.get("seed")
-        asked = {
+        drawn = {
             "seed": secrets.randbelow(2**62) if seed is None else seed,
             "noise_seed": content.get("noise_seed", 0),
         }
         if "env" in content or "params" in content:
-            await self._leave(episode)
-        if not self._sessions.has(episode.session):
+            await self._leave(name)
+        self._session_of = {n: s for n, s in self._session_of.items() if self._sessions.has(s)}
+        if name not in self._session_of:
             opening = {key: content[key] for key in ("env", "params") if key in content}
-            opening["protocol"] = VERSION
-            try:
-                opened = await self._sessions.open(opening)
-            except RefusedError:
-                del self._episodes[name]
-                raise
-            episode.session, episode.number = opened["session"], 0
-        episode.number += 1
-        answer = await self._sessions.call(
-            episode.session, "reset", {**asked, "episode": episode.number}
-        )
-        episode.num_steps, episode.task_key = 0, answer["task_key"]
+            opened = await self._sessions.open({**opening, "protocol": VERSION})
+            self._session_of[name] = opened["session"]
+        session = self._sessions.session(self._session_of[name])
+        request = {**drawn, "episode": session.episode + 1}
+        answer = await self._sessions.call(session.id, "reset", request)
         observation = {**_observed(answer), "instructions": answer["instructions"]}
-        metadata = {"episode_id": name, "task_key": episode.task_key, **asked}
+        metadata = {"episode_id": name, "task_key": answer["task_key"], **drawn}
         return {"observation": observation, "reward": None, "done": False, "metadata": metadata}
 
     async def step(self, content: Content) -> Answer:
         """`{action: {text}, episode_id}`."""
-        action = text_of(object_of(content, "action"), "text")
-        episode = self._running(content)
-        answer = await self._sessions.call(
-            episode.session,
-            "step",
-            {"episode": episode.number, "number": episode.num_steps + 1, "action": action},
-        )
-        episode.num_steps += 1
+        action = content.get("action")
+        if not isinstance(action, dict) or not isinstance(action.get("text"), str):
+            raise ProtocolError(f"action is {shown(action)}, but must be an object with a text")
+        session = self._running(content)
+        request = {
+            "episode": session.episode,
+            "number": session.num_steps + 1,
+            "action": action["text"],
+        }
+        answer = await self._sessions.call(session.id, "step", request)
         result = answer["result"]
         return {
             "observation": _observed({**answer, "observation": result["observation"]}),
@@ -114,11 +103,11 @@ class OpenEnv:
 
     def state(self, content: Content) -> Answer:
         """`{episode_id, step_count, task_key}`."""
-        episode = self._running(content)
+        session = self._running(content)
         return {
             "episode_id": _name_of(content),
-            "step_count": episode.num_steps,
-            "task_key": episode.task_key,
+            "step_count": session.num_steps,
+            "task_key": session.task_key,
         }
 
     def metadata(self) -> Answer:
@@ -129,22 +118,13 @@ class OpenEnv:
             "description": " ".join(each["description"] for each in served),
         }
 
-    def schema(self) -> Answer:
-        """JSON Schemas of an action, an observation and the state."""
-        return {
-            "action": dict(ACTION_SCHEMA),
-            "observation": dict(OBSERVATION_SCHEMA),
-            "state": dict(STATE_SCHEMA),
-        }
-
     async def talk(self, socket: WebSocket) -> None:
         """A web socket: one episode after another, until either side leaves."""
         await socket.accept()
         name = f"socket-{secrets.token_hex(8)}"
         try:
             while True:
-                said = await socket.receive_text()
-                answer = await self._answered(said, name)
+                answer = await self._answered(await socket.receive_text(), name)
                 if answer is None:
                     await socket.close()
                     return
@@ -152,15 +132,13 @@ class OpenEnv:
         except (WebSocketDisconnect, KeyError):  # KeyError: bytes where text is expected
             return
         finally:
-            episode = self._episodes.pop(name, None)
-            if episode is not None:
-                await self._leave(episode)
+            await self._leave(name)
 
-    async def _answered(self, said: str, name: str) -> Answer | None:
+    async def _answered(self, message: str, name: str) -> Answer | None:
         """The answer to one message; None where the client takes leave."""
         try:
-            message = decoded(said.encode("utf-8", "surrogatepass"))
-            kind, data = message.get("type"), message.get("data", {})
+            content = decoded(message.encode("utf-8", "surrogatepass"))
+            kind, data = content.get("type"), content.get("data", {})
             if not isinstance(data, dict):
                 raise ProtocolError(f"data is {shown(data)}, but must be an object")
             match kind:
@@ -176,32 +154,23 @@ class OpenEnv:
                     return None
             raise ProtocolError(f"type is {shown(kind)}, but must be reset, step, state or close")
         except ProtocolError as error:
-            return _socket_error("VALIDATION_ERROR", str(error))
+            code, reason = "VALIDATION_ERROR", str(error)
         except RefusedError as error:
-            code = {"full": "CAPACITY_REACHED", "env_error": "EXECUTION_ERROR"}.get(error.kind)
-            return _socket_error(code or "SESSION_ERROR", str(error))
+            codes = {"full": "CAPACITY_REACHED", "env_error": "EXECUTION_ERROR"}
+            code, reason = codes.get(error.kind, "SESSION_ERROR"), str(error)
+        return {"type": "error", "data": {"message": reason, "code": code}}
 
-    def _running(self, content: Content) -> _Episode:
+    def _running(self, content: Content) -> Session:
         name = _name_of(content)
-        episode = self._episodes.get(name)
-        if episode is None or not self._sessions.has(episode.session):
+        session = self._session_of.get(name, "")
+        if not self._sessions.has(session):
             raise RefusedError(
                 409, "order", f"no episode {name!r} runs: POST /reset first (or it has expired)"
             )
-        return episode
+        return self._sessions.session(session)
 
-    async def _leave(self, episode: _Episode) -> None:
-        session, episode.session = episode.session, ""
-        await self._sessions.close(session)
-
-    async def _forget_expired(self) -> None:
-        gone = [
-            name
-            for name, episode in self._episodes.items()
-            if episode.session and not self._sessions.has(episode.session)
-        ]
-        for name in gone:
-            del self._episodes[name]
+    async def _leave(self, name: str) -> None:
+        await self._sessions.close(self._session_of.pop(name, ""))
 
 
 def _observed(answer: Answer) -> Answer:
@@ -219,7 +188,3 @@ def _name_of(content: Content) -> str:
             f"episode_id is {shown(name)}, but must be text of at most {_MAX_NAME} characters"
         )
     return name
-
-
-def _socket_error(code: str, message: str) -> Answer:
-    return {"type": "error", "data": {"message": message, "code": code}}

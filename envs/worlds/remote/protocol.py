@@ -1,48 +1,203 @@
 """What crosses the wire, as JSON: version 1, described in docs/remote.md.
 
-Either side trusts nothing of the other: whatever is read here has its type and size checked.
+Either side trusts nothing of the other: whatever is read here has its type and size checked. A
+class is an object of the protocol; `asked` reads a request on the server, `answered` an answer on
+the client.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from echoscope.text.strict_json import json_value
 from echoscope.text.tool_calls import is_tool_name
 
-from ...base import (
-    EnvValueError,
-    Message,
-    Observation,
-    StepResult,
-    Tool,
-    checked_observation,
-    checked_result,
-    checked_text,
-    shorten,
-)
+from ...base import Observation, StepResult, Tool, checked_result, shorten
 
 VERSION = 1
 MAX_BODY_BYTES = 16 << 20
 """Of a request or an answer: an action of a million characters, each escaped, and some room."""
 MAX_LISTED = 10_000
-"""Actions, tools or messages in one list."""
+"""Actions in one list."""
 TOKEN_VARIABLE = "ECHOSCOPE_ENV_TOKEN"
 """Environment variable with the token, on both sides."""
 _READ_AS_ONE = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 """Two lone surrogates that a reader of JSON takes for one character."""
-_MAX_CODE_POINT = 0x10FFFF
-_ROLES = ("system", "user", "assistant", "tool")
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """JSON has no such numbers: `info` sends them as these words."""
 
 
 class ProtocolError(ValueError):
     """The other side sent what the protocol does not have; one sentence says what."""
+
+
+class _Record(BaseModel):
+    """An object of the protocol. Fields that it does not name are left alone."""
+
+    model_config = ConfigDict(
+        strict=True, frozen=True, allow_inf_nan=False, val_json_bytes="base64"
+    )
+
+
+R = TypeVar("R", bound=_Record)
+_Whole = Annotated[int, Field(ge=0, le=2**63 - 1)]
+_Counted = Annotated[int, Field(ge=1, le=2**63 - 1)]
+_Number = Annotated[
+    float,
+    Field(allow_inf_nan=True),
+    BeforeValidator(lambda sent: _NOT_FINITE.get(sent, sent) if isinstance(sent, str) else sent),
+]
+
+# -- requests --------------------------------------------------------------------------------------
+
+
+class EpisodeAsked(_Record):
+    """Which episode a request is about: `solve` and `guesses` say no more."""
+
+    episode: _Whole
+
+
+class ResetAsked(_Record):
+    """Of `reset`: the number of the new episode, and its seeds."""
+
+    episode: _Counted
+    seed: _Whole
+    noise_seed: _Whole
+
+
+class ActionAsked(EpisodeAsked):
+    """Of `notice`: an action, by its code points where JSON would join some of its characters."""
+
+    action: str
+    action_code_points: list[Annotated[int, Field(ge=0, le=0x10FFFF)]] | None = None
+
+    @property
+    def text(self) -> str:
+        """The action as it was sampled."""
+        points = self.action_code_points
+        return self.action if points is None else "".join(map(chr, points))
+
+
+class StepAsked(ActionAsked):
+    """Of `step`: the action with its number in the episode."""
+
+    number: _Counted
+
+
+# -- answers ---------------------------------------------------------------------------------------
+
+
+class State(_Record):
+    """What every answer about an episode says."""
+
+    legal_actions: tuple[str, ...] = Field(max_length=MAX_LISTED)
+    reports_success: bool
+
+
+class Opened(State):
+    """Of a new session."""
+
+    protocol: int
+    session: str = Field(pattern=r"\A[0-9A-Za-z]{1,64}\z")
+    tools: tuple[Tool, ...] = Field(max_length=128)
+    num_tasks: _Counted | None
+    has_own_notice: bool
+    instructions: str
+
+
+class Begun(State):
+    """Of `reset`."""
+
+    observation: Observation
+    task_key: str = Field(pattern=r"\A[0-9a-f]{16}\z")
+    instructions: str
+
+
+class _Result(_Record):
+    observation: Observation
+    reward: float
+    terminated: bool
+    success: bool | None
+    is_valid: bool
+    is_effective: bool
+    info: dict[str, _Number]
+
+
+class Stepped(State):
+    """Of `step`."""
+
+    number: int
+    result: _Result
+
+
+class Actions(_Record):
+    """Of `solve` and `guesses`."""
+
+    actions: tuple[str, ...] | None = Field(max_length=MAX_LISTED)
+
+
+class Notice(_Record):
+    """Of `notice`."""
+
+    notice: str
+
+
+# -- reading and writing ---------------------------------------------------------------------------
+
+
+def asked(kind: type[R], content: Mapping[str, Any]) -> R:
+    """A request, checked.
+
+    Raises:
+        ProtocolError: it is none.
+    """
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        raise ProtocolError(_what_is_wrong(error)) from None
+
+
+def answered(kind: type[R], data: bytes) -> R:
+    """The answer in the bytes of a body, checked.
+
+    Raises:
+        ProtocolError: it is none.
+    """
+    try:
+        record = kind.model_validate_json(data)
+    except ValidationError as error:
+        raise ProtocolError(_what_is_wrong(error)) from None
+    for tool in record.tools if isinstance(record, Opened) else ():
+        if not is_tool_name(tool.name):
+            raise ProtocolError(f"{shown(tool.name)} is no name of a tool")
+    return record
+
+
+def result_of(stepped: Stepped) -> StepResult:
+    """The result in the answer to a step.
+
+    Raises:
+        EnvValueError: the contract does not allow it.
+    """
+    return checked_result(StepResult(**dict(stepped.result)))
+
+
+def _what_is_wrong(error: ValidationError) -> str:
+    """The first fault, as "result.reward is '1', but must be a valid number"."""
+    first = error.errors(include_url=False)[0]
+    place, rule = ".".join(map(str, first["loc"])), first["msg"]
+    if first["type"] == "missing":
+        return f"{place} is missing"
+    rule = re.sub("^(Input|String|Data|Tuple) should", "must", shorten(rule, 160))
+    if not place:
+        return f"this is no JSON object of this protocol: {rule}"
+    return f"{place} is {shown(first['input'])}, but {rule}"
 
 
 def encoded(content: Mapping[str, Any]) -> bytes:
@@ -74,55 +229,6 @@ def shown(value: object) -> str:
     return shorten(repr(value), 80)
 
 
-def text_of(content: Mapping[str, Any], key: str, default: str | None = None) -> str:
-    """A text that may hold anything, lone surrogates too."""
-    value = content.get(key, default)
-    if not isinstance(value, str):
-        raise ProtocolError(f"{key} is {shown(value)}, but must be text")
-    return value
-
-
-def integer_of(
-    content: Mapping[str, Any], key: str, *, least: int = 0, most: int = 2**63 - 1
-) -> int:
-    """A whole number."""
-    value = content.get(key)
-    if type(value) is not int or not least <= value <= most:
-        raise ProtocolError(
-            f"{key} is {shown(value)}, but must be a whole number from {least} to {most}"
-        )
-    return value
-
-
-def flag_of(content: Mapping[str, Any], key: str) -> bool:
-    """True or false."""
-    value = content.get(key)
-    if not isinstance(value, bool):
-        raise ProtocolError(f"{key} is {shown(value)}, but must be true or false")
-    return value
-
-
-def object_of(content: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """An object."""
-    value = content.get(key)
-    if not isinstance(value, dict):
-        raise ProtocolError(f"{key} is {shown(value)}, but must be an object")
-    return value
-
-
-def list_of(content: Mapping[str, Any], key: str, most: int = MAX_LISTED) -> list[Any]:
-    """A list of bounded length."""
-    value = content.get(key)
-    if not isinstance(value, list) or len(value) > most:
-        raise ProtocolError(f"{key} is {shown(value)}, but must be a list of at most {most}")
-    return value
-
-
-def texts_of(content: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    """A list of texts that can be stored."""
-    return tuple(checked_text(f"an entry of {key}", each) for each in list_of(content, key))
-
-
 def write_action(action: str) -> dict[str, Any]:
     """The fields of an action. JSON would join some lone surrogates, so their code points go along.
 
@@ -135,151 +241,14 @@ def write_action(action: str) -> dict[str, Any]:
     return content
 
 
-def read_action(content: Mapping[str, Any]) -> str:
-    """The action of a request: of its code points where it has them, else of its text.
-
-    Raises:
-        ProtocolError: it has none.
-    """
-    action = text_of(content, "action")
-    if content.get("action_code_points") is None:
-        return action
-    points = list_of(content, "action_code_points", MAX_BODY_BYTES)
-    if not all(type(point) is int and 0 <= point <= _MAX_CODE_POINT for point in points):
-        raise ProtocolError(
-            f"action_code_points is {shown(points)}, but must be integers from 0 to "
-            f"{_MAX_CODE_POINT}"
-        )
-    return "".join(map(chr, points))
-
-
-def write_observation(observation: Observation) -> dict[str, Any]:
-    """An observation as JSON."""
-    messages = [
-        {"role": message.role, "content": message.content, "name": message.name}
-        for message in observation.messages
-    ]
-    image = observation.image
-    return {
-        "text": observation.text,
-        "frame": observation.frame,
-        "view": observation.view,
-        "messages": messages,
-        "image": None if image is None else base64.b64encode(image).decode("ascii"),
-    }
-
-
-def read_observation(content: Mapping[str, Any]) -> Observation:
-    """An observation from JSON.
-
-    Raises:
-        ProtocolError, EnvValueError: it is none.
-    """
-    frame, view = content.get("frame"), content.get("view")
-    return checked_observation(
-        Observation(
-            text=text_of(content, "text"),
-            frame=None if frame is None else text_of(content, "frame"),
-            view=None if view is None else text_of(content, "view"),
-            messages=tuple(map(_read_message, list_of(content, "messages"))),
-            image=_read_image(content),
-        )
-    )
-
-
-def _read_image(content: Mapping[str, Any]) -> bytes | None:
-    if content.get("image") is None:
-        return None
-    try:
-        return base64.b64decode(text_of(content, "image"), validate=True)
-    except ValueError:
-        raise ProtocolError("image is not written in base64") from None
-
-
-def _read_message(content: Any) -> Message:
-    if not isinstance(content, dict) or content.get("role") not in _ROLES:
-        raise ProtocolError(f"a message is {shown(content)}, but has a role of {', '.join(_ROLES)}")
-    return Message(
-        role=content["role"],
-        content=text_of(content, "content"),
-        name=text_of(content, "name", ""),
-    )
-
-
 def write_result(result: StepResult) -> dict[str, Any]:
     """A result as JSON; one that the contract does not allow is an `EnvValueError`."""
     result = checked_result(result)
-    return {
-        "observation": write_observation(result.observation),
-        "reward": result.reward,
-        "terminated": result.terminated,
-        "success": result.success,
-        "is_valid": result.is_valid,
-        "is_effective": result.is_effective,
-        "info": {key: _write_number(number) for key, number in result.info.items()},
-    }
-
-
-def read_result(content: Mapping[str, Any]) -> StepResult:
-    """A result from JSON.
-
-    Raises:
-        ProtocolError, EnvValueError: it is none.
-    """
-    reward = content.get("reward")
-    if isinstance(reward, bool) or not isinstance(reward, int | float):
-        raise ProtocolError(f"reward is {shown(reward)}, but must be a number")
-    return checked_result(
-        StepResult(
-            observation=read_observation(object_of(content, "observation")),
-            reward=reward,
-            terminated=flag_of(content, "terminated"),
-            success=None if content.get("success") is None else flag_of(content, "success"),
-            is_valid=flag_of(content, "is_valid"),
-            is_effective=flag_of(content, "is_effective"),
-            info={
-                key: _read_number(key, number) for key, number in object_of(content, "info").items()
-            },
-        )
-    )
+    info = {key: _write_number(number) for key, number in result.info.items()}
+    return {**json_value(result), "info": info}
 
 
 def _write_number(number: float) -> float | str:
     if math.isfinite(number):
         return number
-    return next(
-        word
-        for word, value in _NOT_FINITE.items()
-        if value == number or (math.isnan(value) and math.isnan(number))
-    )
-
-
-def _read_number(key: str, value: Any) -> float:
-    if isinstance(value, str) and value in _NOT_FINITE:
-        return _NOT_FINITE[value]
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise EnvValueError(f"info[{shown(key)}] is {shown(value)}, but must be a number")
-    return value
-
-
-def write_tool(tool: Tool) -> dict[str, Any]:
-    """A tool as JSON."""
-    return {
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": dict(tool.parameters),
-    }
-
-
-def read_tool(content: Any) -> Tool:
-    """A tool from JSON.
-
-    Raises:
-        ProtocolError: it is none.
-    """
-    if not isinstance(content, dict) or not is_tool_name(text_of(content, "name")):
-        raise ProtocolError(f"{shown(content)} is no tool")
-    description = checked_text("description", text_of(content, "description"))
-    return Tool(
-        name=content["name"], description=description, parameters=object_of(content, "parameters")
-    )
+    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,25 +19,23 @@ from ...base import (
     Tool,
     check_seed,
     checked_opening,
-    checked_text,
-    is_task_key,
 )
 from ...params import require
 from .link import Link, RemoteError, SessionGoneError, checked_url, link_to
 from .protocol import (
     TOKEN_VARIABLE,
     VERSION,
+    Actions,
+    Begun,
+    Notice,
+    Opened,
     ProtocolError,
-    flag_of,
-    integer_of,
-    list_of,
-    object_of,
-    read_observation,
-    read_result,
-    read_tool,
-    shown,
-    text_of,
-    texts_of,
+    R,
+    State,
+    Stepped,
+    answered,
+    encoded,
+    result_of,
     write_action,
 )
 
@@ -119,13 +117,9 @@ class Remote(TextEnv):
             raise EnvUnavailableError(f"remote {self.lacks()}")
         self._config = config
         self._link: Link = link_to(config.url, _token(config.token_env))
-        self._session = ""
-        self._tools: tuple[Tool, ...] = ()
-        self._instructions = ""
-        self._reports_success = True
-        self._has_own_notice = False
-        self._num_tasks: int | None = None
-        self._legal_actions: tuple[str, ...] = ()
+        self._session = self._instructions = ""
+        self._opened: Opened | None = None
+        self._state: State | None = None
         self._task_key: str | None = None
         self._episode = self._num_steps = 0
         self._link.wait_for(self._open, config.wait_s)
@@ -139,77 +133,67 @@ class Remote(TextEnv):
 
     @property
     def reports_success(self) -> bool:
-        return self._reports_success
+        return self._state is None or self._state.reports_success
 
     @property
     def num_tasks(self) -> int | None:
-        return self._num_tasks
+        return None if self._opened is None else self._opened.num_tasks
 
     def reset(self, seed: int, noise_seed: int) -> Observation:
-        seed, noise_seed = check_seed("seed", seed), check_seed("noise_seed", noise_seed)
+        seeds = {
+            "seed": check_seed("seed", seed),
+            "noise_seed": check_seed("noise_seed", noise_seed),
+        }
 
-        def start() -> dict[str, Any]:
+        def start() -> Begun:
             if not self._session:
                 self._open()
             # A number of its own, so that a late or repeated request starts no other episode.
             self._episode += 1
-            asked = {"episode": self._episode, "seed": seed, "noise_seed": noise_seed}
             try:
-                return self._ask("reset", asked)
+                return self._ask("reset", Begun, **seeds)
             except SessionGoneError:
                 self._open()
                 self._episode = 1
-                return self._ask("reset", {**asked, "episode": 1})
+                return self._ask("reset", Begun, **seeds)
 
-        answer = self._link.wait_for(start, self._config.wait_s)
+        begun = self._link.wait_for(start, self._config.wait_s)
         with self._reading("reset"):
-            self._read_state(answer)
-            key = answer.get("task_key")
-            if not is_task_key(key):
-                raise ProtocolError(f"task_key is {shown(key)}, but must be 16 hex characters")
-            first = checked_opening(read_observation(object_of(answer, "observation")))
-            self._instructions = checked_text("instructions", text_of(answer, "instructions"))
-        self._task_key, self._num_steps = key, 0
+            first = checked_opening(begun.observation)
+        self._instructions, self._task_key = begun.instructions, begun.task_key
+        self._state, self._num_steps = begun, 0
         return first
 
     def step(self, action: str) -> StepResult:
         number = self._num_steps + 1
-        answer = self._ask(
-            "step", {"episode": self._episode, "number": number, **write_action(str(action))}
-        )
+        stepped = self._ask("step", Stepped, number=number, **write_action(str(action)))
         with self._reading("step"):
-            if integer_of(answer, "number") != number:
-                raise ProtocolError(f"number is {answer['number']}, but step {number} was asked")
-            self._read_state(answer)
-            result = read_result(object_of(answer, "result"))
-        self._num_steps = number
+            if stepped.number != number:
+                raise ProtocolError(f"number is {stepped.number}, but step {number} was asked")
+            result = result_of(stepped)
+        self._state, self._num_steps = stepped, number
         return result
 
     def instructions(self) -> str:
         return self._instructions
 
     def solve(self) -> list[str] | None:
-        answer = self._ask("solve", {"episode": self._episode})
-        with self._reading("solve"):
-            return None if answer.get("actions") is None else list(texts_of(answer, "actions"))
+        actions = self._ask("solve", Actions).actions
+        return None if actions is None else list(actions)
 
     def legal_actions(self) -> tuple[str, ...]:
-        return self._legal_actions
+        return () if self._state is None else self._state.legal_actions
 
     def guesses(self) -> tuple[str, ...]:
-        answer = self._ask("guesses", {"episode": self._episode})
-        with self._reading("guesses"):
-            return texts_of(answer, "actions")
+        return self._ask("guesses", Actions).actions or ()
 
     def tools(self) -> tuple[Tool, ...]:
-        return self._tools
+        return () if self._opened is None else self._opened.tools
 
     def invalid_notice(self, action: str) -> str:
-        if not self._has_own_notice:
+        if self._opened is None or not self._opened.has_own_notice:
             return super().invalid_notice(action)
-        answer = self._ask("notice", {"episode": self._episode, **write_action(str(action))})
-        with self._reading("notice"):
-            return checked_text("notice", text_of(answer, "notice"))
+        return self._ask("notice", Notice, **write_action(str(action))).notice
 
     def task_key(self) -> str | None:
         return self._task_key
@@ -220,41 +204,32 @@ class Remote(TextEnv):
             self._link.leave(f"/v1/sessions/{self._session}", _CLOSE_S)
             self._session = ""
 
-    def _open(self) -> dict[str, Any]:
+    def _open(self) -> None:
         self._session, self._episode = "", 0
-        asked = {"protocol": VERSION, "params": dict(self._config.params)}
+        content = {"protocol": VERSION, "params": dict(self._config.params)}
         if self._config.env is not None:
-            asked["env"] = self._config.env
-        answer = self._link.post("/v1/sessions", _plain(asked), self._config.timeout_s)
+            content["env"] = self._config.env
+        data = self._link.post("/v1/sessions", _plain(content), self._config.timeout_s)
         with self._reading("session"):
-            if answer.get("protocol") != VERSION:
+            opened = answered(Opened, data)
+            if opened.protocol != VERSION:
                 raise ProtocolError(
-                    f"protocol is {shown(answer.get('protocol'))}, but must be {VERSION}: install "
-                    "the same version of Echoscope on both sides"
+                    f"protocol is {opened.protocol}, but must be {VERSION}: install the same "
+                    "version of Echoscope on both sides"
                 )
-            session = text_of(answer, "session")
-            if not (session.isascii() and session.isalnum() and len(session) <= 64):
-                raise ProtocolError(f"session is {shown(session)}, but must be letters and digits")
-            tools = tuple(map(read_tool, list_of(answer, "tools", 128)))
-            num_tasks = answer.get("num_tasks")
-            if num_tasks is not None:
-                num_tasks = integer_of(answer, "num_tasks", least=1)
-            self._has_own_notice = flag_of(answer, "has_own_notice")
-            self._instructions = checked_text("instructions", text_of(answer, "instructions"))
-            self._read_state(answer)
-        self._session, self._tools, self._num_tasks = session, tools, num_tasks
-        return answer
+        self._opened = self._state = opened
+        self._session, self._instructions = opened.session, opened.instructions
 
-    def _read_state(self, answer: Mapping[str, Any]) -> None:
-        self._legal_actions = texts_of(answer, "legal_actions")
-        self._reports_success = flag_of(answer, "reports_success")
-
-    def _ask(self, verb: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    def _ask(self, verb: str, kind: type[R], **content: Any) -> R:
+        """The answer to a request about the running episode."""
         path = f"/v1/sessions/{self._session}/{verb}"
-        return self._link.post(path, content, self._config.timeout_s)
+        content["episode"] = self._episode
+        data = self._link.post(path, content, self._config.timeout_s)
+        with self._reading(verb):
+            return answered(kind, data)
 
     @contextlib.contextmanager
-    def _reading(self, what: str) -> Any:
+    def _reading(self, what: str) -> Iterator[None]:
         """An answer that is none of the protocol's names the server in its error."""
         try:
             yield
@@ -275,12 +250,10 @@ def _token(variable: str) -> str:
     return token
 
 
-def _plain(asked: dict[str, Any]) -> dict[str, Any]:
-    """Parameters as JSON has them."""
-    import json
-
+def _plain(content: dict[str, Any]) -> dict[str, Any]:
+    """Parameters that JSON can hold."""
     try:
-        json.dumps(asked, allow_nan=False)
+        encoded(content)
     except (TypeError, ValueError, RecursionError) as error:
         raise EnvParamsError(f"params cannot be sent as JSON: {error}") from None
-    return asked
+    return content

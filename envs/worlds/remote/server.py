@@ -11,7 +11,6 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import uvicorn
@@ -27,7 +26,7 @@ from echoscope.text.network import is_loopback
 
 from ... import registry
 from ...base import EnvParamsError, EnvUnavailableError, shorten
-from .openenv import OpenEnv
+from .openenv import SCHEMAS, OpenEnv
 from .protocol import MAX_BODY_BYTES, TOKEN_VARIABLE, VERSION, ProtocolError, decoded, encoded
 from .sessions import VERBS, Limits, RefusedError, Served, Sessions
 
@@ -105,57 +104,47 @@ def make_app(
     sessions = Sessions(served, limits)
     openenv = OpenEnv(sessions)
 
-    def posts(carry_out: Callable[[Request, Any], Awaitable[Any]]) -> Callable[..., Any]:
+    def get(path: str, told: Callable[[Request], Any]) -> Route:
+        async def endpoint(request: Request) -> Response:
+            return _answered(told(request))
+
+        return Route(path, endpoint, methods=["GET"])
+
+    def post(path: str, carry_out: Callable[[Request, Any], Awaitable[Any]]) -> Route:
         async def endpoint(request: Request) -> Response:
             try:
-                content = await _content(request, body_s)
-                return _answered(await carry_out(request, content))
-            except ProtocolError as error:
-                sessions.count_refused()
-                return _refused(RefusedError(400, "bad_request", str(error)))
-            except RefusedError as error:
-                sessions.count_refused()
-                return _refused(error)
-            except ClientDisconnect:
-                sessions.count_refused()
-                path = request.url.path
-                _LOG.warning("a client left before its request to %s had arrived", shorten(path))
-                return _refused(RefusedError(400, "bad_request", "the request did not arrive"))
+                return _answered(await carry_out(request, await _content(request, body_s)))
             except asyncio.CancelledError:  # uvicorn has waited long enough for this answer
                 return _refused(RefusedError(503, "stopping", "the server is being stopped"))
 
-        return endpoint
+        return Route(path, endpoint, methods=["POST"])
 
-    async def health(request: Request) -> Response:
+    def health(request: Request) -> dict[str, Any]:
         told: dict[str, Any] = {"status": "healthy", "protocol": VERSION}
         if gate.is_known(request.headers):
             told["environments"] = [each.id for each in served]
             told["metrics"] = sessions.metrics()
-        return _answered(told)
-
-    async def environments(request: Request) -> Response:
-        return _answered({"protocol": VERSION, "environments": sessions.environments()})
+        return told
 
     async def close(request: Request) -> Response:
         await sessions.close(request.path_params["session"])
         return _answered({})
 
-    async def state(request: Request) -> Response:
-        try:
-            return _answered(openenv.state(dict(request.query_params)))
-        except ProtocolError as error:
-            return _refused(RefusedError(400, "bad_request", str(error)))
-        except RefusedError as error:
-            return _refused(error)
-
-    async def constant(told: Callable[[], Any], request: Request) -> Response:
-        return _answered(told())
-
     def verb(name: str) -> Route:
         async def carry_out(request: Request, content: Any) -> Any:
             return await sessions.call(request.path_params["session"], name, content)
 
-        return Route("/v1/sessions/{session}/" + name, posts(carry_out), methods=["POST"])
+        return post("/v1/sessions/{session}/" + name, carry_out)
+
+    async def refuse(request: Request, error: Exception) -> Response:
+        sessions.count_refused()
+        if isinstance(error, RefusedError):
+            return _refused(error)
+        if isinstance(error, ClientDisconnect):
+            path = shorten(request.url.path)
+            _LOG.warning("a client left before its request to %s had arrived", path)
+            return _refused(RefusedError(400, "bad_request", "the request did not arrive"))
+        return _refused(RefusedError(400, "bad_request", str(error)))
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -166,21 +155,26 @@ def make_app(
             expiring.cancel()
             await sessions.close_all()
 
+    environments = {"protocol": VERSION, "environments": sessions.environments()}
     routes = [
-        Route("/health", health, methods=["GET"]),
-        Route("/v1/environments", environments, methods=["GET"]),
-        Route("/v1/sessions", posts(lambda _, content: sessions.open(content)), methods=["POST"]),
+        get("/health", health),
+        get("/v1/environments", lambda _: environments),
+        post("/v1/sessions", lambda _, content: sessions.open(content)),
         Route("/v1/sessions/{session}", close, methods=["DELETE"]),
         *map(verb, VERBS),
-        Route("/v1/batch", posts(lambda _, content: sessions.batch(content)), methods=["POST"]),
-        Route("/reset", posts(lambda _, content: openenv.reset(content)), methods=["POST"]),
-        Route("/step", posts(lambda _, content: openenv.step(content)), methods=["POST"]),
-        Route("/state", state, methods=["GET"]),
-        Route("/schema", partial(constant, openenv.schema), methods=["GET"]),
-        Route("/metadata", partial(constant, openenv.metadata), methods=["GET"]),
+        post("/v1/batch", lambda _, content: sessions.batch(content)),
+        post("/reset", lambda _, content: openenv.reset(content)),
+        post("/step", lambda _, content: openenv.step(content)),
+        get("/state", lambda request: openenv.state(dict(request.query_params))),
+        get("/schema", lambda _: SCHEMAS),
+        get("/metadata", lambda _: openenv.metadata()),
         WebSocketRoute("/ws", openenv.talk),
     ]
-    handlers: Any = {HTTPException: _no_such_address, Exception: _fault}
+    handlers: Any = {
+        **dict.fromkeys((RefusedError, ProtocolError, ClientDisconnect), refuse),
+        HTTPException: _no_such_address,
+        Exception: _fault,
+    }
     app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
     return _Guarded(app, gate, sessions)
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from echoscope.text.did_you_mean import did_you_mean
+from echoscope.text.strict_json import json_value
 
 from ... import registry
 from ...base import (
@@ -30,22 +30,24 @@ from ...base import (
     hash_task,
     shorten,
 )
+from ...params import require_within
 from .call_threads import CallThreads, HangingCallsError
 from .protocol import (
     VERSION,
+    ActionAsked,
+    EpisodeAsked,
     ProtocolError,
-    integer_of,
-    object_of,
-    read_action,
+    ResetAsked,
+    StepAsked,
+    asked,
     shown,
-    text_of,
-    write_observation,
     write_result,
-    write_tool,
 )
 
 Content = Mapping[str, Any]
 Answer = dict[str, Any]
+MAX_BATCH = 1024
+"""Calls in one batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +74,8 @@ class Limits:
     has_client_params: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("max_sessions", "idle_s", "call_s", "max_calls"):
-            if not 0 < getattr(self, name) <= 1e6:
-                raise EnvParamsError(
-                    f"{name} is {getattr(self, name)}, but must lie above 0 and at most at 1000000"
-                )
+        require_within(self, max_sessions=(1, 10**6), max_calls=(1, 10**6))
+        require_within(self, idle_s=(1e-3, 10**6), call_s=(1e-3, 10**6))
 
 
 class RefusedError(Exception):
@@ -99,13 +98,13 @@ class Session:
         self.lock = asyncio.Lock()
         self.last_used_s = time.monotonic()
         self.is_closed = False
-        self._env = env
-        self._episode = 0
-        self._num_steps = 0
-        self._asked: tuple[Any, ...] = ()
-        self._answer: Answer = {}
+        self.episode = self.num_steps = 0
+        self.task_key = ""
         self.num_repeated = 0
         """Requests that were answered from memory."""
+        self._env = env
+        self._asked: ResetAsked | StepAsked | None = None
+        self._answer: Answer = {}
 
     def opened(self) -> Answer:
         """What a client learns at first."""
@@ -114,7 +113,7 @@ class Session:
             "protocol": VERSION,
             "session": self.id,
             "env": env.spec.id,
-            "tools": [write_tool(tool) for tool in env.tools()],
+            "tools": json_value(env.tools()),
             "num_tasks": env.num_tasks,
             "has_own_notice": type(env).invalid_notice is not TextEnv.invalid_notice,
             "instructions": checked_text("instructions", env.instructions()),
@@ -125,75 +124,67 @@ class Session:
 
     def reset(self, content: Content) -> Answer:
         """Start the episode that the client numbers; a repeated one is not started again."""
-        episode = integer_of(content, "episode", least=1)
-        seed, noise_seed = integer_of(content, "seed"), integer_of(content, "noise_seed")
-        asked = ("reset", episode, seed, noise_seed)
-        if asked == self._asked:
-            self.num_repeated += 1
-            return self._answer
-        if episode <= self._episode:
+        request = asked(ResetAsked, content)
+        if request == self._asked:
+            return self._repeated()
+        if request.episode <= self.episode:
             raise RefusedError(
-                409, "order", f"episode {episode} is over: number {self._episode} has begun"
+                409, "order", f"episode {request.episode} is over: number {self.episode} has begun"
             )
-        first = checked_opening(self._env.reset(seed, noise_seed))
+        first = checked_opening(self._env.reset(request.seed, request.noise_seed))
         key = self._env.task_key()
-        self._episode, self._num_steps = episode, 0
-        return self._remember(
-            asked,
+        self.task_key = hash_task(self._env.spec.id, first.text) if key is None else key
+        self.episode, self.num_steps = request.episode, 0
+        return self._remembered(
+            request,
             {
-                "episode": episode,
-                "observation": write_observation(first),
-                "task_key": hash_task(self._env.spec.id, first.text) if key is None else key,
+                "episode": request.episode,
+                "observation": json_value(first),
+                "task_key": self.task_key,
                 "instructions": checked_text("instructions", self._env.instructions()),
-                **self._state(),
             },
         )
 
     def step(self, content: Content) -> Answer:
         """Play the next action; the last one, asked for again, is not played again."""
-        number = integer_of(content, "number", least=1)
-        action = read_action(content)
-        self._check_episode(content)
-        asked = ("step", number, action)
-        if asked == self._asked:
-            self.num_repeated += 1
-            return self._answer
-        if number != self._num_steps + 1:
+        request = self._about_this_episode(StepAsked, content)
+        if request == self._asked:
+            return self._repeated()
+        if request.number != self.num_steps + 1:
             raise RefusedError(
-                409, "order", f"step {number} was asked for after step {self._num_steps}"
+                409, "order", f"step {request.number} was asked for after step {self.num_steps}"
             )
-        result = self._env.step(action)
-        self._num_steps = number
-        return self._remember(
-            asked, {"number": number, "result": write_result(result), **self._state()}
-        )
+        result = self._env.step(request.text)
+        self.num_steps = request.number
+        return self._remembered(request, {"number": request.number, "result": write_result(result)})
 
     def solve(self, content: Content) -> Answer:
         """The expert's actions from here."""
-        self._check_episode(content)
+        self._about_this_episode(EpisodeAsked, content)
         return {"actions": self._env.solve()}
 
     def guesses(self, content: Content) -> Answer:
         """Actions of a player who guesses."""
-        self._check_episode(content)
+        self._about_this_episode(EpisodeAsked, content)
         return {"actions": list(self._env.guesses())}
 
     def notice(self, content: Content) -> Answer:
         """What an observation begins with after an invalid action."""
-        self._check_episode(content)
-        return {"notice": self._env.invalid_notice(read_action(content))}
+        request = self._about_this_episode(ActionAsked, content)
+        return {"notice": self._env.invalid_notice(request.text)}
 
     def close(self) -> None:
         """Close the world; one that fails even there is left alone."""
         with contextlib.suppress(Exception):
             self._env.close()
 
-    def _check_episode(self, content: Content) -> None:
-        episode = integer_of(content, "episode")
-        if episode != self._episode:
+    def _about_this_episode(self, kind: Any, content: Content) -> Any:
+        request = asked(kind, content)
+        if request.episode != self.episode:
             raise RefusedError(
-                409, "order", f"episode {episode} is not the one that runs, {self._episode}"
+                409, "order", f"episode {request.episode} is not the one that runs, {self.episode}"
             )
+        return request
 
     def _state(self) -> Answer:
         return {
@@ -201,9 +192,13 @@ class Session:
             "reports_success": self._env.reports_success,
         }
 
-    def _remember(self, asked: tuple[Any, ...], answer: Answer) -> Answer:
-        self._asked, self._answer = asked, answer
-        return answer
+    def _remembered(self, request: ResetAsked | StepAsked, answer: Answer) -> Answer:
+        self._asked, self._answer = request, {**answer, **self._state()}
+        return self._answer
+
+    def _repeated(self) -> Answer:
+        self.num_repeated += 1
+        return self._answer
 
 
 VERBS: Mapping[str, Callable[[Session, Content], Answer]] = {
@@ -213,9 +208,6 @@ VERBS: Mapping[str, Callable[[Session, Content], Answer]] = {
     "guesses": Session.guesses,
     "notice": Session.notice,
 }
-_UNSAID = "there is no protocol, and"
-MAX_BATCH = 1024
-"""Calls in one batch."""
 
 
 class Sessions:
@@ -237,19 +229,16 @@ class Sessions:
 
     def environments(self) -> list[Answer]:
         """What is served, with the limits that each world is made for."""
-        out = []
-        for env_id, served in self._served.items():
-            spec = registry.spec(env_id)
-            out.append(
-                {
-                    "id": env_id,
-                    "description": spec.description,
-                    "params": dict(served.params),
-                    "max_turns": spec.max_turns,
-                    "max_actions_per_turn": spec.max_actions_per_turn,
-                }
-            )
-        return out
+        return [
+            {
+                "id": env_id,
+                "description": registry.spec(env_id).description,
+                "params": dict(served.params),
+                "max_turns": registry.spec(env_id).max_turns,
+                "max_actions_per_turn": registry.spec(env_id).max_actions_per_turn,
+            }
+            for env_id, served in self._served.items()
+        ]
 
     def metrics(self) -> Answer:
         """Numbers since the start."""
@@ -260,21 +249,15 @@ class Sessions:
             "max_sessions": self._limits.max_sessions,
             "hanging_calls": self._threads.num_hanging,
             "mean_call_ms": None if mean_s is None else round(1000 * mean_s, 3),
-            **{
-                name: self._counts[name]
-                for name in (
-                    *("opened", "expired", "calls", "resets", "steps", "repeated"),
-                    *("refused", "failed", "timed_out"),
-                )
-            },
+            **{name: self._counts[name] for name in _COUNTED},
         }
 
     async def open(self, content: Content) -> Answer:
         """A new session."""
         protocol = content.get("protocol")
         if protocol != VERSION:
-            said = f"protocol is {shown(protocol)}, but" if "protocol" in content else _UNSAID
-            raise RefusedError(400, "protocol", f"{said} this server has {VERSION}")
+            given = f"protocol is {shown(protocol)}, but" if "protocol" in content else _UNSAID
+            raise RefusedError(400, "protocol", f"{given} this server has {VERSION}")
         env_id, params = self._wanted(content)
         await self.expire()
         if len(self._sessions) + self._num_opening >= self._limits.max_sessions:
@@ -286,18 +269,9 @@ class Sessions:
             )
         self._num_opening += 1
         try:
-            session = await self._run(lambda: Session(registry.make(env_id, **params)))
-            answer: Answer = await self._run(session.opened)
-        except EnvParamsError as error:
-            raise RefusedError(400, "params", str(error)) from None
-        except EnvUnavailableError as error:
-            raise RefusedError(503, "unavailable", str(error)) from None
-        except TimeoutError:
-            raise self._too_slow(f"opening {env_id}") from None
-        except RefusedError:
-            raise
-        except Exception as error:  # noqa: BLE001 - a world that fails is told, and is data there
-            raise self._failed(error) from None
+            with self._failures_are_told(f"opening {env_id}"):
+                session = await self._run(lambda: Session(registry.make(env_id, **params)))
+                answer: Answer = await self._run(session.opened)
         finally:
             self._num_opening -= 1
         self._sessions[session.id] = session
@@ -305,27 +279,21 @@ class Sessions:
         return answer
 
     async def call(self, session_id: str, verb: str, content: Content) -> Answer:
-        """Carry out one of `VERBS` in a session."""
-        session = self._sessions.get(session_id)
-        if session is None:
-            raise _unknown(session_id)
+        """Carry out one of `VERBS` in a session. A world that fails or hangs ends its session."""
+        session = self.session(session_id)
         async with session.lock:
             if session.is_closed:
                 raise _unknown(session_id)
             repeated = session.num_repeated
             try:
-                answer: Answer = await self._run(partial(VERBS[verb], session, content))
-            except ProtocolError as error:
-                raise RefusedError(400, "bad_request", str(error)) from None
-            except TimeoutError:
-                self._forget(session)
-                raise self._too_slow(verb) from None
-            except RefusedError:
+                with self._failures_are_told(verb):
+                    answer: Answer = await self._run(partial(VERBS[verb], session, content))
+            except RefusedError as error:
+                if error.kind in ("timeout", "env_error"):
+                    self._forget(session)
+                if error.kind == "env_error":
+                    await self._close(session)
                 raise
-            except Exception as error:  # noqa: BLE001 - see open
-                self._forget(session)
-                await self._close(session)
-                raise self._failed(error) from None
             finally:
                 session.last_used_s = time.monotonic()
             self._counts["repeated"] += session.num_repeated - repeated
@@ -343,14 +311,16 @@ class Sessions:
 
     async def _one_of_batch(self, call: Any) -> Answer:
         try:
-            if not isinstance(call, dict):
-                raise ProtocolError(f"a call is {shown(call)}, but must be an object")
-            verb = text_of(call, "verb")
-            if verb not in VERBS:
-                raise ProtocolError(f"verb is {shown(verb)}, but must be one of {', '.join(VERBS)}")
-            return await self.call(text_of(call, "session"), verb, object_of(call, "content"))
-        except ProtocolError as error:
-            return RefusedError(400, "bad_request", str(error)).content()
+            match call:
+                case {"session": str(session), "verb": str(verb), "content": dict(content)}:
+                    if verb in VERBS:
+                        return await self.call(session, verb, content)
+            raise RefusedError(
+                400,
+                "bad_request",
+                f"a call is {shown(call)}, but must have session, content and a verb of "
+                f"{', '.join(VERBS)}",
+            )
         except RefusedError as error:
             return error.content()
 
@@ -369,7 +339,7 @@ class Sessions:
         for session in sessions:
             self._forget(session)
         idle = [session for session in sessions if not session.lock.locked()]
-        await asyncio.gather(*(self._close(session) for session in idle))
+        await asyncio.gather(*map(self._close, idle))
         return len(sessions)
 
     async def expire(self) -> None:
@@ -384,6 +354,17 @@ class Sessions:
     def has(self, session_id: str) -> bool:
         """Whether a session is there."""
         return session_id in self._sessions
+
+    def session(self, session_id: str) -> Session:
+        """A session.
+
+        Raises:
+            RefusedError: it is not there.
+        """
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise _unknown(session_id)
+        return session
 
     def count_refused(self) -> None:
         """One more request was refused."""
@@ -407,7 +388,8 @@ class Sessions:
         wanted = content.get("params", {})
         if not isinstance(wanted, dict):
             raise RefusedError(400, "bad_request", f"params is {shown(wanted)}, but is an object")
-        other = [key for key in wanted if key not in fixed or not _is_same(wanted[key], fixed[key])]
+        as_sent = json_value(fixed)
+        other = [key for key in wanted if key not in fixed or wanted[key] != as_sent[key]]
         if other and not self._limits.has_client_params:
             raise RefusedError(
                 403,
@@ -436,16 +418,28 @@ class Sessions:
             self._num_timed += len(took_s)
             self._call_s += sum(took_s)
 
-    def _too_slow(self, what: str) -> RefusedError:
-        self._counts["timed_out"] += 1
-        return RefusedError(
-            504, "timeout", f"{what} took more than {self._limits.call_s:g} s (--timeout)"
-        )
-
-    def _failed(self, error: Exception) -> RefusedError:
-        self._counts["failed"] += 1
-        name = "" if isinstance(error, EnvError) else f"{type(error).__name__}: "
-        return RefusedError(500, "env_error", f"the environment failed: {name}{error}")
+    @contextlib.contextmanager
+    def _failures_are_told(self, what: str) -> Iterator[None]:
+        """Whatever a call into a world raises becomes a refusal with its reason."""
+        try:
+            yield
+        except RefusedError:
+            raise
+        except ProtocolError as error:
+            raise RefusedError(400, "bad_request", str(error)) from None
+        except TimeoutError:
+            self._counts["timed_out"] += 1
+            raise RefusedError(
+                504, "timeout", f"{what} took more than {self._limits.call_s:g} s (--timeout)"
+            ) from None
+        except Exception as error:  # noqa: BLE001 - a world that fails is told, and is data there
+            if isinstance(error, EnvParamsError | EnvUnavailableError) and what not in VERBS:
+                is_theirs = isinstance(error, EnvParamsError)
+                status, kind = (400, "params") if is_theirs else (503, "unavailable")
+                raise RefusedError(status, kind, str(error)) from None
+            self._counts["failed"] += 1
+            name = "" if isinstance(error, EnvError) else f"{type(error).__name__}: "
+            raise RefusedError(500, "env_error", f"the environment failed: {name}{error}") from None
 
     def _forget(self, session: Session) -> None:
         session.is_closed = True
@@ -456,12 +450,14 @@ class Sessions:
             await self._run(session.close)
 
 
+_COUNTED = (
+    *("opened", "expired", "calls", "resets", "steps", "repeated", "refused", "failed"),
+    "timed_out",
+)
+_UNSAID = "there is no protocol, and"
+
+
 def _unknown(session_id: str) -> RefusedError:
     return RefusedError(
         404, "unknown_session", f"there is no session {shorten(session_id)}: open one"
     )
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    """Whether two parameters are equal as JSON has them."""
-    return bool(json.loads(json.dumps(one)) == json.loads(json.dumps(other)))

@@ -247,6 +247,7 @@ RESULT = {
 }
 STEPPED = {"number": 1, "result": RESULT, "legal_actions": ["go"], "reports_success": True}
 GOOD: Mapping[str, Any] = {"sessions": OPENED, "reset": BEGUN, "step": STEPPED}
+TOOL = {"name": "go", "description": "", "parameters": {}}
 Talk = Callable[[socket.socket], None]
 
 
@@ -379,12 +380,12 @@ WRONG: dict[str, tuple[str, bytes | Talk, str]] = {
         r"answered 500: a\?b\?\[2J",
     ),
     "an error that is none": ("step", response({"error": 3}, "500 No"), "no reason given"),
-    "no JSON": ("step", response(b"nonsense"), "something else than this protocol"),
+    "no JSON": ("step", response(b"nonsense"), "no JSON object of this protocol"),
     "a list": ("step", response([]), "this is no JSON object"),
     "NaN": (
         "step",
         changed("result.reward", 1, STEPPED).replace(b'"reward": 1', b'"reward":NaN'),
-        "no JSON",
+        "no JSON object of this protocol",
     ),
     "not HTTP": ("step", b"SSH-2.0-OpenSSH\r\n\r\n", "cannot reach"),
     "hangs up": ("step", lambda connection: None, "cannot reach"),
@@ -401,17 +402,17 @@ WRONG: dict[str, tuple[str, bytes | Talk, str]] = {
     "another step": ("step", changed("number", 2, STEPPED), "number is 2, but step 1 was asked"),
     "a reward in words": ("step", changed("result.reward", "1", STEPPED), "reward is '1'"),
     "a flag as a number": ("step", changed("result.terminated", 1, STEPPED), "terminated is 1"),
-    "info in words": ("step", changed("result.info", {"n": "x"}, STEPPED), "but must be a number"),
+    "info in words": ("step", changed("result.info", {"n": "x"}, STEPPED), "a valid number"),
     "a huge number": ("step", changed("result.reward", 10**400, STEPPED), "finite number"),
     "a lone surrogate": (
         "step",
         changed("result.observation.text", "\ud800", STEPPED),
-        "has a lone surrogate",
+        "no JSON object of this protocol",
     ),
     "a message of nobody": (
         "step",
         changed("result.observation.messages", [{"role": "root", "content": "x"}], STEPPED),
-        "a message is",
+        "messages.0.role is 'root'",
     ),
     "an image that is none": (
         "step",
@@ -421,9 +422,9 @@ WRONG: dict[str, tuple[str, bytes | Talk, str]] = {
     "an image in no base64": (
         "step",
         changed("result.observation.image", "\u00e9", STEPPED),
-        "image is not written in base64",
+        "must be valid base64",
     ),
-    "actions that are no texts": ("step", changed("legal_actions", [1], STEPPED), "must be text"),
+    "actions that are no texts": ("step", changed("legal_actions", [1], STEPPED), "a valid string"),
     "a key that is none": ("reset", changed("task_key", "../..", BEGUN), "task_key is"),
     "a chat that is none": (
         "reset",
@@ -436,9 +437,18 @@ WRONG: dict[str, tuple[str, bytes | Talk, str]] = {
         changed("session", "../x", OPENED),
         "session is '../x'",
     ),
-    "a tool that is none": ("sessions", changed("tools", [{"name": "a b"}], OPENED), "is no tool"),
+    "a tool that is none": ("sessions", changed("tools", [{"name": "a b"}], OPENED), "is missing"),
+    "a name that no tool has": (
+        "sessions",
+        changed("tools", [{"name": "a b", "description": "", "parameters": {}}], OPENED),
+        "'a b' is no name of a tool",
+    ),
     "no tasks": ("sessions", changed("num_tasks", 0, OPENED), "num_tasks is 0"),
-    "too many tools": ("sessions", changed("tools", [{}] * 129, OPENED), "a list of at most 128"),
+    "too many tools": (
+        "sessions",
+        changed("tools", [TOOL] * 129, OPENED),
+        "have at most 128 items",
+    ),
 }
 
 
