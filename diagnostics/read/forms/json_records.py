@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,10 @@ _DECODER = json.JSONDecoder()
 _STEP_KEY = re.compile(r"(?:step|iter|iteration|epoch|checkpoint)?[-_ ]?(\d{1,15})", re.IGNORECASE)
 _HISTORIES = ("log_history", "history", "logs", "metrics", "records", "steps", "rows", "data")
 """Where documents keep their rows, the likeliest first."""
+_CURVE_VALUES = ("values", "value", "y", "data", "vals")
+_CURVE_STEPS = ("steps", "step", "x", "iterations", "epochs", "episodes")
+MAX_GROUPS = 64
+"""Groups of a list that are looked into."""
 
 
 def parsed(text: str) -> Any:
@@ -58,30 +63,10 @@ def records_of(document: Any, *, name: str = "value", is_only: bool = False) -> 
     if not isinstance(document, dict):
         return []
     own = flat(document)
-    inside = _tables_inside(document, name)
-    best = max(inside, key=_worth, default=[])
+    best = max(_tables_inside(document), key=_worth, default=[])
     if best and (is_only or not _known(own)) and _worth(best) > (0, 0):
         return best
     return [own] if own else []
-
-
-def _of_list(values: list[Any], name: str) -> list[Record]:
-    """Rows, or TensorBoard's `[[time, step, value], ...]`."""
-    rows = [flat(value) for value in values if isinstance(value, dict)]
-    if rows:
-        return rows
-    if len(values) > 1 and all(_is_numbers(value) and len(value) == 3 for value in values):
-        return [{"step": step, name: value} for _, step, value in values]
-    if len(values) > 1 and all(_is_numbers(value) and len(value) == 2 for value in values):
-        return [{"step": step, name: value} for step, value in values]
-    head = values[0] if values else None
-    if isinstance(head, list) and head and all(isinstance(cell, str) for cell in head):
-        return [dict(zip(head, row, strict=False)) for row in values[1:] if isinstance(row, list)]
-    return []
-
-
-def _is_numbers(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(v, int | float) or v is None for v in value)
 
 
 def _known(record: Mapping[str, Any]) -> int:
@@ -96,71 +81,55 @@ def _worth(rows: list[Record]) -> tuple[int, int]:
     return _known(names), len(rows)
 
 
-def _tables_inside(document: Mapping[str, Any], name: str) -> list[list[Record]]:
+def _tables_inside(document: Mapping[str, Any]) -> list[list[Record]]:
     """Every way to read the document, or a part of it, as rows."""
     out: list[list[Record]] = []
     waiting: list[tuple[Mapping[str, Any], int]] = [(document, 0)]
     while waiting:
         group, depth = waiting.pop()
-        tables = (
-            *(_of_columns(group), _of_steps(group), _of_split(group), _of_series(group)),
-            _of_curves(group),
-        )
+        tables = (_of_columns(group), _of_steps(group), _of_split(group), _of_points(group))
         out += [rows for rows in tables if len(rows) > 1]
         keys = sorted(group, key=lambda k: _HISTORIES.index(k) if k in _HISTORIES else 99)
         for key in keys:
             value = group[key]
-            if isinstance(value, list) and depth < MAX_DEPTH and not (_known_in(value)):
+            if isinstance(value, dict) and depth < MAX_DEPTH:
+                waiting.append((value, depth + 1))
+            if not isinstance(value, list) or _is_numbers(value):
+                continue
+            if depth < MAX_DEPTH and not (isinstance(value[0], dict) and _known(flat(value[0]))):
                 # A list of runs, say, each with rows of its own.
                 waiting += [(v, depth + 1) for v in value[:MAX_GROUPS] if isinstance(v, dict)]
-            if isinstance(value, list) and not _is_numbers(value):
-                rows = _of_list(value, str(key))
-                if len(rows) > 1 or (key in _HISTORIES and rows and _known(rows[0])):
-                    out.append(rows)
-            elif isinstance(value, dict) and depth < MAX_DEPTH:
-                waiting.append((value, depth + 1))
+            rows = _of_list(value, str(key))
+            if len(rows) > 1 or (key in _HISTORIES and rows and _known(rows[0])):
+                out.append(rows)
     return out
 
 
-MAX_GROUPS = 64
-"""Groups of a list that are looked into."""
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(v, int | float) or v is None for v in value)
 
 
-def _known_in(values: list[Any]) -> bool:
-    return bool(values) and isinstance(values[0], dict) and bool(_known(flat(values[0])))
+def _of_list(values: list[Any], name: str) -> list[Record]:
+    """Rows, the points of one metric, or a header with rows of cells."""
+    rows = [flat(value) for value in values if isinstance(value, dict)]
+    if rows:
+        return rows
+    if points := _points(values):
+        return [{"step": step, name: value} for step, value in points]
+    return _of_cells(values[0], values[1:]) if values else []
 
 
-def _of_columns(group: Mapping[str, Any]) -> list[Record]:
-    """`{"steps": [1, 2], "reward": [0.1, 0.2]}`, groups of such, and pandas' form of the same,
-    `{"reward": {"0": 0.1, "1": 0.2}}`.
-
-    Lists of another length than the step's (or than most) are left out.
-    """
-    columns: dict[str, list[Any]] = {}
-    waiting: list[tuple[str, Any, int]] = [(str(k), v, 0) for k, v in reversed(list(group.items()))]
-    while waiting:
-        name, value, depth = waiting.pop()
-        if isinstance(value, dict) and value and depth < MAX_DEPTH:
-            if _is_curve(value):
-                continue
-            if all(str(k).isdigit() for k in value) and not any(
-                isinstance(v, dict | list) for v in value.values()
-            ):
-                columns[name] = list(value.values())
-            else:
-                waiting += [(f"{name}/{k}", v, depth + 1) for k, v in reversed(value.items())]
-        elif _is_numbers(value) and len(value) > 1:
-            columns[name] = value
-    if not columns:
+def _of_cells(head: Any, rows: Any) -> list[Record]:
+    is_head = isinstance(head, list) and bool(head) and all(isinstance(c, str) for c in head)
+    if not is_head or not isinstance(rows, list):
         return []
-    groups = {name.partition("/")[0] for name in columns}
-    if len(groups) == 1 and all("/" in name for name in columns):
-        columns = {name.partition("/")[2]: values for name, values in columns.items()}
-    step = step_column(columns)
-    lengths = [len(values) for values in columns.values()]
-    length = len(columns[step]) if step else max(lengths, key=lengths.count)
-    same = {name: values for name, values in columns.items() if len(values) == length}
-    return [dict(zip(same, row, strict=True)) for row in zip(*same.values(), strict=True)]
+    return [dict(zip(head, row, strict=False)) for row in rows if isinstance(row, list)]
+
+
+def _of_split(group: Mapping[str, Any]) -> list[Record]:
+    """pandas' `{"columns": [...], "data": [[...], ...]}`, and `{"header": ..., "rows": ...}`."""
+    names = _first_of(group, ("columns", "header", "headers", "fields", "names", "keys"))
+    return _of_cells(names, _first_of(group, ("data", "rows", "values", "records")))
 
 
 def _of_steps(group: Mapping[str, Any]) -> list[Record]:
@@ -174,69 +143,80 @@ def _of_steps(group: Mapping[str, Any]) -> list[Record]:
     return out
 
 
-def _of_series(group: Mapping[str, Any]) -> list[Record]:
-    """`{"reward": [{"step": 1, "value": 0.1}, ...], "loss": [...]}`, by step."""
-    rows: dict[Any, Record] = {}
-    for name, points in group.items():
-        if not isinstance(points, list) or not points:
+def _of_columns(group: Mapping[str, Any]) -> list[Record]:
+    """`{"steps": [1, 2], "reward": [0.1, 0.2]}`, groups of such, and pandas' form of the same,
+    `{"reward": {"0": 0.1, "1": 0.2}}`.
+
+    Lists of another length than the step's (or than most) are left out.
+    """
+    columns: dict[str, list[Any]] = {}
+    waiting: list[tuple[str, Any, int]] = [(str(k), v, 0) for k, v in reversed(list(group.items()))]
+    while waiting:
+        name, value, depth = waiting.pop()
+        if _is_numbers(value) and len(value) > 1:
+            columns[name] = value
+        if not isinstance(value, dict) or not value or depth >= MAX_DEPTH:
             continue
-        if len(points) > 1 and all(_is_numbers(p) and len(p) in (2, 3) for p in points):
-            for *_, at, value in points:
-                rows.setdefault(at, {"step": at})[str(name)] = value
+        if len(value) <= 3 and _first_of(value, _CURVE_STEPS) is not None and _points(value):
             continue
-        if not isinstance(points[0], dict):
-            continue
-        step = step_column(points[0])
-        if step is None or "value" not in points[0]:
-            continue
-        for point in points:
-            if isinstance(point, dict) and isinstance(point.get(step), int | float):
-                row = rows.setdefault(point[step], {"step": point[step]})
-                row[str(name)] = point.get("value")
-    return [rows[step] for step in sorted(rows, key=lambda at: (at is None, at))]
+        has_groups = any(isinstance(v, dict | list) for v in value.values())
+        if not has_groups and all(str(k).isdigit() for k in value):
+            columns[name] = list(value.values())
+        else:
+            waiting += [(f"{name}/{k}", v, depth + 1) for k, v in reversed(value.items())]
+    if not columns:
+        return []
+    if len({name.partition("/")[0] for name in columns}) == 1 and all("/" in n for n in columns):
+        columns = {name.partition("/")[2]: values for name, values in columns.items()}
+    step = step_column(columns)
+    lengths = [len(values) for values in columns.values()]
+    length = len(columns[step]) if step else max(lengths, key=lengths.count)
+    same = {name: values for name, values in columns.items() if len(values) == length}
+    return [dict(zip(same, row, strict=True)) for row in zip(*same.values(), strict=True)]
 
 
-_CURVE_VALUES = ("values", "value", "y", "data", "vals")
-_CURVE_STEPS = ("steps", "step", "x", "iterations", "epochs", "episodes")
-
-
-def _of_curves(group: Mapping[str, Any]) -> list[Record]:
-    """`{"reward": {"steps": [1, 2], "values": [0.1, 0.2]}}`, or a list of such with names."""
-    rows: dict[Any, Record] = {}
-    curves = [(str(name), curve) for name, curve in group.items() if isinstance(curve, dict)]
+def _of_points(group: Mapping[str, Any]) -> list[Record]:
+    """Metrics with a step for each of their values, by name or in a list with names."""
+    series = [(str(name), value) for name, value in group.items()]
     for many in group.values():
-        for curve in many if isinstance(many, list) else ():
-            label = _first_of(curve, ("name", "metric", "tag", "key", "label", "title"))
+        for one in many if isinstance(many, list) else ():
+            label = _first_of(one, ("name", "metric", "tag", "key", "label", "title"))
             if isinstance(label, str):
-                curves.append((label, curve))
-    for name, curve in curves:
-        values, steps = _first_of(curve, _CURVE_VALUES), _first_of(curve, _CURVE_STEPS)
-        if not _is_numbers(values) or len(values) < 2:
-            continue
-        if not _is_numbers(steps) or len(steps) != len(values):
-            steps = range(1, len(values) + 1)
-        for at, value in zip(steps, values, strict=True):
-            if at is not None:
-                rows.setdefault(at, {"step": at})[name] = value
-    return [rows[at] for at in sorted(rows)]
+                series.append((label, one))
+    rows: dict[Any, Record] = {}
+    for name, value in series:
+        for step, number in _points(value):
+            rows.setdefault(step, {"step": step})[name] = number
+    return [rows[step] for step in sorted(rows)]
 
 
-def _is_curve(group: Mapping[str, Any]) -> bool:
-    values, steps = _first_of(group, _CURVE_VALUES), _first_of(group, _CURVE_STEPS)
-    return len(group) <= 3 and _is_numbers(values) and _is_numbers(steps)
+def _points(value: Any) -> list[tuple[float, Any]]:
+    """Steps and values of one metric, in any of their forms; empty where it is none of them.
+
+    `[[1, 0.1], ...]`, TensorBoard's `[[time, 1, 0.1], ...]`, `[{"step": 1, "value": 0.1}, ...]` and
+    `{"steps": [1, ...], "values": [0.1, ...]}`.
+    """
+    points: list[tuple[Any, Any]] = []
+    if isinstance(value, dict):
+        numbers, steps = _first_of(value, _CURVE_VALUES), _first_of(value, _CURVE_STEPS)
+        if _is_numbers(numbers) and len(numbers) > 1:
+            is_paired = _is_numbers(steps) and len(steps) == len(numbers)
+            points = list(zip(steps if is_paired else itertools.count(1), numbers, strict=False))
+    elif isinstance(value, list) and len(value) > 1 and isinstance(value[0], list):
+        if all(_is_numbers(p) and len(p) == len(value[0]) for p in value) and len(value[0]) in (
+            2,
+            3,
+        ):
+            points = [(point[-2], point[-1]) for point in value]
+    elif isinstance(value, list) and value and isinstance(value[0], dict) and "value" in value[0]:
+        step = step_column(value[0])
+        rows = [row for row in value if isinstance(row, dict)] if step is not None else []
+        points = [(row.get(step), row.get("value")) for row in rows]
+    return [(step, number) for step, number in points if isinstance(step, int | float)]
 
 
 def _first_of(group: Any, names: tuple[str, ...]) -> Any:
     return next((group[n] for n in names if n in group), None) if isinstance(group, dict) else None
-
-
-def _of_split(group: Mapping[str, Any]) -> list[Record]:
-    """pandas' `{"columns": [...], "data": [[...], ...]}`, and `{"header": ..., "rows": ...}`."""
-    names = _first_of(group, ("columns", "header", "headers", "fields", "names", "keys"))
-    rows = _first_of(group, ("data", "rows", "values", "records"))
-    if not isinstance(names, list) or not isinstance(rows, list):
-        return []
-    return [dict(zip(map(str, names), row, strict=False)) for row in rows if isinstance(row, list)]
 
 
 class _Table(HTMLParser):
