@@ -3,7 +3,7 @@
     python benchmarks/collapse_runs.py [--recipes collapse-format,...] [--seeds 0,1,2,3,4,5]
         [--root DIR] [--out diagnostics/bench/runs] [--label-only]
 
-Writes one CSV per run and `labels.json`, as `diagnostics.collapsebench.load_curves` reads them.
+Writes one CSV per run and `labels.json`, as `diagnostics.bench.harness.load_curves` reads them.
 Alarms do not act here, so that every run goes on to its end. What is recorded is skipped, and an
 interrupted run goes on from its last checkpoint. Labels say what became of a run and are read from
 its outcome alone, by the rules in `collapse_outcomes.py`; no alarm is asked.

@@ -31,6 +31,7 @@ from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.diagnostics.measure.rates import wilson_interval
 from echoscope.envs import registry
+from echoscope.envs.checks.measure import noise_seed_of
 from echoscope.envs.settings import EnvGroup
 from echoscope.envs.turns.wrappers import runner_of, wrap
 
@@ -51,7 +52,7 @@ def play_expert(group: EnvGroup) -> Row:
     solved = 0
     try:
         for seed in range(EXPERT_SEEDS):
-            world.reset(seed, seed)
+            world.reset(seed, noise_seed_of(seed))
             env = runner_of(world).env
             if seed == 0 and env.solve() is None:
                 return {"expert": None}

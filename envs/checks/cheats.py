@@ -17,7 +17,7 @@ from ..pool import turns_of
 from ..turns.turn import TurnEnv
 from ..turns.wrappers import runner_of
 from .episodes import JUNK
-from .measure import steps_after_the_end
+from .measure import noise_seed_of, steps_after_the_end
 from .subject import Subject, expect
 
 CHEAT_SEEDS = range(8)
@@ -130,7 +130,7 @@ def _random(env: TextEnv, text: str, rng: np.random.Generator) -> Sequence[str]:
 def _score(stack: TurnEnv, player: Player, max_actions: int) -> PlayerScore:
     returns, successes = [], []
     for seed in CHEAT_SEEDS:
-        text, total, result = stack.reset(seed, seed).text, 0.0, None
+        text, total, result = stack.reset(seed, noise_seed_of(seed)).text, 0.0, None
         rng = np.random.default_rng(seed)
         while result is None or result.stop_reason is None:
             actions = player(runner_of(stack).env, text, rng)

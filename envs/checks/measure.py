@@ -30,10 +30,15 @@ class ExpertScore:
     num_tried: int
 
 
+def noise_seed_of(seed: int) -> int:
+    """Of the task that a seed draws; equal seeds would give both the same random numbers."""
+    return seed + 1_000_003
+
+
 def expert_score(group: EnvGroup, seeds: Iterable[int]) -> ExpertScore | None:
     """Plays the tasks of `seeds` with the expert, who is asked again before every turn.
 
-    A task whose seed is s has the noise seed s as well. None if the environment has no expert:
+    None if the environment has no expert:
     `solve()` is None at the start of every episode.
 
     Raises:
@@ -45,7 +50,7 @@ def expert_score(group: EnvGroup, seeds: Iterable[int]) -> ExpertScore | None:
     has_expert = False
     try:
         for seed in seeds:
-            stack.reset(seed, seed)
+            stack.reset(seed, noise_seed_of(seed))
             if (error := runner_of(stack).error) is not None:
                 raise EnvUnavailableError(f"{group.env}, seed {seed}: {error}")
             has_expert = has_expert or runner_of(stack).env.solve() is not None
@@ -91,7 +96,7 @@ def steps_per_second(env: TextEnv, seconds: float = STEPPING_S) -> float:
     """
     num_steps, stepped_s = 0, 0.0
     for seed in itertools.count():
-        env.reset(seed, seed)
+        env.reset(seed, noise_seed_of(seed))
         for action in typical_actions(env, seed):
             start = time.perf_counter()
             result = env.step(action)
@@ -113,7 +118,7 @@ def typical_actions(env: TextEnv, seed: int) -> list[str]:
 
 def steps_after_the_end(env: TextEnv, seed: int) -> list[tuple[str, StepResult]]:
     """What junk and once sensible actions give when the episode is over; [] if it does not end."""
-    env.reset(seed, seed)
+    env.reset(seed, noise_seed_of(seed))
     sensible = typical_actions(env, seed)[:3]
     for _ in range(_MAX_PLANS):
         for action in typical_actions(env, seed):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from own_sources import ROOT
 from transformers import AutoTokenizer, ByT5Tokenizer
 
 from echoscope.core.rollout.chat import ChatFormat, ChatFormatError, load_tokenizer
@@ -222,3 +223,11 @@ def test_a_hostile_template_is_refused_in_one_line(chatml_tokenizer, template, w
         ChatFormat(chatml_tokenizer)
     assert str(refused.value).startswith(f"the model's chat template fails ({why}")
     assert "\n" not in str(refused.value)
+
+
+def test_what_shows_foreign_runs_renders_no_template_of_theirs():
+    """A template can loop for ever in the sandbox, too."""
+    showing = ("store", "diagnostics", "dashboard", "notebook", "watch", "cli")
+    sources = [path for name in showing for path in (ROOT / name).rglob("*.py")]
+    assert len(sources) > 100
+    assert [path for path in sources if "apply_chat_template" in path.read_text()] == []

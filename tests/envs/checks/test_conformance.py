@@ -14,6 +14,9 @@ import pytest
 from echoscope.envs import registry
 from echoscope.envs.base import EnvSpec, Observation, StepResult, TextEnv
 from echoscope.envs.checks.check_env import check_env
+from echoscope.envs.checks.measure import expert_score, steps_per_second
+from echoscope.envs.settings import EnvGroup
+from echoscope.envs.worlds.bandit import Bandit
 
 VARIANTS = [
     ("frozen_lake", {"size": [2, 16], "observation": "both", "slip": 0.5, "hole_probability": 0.0}),
@@ -201,6 +204,23 @@ class Salted(Bandit):
     monkeypatch.syspath_prepend(tmp_path)
     report = check_env("salted_world:Salted")
     assert "another episode in another process" in report.failed["processes"]
+
+
+def test_measuring_draws_task_and_noise_from_different_streams(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With equal seeds both generators give the same numbers."""
+    seeds, reset = [], Bandit.reset
+
+    def recorded(world: Bandit, seed: int, noise_seed: int) -> Observation:
+        seeds.append((seed, noise_seed))
+        return reset(world, seed, noise_seed)
+
+    monkeypatch.setattr(Bandit, "reset", recorded)
+    expert_score(EnvGroup(env="bandit"), range(3))
+    steps_per_second(Bandit(), seconds=0)
+    assert len(seeds) >= 4
+    assert all(seed != noise_seed for seed, noise_seed in seeds)
 
 
 def test_an_unavailable_environment_is_skipped_with_its_reason(tmp_path: Path) -> None:
