@@ -95,15 +95,18 @@ class Ledger:
         """Whether a row of metrics or of rollouts was read."""
         return bool(self.rollouts.num_rows) or any(m.newest >= 0 for m in self.metrics.values())
 
+    @property
+    def _sources(self) -> dict[str, Metrics | Rollouts]:
+        return {**self.metrics, ROLLOUTS: self.rollouts}
+
     def of_step(self, step: int) -> set[str]:
         """The sources that tell of a step."""
-        names = {name for name, metrics in self.metrics.items() if step in metrics}
-        return names | ({ROLLOUTS} if step in self.rollouts else set())
+        return {name for name, source in self._sources.items() if step in source}
 
     def waiting(self, last: int) -> list[int]:
         """Steps after `last`, in order."""
-        steps = {step for metrics in self.metrics.values() for step in metrics.steps}
-        return sorted(step for step in steps.union(self.rollouts.steps) if step > last)
+        steps = {step for source in self._sources.values() for step in source.steps}
+        return sorted(step for step in steps if step > last)
 
     def numbers(self, step: int) -> dict[str, float]:
         """The trainer's numbers of a step. Where sources say the same name, one of them counts.
@@ -129,9 +132,8 @@ class Ledger:
 
     def trim(self, last: int) -> None:
         """Forget the oldest of the steps up to `last`."""
-        for metrics in self.metrics.values():
-            metrics.trim(last)
-        self.rollouts.trim()
+        for source in self._sources.values():
+            source.trim(last)
 
     def rewind(self, first: int) -> int:
         """Steps from `first` on are to be written once more; the last one that is left."""
@@ -148,18 +150,20 @@ class Ledger:
             usual: The sources of the step before; empty for the first one.
             pace_s: Seconds that a step takes; NaN where that is not known.
         """
-        told, now, line_quiet_s = self.of_step(step), look.at, self._waits.line_quiet_s
-        missing = self._growing(usual) - told
+        told, sources, line_quiet_s = self.of_step(step), self._sources, self._waits.line_quiet_s
+        # Files that are read whole come when they come.
+        growing = {name for name in usual & sources.keys() if sources[name].is_growing}
+        missing = (growing or usual) - told
         num_silent = sum(m.newest < 0 and m.is_open for m in self.metrics.values())
-        quiet_s = now - max(map(self._changed_at, told), default=now)
-        others_s = now - max(map(self._changed_at, {*self.metrics, ROLLOUTS}))
+        quiet_s = look.at - max((sources[name].changed_at for name in told), default=look.at)
+        others_s = look.at - max(source.changed_at for source in sources.values())
         slow_s = 10 * pace_s if math.isfinite(pace_s) else 0.0
         if others_s >= max(self._waits.patience_s, slow_s):
             return True
-        if any(metrics.newest >= 0 for metrics in self.metrics.values()):
-            if any(metrics.newest > step for metrics in self.metrics.values()):
-                return not missing or others_s >= line_quiet_s
-        elif num_silent == 0 and self.rollouts.newest > step:
+        newest = max((metrics.newest for metrics in self.metrics.values()), default=-1)
+        if newest > step:
+            return not missing or others_s >= line_quiet_s
+        if newest < 0 and num_silent == 0 and self.rollouts.newest > step:
             return quiet_s >= line_quiet_s
         if missing or (not usual and num_silent):
             return False
@@ -168,26 +172,11 @@ class Ledger:
 
     def is_read(self, step: int, look: Look) -> bool:
         """Whether the metrics of a step were read, although more of the step may come."""
-        told = self.of_step(step) - {ROLLOUTS}
-        if not told:
-            return False
-        is_over = look.at - max(map(self._changed_at, told)) >= self._waits.line_quiet_s
-        return is_over or any(self._newest(name) > step for name in told)
-
-    def _growing(self, names: AbstractSet[str]) -> AbstractSet[str]:
-        """Those of the sources that grow with every step; files read whole come when they come."""
-        growing = {n for n in names if n == ROLLOUTS or self._is_growing(n)}
-        return growing or names
-
-    def _is_growing(self, name: str) -> bool:
-        return name in self.metrics and self.metrics[name].is_growing
-
-    def _newest(self, name: str) -> int:
-        return self.rollouts.newest if name == ROLLOUTS else self.metrics[name].newest
-
-    def _changed_at(self, name: str) -> float:
-        source = self.rollouts if name == ROLLOUTS else self.metrics.get(name, Metrics())
-        return source.changed_at
+        told = [metrics for metrics in self.metrics.values() if step in metrics]
+        is_over = look.at - max((m.changed_at for m in told), default=look.at)
+        return bool(told) and (
+            is_over >= self._waits.line_quiet_s or any(m.newest > step for m in told)
+        )
 
     # --- does the run say the same?
 
@@ -217,19 +206,13 @@ class Ledger:
 
         All sources then forget what they said of the steps from there on in the first attempt.
         """
-        again = {n: m.began_again for n, m in self.metrics.items() if m.began_again is not None}
-        of_rollouts = self.rollouts.resolve()
-        if of_rollouts is not None:
-            again[ROLLOUTS] = of_rollouts
-        if not again:
-            return None
-        first = min(again.values())
-        for name, metrics in self.metrics.items():
-            metrics.began_again = None
-            if name not in again:
-                metrics.forget(first)
-        if ROLLOUTS not in again:
-            self.rollouts.forget(first)
+        self.rollouts.resolve()
+        sources = self._sources.values()
+        first = min((s.began_again for s in sources if s.began_again is not None), default=None)
+        for source in sources if first is not None else ():
+            if source.began_again is None:
+                source.forget(first)
+            source.began_again = None
         return first
 
     def late(self, look: Look) -> list[int]:

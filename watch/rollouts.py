@@ -72,6 +72,9 @@ class Rollouts:
     trainer: str = ""
     """Of the first row: rows of others are left out."""
     changed_at: float = 0.0
+    began_again: int | None = None
+    """The trainer was started again at this step, since `Ledger.began_again` was asked."""
+    is_growing: bool = True
     is_closed_kind: bool = True
     """All files so far are written at once (Parquet, documents), none row by row."""
     is_evaluation: bool = False
@@ -203,9 +206,9 @@ class Rollouts:
             self._enter(row, step, is_without_step=self.is_evaluation)
         return different
 
-    def resolve(self) -> int | None:
-        """The first written step that was trained again; its new rows then count, and those of the
-        steps behind it do not. A file that was written again as it was is no news."""
+    def resolve(self) -> None:
+        """Find the first written step that was trained again: its new rows then count, and those of
+        the steps behind it do not. A file that was written again as it was is no news."""
         for step in sorted(self._again.keys() & self.claims.keys()):
             rows, claim = self._again[step], self.claims[step]
             known = {row.digest for row in self._steps.get(step, ())}
@@ -213,11 +216,11 @@ class Rollouts:
                 del self._again[step]
             elif len(rows) >= _AGAIN * claim.num_rows and any(r.digest not in known for r in rows):
                 self._begin_again(step)
-                return step
-        return None
+                return
 
     def _begin_again(self, first: int) -> None:
         """What came behind the first row of the second attempt is of this attempt."""
+        self.began_again = first
         began = min(row.number for row in self._again[first])
         both = [*self._steps.items(), *self._again.items()]
         self.forget(first)
@@ -232,7 +235,8 @@ class Rollouts:
 
     def leave(self, step: int) -> None:
         """What came late of a step is left out."""
-        self.num_left_out += len(self._steps.pop(step, ())) - self.claims[step].num_rows
+        if step in self._steps:
+            self.num_left_out += len(self._steps.pop(step)) - self.claims[step].num_rows
 
     def is_known(self, step: int) -> bool:
         """Whether the rows of a written step are still known."""
@@ -244,7 +248,7 @@ class Rollouts:
             for step in [step for step in waiting if step >= first]:
                 del waiting[step]
 
-    def trim(self) -> None:
+    def trim(self, last: int) -> None:
         """Forget the rows of written steps that are old."""
         for step in sorted(self._steps.keys() & self.claims.keys())[:-KEPT_STEPS]:
             del self._steps[step]
