@@ -26,7 +26,7 @@ from echoscope.core.config.settings import RunConfig
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
 
-ROOT = Path(echoscope.__file__).parent
+ROOT = Path(echoscope.__file__).resolve().parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 OPTIONAL = re.compile(r"^\[(\w+)\]$")
 """`[ROOT]`"""
@@ -233,7 +233,7 @@ def test_a_command_runs(line: Line, folder: Path, monkeypatch: pytest.MonkeyPatc
     if "--steps" in words:
         words[words.index("--steps") + 1] = "1:3"
     if words[0] == "report":
-        words.append("--force")
+        words.append("--overwrite")
     answer = CliRunner().invoke(command_tree(app), words)
     codes = VERDICT_CODES.get(words[0], {0})
     assert answer.exit_code in codes, f"{answer.output}\n{answer.exception!r}"

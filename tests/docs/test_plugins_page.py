@@ -21,10 +21,14 @@ from echoscope.core.config.settings import RunConfig
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
 
-PAGE = (Path(echoscope.__file__).parent / "docs" / "plugins.md").read_text(encoding="utf-8")
+PAGE = (Path(echoscope.__file__).resolve().parent / "docs" / "plugins.md").read_text(
+    encoding="utf-8"
+)
 PYTHON = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 CHECKS = re.findall(r"^echoscope (plugins check [^#\n]*)", PAGE, re.MULTILINE)
-ENVIRONMENTS = (Path(echoscope.__file__).parent / "docs" / "environments.md").read_text("utf-8")
+ENVIRONMENTS = (Path(echoscope.__file__).resolve().parent / "docs" / "environments.md").read_text(
+    "utf-8"
+)
 (WORLD,) = re.findall(
     r"^```python\n([^`]*^class Guess\(.*?)^```", ENVIRONMENTS, re.DOTALL | re.MULTILINE
 )

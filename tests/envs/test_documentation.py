@@ -14,7 +14,7 @@ from echoscope.envs.checks.check_env import check_env
 from echoscope.envs.data.prompts import draw_prompts
 from echoscope.envs.settings import EnvGroup
 
-PAGE = Path(echoscope.__file__).parent / "docs" / "environments.md"
+PAGE = Path(echoscope.__file__).resolve().parent / "docs" / "environments.md"
 
 
 def block_with(words: str) -> str:

@@ -20,7 +20,7 @@ from echoscope.core.run.observers import SilentEvents
 from echoscope.envs.checks.check_env import check_env
 from echoscope.text import user_code
 
-EXAMPLE = Path(echoscope.__file__).parent / "examples" / "corridor"
+EXAMPLE = Path(echoscope.__file__).resolve().parent / "examples" / "corridor"
 NAMES = {
     "environment": "corridor",
     "advantage": "ranks",

@@ -16,7 +16,7 @@ from echoscope.store.reader import open_run
 from echoscope.store.records import CommandOutcome
 from echoscope.store.steer.commands import new_command, post
 
-EXAMPLE = Path(echoscope.__file__).parent / "examples" / "loop" / "train.py"
+EXAMPLE = Path(echoscope.__file__).resolve().parent / "examples" / "loop" / "train.py"
 
 
 def train(monkeypatch: pytest.MonkeyPatch, model: Path, run: Path, steps: int) -> None:

@@ -52,7 +52,7 @@ def test_a_folder_of_runs_names_them(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_documents_is_not_read_for_the_log_of_an_example_in_it() -> None:
-    docs = Path(echoscope.__file__).parent / "docs"
+    docs = Path(echoscope.__file__).resolve().parent / "docs"
     with pytest.raises(NotARunError, match=r"documents or code.*such as Run\('.*train.log'\)"):
         Run(docs)
     assert len(Run(docs / "examples" / "verl.log").metrics())

@@ -19,7 +19,7 @@ from .conftest import FIXTURES
 if TYPE_CHECKING:
     from echoscope.core.config.settings import RunConfig
 
-NOTEBOOK = Path(echoscope.__file__).parent / "docs" / "examples" / "notebook.ipynb"
+NOTEBOOK = Path(echoscope.__file__).resolve().parent / "docs" / "examples" / "notebook.ipynb"
 FIGURE = "application/vnd.plotly.v1+json"
 MOST_BYTES = 200_000
 
@@ -89,7 +89,7 @@ def test_its_paths_are_found_from_any_folder(
     for cell in (place, parameters):
         exec(compile(cell.source, "cell", "exec"), names)
     assert Path(names["ROLLOUTS"]).is_dir()
-    assert Path.cwd() / names["RUN"] == Path(echoscope.__file__).parent / names["RUN"]
+    assert Path.cwd() / names["RUN"] == Path(echoscope.__file__).resolve().parent / names["RUN"]
     assert len(echoscope.Run(names["ROLLOUTS"]).trajectories()) == 4
 
 

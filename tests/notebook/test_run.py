@@ -391,7 +391,7 @@ def test_refresh_imports_what_another_trainer_added(messages: Path) -> None:
     assert len(found.refresh().trajectories()) == 6
 
 
-RECORDED = Path(echoscope.__file__).parent / "diagnostics" / "bench" / "runs"
+RECORDED = Path(echoscope.__file__).resolve().parent / "diagnostics" / "bench" / "runs"
 
 
 def test_a_metrics_file_opens_without_episodes() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import echoscope
 
-DOCS = Path(echoscope.__file__).parent / "docs"
+DOCS = Path(echoscope.__file__).resolve().parent / "docs"
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 

@@ -12,7 +12,7 @@ import echoscope
 from echoscope.text import user_code
 from echoscope.text.user_code import UserCodeError, call, load, loaded, require_params
 
-ROOT = Path(echoscope.__file__).parent
+ROOT = Path(echoscope.__file__).resolve().parent
 MAY_IMPORT_CODE = {
     "envs/registry.py",  # an environment's id, in a configuration that trains or is checked
     "core/rollout/shaping.py",

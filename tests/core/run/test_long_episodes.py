@@ -33,7 +33,7 @@ SMALL = (
     "probe.every=0",
     "checkpoint.every=0",
 )
-SHIPPED = Path(echoscope.__file__).parent / "core" / "assets" / "tiny"
+SHIPPED = Path(echoscope.__file__).resolve().parent / "core" / "assets" / "tiny"
 
 
 @pytest.fixture(scope="module")
