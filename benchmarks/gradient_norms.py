@@ -1,9 +1,8 @@
-"""What taking gradients apart costs: per-trajectory norms against a plain backward pass.
+"""What taking gradients apart costs: against the passes of an update.
 
 Three cases, each on the same batch in the same run: the shipped policy on a step's worth of rows
 (the decomposition into terms, buckets and groups too, against one update's passes), and wide models
-of two layers at lengths up to 512, as full weights and as LoRA. Times are the best of a few;
-forward passes are timed apart, since both ways need one.
+of two layers at lengths up to 512, as full weights and as LoRA. Times are the best of a few.
 
     python benchmarks/gradient_norms.py [--width 1024] [--length 256] [--repeats 3] [--json]
 """
@@ -31,8 +30,7 @@ from echoscope.core.policy import Policy, load_model, with_adapters
 from echoscope.core.update.batch import TokenBatch, microbatches, select_rows
 from echoscope.core.update.losses import Denominators, LossTerms, compute_loss
 from echoscope.diagnostics.config import GradientConfig
-from echoscope.diagnostics.measure.gradient_norms import trajectory_norms
-from echoscope.diagnostics.measure.gradients import GradientUnit, decompose
+from echoscope.diagnostics.measure.gradients import GradientUnit, decompose, gradient_norm
 
 LOSS = ClipLossConfig()
 
@@ -68,7 +66,7 @@ class Case:
     """Padded tokens of a microbatch."""
 
     def terms(self, micro: TokenBatch) -> LossTerms:
-        outputs = self.policy.outputs(micro, pad=True)  # norms need rows
+        outputs = self.policy.outputs(micro)
         return compute_loss(outputs, micro, LOSS, Denominators.of(self.batch, norm_tokens=1))
 
     def forward(self) -> None:
@@ -83,18 +81,9 @@ class Case:
             parameter.grad = None
 
     def norms(self) -> None:
-        for micro, _ in microbatches(self.batch, self.max_tokens):
-            rows = torch.arange(micro.num_rows)
-
-            def loss(micro: TokenBatch = micro) -> Tensor:
-                return self.terms(micro).total
-
-            trajectory_norms(
-                loss,
-                {"model": self.policy.model},
-                sample_of_row=rows,
-                sample_of_token=rows[micro.loss_mask[:, 1:].nonzero()[:, 0]],
-            )
+        parameters = [p for p in self.policy.model.parameters() if p.requires_grad]
+        for row in range(self.batch.num_rows):
+            gradient_norm([self.terms(select_rows(self.batch, [row])).total], parameters)
 
     def decompose(self) -> None:
         def terms_of(group: int) -> Iterator[dict[str, Tensor]]:
@@ -154,8 +143,6 @@ def measure(case: Case, repeats: int) -> dict[str, float | str]:
         "case": case.name,
         "forward_s": forward,
         "forward_backward_s": plain,
-        "forward_norms_s": norms,
-        "norms_over_backward": (norms - forward) / (plain - forward),
         "norms_over_both": norms / plain,
         "decompose_over_both": apart / plain,
     }
@@ -180,9 +167,8 @@ def main() -> None:
     for row in rows:
         print(
             f"{row['case']}: forward {row['forward_s']:.2f} s, with backward "
-            f"{row['forward_backward_s']:.2f} s; per-trajectory norms take "
-            f"{row['norms_over_backward']:.2f} of a backward pass ({row['norms_over_both']:.2f} "
-            f"with the forward pass), decomposition {row['decompose_over_both']:.2f} of both"
+            f"{row['forward_backward_s']:.2f} s; norms of single trajectories take "
+            f"{row['norms_over_both']:.2f} of both, decomposition {row['decompose_over_both']:.2f}"
         )
 
 

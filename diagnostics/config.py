@@ -428,7 +428,7 @@ class GradientConfig(FrozenModel):
     )
     trajectories: bool = Field(
         False,
-        description="Also measure the gradient norm of each trajectory (one more backward pass).",
+        description="Also measure the gradient norm of each trajectory (a pass for each).",
     )
     layer_bands: int = Field(
         4, ge=1, le=1000, description="Number of bands of layers, each with its own norm."

@@ -19,8 +19,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from echoscope.diagnostics.config import GradientConfig, SelectionConfig
-from echoscope.diagnostics.measure.gradient_norms import UnsupportedLayerError, trajectory_norms
-from echoscope.diagnostics.measure.gradients import GradientReport, GradientUnit, decompose
+from echoscope.diagnostics.measure.gradients import (
+    GradientReport,
+    GradientUnit,
+    decompose,
+    gradient_norm,
+)
 from echoscope.diagnostics.selection.filter import Selection, select_groups
 from echoscope.store.records import DiagnosticRecord, RolloutBatch
 
@@ -109,11 +113,8 @@ def _measured(
     norms_PG = np.full(selection.keep_PG.shape, np.nan)
     why = "gradient.trajectories is off"
     if settings.trajectories:
-        try:
-            norms_PG[selection.keep_PG] = step.trajectory_norms()
-            why = "no trajectory has a gradient"
-        except UnsupportedLayerError as error:
-            why = str(error)
+        norms_PG[selection.keep_PG] = step.trajectory_norms()
+        why = "no trajectory has a gradient"
     return StepGradients(report=report, norms_PG=norms_PG, reasons=report.reasons), why
 
 
@@ -166,49 +167,21 @@ class _Step:
             yield self._terms(micro).named
 
     def trajectory_norms(self) -> NDArray[np.float64]:
-        """(n,) of the trajectories that train, in their order."""
-        out = np.zeros(int(self._selection.keep_PG.sum()))
-        for rows in _whole_trajectories(self._batch, self._matters_B, self._max_tokens):
-            micro = select_rows(self._batch, rows)
-            owners, sample_of_row = micro.trajectory_index.unique(return_inverse=True)
-            token_rows = micro.loss_mask[:, 1:].nonzero()[:, 0]
-            norms = trajectory_norms(
-                # The layers must tell the trajectories apart: no token is shared.
-                lambda micro=micro: self._terms(micro, pad=True).total,  # type: ignore[misc]
-                self._modules,
-                sample_of_row=sample_of_row,
-                sample_of_token=sample_of_row[token_rows],
-            )
-            out[owners.cpu().numpy()] = norms.norms_n
-        return out
+        """(n,) of the trajectories that train, in their order: a pass for each of them."""
+        norms = np.zeros(int(self._selection.keep_PG.sum()))
+        parameters = list(self.parameters.values())
+        owner_B = self._batch.trajectory_index.cpu()
+        for trajectory in owner_B[self._matters_B].unique().tolist():
+            rows = torch.nonzero(owner_B == trajectory)[:, 0]
+            micros = self._policy.microbatches(select_rows(self._batch, rows), self._config.optim)
+            losses = (self._terms(micro).total for micro, _ in micros)
+            norms[trajectory] = gradient_norm(losses, parameters)
+        return norms
 
-    def _terms(self, micro: TokenBatch, *, pad: bool = False) -> LossTerms:
-        outputs = self._policy.outputs(micro, pad=pad)
+    def _terms(self, micro: TokenBatch) -> LossTerms:
+        outputs = self._policy.outputs(micro)
         config = self._config
         return compute_loss(outputs, micro, config.loss, self._denominators, config.off_policy)
-
-
-def _whole_trajectories(
-    batch: TokenBatch, matters_B: Tensor, max_tokens: int
-) -> Iterator[list[int]]:
-    """Rows of at most `max_tokens` padded tokens, all rows of a trajectory or none.
-
-    Trajectories of like length stand together; those none of whose rows matters are left out.
-    """
-    lengths, owners = batch.attention_mask.sum(1).tolist(), batch.trajectory_index.tolist()
-    rows_of: dict[int, list[int]] = {}
-    for row, owner in enumerate(owners):
-        rows_of.setdefault(owner, []).append(row)
-    units = [rows for rows in rows_of.values() if matters_B[rows].any()]
-    part: list[int] = []
-    for rows in sorted(units, key=lambda rows: -max(lengths[row] for row in rows)):
-        together = [*part, *rows]
-        if part and max(lengths[row] for row in together) * len(together) > max_tokens:
-            yield part
-            together = rows
-        part = together
-    if part:
-        yield part
 
 
 def _coupling(config: RunConfig) -> str:

@@ -257,6 +257,21 @@ def _differentiate(
         )
 
 
+def gradient_norm(losses: Iterable[Tensor], parameters: Sequence[Tensor]) -> float:
+    """Norm of the gradient of a sum of losses, such as the microbatches of one trajectory.
+
+    Each loss is differentiated and freed before the next is asked for.
+    """
+    sums: dict[int, Tensor] = {}
+    for loss in losses:
+        if loss.requires_grad:
+            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+            for index, gradient in enumerate(gradients):
+                if gradient is not None:
+                    sums[index] = sums[index] + gradient if index in sums else gradient
+    return math.sqrt(sum(float(total.float().square().sum()) for total in sums.values()))
+
+
 def _gram(rows: Tensor) -> FloatArray64:
     return np.asarray((rows @ rows.T).double().cpu().numpy(), dtype=np.float64)
 

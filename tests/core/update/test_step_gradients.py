@@ -19,9 +19,8 @@ from echoscope.core.rollout.chat import ChatFormat, load_tokenizer
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.core.update.assemble import pack_kept, with_advantages
-from echoscope.core.update.batch import pack
 from echoscope.core.update.losses import Denominators, compute_loss
-from echoscope.core.update.step_gradients import _whole_trajectories, step_gradients
+from echoscope.core.update.step_gradients import step_gradients
 from echoscope.core.update.update import annotate
 from echoscope.diagnostics.config import GradientConfig, SelectionConfig
 from echoscope.diagnostics.selection.filter import select_groups
@@ -189,15 +188,21 @@ def test_rows_without_advantage_cost_nothing_and_weigh_what_they_weigh(
     assert found.report.norms["total", "all"] == pytest.approx(expected, rel=1e-4)
 
 
-def test_trajectories_stay_whole_in_parts_of_bounded_size(rollouts) -> None:
-    trajectories = rollouts.trajectories
-    batch = pack(trajectories, [np.zeros(t.num_turns) for t in trajectories])
-    every = torch.ones(batch.num_rows, dtype=torch.bool)
-    parts = list(_whole_trajectories(batch, every, 3 * batch.width))
-    assert sorted(row for part in parts for row in part) == list(range(batch.num_rows))
-    assert all(len(part) >= 3 for part in parts[:-1])
-    assert all(len(part) == 1 for part in _whole_trajectories(batch, every, 1))
-    assert list(_whole_trajectories(batch, ~every, 100)) == []
-    two_rows_each = replace(batch, trajectory_index=torch.arange(batch.num_rows) // 2)
-    for part in _whole_trajectories(two_rows_each, every, 3 * batch.width):
-        assert sorted(part) == sorted({r for row in part for r in (row - row % 2, row | 1)})
+def test_the_norm_of_a_trajectory_is_that_of_all_its_rows_however_they_are_cut(
+    rollouts, make_config, chat
+) -> None:
+    """One row a turn, and microbatches of fewer rows than a trajectory has."""
+    settings = ("advantage.kind=rloo", "context.history_turns=1")
+    whole, cut = make_config(*settings), make_config(*settings, "optim.max_microbatch_tokens=1")
+    one = step_gradients(policy_of(whole), rollouts, whole, chat, EVERYTHING)
+    two = step_gradients(policy_of(cut), rollouts, cut, chat, EVERYTHING)
+    np.testing.assert_allclose(one.norms_PG, two.norms_PG, rtol=1e-4)
+
+
+def test_of_one_trajectory_the_norm_is_that_of_the_update(rollouts, make_config, chat) -> None:
+    config = make_config("advantage.kind=gae", "critic.kind=head")
+    policy, alone = policy_of(config), RolloutBatch(groups=(rollouts.groups[0][:1],))
+    found = step_gradients(policy, alone, config, chat, EVERYTHING)
+    expected = norm_of_the_update(policy, alone, config, chat)
+    assert found.norms_PG.tolist() == [[pytest.approx(expected, rel=1e-4)]]
+    assert found.metrics()["gradient/trajectory/max_share"] == 1.0

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from pydantic import TypeAdapter
@@ -19,8 +18,7 @@ from echoscope.core.policy import Policy, build_policy
 from echoscope.core.update.batch import TokenBatch, select_rows
 from echoscope.core.update.losses import Denominators, LossTerms, compute_loss
 from echoscope.diagnostics.config import GradientConfig
-from echoscope.diagnostics.measure.gradient_norms import trajectory_norms
-from echoscope.diagnostics.measure.gradients import GradientUnit, decompose
+from echoscope.diagnostics.measure.gradients import GradientUnit, decompose, gradient_norm
 
 GROUPS, SIBLINGS = 4, 2
 LOSS = ClipLossConfig(entropy_coef=0.05, kl_coef=0.02)
@@ -79,7 +77,7 @@ class Step:
         }
 
     def loss(self, batch: TokenBatch) -> LossTerms:
-        outputs = self.policy.outputs(batch, pad=True)  # norms need rows
+        outputs = self.policy.outputs(batch)
         return compute_loss(outputs, batch, LOSS, Denominators.of(self.batch, norm_tokens=1))
 
     def terms_of(self, group: int) -> Iterator[Mapping[str, Tensor]]:
@@ -140,49 +138,21 @@ def test_a_group_without_advantage_has_no_policy_gradient(step: Step) -> None:
     assert found.group_norms["policy"][0] == 0
 
 
-def norms_of(step: Step, term: str | None = None) -> np.ndarray:
-    mask = step.batch.loss_mask[:, 1:]
-
-    def loss() -> Tensor:
-        terms = step.loss(step.batch)
-        return terms.total if term is None else terms.named[term]
-
-    return trajectory_norms(
-        loss,
-        step.modules,
-        sample_of_row=step.batch.trajectory_index,
-        sample_of_token=step.batch.trajectory_index[mask.nonzero()[:, 0]],
-    ).norms_n
-
-
-def one_by_one(step: Step) -> list[float]:
-    out = []
-    for index in range(int(step.batch.trajectory_index.max()) + 1):
-        rows = torch.nonzero(step.batch.trajectory_index == index)[:, 0]
-        out.append(step.norm(lambda rows=rows: step.loss(select_rows(step.batch, rows)).total))
-    return out
-
-
-def test_trajectory_norms_equal_one_backward_each(step: Step) -> None:
-    np.testing.assert_allclose(norms_of(step), one_by_one(step), rtol=1e-4)
-
-
-def test_trajectory_norms_of_one_term(step: Step) -> None:
-    found = norms_of(step, "policy")
-    assert found[:SIBLINGS].tolist() == [0.0] * SIBLINGS  # the group without advantage
-    assert (found[SIBLINGS:] > 0).all()
-
-
-def test_trajectories_of_several_rows(step: Step) -> None:
-    several = replace(step, batch=make_batch(rows_per_trajectory=2))
-    np.testing.assert_allclose(norms_of(several), one_by_one(several), rtol=1e-4)
+def test_the_norm_of_a_sum_of_losses(step: Step) -> None:
+    """A trajectory's rows may come in several microbatches: their gradients add up first."""
+    parts = [select_rows(step.batch, torch.tensor([k])) for k in range(step.batch.num_rows)]
+    losses = (step.loss(part).total for part in parts)
+    expected = step.norm(lambda: step.loss(step.batch).total)
+    parameters = list(step.parameters.values())
+    assert gradient_norm(losses, parameters) == pytest.approx(expected, rel=1e-4)
+    assert gradient_norm([torch.zeros(())], parameters) == 0.0
 
 
 def test_nothing_of_the_policy_changes(step: Step) -> None:
     before = [parameter.detach().clone() for parameter in step.parameters.values()]
     state = torch.get_rng_state()
     decompose(step.terms_of, step.units(), step.parameters, GradientConfig())
-    norms_of(step)
+    gradient_norm([step.loss(step.batch).total], list(step.parameters.values()))
     assert torch.equal(torch.get_rng_state(), state)
     for old, parameter in zip(before, step.parameters.values(), strict=True):
         assert torch.equal(old, parameter)
