@@ -173,7 +173,8 @@ def _read(path: Path, reading: Reading, lines: Lines) -> MetricTable:
     if table is not None:
         return table
     dialect = dialect_of(list(itertools.islice(lines(), NUM_SAMPLED)))
-    collector, notes = None, []
+    collector: Collector | None = None
+    notes: list[str] = []
     if dialect is not None:
         refuse_export(path, dialect.names)
         collector, notes = _delimited(path, reading, lines, dialect)

@@ -204,7 +204,7 @@ class _Deciding:
 
     def read_columns(self) -> None:
         """Mapped columns, then final ones, then our own names, then the table's by rank."""
-        ranked = []
+        ranked: list[tuple[int, int, str, Meaning | None]] = []
         for name in self.columns:
             if name in self.mapping:
                 ranked.append((0, 0, name, self.mapping[name]))

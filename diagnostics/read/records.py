@@ -77,36 +77,31 @@ class AnswersError(ExportedFileError):
         self.path, self.rows, self.outcome = path, rows, outcome
 
 
-_INSTEAD = (
-    "Write the run with `echoscope export RUN --to messages` (or parquet, inspect, scout, duckdb) "
-    "and give that file"
-)
-_EXPORTS: tuple[tuple[frozenset[str], str], ...] = (
-    (
-        frozenset({"prompt", "chosen", "rejected"}),
+_EXPORTS: Mapping[str, str] = {
+    "prompt chosen rejected": (
         "holds preference pairs (`prompt`, `chosen`, `rejected`), which leave out most episodes of "
-        f"a run. {_INSTEAD}",
+        "a run"
     ),
-    (
-        frozenset({"run_id", "prompt_key", "sibling_index", "stop_reason", "num_turns"}),
-        "is the table trajectories of `echoscope export --to csv`, which holds no replies. "
-        f"{_INSTEAD}",
+    "run_id prompt_key sibling_index stop_reason num_turns": (
+        "is the table trajectories of `echoscope export --to csv`, which holds no replies"
     ),
-    (
-        frozenset({"run_id", "trajectory_id", "turn", "observation", "response"}),
+    "run_id trajectory_id turn observation response": (
         "is the table turns of `echoscope export --to csv`, whose texts are changed for "
-        f"spreadsheets. {_INSTEAD}",
+        "spreadsheets"
     ),
-)
-"""Keys that rows of an export have -> what the file is, and what to give instead."""
+}
+"""Keys that rows of an export have -> what the file is."""
 
 
 def refuse_export(path: Path, names: Iterable[str]) -> None:
     """Raises ExportedFileError where rows with these fields are of an export."""
     given = frozenset(names)
-    for keys, words in _EXPORTS:
-        if keys <= given:
-            raise ExportedFileError(f"{path}: {words}")
+    for keys, words in _EXPORTS.items():
+        if given.issuperset(words_in(keys)):
+            raise ExportedFileError(
+                f"{path}: {words}. Write the run with `echoscope export RUN --to messages` (or "
+                "parquet, inspect, scout, duckdb) and give that file"
+            )
 
 
 _WRAPPED = re.compile(
@@ -462,36 +457,40 @@ class Collector:
                     f"{self.path}: --map names the column {name!r}, which is not there"
                     + (f"; columns: {', '.join(columns[:10])}{more}" if columns else "")
                 )
-        said = list(notes or [])
+        notes = list(notes or [])
         self._refuse_answers()
         self._end_parts()
         if not self._runs:
             raise MetricsFileError(f"{self.path}: no row with a step was found ({self.kind})")
         if not self._steps and not self.known and not self.mapping:
-            shown = ", ".join(list(self.names)[:6])
+            columns = ", ".join(list(self.names)[:6])
             first = next((name for name in self.names if name in self._numeric), "")
             ways = (
                 f"; say what they are: --map NAME=step for the steps, and --map "
                 f"'{first}=rollout/success_rate' or --map '{first}=reward/return_mean'"
             )
             raise MetricsFileError(
-                f"{self.path}: neither steps nor a known metric among {shown}"
+                f"{self.path}: neither steps nor a known metric among {columns}"
                 + (ways if first else ", and no column holds numbers")
             )
         if not self._steps:
             why = f"{self._fractions} holds fractions" if self._fractions else "no step is written"
-            said.append(f"{why}: rows are counted as steps, from 1 to {self._num_taken}")
+            notes.append(f"{why}: rows are counted as steps, from 1 to {self._num_taken}")
         if self.num_lost:
-            said.append(f"left out: {counted(self.num_lost, 'row')} without a whole step")
-        fields, builder = self._chosen_run(said)
-        chart, others = self._chart_run(said)
-        builder.leave_out(others)
-        table = builder.build(
+            notes.append(f"left out: {counted(self.num_lost, 'row')} without a whole step")
+        runs, charts = self._ranked_runs(), self._ranked_charts()
+        fields = self._chosen("file", list(runs), notes)
+        if any(1 < parts.number <= MAX_PARTS for parts in self._parts.values()):
+            notes.append("steps that begin again at their beginning are of another run (part=...)")
+        chart = self._chosen("chart", charts, notes)
+        for run, columns in runs_of_chart(self.names).items():
+            runs[fields].leave_out(columns if run != chart else ())
+        table = runs[fields].build(
             kind=self.kind,
             path=self.path,
             mapping=self.mapping,
             ignored=[name for name in self.names if name not in self._numeric],
-            notes=said,
+            notes=notes,
         )
         if not table.keys():
             raise MetricsFileError(
@@ -501,7 +500,7 @@ class Collector:
         return replace(
             table,
             run=fields or chart,
-            runs=tuple(self._ranked_runs()) if fields else tuple(self._ranked_charts()),
+            runs=tuple(runs if fields else charts),
             is_counted=not self._steps,
             notes=(*table.notes, *uncounted, *outcome_hints(table, self.mapping)),
         )
@@ -537,26 +536,12 @@ class Collector:
     def _ranked_charts(self) -> list[str]:
         return sorted(self._chart, key=lambda run: -self._chart[run])
 
-    def _chosen_run(self, said: list[str]) -> tuple[str, TableBuilder]:
-        runs = self._ranked_runs()
-        longest = next(iter(runs))
-        chosen = next((name for name in runs if is_named(self.run, name)), longest)
-        if len(runs) > 1:
-            said.append(_which_run("file", list(runs), chosen, self.run))
-        if any(1 < parts.number <= MAX_PARTS for parts in self._parts.values()):
-            said.append("steps that begin again at their beginning are of another run (part=...)")
-        return chosen, runs[chosen]
-
-    def _chart_run(self, said: list[str]) -> tuple[str, list[str]]:
-        """The run of a chart that is read, and the columns of its other runs."""
-        names = self._ranked_charts()
-        if not names:
-            return "", []
-        chosen = next((name for name in names if is_named(self.run, name)), names[0])
+    def _chosen(self, kind: str, names: Sequence[str], notes: list[str]) -> str:
+        """Which of the runs of a file or chart is read, the longest of them first; "" of none."""
+        chosen = next((name for name in names if is_named(self.run, name)), next(iter(names), ""))
         if len(names) > 1:
-            said.append(_which_run("chart", names, chosen, self.run))
-        grouped = runs_of_chart(self.names)
-        return chosen, [n for run, columns in grouped.items() if run != chosen for n in columns]
+            notes.append(_which_run(kind, names, chosen, self.run))
+        return chosen
 
 
 def _run_label(field_name: str, value: Any) -> str:
@@ -576,15 +561,15 @@ def as_chosen(table: MetricTable) -> MetricTable:
     return replace(table, notes=tuple(note.removesuffix(_LONGEST) for note in table.notes))
 
 
-def _which_run(kind: str, names: list[str], chosen: str, wanted: str) -> str:
+def _which_run(kind: str, names: Sequence[str], chosen: str, asked: str) -> str:
     """The note about a file with several runs: which one is read, and how to choose another.
 
     >>> _which_run("file", ["a", "b"], "a", "")
     'the file holds 2 runs (a; b): a is read, which has most rows; --run NAME chooses another'
     """
-    shown = "; ".join(name or "unnamed" for name in names[:4]) + (" ..." if len(names) > 4 else "")
-    why = _LONGEST if not wanted else ""
-    return f"the {kind} holds {len(names)} runs ({shown}): {chosen or 'unnamed'} is read{why}"
+    listed = "; ".join(name or "unnamed" for name in names[:4]) + (" ..." if len(names) > 4 else "")
+    why = _LONGEST if not asked else ""
+    return f"the {kind} holds {len(names)} runs ({listed}): {chosen or 'unnamed'} is read{why}"
 
 
 def run_names(names: Iterable[str]) -> str:
@@ -598,23 +583,23 @@ def run_names(names: Iterable[str]) -> str:
     return ", ".join(quoted[:MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
-def no_such_run(wanted: str, names: Sequence[str]) -> str:
+def no_such_run(asked: str, names: Sequence[str]) -> str:
     """What is said where `--run` names none of the runs there are.
 
     >>> no_such_run("c", ["a", "b"]), no_such_run("c", [])
     ("holds no run 'c'; its runs are: a, b", "holds no run 'c'; it names no runs: leave --run out")
     """
     rest = f"its runs are: {run_names(names)}" if names else "it names no runs: leave --run out"
-    return f"holds no run {wanted!r}; {rest}"
+    return f"holds no run {asked!r}; {rest}"
 
 
-def is_named(wanted: str, name: str) -> bool:
+def is_named(asked: str, name: str) -> bool:
     """Whether a user who writes `wanted` means the run of this name.
 
     >>> is_named("seed=1", "seed=1"), is_named("1", "seed=1"), is_named("2", "seed=1")
     (True, True, False)
     """
-    return bool(wanted) and wanted in (name, name.partition("=")[2])
+    return bool(asked) and asked in (name, name.partition("=")[2])
 
 
 _NO_STEP = 3

@@ -38,8 +38,8 @@ def roles_of(mapping: Mapping[str, Meaning] | None) -> Roles:
     """What a mapping says of the keys of rollouts."""
     from echoscope.store.importers.format import Roles  # a metrics file does without
 
-    said = {meaning.key: column for column, meaning in (mapping or {}).items()}
-    return Roles(**{role: said[role] for role in ROLES if role in said})
+    columns = {meaning.key: column for column, meaning in (mapping or {}).items()}
+    return Roles(**{role: columns[role] for role in ROLES if role in columns})
 
 
 def metrics_mapping(mapping: Mapping[str, Meaning] | None) -> dict[str, Meaning]:
@@ -155,18 +155,18 @@ def of_another_trainer(
             is_packing=False,
         )
         opened = open_source(report.path, progress=progress, rescore=rescore)
-        shown = shlex.quote(str(path))
+        quoted = shlex.quote(str(path))
         notes = (
-            *notes_of(report, shown),
+            *notes_of(report, quoted),
             *_without_success(opened.table, report.written.trainer),
             *opened.table.notes,
             *_now(opened.table),
         )
         yield replace(
             opened,
-            name=shown,
+            name=quoted,
             table=replace(opened.table, notes=notes),
-            situation=replace(opened.situation, run=shown),
+            situation=replace(opened.situation, run=quoted),
         )
 
 
@@ -243,9 +243,9 @@ def _now(table: MetricTable) -> list[str]:
     if _is_known(last, chance) and _is_known(last, accuracy):
         parts.append(_RETRIEVED.format(last[accuracy], last[chance]))
     step = int(np.asarray(table.steps)[-1])
-    said = "; ".join(parts)
-    said = of_replies(said) if reads_whole_replies(table.keys()) else said
-    return [f"at step {step}: {said}"] if parts else []
+    sentence = "; ".join(parts)
+    sentence = of_replies(sentence) if reads_whole_replies(table.keys()) else sentence
+    return [f"at step {step}: {sentence}"] if parts else []
 
 
 def _is_known(values: Mapping[str, float], key: str) -> bool:

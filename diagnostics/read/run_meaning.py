@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from echoscope.store.importers.beside.metrics import IS_RECONSTRUCTED
 from echoscope.store.records import DiagnosticRecord, FloatArray64
@@ -80,12 +79,10 @@ def _differs(earlier: ColumnMeaning, now: ColumnMeaning | None) -> bool:
     """Whether a key comes from something else now; a mean may take in more."""
     if earlier.how is How.MEAN:
         return False
-    return now is None or (earlier.key, earlier.of, earlier.how, earlier.scale) != (
-        now.key,
-        now.of,
-        now.how,
-        now.scale,
-    )
+    return now is None or replace(earlier, evidence="") != replace(now, evidence="")
+
+
+_COLUMNS: TypeAdapter[tuple[ColumnMeaning, ...]] = TypeAdapter(tuple[ColumnMeaning, ...])
 
 
 @dataclass(frozen=True)
@@ -182,7 +179,7 @@ class RunMeaning:
 
     def record(self, step: int) -> DiagnosticRecord:
         """As it is stored with the run, at the step from which it holds."""
-        payload = json.dumps([asdict(entry) for entry in self.columns])
+        payload = _COLUMNS.dump_json(self.columns).decode()
         return DiagnosticRecord(step=step, kind=KIND, payload=payload)
 
     @classmethod
@@ -193,18 +190,8 @@ class RunMeaning:
             ValueError: it is something else.
         """
         try:
-            value: Any = json.loads(payload)
-            return cls(
-                tuple(
-                    ColumnMeaning(
-                        key=str(entry["key"]),
-                        of=tuple(map(str, entry["of"])),
-                        how=How(entry["how"]),
-                        scale=Scale(entry["scale"]),
-                        evidence=str(entry["evidence"]),
-                    )
-                    for entry in value
-                )
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"no record of what a run's numbers mean: {error!r}") from None
+            return cls(_COLUMNS.validate_json(payload))
+        except ValidationError as error:
+            raise ValueError(
+                f"no record of what a run's numbers mean: {error.errors()[0]['msg']}"
+            ) from None

@@ -143,9 +143,11 @@ def read_runs(
     candidates = list(_candidates(path, skipped, refused, passed))
     total = sum(size for _, _, size in candidates)
     done = 0
-    for file, shown, size in candidates:
-        for table in _tables_or_reason(file, shown, mapping or {}, refused, passed, path.is_dir()):
-            piece = _Piece(file=shown, table=table, columns=_own_columns(table))
+    for file, relative, size in candidates:
+        for table in _tables_or_reason(
+            file, relative, mapping or {}, refused, passed, path.is_dir()
+        ):
+            piece = _Piece(file=relative, table=table, columns=_own_columns(table))
             (counted if table.is_counted else pieces).append(piece)
         done += size
         if progress:
@@ -167,7 +169,7 @@ def read_runs(
 
 def _tables_or_reason(
     file: Path,
-    shown: PurePath,
+    relative: PurePath,
     mapping: Mapping[str, Meaning],
     refused: Refusals,
     passed: dict[str, str],
@@ -177,19 +179,19 @@ def _tables_or_reason(
     try:
         tables = _tables(file, mapping, is_alone=not is_of_folder)
         if is_of_folder and (why := _why_no_metrics(tables[0])):
-            passed[str(shown)] = why
+            passed[str(relative)] = why
             return []
         return tables
     except (MetricsFileError, OSError) as error:
         if not is_of_folder:
             raise
         if isinstance(error, OSError):
-            refused.add(error.strerror or str(error), str(shown))
+            refused.add(error.strerror or str(error), str(relative))
         elif isinstance(error, ExportedFileError) or _LOOKS_LIKE_METRICS.search(file.name):
-            refused.add(str(error).removeprefix(f"{file}: "), str(shown))
+            refused.add(str(error).removeprefix(f"{file}: "), str(relative))
         else:
             reason = str(error).removeprefix(f"{file}: ")
-            passed[str(shown)] = "" if reason in _GENERIC else reason
+            passed[str(relative)] = "" if reason in _GENERIC else reason
         return []
 
 
@@ -199,25 +201,27 @@ def _candidates(
     """Files that may hold metrics, in natural order, and their sizes in bytes."""
     number = 0
     for file, problem in files_of(path):
-        shown = file.relative_to(path) if path.is_dir() else PurePath(file.name)
+        relative = file.relative_to(path) if path.is_dir() else PurePath(file.name)
         if problem:
-            refused.add(problem, str(shown))
-        elif str(shown) in skipped or (path.is_dir() and is_read_with_another(file)):
+            refused.add(problem, str(relative))
+        elif str(relative) in skipped or (path.is_dir() and is_read_with_another(file)):
             continue
         elif path.is_dir() and file.suffix.lower() in _NO_METRICS:
-            passed[str(shown)] = _BY_ENDING if file.suffix.lower() in _NO_DATA else ""
+            passed[str(relative)] = _BY_ENDING if file.suffix.lower() in _NO_DATA else ""
         elif is_kept_beside(file):
-            passed[str(shown)] = _OF_WANDB
+            passed[str(relative)] = _OF_WANDB
         else:
             number += 1
             if number > MAX_METRICS_FILES:
-                refused.add(f"more than {MAX_METRICS_FILES:,} files without rollouts", str(shown))
+                refused.add(
+                    f"more than {MAX_METRICS_FILES:,} files without rollouts", str(relative)
+                )
                 return
             size = file.stat().st_size
             if path.is_dir() and size > MAX_FILE_BYTES:
-                refused.add(_TOO_LARGE, str(shown))
+                refused.add(_TOO_LARGE, str(relative))
             else:
-                yield file, shown, size
+                yield file, relative, size
 
 
 def _tables(file: Path, mapping: Mapping[str, Meaning], *, is_alone: bool) -> list[MetricTable]:
@@ -326,8 +330,8 @@ def _merged(
     if len(pieces) == 1:
         table = replace(pieces[0].table, raw=pieces[0].columns)
     else:
-        wanted = {column: meaning for column, meaning in mapping.items() if column in raw}
-        named = to_our_names(raw, wanted)
+        own_mapping = {column: meaning for column, meaning in mapping.items() if column in raw}
+        named = to_our_names(raw, own_mapping)
         notes = [f"metrics of {len(files)} files were joined by their steps: {listed(files)}"]
         table = MetricTable(
             steps=steps,

@@ -107,8 +107,8 @@ class Opened:
             rules: Names of alarm rules.
             upto: The last step to look at; None for the last one stored.
         """
-        wanted = list(dict.fromkeys(f for rule in rules for f in FINDINGS.get(rule, ())))
-        if self.reader is None or not wanted:
+        findings = list(dict.fromkeys(f for rule in rules for f in FINDINGS.get(rule, ())))
+        if self.reader is None or not findings:
             return Exhibits()
         stored = _stored_text(self.reader, upto)
         if stored is None:
@@ -117,7 +117,7 @@ class Opened:
             return Exhibits()
         places: dict[str, Shown] = {}
         prompts: dict[str, str] = {}
-        for e in (shown for name in wanted for shown in stored.exemplars.get(name, ())):
+        for e in (shown for name in findings for shown in stored.exemplars.get(name, ())):
             if e.trajectory_id not in prompts:
                 prompts |= _prompts_beside(self.reader, e.trajectory_id)
             place = Shown(trajectory_id=e.trajectory_id, turn=e.turn, spans=e.spans, note=e.note)
@@ -126,7 +126,7 @@ class Opened:
         template = template_words(stored.template, stored.match_frac) if is_shared else ""
         return Exhibits(
             places=tuple(places.values())[:MAX_SHOWN],
-            template=template if "template" in wanted else "",
+            template=template if "template" in findings else "",
         )
 
 
@@ -138,7 +138,7 @@ def _prompts_beside(reader: RunReader, trajectory_id: str) -> dict[str, str]:
         return {}
     rows = reader.listing(step)
     pairs = zip(rows.column("id").to_pylist(), rows.column("prompt_key").to_pylist(), strict=True)
-    return {str(one): str(prompt) for one, prompt in pairs}
+    return {str(identity): str(prompt) for identity, prompt in pairs}
 
 
 _NEWEST_TEXT = """
@@ -177,29 +177,19 @@ def open_source(
     """A table of metrics from any source (see `verdict.diagnose`)."""
     if isinstance(source, MetricTable):
         return _of_table(source)
+    from echoscope.store.log.layout import Layout, shown_path
+
     if isinstance(source, str | Path):
         path = Path(source)
         if problem := no_rollouts(path, mapping):
             raise MetricsFileError(problem)
-        if is_address(source):
-            if rescore is not None:
-                raise MetricsFileError(f"{source}: is no stored run, so it has nothing to score")
-            return _of_table(read_address(str(source), mapping, progress=progress).table)
-        if not path.is_dir():
-            if rescore is not None:
-                raise MetricsFileError(f"{path}: is no stored run, so it has nothing to score")
-            return _of_table(_of_file(path, mapping, run))
-        from echoscope.store.log.layout import Layout
-
         if not Layout(path).run_json.is_file():
             if rescore is not None:
-                raise MetricsFileError(f"{path}: is no stored run, so it has nothing to score")
-            return _of_table(_of_folder(path, mapping, run, progress))
-        from echoscope.store.reader import open_run
+                raise MetricsFileError(f"{source}: is no stored run, so it has nothing to score")
+            return _of_table(_foreign_table(source, mapping, run, progress))
+        from echoscope.store.reader import open_run  # metrics alone do without
 
         source = open_run(path)
-    from echoscope.store.log.layout import shown_path
-
     table = table_of_run(source, mapping)
     for name in mapping or ():
         if name not in table.raw:
@@ -231,13 +221,21 @@ def _of_table(table: MetricTable) -> Opened:
     return Opened(table=table, situation=Situation(trainer=trainer, has_own_keys=has_own_keys))
 
 
-def _of_file(path: Path, mapping: Mapping[str, Meaning] | None, run: str) -> MetricTable:
-    """The metrics of a file.
+def _foreign_table(
+    source: str | Path, mapping: Mapping[str, Meaning] | None, run: str, progress: Progress | None
+) -> MetricTable:
+    """The metrics at an address, of a file, or of a folder's one run or the run that is named.
 
     Raises:
         AnswersError: its rows are answers of one evaluation.
-        MetricsFileError: it holds none; the reason, as `echoscope import` says it.
+        MetricsFileError: it holds none; the reason, as `echoscope import` says it. Or a folder
+            holds several runs, or none of that name; what can be judged instead.
     """
+    if is_address(source):
+        return read_address(str(source), mapping, progress=progress).table
+    path = Path(source)
+    if path.is_dir():
+        return _of_folder(path, mapping, run, progress)
     try:
         return read_metrics(path, mapping, run=run)
     except AnswersError:
@@ -251,12 +249,9 @@ def _of_file(path: Path, mapping: Mapping[str, Meaning] | None, run: str) -> Met
 def _of_folder(
     folder: Path, mapping: Mapping[str, Meaning] | None, run: str, progress: Progress | None
 ) -> MetricTable:
-    """The metrics of a folder's one run, or of the run that is named.
-
-    Raises:
-        MetricsFileError: none, several, or none of that name; what can be judged instead.
-    """
     from echoscope.store.log.layout import Layout
+
+    from .unread import file_sentences, folder_unread, leftover_of, reasons_of
 
     inside = sorted(folder.iterdir())
     runs = [child.name for child in inside if Layout(child).run_json.is_file()]
@@ -267,18 +262,16 @@ def _of_folder(
         )
     if not inside:
         raise MetricsFileError(f"{folder}: is empty")
-    found = read_runs(folder, mapping, progress=progress)
-    from .unread import file_sentences, folder_unread, leftover_of, reasons_of
-
-    left = leftover_of(folder, found)
-    if not found.runs:
-        raise MetricsFileError(folder_unread(folder, reasons_of(found, left)))
-    if not run and len(found.runs) > 1:
-        raise MetricsFileError(found.choice(folder))
-    chosen = found.run(run) if run else found.runs[0]
+    metrics = read_runs(folder, mapping, progress=progress)
+    left = leftover_of(folder, metrics)
+    if not metrics.runs:
+        raise MetricsFileError(folder_unread(folder, reasons_of(metrics, left)))
+    if not run and len(metrics.runs) > 1:
+        raise MetricsFileError(metrics.choice(folder))
+    chosen = metrics.run(run) if run else metrics.runs[0]
     if chosen is None:
-        raise MetricsFileError(f"{folder}: {no_such_run(run, found.names())}")
-    notes = file_sentences((found.refused, left.refused), left.passed)
+        raise MetricsFileError(f"{folder}: {no_such_run(run, metrics.names())}")
+    notes = file_sentences((metrics.refused, left.refused), left.passed)
     return replace(chosen.table, notes=(*chosen.table.notes, *notes))
 
 
@@ -311,17 +304,17 @@ def _notes_of_import(reader: RunReader) -> list[str]:
     """What a reader must know of the measures that an import stored: as where they are made now."""
     if not isinstance(reader.info().config.get("imported"), Mapping):
         return []
-    found = reader.sql("SELECT step, payload FROM diagnostics WHERE kind = 'text' ORDER BY step")
-    if not found.num_rows:
+    stored = reader.sql("SELECT step, payload FROM diagnostics WHERE kind = 'text' ORDER BY step")
+    if not stored.num_rows:
         return []
     try:
-        payload = json.loads(found.column("payload")[-1].as_py() or "{}")
+        payload = json.loads(stored.column("payload")[-1].as_py() or "{}")
     except (ValueError, RecursionError):
         payload = {}
     reasons = payload.get("reasons") if isinstance(payload, dict) else None
-    known = reasons if isinstance(reasons, dict) else {}
-    note = words_of_sample(found.num_rows, len(steps_with_groups(reader)))
-    return [note, *_not_measured({str(name): str(why) for name, why in known.items()})]
+    named = reasons if isinstance(reasons, dict) else {}
+    note = words_of_sample(stored.num_rows, len(steps_with_groups(reader)))
+    return [note, *_not_measured({str(name): str(why) for name, why in named.items()})]
 
 
 def _not_measured(reasons: Mapping[str, str]) -> list[str]:
@@ -339,20 +332,20 @@ def sample_of_step(reader: RunReader, step: int) -> list[Trajectory]:
         "ORDER BY group_index, sibling_index, id",
         [step],
     )
-    ids = [str(found) for found in rows.column("id").to_pylist()]
+    ids = [str(identity) for identity in rows.column("id").to_pylist()]
     if len(ids) <= IN_ORDER:
-        wanted = set(ids[:MAX_TRAJECTORIES])
-        return [t for t in reader.trajectories_of_step(step) if t.id in wanted]
+        chosen = set(ids[:MAX_TRAJECTORIES])
+        return [t for t in reader.trajectories_of_step(step) if t.id in chosen]
     return [reader.trajectory(trajectory_id) for trajectory_id in ids[:MAX_TRAJECTORIES]]
 
 
 def _outcomes(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Success and return of the sample; absent where not recorded."""
-    known = [float(t.is_success) for t in trajectories if t.is_success is not None]
+    successes = [float(t.is_success) for t in trajectories if t.is_success is not None]
     returns = [t.episode_return for t in trajectories if not np.isnan(t.episode_return)]
     out = num_outcomes(trajectories)
     if returns:
         out["reward/return_mean"] = float(np.mean(returns))
-    if known:
-        out["rollout/success_rate"] = float(np.mean(known))
+    if successes:
+        out["rollout/success_rate"] = float(np.mean(successes))
     return out

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from echoscope.store.records import FloatArray64, IntArray64
 
-from .foreign_names import Meaning, meaning_of, spelled, step_rank, words_in
+from .foreign_names import RETURN, SUCCESS, Meaning, meaning_of, spelled, step_rank, words_in
 from .names import is_ours, to_our_names
 from .run_meaning import KIND, RunMeaning
 
@@ -29,12 +29,12 @@ def steps_with_groups(reader: RunReader, *, with_tokens: bool = False) -> list[i
     Args:
         with_tokens: only steps with recorded tokens.
     """
-    found = reader.sql(
+    rows = reader.sql(
         "SELECT DISTINCT step FROM trajectories WHERE split IN ('train', 'import') "
         "AND step <= $1 AND (num_sampled_tokens > 0 OR NOT $2) ORDER BY step",
         [reader.info().last_step, with_tokens],
     )
-    return [int(step) for step in found.column("step").to_pylist()]
+    return [int(step) for step in rows.column("step").to_pylist()]
 
 
 MAX_ROWS = 20_000
@@ -145,47 +145,26 @@ class TableBuilder:
         return self.num_seen + len(self._pending)
 
     def _flush_pending(self) -> None:
-        rows, self._pending, self._pending_names = self._pending, [], set()
-        if not rows:
-            return
-        names = list(dict.fromkeys(name for _, values, _ in rows for name in values))
-        position = {name: column for column, name in enumerate(names)}
-        matrix = np.full((len(rows), len(names)), np.nan)
-        for index, (_, values, _) in enumerate(rows):
-            for name, value in values.items():
-                matrix[index, position[name]] = value
-        self.add_block(
-            np.array([step for step, _, _ in rows]),
-            names,
-            matrix,
-            np.array([weight for _, _, weight in rows]),
-        )
-
-    def add_block(
-        self,
-        steps: FloatArray64,
-        names: Sequence[str],
-        matrix: NDArray[np.float64],
-        weights: FloatArray64 | None = None,
-    ) -> None:
-        """`matrix` (r, c) of the named columns at `steps` (r,), by `weights` (r,).
+        """Store the rows that wait.
 
         Raises:
             TooManyColumnsError: more than `MAX_COLUMNS` different names so far.
         """
-        if not len(steps):
+        rows, self._pending, self._pending_names = self._pending, [], set()
+        if not rows:
             return
-        for name in names:
+        for name in dict.fromkeys(name for _, values, _ in rows for name in values):
             if name not in self._names:
                 self._names[name] = self._size
                 self._size += 1
         if len(self._names) > MAX_COLUMNS:
             raise TooManyColumnsError(too_many_columns())
-        block = np.full((len(steps), self._size), np.nan)
-        block[:, 0] = steps
-        block[:, 1] = 1.0 if weights is None else weights
-        block[:, [self._names[name] for name in names]] = matrix
-        self.num_seen += len(steps)
+        block = np.full((len(rows), self._size), np.nan)
+        for index, (step, values, weight) in enumerate(rows):
+            block[index, :NUM_FIXED] = step, weight
+            for name, value in values.items():
+                block[index, self._names[name]] = value
+        self.num_seen += len(rows)
         if self._carry is not None:
             block = np.vstack([_widened(self._carry, block.shape[1]), block])
         block = self._merged(block)
@@ -226,7 +205,7 @@ class TableBuilder:
             return
         self._blocks.append(_averaged(block, self.width))
         self._num_stored += len(self._blocks[-1])
-        max_rows = max(min(self.max_rows, MAX_CELLS // (self._size)), 1)
+        max_rows = max(min(self.max_rows, MAX_CELLS // self._size), 1)
         while self._num_stored > 2 * max_rows:
             everything = self._joined()
             even = len(everything) // 2 * 2
@@ -234,13 +213,6 @@ class TableBuilder:
             self._blocks = [np.vstack([halved, everything[even:]])]
             self._num_stored = len(self._blocks[0])
             self.width *= 2
-
-    def _sorted_and_merged(self, rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
-        if len(rows) < 2 or (np.diff(rows[:, 0]) > 0).all():
-            return rows, 0
-        ordered = rows[np.argsort(rows[:, 0], kind="stable")]
-        merged = _later_wins(ordered)
-        return merged, len(rows) - len(merged)
 
     def leave_out(self, names: Iterable[str]) -> None:
         """Forget these columns."""
@@ -267,19 +239,24 @@ class TableBuilder:
             tail, self._carry = self._carry, None
             self._blocks.append(_averaged(tail, self.width))
         rows = self._joined()
-        said = list(notes)
+        sentences = list(notes)
         if self.width > 1:
-            said.append(f"{self.num_seen} rows were averaged in blocks of {self.width}")
-        rows, num_repeated = self._sorted_and_merged(rows)
+            sentences.append(f"{self.num_seen} rows were averaged in blocks of {self.width}")
+        num_repeated = len(rows)
+        if len(rows) > 1 and not (np.diff(rows[:, 0]) > 0).all():
+            rows = _later_wins(rows[np.argsort(rows[:, 0], kind="stable")])
+        num_repeated -= len(rows)
         if self.num_averaged:
             rows_have = "row has" if self.num_averaged == 1 else "rows have"
-            said.append(
+            sentences.append(
                 f"{self.num_averaged} {rows_have} the step of the row before: the rows of a "
                 "step were averaged"
             )
         if num_repeated:
             rows_repeat = "row repeats" if num_repeated == 1 else "rows repeat"
-            said.append(f"{num_repeated} {rows_repeat} an earlier step: the later values were kept")
+            sentences.append(
+                f"{num_repeated} {rows_repeat} an earlier step: the later values were kept"
+            )
         columns = {name: rows[:, column].copy() for name, column in self._names.items()}
         empty = [name for name, values in columns.items() if np.isnan(values).all()]
         filled = {name: values for name, values in columns.items() if name not in set(empty)}
@@ -293,7 +270,7 @@ class TableBuilder:
             kind=kind,
             path=path,
             ignored=(*ignored, *empty),
-            notes=(*said, *named.notes),
+            notes=(*sentences, *named.notes),
         )
 
 
@@ -496,28 +473,25 @@ def outcome_hints(table: MetricTable, mapping: Mapping[str, Meaning]) -> list[st
     if any(key.endswith("success_rate") for key in keys):
         return []
     taken = {entry.of[0] for entry in table.meaning.columns if entry.key and entry.is_of_a_column}
-    asked = [(n, v) for n, v in table.raw.items() if n not in taken and n not in mapping]
-    likely = [
+    free = [
         (name, target)
-        for name, values in asked
-        if _is_likely(name) and (target := _outcome_for(name, values))
+        for name, values in table.raw.items()
+        if name not in taken and name not in mapping and (target := _outcome_for(name, values))
     ]
-    has_return = "reward/return_mean" in keys
-    if has_return:
+    likely = [pair for pair in free if _is_likely(pair[0])]
+    if RETURN in keys:
+        # A return within 0..1 may be a success rate: only its owner knows.
+        entry = table.meaning.of_key.get(RETURN)
+        if entry is not None and entry.is_of_a_column:
+            likely.insert(0, (entry.of[0], _outcome_for(entry.of[0], table.columns[RETURN])))
         likely = [pair for pair in likely if pair[1].endswith("success_rate")]
-        likely = [*_return_as_success(table), *likely]
     if likely:
         maps = _maps(likely[:3])
         return [f"no success rate was recognised; if one of these is it, give {maps}"]
-    if has_return:
+    if RETURN in keys:
         return []
     unnamed = sorted(
-        (
-            (name, target)
-            for name, values in asked
-            if not _says_something(name) and (target := _outcome_for(name, values))
-        ),
-        key=lambda pair: pair[1] == "reward/return_mean",
+        (pair for pair in free if not _says_something(pair[0])), key=lambda pair: pair[1] == RETURN
     )
     maps = _maps(unnamed[:MAX_NAMED])
     return [
@@ -528,15 +502,6 @@ def outcome_hints(table: MetricTable, mapping: Mapping[str, Meaning]) -> list[st
 
 def _maps(pairs: Iterable[tuple[str, str]]) -> str:
     return " or ".join(f"--map '{name}={key}'" for name, key in pairs)
-
-
-def _return_as_success(table: MetricTable) -> list[tuple[str, str]]:
-    """A return within 0..1 may be a success rate: only its owner knows."""
-    entry = table.meaning.of_key.get("reward/return_mean")
-    if entry is None or not entry.is_of_a_column:
-        return []
-    target = _outcome_for(entry.of[0], table.columns["reward/return_mean"])
-    return [(entry.of[0], target)] if target == "rollout/success_rate" else []
 
 
 def step_hints(table: MetricTable) -> list[str]:
@@ -569,5 +534,5 @@ def _outcome_for(name: str, values: FloatArray64) -> str:
         return ""
     is_share = finite.min() >= 0 and finite.max() <= 1
     if set(spelled(name).split("_")) & _FAILURES:
-        return "1-rollout/success_rate" if is_share else ""
-    return "rollout/success_rate" if is_share else "reward/return_mean"
+        return f"1-{SUCCESS}" if is_share else ""
+    return SUCCESS if is_share else RETURN

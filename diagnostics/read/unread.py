@@ -44,20 +44,20 @@ def file_sentences(refused: Iterable[Refusals], passed: Refusals) -> list[str]:
         refused: Files that should hold something and cannot be read.
         passed: Files that hold neither rollouts nor metrics.
     """
-    pairs = [("refused", found) for found in refused] + [("passed over", passed)]
-    said = []
-    for verb, found in pairs:
-        reasons = found.counts.most_common()
+    pairs = [("refused", refusals) for refusals in refused] + [("passed over", passed)]
+    sentences = []
+    for verb, refusals in pairs:
+        reasons = refusals.counts.most_common()
         for why, times in reasons[:MAX_REASONS]:
-            said.append(f"{verb} {_files(found, why, times)}: {why}")
+            sentences.append(f"{verb} {_files(refusals, why, times)}: {why}")
         rest = sum(times for _, times in reasons[MAX_REASONS:])
-        said += [f"{verb} {counted(rest, 'file')} more for other reasons"] if rest else []
-    return list(dict.fromkeys(said))  # one file may be refused as rollouts and as metrics
+        sentences += [f"{verb} {counted(rest, 'file')} more for other reasons"] if rest else []
+    return list(dict.fromkeys(sentences))  # one file may be refused as rollouts and as metrics
 
 
-def _files(found: Refusals, reason: str, times: int) -> str:
+def _files(refusals: Refusals, reason: str, times: int) -> str:
     """The first files of a reason by name, and how many there are."""
-    names = found.names[reason][:MAX_SHOWN]
+    names = refusals.names[reason][:MAX_SHOWN]
     if times == 1:
         return names[0]
     rest = " ..." if times > len(names) else ""
@@ -126,15 +126,15 @@ def folder_unread(folder: Path, reasons: Mapping[str, str]) -> str:
 
 def reasons_of(metrics: MetricsFolder, left: Leftover) -> dict[str, str]:
     """File -> why it was not taken, what was refused first; for `folder_unread`."""
-    found: dict[str, str] = {}
+    reason_of: dict[str, str] = {}
     for refusals in (left.refused, metrics.refused, left.passed):
         for why, names in refusals.names.items():
-            found |= {name: why for name in names if name not in found}
-    return found
+            reason_of |= {name: why for name in names if name not in reason_of}
+    return reason_of
 
 
 def _what_is_read() -> str:
-    trainers = ", ".join(dict.fromkeys(known.trainer for known in FORMATS))
+    trainers = ", ".join(dict.fromkeys(form.trainer for form in FORMATS))
     return (
         "What is read: metrics (CSV, JSON, a console log with lines such as `step:1 - reward:0.5`, "
         f"files of TensorBoard, trackio or W&B) and rollouts of {trainers}; {_formats()}"

@@ -105,10 +105,10 @@ def read_address(
         MetricsFileError: no such address, package, run, right or answer; one line.
     """
     collector = Collector(path=address, kind="wandb", mapping=mapping or {})
-    run = _ask(address, collector, timeout_s=timeout_s, progress=progress, code=code)
+    name, _ = _ask(address, collector, timeout_s=timeout_s, progress=progress, code=code)
     if not collector.num_records:
         raise MetricsFileError(f"{address}: the run has no row of metrics")
-    return _metrics(address, collector, run.name)
+    return _metrics(address, collector, name)
 
 
 def ask(
@@ -128,19 +128,11 @@ def ask(
         MetricsFileError: no such address, package, run or right; one line.
     """
     collector = Collector(path=address, kind="wandb", mapping=mapping)
-    run = _ask(address, collector, timeout_s=timeout_s, is_wanted=is_wanted)
+    name, state = _ask(address, collector, timeout_s=timeout_s, is_wanted=is_wanted)
     if not collector.num_records:
-        return ServerRun(metrics=None, state=run.state)
-    collector.mapping = {name: mapping[name] for name in mapping if name in collector.names}
-    return ServerRun(metrics=_metrics(address, collector, run.name), state=run.state)
-
-
-@dataclass(frozen=True, slots=True)
-class _Named:
-    """How the server calls a run, and the state that it says the run has."""
-
-    name: str
-    state: str
+        return ServerRun(metrics=None, state=state)
+    collector.mapping = {column: mapping[column] for column in mapping if column in collector.names}
+    return ServerRun(metrics=_metrics(address, collector, name), state=state)
 
 
 def _metrics(address: str, collector: Collector, name: str) -> RunMetrics:
@@ -156,15 +148,16 @@ def _ask(
     progress: Progress | None = None,
     code: str = _WORKER,
     is_wanted: Callable[[], bool] = lambda: True,
-) -> _Named:
+) -> tuple[str, str]:
+    """Collect a run's rows; how the server calls the run, and the state that it says it has."""
     path = path_of(address)
     if code == _WORKER:
         _require_wandb(address)
-    run = _Named(path.rpartition("/")[2], "")
+    name, state = path.rpartition("/")[2], ""
     done, of = 0, 0
     for answer in _answers(path, timeout_s, address, code, is_wanted):
         if "name" in answer:
-            run = _Named(str(answer["name"]), str(answer.get("state", "")))
+            name, state = str(answer["name"]), str(answer.get("state", ""))
             of = int(answer["num_rows"])
         for row in answer.get("rows", ()):
             numbers = numbers_of_row(row)
@@ -173,7 +166,7 @@ def _ask(
             done += 1
         if progress and of:
             progress(min(done, of), of)
-    return run
+    return name, state
 
 
 def _require_wandb(address: str) -> None:

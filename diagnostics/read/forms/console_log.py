@@ -158,15 +158,15 @@ def pairs_of(text: str) -> tuple[dict[str, float], int]:
             continue
         if is_dict and len(groups) > 1 and match["key"] is None:
             continue  # within a text
-        said = None if is_dict else _SPLIT.search(text, end, match.start())
-        split = split if said is None else ("" if said[1].lower() == "train" else "eval/")
+        heading = None if is_dict else _SPLIT.search(text, end, match.start())
+        split = split if heading is None else ("" if heading[1].lower() == "train" else "eval/")
         pairs.setdefault(f"{groups[-1]}{split}{name}", _value_of(match))
         num_chars, end = num_chars + len(match[0]), match.end()
     for part in () if is_dict else _PARTS.split(_PADDED.sub(" ", text)):
-        match = _UNSIGNED.search(part)
-        if match and _is_known(match["name"]):
-            pairs.setdefault(match["name"], to_number(match["value"]))
-            num_chars += len(match[0])
+        unsigned = _UNSIGNED.search(part)
+        if unsigned and _is_known(unsigned["name"]):
+            pairs.setdefault(unsigned["name"], to_number(unsigned["value"]))
+            num_chars += len(unsigned[0])
     return {name: value for name, value in pairs.items() if not math.isnan(value)}, num_chars
 
 

@@ -97,7 +97,7 @@ def test_a_long_file_is_averaged_in_blocks() -> None:
     """40 rows into at most 2 * 8: pairs of pairs, each at the step of its last row."""
     builder = TableBuilder(max_rows=8)
     for step in range(40):
-        builder.add_block(np.array([float(step)]), ["reward"], np.array([[float(step)]]))
+        builder.add_row(step, {"reward": float(step)})
     table = builder.build(kind="csv")
     assert table.num_rows <= 16
     assert table.steps[0] == 3

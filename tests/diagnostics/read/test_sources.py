@@ -124,7 +124,7 @@ def test_samples_are_whole_groups_first(run: Path, monkeypatch: pytest.MonkeyPat
     assert [t.group_index for t in sample_of_step(open_run(run), 0)] == [0]
 
 
-def test_b8_a_folder_that_is_no_run_names_only_what_exists(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_run_names_only_what_exists(tmp_path: Path) -> None:
     """No command that is not there: this run once named `import` before there was one."""
     (tmp_path / "notes.txt").write_text("nothing", encoding="utf-8")
     with pytest.raises(
