@@ -168,7 +168,7 @@ def describe_type(hint: Any) -> str:
         if len(args) == 2 and args[1] is Ellipsis:
             return f"a list of ({describe_type(args[0])})"
         return "[" + ", ".join(describe_type(arg) for arg in args) + "]"
-    words = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
-    if hint in words:
-        return words[hint]
+    names = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
+    if hint in names:
+        return names[hint]
     return "a mapping" if origin is not None else str(getattr(hint, "__name__", hint))

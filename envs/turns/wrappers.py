@@ -1,10 +1,6 @@
-"""From actions to turns: limits, penalties and failures, each in a layer of its own.
+"""From actions to turns: the limits, penalties and pictures around a world.
 
-    Rendered( TurnLimit( EndOnInvalid( FormatPenalty( ActionLimit( TurnRunner( TextEnv ))))))
-
-`wrap` builds the stack that `TurnSettings` describes. The layers share one small interface
-(`TurnEnv`); each does one thing to the `TurnResult` that passes through it. The world itself knows
-nothing of limits.
+`wrap` builds what `TurnSettings` describes. The world itself knows nothing of limits.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ from .turn import TurnEnv, TurnResult, TurnSettings, WorldTurns
 
 
 class TurnLayer(TurnEnv):
-    """A layer that passes everything on; subclasses change what they are named after."""
+    """A layer that passes everything on; subclasses change what passes through."""
 
     def __init__(self, inner: TurnEnv) -> None:
         self.inner = inner
@@ -39,88 +35,53 @@ class TurnLayer(TurnEnv):
         self.inner.close()
 
 
-class ActionLimit(TurnLayer):
-    """Truncates the episode once `max_actions` actions were executed."""
+class LimitedTurns(TurnLayer):
+    """Limits, penalties and pictures, as `TurnSettings` describes them.
 
-    def __init__(self, inner: TurnEnv, max_actions: int) -> None:
+    An episode stops with the first of these reasons: its own end, `max_actions`, `parse_failed`,
+    `max_turns`.
+    """
+
+    def __init__(self, inner: TurnEnv, settings: TurnSettings) -> None:
         super().__init__(inner)
-        self._max_actions = max_actions
-        self._num_actions = 0
+        self._settings = settings
+        self._num_turns = self._num_actions = 0
 
     def reset(self, seed: int, noise_seed: int) -> Observation:
-        self._num_actions = 0
-        return super().reset(seed, noise_seed)
+        self._num_turns = self._num_actions = 0
+        return self._with_picture(super().reset(seed, noise_seed))
 
     def step_turn(self, actions: Sequence[str], is_well_formed: bool) -> TurnResult:
-        allowed = actions[: self._max_actions - self._num_actions]
+        most = self._settings.max_actions
+        allowed = actions if most is None else actions[: most - self._num_actions]
         result = super().step_turn(allowed, is_well_formed)
-        self._num_actions += len(result.actions)
-        if result.stop_reason is None and self._num_actions >= self._max_actions:
-            return replace(result, stop_reason="max_actions")
-        return result
-
-    def instructions(self) -> str:
-        return f"{super().instructions()} At most {counted(self._max_actions, 'action')} in all."
-
-
-class FormatPenalty(TurnLayer):
-    """Charges `penalty` (<= 0) once for a turn that is not valid."""
-
-    def __init__(self, inner: TurnEnv, penalty: float) -> None:
-        super().__init__(inner)
-        self._penalty = penalty
-
-    def step_turn(self, actions: Sequence[str], is_well_formed: bool) -> TurnResult:
-        result = super().step_turn(actions, is_well_formed)
-        return result if result.is_valid else replace(result, format_penalty=self._penalty)
-
-
-class EndOnInvalid(TurnLayer):
-    """Ends the episode at a turn without a single valid action."""
-
-    def step_turn(self, actions: Sequence[str], is_well_formed: bool) -> TurnResult:
-        result = super().step_turn(actions, is_well_formed)
-        if result.stop_reason is None and not result.actions:
-            return replace(result, stop_reason="parse_failed")
-        return result
-
-
-class TurnLimit(TurnLayer):
-    """Truncates the episode after `max_turns` turns, and tells the policy about its limits."""
-
-    def __init__(self, inner: TurnEnv, max_turns: int, max_actions_per_turn: int) -> None:
-        super().__init__(inner)
-        self._max_turns = max_turns
-        self._max_actions_per_turn = max_actions_per_turn
-        self._num_turns = 0
-
-    def reset(self, seed: int, noise_seed: int) -> Observation:
-        self._num_turns = 0
-        return super().reset(seed, noise_seed)
-
-    def step_turn(self, actions: Sequence[str], is_well_formed: bool) -> TurnResult:
-        result = super().step_turn(actions, is_well_formed)
         self._num_turns += 1
-        if result.stop_reason is None and self._num_turns >= self._max_turns:
-            return replace(result, stop_reason="max_turns")
-        return result
+        self._num_actions += len(result.actions)
+        return replace(
+            result,
+            observation=self._with_picture(result.observation),
+            format_penalty=0.0 if result.is_valid else self._settings.format_penalty,
+            stop_reason=result.stop_reason or self._limit_reached(result),
+        )
 
     def instructions(self) -> str:
-        per_turn = counted(self._max_actions_per_turn, "action")
-        each = " each" if self._max_turns > 1 else ""
-        turns = counted(self._max_turns, "turn")
-        return f"{super().instructions()} You have {turns}, {per_turn}{each}."
+        settings, text = self._settings, super().instructions()
+        if settings.max_actions is not None:
+            text += f" At most {counted(settings.max_actions, 'action')} in all."
+        per_turn = counted(settings.max_actions_per_turn, "action")
+        each = " each" if settings.max_turns > 1 else ""
+        return f"{text} You have {counted(settings.max_turns, 'turn')}, {per_turn}{each}."
 
+    def _limit_reached(self, result: TurnResult) -> str | None:
+        settings = self._settings
+        if settings.max_actions is not None and self._num_actions >= settings.max_actions:
+            return "max_actions"
+        if settings.end_on_invalid and not result.actions:
+            return "parse_failed"
+        return "max_turns" if self._num_turns >= settings.max_turns else None
 
-class Rendered(TurnLayer):
-    """Gives every observation a picture of its view, unless the world has given one itself."""
-
-    def reset(self, seed: int, noise_seed: int) -> Observation:
-        return rendered(super().reset(seed, noise_seed))
-
-    def step_turn(self, actions: Sequence[str], is_well_formed: bool) -> TurnResult:
-        result = super().step_turn(actions, is_well_formed)
-        return replace(result, observation=rendered(result.observation))
+    def _with_picture(self, observation: Observation) -> Observation:
+        return observation if self._settings.render == "none" else rendered(observation)
 
 
 def rendered(observation: Observation) -> Observation:
@@ -139,20 +100,14 @@ def rendered(observation: Observation) -> Observation:
 
 
 def wrap(build: Callable[[], TextEnv], settings: TurnSettings) -> TurnEnv:
-    """The stack of layers that `settings` asks for, around the world that `build` makes."""
-    stack: TurnEnv = TurnRunner(
+    """The turns that `settings` ask for, around the world that `build` makes."""
+    runner = TurnRunner(
         build,
         max_actions_per_turn=settings.max_actions_per_turn,
         action_timeout_s=settings.action_timeout_s,
         reset_timeout_s=settings.reset_timeout_s,
     )
-    if settings.max_actions is not None:
-        stack = ActionLimit(stack, settings.max_actions)
-    stack = FormatPenalty(stack, settings.format_penalty)
-    if settings.end_on_invalid:
-        stack = EndOnInvalid(stack)
-    stack = TurnLimit(stack, settings.max_turns, settings.max_actions_per_turn)
-    return stack if settings.render == "none" else Rendered(stack)
+    return LimitedTurns(runner, settings)
 
 
 def world_of(stack: TurnEnv) -> WorldTurns:

@@ -73,13 +73,13 @@ def read_rows(
     rows = (_kept if keep else _read)(path, most)
     if not rows:
         raise EnvUnavailableError(f"{path} holds no rows")
-    wanted = tuple(fields)
+    required = tuple(fields)
     for number, row in enumerate(rows, start=1):
-        missing = [name for name in wanted if name not in row]
+        missing = [name for name in required if name not in row]
         if missing:
-            shown = ", ".join(shorten(str(name), 20) for name in list(row)[:8])
+            its_fields = ", ".join(shorten(str(name), 20) for name in list(row)[:8])
             raise EnvUnavailableError(
-                f"{path}, row {number} has no {missing[0]!r}: it has {shown or 'nothing'}"
+                f"{path}, row {number} has no {missing[0]!r}: it has {its_fields or 'nothing'}"
             )
     return rows
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import os
 import select
@@ -16,8 +15,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
+import httpx
 import uvicorn
 from started import started
 
@@ -70,15 +69,17 @@ def ask(
     **headers: str,
 ) -> tuple[int, dict[str, Any]]:
     """Status and content of an answer, which is JSON whatever was asked."""
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=20)
     body = json.dumps({} if content is None else content).encode() if data is None else data
     names = {name.replace("_", "-"): value for name, value in headers.items()}
-    try:
-        connection.request(method, path, body, {"Content-Type": "application/json", **names})
-        response = connection.getresponse()
-        return response.status, json.loads(response.read())
-    finally:
-        connection.close()
+    answer = httpx.request(
+        method,
+        url + path,
+        content=body,
+        headers={"Content-Type": "application/json", **names},
+        timeout=20,
+        trust_env=False,
+    )
+    return answer.status_code, answer.json()
 
 
 def error(answer: tuple[int, dict[str, Any]]) -> tuple[int, str, str]:

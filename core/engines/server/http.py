@@ -6,15 +6,14 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from echoscope.text.network import (
-    STATUSES_WORTH_A_RETRY,
+from echoscope.envs.worlds.remote.http_client import (
     HttpClient,
     HttpError,
     LateAnswerError,
     NoConnectionError,
-    is_http_url,
     retried,
 )
+from echoscope.text.network import STATUSES_WORTH_A_RETRY, is_http_url
 
 from ...config.loading import ConfigError
 from ..base import EngineError

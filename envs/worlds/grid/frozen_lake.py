@@ -281,12 +281,12 @@ class FrozenLake(TaskEnv):
         return info
 
     def observe(self) -> Observation:
-        shown, key = self._lake.shown, (self._config.observation, self._player)
-        observation = shown.get(key)
+        kept, key = self._lake.shown, (self._config.observation, self._player)
+        observation = kept.get(key)
         if observation is None:
             observation = self._written()
-            if len(shown) < _MAX_SHOWN:
-                shown[key] = observation
+            if len(kept) < _MAX_SHOWN:
+                kept[key] = observation
         return observation
 
     def _written(self) -> Observation:
@@ -394,12 +394,12 @@ def _lake_around_path(
     for move in moves:
         path.append(shift(path[-1], str(move)))
     others = [cell for cell in cells if cell not in path]
-    wanted = (
+    num_holes = (
         int(rng.binomial(len(cells), config.hole_probability))
         if config.holes is None
         else config.holes
     )
-    chosen = rng.choice(len(others), size=min(wanted, len(others)), replace=False)
+    chosen = rng.choice(len(others), size=min(num_holes, len(others)), replace=False)
     holes = frozenset(others[int(index)] for index in chosen)
     if rng.random() < 0.5:
         path.reverse()

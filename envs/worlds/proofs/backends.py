@@ -24,9 +24,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from echoscope.text.network import HttpClient, HttpError, is_http_url
+from echoscope.text.network import is_http_url
 
 from ...base import EnvParamsError, EnvUnavailableError, shorten
+from ..remote.http_client import HttpClient, HttpError
 from .verdicts import PROBE, LeanAnswer, LeanFailedError, LeanMessage, LeanTimeoutError
 
 if TYPE_CHECKING:  # an optional package

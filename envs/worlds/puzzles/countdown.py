@@ -144,8 +144,8 @@ class Countdown(TaskEnv):
         if Counter(int(digits) for digits in _INTEGERS.findall(expression)) != Counter(
             self._task.numbers
         ):
-            wanted = ", ".join(map(str, self._task.numbers))
-            return self._answered(f"Use each of {wanted} exactly once.", 0.0)
+            listed = ", ".join(map(str, self._task.numbers))
+            return self._answered(f"Use each of {listed} exactly once.", 0.0)
         try:
             value = calculate(expression)
         except CalculationError as error:
@@ -170,8 +170,8 @@ class Countdown(TaskEnv):
 
     def guesses(self) -> tuple[str, ...]:
         """All numbers added, and all but the last: what a player writes who does not calculate."""
-        words = [str(number) for number in self._task.numbers]
-        return ("+".join(words), "+".join(words[:-1]))
+        numerals = [str(number) for number in self._task.numbers]
+        return ("+".join(numerals), "+".join(numerals[:-1]))
 
     def task_key(self) -> str:
         """The numbers, which are always shown in rising order, and the target."""

@@ -105,14 +105,14 @@ class Rubiks(TaskEnv):
         return self.result(float(self.is_solved))
 
     def instructions(self) -> str:
-        form, shown = self._config.observation, ""
+        form, explanation = self._config.observation, ""
         if form in ("coord", "both"):
-            shown += " A sticker's place is its face, row and column, from 1 at the top left."
+            explanation += " A sticker's place is its face, row and column, from 1 at the top left."
         if form in ("grid", "both"):
-            shown += " Each face is shown as its upper and its lower row."
+            explanation += " Each face is shown as its upper and its lower row."
         return (
             "Turn the 2x2 cube until every face has one colour. A letter turns a face by a quarter "
-            f"clockwise, a letter with ' turns it back.{shown} Actions: {', '.join(MOVES)}."
+            f"clockwise, a letter with ' turns it back.{explanation} Actions: {', '.join(MOVES)}."
         )
 
     def solve(self) -> list[str]:

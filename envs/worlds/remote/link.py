@@ -9,17 +9,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from echoscope.text.network import (
+from echoscope.text.network import is_http_url
+
+from ...base import EnvParamsError, EnvUnavailableError, shorten
+from .http_client import (
     Answer,
     HttpClient,
     HttpError,
     LateAnswerError,
     NoConnectionError,
-    is_http_url,
     retried,
 )
-
-from ...base import EnvParamsError, EnvUnavailableError, shorten
 from .protocol import MAX_BODY_BYTES, ProtocolError, decoded, encoded
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from .protocol import VERSION, ProtocolError, decoded, encoded, shown
+from .protocol import VERSION, ProtocolError, decoded, encoded, quoted
 from .sessions import Answer, Content, RefusedError, Session, Sessions
 
 _MAX_NAME = 255
@@ -83,7 +83,7 @@ class OpenEnv:
         """`{action: {text}, episode_id}`."""
         action = content.get("action")
         if not isinstance(action, dict) or not isinstance(action.get("text"), str):
-            raise ProtocolError(f"action is {shown(action)}, but must be an object with a text")
+            raise ProtocolError(f"action is {quoted(action)}, but must be an object with a text")
         session = self._running(content)
         request = {
             "episode": session.episode,
@@ -140,7 +140,7 @@ class OpenEnv:
             content = decoded(message.encode("utf-8", "surrogatepass"))
             kind, data = content.get("type"), content.get("data", {})
             if not isinstance(data, dict):
-                raise ProtocolError(f"data is {shown(data)}, but must be an object")
+                raise ProtocolError(f"data is {quoted(data)}, but must be an object")
             match kind:
                 case "reset":
                     answer = await self.reset({**data, "episode_id": name})
@@ -152,7 +152,7 @@ class OpenEnv:
                     return {"type": "state", "data": self.state({"episode_id": name})}
                 case "close":
                     return None
-            raise ProtocolError(f"type is {shown(kind)}, but must be reset, step, state or close")
+            raise ProtocolError(f"type is {quoted(kind)}, but must be reset, step, state or close")
         except ProtocolError as error:
             code, reason = "VALIDATION_ERROR", str(error)
         except RefusedError as error:
@@ -185,6 +185,6 @@ def _name_of(content: Content) -> str:
         return "default"
     if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME or not name.isprintable():
         raise ProtocolError(
-            f"episode_id is {shown(name)}, but must be text of at most {_MAX_NAME} characters"
+            f"episode_id is {quoted(name)}, but must be text of at most {_MAX_NAME} characters"
         )
     return name

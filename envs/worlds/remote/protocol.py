@@ -175,7 +175,7 @@ def answered(kind: type[R], data: bytes) -> R:
         raise ProtocolError(_what_is_wrong(error)) from None
     for tool in record.tools if isinstance(record, Opened) else ():
         if not is_tool_name(tool.name):
-            raise ProtocolError(f"{shown(tool.name)} is no name of a tool")
+            raise ProtocolError(f"{quoted(tool.name)} is no name of a tool")
     return record
 
 
@@ -197,7 +197,7 @@ def _what_is_wrong(error: ValidationError) -> str:
     rule = re.sub("^(Input|String|Data|Tuple) should", "must", shorten(rule, 160))
     if not place:
         return f"this is no JSON object of this protocol: {rule}"
-    return f"{place} is {shown(first['input'])}, but {rule}"
+    return f"{place} is {quoted(first['input'])}, but {rule}"
 
 
 def encoded(content: Mapping[str, Any]) -> bytes:
@@ -216,7 +216,7 @@ def decoded(data: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"this is no JSON: {shorten(str(error), 100)}") from None
     if not isinstance(content, dict):
-        raise ProtocolError(f"this is no JSON object: {shown(content)}")
+        raise ProtocolError(f"this is no JSON object: {quoted(content)}")
     return content
 
 
@@ -224,7 +224,7 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"JSON has no {name}")
 
 
-def shown(value: object) -> str:
+def quoted(value: object) -> str:
     """A value of the other side, in a message."""
     return shorten(repr(value), 80)
 

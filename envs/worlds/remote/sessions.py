@@ -40,7 +40,7 @@ from .protocol import (
     ResetAsked,
     StepAsked,
     asked,
-    shown,
+    quoted,
     write_result,
 )
 
@@ -256,7 +256,7 @@ class Sessions:
         """A new session."""
         protocol = content.get("protocol")
         if protocol != VERSION:
-            given = f"protocol is {shown(protocol)}, but" if "protocol" in content else _UNSAID
+            given = f"protocol is {quoted(protocol)}, but" if "protocol" in content else _UNSAID
             raise RefusedError(400, "protocol", f"{given} this server has {VERSION}")
         env_id, params = self._wanted(content)
         await self.expire()
@@ -318,7 +318,7 @@ class Sessions:
             raise RefusedError(
                 400,
                 "bad_request",
-                f"a call is {shown(call)}, but must have session, content and a verb of "
+                f"a call is {quoted(call)}, but must have session, content and a verb of "
                 f"{', '.join(VERBS)}",
             )
         except RefusedError as error:
@@ -381,23 +381,25 @@ class Sessions:
             raise RefusedError(
                 404,
                 "unknown_env",
-                f"env is {shown(env_id)}, which is not served here{close} (served: "
+                f"env is {quoted(env_id)}, which is not served here{close} (served: "
                 f"{', '.join(self._served)})",
             )
         fixed = dict(self._served[env_id].params)
-        wanted = content.get("params", {})
-        if not isinstance(wanted, dict):
-            raise RefusedError(400, "bad_request", f"params is {shown(wanted)}, but is an object")
+        requested = content.get("params", {})
+        if not isinstance(requested, dict):
+            raise RefusedError(
+                400, "bad_request", f"params is {quoted(requested)}, but is an object"
+            )
         as_sent = json_value(fixed)
-        other = [key for key in wanted if key not in fixed or wanted[key] != as_sent[key]]
+        other = [key for key in requested if key not in fixed or requested[key] != as_sent[key]]
         if other and not self._limits.has_client_params:
             raise RefusedError(
                 403,
                 "params",
-                f"{env_id} is served with the parameters {shown(fixed)}, and a client may not set "
+                f"{env_id} is served with the parameters {quoted(fixed)}, and a client may not set "
                 f"{shorten(str(other[0]))}: leave it out, or serve with --client-params",
             )
-        return env_id, {**fixed, **wanted}
+        return env_id, {**fixed, **requested}
 
     async def _run(self, call: Callable[[], Any]) -> Any:
         self._counts["calls"] += 1

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from echoscope.text.network import HttpClient, HttpError, is_http_url
+from echoscope.text.network import is_http_url
 
 from ...base import EnvParamsError, shorten
+from ..remote.http_client import HttpClient, HttpError
 from .passages import Passage, passage_of
 
 Protocol = Literal["search_r1", "ragen"]

@@ -107,7 +107,7 @@ def _goal(rng: np.random.Generator, product: Product) -> Goal:
     limit = price_limits(product.price)[int(rng.integers(2))]
     wishes = [WISHES[attribute] for attribute in attributes]
     article = "an" if product.kind[0] in "aeiou" else "a"
-    wanted = _one(rng, _OPENINGS).format(
+    sentence = _one(rng, _OPENINGS).format(
         article=article, kind=product.kind, wishes=_joined(wishes, "and")
     )
     of_group = next(dict(group.options) for group in GROUPS if product.kind in group.kinds)
@@ -116,7 +116,7 @@ def _goal(rng: np.random.Generator, product: Product) -> Goal:
     )
     return Goal(
         asin=product.asin,
-        text=with_limit(f"{wanted}, with {options}", limit),
+        text=with_limit(f"{sentence}, with {options}", limit),
         kind=product.kind,
         title=product.title,
         category=product.category,

@@ -163,14 +163,14 @@ def queries(goal: Goal) -> list[str]:
 
 
 def best_search(catalogue: Catalogue, goal: Goal) -> tuple[str, int, Product] | None:
-    """The query that shows a product with the full score first, its place, and the product."""
+    """The query that shows a product with the full score first, its rank, and the product."""
     finds = []
     for query in queries(goal):
-        for place, product in enumerate(catalogue.search(query)):
+        for rank, product in enumerate(catalogue.search(query)):
             if winning_choice(product, goal) is not None:
-                finds.append((place, query, product))
+                finds.append((rank, query, product))
                 break
     if not finds:
         return None
-    place, query, product = min(finds, key=lambda find: find[0])
-    return query, place, product
+    rank, query, product = min(finds, key=lambda find: find[0])
+    return query, rank, product

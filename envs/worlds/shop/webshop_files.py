@@ -49,17 +49,17 @@ def read_catalogue(
         EnvUnavailableError: a file cannot be read, or there is no product, or no goal.
     """
     rows = read_rows(products, (), most=num_products)
-    known = read_mapping(attributes)
+    notes = read_mapping(attributes)
     of_asin: dict[str, Product] = {}
     for row in rows:
-        product = _product(row, known)
+        product = _product(row, notes)
         if product is not None:
             of_asin.setdefault(product.asin, product)
     if not of_asin:
         raise EnvUnavailableError(
             f"{products} holds no product with asin and name, as WebShop's items_shuffle.json does"
         )
-    instructions = known if human_goals is None else read_mapping(human_goals)
+    instructions = notes if human_goals is None else read_mapping(human_goals)
     goals = [
         goal
         for product in of_asin.values()

@@ -136,8 +136,8 @@ class PriceList(ToolEnv):
 
     def task_key(self) -> str:
         """The list in the order shown, and the prices of what is on it."""
-        wanted = [[name, number, self._prices[name]] for name, number in self._wanted.items()]
-        return hash_task(self.spec.id, wanted)
+        listed = [[name, number, self._prices[name]] for name, number in self._wanted.items()]
+        return hash_task(self.spec.id, listed)
 
     @property
     def is_over(self) -> bool:

@@ -28,9 +28,9 @@ from echoscope.envs.frames import grid_frame, to_png
 from echoscope.envs.turns.turn import TurnSettings
 from echoscope.envs.turns.wrappers import runner_of, wrap
 from echoscope.envs.worlds.bandit import Bandit
+from echoscope.envs.worlds.remote.http_client import Answer, HttpClient, NoConnectionError
 from echoscope.envs.worlds.remote.link import RemoteError, SessionGoneError, UnreachableError
 from echoscope.envs.worlds.remote.sessions import Limits, Served
-from echoscope.text.network import Answer, HttpClient, NoConnectionError
 
 SERVED = {
     "frozen_lake": {"slip": 0.3, "observation": "both"},
@@ -332,28 +332,6 @@ def test_the_scripted_server_can_be_played() -> None:
         assert result.info["n"] != result.info["n"]
 
 
-def drip(connection: socket.socket) -> None:
-    """A header a byte at a time, for ever."""
-    connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
-    while True:
-        connection.sendall(b"x")
-        time.sleep(0.02)
-
-
-def flood(connection: socket.socket) -> None:
-    """A body without end."""
-    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n{")
-    while True:
-        connection.sendall(b" " * (1 << 20))
-
-
-def drip_body(connection: socket.socket) -> None:
-    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n{")
-    while True:
-        connection.sendall(b" ")
-        time.sleep(0.02)
-
-
 def hang(connection: socket.socket) -> None:
     connection.recv(1)
 
@@ -370,9 +348,6 @@ def changed(path: str, value: Any, of: Mapping[str, Any]) -> bytes:
 
 WRONG: dict[str, tuple[str, bytes | Talk, str]] = {
     "hangs": ("step", hang, "did not answer within 1 s"),
-    "drips a header": ("step", drip, "did not answer within 1 s"),
-    "drips a body": ("step", drip_body, "did not answer within 1 s"),
-    "endless body": ("step", flood, "answered with more than 16 MiB|did not answer within"),
     "500": ("step", response(b"<h1>oops</h1>", "500 No"), "answered 500 with something else"),
     "500 in words": (
         "step",

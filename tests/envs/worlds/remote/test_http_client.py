@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -10,7 +11,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from echoscope.text.network import HttpClient, HttpError, NoConnectionError, retried
+from echoscope.envs.worlds.remote.http_client import (
+    HttpClient,
+    HttpError,
+    LateAnswerError,
+    NoConnectionError,
+    retried,
+)
 
 Talk = Callable[[socket.socket], None]
 
@@ -51,6 +58,47 @@ def test_a_redirect_is_an_answer_and_is_not_followed() -> None:
         assert HttpClient(url, max_bytes=100).ask("GET", "/", timeout_s=5).status == 302
 
 
+@pytest.mark.parametrize(
+    "begin",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"HTTP/1.1 2", id="status line"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nX: ", id="header"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", id="body"),
+        pytest.param(b"HTTP/1.0 200 OK\r\n\r\n", id="body without a length"),
+    ],
+)
+def test_an_answer_that_comes_a_byte_at_a_time_is_left_after_the_timeout(begin: bytes) -> None:
+    is_over = threading.Event()
+
+    def drip(connection: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            connection.sendall(begin)
+            while begin and not is_over.wait(0.02):
+                connection.sendall(b"1")
+            is_over.wait(5)
+
+    with answering(drip) as (url, _):
+        started = time.monotonic()
+        with pytest.raises(LateAnswerError, match=r"^did not answer within 0.3 s$"):
+            HttpClient(url, max_bytes=1 << 20).ask("GET", "/", timeout_s=0.3)
+        assert 0.2 < time.monotonic() - started < 3
+        is_over.set()
+
+
+@pytest.mark.parametrize(
+    ("head", "reason"),
+    [
+        (b"200 OK\r\nContent-Length: 1000\r\n\r\n" + b" " * 1000, "answered with more than 0 MiB"),
+        (b"200 OK\r\n" + b"x: y\r\n" * 30_000, "too long"),
+        (b"200 OK\r\nContent-Length: 1000\r\n\r\nshort", "peer closed connection"),
+    ],
+)
+def test_an_answer_that_is_too_long_or_too_short_is_none(head: bytes, reason: str) -> None:
+    with answering(saying(head)) as (url, _), pytest.raises(HttpError, match=reason):
+        HttpClient(url, max_bytes=100).ask("GET", "/", timeout_s=5)
+
+
 def test_cookies_do_not_come_back_and_the_token_goes_along() -> None:
     head = b"200 OK\r\nSet-Cookie: a=b\r\nConnection: close\r\nContent-Length: 0"
     with answering(saying(head)) as (url, requests):
@@ -67,7 +115,7 @@ def test_a_call_that_is_cut_off_ends_at_once() -> None:
         client = HttpClient(url, max_bytes=100)
         threading.Timer(0.1, client.cancel).start()
         started = time.monotonic()
-        with pytest.raises(NoConnectionError, match="the request was cut off"):
+        with pytest.raises(NoConnectionError, match="disconnected"):
             client.ask("GET", "/", timeout_s=60)
         assert time.monotonic() - started < 3
         is_over.set()
