@@ -23,7 +23,7 @@ def test_a_server_that_breaks_costs_the_step_under_way_and_no_other(
 ) -> None:
     script, path = Script(), tmp_path / "run"
     with serving(script) as url:
-        engine = f"engine={{kind: openai, url: '{url}', retries: 0}}"
+        engine = f"engine={{kind: openai, url: '{url}'}}"
         quick = ("eval.every=0", "eval.before=false", "checkpoint.every=0", "steps=3")
         config = make_config(engine, *quick, "diagnostics.enabled=false")
         num_asked = 0
@@ -55,7 +55,7 @@ def test_episodes_at_their_own_pace_are_those_of_lockstep(
         script, path = Script(), tmp_path / mode
         script.answers = [status(503), honest]
         with serving(script) as url:
-            engine = f"engine={{kind: openai, url: '{url}', retries: 1}}"
+            engine = f"engine={{kind: openai, url: '{url}'}}"
             other = (f"collection.mode={mode}", "diagnostics.enabled=false")
             assert start(make_config(engine, *quick, *other), path, SilentEvents()) == "finished"
         turns = open_run(path).sql("select turn, response from turns order by all")
