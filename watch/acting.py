@@ -94,7 +94,7 @@ class Acting:
         environ = {
             **self.environ,
             "ECHOSCOPE_RULES": " ".join(alarm.rule for alarm in alarms),
-            "ECHOSCOPE_SEVERITY": max(alarms, key=_weight).severity.value,
+            "ECHOSCOPE_SEVERITY": _worst(alarms),
             "ECHOSCOPE_STEP": str(alarms[-1].step),
             "ECHOSCOPE_STATE": verdict.state.value,
         }
@@ -105,5 +105,6 @@ class Acting:
             self.say(f"--on-alarm command: {error}")
 
 
-def _weight(alarm: Alarm) -> int:
-    return list(AlarmSeverity).index(alarm.severity)
+def _worst(alarms: Sequence[Alarm]) -> str:
+    severities = {alarm.severity for alarm in alarms}
+    return next(s.value for s in reversed(AlarmSeverity) if s in severities)

@@ -111,11 +111,11 @@ class _File:
 
     def see(self) -> None:
         """Note whether it has changed. Raises OSError where it cannot be looked at."""
-        found = os.stat(self.path)
-        status = (found.st_ino, found.st_size, found.st_mtime_ns)
+        now = os.stat(self.path)
+        status = (now.st_ino, now.st_size, now.st_mtime_ns)
         if status != self.status or self.is_gone:
             self.status, self.is_due, self.is_gone = status, not self.log or self.is_due, False
-            self.written_at = time.monotonic() - max(0.0, time.time() - found.st_mtime)
+            self.written_at = time.monotonic() - max(0.0, time.time() - now.st_mtime)
 
 
 class Folder:

@@ -209,7 +209,9 @@ class Ledger:
         self.rollouts.resolve()
         sources = self._sources.values()
         first = min((s.began_again for s in sources if s.began_again is not None), default=None)
-        for source in sources if first is not None else ():
+        if first is None:
+            return None
+        for source in sources:
             if source.began_again is None:
                 source.forget(first)
             source.began_again = None
@@ -220,9 +222,10 @@ class Ledger:
         count once no further ones come."""
         rollouts, changed = self.rollouts, set[int]()
         rested_s = look.at - max(rollouts.changed_at + self._waits.line_quiet_s, self._rested_at)
-        for source in (*self.metrics.values(), *([rollouts] if rested_s >= 0 else [])):
-            changed |= source.changed
-            source.changed.clear()
+        for name, source in self._sources.items():
+            if name != ROLLOUTS or rested_s >= 0:
+                changed |= source.changed
+                source.changed.clear()
         late = {s for s in changed & self.claims.keys() if self.claims[s] != self.claim_of(s)}
         late = (late - self._unread).union(self._contradicted(late & self._unread))
         if late:

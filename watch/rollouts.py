@@ -138,8 +138,8 @@ class Rollouts:
         self.num_rows += 1
         self.is_evaluation |= step is None
         number, digest = FORMATS.index(form), _digest(row.data)
-        at = RolloutRow(file, row.place, row.size, number, digest, self.num_rows, is_file_step)
-        self._enter(at, step or 0, is_without_step=step is None)
+        noted = RolloutRow(file, row.place, row.size, number, digest, self.num_rows, is_file_step)
+        self._enter(noted, step or 0, is_without_step=step is None)
         return form
 
     def _refuse(self, why: str, likely: Format | None) -> Format | None:
@@ -211,10 +211,12 @@ class Rollouts:
         the steps behind it do not. A file that was written again as it was is no news."""
         for step in sorted(self._again.keys() & self.claims.keys()):
             rows, claim = self._again[step], self.claims[step]
-            known = {row.digest for row in self._steps.get(step, ())}
+            earlier = {row.digest for row in self._steps.get(step, ())}
             if _signature(rows) == (claim.num_rows, claim.rows):
                 del self._again[step]
-            elif len(rows) >= _AGAIN * claim.num_rows and any(r.digest not in known for r in rows):
+            elif len(rows) >= _AGAIN * claim.num_rows and any(
+                r.digest not in earlier for r in rows
+            ):
                 self._begin_again(step)
                 return
 

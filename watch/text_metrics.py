@@ -86,8 +86,10 @@ class _Parser:
         for record in records:
             self.collector.add(record)
 
-    is_settled = True
-    """Rows that follow will not change what was told of earlier ones."""
+    @property
+    def is_settled(self) -> bool:
+        """Rows that follow will not change what was told of earlier ones."""
+        return True
 
     def close_open(self) -> None:
         """Nothing follows what the last lines began."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from echoscope.diagnostics.config import DiagnosticsConfig
 from echoscope.diagnostics.judge.record import Verdict
@@ -24,6 +24,7 @@ from echoscope.store.writer import RunWriter
 from .acting import WatchError
 from .rollouts import Claim
 
+T = TypeVar("T")
 KIND = "watch"
 """Of the diagnostic record that holds a step's claim."""
 
@@ -133,7 +134,7 @@ class WatchedRun:
         if writer is not None:
             writer.close(status=status)
 
-    def _do(self, work: Callable[[], Any]) -> Any:
+    def _do(self, work: Callable[[], T]) -> T:
         if self._refusal is not None:
             raise self._refusal
         try:

@@ -269,12 +269,14 @@ class Watch:
             return
         self._said_what = True
         unread = self._folder.unread()
-        words = f"{_shown(self.path)}: nothing to follow yet"
+        sentence = f"{_shown(self.path)}: nothing to follow yet"
         if unread:
             named = "; ".join(f"{name}: {reason}" for name, reason in unread[:MAX_NAMED])
             more = len(unread) - MAX_NAMED
-            words += f" in {counted(len(unread), 'file')} ({named}{f'; {more} more' * (more > 0)})"
-        self._say(f"{words}. Waiting for {self._folder.awaited}.")
+            sentence += (
+                f" in {counted(len(unread), 'file')} ({named}{f'; {more} more' * (more > 0)})"
+            )
+        self._say(f"{sentence}. Waiting for {self._folder.awaited}.")
 
     def _say_where(self, look: Look) -> None:
         if not self._folder.is_there and not self._said_waiting:
