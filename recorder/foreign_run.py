@@ -83,7 +83,7 @@ class ForeignRun:
         self._namer = self._new_namer(RunMeaning())
         self._stored_meaning = RunMeaning()
         self._said: set[str] = set()
-        self._monitor = self._new_monitor(())
+        self._begin_to_judge(())
 
     def resume(self, first: int | None = None) -> list[int]:
         """Go on with the run of the folder, as its next attempt.
@@ -195,14 +195,13 @@ class ForeignRun:
     def _judge_again(self, before: int) -> None:
         """Follow the stored steps before this one, by what their numbers mean now."""
         rows = dict(stored_rows(open_run(self.path), before))
-        self._monitor = self._new_monitor(rows[max(rows)] if rows else ())
+        self._begin_to_judge(rows[max(rows)] if rows else ())
         for number, values in rows.items():
             self._monitor.judge(number, values | self.meaning.row(values))
 
-    def _new_monitor(self, names: Collection[str]) -> Monitor:
+    def _begin_to_judge(self, names: Collection[str]) -> None:
         self._monitor = Monitor(self._settings, run_id=self.path.name, on_message=self._say)
         self._situate(names)
-        return self._monitor
 
     def _situate(self, names: Collection[str]) -> None:
         trainer = terms_of(self.trainer) or trainer_of(names)

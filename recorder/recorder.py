@@ -236,9 +236,6 @@ class Recorder:
         Raises:
             ValueError: the recorder is closed.
         """
-        self._require_open()
-        if not self._is_taken():
-            return
         episode = Episode(
             messages=messages,
             reward=reward,
@@ -250,9 +247,7 @@ class Recorder:
             fields=fields,
             tokens=tokens,
         )
-        if self._scoring is not None:
-            self._scoring.add(episode)
-        self._thread.put(partial(self._thread.steps.add, episode))
+        self._take(episode, None)
 
     def draft(self, draft: Draft, spoken: Spoken | None = None) -> None:
         """Record an episode that a reader of another trainer's files has made.
@@ -260,12 +255,14 @@ class Recorder:
         Args:
             spoken: its text, for a policy that is measured.
         """
+        self._take(draft, spoken)
+
+    def _take(self, episode: Episode | Draft, spoken: Spoken | None) -> None:
         self._require_open()
-        if not self._is_taken():
-            return
-        if self._scoring is not None and spoken is not None:
-            self._scoring.add(draft, spoken)
-        self._thread.put(partial(self._thread.steps.add, draft))
+        if self._is_taken():
+            if self._scoring is not None and (spoken is not None or isinstance(episode, Episode)):
+                self._scoring.add(episode, spoken)
+            self._thread.put(partial(self._thread.steps.add, episode))
 
     def measure(self, step: int) -> None:
         """Measure I(X;Z) and H(Z|X) of the episodes so far, where that is due.

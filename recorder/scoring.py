@@ -322,10 +322,7 @@ class _Policy:
             except ScoringError as error:
                 raise SettingError(str(error)) from None
             if not hasattr(model, "config"):
-                raise SettingError(
-                    f"policy is a {type(model).__name__}, but must be a causal language model of "
-                    "transformers, or a function that scores"
-                )
+                raise _wrong_policy(model)
 
             def scorer() -> Scorer:
                 return ModelScorer(
@@ -340,10 +337,14 @@ class _Policy:
         if callable(policy):
             function = _FunctionScorer(policy)
             return cls(lambda: function, nullcontext)
-        raise SettingError(
-            f"policy is a {type(policy).__name__}, but must be a causal language model of "
-            "transformers, or a function that scores"
-        )
+        raise _wrong_policy(policy)
+
+
+def _wrong_policy(policy: Any) -> SettingError:
+    return SettingError(
+        f"policy is a {type(policy).__name__}, but must be a causal language model of "
+        "transformers, or a function that scores"
+    )
 
 
 class _FunctionScorer:

@@ -22,12 +22,7 @@ from echoscope.store.errors import RunBusyError, RunExistsError, StoreError
 from echoscope.store.importers.draft import Draft
 from echoscope.store.log.layout import Layout, shown_path
 from echoscope.store.reader import open_run
-from echoscope.store.records import (
-    Alarm,
-    Command,
-    CommandAck,
-    SettingsRecord,
-)
+from echoscope.store.records import Alarm, Command, CommandAck, SettingsRecord
 from echoscope.store.steer.commands import Mailbox, post
 from echoscope.store.writer import RunWriter
 from echoscope.text.amounts import counted
@@ -174,14 +169,10 @@ class RunSteps:
             )
         if self._refusal is not None:
             self._reopen()
-        if self._run.writer is not None:
-            self._writing(lambda: self._close_writer(status))
-
-    def _close_writer(self, status: str) -> None:
-        assert self._run.writer is not None
-        self._write_answers()
-        self._run.writer.flush()
-        self._run.writer.close(status=status)
+        if (writer := self._run.writer) is not None:
+            self._write_answers()
+            self._writing(writer.flush)
+            self._writing(partial(writer.close, status=status))
 
     def commit(self, step: StepEnd) -> None:
         """Write a step, and tell others of it whether or not the folder takes it."""
