@@ -48,7 +48,7 @@ class Training:
     """`echoscope train` in a process of its own, until it is stopped."""
 
     def __init__(self, path: Path, output: Path, *, recipe: str, overrides: Sequence[str]) -> None:
-        words = ["train", recipe, "steps=100000", *overrides, "--run", str(path), "--headless"]
+        words = ["train", recipe, "steps=100000", *overrides, "-o", str(path), "--headless"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         self._output = output.open("wb")
         self._process = subprocess.Popen(

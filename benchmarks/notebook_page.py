@@ -42,7 +42,7 @@ def train() -> None:
     """The run that the notebook shows, where it is missing."""
     if not (RUN / "run.json").is_file():
         command = "from echoscope.cli import main; main()"
-        arguments = ["train", "collapse-template", "--run", str(RUN)]
+        arguments = ["train", "collapse-template", "-o", str(RUN)]
         subprocess.run([sys.executable, "-c", command, *arguments], check=True)
 
 

@@ -68,7 +68,7 @@ def warm_start(root: Path) -> Path:
 def train(path: Path, words: list[str]) -> None:
     """Train, or go on, unless the run is finished."""
     if not (path / "run.json").exists():
-        echoscope("train", RECIPE, *words, "--headless", "--run", str(path))
+        echoscope("train", RECIPE, *words, "--headless", "-o", str(path))
     elif open_run(path).info().status != "finished":
         echoscope("train", "--resume", str(path), "--headless")
 

@@ -72,7 +72,7 @@ def train(root: Path) -> None:
     for name, words in RUNS.items():
         if not (root / name / "run.json").is_file():
             command = "from echoscope.cli import main; main()"
-            arguments = ["train", *words, "--run", str(root / name)]
+            arguments = ["train", *words, "-o", str(root / name)]
             subprocess.run([sys.executable, "-c", command, *arguments], check=True)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .options import AsJson
 from .terminal import print_json, printable
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from echoscope.store.records import Alarm
     from echoscope.store.steer.annotations import AlarmNote
 
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 AlarmId = Annotated[
     str,
     typer.Argument(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .options import AsJson
 from .terminal import output_console, print_json, progress_bars
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def collapse(
         int,
         typer.Option(min=0, help="With --curves: how often to resample healthy stretches."),
     ] = 2,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure how early and how reliably collapses are detected, next to other alarm rules."""
     if curves is not None and only is not None:
@@ -87,8 +88,9 @@ def truth(
         list[str] | None, typer.Option(help="Only this family of runs; may be repeated.")
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, max=2, help="Processes.")] = 1,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write counts and false claims to this file.")
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="JSON file to write: all counts and false claims."),
     ] = None,
 ) -> None:
     """Compare every claim of the judge with the truth, at every row of simulated runs."""
@@ -104,8 +106,8 @@ def truth(
     chosen = [seed for each in parts[part] for seed in each[:seeds]]
     with progress_bars() as bar:
         table = truth_table(family or (), chosen, jobs=jobs, progress=bar("simulated runs"))
-    if json_file is not None:
-        json_file.write_text(json.dumps(table.as_json(), indent=1) + "\n", encoding="utf-8")
+    if output is not None:
+        output.write_text(json.dumps(table.as_json(), indent=1) + "\n", encoding="utf-8")
     console = output_console(TABLE_WIDTH, is_wrapped=True)
     console.print(_rich(table.grid()))
     console.print("* not as asked")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import ConfigFile, Overrides, Recipe, recipe_and_words
+from .options import AsJson, ConfigFile, Overrides, Recipe, recipe_and_words
 from .terminal import print_json
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def show(
     recipe: Recipe = None,
     overrides: Overrides = None,
     file: ConfigFile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of YAML.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print the full configuration of a recipe with your changes, defaults included.
 
@@ -57,7 +57,9 @@ def memory_words(config: RunConfig) -> str:
 
 @app.command()
 def schema(
-    live: Annotated[bool, typer.Option(help="Only settings that may change live.")] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Only settings that may change live.")
+    ] = False,
 ) -> None:
     """Print the JSON Schema of a run's configuration."""
     from echoscope.core.config.loading import live_fields

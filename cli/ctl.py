@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from . import alarms, branch
+from .options import AsJson
 from .terminal import print_json, printable
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ class _NamesTheRun(TyperGroup):
 
 
 app = typer.Typer(help="Steer a live run.", no_args_is_help=True, cls=_NamesTheRun)
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be sent; send nothing.")]
 Wait = Annotated[
     float,

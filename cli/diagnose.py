@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .exit_codes import Exit, FailOn, exit_code
-from .options import FailOnOption, Meanings, MetricsRun, mapping_of
+from .options import AsJson, FailOnOption, Meanings, MetricsRun, mapping_of
 from .terminal import Report, output_console, print_json, printable, progress_bars
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def diagnose(
         Path | None,
         typer.Argument(help="A second file of answers: how its success differs from the first's."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: AsJson = False,
     map_: Meanings = None,
     run: MetricsRun = "",
     fail_on: FailOnOption = FailOn.COLLAPSE,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .options import AsJson
 from .terminal import output_console, print_json, printable, progress_bars
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from echoscope.envs.turns.turn import TurnEnv, TurnResult
 
 app = typer.Typer(help="List, play and check environments.", no_args_is_help=True)
-AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 EnvId = Annotated[str, typer.Argument(help="Environment id, or 'module:Class'.")]
 Params = Annotated[list[str] | None, typer.Argument(help="KEY=VALUE ..., the values in YAML.")]
 RegisterFile = Annotated[

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from .envs import AsJson, EnvId, MaxActions, MaxTurns, Params, RegisterFile, make_group, prepare
+from .envs import EnvId, MaxActions, MaxTurns, Params, RegisterFile, make_group, prepare
+from .options import AsJson, Overwrite
 from .terminal import output_console, print_json, progress_bars
 
 WIDTH = 200
@@ -22,28 +23,22 @@ class Split(StrEnum):
 
 
 def export(
-    context: typer.Context,
     env_id: EnvId,
     params: Params = None,
     *,
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", help="File to write: .parquet or .jsonl.  [required]"),
-    ] = None,
+    path: Annotated[
+        Path, typer.Option("-o", "--output", help="File to write: .parquet or .jsonl.")
+    ],
     episodes: Annotated[int, typer.Option(min=1, help="Tasks, a row each.")] = 1000,
     split: Annotated[
         Split,
         typer.Option(help="eval: tasks reserved for evaluation, where there are enough tasks."),
     ] = Split.train,
     seed: Annotated[int, typer.Option(min=0, help="The seed of a run.")] = 0,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the file if it exists.")
-    ] = False,
+    overwrite: Overwrite = False,
     max_turns: MaxTurns = None,
     max_actions_per_turn: MaxActions = None,
     register: RegisterFile = None,
-    out: Annotated[Path | None, typer.Option("--out", hidden=True)] = None,
-    force: Annotated[bool, typer.Option("--force", hidden=True)] = False,
 ) -> None:
     """Write first prompts, with seeds and task keys, as a prompt data set for TRL or verl.
 
@@ -54,9 +49,6 @@ def export(
     from echoscope.store.log.durable import replace_file
     from echoscope.text.amounts import counted
 
-    path = output or out
-    if path is None:
-        context.fail("Missing option '-o' / '--output'.")
     write = WRITERS.get(path.suffix)
     if write is None:
         raise EnvParamsError(f"{path} is none of {', '.join(WRITERS)}: name the file by what it is")
@@ -64,7 +56,7 @@ def export(
         raise EnvParamsError(f"there is no folder {path.absolute().parent}: make it first")
     if path.exists() and not path.is_file():
         raise EnvParamsError(f"{path} is not a regular file: choose another name")
-    if path.exists() and not (overwrite or force):
+    if path.exists() and not overwrite:
         raise EnvParamsError(f"{path} exists: choose another name, or add --overwrite")
     prepare(env_id, register)
     group = make_group(env_id, params, max_turns, max_actions_per_turn)

@@ -22,7 +22,6 @@ def serve(
             "KEY=VALUE, or ID.KEY=VALUE, which several ids need.",
         ),
     ],
-    params: Annotated[list[str] | None, typer.Option("--params", hidden=True)] = None,
     host: Annotated[
         str,
         typer.Option(
@@ -59,7 +58,7 @@ def serve(
     if not 0 <= port <= 65_535:
         raise EnvParamsError(f"--port is {port}, but must lie in [0, 65535]")
     env_ids = [word for word in words if "=" not in word]
-    settings = [word for word in words if "=" in word] + (params or [])
+    settings = [word for word in words if "=" in word]
     if not env_ids:
         raise EnvParamsError("name an environment first, such as `envs serve frozen_lake slip=0`")
     for env_id in env_ids:

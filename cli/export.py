@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from typer.core import TyperCommand
 
+from .options import AsJson
 from .terminal import print_json, printable, progress_bars
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def export(
             "export wrote it.",
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The report as one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write the episodes of a run in the format of another tool.
 

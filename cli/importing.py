@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import Meanings, MetricsRun, Output, mapping_of, run_name
+from .options import AsJson, Meanings, MetricsRun, Output, mapping_of, run_name
 from .terminal import print_json, printable, progress_bars
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def import_(
         bool,
         typer.Option("--no-measures", help="Leave the text of rollouts unmeasured: faster."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The report as one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Import the rollouts and metrics of another trainer into a run, or add what is new to it.
 

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
+from .options import AsJson
 from .terminal import print_json
 
 app = typer.Typer(help="List and check your own parts of the algorithm.", no_args_is_help=True)
-AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 SETTINGS = {
     "advantage": "advantage.kind=custom advantage.function=NAME",
     "loss": "loss.kind=custom loss.function=NAME",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import ConfigFile, Overrides, Recipe, recipe_and_words
+from .options import AsJson, ConfigFile, Overrides, Recipe, recipe_and_words
 from .terminal import output_console, print_json, progress_bars
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def preflight(
     information: Annotated[
         bool, typer.Option(help="Measure the mutual information I(X;Z) of first-turn reasoning.")
     ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check a run before you start it: play its first tasks without learning.
 
@@ -119,7 +119,7 @@ def _yaml(value: object) -> str:
 def warm_start_command(recipe: str | None, config: Path | None) -> str:
     """Demonstrations of the run's own environments."""
     source = str(config) if config else recipe or ""
-    return shlex.join(["echoscope", "sft", "generate", source, "--out", "demonstrations.jsonl"])
+    return shlex.join(["echoscope", "sft", "generate", source, "-o", "demonstrations.jsonl"])
 
 
 def _show(found: Preflight) -> None:

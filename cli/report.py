@@ -7,17 +7,19 @@ from typing import Annotated
 
 import typer
 
+from .options import Overwrite
+
 
 def report(
     run: Annotated[Path, typer.Argument(help="The run's folder, live or finished.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The HTML file to write.")] = Path(
+    output: Annotated[Path, typer.Option("-o", "--output", help="The HTML file to write.")] = Path(
         "report.html"
     ),
     trajectories: Annotated[
         list[str] | None,
-        typer.Option("--trajectory", "-t", help="A trajectory to include. Repeat for more."),
+        typer.Option("-t", "--trajectory", help="A trajectory to include. Repeat for more."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Write verdict, charts, alarms, commands and telling trajectories into one HTML file."""
     import sys
@@ -31,8 +33,8 @@ def report(
     from echoscope.store.log.layout import Layout
 
     console = Console(stderr=True)
-    if output.exists() and not force:
-        raise typer.BadParameter(f"{output} exists; --force replaces it, -o names another")
+    if output.exists() and not overwrite:
+        raise typer.BadParameter(f"{output} exists; --overwrite replaces it, -o names another")
     try:
         Layout(run).require_run()
     except NotARunError as error:

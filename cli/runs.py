@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .options import AsJson
 from .terminal import print_json, printable
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ app = typer.Typer(
     help="List, show, verify, repair, pack, seal and remove runs.", no_args_is_help=True
 )
 Run = Annotated[Path, typer.Argument(help="The run's folder.")]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 
 _LATEST = """
 SELECT run_id, arg_max(return_mean, step) return_mean, arg_max(success_rate, step) success_rate,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
+from .options import AsJson
 from .terminal import print_json, progress_bars
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ app = typer.Typer(
     help="Warm starts: demonstrations from scripted experts, and training on them.",
     no_args_is_help=True,
 )
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
 INTERRUPTED = 130
 
 
@@ -30,7 +30,7 @@ def generate(
         list[str],
         typer.Argument(help="Recipes, YAML files or environment ids.", show_default=False),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="JSONL file to write.")],
+    out: Annotated[Path, typer.Option("-o", "--output", help="JSONL file to write.")],
     episodes: Annotated[int, typer.Option(min=1, help="Episodes in all.")] = 1000,
     careful: Annotated[
         list[str] | None,
@@ -88,7 +88,7 @@ def generate(
 @app.command()
 def train(
     data: Annotated[list[Path], typer.Argument(help="JSONL files of `sft generate`.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the policy.")],
+    out: Annotated[Path, typer.Option("-o", "--output", help="Folder for the policy.")],
     model: Annotated[
         str, typer.Option(help="`fresh`, a name of `echoscope models list`, a folder or a hub id.")
     ] = "tiny",
@@ -180,7 +180,7 @@ def merge(
         Path,
         typer.Argument(help="Folder of `sft train --lora`, or `model` of a LoRA run's checkpoint."),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the merged policy.")],
+    out: Annotated[Path, typer.Option("-o", "--output", help="Folder for the merged policy.")],
 ) -> None:
     """Merge LoRA adapters into their base model."""
     from echoscope.core.warm_start.adapters import merge_adapters

@@ -50,7 +50,12 @@ def train(
             "--from-run", help="Train on the stored trajectories of this run instead of sampling."
         ),
     ] = None,
-    run: Annotated[Path | None, typer.Option("--run", help="Folder of the new run.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="RUN", help="The run's folder; default: a new one in --root."
+        ),
+    ] = None,
     root: Root = Path("runs"),
     headless: Headless = False,
     dashboard: Dashboard = False,
@@ -65,7 +70,7 @@ def train(
     search_working_folder()
     recipe, words = recipe_and_words(recipe, overrides)
     if resume is not None:
-        if recipe is not None or config is not None or from_run is not None or run is not None:
+        if recipe is not None or config is not None or from_run is not None or output is not None:
             raise typer.BadParameter("--resume takes only KEY=VALUE words beside it")
         _resume(resume, words, checkpoint, headless, dashboard)
         return
@@ -79,7 +84,7 @@ def train(
     if from_run is not None:
         words.append(f"from_run={from_run.resolve()}")
     settings = load_config(recipe, file=config, overrides=words)
-    path = run or new_run_path(root, settings.name)
+    path = output or new_run_path(root, settings.name)
 
     def train_it(events: TrainEvents) -> str:
         from echoscope.core.run.launch import start  # torch: seconds, which the view shows
@@ -187,7 +192,7 @@ def demo(
         resume=None,
         checkpoint=None,
         from_run=None,
-        run=None,
+        output=None,
         root=root,
         headless=headless,
         dashboard=_is_live(headless),

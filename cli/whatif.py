@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .options import AsJson
 from .terminal import output_console, print_json, progress_bars
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def whatif(
             "--steps", metavar="A:B", help="Steps from A to B, or one step. Default: all."
         ),
     ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show which groups of a stored run another filter would have kept."""
     from echoscope.core.config.loading import parse_override

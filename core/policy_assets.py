@@ -192,7 +192,7 @@ def _checked_folder(folder: Path, name: str) -> Path:
     if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
         raise ModelPathError(
             f"{name!r} holds LoRA adapters without their base model; merge them with `echoscope "
-            f"sft merge {name} --out MERGED` and name the merged folder"
+            f"sft merge {name} -o MERGED` and name the merged folder"
         )
     if not (folder / "config.json").is_file() and any(folder.glob("*.gguf")):
         raise ModelPathError(f"{name!r} holds {_GGUF}")

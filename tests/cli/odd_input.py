@@ -126,7 +126,7 @@ def configurations(number: int, rng: random.Random, folder: Path) -> Iterator[Ca
         text = json.dumps(content).replace(f'"VALUE {index}"', value)
         file = folder / f"wrong {index}.yaml"
         file.write_bytes(text.encode("utf-8", "surrogateescape"))
-        words = ("train", "--config", str(file), "--headless", "--run", str(folder / "never"))
+        words = ("train", "--config", str(file), "--headless", "-o", str(folder / "never"))
         yield Call(words=words, must_be_refused=True)
 
 
@@ -179,16 +179,16 @@ TEMPLATES = (
     "envs play bandit --seed {}",
     "envs check bandit {}",
     "envs check {}",
-    "sft generate {} --out OUT --episodes 1",
-    "sft generate bandit --out OUT --episodes {}",
-    "sft train {} --out OUT",
-    "sft merge {} --out OUT",
+    "sft generate {} -o OUT --episodes 1",
+    "sft generate bandit -o OUT --episodes {}",
+    "sft train {} -o OUT",
+    "sft merge {} -o OUT",
     "config show {}",
     "config show bandit {}",
     "config schema {}",
     "models {}",
     "preflight {} steps=yes",
-    "train {} steps=yes --headless --run NEVER",
+    "train {} steps=yes --headless -o NEVER",
     "bench collapse --curves {} --only small",
     "import {} --output IMPORTED",
     "import GOOD --map {} --output IMPORTED",

@@ -125,7 +125,7 @@ def test_d10_a_wrong_word_is_refused_in_one_line(
 ) -> None:
     path = tmp_path / "run"
     words = ["demo", "eval.before=false", word] if word != "steps" else ["demo", word]
-    check_refusal(type_command("train", *words, "--headless", "--run", path), path)
+    check_refusal(type_command("train", *words, "--headless", "-o", path), path)
 
 
 @pytest.mark.parametrize("name", WRONG_FILES)
@@ -134,7 +134,7 @@ def test_d10_a_wrong_file_is_refused_in_one_line(
 ) -> None:
     file, path = tmp_path / "wrong.yaml", tmp_path / "run"
     file.write_text(WRONG_FILES[name], encoding="utf-8")
-    answer = type_command("train", "--config", file, "--headless", "--run", path)
+    answer = type_command("train", "--config", file, "--headless", "-o", path)
     check_refusal(answer, path)
 
 
@@ -154,7 +154,7 @@ def test_d10_what_is_no_file_is_refused_and_never_waited_for(
     elif kind == "not UTF-8":
         file.write_bytes(b"steps: \xff")
     path = tmp_path / "run"
-    answer = type_command("train", "--config", file, "--headless", "--run", path)
+    answer = type_command("train", "--config", file, "--headless", "-o", path)
     check_refusal(answer, path)
 
 
@@ -167,7 +167,7 @@ def test_d10_a_run_folder_that_cannot_be_one_is_refused(
         path.symlink_to(path)
     else:
         path = tmp_path / os.fsdecode(b"run\xff")
-    for words in (("train", "demo", "--headless", "--run"), ("runs", "show"), ("ctl",)):
+    for words in (("train", "demo", "--headless", "-o"), ("runs", "show"), ("ctl",)):
         rest = ("status",) if words == ("ctl",) else ()
         answer = type_command(*words, path, *rest)
         assert answer.code == 1, answer
@@ -190,7 +190,7 @@ def test_d10_a_model_folder_with_code_is_refused_without_a_question(
     (folder / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     monkeypatch.setattr("builtins.input", lambda *args: pytest.fail("a question"))
     path = tmp_path / "run"
-    answer = type_command("train", "demo", f"model.path={folder}", "--headless", "--run", path)
+    answer = type_command("train", "demo", f"model.path={folder}", "--headless", "-o", path)
     check_refusal(answer, path)
     assert not (tmp_path / "ran").exists()
 

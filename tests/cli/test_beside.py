@@ -133,7 +133,7 @@ def test_ctrl_c_while_training_ends_both_after_the_step(
 ) -> None:
     path = tmp_path / "run"
     trainer = terminal(
-        *("train", "--config", str(config_file), "--run", str(path), "--dashboard", "--headless"),
+        *("train", "--config", str(config_file), "-o", str(path), "--dashboard", "--headless"),
         *("steps=100000", "eval.every=0", "checkpoint.every=0", "diagnostics.enabled=false"),
     )
     url, page, _ = trainer.wait_for(ADDRESS.pattern).groups()

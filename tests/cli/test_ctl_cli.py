@@ -35,7 +35,7 @@ class Live:
         self.trainer = TrainerProcess(
             path.with_suffix(".log"),
             echoscope,
-            *("train", "--headless", "--run", str(path), "--config", str(config)),
+            *("train", "--headless", "-o", str(path), "--config", str(config)),
             *("steps=100000", "eval.every=0", "eval.before=false", "checkpoint.every=0", *words),
         )
         self.trainer.wait_for(ready)

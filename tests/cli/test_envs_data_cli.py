@@ -102,19 +102,6 @@ def test_an_existing_file_is_replaced_only_when_told(tmp_path: Path) -> None:
     assert len(export(path, "--overwrite")) == 40
 
 
-def test_the_old_names_of_the_options_work_and_are_not_shown(tmp_path: Path) -> None:
-    path = tmp_path / "p.jsonl"
-    path.write_text("mine\n")
-    assert run("export", *LAKE, "--out", str(path), "--force", "--episodes", "2").exit_code == 0
-    assert len(path.read_text().splitlines()) == 2
-    shown = run("export", "--help").output
-    for name, is_shown in {"--output": 1, "--overwrite": 1, "--out ": 0, "--force": 0}.items():
-        assert (name in shown) == is_shown
-    missing = run("export", *LAKE)
-    assert missing.exit_code == 2
-    assert "Missing option '-o' / '--output'" in missing.output
-
-
 def test_a_failure_leaves_the_old_file_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

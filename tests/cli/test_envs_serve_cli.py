@@ -19,7 +19,7 @@ from echoscope.envs.worlds.remote.sessions import Served
 def test_it_says_where_it_serves_and_ends_at_ctrl_c() -> None:
     server = ServerProcess(
         *("frozen_lake", "bandit"),
-        *("frozen_lake.slip=0", "--params", "bandit.pairs=test"),  # --params: as before
+        *("frozen_lake.slip=0", "bandit.pairs=test"),
     )
     assert re.fullmatch(
         r"serving frozen_lake, bandit at http://127\.0\.0\.1:\d+ \(Ctrl-C ends it\)\n", server.line
@@ -41,7 +41,6 @@ def test_one_environment_takes_parameters_with_and_without_its_name(word: str) -
     [
         (["frozen_lak"], "did you mean 'frozen_lake'"),
         (["frozen_lake", "slip=x"], "slip is 'x', but must be a number"),
-        (["frozen_lake", "--params", "slip"], "'slip' must look like KEY=VALUE"),
         (["slip=0"], "name an environment first"),
         (["frozen_lake", "bandit", "slip=0"], "looks like frozen_lake.KEY=VALUE"),
         (["frozen_lake", "frozen_lake"], "must be different ids"),

@@ -43,12 +43,12 @@ def folder(tmp_path: Path, config_file: Path, monkeypatch: pytest.MonkeyPatch) -
         ("sft", "generate", WORLD, "--episodes", "2", "-o", "demos.jsonl"),
         ("sft", "generate", "own.yaml", "--episodes", "2", "-o", "demos.jsonl"),
         ("preflight", "--config", "own.yaml", "--groups", "2", "--no-information"),
-        ("train", "--config", "own.yaml", "--headless", "--run", "run", "steps=1"),
+        ("train", "--config", "own.yaml", "--headless", "-o", "run", "steps=1"),
         ("envs", "check", "mine", "--register", "named.yaml", "--seeds", "2"),
         ("envs", "play", "mine", "--register", "named.yaml", "--expert"),
         ("sft", "generate", "named.yaml", "--episodes", "2", "-o", "demos.jsonl"),
         ("preflight", "--config", "named.yaml", "--groups", "2", "--no-information"),
-        ("train", "--config", "named.yaml", "--headless", "--run", "run", "steps=1"),
+        ("train", "--config", "named.yaml", "--headless", "-o", "run", "steps=1"),
     ],
     ids=" ".join,
 )
@@ -70,7 +70,7 @@ def test_a_world_beside_the_user_is_found(
 def test_a_run_with_a_registered_world_goes_on_without_its_file(
     folder: Path, type_command: Type
 ) -> None:
-    start = ("train", "--config", "named.yaml", "--headless", "--run", "run", "steps=1")
+    start = ("train", "--config", "named.yaml", "--headless", "-o", "run", "steps=1")
     assert type_command(*start).code == 0
     (folder / "named.yaml").unlink()
     assert type_command("train", "--resume", "run", "--headless", "steps=2").code == 0

@@ -61,4 +61,4 @@ def test_commands_keep_what_was_typed() -> None:
     assert changed == (
         "echoscope train demo --config 'my run.yaml' envs.train.0.env=bandit steps=5 model.x=true"
     )
-    assert warm_start_command("demo", None).startswith("echoscope sft generate demo --out")
+    assert warm_start_command("demo", None).startswith("echoscope sft generate demo -o")

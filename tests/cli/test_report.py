@@ -17,8 +17,8 @@ def test_it_writes_one_file_and_does_not_replace_one_unasked(tmp_path: Path) -> 
     assert output.read_text(encoding="utf-8").startswith("<!doctype html>")
     again = CliRunner().invoke(app, command)
     assert again.exit_code == 2
-    assert "--force" in again.output
-    assert CliRunner().invoke(app, [*command, "--force"]).exit_code == 0
+    assert "--overwrite" in again.output
+    assert CliRunner().invoke(app, [*command, "--overwrite"]).exit_code == 0
 
 
 def test_a_trajectory_that_is_not_there_is_said_without_pages(tmp_path: Path) -> None:

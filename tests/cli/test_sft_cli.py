@@ -170,7 +170,7 @@ def test_b8_an_environment_beside_the_user_is_found_as_by_train(
     monkeypatch.chdir(tmp_path)
     command = [sys.executable, "-P", "-m", "echoscope", "sft", "generate"]
     for target in ("own.yaml", "own_arms:OwnArms"):
-        words = [*command, target, "--out", "demos.jsonl", "--episodes", "3"]
+        words = [*command, target, "-o", "demos.jsonl", "--episodes", "3"]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
         assert len((tmp_path / "demos.jsonl").read_text().splitlines()) == 3
@@ -181,7 +181,7 @@ def test_d10_demonstrations_that_do_not_end_are_refused(name: str, tmp_path: Pat
     path = tmp_path / name
     if name == "pipe":
         os.mkfifo(path)
-    code, _, err = echoscope("sft", "train", str(path), "--out", str(tmp_path / "out"))
+    code, _, err = echoscope("sft", "train", str(path), "-o", str(tmp_path / "out"))
     assert (code, err.count("\n")) == (1, 1)
     assert "is no file but a folder, a pipe or a device" in err
     assert not (tmp_path / "out").exists()

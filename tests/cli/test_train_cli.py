@@ -83,15 +83,15 @@ def test_the_commands_it_names_work(config_file: Path, root: Path, type_command:
     wrong = type_command("train", "--headless", "--resume", path, "optim.lrr=1")
     assert (wrong.code, wrong.out) == (1, "")
     assert open_run(path).info().attempt == 2  # neither of them began anything
-    type_command("train", "--headless", "--config", config_file, "--run", root / "whole")
+    type_command("train", "--headless", "--config", config_file, "-o", root / "whole")
     assert_same_recording(root / "whole", path)
 
 
 @pytest.mark.long
 def test_learning_from_a_stored_run(config_file: Path, root: Path, type_command: Type) -> None:
     words = ("train", "--headless", "--config", config_file, "steps=2")
-    type_command(*words, "--run", root / "source")
-    answer = type_command(*words, "--run", root / "offline", "--from-run", root / "source")
+    type_command(*words, "-o", root / "source")
+    answer = type_command(*words, "-o", root / "offline", "--from-run", root / "source")
     assert answer.code == 0, answer.err
     found = open_run(root / "offline").sql("select distinct source from trajectories order by 1")
     sources = [source for source in found.column("source").to_pylist() if source]
@@ -114,7 +114,7 @@ def test_a_world_beside_the_user(
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
     words = ("envs.train=[{env: 'beside_me:Mine', groups: 2}]", "envs.eval=[]", "steps=1")
     answer = type_command(
-        "train", "--headless", "--config", config_file, "--run", root / "mine", *words
+        "train", "--headless", "--config", config_file, "-o", root / "mine", *words
     )
     assert answer.code == 0, answer.err
     sys.modules.pop("beside_me")
@@ -165,7 +165,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
         (),
         ("--resume", ".", "frozen_lake"),
         ("--resume", ".", "--from-run", "x"),
-        ("--resume", ".", "--run", "x"),
+        ("--resume", ".", "-o", "x"),
     ],
 )
 def test_words_that_do_not_go_together_are_usage_mistakes(
@@ -177,7 +177,7 @@ def test_words_that_do_not_go_together_are_usage_mistakes(
 
 
 def test_a_second_trainer_is_one_line(config_file: Path, root: Path, type_command: Type) -> None:
-    words = ("train", "--headless", "--config", config_file, "--run", root / "run", "steps=1")
+    words = ("train", "--headless", "--config", config_file, "-o", root / "run", "steps=1")
     assert type_command(*words).code == 0
     with RunWriter.resume(root / "run", from_step=1):
         answer = type_command("train", "--headless", "--resume", root / "run", "steps=2")
@@ -194,7 +194,7 @@ def test_a_run_that_fails_has_exit_code_one(
 ) -> None:
     """A world in which no episode can start any more ends the run in one line."""
     answer = type_command(
-        *("train", "--headless", "--config", config_file, "--run", root / "run"),
+        *("train", "--headless", "--config", config_file, "-o", root / "run"),
         *("eval.every=0", "context.max_prompt_tokens=2000"),
         "envs.train=[{env: 'slow_bandit:ClosedBandit', groups: 2}]",
     )
@@ -214,7 +214,7 @@ def start(config_file: Path, path: Path, *words: str, ready: str) -> TrainerProc
     trainer = TrainerProcess(
         path.with_suffix(".log"),
         echoscope,
-        *("train", "--headless", "--config", str(config_file), "--run", str(path), *LONG, *words),
+        *("train", "--headless", "--config", str(config_file), "-o", str(path), *LONG, *words),
     )
     trainer.wait_for(ready)
     return trainer
@@ -304,7 +304,7 @@ def test_d11_a_reader_that_goes_away_is_no_reason_to_stop(config_file: Path, roo
         subprocess.Popen(
             [
                 *(sys.executable, "-m", "echoscope", "train", "--config", str(config_file)),
-                *("--headless", "--run", str(path), "steps=3", "eval.before=false", "eval.every=0"),
+                *("--headless", "-o", str(path), "steps=3", "eval.before=false", "eval.every=0"),
             ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -331,7 +331,7 @@ def test_a_process_of_its_own(config_file: Path, root: Path) -> None:
         subprocess.Popen(
             [
                 *(sys.executable, "-m", "echoscope", "train", "--config", str(config_file)),
-                *("--run", str(path), *LONG),
+                *("-o", str(path), *LONG),
             ],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -239,7 +239,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "broken config": (broken_config, "not a valid JSON file"),
     "adapters beside it": (adapters_beside_it, "adapters beside a model .*; move them to a folder"),
     "not causal": (encoder_and_decoder, "is not a causal language model; name one that continues"),
-    "adapters": (adapters, "sft merge .* --out MERGED` and name the merged folder"),
+    "adapters": (adapters, "sft merge .* -o MERGED` and name the merged folder"),
 }
 
 

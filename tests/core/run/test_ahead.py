@@ -153,7 +153,7 @@ def test_after_kill_9_no_worker_process_is_left_and_the_run_goes_on(
     words = [*AHEAD, "collection.workers=processes", "collection.num_workers=2", "steps=2000"]
     words.append("checkpoint.every=1")
     command = "from echoscope.cli import main; main()"
-    arguments = ["train", "--config", str(config_file), "--run", str(run), "--headless", *words]
+    arguments = ["train", "--config", str(config_file), "-o", str(run), "--headless", *words]
     with (tmp_path / "out").open("wb") as out:
         process = started(
             subprocess.Popen([sys.executable, "-c", command, *arguments], stdout=out, stderr=out)

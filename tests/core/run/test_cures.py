@@ -45,7 +45,7 @@ def echoscope(*words: str) -> str:
 def test_the_first_suggestion_cures(recipe: str, seed: int, tmp_path: Path) -> None:
     run = tmp_path / "collapsed"
     notify = "diagnostics.alarms.actions={TEMPLATE_COLLAPSE: notify}"
-    echoscope("train", recipe, "--headless", "--run", str(run), f"seed={seed}", notify)
+    echoscope("train", recipe, "--headless", "-o", str(run), f"seed={seed}", notify)
     verdict: dict[str, Any] = json.loads(echoscope("diagnose", str(run), "--json"))
     assert verdict["state"] in ("collapsed", "collapsing")
     action = verdict["actions"][0]

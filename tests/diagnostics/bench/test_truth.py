@@ -234,7 +234,7 @@ def test_a_small_part_of_the_table_is_as_asked() -> None:
 
 def test_the_command_prints_the_table_and_writes_it(tmp_path: Path) -> None:
     out = tmp_path / "truth.json"
-    args = ["truth", "--seeds", "1", "--family", "three rows", "--json", str(out)]
+    args = ["truth", "--seeds", "1", "--family", "three rows", "-o", str(out)]
     result = CliRunner().invoke(bench.app, args)
     assert result.exit_code == 0, result.output
     assert "last state" in result.output
