@@ -138,8 +138,7 @@ def words(joint: JointReport) -> list[str]:
     for reason, times in joint.rows.counts.most_common():
         place = joint.rows.places[reason]
         lines.append(f"Left out {counted(times, 'row')} of metrics: {reason} (first: {place}).")
-    sentences = joint.evaluation_sentences() + joint.file_sentences()
-    lines += [f"{capitalised(sentence).rstrip('.')}." for sentence in sentences]
+    lines += [f"{capitalised(sentence).rstrip('.')}." for sentence in joint.sentences()]
     for name, (times, place) in report.others.items():
         lines.append(
             f"Left out {counted(times, 'row')} of {name}, another trainer's format (first file: "

@@ -207,7 +207,7 @@ def notes_of(joint: JointReport, path: str) -> list[str]:
         more = "" if len(report.rows.counts) == 1 else " and for other reasons"
         skipped = counted(report.rows.total, "row")
         notes.append(f"skipped {skipped}: {reason} ({times}){more}")
-    notes += joint.evaluation_sentences() + joint.file_sentences()
+    notes += joint.sentences()
     notes += [
         f"left out {counted(times, 'row')} of {name}, another trainer's format"
         for name, (times, _) in report.others.items()

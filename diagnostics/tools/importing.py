@@ -116,20 +116,15 @@ class JointReport:
         """The run's folder."""
         return self.written.path
 
-    def file_sentences(self) -> list[str]:
-        """What became of the files that were not imported, and why."""
+    def sentences(self) -> list[str]:
+        """What is said of rollouts without steps, and of the files that were not imported."""
         refused = (self.written.files, self.refused, self.left.refused)
-        return file_sentences(refused, self.left.passed) + self._encoding_sentences()
-
-    def evaluation_sentences(self) -> list[str]:
-        """What is said of rollouts without steps."""
-        return [ONE_EVALUATION] if self.written.is_evaluation else []
-
-    def _encoding_sentences(self) -> list[str]:
-        num = self.written.num_unclean
-        if not num:
-            return []
-        return [f"{not_utf8(num, 'row', self.written.encoding)}, and import NEW into a new run"]
+        sentences = [ONE_EVALUATION] if self.written.is_evaluation else []
+        sentences += file_sentences(refused, self.left.passed)
+        if num := self.written.num_unclean:
+            encoding = not_utf8(num, "row", self.written.encoding)
+            sentences.append(f"{encoding}, and import NEW into a new run")
+        return sentences
 
 
 def import_path(
@@ -178,7 +173,7 @@ def import_path(
             metrics = read_address(str(path), mapping, progress=scanning)
         except MetricsFileError as error:
             raise ImportingError(str(error)) from None
-        return import_metrics(metrics, str(path), run_path, writing=writing, is_packing=is_packing)
+        return _write(metrics, str(path), run_path, None, Refusals(), writing, is_packing, False)
     check_paths(path, run_path)
     with tempfile.TemporaryDirectory(prefix="echoscope-import-") as spool:
         rollouts, folder, both = _joined(path, Path(spool), run, mapping, scanning)
@@ -217,7 +212,7 @@ def import_path(
             if conflict and chosen is not None:
                 folder.refused.add(conflict, listed(chosen.files))
                 chosen = None
-            report = import_metrics(
+            report = _write(
                 chosen,
                 path,
                 run_path,
@@ -275,30 +270,24 @@ def _unread(path: Path, folder: MetricsFolder, left: Leftover, rest: Survey | No
     return folder_unread(path, reasons)
 
 
-def import_metrics(
+def _write(
     metrics: RunMetrics | None,
     source: Path | str,
     run_path: Path,
-    rollouts: Survey | None = None,
-    refused: Refusals | None = None,
-    writing: Progress | None = None,
-    is_packing: bool = True,
-    is_measuring: bool = True,
+    rollouts: Survey | None,
+    refused: Refusals,
+    writing: Progress | None,
+    is_packing: bool,
+    is_measuring: bool,
 ) -> JointReport:
-    """Import metrics that were read already, from an address say; `import_path` reads files.
+    """Write metrics and rollouts that were read; arguments and errors as of `import_path`.
 
     Args:
         source: Where they come from; kept in the run's configuration.
-        rollouts: Rows of the same run; None for none.
         refused: What was refused before, for the report.
-        is_measuring: As of `import_path`.
-
-    Raises:
-        As of `import_path`.
     """
-    refused = Refusals() if refused is None else refused
     rows = Refusals()
-    beside = Beside() if metrics is None else beside_of(metrics, rows)
+    beside = Beside() if metrics is None else _beside_of(metrics, rows)
     steps = [] if rollouts is None else sorted(rollouts.digests)
     # Measures that the files hold are of the policy's own sampling, and are not mixed with others.
     has_measures = any(key.startswith(("text/", "info/")) for key in beside.counts())
@@ -344,7 +333,7 @@ class _Measures:
         return values | report.metrics(), [report.record(step)]
 
 
-def beside_of(metrics: RunMetrics, left_out: Refusals) -> Beside:
+def _beside_of(metrics: RunMetrics, left_out: Refusals) -> Beside:
     """The metrics of a run as the importer takes them.
 
     Args:
