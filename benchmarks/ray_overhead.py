@@ -33,7 +33,7 @@ from echoscope.core.config.settings import ModelConfig
 from echoscope.core.engines.base import GenerationEngine, SamplingParams
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.engines.ray.engine import RayEngine
-from echoscope.core.engines.ray.guard import marked
+from echoscope.core.engines.ray.guard import processes_of
 from echoscope.core.engines.ray.session import SESSION
 from echoscope.core.policy import load_model
 
@@ -49,7 +49,7 @@ class Sampled:
 def processor_s() -> float:
     """Processor seconds of this process and of all processes of its Ray so far."""
     ticks = 0
-    for pid in marked(SESSION.mark):
+    for pid in processes_of(SESSION.folder):
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         ticks += int(fields[11]) + int(fields[12])
     return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 InertRule = Mapping[str, Any]
@@ -30,6 +30,7 @@ _NO_SELECTION: InertRule = {
 }
 _OWN_SELECTION: InertRule = {
     "when": {"selection.strategy": ["custom"]},
+    "unless": {"selection.function": [""]},
     "why": "selection.strategy is custom: your own rule decides, with the parameters that it was "
     "started with.",
 }
@@ -111,3 +112,21 @@ def inert_rules(key: str) -> list[InertRule]:
     if key in _ACTS_WITH_OWN_SELECTION:
         of_groups.remove(_OWN_SELECTION)
     return [*of_groups, *_OF_A_SETTING.get(key, ())]
+
+
+def may_hold(rule: InertRule, fixed: Callable[[str], tuple[bool, Any]]) -> bool:
+    """Whether a rule may come to hold in a run.
+
+    Args:
+        fixed: whether a setting stays what it is during the run, and what it is.
+    """
+
+    def is_fixed_in(name: str, values: Sequence[Any], *, expected: bool) -> bool:
+        stays, value = fixed(name)
+        return stays and (value in values) is expected
+
+    when, unless = rule.get("when", {}), rule.get("unless", {})
+    return not (
+        any(is_fixed_in(name, values, expected=False) for name, values in when.items())
+        or any(is_fixed_in(name, values, expected=True) for name, values in unless.items())
+    )

@@ -26,7 +26,7 @@ from echoscope.envs.registry import Registration, registrations
 from echoscope.text.did_you_mean import did_you_mean
 from echoscope.text.yaml_text import MAX_DEPTH, YamlError, parse_yaml, read_yaml_file
 
-from .inert import inert_rules
+from .inert import inert_rules, may_hold
 from .schedule import RecipeOrigin
 from .settings import RunConfig
 
@@ -370,9 +370,15 @@ def live_schema(config: RunConfig) -> dict[str, Any]:
     `inert` of a setting says with which others it has no effect.
     """
     out: dict[str, Any] = {}
+    values, live = config.model_dump(mode="json"), live_fields()
+
+    def fixed(name: str) -> tuple[bool, Any]:
+        value = _value_in(values, name)
+        return name not in live, None if value is _MISSING else value
+
     for key, value in live_values(config).items():  # without settings of other kinds of losses
         out[key] = {**deepcopy(dict(_schema_of(key))), "value": value}
-        if rules := inert_rules(key):
+        if rules := [rule for rule in inert_rules(key) if may_hold(rule, fixed)]:
             out[key]["inert"] = rules
     if not config.selection.function:  # a rule of one's own must be there from the start
         out["selection.strategy"]["enum"].remove("custom")

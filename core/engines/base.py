@@ -132,6 +132,15 @@ class Measured(Protocol):
         ...
 
 
+def measured(*parts: object) -> dict[str, float]:
+    """The numbers of those parts that have some."""
+    out: dict[str, float] = {}
+    for part in parts:
+        if isinstance(part, Measured):
+            out |= part.take_metrics()
+    return out
+
+
 @runtime_checkable
 class StreamingEngine(GenerationEngine, Protocol):
     """An engine that takes requests one by one and returns each as soon as it is sampled.

@@ -20,8 +20,8 @@ from echoscope.envs.reserving import TaskVariety
 from echoscope.store.records import IntArray, RolloutBatch
 
 from ..config.settings import RunConfig
-from ..engines.base import GenerationEngine, Measured, Sample, SamplingParams
-from .asynchronous import Waiting
+from ..engines.base import GenerationEngine, Sample, SamplingParams, measured
+from .rollout import Waiting
 from .sources import EnvSource
 
 _WAKE_S = 0.1
@@ -95,7 +95,7 @@ class VisitedEngine:
 
     def take_metrics(self) -> dict[str, float]:
         """See `Measured`."""
-        return self._engine.take_metrics() if isinstance(self._engine, Measured) else {}
+        return measured(self._engine)
 
     def close(self) -> None:
         self._engine.close()
@@ -182,13 +182,9 @@ class AheadSource:
         }
         return played.batch
 
-    def waiting_metrics(self) -> dict[str, float]:
-        """Who waited for whom, of the step that was fetched last."""
-        return self._metrics
-
     def take_metrics(self) -> dict[str, float]:
-        """See `Measured`."""
-        return self._inner.take_metrics()
+        """See `Measured`; who waited for whom is of the step that was fetched last."""
+        return self._metrics | self._inner.worker_metrics()
 
     def varieties(self) -> list[tuple[str, TaskVariety]]:
         return self._inner.varieties()

@@ -38,6 +38,15 @@ def group_counts(config: RunConfig, success: Mapping[str, float]) -> list[int]:
     return divide(sum(base), weights)
 
 
+def with_groups(config: RunConfig, success: Mapping[str, float]) -> RunConfig:
+    """The configuration of a step in which each environment has its `group_counts`."""
+    if config.curriculum.by == "none":
+        return config
+    entries = zip(config.envs.train, group_counts(config, success), strict=True)
+    train = [entry.model_copy(update={"groups": count}) for entry, count in entries]
+    return config.model_copy(update={"envs": config.envs.model_copy(update={"train": train})})
+
+
 def divide(total: int, weights: Sequence[float]) -> list[int]:
     """`total` in whole shares of at least 1, as near to the weights as whole numbers can be.
 

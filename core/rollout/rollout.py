@@ -1,21 +1,33 @@
 """Multi-turn collection: environments and policy take turns (the papers' Agent Proxy).
 
-Every episode still going takes part in one call of the engine and one of the pool per turn;
-`asynchronous.py` lets each go on at its own pace.
+In lock-step every episode still going takes part in one call of the engine and one of its world per
+turn, so that the slowest world sets the pace. With a `Pace` an episode goes on as soon as its own
+world has answered. Each sample depends on its prompt, the weights and its seed alone, and each seed
+names its place, so the trajectories are the same (log-probs up to the rounding of the engine's
+arithmetic).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
 
-from echoscope.envs.pool import EnvPool
+from echoscope.envs.base import Observation
+from echoscope.envs.pool import EnvPool, Leader, Slot
+from echoscope.envs.turns.turn import TurnResult
+from echoscope.envs.workers.threads import WorkerThreads
 from echoscope.store.records import RolloutBatch, Split, StopReason, Trajectory
 
 from ..config.context import ContextConfig
 from ..config.settings import SamplingConfig
 from ..engines.base import GenerationEngine, Sample
+from ..engines.batching import as_streaming
 from .chat import ChatFormat
+from .context import Reading
 from .episode import (
     Episode,
     SamplingSettings,
@@ -31,6 +43,74 @@ from .episode import (
 )
 from .stopping import Stopping
 
+POLL_S = 0.05
+"""Longest wait for an environment or an engine before commands are looked at again."""
+_ENGINE_WAIT_S = 0.002
+"""Longest wait for an engine elsewhere while environments may answer."""
+_LOCKSTEP_THREADS = 16
+"""Calls at the same time in lock-step, of worlds that ask for threads."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Waiting:
+    """Who waited for whom, over some collections."""
+
+    seconds: float = 0.0
+    """Of collection in all."""
+    engine_s: float = 0.0
+    """In which the engine had nothing to sample: it waited for environments."""
+    envs_s: float = 0.0
+    """In which no environment was at work: all episodes waited for the engine."""
+    request_seconds: float = 0.0
+    """Requests at the engine, summed over the time."""
+    call_seconds: float = 0.0
+    """Calls of environments under way, summed over the time."""
+
+    def note(self, seconds: float, num_requests: int, num_calls: int) -> None:
+        """Add a while in which so many requests and calls were under way."""
+        self.seconds += seconds
+        self.engine_s += 0.0 if num_requests else seconds
+        self.envs_s += 0.0 if num_calls else seconds
+        self.request_seconds += seconds * num_requests
+        self.call_seconds += seconds * num_calls
+
+    def metrics(self) -> dict[str, float]:
+        """`collection/*`."""
+        total = self.seconds or 1.0
+        return {
+            "collection/engine_wait_s": self.engine_s,
+            "collection/env_wait_s": self.envs_s,
+            "collection/num_requests_mean": self.request_seconds / total,
+            "collection/num_env_calls_mean": self.call_seconds / total,
+        }
+
+
+class Gate(Protocol):
+    """Lets others use the engine between two responses, see `ahead.EngineGate`."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Somebody waits: submit nothing more until nothing is pending."""
+        ...
+
+    def let_in(self) -> None:
+        """Nothing is pending: returns when those who waited are done."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Each episode goes on by itself."""
+
+    max_in_flight: int
+    """Episodes that go on at the same time; whole groups begin."""
+    num_threads: int
+    """Calls of environments that run at the same time."""
+    waiting: Waiting = field(default_factory=Waiting)
+    """Is told who waited for whom."""
+    gate: Gate | None = None
+    """Who else wants the engine between two responses."""
+
 
 def collect(
     *,
@@ -42,97 +122,310 @@ def collect(
     step: int,
     split: Split,
     seed: int,
-    on_finished: Callable[[list[Trajectory]], None] | None = None,
-    should_abort: Callable[[], bool] | None = None,
+    on_finished: Callable[[list[Trajectory]], None] = lambda ended: None,
+    should_abort: Callable[[], bool] = lambda: False,
     shaping: TurnShaping | None = None,
     stopping: Stopping | None = None,
     draw_round: int = 0,
+    pace: Pace | None = None,
 ) -> RolloutBatch:
     """Play every episode of a step to its end; (P, G) trajectories.
 
     Args:
         sampling: temperature (0 for greedy), top_p, top_k and min_p.
-        on_finished: called after each turn with the trajectories that ended in it, so that they can
-            be written while others go on.
-        should_abort: asked before each turn; True ends what still goes on as ABORTED.
+        on_finished: called with the trajectories that ended in a turn, so that they can be written
+            while others go on.
+        should_abort: asked before each turn, with a pace again and again; True ends what still goes
+            on as ABORTED.
         shaping: adds named terms to each turn's reward.
         stopping: what ends a reply; the model's own stop tokens if None.
         draw_round: how often the step has been played with other tasks before.
+        pace: None for lock-step.
     """
-    started = time.perf_counter()
-    stops = stopping or Stopping(chat, SamplingConfig())
-    active = [begin(slot, chat, context) for slot in pool.reset(step, draw_round)]
-    finished: dict[int, Trajectory] = {}
-    while active:
-        if should_abort is not None and should_abort():
-            for episode in active:
-                stop(episode, StopReason.ABORTED)
-        going = [episode for episode in active if episode.stop_reason is None]
-        if going:
-            samples = _generate(going, engine, stops, context, sampling, (seed, split, step))
-            _play(going, samples, pool, context, shaping, sampling.temperature)
-        ended = {
-            episode.slot.index: trajectory(
-                episode, reason, step, split, time.perf_counter() - started
-            )
-            for episode in active
-            if (reason := episode.stop_reason) is not None
-        }
-        finished |= ended
-        if ended and on_finished is not None:
-            on_finished(list(ended.values()))
-        active = [episode for episode in active if episode.stop_reason is None]
-    return grouped(finished, pool)
-
-
-def _generate(
-    episodes: Sequence[Episode],
-    engine: GenerationEngine,
-    stopping: Stopping,
-    context: ContextConfig,
-    sampling: SamplingSettings,
-    place: tuple[int, Split, int],
-) -> list[Sample]:
-    """One response per episode, in one call."""
-    budgets = [budget(episode, context) for episode in episodes]
-    seed, split, step = place
-    samples = engine.generate(
-        [episode.prompt.tokens for episode in episodes],
-        sampling_params(max(budgets), sampling, split, stopping),
-        seeds=[
-            sampling_seed(seed, split, step, episode.slot.episode_index, len(episode.turns))
-            for episode in episodes
-        ],
+    collection = _Collection(
+        pool=pool,
+        engine=engine,
+        chat=chat,
+        context=context,
+        sampling=sampling,
+        place=(seed, split, step),
+        first_group=pool.check_step(step, draw_round),
+        shaping=shaping,
+        stopping=stopping or Stopping(chat, SamplingConfig()),
+        on_finished=on_finished,
+        pace=pace,
     )
-    return [sample.cut(most) for sample, most in zip(samples, budgets, strict=True)]
+    try:
+        return collection.run(should_abort)
+    finally:
+        collection.close()
 
 
-def _play(
-    episodes: Sequence[Episode],
-    samples: Sequence[Sample],
-    pool: EnvPool,
-    context: ContextConfig,
-    shaping: TurnShaping | None,
-    temperature: float,
-) -> None:
-    """Read the responses, step the environments, record the turns, prepare the next prompts."""
-    readings = [read(episode, sample) for episode, sample in zip(episodes, samples, strict=True)]
-    moves = {
-        episode.slot.index: actions
-        for episode, (_, actions) in zip(episodes, readings, strict=True)
-        if actions is not None
-    }
-    results = pool.step(moves)
-    for episode, sample, (reading, _) in zip(episodes, samples, readings, strict=True):
-        result = results.get(episode.slot.index)
-        finish_turn(episode, sample, reading, result, context, shaping, temperature)
+class _WorldCalls:
+    """Calls into worlds under way, each with what is done with its result in this thread.
+
+    Worlds run in threads, or one after the other in this one, where a signal can cut into them.
+    """
+
+    def __init__(self, num_threads: int) -> None:
+        self._threads = WorkerThreads(num_threads)
+        self._own: deque[tuple[int, Callable[[], Any]]] = deque()
+        self._then: dict[int, Callable[[Any], None]] = {}
+
+    @property
+    def num_pending(self) -> int:
+        return len(self._own) + self._threads.num_pending
+
+    def submit(
+        self, key: int, call: Callable[[], Any], then: Callable[[Any], None], *, threaded: bool
+    ) -> None:
+        self._then[key] = then
+        if threaded:
+            self._threads.submit(key, call)
+        else:
+            self._own.append((key, call))
+
+    def take_in(self, max_wait_s: float, *, all_of_them: bool = False) -> None:
+        """Make the calls of this thread; take in what has returned, waiting so long for the first.
+
+        Args:
+            all_of_them: wait for every call, and take them in by their keys.
+        """
+        results: list[tuple[int, Any]] = []
+        while self._own:
+            key, call = self._own[0]
+            try:
+                results.append((key, call()))
+            except Exception:
+                self._own.clear()  # none of these has begun; only a signal leaves a call behind
+                raise
+            self._own.popleft()
+        results += self._threads.finished(0.0 if results else max_wait_s)
+        while all_of_them and self._threads.num_pending:
+            results += self._threads.finished(max_wait_s)
+        if all_of_them:
+            results.sort(key=lambda result: result[0])
+        for key, result in results:
+            self._then.pop(key)(result)
+
+    def close(self) -> None:
+        self._threads.close()
 
 
-def grouped(trajectories: Mapping[int, Trajectory], pool: EnvPool) -> RolloutBatch:
-    """The trajectories of a step, by slot of the pool, as its groups."""
-    size = pool.group_size
-    return RolloutBatch(
-        groups=tuple(
-            tuple(trajectories[p * size + g] for g in range(size)) for p in range(pool.num_groups)
+class _Collection:
+    """The episodes of one step."""
+
+    def __init__(
+        self,
+        *,
+        pool: EnvPool,
+        engine: GenerationEngine,
+        chat: ChatFormat,
+        context: ContextConfig,
+        sampling: SamplingSettings,
+        place: tuple[int, Split, int],
+        first_group: int,
+        shaping: TurnShaping | None,
+        stopping: Stopping,
+        on_finished: Callable[[list[Trajectory]], None],
+        pace: Pace | None,
+    ) -> None:
+        self._pool, self._engine, self._pace = pool, engine, pace
+        self._stream = as_streaming(engine)
+        self._chat, self._context, self._sampling = chat, context, sampling
+        self._seed, self._split, self._step = place
+        self._first_group = first_group
+        self._shaping, self._stopping = shaping, stopping
+        self._on_finished = on_finished
+        self._calls = _WorldCalls(_LOCKSTEP_THREADS if pace is None else pace.num_threads)
+        self._begun = time.perf_counter()
+        self._size = pool.num_groups * pool.group_size
+        self._to_begin = deque(range(pool.num_groups))
+        self._groups: dict[int, list[Slot]] = {}
+        """The episodes that have started, of each group that has begun."""
+        self._episodes: dict[int, Episode] = {}
+        self._ready: deque[Episode] = deque()
+        """Episodes whose next prompt waits to be sampled from."""
+        self._finished: dict[int, Trajectory] = {}
+        self._untold: list[Trajectory] = []
+
+    def run(self, should_abort: Callable[[], bool]) -> RolloutBatch:
+        self._begin_groups()
+        if self._pace is None:
+            self._await_worlds()
+        while len(self._finished) < self._size:
+            if should_abort():
+                self._abort()
+                break
+            if self._pace is None:
+                self._sample_together()
+                self._await_worlds()
+            else:
+                self._go_on_apart(self._pace)
+            self._tell()
+        self._tell()
+        return self._batch()
+
+    def close(self) -> None:
+        """Leave behind whatever is still under way."""
+        if self._stream.num_pending:
+            self._stream.cancel()
+        if self._calls.num_pending:
+            self._pool.abandon()
+        self._calls.close()
+
+    # -- in lock-step -----------------------------------------------------------------------
+
+    def _await_worlds(self) -> None:
+        while self._calls.num_pending:
+            self._calls.take_in(POLL_S, all_of_them=True)
+
+    def _sample_together(self) -> None:
+        """One response per episode, in one call."""
+        episodes = list(self._ready)
+        self._ready.clear()
+        if not episodes:
+            return
+        budgets = [budget(episode, self._context) for episode in episodes]
+        samples = self._engine.generate(
+            [episode.prompt.tokens for episode in episodes],
+            sampling_params(max(budgets), self._sampling, self._split, self._stopping),
+            seeds=[self._seed_of(episode) for episode in episodes],
         )
-    )
+        for episode, sample, most in zip(episodes, samples, budgets, strict=True):
+            self._sampled(episode, sample.cut(most))
+
+    # -- each at its own pace ---------------------------------------------------------------
+
+    def _go_on_apart(self, pace: Pace) -> None:
+        """Submit what is ready; then wait for a world or sample on."""
+        is_wanted = pace.gate is not None and pace.gate.is_wanted
+        self._begin_groups()
+        while self._ready and not is_wanted:  # else what is pending finishes first
+            episode = self._ready.popleft()
+            most = budget(episode, self._context)
+            self._stream.submit(
+                episode.slot.index,
+                episode.prompt.tokens,
+                sampling_params(most, self._sampling, self._split, self._stopping),
+                seed=self._seed_of(episode),
+            )
+        before = time.perf_counter()
+        num_requests, num_calls = self._stream.num_pending, self._calls.num_pending
+        self._calls.take_in(0.0 if num_requests else POLL_S)
+        if num_requests:
+            wait_s = _ENGINE_WAIT_S if self._calls.num_pending else POLL_S
+            for key, sample in self._stream.advance(max_wait_s=wait_s):
+                self._sampled(self._episodes[key], sample)
+        elif pace.gate is not None and pace.gate.is_wanted:
+            pace.gate.let_in()
+        pace.waiting.note(time.perf_counter() - before, num_requests, num_calls)
+
+    # -- episodes begin ---------------------------------------------------------------------
+
+    def _begin_groups(self) -> None:
+        size = self._pool.group_size
+        room = self._size if self._pace is None else self._pace.max_in_flight
+        while self._to_begin and self._num_in_flight + size <= max(room, size):
+            p = self._to_begin.popleft()
+            self._groups[p] = []
+            self._submit(p * size, partial(self._lead, p), partial(self._led, p))
+
+    @property
+    def _num_in_flight(self) -> int:
+        """Episodes that have a place: begun or about to, and not finished."""
+        return len(self._groups) * self._pool.group_size - len(self._finished)
+
+    def _lead(self, p: int) -> tuple[Leader, list[Slot]]:
+        """In a worker: draw the group's task and start its first sibling."""
+        leader = self._pool.lead(self._step, p, self._first_group)
+        return leader, [self._slot(index, leader, seen) for index, seen in leader.seen.items()]
+
+    def _follow(self, index: int, leader: Leader) -> Slot:
+        """In a worker: start a sibling."""
+        seen = self._pool.follow(self._step, index, leader, self._first_group)
+        return self._slot(index, leader, seen)
+
+    def _slot(self, index: int, leader: Leader, seen: Observation) -> Slot:
+        return self._pool.slot(self._step, index, leader, seen, self._first_group)
+
+    def _led(self, p: int, led: tuple[Leader, list[Slot]]) -> None:
+        leader, slots = led
+        size = self._pool.group_size
+        for index in range(p * size, (p + 1) * size):
+            if index not in leader.seen:
+                self._submit(index, partial(self._follow, index, leader), self._started)
+        for slot in slots:
+            self._started(slot)
+
+    def _started(self, slot: Slot) -> None:
+        group = self._groups[slot.index // self._pool.group_size]
+        group.append(slot)
+        self._pool.check_group(sorted(group, key=lambda each: each.index))
+        episode = begin(slot, self._chat, self._context)
+        self._episodes[slot.index] = episode
+        if len(self._episodes) == self._size:
+            self._pool.check_started([self._episodes[index].slot for index in range(self._size)])
+        self._go_on(episode)
+
+    # -- episodes go on ---------------------------------------------------------------------
+
+    def _submit(self, index: int, call: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        threaded = self._pace is not None or self._pool.is_threaded(index)
+        self._calls.submit(index, call, then, threaded=threaded)
+
+    def _seed_of(self, episode: Episode) -> int:
+        index, turn = episode.slot.episode_index, len(episode.turns)
+        return sampling_seed(self._seed, self._split, self._step, index, turn)
+
+    def _sampled(self, episode: Episode, sample: Sample) -> None:
+        """Send a response to its world."""
+        index = episode.slot.index
+        reading, actions = read(episode, sample)
+        then = partial(self._answered, episode, sample, reading)
+        if actions is None:
+            then(None)
+        else:
+            self._submit(index, partial(self._pool.step_one, index, *actions), then)
+
+    def _answered(
+        self, episode: Episode, sample: Sample, reading: Reading, result: TurnResult | None
+    ) -> None:
+        """Take in what a world answered."""
+        temperature = self._sampling.temperature
+        finish_turn(episode, sample, reading, result, self._context, self._shaping, temperature)
+        self._go_on(episode)
+
+    def _go_on(self, episode: Episode) -> None:
+        reason = episode.stop_reason
+        if reason is None:
+            self._ready.append(episode)
+            return
+        seconds = time.perf_counter() - self._begun
+        ended = trajectory(episode, reason, self._step, self._split, seconds)
+        self._finished[episode.slot.index] = ended
+        self._untold.append(ended)
+
+    def _abort(self) -> None:
+        """End what still goes on."""
+        for index, episode in sorted(self._episodes.items()):
+            if index not in self._finished:
+                stop(episode, StopReason.ABORTED)
+                self._go_on(episode)
+
+    def _tell(self) -> None:
+        if self._untold:
+            untold, self._untold = self._untold, []
+            self._on_finished(sorted(untold, key=lambda each: each.index))
+
+    def _batch(self) -> RolloutBatch:
+        """The trajectories as groups, without those that were cut off before all had begun."""
+        size = self._pool.group_size
+        groups = [range(p * size, (p + 1) * size) for p in range(self._pool.num_groups)]
+        return RolloutBatch(
+            groups=tuple(
+                tuple(self._finished[index] for index in group)
+                for group in groups
+                if all(index in self._finished for index in group)
+            )
+        )

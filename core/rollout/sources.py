@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -26,11 +26,9 @@ from ..config.collection import CollectionConfig
 from ..config.loading import ConfigError
 from ..config.settings import RunConfig, SamplingConfig
 from ..engines.base import GenerationEngine
-from ..engines.batching import as_streaming
-from .asynchronous import Gate, Waiting, collect_async
 from .chat import ChatFormat
 from .episode import SamplingSettings
-from .rollout import collect
+from .rollout import Gate, Pace, Waiting, collect
 from .shaping import apply, resolve
 from .stopping import Stopping
 
@@ -57,15 +55,6 @@ class KnowsTasks(Protocol):
 
     def varieties(self) -> list[tuple[str, TaskVariety]]:
         """(tag, how many different tasks it draws) of each environment."""
-        ...
-
-
-@runtime_checkable
-class CountsWaiting(Protocol):
-    """A source that knows who waited for whom."""
-
-    def waiting_metrics(self) -> dict[str, float]:
-        """`collection/*` of the step that was collected last; none in lock-step."""
         ...
 
 
@@ -165,7 +154,7 @@ class EnvSource:
         self._pool = pool
         self._engine = engine
         self._gate = gate
-        self.waiting = Waiting()
+        self._waiting = Waiting()
         """Who waited for whom since the last `take_waiting`; with collection.mode=async."""
         self._chat = chat
         self._split = split
@@ -175,6 +164,8 @@ class EnvSource:
         self._should_abort = should_abort
 
     def collect(self, step: int, config: RunConfig) -> RolloutBatch:
+        if self._split is Split.TRAIN:  # a curriculum moves groups between environments
+            self._pool.share([entry.groups for entry in config.envs.train])
         rollouts = self._play(step, config, draw_round=0)
         if self._split is Split.TRAIN:
             rounds = config.dynamic_sampling.max_rounds
@@ -190,15 +181,7 @@ class EnvSource:
     def _play(self, step: int, config: RunConfig, *, draw_round: int) -> RolloutBatch:
         self._num_ended = 0
         self._ended(())
-        play = self._lockstep if config.collection.mode == "lockstep" else self._asynchronous
-        rollouts = play(step, config, draw_round)
-        if self._should_abort():
-            self._engine.release_memory()
-            raise StepDroppedError
-        return rollouts
-
-    def _lockstep(self, step: int, config: RunConfig, draw_round: int) -> RolloutBatch:
-        return collect(
+        rollouts = collect(
             pool=self._pool,
             engine=self._engine,
             chat=self._chat,
@@ -212,27 +195,21 @@ class EnvSource:
             shaping=self._shaping,
             stopping=self._stopping,
             draw_round=draw_round,
+            pace=self._pace(config.collection),
         )
+        if self._should_abort():
+            self._engine.release_memory()
+            raise StepDroppedError
+        return rollouts
 
-    def _asynchronous(self, step: int, config: RunConfig, draw_round: int) -> RolloutBatch:
+    def _pace(self, collection: CollectionConfig) -> Pace | None:
+        if collection.mode == "lockstep":
+            return None
         num_episodes = self._pool.num_groups * self._pool.group_size
-        return collect_async(
-            pool=self._pool,
-            engine=as_streaming(self._engine),
-            chat=self._chat,
-            context=config.context,
-            sampling=_sampling(config, self._split),
-            step=step,
-            split=self._split,
-            seed=config.seed,
-            max_in_flight=config.collection.in_flight(num_episodes),
-            num_threads=config.collection.num_threads(num_episodes),
-            on_finished=self._ended,
-            should_abort=self._should_abort,
-            shaping=self._shaping,
-            stopping=self._stopping,
-            draw_round=draw_round,
-            waiting=self.waiting,
+        return Pace(
+            max_in_flight=collection.in_flight(num_episodes),
+            num_threads=collection.num_threads(num_episodes),
+            waiting=self._waiting,
             gate=self._gate,
         )
 
@@ -242,25 +219,22 @@ class EnvSource:
             self._on_finished(trajectories)
         self._on_progress(self._num_ended, self._pool.num_groups * self._pool.group_size)
 
-    def waiting_metrics(self) -> dict[str, float]:
-        """See `CountsWaiting`; the update waits for all of it."""
+    def take_metrics(self) -> dict[str, float]:
+        """See `Measured`; the update waits for all of the collection."""
         waiting = self.take_waiting()
-        if not waiting.seconds:
-            return {}
-        return waiting.metrics() | {"collection/update_wait_s": waiting.seconds}
+        values = self.worker_metrics()
+        if waiting.seconds:
+            values |= waiting.metrics() | {"collection/update_wait_s": waiting.seconds}
+        return values
 
     def take_waiting(self) -> Waiting:
         """Who waited for whom since the last time this was asked."""
-        waiting, self.waiting = self.waiting, Waiting()
+        waiting, self._waiting = self._waiting, Waiting()
         return waiting
 
-    def take_metrics(self) -> dict[str, float]:
-        """Of the workers that environments live in."""
+    def worker_metrics(self) -> dict[str, float]:
+        """Of the workers that environments live in, since the last time this was asked."""
         return {} if self._processes is None else self._processes.take_metrics()
-
-    def share(self, counts: Sequence[int]) -> None:
-        """Give each entry of the pool so many groups from the next step on; the sum is fixed."""
-        self._pool.share(counts)
 
     def varieties(self) -> list[tuple[str, TaskVariety]]:
         """(tag, how many different tasks it draws) of each environment."""
@@ -270,6 +244,20 @@ class EnvSource:
         self._pool.close()
         if self._processes is not None:
             self._processes.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Where the rollouts of each split come from."""
+
+    train: RolloutSource
+    eval: RolloutSource | None
+    probe: RolloutSource
+
+    def close(self) -> None:
+        for source in (self.train, self.eval, self.probe):
+            if source is not None:
+                source.close()
 
 
 def unreserved(training: RolloutSource, evaluation: RolloutSource | None) -> str:

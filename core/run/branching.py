@@ -147,10 +147,7 @@ def start_branch(
                 observers={one.name: one.state() for one in trainer.observers},
             )
         )
-        trainer.engine.sync_weights(trainer.policy)
-        trainer.step = trainer.checkpointed_step = branch.step
-        own = read_state(checkpoint_path(run_path, branch.step))
-        trainer.kl_coef, trainer.success_by_tag = own.kl_coef, own.success_by_tag
+        trainer.begin_at(read_state(checkpoint_path(run_path, branch.step)))
         events.message(f"run {run_path}, from step {branch.step} of {branch.parent_run_id}")
         closing.status = train(trainer, is_new=False)
     return closing.status

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -31,33 +30,26 @@ from ..policy import Policy, build_policy, resolve_device
 from ..policy_assets import check_weights, positions_of, resolve_model
 from ..pretrained.vision import load_images
 from ..rollout.ahead import AheadSource, EngineGate, VisitedEngine, VisitingSource
-from ..rollout.asynchronous import Gate
 from ..rollout.chat import ChatFormat, check_vocabulary, load_chat
 from ..rollout.context import check_reasoning
+from ..rollout.rollout import Gate
 from ..rollout.shaping import resolve as resolve_shaping
 from ..rollout.sources import (
     EnvSource,
     LazySource,
     RolloutSource,
+    Sources,
     StoredSource,
     build_pool,
     probe_groups,
     turns_maker,
 )
 from ..rollout.stopping import Stopping
+from .checkpoint import Checkpoints
 from .control import Control
 from .monitoring import MonitorObserver
 from .observers import StepObserver, TrainEvents, tell_progress
-from .train import Trainer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
-    """What is slow to load: the policy at its starting weights, what trains it, how it chats."""
-
-    policy: Policy
-    optimizer: Optimizer
-    chat: ChatFormat
+from .train import Model, Trainer
 
 
 class Builder:
@@ -157,7 +149,7 @@ class Builder:
         mailbox: Mailbox,
         replay: Sequence[tuple[int, Command]],
     ) -> Trainer:
-        config, policy, chat = self.config, model.policy, model.chat
+        config, chat = self.config, model.chat
         control = Control(mailbox, writer.run_id, replay)
         observers = [*self.observers, *user_observers(config)]
         if config.diagnostics.enabled:
@@ -165,7 +157,7 @@ class Builder:
             observers.append(
                 MonitorObserver(
                     config,
-                    policy,
+                    model.policy,
                     chat,
                     run_id=writer.run_id,
                     events=events,
@@ -200,20 +192,20 @@ class Builder:
             train_source = StoredSource(Path(config.from_run), config)
         else:
             train_source = source(Split.TRAIN)
-        eval_source = source(Split.EVAL) if config.envs.eval else None
         return Trainer(
             config=config,
             run_path=self.run_path,
             writer=writer,
-            policy=policy,
-            optimizer=model.optimizer,
+            model=model,
             engine=engine if gate is None else VisitedEngine(engine, gate),
-            chat=chat,
-            train_source=train_source,
-            eval_source=eval_source,
-            probe_source=LazySource(lambda: source(Split.PROBE)),
+            sources=Sources(
+                train=train_source,
+                eval=source(Split.EVAL) if config.envs.eval else None,
+                probe=LazySource(lambda: source(Split.PROBE)),
+            ),
             control=control,
             events=self.events,
+            checkpoints=Checkpoints(self.run_path, writer, self.events.message),
             observers=observers,
             mirror=Mirror(
                 config.sinks,

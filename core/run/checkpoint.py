@@ -18,7 +18,7 @@ import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +34,27 @@ from echoscope.store.checkpoints import (
     checkpoint_damage,
     checkpoint_folders,
     checkpoint_path,
+    earliest_onset,
     has_checksums,
+    newest_before,
+    none_before,
     older_whole_checkpoint,
+    surplus_steps,
     write_checkpoint_manifest,
 )
 from echoscope.store.errors import StoreError
 from echoscope.store.log.durable import new_id
 from echoscope.store.log.index import read_run_json
 from echoscope.store.log.layout import MODEL_NAME, Layout, shown_path
-from echoscope.store.records import CheckpointRecord
+from echoscope.store.reader import open_run
+from echoscope.store.records import (
+    REQUESTED,
+    Alarm,
+    AlarmSeverity,
+    AlarmState,
+    CheckpointRecord,
+)
+from echoscope.store.writer import RunWriter
 
 from ..config.loading import ConfigError
 from ..config.settings import RunConfig
@@ -69,22 +81,32 @@ class CheckpointError(OSError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainState:
-    """What the loop knows at a step boundary, besides weights."""
+class Progress:
+    """What the loop carries from step to step, besides weights and settings."""
 
-    step: int
+    step: int = 0
     """The last finished step."""
-    policy_version: int
-    config: RunConfig
-    """With all live changes so far."""
     num_nonfinite: int = 0
-    """Consecutive steps skipped because of NaN."""
+    """Consecutive steps skipped because of a NaN or infinite gradient."""
     kl_coef: float | None = None
     """Of the KL penalty in the reward at the next step; None for the configured one."""
     success_by_tag: Mapping[str, float] = field(default_factory=dict)
     """Running success of each environment, for the curriculum."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainState(Progress):
+    """What the loop knows at a step boundary, besides weights."""
+
+    policy_version: int
+    config: RunConfig
+    """With all live changes so far."""
     observers: Mapping[str, Any] = field(default_factory=dict)
     """State of observers by name, JSON values."""
+
+    @property
+    def progress(self) -> Progress:
+        return Progress(**{one.name: getattr(self, one.name) for one in fields(Progress)})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,6 +140,85 @@ class CheckpointAge:
         started = self.now()
         yield
         self.writing_s, self.unsaved_s = self.now() - started, 0.0
+
+
+class Checkpoints:
+    """The checkpoints of a run that trains: which one is the newest, and which are kept."""
+
+    def __init__(self, run_path: Path, writer: RunWriter, say: Callable[[str], None]) -> None:
+        self._run_path, self._writer, self._say = run_path, writer, say
+        self.saved_step = 0
+        """The last step whose state is on disk; the starting weights need no file."""
+        self.age = CheckpointAge()
+
+    def steps(self) -> list[int]:
+        return [step_of(path) for path in list_checkpoints(self._run_path)]
+
+    def save(
+        self,
+        state: TrainState,
+        policy: Policy,
+        optimizer: Optimizer,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        reason: str,
+    ) -> None:
+        """Write the state after an acknowledged step; then surplus ones go.
+
+        Raises:
+            CheckpointError: the disk refuses; older checkpoints are as they were.
+        """
+        self._writer.flush()
+        with self.age.writing():
+            record = save_checkpoint(
+                self._run_path, state, policy, optimizer, tokenizer, reason=reason
+            )
+        self._writer.record_checkpoint(record)
+        self.saved_step = state.step
+        self._writer.flush()  # the new one is on record before an older one goes
+        self._remove_surplus(state.step, state.config.checkpoint.keep)
+
+    def keep_for_good(self, step: int) -> None:
+        """The checkpoint of this step was asked for after it had been written."""
+        self._writer.flush()
+        for record in open_run(self._run_path).checkpoints():
+            if record.step == step and record.reason != REQUESTED:
+                self._writer.record_checkpoint(
+                    replace(record, reason=REQUESTED, wall_time=time.time())
+                )
+
+    def last_good_words(self, alarm: Alarm, every: int) -> str:
+        """Which checkpoint a new critical alarm leaves to go back to, or that it leaves none.
+
+        Args:
+            every: `checkpoint.every`.
+
+        Returns:
+            One sentence; empty for another alarm.
+        """
+        onset = earliest_onset(alarm)
+        is_news = alarm.state is AlarmState.RAISED and alarm.severity is AlarmSeverity.CRITICAL
+        if onset is None or not is_news:
+            return ""
+        step = newest_before(self.steps(), onset)
+        if step is None:
+            return f"{none_before(onset)} A shorter checkpoint.every ({every}) helps."
+        return (
+            f"the checkpoint of step {step} is from before step {onset}, where the change may "
+            "have begun; it is kept while the alarm is open"
+        )
+
+    def _remove_surplus(self, last_step: int, keep: int) -> None:
+        steps = [step for step in self.steps() if step <= last_step]
+        if len(steps) <= keep and self._writer.attempt == 1:
+            return  # all are among the newest, and no rewind hid one
+        try:
+            surplus = surplus_steps(self._run_path, steps, keep=keep)
+        except StoreError as error:
+            self._say(f"no old checkpoint was deleted: {error}")
+            return
+        for record in remove_checkpoints(self._run_path, surplus):
+            self._writer.record_checkpoint(record)
 
 
 _REMAINS = re.compile(r"\.step_[0-9]{6,}\.(?:partial|removed)")

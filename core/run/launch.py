@@ -24,10 +24,10 @@ from ..config.loading import ConfigError, apply_settings, live_schema
 from ..config.settings import RunConfig
 from ..config.stored import read_stored
 from ..rollout.sources import with_stored_sampling
-from .build import Builder, Model
+from .build import Builder
 from .checkpoint import load_weights, require_whole, step_of
 from .observers import HearsTheEnd, StepObserver, TrainEvents, judge
-from .train import Trainer
+from .train import Model, Trainer
 
 
 def start(
@@ -121,12 +121,8 @@ def resume(
         mailbox = Mailbox(run_path, seen_ids=writer.seen_command_ids)
         trainer = builder.build(builder.load(), writer, mailbox, replay=replay)
         if state is not None:
-            load_weights(whole[-1], trainer.policy, trainer.optimizer)
-            trainer.engine.sync_weights(trainer.policy)
-            trainer.step = trainer.checkpointed_step = state.step
-            trainer.num_nonfinite = state.num_nonfinite
-            trainer.kl_coef = state.kl_coef
-            trainer.success_by_tag = state.success_by_tag
+            load_weights(whole[-1], trainer.model.policy, trainer.model.optimizer)
+            trainer.begin_at(state)
             for observer in trainer.observers:
                 if observer.name in state.observers:
                     observer.restore(state.observers[observer.name])
@@ -167,7 +163,7 @@ def _judge_again(reader: RunReader, trainer: Trainer) -> None:
             run_id=reader.run_id,
             step=0,
             phase="eval",
-            policy_version=trainer.policy.version,
+            policy_version=trainer.model.policy.version,
             wall_time=time.time(),
             values=values,
         )
@@ -185,9 +181,7 @@ def train(trainer: Trainer, *, is_new: bool) -> str:
         for observer in trainer.observers:
             if isinstance(observer, HearsTheEnd):
                 observer.close(status)
-        for source in (trainer.train_source, trainer.eval_source, trainer.probe_source):
-            if source is not None:
-                source.close()
+        trainer.sources.close()
         trainer.engine.close()
         if trainer.mirror is not None:
             trainer.mirror.close(status)

@@ -5,7 +5,6 @@ commands -> collect -> select -> pack -> annotate -> advantages -> observe -> up
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,22 +12,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from echoscope.diagnostics.selection.filter import select_groups
+from torch import Tensor
+
+from echoscope.diagnostics.selection.filter import Selection, select_groups
 from echoscope.diagnostics.sinks.mirror import Mirror
-from echoscope.store.checkpoints import (
-    earliest_onset,
-    evaluation_success,
-    newest_before,
-    none_before,
-    surplus_steps,
-)
+from echoscope.store.checkpoints import evaluation_success
 from echoscope.store.errors import StoreError
 from echoscope.store.log.layout import shown_path
 from echoscope.store.reader import open_run
 from echoscope.store.records import (
     REQUESTED,
-    Alarm,
-    AlarmSeverity,
     AlarmState,
     Command,
     CommandAck,
@@ -46,63 +39,37 @@ from echoscope.store.writer import RunWriter
 from echoscope.text.user_code import UserCodeError
 
 from ..config.loading import live_values
-from ..config.settings import KlRewardConfig, RunConfig
-from ..engines.base import EngineError, GenerationEngine, Measured
+from ..config.settings import RunConfig
+from ..engines.base import EngineError, GenerationEngine, measured
 from ..optim import Optimizer
 from ..policy import Policy
 from ..rollout.chat import ChatFormat
-from ..rollout.curriculum import curriculum_metrics, group_counts, note_success
-from ..rollout.evaluate import evaluation_metrics, success_over_tags
-from ..rollout.sources import (
-    CountsWaiting,
-    EnvSource,
-    RolloutSource,
-    StepDroppedError,
-    unreserved,
-)
-from ..update.assemble import fresh_tokens, outcomes, pack_kept, with_advantages
+from ..rollout.curriculum import with_groups
+from ..rollout.evaluate import evaluation_metrics
+from ..rollout.sources import RolloutSource, Sources, StepDroppedError, unreserved
+from ..update.assemble import pack_kept, with_advantages
 from ..update.batch import TokenBatch
-from ..update.kl_reward import mean_kl, next_coef, with_coef
-from ..update.metrics import rollout_metrics, staleness_metrics
-from ..update.update import annotate, mismatch_metrics, update, updates_per_step
-from .checkpoint import (
-    CheckpointAge,
-    TrainState,
-    list_checkpoints,
-    remove_checkpoints,
-    save_checkpoint,
-    step_of,
-)
+from ..update.kl_reward import with_coef
+from ..update.update import UpdateResult, annotate, update, updates_per_step
+from .checkpoint import Checkpoints, Progress, TrainState
 from .control import Control, StepInterruptedError, Wishes
-from .early_stopping import why_stop
+from .early_stopping import Evaluations, why_stop
 from .observers import Observed, StepObservation, StepObserver, TrainEvents, judge, observe
+from .step import Stopwatch, TimeSpent, TrainedStep
 
 MAX_NONFINITE_STEPS = 5
 """Steps in a row with a NaN or infinite gradient after which a run stops."""
-BEST_MARGIN = 0.05
-"""A checkpoint of the best evaluation is written where it is so much above that of every other:
-without it each evaluation of a run that learns would write one."""
 _Played = tuple[Split, RolloutBatch, StepMetrics]
 """An evaluation or a probe."""
 
 
-@dataclass(slots=True)
-class _Stopwatch:
-    """Seconds of a step by phase."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """What is slow to load: the policy at its starting weights, what trains it, how it chats."""
 
-    # Looked up when a step starts: a benchmark lets the clock count processor time.
-    started: float = field(default_factory=lambda: time.perf_counter())
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        begun = time.perf_counter()
-        yield
-        key = f"time/{name}_s"
-        self.seconds[key] = self.seconds.get(key, 0.0) + time.perf_counter() - begun
-
-    def total(self) -> float:
-        return time.perf_counter() - self.started
+    policy: Policy
+    optimizer: Optimizer
+    chat: ChatFormat
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,44 +79,35 @@ class Trainer:
     config: RunConfig
     run_path: Path
     writer: RunWriter
-    policy: Policy
-    optimizer: Optimizer
+    model: Model
     engine: GenerationEngine
-    chat: ChatFormat
-    train_source: RolloutSource
-    eval_source: RolloutSource | None
-    probe_source: RolloutSource
+    sources: Sources
     control: Control
     events: TrainEvents
+    checkpoints: Checkpoints
     observers: Sequence[StepObserver] = ()
     mirror: Mirror | None = None
     """Copies each step to other tools."""
-    step: int = 0
-    """The last finished step."""
-    num_nonfinite: int = 0
-    """Consecutive steps skipped because of a NaN or infinite gradient."""
-    success_by_tag: Mapping[str, float] = field(default_factory=dict)
-    """Running success of each environment, for the curriculum."""
-    kl_coef: float | None = None
-    """Of the KL penalty in the reward at the next step; None for the configured one."""
-    checkpointed_step: int = 0
-    """The last step whose state is on disk; the starting weights need no file."""
-    diagnostics_s: float = 0.0
-    """Seconds that measuring and judging took in this process, of `total_s`."""
-    total_s: float = 0.0
-    checkpoint_age: CheckpointAge = field(default_factory=CheckpointAge)
+    progress: Progress = field(default_factory=Progress)
+    time_spent: TimeSpent = field(default_factory=TimeSpent)
+    evaluations: Evaluations = field(default_factory=Evaluations)
     journaled_settings: Mapping[str, Any] | None = None
     """The live settings that this attempt has written down."""
-    best_success: float = -math.inf
-    """Evaluation success of the best weights on the disk, the starting ones included."""
-    last_success: float = math.nan
-    """Of the last evaluation."""
-    evaluated: dict[int, float] = field(default_factory=dict)
-    """Step to the success of its evaluation, in this run."""
     weights_are_of_step: bool = True
     """The weights are those of the last finished step; not while a step moves them."""
     evaluate_next: bool = False
     """A command asked for an evaluation with the next step."""
+
+    @property
+    def step(self) -> int:
+        """The last finished step."""
+        return self.progress.step
+
+    def begin_at(self, state: TrainState) -> None:
+        """Go on from a checkpoint whose weights are in place."""
+        self.engine.sync_weights(self.model.policy)
+        self.progress = state.progress
+        self.checkpoints.saved_step = state.step
 
     def run(self, *, is_new: bool) -> str:
         """Train to the last step, or until told to stop; returns the run's final status.
@@ -170,7 +128,7 @@ class Trainer:
     def _say_unreserved(self) -> None:
         try:
             with self.control.droppable():
-                line = unreserved(self.train_source, self.eval_source)
+                line = unreserved(self.sources.train, self.sources.eval)
         except StepInterruptedError:
             return  # the command that asked for it is applied at the boundary
         if line:
@@ -195,9 +153,10 @@ class Trainer:
             except (UserCodeError, EngineError):
                 self._save_before_failing()
                 raise
-            if self.num_nonfinite >= MAX_NONFINITE_STEPS:
+            num_nonfinite = self.progress.num_nonfinite
+            if num_nonfinite >= MAX_NONFINITE_STEPS:
                 self.events.message(
-                    f"stopped: {self.num_nonfinite} steps in a row had a NaN or infinite gradient; "
+                    f"stopped: {num_nonfinite} steps in a row had a NaN or infinite gradient; "
                     "lower optim.lr and resume from the last checkpoint"
                 )
                 return "failed"
@@ -206,90 +165,95 @@ class Trainer:
         """The weights of the last finished step, if the step that failed has not moved them."""
         if not self.weights_are_of_step:
             return
-        self.optimizer.zero_grad()
+        self.model.optimizer.zero_grad()
         try:
             self._checkpoint("interrupt")
         except UserCodeError as error:  # of an observer's state; another one is being told already
             self.events.message(f"no checkpoint was written: {error}")
 
     def _train_step(self, step: int) -> None:
-        config, watch = with_coef(self.config, self.kl_coef), _Stopwatch()
-        self.events.phase(step, "rollout")
-        counts = group_counts(config, self.success_by_tag)
-        if isinstance(self.train_source, EnvSource):
-            self.train_source.share(counts)
-        with watch("rollout"):
-            rollouts = self._collect(self.train_source, step)
-        self.events.phase(step, "annotate")
-        with watch("annotate"):
+        config, watch = self._config_of_step(), Stopwatch()
+        version = self.model.policy.version
+        with self._phase(step, "rollout", watch):
+            rollouts = self._collect(self.sources.train, step, config)
+        with self._phase(step, "annotate", watch):
             selection = select_groups(rollouts, config.selection)
-            batch, unpacked = pack_kept(rollouts, selection, config, self.chat)
-            batch, logprobs = annotate(self.policy, batch.to(self.policy.device), config)
-            batch = with_advantages(batch, config, unpacked)
-        with watch("diagnostics"):  # all groups, before the update, at the weights that sampled
-            self.events.phase(step, "diagnostics")
-            seen = StepObservation(
-                step=step,
-                config=config,
-                rollouts=rollouts,
-                selection=selection,
-                batch=batch,
-                rollout_s=watch.seconds["time/rollout_s"],
-                trained_s=self.total_s - self.diagnostics_s + watch.total(),
-            )
-            observed = observe(self.observers, seen)
-        self.events.phase(step, "update")
+            batch, logprobs = self._packed(rollouts, selection, config)
+        with self._phase(step, "diagnostics", watch):
+            observed = self._observed(step, config, rollouts, selection, batch, watch)
+        with self._phase(step, "update", watch):
+            result = self._updated(step, config, batch)
+        trained = TrainedStep(
+            step=step,
+            config=config,
+            version=version,
+            rollouts=rollouts,
+            selection=selection,
+            batch=batch,
+            observed=observed,
+            result=result,
+            logprobs=result.trainer_logprobs if logprobs is None else logprobs,
+        )
+        self.progress = trained.after(self.progress)
+        values = trained.metrics(self.progress.success_by_tag)
+        values |= measured(self.engine, self.sources.train)
+        self._finish_step(trained, values, watch)
+        for sentence in trained.messages(
+            num_nonfinite=self.progress.num_nonfinite, most_tokens=self.model.policy.most_tokens
+        ):
+            self.events.message(sentence)
+
+    def _config_of_step(self) -> RunConfig:
+        """The settings with what earlier steps have led to: the KL coefficient, the groups."""
+        config = with_coef(self.config, self.progress.kl_coef)
+        return with_groups(config, self.progress.success_by_tag)
+
+    @contextmanager
+    def _phase(self, step: int, name: str, watch: Stopwatch) -> Iterator[None]:
+        self.events.phase(step, name)
+        with watch(name):
+            yield
+
+    def _packed(
+        self, rollouts: RolloutBatch, selection: Selection, config: RunConfig
+    ) -> tuple[TokenBatch, Tensor | None]:
+        """The rows that train, with advantages, and the trainer's log-probs if there was a pass."""
+        policy = self.model.policy
+        batch, unpacked = pack_kept(rollouts, selection, config, self.model.chat)
+        batch, logprobs = annotate(policy, batch.to(policy.device), config)
+        return with_advantages(batch, config, unpacked), logprobs
+
+    def _observed(
+        self,
+        step: int,
+        config: RunConfig,
+        rollouts: RolloutBatch,
+        selection: Selection,
+        batch: TokenBatch,
+        watch: Stopwatch,
+    ) -> Observed:
+        """What observers find in all groups, before the update, at the weights that sampled."""
+        seen = StepObservation(
+            step=step,
+            config=config,
+            rollouts=rollouts,
+            selection=selection,
+            batch=batch,
+            rollout_s=watch.seconds["time/rollout_s"],
+            trained_s=self.time_spent.total_s - self.time_spent.diagnostics_s + watch.total(),
+        )
+        return observe(self.observers, seen)
+
+    def _updated(self, step: int, config: RunConfig, batch: TokenBatch) -> UpdateResult:
+        """Train, and give the engine the new weights."""
+        policy = self.model.policy
         self.weights_are_of_step = updates_per_step(config) == 1  # nothing fails after the only one
-        version = self.policy.version
-        with watch("update"):
-            result = update(self.policy, self.optimizer, batch, config, step)
-            self.weights_are_of_step = False
-            self.engine.sync_weights(self.policy)
-        self.num_nonfinite = self.num_nonfinite + 1 if result.num_skipped else 0
-        logprobs = result.trainer_logprobs if logprobs is None else logprobs
-        values = observed.values | result.metrics | rollout_metrics(rollouts) | selection.metrics()
-        is_fresh = None if config.from_run else fresh_tokens(batch, rollouts, selection, version)
-        values |= mismatch_metrics(logprobs, batch, is_fresh)
-        self.success_by_tag = note_success(self.success_by_tag, rollouts)
-        values |= curriculum_metrics(config, counts, self.success_by_tag)
-        if config.dynamic_sampling.max_rounds > 1:
-            of_a_round = sum(group.groups for group in config.envs.train)
-            values["rollout/num_rounds"] = rollouts.num_groups / of_a_round
-        if config.from_run is None:
-            values |= staleness_metrics(rollouts, version)
-        if isinstance(self.train_source, CountsWaiting):
-            values |= self.train_source.waiting_metrics()
-        if config.reward.kl is not None:
-            values |= self._penalized(config.reward.kl, batch)
-        for part in (self.engine, self.train_source):
-            if isinstance(part, Measured):
-                values |= part.take_metrics()
-        learned = outcomes(rollouts, selection, batch, logprobs, observed.information)
-        self._finish_step(step, values, watch, rollouts, learned, observed)
-        if not batch.num_rows:
-            self.events.message(f"step {step}: no update, {selection.reason or 'nothing to train'}")
-        if result.metrics["optim/num_oom_retries"]:
-            self.events.message(
-                f"step {step}: the update ran out of memory and was made again with at most "
-                f"{self.policy.most_tokens} tokens per forward pass, as later ones will be; "
-                f"optim.max_microbatch_tokens={self.policy.most_tokens} avoids this"
-            )
-        if result.num_skipped:
-            kinds = ("num_updates", "num_skipped", "num_without_gradient")
-            num_tried = round(sum(result.metrics[f"optim/{kind}"] for kind in kinds))
-            self.events.message(
-                f"step {step}: {result.num_skipped} of {num_tried} updates skipped, the gradient "
-                f"was NaN or infinite ({self.num_nonfinite} such steps in a row)"
-            )
+        result = update(policy, self.model.optimizer, batch, config, step)
+        self.weights_are_of_step = False
+        self.engine.sync_weights(policy)
+        return result
 
-    def _penalized(self, settings: KlRewardConfig, batch: TokenBatch) -> dict[str, float]:
-        """Metrics of the KL penalty in the reward; its coefficient follows the KL."""
-        kl = mean_kl(batch, settings)
-        num_trajectories = len(set(batch.trajectory_index.tolist()))
-        self.kl_coef = next_coef(settings, kl, num_trajectories)
-        return {"reward/kl": kl, "reward/kl_coef": settings.coef}
-
-    def _collect(self, source: RolloutSource, step: int) -> RolloutBatch:
+    def _collect(self, source: RolloutSource, step: int, config: RunConfig) -> RolloutBatch:
         """Play episodes; the weights rest meanwhile, so they may be cut off at any instant.
 
         Raises:
@@ -297,67 +261,62 @@ class Trainer:
         """
         try:
             with self.control.droppable():
-                return source.collect(step, self.config)
+                return source.collect(step, config)
         except StepInterruptedError:
             raise StepDroppedError from None
 
     def _finish_step(
-        self,
-        step: int,
-        values: dict[str, float],
-        watch: _Stopwatch,
-        rollouts: RolloutBatch,
-        learned: Sequence[TrajectoryOutcome],
-        observed: Observed,
+        self, trained: TrainedStep, values: dict[str, float], watch: Stopwatch
     ) -> None:
         """Evaluate and probe if it is time, write the step down, then checkpoint if it is time."""
+        step, spent = trained.step, self.time_spent
         is_last = step >= self.config.steps
         seconds = watch.total()
-        self.diagnostics_s += watch.seconds["time/diagnostics_s"]
-        self.total_s += seconds
-        durations = watch.seconds | observed.durations_s
+        spent.diagnostics_s += watch.seconds["time/diagnostics_s"]
+        spent.total_s += seconds
+        durations = watch.seconds | trained.observed.durations_s
         durations |= {
             "time/step_s": seconds,
-            "time/diagnostics_frac": self.diagnostics_s / self.total_s,
+            "time/diagnostics_frac": spent.diagnostics_s / spent.total_s,
             "time/tokens_per_s": values["rollout/num_sampled_tokens"] / seconds,
         }
         metrics = [self._metrics(step, "train", values, durations)]
-        trajectories = rollouts.trajectories
+        trajectories = trained.rollouts.trajectories
         every = self.config.eval.every  # 0 for none, at the end neither
         is_due = self.evaluate_next or _is_due(step, every) or (is_last and every > 0)
-        for split, played, found in self._measure(
+        for split, played, of_split in self._measure(
             step, evaluates=is_due, probes=_is_due(step, self.config.probe.every)
         ):
-            metrics.append(found)
+            metrics.append(of_split)
             trajectories += played.trajectories
             self.evaluate_next &= split is not Split.EVAL
-        self._commit(metrics, trajectories, learned, observed.diagnostics)
-        self.step, self.weights_are_of_step = step, True
-        for one in metrics:
-            self.events.metrics(one)
+        self._commit(metrics, trajectories, trained.outcomes(), trained.observed.diagnostics)
+        self.progress, self.weights_are_of_step = replace(self.progress, step=step), True
+        for each in metrics:
+            self.events.metrics(each)
         self._note_success(metrics)
-        self.checkpoint_age.add(watch.total())
+        self.checkpoints.age.add(watch.total())
         if _is_due(step, self.config.checkpoint.every):
             self._checkpoint("schedule")
-        elif self.checkpoint_age.is_due(self.config.checkpoint.minutes):
+        elif self.checkpoints.age.is_due(self.config.checkpoint.minutes):
             self._checkpoint("time")
-        elif self.config.checkpoint.best and self.last_success >= self.best_success + BEST_MARGIN:
+        elif self.config.checkpoint.best and self.evaluations.is_best:
             self._checkpoint("best")
 
     def _measure(self, step: int, *, evaluates: bool, probes: bool) -> list[_Played]:
         """Play what is wanted of evaluation and probe, unless a command drops it."""
         out: list[_Played] = []
-        wanted = (
-            (Split.EVAL, evaluates, self.eval_source, "evaluate", "evaluation"),
-            (Split.PROBE, probes, self.probe_source, "probe", "probe"),
+        kinds = (
+            (Split.EVAL, evaluates, self.sources.eval, "evaluate", "evaluation"),
+            (Split.PROBE, probes, self.sources.probe, "probe", "probe"),
         )
-        for split, is_wanted, source, verb, noun in wanted:
-            if source is None or not is_wanted:
+        for split, is_due, source, verb, noun in kinds:
+            if source is None or not is_due:
                 continue
             self.events.phase(step, verb)
-            watch = _Stopwatch()
+            watch = Stopwatch()
             try:
-                played = self._collect(source, step)
+                played = self._collect(source, step, self.config)
             except StepDroppedError:
                 when = f"of step {step}" if step else "before the first step"
                 self.events.message(f"the {noun} {when} was dropped")
@@ -372,48 +331,29 @@ class Trainer:
         """The starting policy's success, as step 0."""
         config = self.config
         out = self._measure(0, evaluates=config.eval.before, probes=config.probe.every > 0)
-        metrics = [found for _, _, found in out]
+        metrics = [of_split for _, _, of_split in out]
         if metrics:
             self._commit(metrics, [t for _, played, _ in out for t in played.trajectories])
         self._note_success(metrics)
-        self._hold_success()
-        for one in metrics:
-            self.events.metrics(one)
+        self.evaluations.saved()
+        for each in metrics:
+            self.events.metrics(each)
 
     def _note_success(self, metrics: Sequence[StepMetrics]) -> None:
-        """Remember the success of the newest evaluation, if there is one among these."""
-        for one in metrics:
-            rate = success_over_tags(one.values, Split.EVAL)
-            if math.isfinite(rate):
-                self.last_success = self.evaluated[one.step] = rate
-                self._stop_early(one.step)
-
-    def _stop_early(self, step: int) -> None:
-        """Ask for a stop if evaluations no longer improve; it is recorded like a person's."""
-        reason = why_stop(self.evaluated, self.config.early_stopping)
-        if reason and 0 < step < self.config.steps:
+        """Remember an evaluation among these, and ask for a stop if they no longer improve."""
+        step = self.evaluations.note(metrics)
+        if step is None or not 0 < step < self.config.steps:
+            return
+        reason = why_stop(self.evaluations.success, self.config.early_stopping)
+        if reason:  # it is recorded like a person's stop
             self.events.message(f"stopping early: {reason}")
             self.control.request(CommandAction.STOP, reason, issued_by="early_stopping")
 
-    def _hold_success(self) -> None:
-        """The weights of the last evaluation are on the disk."""
-        if self.last_success > self.best_success:
-            self.best_success = self.last_success
-
     def _recall_success(self) -> None:
         """What an earlier attempt has evaluated, up to the step that this one goes on from."""
-        evaluated = evaluation_success(open_run(self.run_path))
-        rates = {step: rate for step, rate in evaluated.items() if step <= self.step}
-        self.evaluated = {step: rate for step, rate in rates.items() if math.isfinite(rate)}
-        for saved in sorted({0, *self._checkpoint_steps()}):
-            before = [step for step in rates if step <= saved]
-            if before:
-                self.last_success = rates[max(before)]
-                self._hold_success()
-        self.last_success = rates[max(rates)] if rates else math.nan
-        # A `stop --now` dropped it; the weights are kept all the same.
-        is_due = self.step > 0 and _is_due(self.step, self.config.eval.every)
-        self.evaluate_next = is_due and self.step not in rates
+        rates = evaluation_success(open_run(self.run_path))
+        before = {step: rate for step, rate in rates.items() if step <= self.step}
+        self.evaluations = Evaluations.recalled(before, self.checkpoints.steps())
 
     def _commit(
         self,
@@ -425,7 +365,7 @@ class Trainer:
         """Judge a step and write it down; then post what alarms want done."""
         started = time.perf_counter()
         judged = judge(self.observers, metrics, self.config)
-        self.diagnostics_s += time.perf_counter() - started
+        self.time_spent.diagnostics_s += time.perf_counter() - started
         self.writer.commit_step(
             metrics=metrics,
             trajectories=trajectories,
@@ -443,7 +383,9 @@ class Trainer:
         for alarm in judged.alarms:
             is_raised = alarm.state is AlarmState.RAISED
             self.events.message(f"{alarm.severity}: " * is_raised + alarm.message)
-            self._tell_last_good(alarm)
+            words = self.checkpoints.last_good_words(alarm, self.config.checkpoint.every)
+            if words:
+                self.events.message(words)
         for command in judged.commands:
             try:
                 post(self.run_path, command)
@@ -457,7 +399,7 @@ class Trainer:
             run_id=self.writer.run_id,
             step=step,
             phase=phase,
-            policy_version=self.policy.version,
+            policy_version=self.model.policy.version,
             wall_time=time.time(),
             values=values,
             durations_s=durations,
@@ -504,72 +446,23 @@ class Trainer:
 
     def _checkpoint(self, reason: str) -> None:
         """Write the state after the last finished step, once that step is acknowledged."""
-        if self.checkpointed_step == self.step:
+        if self.checkpoints.saved_step == self.step:
             if reason == REQUESTED:
-                self._keep_for_good()
+                self.checkpoints.keep_for_good(self.step)
             return
         self.events.phase(self.step, "checkpoint")
-        self.writer.flush()
+        policy, model = self.model.policy, self.model
         state = TrainState(
             step=self.step,
-            policy_version=self.policy.version,
+            num_nonfinite=self.progress.num_nonfinite,
+            kl_coef=self.progress.kl_coef,
+            success_by_tag=self.progress.success_by_tag,
+            policy_version=policy.version,
             config=self.config,
-            num_nonfinite=self.num_nonfinite,
-            kl_coef=self.kl_coef,
-            success_by_tag=self.success_by_tag,
             observers={observer.name: observer.state() for observer in self.observers},
         )
-        tokenizer = self.chat.tokenizer
-        with self.checkpoint_age.writing():
-            record = save_checkpoint(
-                self.run_path, state, self.policy, self.optimizer, tokenizer, reason=reason
-            )
-        self.writer.record_checkpoint(record)
-        self.checkpointed_step = self.step
-        self._hold_success()
-        self.writer.flush()  # the new one is on record before an older one goes
-        self._remove_surplus()
-
-    def _keep_for_good(self) -> None:
-        """The checkpoint of this step was asked for after it had been written."""
-        self.writer.flush()
-        for record in open_run(self.run_path).checkpoints():
-            if record.step == self.step and record.reason != REQUESTED:
-                self.writer.record_checkpoint(
-                    replace(record, reason=REQUESTED, wall_time=time.time())
-                )
-
-    def _remove_surplus(self) -> None:
-        steps = [step for step in self._checkpoint_steps() if step <= self.step]
-        keep = self.config.checkpoint.keep
-        if len(steps) <= keep and self.writer.attempt == 1:
-            return  # all are among the newest, and no rewind hid one
-        try:
-            surplus = surplus_steps(self.run_path, steps, keep=keep)
-        except StoreError as error:
-            self.events.message(f"no old checkpoint was deleted: {error}")
-            return
-        for record in remove_checkpoints(self.run_path, surplus):
-            self.writer.record_checkpoint(record)
-
-    def _checkpoint_steps(self) -> list[int]:
-        return [step_of(path) for path in list_checkpoints(self.run_path)]
-
-    def _tell_last_good(self, alarm: Alarm) -> None:
-        """Which checkpoint a critical alarm leaves to go back to, or that it leaves none."""
-        onset = earliest_onset(alarm)
-        is_news = alarm.state is AlarmState.RAISED and alarm.severity is AlarmSeverity.CRITICAL
-        if onset is None or not is_news:
-            return
-        step = newest_before(self._checkpoint_steps(), onset)
-        if step is None:
-            every = self.config.checkpoint.every
-            self.events.message(f"{none_before(onset)} A shorter checkpoint.every ({every}) helps.")
-        else:
-            self.events.message(
-                f"the checkpoint of step {step} is from before step {onset}, where the change may "
-                "have begun; it is kept while the alarm is open"
-            )
+        self.checkpoints.save(state, policy, model.optimizer, model.chat.tokenizer, reason=reason)
+        self.evaluations.saved()
 
 
 def _is_due(step: int, every: int) -> bool:

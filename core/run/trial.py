@@ -35,8 +35,9 @@ from ..engines.build import build_engine
 from ..rollout.sources import EnvSource, build_pool, probe_groups
 from ..update.assemble import pack_kept, with_advantages
 from ..update.update import annotate, update
-from .build import Builder, Model
+from .build import Builder
 from .observers import SilentEvents
+from .train import Model
 
 OnProgress = Callable[[str, int, int], None]
 """What is being done, how much of it is, and of how much."""
@@ -136,6 +137,9 @@ def _play(
         played += len(ended)
         on_progress("playing episodes", played, of)
 
+    config = config.model_copy(
+        update={"envs": config.envs.model_copy(update={"train": list(groups)})}
+    )
     engine = build_engine(config, model.policy)
     source = EnvSource(
         pool,

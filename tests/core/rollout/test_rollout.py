@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ from echoscope.core.rollout.episode import sampling_seed
 from echoscope.core.rollout.rollout import collect
 from echoscope.core.update.batch import credit_rewards, pack
 from echoscope.envs.base import Observation
-from echoscope.envs.pool import EnvPool, Slot
+from echoscope.envs.pool import EnvPool, Leader, Slot
 from echoscope.envs.settings import EnvGroup
 from echoscope.envs.turns.turn import TurnResult
 from echoscope.store.records import (
@@ -38,6 +38,7 @@ from echoscope.store.records import (
     prompt_key,
 )
 
+START = Observation(text="S0", frame="{}")
 GOOD = "I go.</think><answer>Up</answer>"
 BARE = {"system": "", "instructions": False, "format_hint": False}
 
@@ -87,34 +88,49 @@ class ScriptedPool:
     num_groups: int = 1
     group_size: int = 1
     results: list[dict[int, dict[str, Any]]] = field(default_factory=list)
-    steps: list[Mapping[int, tuple[Sequence[str], bool]]] = field(default_factory=list)
+    steps: list[dict[int, tuple[Sequence[str], bool]]] = field(default_factory=list)
 
-    def reset(self, step: int, draw_round: int = 0) -> list[Slot]:
-        return [
-            Slot(
-                index=index,
-                episode_index=index,
-                group_index=index // self.group_size,
-                sibling_index=index % self.group_size,
-                env_id="scripted",
-                tag="tagged",
-                env_seed=10 + step,
-                noise_seed=20 + index,
-                task_key="0123456789abcdef",
-                observation=Observation(text="S0", frame="{}"),
-                instructions="Rules.",
-            )
-            for index in range(self.num_groups * self.group_size)
-        ]
+    def check_step(self, step: int, draw_round: int = 0) -> int:
+        return 0
 
-    def step(self, actions: Mapping[int, tuple[Sequence[str], bool]]) -> dict[int, TurnResult]:
-        turn = len(self.steps)
-        self.steps.append(actions)
+    def lead(self, step: int, p: int, first_group: int) -> Leader:
+        return Leader(env_seed=10 + step, seen={p * self.group_size: START})
+
+    def follow(self, step: int, index: int, leader: Leader, first_group: int) -> Observation:
+        return START
+
+    def slot(
+        self, step: int, index: int, leader: Leader, observation: Observation, first_group: int
+    ) -> Slot:
+        return Slot(
+            index=index,
+            episode_index=index,
+            group_index=index // self.group_size,
+            sibling_index=index % self.group_size,
+            env_id="scripted",
+            tag="tagged",
+            env_seed=leader.env_seed,
+            noise_seed=20 + index,
+            task_key="0123456789abcdef",
+            observation=observation,
+            instructions="Rules.",
+        )
+
+    def step_one(self, index: int, actions: Sequence[str], is_well_formed: bool) -> TurnResult:
+        moves = (actions, is_well_formed)
+        turn = sum(index in of_turn for of_turn in self.steps)
+        if turn == len(self.steps):
+            self.steps.append({})
+        self.steps[turn][index] = moves
         scripted = self.results[turn] if turn < len(self.results) else {}
-        return {
-            index: self._result(turn, moves, scripted.get(index, {}))
-            for index, moves in actions.items()
-        }
+        return self._result(turn, moves, scripted.get(index, {}))
+
+    def is_threaded(self, index: int) -> bool:
+        return False
+
+    def check_group(self, slots: Sequence[Slot]) -> None: ...
+
+    def check_started(self, slots: Sequence[Slot]) -> None: ...
 
     @staticmethod
     def _result(turn: int, moves: tuple[Sequence[str], bool], fields: dict[str, Any]) -> TurnResult:
@@ -317,7 +333,7 @@ def test_a_response_the_engine_aborted_is_kept_and_never_played(chat):
     assert trajectory.stop_reason is StopReason.ABORTED
     assert trajectory.turns[0].finish_reason is FinishReason.ABORT
     assert trajectory.turns[0].actions == ()
-    assert pool.steps == [{}]
+    assert pool.steps == []
 
 
 def test_shaping_sees_the_finished_turn_and_stays_apart(chat):

@@ -16,6 +16,7 @@ import pytest
 
 from echoscope.core.config.loading import live_schema, live_values, load_config
 from echoscope.core.config.settings import RunConfig
+from echoscope.core.run.checkpoint import Progress
 from echoscope.core.run.control import Control
 from echoscope.core.run.observers import SilentEvents
 from echoscope.core.run.train import Trainer
@@ -97,7 +98,7 @@ class History:
         assert self.trainer is not None
         trainer = self.trainer
         trainer._boundary()
-        trainer.step += 1
+        trainer.progress = Progress(step=trainer.step + 1)
         self.held[trainer.step] = live_values(trainer.config)
         trainer.writer.commit_step(metrics=[self._metrics(trainer.step)])
 
@@ -123,16 +124,13 @@ class History:
             config=config,
             run_path=self.path,
             writer=writer,
-            policy=UNUSED,
-            optimizer=UNUSED,
+            model=UNUSED,
             engine=UNUSED,
-            chat=UNUSED,
-            train_source=UNUSED,
-            eval_source=None,
-            probe_source=UNUSED,
+            sources=UNUSED,
+            checkpoints=UNUSED,
             control=control,
             events=SilentEvents(),
-            step=step,
+            progress=Progress(step=step),
         )
 
     def _metrics(self, step: int) -> StepMetrics:
@@ -157,7 +155,7 @@ def config() -> RunConfig:
     )
 
 
-def test_a12_a_threshold_of_a_killed_attempt_is_not_what_held(
+def test_a_threshold_of_a_killed_attempt_is_not_what_held(
     tmp_path: Path, config: RunConfig
 ) -> None:
     """Attempt 1 sets 7 at step 5; the run resumes after step 4; attempt 2 sets 3 at step 5."""
@@ -180,7 +178,7 @@ def test_a12_a_threshold_of_a_killed_attempt_is_not_what_held(
     run.kill()
 
 
-def test_d9_a_resumed_run_repeats_commands_in_the_order_of_the_journal(
+def test_a_resumed_run_repeats_commands_in_the_order_of_the_journal(
     tmp_path: Path, config: RunConfig
 ) -> None:
     """The second command comes from a machine whose clock is a day behind."""
@@ -204,7 +202,7 @@ def test_d9_a_resumed_run_repeats_commands_in_the_order_of_the_journal(
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(12))
-def test_a12_random_histories_are_told_as_they_were(
+def test_random_histories_are_told_as_they_were(
     seed: int, tmp_path: Path, config: RunConfig
 ) -> None:
     """Sets, checkpoints, kills, resumes, packs and branches in any order."""

@@ -224,7 +224,7 @@ def _train_with_small_files(config: RunConfig, path: Path, limit: int, said: Any
     ("limit", "message"),
     [
         (200_000, "cannot write the checkpoint of step 2"),  # weights are larger than a step
-        (18_000, "writing failed"),
+        (24_000, "writing failed"),
     ],
 )
 def test_a_full_disk_is_one_line_and_loses_nothing_acknowledged(
