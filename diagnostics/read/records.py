@@ -463,14 +463,14 @@ class Collector:
         if not self._runs:
             raise MetricsFileError(f"{self.path}: no row with a step was found ({self.kind})")
         if not self._steps and not self.known and not self.mapping:
-            columns = ", ".join(list(self.names)[:6])
+            listed = ", ".join(list(self.names)[:6])
             first = next((name for name in self.names if name in self._numeric), "")
             ways = (
                 f"; say what they are: --map NAME=step for the steps, and --map "
                 f"'{first}=rollout/success_rate' or --map '{first}=reward/return_mean'"
             )
             raise MetricsFileError(
-                f"{self.path}: neither steps nor a known metric among {columns}"
+                f"{self.path}: neither steps nor a known metric among {listed}"
                 + (ways if first else ", and no column holds numbers")
             )
         if not self._steps:
@@ -594,7 +594,7 @@ def no_such_run(asked: str, names: Sequence[str]) -> str:
 
 
 def is_named(asked: str, name: str) -> bool:
-    """Whether a user who writes `wanted` means the run of this name.
+    """Whether a user who writes `asked` means the run of this name.
 
     >>> is_named("seed=1", "seed=1"), is_named("1", "seed=1"), is_named("2", "seed=1")
     (True, True, False)
