@@ -89,7 +89,7 @@ def test_a_file_that_is_neither_rollouts_nor_metrics_is_refused_once(tmp_path: P
     report = import_path(tmp_path / "in", tmp_path / "run")
     counts = report.written.files.counts + report.refused.counts + report.left.refused.counts
     assert list(counts.values()) == [1]
-    (sentence,) = report.file_sentences()
+    (sentence,) = report.sentences()
     assert sentence.startswith("refused other.csv: seems to be text in UTF-16LE: save the file as")
 
 
@@ -106,7 +106,7 @@ def test_another_encoding_of_documents_and_metrics_is_named(tmp_path: Path) -> N
     )
     words = "had bytes that are not UTF-8; U+FFFD stands for them. " + way_out
     report = import_path(tmp_path / "in", tmp_path / "rollouts")
-    assert report.file_sentences() == [f"2 rows {words}, and import NEW into a new run"]
+    assert report.sentences()[-1] == f"2 rows {words}, and import NEW into a new run"
     assert read_metrics(tmp_path / "metrics.csv").notes[-1] == f"1 line {words}"
 
 
