@@ -94,7 +94,7 @@ def run(tmp_path: Path) -> Path:
     return path
 
 
-def test_c14_finding_b2_an_ended_run_is_told_no_command(run: Path, type_command: Type) -> None:
+def test_an_ended_run_is_told_no_command(run: Path, type_command: Type) -> None:
     answer = type_command("ctl", run, "alarms", "--json")
     assert answer.code == 0
     (found,) = json.loads(answer.out)["alarms"]
@@ -122,7 +122,7 @@ def test_c14_finding_b2_an_ended_run_is_told_no_command(run: Path, type_command:
     }
 
 
-def test_b4_a_cleared_alarm_is_said_in_its_own_words_alone(run: Path, type_command: Type) -> None:
+def test_a_cleared_alarm_is_said_in_its_own_words_alone(run: Path, type_command: Type) -> None:
     found = json.loads(type_command("ctl", run, "alarms", "--all", "--json").out)["alarms"]
     assert [(one["rule"], one["state"], one["cleared_step"]) for one in found] == [
         ("ECHO_TRAP", "open", None),

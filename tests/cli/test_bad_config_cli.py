@@ -120,18 +120,14 @@ def check_refusal(answer: Any, path: Path) -> None:
 
 
 @pytest.mark.parametrize("word", WRONG_WORDS, ids=lambda word: ascii(word)[:40])
-def test_d10_a_wrong_word_is_refused_in_one_line(
-    word: str, tmp_path: Path, type_command: Type
-) -> None:
+def test_a_wrong_word_is_refused_in_one_line(word: str, tmp_path: Path, type_command: Type) -> None:
     path = tmp_path / "run"
     words = ["demo", "eval.before=false", word] if word != "steps" else ["demo", word]
     check_refusal(type_command("train", *words, "--headless", "-o", path), path)
 
 
 @pytest.mark.parametrize("name", WRONG_FILES)
-def test_d10_a_wrong_file_is_refused_in_one_line(
-    name: str, tmp_path: Path, type_command: Type
-) -> None:
+def test_a_wrong_file_is_refused_in_one_line(name: str, tmp_path: Path, type_command: Type) -> None:
     file, path = tmp_path / "wrong.yaml", tmp_path / "run"
     file.write_text(WRONG_FILES[name], encoding="utf-8")
     answer = type_command("train", "--config", file, "--headless", "-o", path)
@@ -139,7 +135,7 @@ def test_d10_a_wrong_file_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize("kind", ["device", "pipe", "folder", "missing", "link loop", "not UTF-8"])
-def test_d10_what_is_no_file_is_refused_and_never_waited_for(
+def test_what_is_no_file_is_refused_and_never_waited_for(
     kind: str, tmp_path: Path, type_command: Type
 ) -> None:
     file = tmp_path / "wrong.yaml"
@@ -159,7 +155,7 @@ def test_d10_what_is_no_file_is_refused_and_never_waited_for(
 
 
 @pytest.mark.parametrize("kind", ["link loop", "not UTF-8"])
-def test_d10_a_run_folder_that_cannot_be_one_is_refused(
+def test_a_run_folder_that_cannot_be_one_is_refused(
     kind: str, tmp_path: Path, type_command: Type
 ) -> None:
     path = tmp_path / "run"
@@ -176,7 +172,7 @@ def test_d10_a_run_folder_that_cannot_be_one_is_refused(
     assert kind == "link loop" or not path.exists()
 
 
-def test_d10_a_model_folder_with_code_is_refused_without_a_question(
+def test_a_model_folder_with_code_is_refused_without_a_question(
     tmp_path: Path, type_command: Type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "model"
@@ -236,7 +232,7 @@ def made_wrong() -> list[str]:
     return [f"{rng.choice(keys)}={rng.choice(POISON)}" for _ in range(140)]
 
 
-def test_d10_generated_wrong_settings_are_refused_without_a_traceback() -> None:
+def test_generated_wrong_settings_are_refused_without_a_traceback() -> None:
     config, refused = load_config("demo"), 0
     for word in dict.fromkeys(made_wrong()):
         with pytest.raises(ConfigError) as caught:
@@ -247,7 +243,7 @@ def test_d10_generated_wrong_settings_are_refused_without_a_traceback() -> None:
     assert refused >= 100
 
 
-def test_d10_words_are_read_as_yaml_1_2() -> None:
+def test_words_are_read_as_yaml_1_2() -> None:
     read = {
         "1e-4": 1e-4,
         "1E3": 1000.0,
@@ -268,7 +264,7 @@ def test_d10_words_are_read_as_yaml_1_2() -> None:
 # -- bounds of what may change live --------------------------------------------------------------
 
 
-def test_d9_every_live_number_has_a_lower_and_an_upper_bound() -> None:
+def test_every_live_number_has_a_lower_and_an_upper_bound() -> None:
     for kind in ("clip", "gspo", "cispo"):
         schema = json.loads(json.dumps(live_schema_of(kind)))
         for key, rules in schema.items():
@@ -286,7 +282,7 @@ def live_schema_of(kind: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "word", ["loss.clip_high=1e39", "optim.lr=1e39", "sampling.temperature=1e-40", "steps=1e30"]
 )
-def test_d9_a_live_setting_out_of_range_is_rejected(word: str) -> None:
+def test_a_live_setting_out_of_range_is_rejected(word: str) -> None:
     from echoscope.core.config.loading import apply_settings
 
     key, value = parse_override(word)
@@ -295,7 +291,7 @@ def test_d9_a_live_setting_out_of_range_is_rejected(word: str) -> None:
         apply_settings(load_config("bandit"), {key: value})
 
 
-def test_d10_the_schema_bounds_every_number_of_a_run() -> None:
+def test_the_schema_bounds_every_number_of_a_run() -> None:
     """A number without an upper bound is how a run of a billion groups begins."""
     open_ended = []
 

@@ -34,7 +34,7 @@ def test_a_resolved_recipe_can_be_used_again(
     assert load_config(file=tmp_path / "again.yaml") == expected
 
 
-def test_a7_the_memory_that_the_run_needs_is_a_comment_at_the_end(type_command: Type) -> None:
+def test_the_memory_that_the_run_needs_is_a_comment_at_the_end(type_command: Type) -> None:
     answer = type_command("config", "show", "frozen_lake", "model.device=cpu")
     last = answer.out.splitlines()[-1]
     assert last.startswith("# memory: ")

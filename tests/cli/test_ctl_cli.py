@@ -262,7 +262,7 @@ def test_waiting_for_a_run_that_is_over(ended: Path, type_command: Type) -> None
     assert (answer.code, answer.err) == (4, "ended: still at step -1\n")
 
 
-def test_c12_ctl_warns_of_a_setting_without_effect_and_sends_it(
+def test_ctl_warns_of_a_setting_without_effect_and_sends_it(
     ended: Path, type_command: Type
 ) -> None:
     words = ("ctl", ended, "set", "selection.value=0.5", "--dry-run")

@@ -184,7 +184,7 @@ BOMB = "a: &a [1,1,1,1,1,1,1,1,1]\n" + "".join(
         ("size=!!python/name:os.system", "the value of size is not valid YAML"),
     ],
 )
-def test_d10_parameters_are_read_as_strictly_as_settings(word: str, message: str) -> None:
+def test_parameters_are_read_as_strictly_as_settings(word: str, message: str) -> None:
     for command in ("check", "play"):
         result = run(command, "frozen_lake", word)
         assert message in f"{result.output} {result.exception}"
@@ -199,9 +199,7 @@ def test_d10_parameters_are_read_as_strictly_as_settings(word: str, message: str
         ("# " + "x" * 300_000, "has more than 262144 bytes"),
     ],
 )
-def test_d10_a_register_file_has_a_size_and_a_depth(
-    content: str, message: str, tmp_path: Path
-) -> None:
+def test_a_register_file_has_a_size_and_a_depth(content: str, message: str, tmp_path: Path) -> None:
     file = tmp_path / "worlds.yaml"
     file.write_text(content)
     result = run("list", "--register", str(file))
@@ -209,7 +207,7 @@ def test_d10_a_register_file_has_a_size_and_a_depth(
     assert message in str(result.exception)
 
 
-def test_d10_a_register_file_that_does_not_end_is_refused() -> None:
+def test_a_register_file_that_does_not_end_is_refused() -> None:
     result = run("list", "--register", "/dev/zero")
     assert isinstance(result.exception, EnvError)
     assert "is not a regular file" in str(result.exception)

@@ -26,7 +26,7 @@ NUM_CONFIGURATIONS, NUM_CALLS, NUM_FILES = 90, 110, 60
         ("metrics files", (0, 0, NUM_FILES)),
     ],
 )
-def test_d10_odd_input_is_refused_in_one_line_or_answered(
+def test_odd_input_is_refused_in_one_line_or_answered(
     kind: str, numbers: tuple[int, int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")

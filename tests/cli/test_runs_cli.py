@@ -137,7 +137,7 @@ def typed(words: tuple[str, ...], path: Path) -> list[str]:
 
 @pytest.mark.parametrize("words", READS.values(), ids=READS)
 @pytest.mark.parametrize("is_live", [False, True])
-def test_d3_a_command_of_401_digits_stops_no_reader(
+def test_a_command_of_401_digits_stops_no_reader(
     words: tuple[str, ...], is_live: bool, echoscope: Run, run_path: Path
 ) -> None:
     """`commands/0.json` with such a time made each of them end with a traceback."""
@@ -186,7 +186,7 @@ BAD: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("spoil", BAD.values(), ids=BAD)
-def test_d3_a_bad_run_is_refused_by_itself(
+def test_a_bad_run_is_refused_by_itself(
     spoil: Callable[[Path], object], echoscope: Run, run_path: Path
 ) -> None:
     bad = run_path.parent / "bad"
@@ -223,7 +223,7 @@ def test_show(echoscope: Run, run_path: Path) -> None:
     assert value["name"] == "a \x1b[31mname"
 
 
-def test_h4_show_says_what_resuming_a_run_plays_again(echoscope: Run, tmp_path: Path) -> None:
+def test_show_says_what_resuming_a_run_plays_again(echoscope: Run, tmp_path: Path) -> None:
     write_run(tmp_path / "run").close(status="stopped")
     _, shown, _ = echoscope("runs", "show", tmp_path / "run", "--json")
     assert json.loads(shown)["to_go_on"] == (
@@ -398,7 +398,7 @@ def pause_by(writer: RunWriter, name: str) -> None:
     writer.flush()
 
 
-def test_c6_the_list_and_ctl_have_the_word_of_the_store(echoscope: Run, tmp_path: Path) -> None:
+def test_the_list_and_ctl_have_the_word_of_the_store(echoscope: Run, tmp_path: Path) -> None:
     writer = write_run(tmp_path / "a")
     pause_by(writer, "ann")
     (row,) = json.loads(echoscope("runs", "list", tmp_path, "--json")[1])
@@ -412,9 +412,7 @@ def test_c6_the_list_and_ctl_have_the_word_of_the_store(echoscope: Run, tmp_path
 
 
 @pytest.mark.parametrize("width", [80, 200])
-def test_c14_finding_c15_no_cell_of_the_list_is_cut(
-    echoscope: Run, tmp_path: Path, width: int
-) -> None:
+def test_no_cell_of_the_list_is_cut(echoscope: Run, tmp_path: Path, width: int) -> None:
     names = ["frozen_lake-collapse-template-2026-11-22-03-15-59", "ppo__lr1e-4__seed0"]
     writers = [write_run(tmp_path / name) for name in names]
     pause_by(writers[0], "alarm LOW_SUCCESS")
@@ -441,7 +439,7 @@ def test_the_list_has_pinned_runs_at_the_top_and_names_its_success(
     assert [row["run_id"] for row in rows] == ["pinned", "older", "newer"]
 
 
-def test_b7_the_list_shows_verdict_and_parent(echoscope: Run, tmp_path: Path) -> None:
+def test_the_list_shows_verdict_and_parent(echoscope: Run, tmp_path: Path) -> None:
     """One run raised a critical alarm and evaluates at a tenth of its best; one is its branch."""
     settings = {"diagnostics": {"enabled": True}}
     for name, parent, rates in (("lost", None, (0.8, 0.08)), ("child", "lost", (0.8, 0.8))):

@@ -159,7 +159,7 @@ class OwnArms(Bandit):
 
 
 @pytest.mark.long
-def test_b8_an_environment_beside_the_user_is_found_as_by_train(
+def test_an_environment_beside_the_user_is_found_as_by_train(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new interpreter in a folder with a module and a run file, as preflight's command says."""
@@ -177,7 +177,7 @@ def test_b8_an_environment_beside_the_user_is_found_as_by_train(
 
 
 @pytest.mark.parametrize("name", ["/dev/zero", "pipe"])
-def test_d10_demonstrations_that_do_not_end_are_refused(name: str, tmp_path: Path) -> None:
+def test_demonstrations_that_do_not_end_are_refused(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     if name == "pipe":
         os.mkfifo(path)

@@ -260,7 +260,7 @@ def test_a_second_ctrl_c_ends_at_once(config_file: Path, root: Path) -> None:
     assert verify(path).problems == ()
 
 
-def test_d11_ctrl_c_on_a_hanging_environment_keeps_a_checkpoint_of_the_last_step(
+def test_ctrl_c_on_a_hanging_environment_keeps_a_checkpoint_of_the_last_step(
     config_file: Path, root: Path
 ) -> None:
     """It hangs in step 2; two Ctrl-C were ignored, and the third exited without a checkpoint."""
@@ -282,7 +282,7 @@ def test_d11_ctrl_c_on_a_hanging_environment_keeps_a_checkpoint_of_the_last_step
 
 
 @pytest.mark.parametrize("parallel", ["none", "threads"])
-def test_d11_a_hanging_environment_gives_way_to_stop_now(
+def test_a_hanging_environment_gives_way_to_stop_now(
     config_file: Path, root: Path, parallel: str
 ) -> None:
     path = root / "run"
@@ -297,7 +297,7 @@ def test_d11_a_hanging_environment_gives_way_to_stop_now(
 
 
 @pytest.mark.long
-def test_d11_a_reader_that_goes_away_is_no_reason_to_stop(config_file: Path, root: Path) -> None:
+def test_a_reader_that_goes_away_is_no_reason_to_stop(config_file: Path, root: Path) -> None:
     """`train --headless | head -1`: training ended without a word."""
     path = root / "run"
     process = started(

@@ -209,7 +209,7 @@ def test_watching(config: RunConfig, capsys: pytest.CaptureFixture[str], is_live
     assert "hello" in capsys.readouterr().out
 
 
-def test_b7_a_run_that_lost_its_success_says_so_and_points_to_diagnose(config: RunConfig) -> None:
+def test_a_run_that_lost_its_success_says_so_and_points_to_diagnose(config: RunConfig) -> None:
     events, out = view(config, is_live=False)
     for number_, rate in ((0, 0.2), (4, 0.8), (10, 0.0)):
         events.metrics(evaluation(number_, rate))
@@ -220,7 +220,7 @@ def test_b7_a_run_that_lost_its_success_says_so_and_points_to_diagnose(config: R
     assert "--resume" not in text
 
 
-def test_b7_a_healthy_run_opens_with_its_success(config: RunConfig) -> None:
+def test_a_healthy_run_opens_with_its_success(config: RunConfig) -> None:
     events, out = view(config, is_live=False)
     for number_, rate in ((0, 0.35), (10, 0.82)):
         events.metrics(evaluation(number_, rate))

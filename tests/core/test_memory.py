@@ -80,7 +80,7 @@ def config(*overrides: str) -> RunConfig:
 # -- the numbers ---------------------------------------------------------------------------------
 
 
-def test_a7_without_checkpointing_a_large_microbatch_fills_a_gpu() -> None:
+def test_without_checkpointing_a_large_microbatch_fills_a_gpu() -> None:
     """16,384 tokens: 48 GiB of activations at 1.5B, 78 at 3B."""
     plain = config("model.gradient_checkpointing=false")
     found = [16_384 * activation_bytes(plain, shape, "cuda") for shape in (QWEN_15B, QWEN_3B)]
@@ -89,7 +89,7 @@ def test_a7_without_checkpointing_a_large_microbatch_fills_a_gpu() -> None:
     assert all(size < 5 * GIB for size in saving)
 
 
-def test_a7_caches_of_128_rows_at_the_context_limits() -> None:
+def test_caches_of_128_rows_at_the_context_limits() -> None:
     found = [estimate(config(), shape, "cuda").caches_at_most for shape in (QWEN_05B, QWEN_7B)]
     logits = 128 * 151_936 * 4 * 8
     assert [round((size - logits) / GIB, 1) for size in found] == [5.9, 27.3]
@@ -113,7 +113,7 @@ def test_the_float32_copy_of_the_head_counts(
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("lora", ["null", "{rank: 4, alpha: 8}"])
-def test_a7_weights_and_optimizer_are_what_a_run_holds(
+def test_weights_and_optimizer_are_what_a_run_holds(
     make_config: MakeConfig, dtype: str, lora: str
 ) -> None:
     bench = make_bench(make_config(f"model.dtype={dtype}", f"model.lora={lora}"))
@@ -126,7 +126,7 @@ def test_a7_weights_and_optimizer_are_what_a_run_holds(
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a7_activations_are_what_autograd_saves(dtype: str) -> None:
+def test_activations_are_what_autograd_saves(dtype: str) -> None:
     settings = config(f"model.dtype={dtype}", "model.gradient_checkpointing=false")
     model, shape = small_model(getattr(torch, dtype))
     policy = Policy(model, settings.model, None)
@@ -143,7 +143,7 @@ def test_a7_activations_are_what_autograd_saves(dtype: str) -> None:
     assert held / (4 * 128) == pytest.approx(activation_bytes(settings, shape, "cpu"), rel=0.1)
 
 
-def test_a7_the_cache_is_what_the_engine_holds(make_config: MakeConfig) -> None:
+def test_the_cache_is_what_the_engine_holds(make_config: MakeConfig) -> None:
     limits = ("context.max_prompt_tokens=48", "context.max_response_tokens=16")
     bench = make_bench(make_config(*limits, "envs.group_size=2"))
     needs = estimate_memory(bench.config, "cpu")
@@ -235,7 +235,7 @@ def some_batch(*, rows: int, width: int) -> TokenBatch:
 # -- what follows from them ----------------------------------------------------------------------
 
 
-def test_a7_microbatches_are_as_large_as_the_free_memory_allows() -> None:
+def test_microbatches_are_as_large_as_the_free_memory_allows() -> None:
     needs = {name: estimate(config(), shape, "cuda") for name, shape in SIZES.items()}
     tokens = {name: fitting_microbatch(needs[name], 80 * GIB) for name in SIZES}
     assert tokens["0.5B"] == MAX_MICROBATCH
@@ -250,7 +250,7 @@ def test_a7_microbatches_are_as_large_as_the_free_memory_allows() -> None:
 SIZES = {"0.5B": QWEN_05B, "1.5B": QWEN_15B, "3B": QWEN_3B}
 
 
-def test_a7_what_cannot_fit_is_refused_with_what_to_change(make_config: MakeConfig) -> None:
+def test_what_cannot_fit_is_refused_with_what_to_change(make_config: MakeConfig) -> None:
     settings = make_config("critic.kind=model", "advantage.kind=gae")
     needs = estimate_memory(settings, "cpu")
     assert check_memory(settings, "cpu", 2 * needs.at_least) == needs
@@ -264,7 +264,7 @@ def test_a7_what_cannot_fit_is_refused_with_what_to_change(make_config: MakeConf
         check_memory(settings, "cpu", 1000)
 
 
-def test_a7_the_way_out_is_enough(make_config: MakeConfig) -> None:
+def test_the_way_out_is_enough(make_config: MakeConfig) -> None:
     settings = make_config("critic.kind=model", "advantage.kind=gae")
     wanted = ("model.gradient_checkpointing=true", "critic.kind=head", "advantage.kind=gae")
     enough = int(estimate_memory(make_config(*wanted), "cpu").at_least / 0.9)
@@ -275,7 +275,7 @@ def test_a7_the_way_out_is_enough(make_config: MakeConfig) -> None:
     assert check_memory(make_config(*wanted), "cpu", enough) is not None
 
 
-def test_a7_a_model_that_is_not_here_is_not_judged() -> None:
+def test_a_model_that_is_not_here_is_not_judged() -> None:
     settings = config("model.path=nobody/nothing")
     assert check_memory(settings, "cuda", 1) is None
     with pytest.raises(ConfigError, match="not on this disk"):

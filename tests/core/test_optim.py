@@ -83,7 +83,7 @@ def test_each_group_has_its_own_learning_rate() -> None:
     assert float(critic.detach()) == pytest.approx(0.75, abs=1e-6)
 
 
-def test_a3_each_group_is_clipped_by_its_own_norm() -> None:
+def test_each_group_is_clipped_by_its_own_norm() -> None:
     policy, critic = parameter(0.0), parameter(0.0, 0.0)
     made = Optimizer([group("policy", policy), group("critic", critic)], OptimConfig())
     policy.grad, critic.grad = torch.tensor([0.5]), torch.tensor([30.0, 40.0])
@@ -95,7 +95,7 @@ def test_a3_each_group_is_clipped_by_its_own_norm() -> None:
     assert state["1.exp_avg"].tolist() == pytest.approx([0.1 * 3 / 5, 0.1 * 4 / 5], rel=1e-4)
 
 
-def test_a11_weight_decay_leaves_norms_biases_and_the_value_head_alone() -> None:
+def test_weight_decay_leaves_norms_biases_and_the_value_head_alone() -> None:
     matrix, norm, head = parameter(1.0), parameter(1.0), parameter(1.0)
     matrix.data, head.data = torch.ones(2, 2), torch.ones(1, 2)
     made = Optimizer(
@@ -113,7 +113,7 @@ def test_a11_weight_decay_leaves_norms_biases_and_the_value_head_alone() -> None
     assert head.detach().flatten().tolist() == pytest.approx([1.0, 1.0])
 
 
-def test_a11_a_group_without_gradient_is_not_moved_by_its_momentum() -> None:
+def test_a_group_without_gradient_is_not_moved_by_its_momentum() -> None:
     policy, critic = parameter(1.0), parameter(1.0)
     made = Optimizer([group("policy", policy), group("critic", critic)], OptimConfig())
     policy.grad, critic.grad = torch.ones(1), torch.ones(1)

@@ -127,7 +127,7 @@ def test_activation_checkpointing_changes_nothing(make_config: MakeConfig) -> No
 
 
 @pytest.mark.parametrize("critic", [(), ("critic.kind=model", "advantage.kind=gae")], ids=str)
-def test_a8_activation_checkpointing_switches_no_dropout_on(
+def test_activation_checkpointing_switches_no_dropout_on(
     make_config: MakeConfig, tiny_model: str, tmp_path: Path, critic: tuple[str, ...]
 ) -> None:
     """Layers checkpoint in training mode only, in which attention drops weights at random."""
@@ -159,7 +159,7 @@ def count_layer_forwards(model: torch.nn.Module) -> list[int]:
 
 
 @pytest.mark.parametrize(("setting", "passes"), [("true", 2), ("false", 1), ("null", 1)])
-def test_a7_activations_are_checkpointed_by_default_on_cuda_only(
+def test_activations_are_checkpointed_by_default_on_cuda_only(
     make_config: MakeConfig, setting: str, passes: int
 ) -> None:
     config = make_config(f"model.gradient_checkpointing={setting}", "critic.kind=model")
