@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from echoscope.store.importers.lines import conversion, narrow_encoding, not_utf8, wide_encoding
+from echoscope.store.importers.packed_file import ERRORS, opened, packing_of
 from echoscope.store.importers.spooled.trackio_traces import is_sqlite
 from echoscope.text.amounts import counted
-from echoscope.text.packed_file import ERRORS, opened, packing_of
 
 from .foreign_names import OUTCOMES, Meaning
 from .forms.console_log import ConsoleLog

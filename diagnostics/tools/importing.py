@@ -202,7 +202,7 @@ def import_path(
             left = leftover_of(path, folder, None if rest is None else rest.without_rows)
             for copy, original in rest.copies.items() if rest else ():
                 left.passed.add(f"a copy: all its rows are the first rows of {original}", copy)
-            if chosen is None and (rest is None or not len(rest.steps_R)):
+            if chosen is None and (rest is None or not rest.num_rows):
                 raise ImportingError(_unread(path, folder, left, rest))
             if rest is None and (problem := no_rollouts(path, mapping)):
                 raise ImportingError(problem)

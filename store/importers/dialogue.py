@@ -8,6 +8,7 @@ as chat templates of the Qwen kind leave it; that is a guess, and the caller mus
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
@@ -15,7 +16,7 @@ from typing import Any, TypeGuard
 from echoscope.text.strict_json import json_value
 
 from ..records import ToolCall
-from .draft import DraftTurn, RowError, text_of
+from .draft import Draft, DraftTurn, RowError, text_of
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "environment")
 _CHATML = re.compile(r"<\|im_start\|>(\w+)\n?|<\|im_end\|>\n?")
@@ -44,6 +45,33 @@ class Dialogue:
         """System message and first observation: equal for siblings."""
         first = self.turns[0].observation if self.turns else self.final_observation
         return f"{self.system}\n\n{first}" if self.system else first
+
+    def draft(
+        self,
+        fields: Mapping[str, Any],
+        *,
+        reward: float = math.nan,
+        is_guess: bool = False,
+        **values: Any,
+    ) -> Draft:
+        """The episode of this conversation.
+
+        Args:
+            fields: What has no column of ours. The system message is added.
+            reward: Of the whole episode; NaN where it is not known, or set by turn.
+            is_guess: The turns were split at role names.
+            values: Further fields of `Draft`.
+        """
+        draft = Draft(
+            turns=self.turns,
+            final_observation=values.pop("final_observation", self.final_observation),
+            prompt=values.pop("prompt", self.prompt),
+            fields={**fields, **({"system": self.system} if self.system else {})},
+            reconstructed={"turns"} if is_guess else set(),
+            **values,
+        )
+        draft.set_episode_reward(reward)
+        return draft
 
 
 def is_messages(value: Any) -> TypeGuard[list[Mapping[str, Any]]]:

@@ -14,6 +14,8 @@ from itertools import groupby
 from pathlib import PurePath
 from typing import Any
 
+import numpy as np
+
 from echoscope.text.replies import THINK_CLOSE, THINK_OPEN, parse_response
 from echoscope.text.strict_json import json_value
 
@@ -91,6 +93,15 @@ class DraftTurn:
     image: bytes | None = None
     """The picture of `observation`, the bytes of a PNG file."""
 
+    def set_tokens(self, prompt: Any, response: Any, logprobs: Any = None) -> None:
+        """The token ids of prompt and reply and the reply's log-probs, where the values are lists
+        that fit together."""
+        if isinstance(prompt, list) and isinstance(response, list) and response:
+            self.prompt_tokens = np.array(prompt, dtype=np.int32)
+            self.response_tokens = np.array(response, dtype=np.int32)
+            if isinstance(logprobs, list) and len(logprobs) == len(response):
+                self.logprobs = floats(logprobs)
+
 
 @dataclass(slots=True, kw_only=True)
 class Draft:
@@ -136,6 +147,11 @@ class Draft:
         self.turns[-1].reward = reward
         if len(self.turns) > 1:
             self.reconstructed.add("turn_rewards")
+
+    def add_info(self, numbers: Mapping[str, float]) -> None:
+        """Numbers of the whole episode: they stand at its last turn."""
+        if self.turns:
+            self.turns[-1].info = {**self.turns[-1].info, **numbers}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,19 +264,24 @@ SUMMED_REWARDS = r'"reconstructed": \[[^]]*"reward_terms"'
 
 def number(value: Any) -> float:
     """A finite number; NaN for anything else, booleans as 0 and 1."""
-    if isinstance(value, bool | int | float):
-        try:
-            result = float(value)
-        except OverflowError:
-            return math.nan
-        return result if math.isfinite(result) else math.nan
-    if isinstance(value, str):
-        try:
-            result = float(value)
-        except ValueError:
-            return math.nan
-        return result if math.isfinite(result) else math.nan
-    return math.nan
+    if not isinstance(value, bool | int | float | str):
+        return math.nan
+    try:
+        result = float(value)
+    except (OverflowError, ValueError):
+        return math.nan
+    return result if math.isfinite(result) else math.nan
+
+
+def number_or_none(value: Any) -> float | None:
+    """A finite number; None for anything else."""
+    result = number(value)
+    return None if math.isnan(result) else result
+
+
+def first_number(row: Any, names: Iterable[str]) -> float:
+    """The number under the first of these keys that an object has; NaN where it has none."""
+    return next((number(row[name]) for name in names if name in row), math.nan)
 
 
 def whole(value: Any) -> int | None:
@@ -284,6 +305,35 @@ def text_of(value: Any) -> str:
     if isinstance(value, str):
         return value
     return "" if value is None else json.dumps(json_value(value), ensure_ascii=False)
+
+
+def name_of(value: Any) -> str:
+    """The text of a value that names something: an environment, a kind of task."""
+    return text_of(value)[:200]
+
+
+def optional_text(value: Any) -> str | None:
+    """The text of a value; None for null."""
+    return None if value is None else text_of(value)
+
+
+def inner(value: Any, *names: str) -> Any:
+    """A value inside objects; None where one of them is missing."""
+    for name in names:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def objects_of(value: Any) -> list[Mapping[str, Any]]:
+    """The objects of a list; none of anything else."""
+    return (
+        [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
+    )
+
+
+def floats(values: Iterable[Any]) -> FloatArray:
+    """One number for each value; NaN for what is none."""
+    return np.array([number(value) for value in values], dtype=np.float32)
 
 
 def numbers_of(value: Any) -> dict[str, float]:

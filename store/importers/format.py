@@ -203,6 +203,18 @@ class RewardValues:
             draft.reconstructed.add("binary_success")
 
 
+def has_keys(*names: str, **kinds: type) -> Callable[[Row], bool]:
+    """Whether a row has all these keys, and under those of `kinds` a value of that kind."""
+    return lambda row: (
+        all(name in row for name in names)
+        and all(isinstance(row.get(name), kind) for name, kind in kinds.items())
+    )
+
+
 def step_key(name: str) -> Callable[[Row], int | None]:
     """The step of rows that have it under a key."""
     return lambda row: whole(row.get(name))
+
+
+def no_file_step(where: Where) -> None:
+    """Of formats in whose files' names a number is no step."""

@@ -47,7 +47,7 @@ from .draft import SUMMED_REWARDS, Draft, Place, RowError, trajectory_of
 from .format import NO_ROLES, RewardValues, Roles
 from .lines import BadJsonError
 from .registry import FORMATS
-from .survey import Progress, Refusals, Survey, nothing_surveyed, survey
+from .survey import Progress, Refusals, Survey, survey
 
 logger = logging.getLogger("echoscope.store")
 KIND = "import"
@@ -188,9 +188,9 @@ def import_surveyed(
         measure: What else is measured of each step that is written.
         beside, writing, is_packing, raises: as of `import_run`.
     """
-    found = nothing_surveyed() if found is None else found
+    found = Survey() if found is None else found
     beside = beside or Beside()
-    has_rows = found.format is not None and len(found.steps_R) > 0
+    has_rows = found.format is not None and found.num_rows > 0
     if not has_rows and not beside.steps:
         raise ImportingError(_nothing(str(source), found))
     if found.unseen:
@@ -217,7 +217,7 @@ def import_surveyed(
     stored = _stored_steps(run_path, found)
     start = _first_difference(run_path, stored, digests)
     if start is None:
-        report.num_there, report.num_steps_there = len(found.steps_R), len(digests)
+        report.num_there, report.num_steps_there = found.num_rows, len(digests)
         return report
     if stored is None:
         writer = RunWriter.create(
@@ -265,7 +265,7 @@ def _rewards_say_success(found: Survey) -> bool:
     All rows are read for that; but as soon as one says anything else, no further one.
     """
     values = RewardValues()
-    for row in range(len(found.steps_R)):
+    for row in range(found.num_rows):
         with contextlib.suppress(RowError, BadJsonError, *_BAD_ROW):  # said when it is written
             for draft in found.episodes(row):
                 values.add(draft)
@@ -280,7 +280,7 @@ def _nothing(path: str, found: Survey) -> str:
     rows = [f"{place}: {why}" for why, place in found.refused_rows.places.items()]
     why = f" ({'; '.join([*refused, *rows][:3])})" if refused or rows else ""
     trainers = ", ".join(dict.fromkeys(known.trainer for known in FORMATS))
-    if len(found.steps_R):
+    if found.num_rows:
         return f"{path}: no episode can be stored{why}"
     return (
         f"{path}: holds neither rollouts nor metrics of a known form{why}. Rollouts of these can "
@@ -289,13 +289,13 @@ def _nothing(path: str, found: Survey) -> str:
 
 
 def _description(source: str, found: Survey, beside: Beside) -> dict[str, Any]:
-    names = sorted({FORMATS[index].name for index in np.unique(found.formats_R).tolist()})
+    names = sorted({FORMATS[index].name for index in np.unique(found.rows_R["format"]).tolist()})
     return {
         "trainer": found.format.trainer if found.format else beside.trainer,
         "formats": names,
         "source": source,
         "num_files": len(found.files) - len(found.copies),
-        "num_rows": len(found.steps_R),
+        "num_rows": found.num_rows,
         "skipped_rows": dict(found.refused_rows.counts),
         "refused_files": dict(found.refused_files.counts),
         "left_out": {name: times for name, (times, _) in found.others.items()},
@@ -376,10 +376,10 @@ def _write_steps(
     rewards_say_success: bool,
 ) -> None:
     rows_of = dict(found.steps())
-    done, total = 0, len(found.steps_R) or len(digests)
+    done, total = 0, found.num_rows or len(digests)
     for step, digest in digests.items():
         rows = rows_of.get(step, range(0))
-        done += len(rows) if len(found.steps_R) else 1
+        done += len(rows) if found.num_rows else 1
         if step < start:
             report.num_there += len(rows)
             report.num_steps_there += 1
@@ -448,9 +448,7 @@ class _StepDrafts:
 
     def read(self, rows: range) -> None:
         for row in rows:
-            number = int(self.found.file_R[row])
-            file = self.found.files[number]
-            at = int(self.found.place_R[row])
+            file, at = self.found.file_of(row), int(self.found.rows_R[row]["place"])
             place = f"{file.where.path}:{at}"
             try:
                 for draft in self.found.episodes(row):
@@ -458,7 +456,7 @@ class _StepDrafts:
                         RewardValues.read_success(draft)
                     if self.pictures:
                         self.pictures.add(draft, file.source, at)
-                    self._add(draft, place, FORMATS[int(self.found.formats_R[row])].name)
+                    self._add(draft, place, self.found.format_of(row).name)
             except RowError as error:
                 self._skip(str(error), place)
             except BadJsonError as error:
@@ -466,7 +464,7 @@ class _StepDrafts:
             except _BAD_ROW as error:
                 logger.debug("%s: %r", place, error)
                 self._skip("its values are not of the kinds that its keys promise", place)
-            if row + 1 == rows.stop or int(self.found.file_R[row + 1]) != number:
+            if row + 1 == rows.stop or self.found.file_of(row + 1) is not file:
                 file.source.close()
 
     def _skip(self, reason: str, place: str) -> None:

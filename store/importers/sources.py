@@ -22,9 +22,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
-from echoscope.text.packed_file import ERRORS as PACKED_ERRORS
-from echoscope.text.packed_file import opened, packing_of
-
 from .lines import (
     BadJsonError,
     as_utf8,
@@ -34,6 +31,8 @@ from .lines import (
     narrow_encoding,
     wide_encoding,
 )
+from .packed_file import ERRORS as PACKED_ERRORS
+from .packed_file import opened, packing_of
 from .spooled.easyr1_log import is_generations, write_samples
 from .spooled.joined import is_event, is_groups_yaml, write_events, write_groups
 from .spooled.prime_annotations import (
@@ -528,7 +527,7 @@ def _of_zip(path: Path, spool: Path) -> Source | None:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-    except (zipfile.BadZipFile, OSError) as error:
+    except PACKED_ERRORS as error:
         raise SourceError(f"the zip file is damaged: {error}") from None
     if any(name.endswith("/data.pkl") for name in names):
         return _of_pickle(path, spool)
@@ -538,15 +537,13 @@ def _of_zip(path: Path, spool: Path) -> Source | None:
 
 
 def _of_pickle(path: Path, spool: Path) -> Source:
-    """The episodes of a pickle, which is read without running it."""
-    from .pickles.machine import PickleError
-    from .pickles.rollouts import spool_pickled
+    """The episodes of a pickle, which is read by a process that can do nothing else."""
+    from .spooled.pickled import write_rollouts
 
+    copy = _copy(spool, "unpickled")
     limit = max(_FREE_BYTES, MAX_RATIO * path.stat().st_size)
-    try:
-        return JsonLines(spool_pickled(path, spool, min(limit, MAX_UNPACKED)))
-    except PickleError as error:
-        raise SourceError(str(error)) from None
+    write_rollouts(path, copy, min(limit, MAX_UNPACKED))
+    return JsonLines(copy)
 
 
 def _unpacked(path: Path, spool: Path) -> Path:

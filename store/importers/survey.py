@@ -6,12 +6,12 @@ order of the files.
 
 from __future__ import annotations
 
-import array
 import contextlib
 import filecmp
 import hashlib
 import itertools
 import re
+import struct
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..records import MAX_INDEX, IntArray64
+from ..records import MAX_INDEX
 from .draft import Draft
 from .format import MAPPED, NO_ROLES, Format, Roles, Row, Where
 from .formats.rows import PAIRS
 from .lines import BadJsonError, narrow_encoding
 from .registry import FORMATS
-from .sources import MAX_FILES, Source, SourceError, files_of, source_of
+from .sources import MAX_FILES, FoundRow, Source, SourceError, files_of, source_of
 
 EVALUATION_BYTES = 256 << 20
 """Where nothing says a step, so many bytes of rows are read: all of them are one step."""
@@ -40,6 +40,23 @@ _ROWS_LOOKED_AT = 20
 _UNKNOWN = "a row of no known format"
 
 _DIGITS = re.compile(r"\d+")
+
+_PLACE = np.dtype(
+    [
+        ("step", "<i8"),
+        ("place", "<i8"),
+        ("size", "<i8"),
+        ("digest", "<u8"),
+        ("file", "<i4"),
+        ("format", "i1"),
+        ("is_file_step", "?"),
+    ]
+)
+"""What is kept of a row: `format` is its index in FORMATS, since variants of one trainer's format
+may be mixed; `is_file_step` says that the step is that of the file's name."""
+_PACKED = struct.Struct("<qqqQib?")
+"""The same, to append it."""
+Places = NDArray[np.void]
 
 Facts = NDArray[np.uint64]
 """(rows, facts): a row each, equal where the rows are the same."""
@@ -92,30 +109,23 @@ class SurveyedFile:
 class Survey:
     """What a path holds. Legend: **R** rows, in the order in which they are converted."""
 
-    format: Format | None
+    format: Format | None = None
     """The format of the run: that of most rows; None where no row has a known one."""
-    files: list[SurveyedFile]
-    steps_R: IntArray64
-    file_R: NDArray[np.int32]
-    place_R: IntArray64
-    size_R: IntArray64
-    formats_R: NDArray[np.int8]
-    """Index into FORMATS: variants of one trainer's format may be mixed."""
-    digests: Mapping[int, str]
+    files: list[SurveyedFile] = field(default_factory=list)
+    rows_R: Places = field(default_factory=lambda: np.empty(0, dtype=_PLACE))
+    digests: Mapping[int, str] = field(default_factory=dict)
     """Step -> hash of the bytes of its rows."""
-    refused_rows: Refusals
-    refused_files: Refusals
-    others: Mapping[str, tuple[int, str]]
+    refused_rows: Refusals = field(default_factory=Refusals)
+    refused_files: Refusals = field(default_factory=lambda: Refusals(max_named=MAX_FILES))
+    others: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     """Format that was left out -> its rows, and the first file."""
-    is_evaluation: bool
+    is_evaluation: bool = False
     """Nothing says a step: all episodes are one evaluation, stored as step 0, and no course."""
-    file_steps_R: NDArray[np.bool_]
-    """Where the step is that of the file's name."""
     num_unclean: int = 0
     """Rows with bytes that are not UTF-8."""
     encoding: str = ""
     """What these bytes seem to be; "" where that is not known."""
-    without_rows: frozenset[str] = frozenset()
+    without_rows: set[str] = field(default_factory=set)
     """Files that hold no row of a known format, and that were not refused."""
     roles: Roles = NO_ROLES
     """What a user says of the keys of rows."""
@@ -126,14 +136,23 @@ class Survey:
     copies: Mapping[str, str] = field(default_factory=dict)
     """File that was left out because its rows are the first rows of another file -> that file."""
 
+    @property
+    def num_rows(self) -> int:
+        return len(self.rows_R)
+
     def steps(self) -> Iterator[tuple[int, range]]:
         """Each step with the rows it has."""
-        if not len(self.steps_R):
-            return
-        bounds = np.flatnonzero(np.diff(self.steps_R)) + 1
-        starts = [0, *bounds.tolist(), len(self.steps_R)]
-        for first, last in itertools.pairwise(starts):
-            yield int(self.steps_R[first]), range(first, last)
+        steps, starts = np.unique(self.rows_R["step"], return_index=True)
+        for step, (first, last) in zip(
+            steps.tolist(), itertools.pairwise([*starts.tolist(), self.num_rows]), strict=True
+        ):
+            yield step, range(first, last)
+
+    def file_of(self, row: int) -> SurveyedFile:
+        return self.files[self.rows_R[row]["file"]]
+
+    def format_of(self, row: int) -> Format:
+        return FORMATS[self.rows_R[row]["format"]]
 
     def episodes(self, row: int) -> Iterator[Draft]:
         """The episodes of a row, which is read again.
@@ -143,59 +162,16 @@ class Survey:
             BadJsonError: the file changed.
             Errors of `TypeError`'s kind: its values are not what its keys promise.
         """
-        file = self.files[int(self.file_R[row])]
-        value = file.source.row(int(self.place_R[row]), int(self.size_R[row]))
-        known = FORMATS[int(self.formats_R[row])]
-        for draft in known.episodes(self.roles.mark(value), file.where):
-            if self.file_steps_R[row]:
+        file, place = self.file_of(row), self.rows_R[row]
+        value = file.source.row(int(place["place"]), int(place["size"]))
+        for draft in self.format_of(row).episodes(self.roles.mark(value), file.where):
+            if place["is_file_step"]:
                 draft.reconstructed.add("step")
             yield draft
 
     def close(self) -> None:
         for file in self.files:
             file.source.close()
-
-
-@dataclass(slots=True)
-class _Mapped:
-    """What a user says of the keys of rows, and which of it is there."""
-
-    roles: Roles
-    seen: set[str] = field(default_factory=set)
-    keys: tuple[str, ...] = ()
-    """Of the first row that is a JSON object."""
-
-    def mark(self, row: Any) -> Any:
-        """The row with what is under the given keys; other values as they are."""
-        marked = self.roles.mark(row)
-        if isinstance(row, dict) and self.roles.given:
-            self.keys = self.keys or tuple(map(str, row))
-            self.seen |= marked.get(MAPPED, {}).keys()
-        return marked
-
-
-class _Rows:
-    """Places of rows while they are met."""
-
-    def __init__(self) -> None:
-        self.step = array.array("q")
-        self.file = array.array("i")
-        self.place = array.array("q")
-        self.size = array.array("q")
-        self.format = array.array("b")
-        self.is_file_step = array.array("b")
-        self.digest = array.array("Q")
-
-    def cut(self, length: int) -> None:
-        """Forget all rows but the first ones."""
-        for column in vars(self).values():
-            del column[length:]
-
-    def keep(self, is_kept: NDArray[np.bool_]) -> None:
-        """Forget the other rows."""
-        for name, column in vars(self).items():
-            kept = np.frombuffer(column, dtype=column.typecode)[is_kept]
-            setattr(self, name, array.array(column.typecode, kept.tobytes()))
 
 
 def format_of(row: Row, likely: Format | None = None) -> Format | None:
@@ -299,87 +275,173 @@ def survey(
     Raises:
         OSError: the path cannot be read.
     """
-    rows, mapped = _Rows(), _Mapped(roles)
-    files: list[SurveyedFile] = []
-    refused_rows, refused_files = Refusals(), Refusals(max_named=MAX_FILES)
-    unclean: list[tuple[int, str]] = []
-    found_files = list(files_of(path))
-    done = 0
-    total = sum(_size(file) for file, problem in found_files if not problem)
-    firsts: dict[int, str] = {}
-    without_rows: set[str] = set()
-    for file, problem in found_files:
+    pass_ = _FirstPass(roles)
+    files = list(files_of(path))
+    done, total = 0, sum(_size(file) for file, problem in files if not problem)
+    for file, problem in files:
         shown = str(file.relative_to(path)) if path.is_dir() else file.name
+        if problem and shown not in skipped:
+            pass_.survey.refused_files.add(problem, shown)
+            continue
+        if shown not in skipped:
+            pass_.read(file, shown, spool, run)
+        done += _size(file)
+        if progress and shown not in skipped:
+            progress(done, total)
+    return pass_.surveyed(path)
+
+
+class _FirstPass:
+    """Notes the rows of files, and makes a survey of them."""
+
+    def __init__(self, roles: Roles) -> None:
+        self.survey = Survey(roles=roles)
+        self._rows = bytearray()
+        self._firsts: dict[int, str] = {}
+        """Number of a format -> the first file with it."""
+        self._unclean: list[tuple[int, str]] = []
+        """Of each file, how many rows have bytes that are not UTF-8, and what those seem to be."""
+        self._seen: set[str] = set()
+        """Roles whose key a row has."""
+        self._tag = repr(roles.given).encode() if roles.given else b""
+
+    def read(self, file: Path, shown: str, spool: Path, run: str) -> None:
+        """Note the rows of a file, or why it is refused."""
+        survey, length = self.survey, len(self._rows)
         where = Where(path=PurePath(shown))
-        if shown in skipped:
-            done += _size(file)
-            continue
-        if problem:
-            refused_files.add(problem, shown)
-            continue
-        length = len(rows.step)
         try:
             source = source_of(file, spool, run)
-            is_kept = False
+            if source is None or not self._scan(source, where):
+                survey.without_rows.add(shown)
+            else:
+                survey.files.append(SurveyedFile(where=where, source=source))
             if source is not None:
-                is_kept, num_unclean, encoding = _scan(
-                    source, where, len(files), rows, refused_rows, firsts, mapped
-                )
-                if is_kept:
-                    unclean.append((num_unclean, encoding))
-                    files.append(SurveyedFile(where=where, source=source))
                 source.close()
-            if not is_kept:
-                without_rows.add(shown)
         except (SourceError, BadJsonError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
-            refused_files.add(reason or str(error), shown)
-            rows.cut(length)  # those that were read before the damage
-        done += _size(file)
-        if progress:
-            progress(done, total)
-    copies = _without_copies(path, rows, files)
-    taken = [found for number, found in enumerate(unclean) if number not in copies]
-    num_unclean = sum(num for num, _ in taken)
-    planned = _planned(rows, files, refused_rows, refused_files, num_unclean, firsts)
-    planned.encoding = next((encoding for num, encoding in taken if num), "")
-    planned.without_rows = frozenset(without_rows)
-    planned.roles, planned.keys = roles, mapped.keys
-    # The key of the step may be one of metrics beside rollouts that say their steps themselves.
-    needed = [role for role in roles.given if role != "step" or planned.is_evaluation]
-    planned.unseen = tuple(role for role in needed if role not in mapped.seen)
-    planned.copies = {
-        str(files[copy].where.path): str(files[original].where.path)
-        for copy, original in copies.items()
-    }
-    return planned
+            survey.refused_files.add(reason or str(error), shown)
+            del self._rows[length:]  # those that were read before the damage
+
+    def _scan(self, source: Source, where: Where) -> bool:
+        """Note the rows of a source; whether it has any of a known format."""
+        survey, own, likely = self.survey, Refusals(), None
+        unclean, encoding = 0, ""
+        for row in source.scan():
+            marked = survey.roles.mark(row.value)
+            known, problem = self._format_of(row, marked, likely)
+            step, is_file_step = known.step_of(marked, where) if known else (None, False)
+            if step is not None and not 0 <= step <= MAX_STEP:
+                problem = f"its step is {str(step)[:20]}, but must lie in [0, {MAX_STEP}]"
+            if known is None or problem:
+                place = f", byte {row.place}" if row.size else f" {row.place}"
+                own.add(problem, f"{where.path}{place}")
+                continue
+            likely = known
+            if row.is_unclean:
+                encoding = encoding if unclean else row.encoding or narrow_encoding(row.data)
+                unclean += 1
+            index = FORMATS.index(known)
+            self._firsts.setdefault(index, str(where.path))
+            digest = hashlib.blake2b(row.data + self._tag, digest_size=8).digest()
+            self._rows += _PACKED.pack(
+                _NO_STEP if step is None else step,
+                row.place,
+                row.size,
+                int.from_bytes(digest, "little"),
+                len(survey.files),
+                index,
+                is_file_step,
+            )
+        if likely is not None:
+            self._unclean.append((unclean, encoding))
+            for reason, times in own.counts.items():
+                survey.refused_rows.add(reason, own.places[reason], times)
+        elif own.counts and _UNKNOWN not in own.counts:
+            raise SourceError(no_row(own.counts.most_common(1)[0][0]))
+        return likely is not None
+
+    def _format_of(
+        self, row: FoundRow, marked: Any, likely: Format | None
+    ) -> tuple[Format | None, str]:
+        """The format of a row, or why it has none."""
+        if row.problem or not isinstance(row.value, dict):
+            return None, row.problem or _UNKNOWN
+        if self.survey.roles.given:
+            self.survey.keys = self.survey.keys or tuple(map(str, row.value))
+            self._seen |= marked.get(MAPPED, {}).keys()
+        known = format_of(marked, likely)
+        return known, "" if known else _UNKNOWN
+
+    def surveyed(self, path: Path) -> Survey:
+        """The survey of what was noted."""
+        survey = self.survey
+        rows = np.frombuffer(self._rows, dtype=_PLACE).copy()
+        rows, copies = _without_copies(path, rows, survey.files)
+        survey.copies = {
+            str(survey.files[copy].where.path): str(survey.files[original].where.path)
+            for copy, original in copies.items()
+        }
+        unclean = [noted for file, noted in enumerate(self._unclean) if file not in copies]
+        survey.num_unclean = sum(num for num, _ in unclean)
+        survey.encoding = next((encoding for num, encoding in unclean if num), "")
+        survey.format, is_own, survey.others = _one_trainer(rows["format"], self._firsts)
+        survey.rows_R = self._ordered(rows[is_own])
+        survey.digests = {
+            step: hashlib.blake2b(
+                np.ascontiguousarray(survey.rows_R["digest"][own.start : own.stop]).tobytes(),
+                digest_size=12,
+            ).hexdigest()
+            for step, own in survey.steps()
+        }
+        # The key of the step may be one of metrics beside rollouts that say their steps themselves.
+        needed = [role for role in survey.roles.given if role != "step" or survey.is_evaluation]
+        survey.unseen = tuple(role for role in needed if role not in self._seen)
+        return survey
+
+    def _ordered(self, rows: Places) -> Places:
+        """The rows in the order of their steps; without those that have no place there."""
+        survey, has_step = self.survey, rows["step"] != _NO_STEP
+        survey.is_evaluation = len(rows) > 0 and not has_step.any()
+        if survey.is_evaluation:
+            rows["step"] = 0
+            reason = "no step is written, and one evaluation has at most"
+            reason = f"{reason} {EVALUATION_BYTES >> 20} MB"
+            is_kept = np.cumsum(rows["size"]) <= EVALUATION_BYTES
+            rows = self._kept(rows, is_kept, reason, "the last rows")
+        else:
+            rows = self._kept(rows, has_step, "it has no step, and other rows have")
+        rows = rows[np.argsort(rows["step"], kind="stable")]
+        starts = np.searchsorted(rows["step"], rows["step"], side="left")
+        reason = f"a step holds at most {MAX_INDEX + 1:,} episodes"
+        return self._kept(rows, np.arange(len(rows)) - starts <= MAX_INDEX, reason)
+
+    def _kept(
+        self, rows: Places, is_kept: NDArray[np.bool_], reason: str, place: str = ""
+    ) -> Places:
+        """The rows that are kept; the others are refused, at the file of the first of them."""
+        if not is_kept.all():
+            first = self.survey.files[rows[~is_kept][0]["file"]].where.path
+            self.survey.refused_rows.add(reason, place or str(first), int((~is_kept).sum()))
+        return rows[is_kept]
 
 
-def _without_copies(path: Path, rows: _Rows, files: Sequence[SurveyedFile]) -> dict[int, int]:
-    """Forget the rows of files that are copies of others; those files -> the files they copy."""
+def _without_copies(
+    path: Path, rows: Places, files: Sequence[SurveyedFile]
+) -> tuple[Places, dict[int, int]]:
+    """The rows without those of files that are copies; those files -> the files they copy."""
     if len(files) < 2:
-        return {}
-    number_R = np.frombuffer(rows.file, dtype=np.int32)
-    is_evaluation = np.array([file.where.is_evaluation for file in files])
-    facts = np.stack(
-        [
-            np.frombuffer(rows.digest, dtype=np.uint64),
-            np.frombuffer(rows.step, dtype=np.int64).astype(np.uint64),
-            np.frombuffer(rows.format, dtype=np.int8).astype(np.uint64),
-            is_evaluation[number_R].astype(np.uint64),
-        ],
-        axis=1,
-    )
-    bounds = np.searchsorted(number_R, np.arange(len(files) + 1))
+        return rows, {}
+    is_evaluation = np.array([file.where.is_evaluation for file in files])[rows["file"]]
+    columns = (rows["digest"], rows["step"], rows["format"], is_evaluation)
+    facts = np.stack([column.astype(np.uint64) for column in columns], axis=1)
+    bounds = np.searchsorted(rows["file"], np.arange(len(files) + 1))
     copies = copies_among(
         [
             (path / file.where.path, facts[first:last])
-            for file, first, last in zip(files, bounds[:-1], bounds[1:], strict=True)
+            for file, (first, last) in zip(files, itertools.pairwise(bounds), strict=True)
         ]
     )
-    if copies:
-        rows.keep(~np.isin(number_R, list(copies)))
-    return copies
+    return rows[~np.isin(rows["file"], list(copies))], copies
 
 
 def copies_among(files: Sequence[tuple[Path, Facts]]) -> dict[int, int]:
@@ -455,115 +517,11 @@ def _beginnings(rows: Facts, lengths: Sequence[int]) -> dict[int, bytes]:
     return out
 
 
-def nothing_surveyed() -> Survey:
-    """What a path without rollouts holds."""
-    return _planned(_Rows(), [], Refusals(), Refusals(), 0, {})
-
-
 def _size(file: Path) -> int:
     try:
         return file.lstat().st_size
     except OSError:
         return 0
-
-
-def _scan(
-    source: Source,
-    where: Where,
-    number: int,
-    rows: _Rows,
-    refused: Refusals,
-    firsts: dict[int, str],
-    mapped: _Mapped,
-) -> tuple[bool, int, str]:
-    """Note the rows of a file: whether it has any, how many had bytes that are not UTF-8, and what
-    those of the first seem to be.
-    """
-    own = Refusals()
-    likely: Format | None = None
-    is_kept, unclean, encoding = False, 0, ""
-    for found in source.scan():
-        place = f"{where.path}, byte {found.place}" if found.size else f"{where.path} {found.place}"
-        if found.problem:
-            own.add(found.problem, place)
-            continue
-        value = mapped.mark(found.value)
-        known = format_of(value, likely) if isinstance(value, dict) else None
-        if known is None:
-            own.add(_UNKNOWN, place)
-            continue
-        step, is_file_step = known.step_of(value, where)
-        if step is not None and not 0 <= step <= MAX_STEP:
-            own.add(f"its step is {str(step)[:20]}, but must lie in [0, {MAX_STEP}]", place)
-            continue
-        likely, is_kept = known, True
-        if found.is_unclean:
-            encoding = encoding if unclean else found.encoding or narrow_encoding(found.data)
-            unclean += 1
-        index = FORMATS.index(known)
-        firsts.setdefault(index, str(where.path))
-        rows.step.append(_NO_STEP if step is None else step)
-        rows.file.append(number)
-        rows.place.append(found.place)
-        rows.size.append(found.size)
-        rows.format.append(index)
-        rows.is_file_step.append(is_file_step)
-        said = repr(mapped.roles.given).encode() if mapped.roles.given else b""
-        digest = hashlib.blake2b(found.data + said, digest_size=8).digest()
-        rows.digest.append(int.from_bytes(digest, "little"))
-    if is_kept:
-        for reason, times in own.counts.items():
-            refused.add(reason, own.places[reason], times)
-    elif own.counts and _UNKNOWN not in own.counts:
-        raise SourceError(no_row(own.counts.most_common(1)[0][0]))
-    return is_kept, unclean, encoding
-
-
-def _planned(
-    rows: _Rows,
-    files: list[SurveyedFile],
-    refused_rows: Refusals,
-    refused_files: Refusals,
-    num_unclean: int,
-    firsts: Mapping[int, str],
-) -> Survey:
-    steps = np.array(rows.step, dtype=np.int64)
-    file = np.array(rows.file, dtype=np.int32)
-    place = np.array(rows.place, dtype=np.int64)
-    size = np.array(rows.size, dtype=np.int64)
-    formats = np.array(rows.format, dtype=np.int8)
-    is_file_step = np.array(rows.is_file_step, dtype=np.bool_)
-    digest = np.array(rows.digest, dtype=np.uint64)
-    chosen, keep, others = _one_trainer(formats, firsts)
-    has_step = steps != _NO_STEP
-    is_evaluation = bool(keep.any()) and not has_step[keep].any()
-    if is_evaluation:
-        steps[keep] = 0
-        keep = _within_bytes(keep, size, refused_rows)
-    elif keep.any() and not has_step[keep].all():
-        lost = keep & ~has_step
-        first = files[int(file[np.flatnonzero(lost)[0]])].where.path
-        refused_rows.add("it has no step, and other rows have", str(first), int(lost.sum()))
-        keep &= has_step
-    rows_kept = np.flatnonzero(keep)
-    order = rows_kept[np.argsort(steps[rows_kept], kind="stable")]
-    order = _within_a_step(steps, order, files, file, refused_rows)
-    return Survey(
-        format=chosen,
-        files=files,
-        steps_R=steps[order],
-        file_R=file[order],
-        place_R=place[order],
-        size_R=size[order],
-        formats_R=formats[order],
-        digests=_digests(steps[order], digest[order]),
-        refused_rows=refused_rows,
-        refused_files=refused_files,
-        others=others,
-        is_evaluation=is_evaluation,
-        file_steps_R=is_file_step[order],
-        num_unclean=num_unclean,
-    )
 
 
 def _one_trainer(
@@ -585,44 +543,3 @@ def _one_trainer(
     }
     chosen = FORMATS[max(own, key=lambda index: counts[index])]
     return chosen, np.isin(formats, own), others
-
-
-def _within_bytes(
-    keep: NDArray[np.bool_], size: IntArray64, refused: Refusals
-) -> NDArray[np.bool_]:
-    """Of the rows of one evaluation, those that fit into memory."""
-    fits = np.cumsum(np.where(keep, size, 0)) <= EVALUATION_BYTES
-    if not fits[keep].all():
-        reason = f"no step is written, and one evaluation has at most {EVALUATION_BYTES >> 20} MB"
-        refused.add(reason, "the last rows", int((keep & ~fits).sum()))
-    return keep & fits
-
-
-def _within_a_step(
-    steps: IntArray64,
-    order: NDArray[np.intp],
-    files: list[SurveyedFile],
-    file: NDArray[np.int32],
-    refused: Refusals,
-) -> NDArray[np.intp]:
-    """At most as many rows of a step as trajectories can be numbered."""
-    if not len(order):
-        return order
-    ordered = steps[order]
-    starts = np.searchsorted(ordered, ordered, side="left")
-    fits = np.arange(len(order)) - starts <= MAX_INDEX
-    if not fits.all():
-        first = files[int(file[order[~fits][0]])].where.path
-        reason = f"a step holds at most {MAX_INDEX + 1:,} episodes"
-        refused.add(reason, str(first), int((~fits).sum()))
-    return order[fits]
-
-
-def _digests(steps: IntArray64, digest: NDArray[np.uint64]) -> dict[int, str]:
-    out = {}
-    bounds = [0, *(np.flatnonzero(np.diff(steps)) + 1).tolist(), len(steps)]
-    for first, last in itertools.pairwise(bounds):
-        if last > first:
-            data = digest[first:last].tobytes()
-            out[int(steps[first])] = hashlib.blake2b(data, digest_size=12).hexdigest()
-    return out

@@ -27,6 +27,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from echoscope.text.limited_child import environment
+
 from .. import errors
 from ..errors import QueryError
 
@@ -222,7 +224,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=_environment(),
+            env=environment(),
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -479,16 +481,3 @@ def written(table: pa.Table) -> bytes:
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
     return bytes(sink.getvalue().to_pybytes())
-
-
-def _environment() -> dict[str, str]:
-    """No more than the process needs: a query could ask for what it holds."""
-    kept = ("PATH", "HOME", "LANG", "VIRTUAL_ENV")
-    path = os.pathsep.join(entry for entry in sys.path if entry)
-    return {name: os.environ[name] for name in kept if name in os.environ} | {
-        "PYTHONPATH": path,
-        # The limit of memory counts addresses, which pools of threads and allocators reserve.
-        "OPENBLAS_NUM_THREADS": "1",
-        "OMP_NUM_THREADS": "1",
-        "MALLOC_ARENA_MAX": "2",
-    }

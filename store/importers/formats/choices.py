@@ -10,16 +10,24 @@ to the reply before it. Events of one attempt are one row here (`spooled/joined.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from ...records import FinishReason, Split
 from ..dialogue import Dialogue, is_messages, read_messages
-from ..draft import Draft, DraftTurn, RowError, number, numbers_of, text_of, whole, without
-from ..format import Format, Row, Where
+from ..draft import (
+    Draft,
+    DraftTurn,
+    RowError,
+    inner,
+    number,
+    number_or_none,
+    numbers_of,
+    text_of,
+    whole,
+    without,
+)
+from ..format import Format, Row, Where, has_keys
 from ..lines import BadJsonError, json_of
 
 _FINISH = {
@@ -30,13 +38,9 @@ _FINISH = {
 
 
 def _matches(row: Row) -> bool:
-    found = row.get("trajectories")
-    return (
-        isinstance(found, list)
-        and bool(found)
-        and isinstance(found[0], Mapping)
-        and "messages_and_choices" in found[0]
-    )
+    groups = row.get("trajectories")
+    first = groups[0] if isinstance(groups, list) and groups else None
+    return isinstance(first, Mapping) and "messages_and_choices" in first
 
 
 def _drafts(row: Row, where: Where) -> Iterator[Draft]:
@@ -45,29 +49,26 @@ def _drafts(row: Row, where: Where) -> Iterator[Draft]:
     for trajectory in row["trajectories"]:
         items = trajectory["messages_and_choices"]
         choices = [item for item in items if isinstance(item.get("message"), Mapping)]
-        dialogue = read_messages([_message(item) for item in items])
-        draft = Draft(
-            turns=dialogue.turns,
-            prompt=dialogue.prompt,
-            group=group,
-            split=Split.EVAL if "val" in where.path.parts else Split.IMPORT,
-            final_observation=dialogue.final_observation,
-            fields={
-                **without(trajectory, ("messages_and_choices", "reward", "metrics")),
-                **({"system": dialogue.system} if dialogue.system else {}),
-            },
-        )
         more = [without(choice, ("message", "finish_reason", "index")) for choice in choices]
-        if any(more):
-            draft.fields = {**draft.fields, "choices": more}
+        draft = read_messages([_message(item) for item in items]).draft(
+            {
+                **without(trajectory, ("messages_and_choices", "reward", "metrics")),
+                **({"choices": more} if any(more) else {}),
+            },
+            reward=number(trajectory.get("reward")),
+            group=group,
+            split=_split(where),
+        )
         if len(choices) == len(draft.turns):
             for turn, choice in zip(draft.turns, choices, strict=True):
                 reason = text_of(choice.get("finish_reason"))
                 turn.finish_reason = _FINISH.get(reason, FinishReason.UNKNOWN)
-        draft.set_episode_reward(number(trajectory.get("reward")))
-        if draft.turns:
-            draft.turns[-1].info = numbers_of(trajectory.get("metrics"))
+        draft.add_info(numbers_of(trajectory.get("metrics")))
         yield draft
+
+
+def _split(where: Where) -> Split:
+    return Split.EVAL if "val" in where.path.parts else Split.IMPORT
 
 
 def _message(item: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -89,29 +90,19 @@ def _is_parquet(row: Row) -> bool:
     )
 
 
-def _parquet_drafts(row: Row, where: Where) -> Iterator[Draft]:
+def _parquet_drafts(row: Row, where: Where) -> list[Draft]:
     messages = [
         {**message, "tool_calls": _object(message.get("tool_calls"))} for message in row["messages"]
     ]
-    dialogue = read_messages(messages)
-    kept = {
-        name: _object(value)
-        for name, value in without(row, ("messages", "reward", "metrics")).items()
-    }
-    if dialogue.system:
-        kept["system"] = dialogue.system
-    draft = Draft(
-        turns=dialogue.turns,
-        prompt=dialogue.prompt,
+    kept = without(row, ("messages", "reward", "metrics"))
+    draft = read_messages(messages).draft(
+        {name: _object(value) for name, value in kept.items()},
+        reward=number(row["reward"]),
         group=f"{where.path} {text_of(row['group_index'])}",
-        split=Split.EVAL if "val" in where.path.parts else Split.IMPORT,
-        final_observation=dialogue.final_observation,
-        fields=kept,
+        split=_split(where),
     )
-    draft.set_episode_reward(number(row["reward"]))
-    if draft.turns:
-        draft.turns[-1].info = numbers_of(_object(row.get("metrics")))
-    yield draft
+    draft.add_info(numbers_of(_object(row.get("metrics"))))
+    return [draft]
 
 
 def _object(value: Any) -> Any:
@@ -124,26 +115,22 @@ def _object(value: Any) -> Any:
         return value
 
 
-def _is_lightning(row: Row) -> bool:
-    return "lightning_rollout" in row and isinstance(row.get("events"), list)
-
-
 def _requests(row: Row) -> list[Mapping[str, Any]]:
     """The data of the requests that were answered."""
-    return [
-        event["data"]
-        for event in row["events"]
-        if event.get("event_type") == "model_request" and _choice(event.get("data")) is not None
-    ]
+    return [event["data"] for event in row["events"] if _is_answered(event)]
 
 
-def _choice(data: Any) -> Mapping[str, Any] | None:
-    """The first choice of an answer."""
-    response = data.get("response") if isinstance(data, Mapping) else None
-    choices = response.get("choices") if isinstance(response, Mapping) else None
+def _is_answered(event: Mapping[str, Any]) -> bool:
+    return event.get("event_type") == "model_request" and bool(_choice(event.get("data")))
+
+
+def _choice(data: Any) -> Mapping[str, Any]:
+    """The first choice of an answer; nothing where it is no reply."""
+    choices = inner(data, "response", "choices")
     first = choices[0] if isinstance(choices, list) and choices else None
-    is_reply = isinstance(first, Mapping) and isinstance(first.get("message"), Mapping)
-    return first if is_reply else None
+    return (
+        first if isinstance(first, Mapping) and isinstance(inner(first, "message"), Mapping) else {}
+    )
 
 
 def _lightning_step(row: Row) -> int | None:
@@ -152,32 +139,25 @@ def _lightning_step(row: Row) -> int | None:
     return whole(requests[0].get("model_version")) if requests else None
 
 
-def _lightning_drafts(row: Row, where: Where) -> Iterator[Draft]:
-    requests = _requests(row)
+def _lightning_drafts(row: Row, where: Where) -> list[Draft]:
+    events, requests = row["events"], _requests(row)
     if not requests:
         raise RowError("the rollout has no request that the model answered")
-    dialogue = _conversation(requests)
-    rewards = _rewards(row["events"])
-    other = [e for e in row["events"] if e.get("event_type") not in ("model_request", "reward")]
-    fields: dict[str, Any] = {
-        "rollout_id": row["lightning_rollout"],
-        "attempt_id": row["attempt_id"],
-        "rewards": [e["data"] for e in row["events"] if e.get("event_type") == "reward"],
-        "model": requests[0].get("model"),
-    }
-    if other:
-        fields["events"] = other
-    if dialogue.system:
-        fields["system"] = dialogue.system
-    draft = Draft(
-        turns=dialogue.turns,
-        prompt=dialogue.prompt,
-        final_observation=dialogue.final_observation,
-        duration_s=_duration(row["events"]),
-        fields=fields,
+    other = [e for e in events if e.get("event_type") not in ("model_request", "reward")]
+    times = [t for event in events if (t := number_or_none(event.get("timestamp"))) is not None]
+    draft = _conversation(requests).draft(
+        {
+            "rollout_id": row["lightning_rollout"],
+            "attempt_id": row["attempt_id"],
+            "rewards": [e["data"] for e in events if e.get("event_type") == "reward"],
+            "model": requests[0].get("model"),
+            **({"events": other} if other else {}),
+        },
+        duration_s=max(times) - min(times) if len(times) > 1 else None,
     )
     for turn, data in zip(draft.turns, requests, strict=True):
         _set_request(turn, data)
+    rewards = _rewards(events)
     if len(rewards) == 1:
         draft.set_episode_reward(rewards[0][1])
     elif rewards:
@@ -185,13 +165,13 @@ def _lightning_drafts(row: Row, where: Where) -> Iterator[Draft]:
             turn.reward = 0.0
         for place, value in rewards:
             draft.turns[min(max(place, 0), len(draft.turns) - 1)].reward += value
-    yield draft
+    return [draft]
 
 
 def _conversation(requests: Sequence[Mapping[str, Any]]) -> Dialogue:
     """One conversation where each request goes on with the last; else a turn for each request."""
-    asked = [(data.get("request") or {}).get("messages") for data in requests]
-    replies = [{"role": "assistant", **(_choice(data) or {})["message"]} for data in requests]
+    asked = [inner(data, "request", "messages") for data in requests]
+    replies = [{"role": "assistant", **_choice(data)["message"]} for data in requests]
     if is_messages(asked[-1]):
         said = [m for m in asked[-1] if m["role"] == "assistant"]
         is_one = len(said) == len(requests) - 1 and all(
@@ -213,52 +193,30 @@ def _conversation(requests: Sequence[Mapping[str, Any]]) -> Dialogue:
     return whole_dialogue
 
 
-def _usage(data: Mapping[str, Any]) -> dict[str, Any]:
-    """How many tokens a request took, by name."""
-    usage = data.get("usage")
-    return {f"usage/{k}": v for k, v in usage.items()} if isinstance(usage, Mapping) else {}
-
-
 def _rewards(events: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
     """(turn, value) of each reward: that of the reply before it."""
     turn, out = -1, []
     for event in events:
-        data = event.get("data")
-        if event.get("event_type") == "model_request" and _choice(data) is not None:
-            turn += 1
-        elif event.get("event_type") == "reward" and isinstance(data, Mapping):
-            value = number(data.get("value"))
-            if not math.isnan(value):
-                out.append((turn, value))
+        turn += _is_answered(event)
+        value = number_or_none(inner(event, "data", "value"))
+        if event.get("event_type") == "reward" and value is not None:
+            out.append((turn, value))
     return out
-
-
-def _duration(events: Sequence[Mapping[str, Any]]) -> float | None:
-    times = [number(event.get("timestamp")) for event in events]
-    known = [value for value in times if not math.isnan(value)]
-    return max(known) - min(known) if len(known) > 1 else None
 
 
 def _set_request(turn: DraftTurn, data: Mapping[str, Any]) -> None:
     """What a request says of its reply: version, ending, tokens and log-probs."""
-    choice = _choice(data) or {}
+    choice, usage = _choice(data), data.get("usage")
     reason = text_of(data.get("finish_reason") or choice.get("finish_reason"))
     turn.finish_reason = _FINISH.get(reason, FinishReason.UNKNOWN)
     turn.policy_version = whole(data.get("model_version"))
-    temperature = number((data.get("request") or {}).get("temperature"))
-    turn.temperature = None if math.isnan(temperature) else temperature
-    turn.info = numbers_of({"latency_ms": data.get("latency_ms"), **_usage(data)})
-    prompt = data["response"].get("prompt_token_ids")
-    tokens = choice.get("token_ids")
-    if not isinstance(prompt, list) or not isinstance(tokens, list) or not tokens:
-        return
-    turn.prompt_tokens = np.array(prompt, dtype=np.int32)
-    turn.response_tokens = np.array(tokens, dtype=np.int32)
-    logprobs = choice.get("logprobs")
-    content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
-    if isinstance(content, list) and len(content) == len(tokens):
-        values = [number(entry.get("logprob")) for entry in content]
-        turn.logprobs = np.array(values, dtype=np.float32)
+    turn.temperature = number_or_none(inner(data, "request", "temperature"))
+    counts = usage.items() if isinstance(usage, Mapping) else ()
+    named = {f"usage/{name}": value for name, value in counts}
+    turn.info = numbers_of({"latency_ms": data.get("latency_ms"), **named})
+    content = inner(choice, "logprobs", "content")
+    logprobs = [inner(e, "logprob") for e in content] if isinstance(content, list) else None
+    turn.set_tokens(data["response"].get("prompt_token_ids"), choice.get("token_ids"), logprobs)
 
 
 PARQUET = Format(
@@ -267,7 +225,7 @@ PARQUET = Format(
 EVENTS = Format(
     name="agent-lightning events",
     trainer="agent-lightning",
-    matches=_is_lightning,
+    matches=has_keys("lightning_rollout", events=list),
     drafts=_lightning_drafts,
     step=_lightning_step,
 )

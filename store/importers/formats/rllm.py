@@ -15,7 +15,20 @@ from numpy.typing import NDArray
 
 from ...records import Split, StopReason
 from ..dialogue import Dialogue, is_messages, read_messages
-from ..draft import Draft, DraftTurn, number, numbers_of, text_of, truth, whole, without
+from ..draft import (
+    Draft,
+    DraftTurn,
+    inner,
+    name_of,
+    number,
+    number_or_none,
+    numbers_of,
+    objects_of,
+    text_of,
+    truth,
+    whole,
+    without,
+)
 from ..format import Format, Row, Where
 
 _STOPS = {
@@ -35,46 +48,41 @@ _TEXTS = ("observation", "model_response", "input", "output")
 
 
 def _matches(row: Row) -> bool:
-    found = row.get("trajectories")
-    return (
-        isinstance(found, list)
-        and bool(found)
-        and isinstance(found[0], Mapping)
-        and isinstance(found[0].get("steps"), list)
-        and ("episode_id" in row or "eval_idx" in row or "termination_reason" in row)
-    )
+    episodes = row.get("trajectories")
+    first = episodes[0] if isinstance(episodes, list) and episodes else None
+    is_known = any(name in row for name in ("episode_id", "eval_idx", "termination_reason"))
+    return isinstance(inner(first, "steps"), list) and is_known
 
 
 def _drafts(row: Row, where: Where) -> Iterator[Draft]:
     is_validation = any(part.startswith("val_") for part in where.path.parts)
     reason = text_of(row.get("termination_reason")).lower().removeprefix("terminationreason.")
+    timing = row.get("timing")
+    more_timing = without(timing, ("total",)) if isinstance(timing, Mapping) else {}
     for trajectory in row["trajectories"]:
-        steps = [step for step in trajectory.get("steps") or () if isinstance(step, Mapping)]
+        steps = objects_of(trajectory.get("steps"))
         dialogue = _dialogue(steps)
         if not dialogue.turns:
             continue
-        draft = Draft(
-            turns=dialogue.turns,
-            prompt=dialogue.prompt,
-            group=_group(row, text_of(trajectory.get("name"))),
-            split=Split.EVAL if is_validation else Split.IMPORT,
-            env=text_of(trajectory.get("name"))[:200],
-            final_observation=dialogue.final_observation,
-            stop_reason=_STOPS.get(reason, StopReason.UNKNOWN),
-            is_success=truth(row.get("is_correct")),
-            duration_s=_duration(row.get("timing")),
-            fields={
+        draft = dialogue.draft(
+            {
                 "episode": without(row, ("trajectories", "metrics", "training_step", "timing")),
                 "trajectory": without(trajectory, ("steps",)),
-                **_more_timing(row.get("timing")),
-                **({"system": dialogue.system} if dialogue.system else {}),
+                **({"timing": more_timing} if more_timing else {}),
             },
+            group=_group(row, text_of(trajectory.get("name"))),
+            split=Split.EVAL if is_validation else Split.IMPORT,
+            env=name_of(trajectory.get("name")),
+            stop_reason=_STOPS.get(reason, StopReason.UNKNOWN),
+            is_success=truth(row.get("is_correct")),
+            duration_s=number_or_none(inner(timing, "total")),
         )
         is_of_steps = _set_rewards(draft, trajectory, steps)
-        _set_tokens(draft, steps)
-        _set_advantage(draft, steps)
+        if len(steps) == len(draft.turns):
+            _set_tokens(draft, steps)
+            _set_advantage(draft, steps)
         _set_steps(draft, steps, is_of_steps=is_of_steps)
-        draft.turns[-1].info = numbers_of(row.get("metrics"))
+        draft.add_info(numbers_of(row.get("metrics")))
         yield draft
 
 
@@ -83,17 +91,6 @@ def _group(row: Row, name: str) -> str | None:
     if task is None and isinstance(row.get("episode_id"), str) and ":" in row["episode_id"]:
         task = row["episode_id"].rsplit(":", 1)[0]
     return None if task is None else f"{text_of(task)} {name}"
-
-
-def _duration(timing: Any) -> float | None:
-    seconds = number(timing.get("total")) if isinstance(timing, Mapping) else math.nan
-    return None if math.isnan(seconds) else seconds
-
-
-def _more_timing(timing: Any) -> dict[str, Any]:
-    """The times beside the total."""
-    more = without(timing, ("total",)) if isinstance(timing, Mapping) else {}
-    return {"timing": more} if more else {}
 
 
 def _dialogue(steps: Sequence[Mapping[str, Any]]) -> Dialogue:
@@ -124,24 +121,16 @@ def _set_rewards(
 
 
 def _set_tokens(draft: Draft, steps: Sequence[Mapping[str, Any]]) -> None:
-    if len(steps) != len(draft.turns):
-        return
     for turn, step in zip(draft.turns, steps, strict=True):
-        prompt, response = step.get("prompt_ids"), step.get("response_ids")
-        if not isinstance(prompt, list) or not isinstance(response, list) or not response:
-            continue
-        turn.prompt_tokens = np.array(prompt, dtype=np.int32)
-        turn.response_tokens = np.array(response, dtype=np.int32)
-        turn.policy_version = whole(step.get("weight_version"))
-        logprobs = step.get("logprobs")
-        if isinstance(logprobs, list) and len(logprobs) == len(response):
-            turn.logprobs = np.array([number(v) for v in logprobs], dtype=np.float32)
+        turn.set_tokens(step.get("prompt_ids"), step.get("response_ids"), step.get("logprobs"))
+        if turn.response_tokens is not None:
+            turn.policy_version = whole(step.get("weight_version"))
 
 
 def _set_advantage(draft: Draft, steps: Sequence[Mapping[str, Any]]) -> None:
     """The mean advantage of the sampled tokens: a step has one number, or one per token."""
     by_step = [_numbers(step.get("advantage")) for step in steps]
-    if len(steps) != len(draft.turns) or not all(len(values) for values in by_step):
+    if not all(len(values) for values in by_step):
         return
     sizes = [0 if t.response_tokens is None else len(t.response_tokens) for t in draft.turns]
     pairs = list(zip(by_step, sizes, strict=True))
@@ -156,8 +145,8 @@ def _set_advantage(draft: Draft, steps: Sequence[Mapping[str, Any]]) -> None:
 
 def _numbers(value: Any) -> NDArray[np.float64]:
     """A number, or a list of numbers; empty where one of them is none."""
-    found = np.array([number(entry) for entry in (value if isinstance(value, list) else [value])])
-    return np.empty(0) if np.isnan(found).any() else found
+    values = np.array([number(entry) for entry in (value if isinstance(value, list) else [value])])
+    return np.empty(0) if np.isnan(values).any() else values
 
 
 def _set_steps(draft: Draft, steps: Sequence[Mapping[str, Any]], *, is_of_steps: bool) -> None:

@@ -6,10 +6,29 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...records import StopReason
-from ..dialogue import Dialogue, is_messages, read_flat, read_messages
-from ..draft import Draft, RowError, number, numbers_of, text_of, truth, whole, without
+from ..dialogue import is_messages, read_flat, read_messages
+from ..draft import (
+    Draft,
+    RowError,
+    inner,
+    name_of,
+    number,
+    numbers_of,
+    optional_text,
+    text_of,
+    truth,
+    whole,
+    without,
+)
 from ..format import Format, Row, Where
 from ..lines import BadJsonError, json_of
+
+_STOPS = {
+    "finish": StopReason.TERMINATED,
+    "max_steps": StopReason.MAX_TURNS,
+    "max_length": StopReason.MAX_TOKENS,
+    "env_timeout": StopReason.TIMEOUT,
+}
 
 
 def _matches(row: Row) -> bool:
@@ -47,90 +66,64 @@ def _drafts(row: Row, where: Where) -> Iterator[Draft]:
 
 
 def _answer_draft(entry: Mapping[str, Any]) -> Draft:
-    messages = entry.get("messages")
-    response = text_of(entry["responses"])
+    messages, response = entry.get("messages"), text_of(entry["responses"])
     if is_messages(messages):
         dialogue = read_messages([*messages, {"role": "assistant", "content": response}])
     else:
         dialogue, _ = read_flat(text_of(entry.get("prompt")), response)
-    fields = without(entry, ("prompt", "messages", "responses", "scores", "global_step"))
-    draft = Draft(
-        turns=dialogue.turns,
+    draft = dialogue.draft(
+        without(entry, ("prompt", "messages", "responses", "scores", "global_step")),
+        reward=number(entry["scores"]),
         prompt=text_of(entry.get("prompt")) or dialogue.prompt,
-        group=None if entry.get("id") is None else text_of(entry["id"]),
-        env=text_of(entry.get("domain"))[:200],
-        tag=text_of(entry.get("tag"))[:200],
-        fields=fields,
+        group=optional_text(entry.get("id")),
+        env=name_of(entry.get("domain")),
+        tag=name_of(entry.get("tag")),
+        final_observation="",
     )
-    draft.set_episode_reward(number(entry["scores"]))
+    draft.fields = {name: value for name, value in draft.fields.items() if name != "system"}
     return draft
 
 
 def _agent_draft(entry: Mapping[str, Any]) -> Draft:
-    data = _object(entry["trajectory_data"])
-    env, reward = _part(data, "env_info"), _part(data, "reward_info")
-    failure = _part(data, "failure_info")
-    messages = entry.get("messages")
-    if isinstance(messages, str):
-        messages = _json(messages)
-    dialogue = read_messages(messages) if is_messages(messages) else Dialogue()
-    if not dialogue.turns:
+    data = _parsed(entry["trajectory_data"])
+    if not isinstance(data, Mapping):
+        raise RowError("trajectory_data is no JSON object")
+    metrics, messages = inner(data, "metrics"), _parsed(entry.get("messages"))
+    if not is_messages(messages) or not (dialogue := read_messages(messages)).turns:
         raise RowError("the episode has no messages")
-    draft = Draft(
-        turns=dialogue.turns,
-        prompt=dialogue.prompt,
-        group=None if env.get("group_id") is None else text_of(env["group_id"]),
-        env=text_of(env.get("tag"))[:200],
-        final_observation=dialogue.final_observation or text_of(data.get("last_observation")),
-        stop_reason=_stop(text_of(failure.get("stop_reason"))),
-        is_success=truth(_part(data, "metrics").get("success")),
-        fields={
+    stop = text_of(inner(data, "failure_info", "stop_reason")).lower()
+    draft = dialogue.draft(
+        {
             "trajectory_data": without(data, ("last_observation", "metrics")),
             **without(entry, ("trajectory_data", "messages", "global_step")),
-            **({"system": dialogue.system} if dialogue.system else {}),
         },
+        group=optional_text(inner(data, "env_info", "group_id")),
+        env=name_of(inner(data, "env_info", "tag")),
+        final_observation=dialogue.final_observation or text_of(data.get("last_observation")),
+        stop_reason=_STOPS.get(stop, StopReason.UNKNOWN),
+        is_success=truth(inner(metrics, "success")),
     )
-    rewards = reward.get("step_rewards")
+    rewards = inner(data, "reward_info", "step_rewards")
     if isinstance(rewards, list) and len(rewards) == len(draft.turns):
         for turn, value in zip(draft.turns, rewards, strict=True):
             turn.reward = number(value)
     else:
-        draft.set_episode_reward(number(reward.get("episode_reward")))
-    metrics = _part(data, "metrics")
+        draft.set_episode_reward(number(inner(data, "reward_info", "episode_reward")))
     draft.turns[-1].info = numbers_of(metrics)
-    rest = without(metrics, draft.turns[-1].info)
+    rest = without(metrics, draft.turns[-1].info) if isinstance(metrics, Mapping) else {}
     if rest:
         draft.fields = {**draft.fields, "metrics": rest}
     return draft
 
 
-def _stop(text: str) -> StopReason:
-    known = {
-        "finish": StopReason.TERMINATED,
-        "max_steps": StopReason.MAX_TURNS,
-        "max_length": StopReason.MAX_TOKENS,
-        "env_timeout": StopReason.TIMEOUT,
-    }
-    return known.get(text.lower(), StopReason.UNKNOWN)
-
-
-def _object(value: Any) -> Mapping[str, Any]:
-    found = _json(value) if isinstance(value, str) else value
-    if not isinstance(found, Mapping):
-        raise RowError("trajectory_data is no JSON object")
-    return found
-
-
-def _json(text: str) -> Any:
+def _parsed(value: Any) -> Any:
+    """What a column holds as JSON text; any other value as it is."""
+    if not isinstance(value, str):
+        return value
     try:
-        return json_of(text.encode(errors="replace"))[0]
+        return json_of(value.encode(errors="replace"))[0]
     except BadJsonError as error:
         raise RowError(f"a column is {error}") from None
-
-
-def _part(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = data.get(name)
-    return found if isinstance(found, Mapping) else {}
 
 
 COLUMNS = Format(

@@ -15,14 +15,23 @@ writes such names.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 from ...records import Split, StopReason
 from ..dialogue import Dialogue, is_messages, read_flat, read_messages
-from ..draft import Draft, RowError, number, text_of, whole, without
-from ..format import MAPPED, Format, Row, Where, success_of
+from ..draft import (
+    Draft,
+    RowError,
+    name_of,
+    number,
+    number_or_none,
+    optional_text,
+    text_of,
+    whole,
+    without,
+)
+from ..format import MAPPED, Format, Row, Where, has_keys, no_file_step, success_of
 
 _KEYS = ("messages", "conversation", "conversations")
 _PROMPTS = (
@@ -42,60 +51,42 @@ _GROUPS = (
 _STEPS = ("step", "global_step", "global_steps", "training_step", "train_step", "iteration")
 
 
-def _messages(row: Row) -> object:
+def _messages(row: Row) -> list[Mapping[str, Any]] | None:
     return next((row[key] for key in _KEYS if is_messages(row.get(key))), None)
 
 
-def _matches(row: Row) -> bool:
-    return _messages(row) is not None
-
-
 def _value(row: Row, names: tuple[str, ...]) -> tuple[str, object]:
-    for name in names:
-        if row.get(name) is not None:
-            return name, row[name]
-    return "", None
+    return next(((n, row[n]) for n in names if row.get(n) is not None), ("", None))
 
 
 def _step(row: Row) -> int | None:
     return whole(_value(row, _STEPS)[1])
 
 
-def _drafts(row: Row, where: Where) -> Iterator[Draft]:
-    messages = _messages(row)
-    assert isinstance(messages, list)
-    yield _draft(row, read_messages(messages), (*_KEYS, *_STEPS))
+def _drafts(row: Row, where: Where) -> list[Draft]:
+    return [_draft(row, read_messages(_messages(row) or ()), _KEYS)]
 
 
-def _draft(row: Row, dialogue: Dialogue, used: tuple[str, ...]) -> Draft:
+def _draft(row: Row, dialogue: Dialogue, used: tuple[str, ...], **values: Any) -> Draft:
     """The episode of a dialogue, with what other keys of its row say of it.
 
     Args:
         used: The keys that hold the text.
+        values: As of `Dialogue.draft`.
     """
     reward_key, reward = _value(row, _REWARDS)
     success_key, success = _value(row, _SUCCESS)
-    _, group = _value(row, _GROUPS)
-    fields = without(row, (*used, *_STEPS))
     is_success = success_of(success)
-    if is_success is not None:
-        fields.pop(success_key, None)
-    draft = Draft(
-        turns=dialogue.turns,
-        prompt=dialogue.prompt,
-        group=None if group is None else text_of(group),
-        env=text_of(row.get("env") or row.get("env_id") or row.get("data_source"))[:200],
-        final_observation=dialogue.final_observation,
+    used = (*used, *_STEPS, *((success_key,) if is_success is not None else ()))
+    used = (*used, *((reward_key,) if number_or_none(reward) is not None else ()))
+    return dialogue.draft(
+        without(row, used),
+        reward=number(reward),
+        group=optional_text(_value(row, _GROUPS)[1]),
+        env=name_of(row.get("env") or row.get("env_id") or row.get("data_source")),
         is_success=is_success,
-        fields=fields,
+        **values,
     )
-    if dialogue.system:
-        fields["system"] = dialogue.system
-    value = number(reward)
-    if value == value:
-        draft.set_episode_reward(value)
-        fields.pop(reward_key, None)
-    return draft
 
 
 def _prompt_and_reply(row: Row) -> tuple[Any, Any, tuple[str, ...]] | None:
@@ -124,29 +115,19 @@ def _is_pair(row: Row) -> bool:
     return is_prompt and isinstance(reply, str) and (is_judged or MAPPED in row)
 
 
-def _pair_drafts(row: Row, where: Where) -> Iterator[Draft]:
+def _pair_drafts(row: Row, where: Where) -> list[Draft]:
     pair = _prompt_and_reply(row)
     assert pair is not None
     prompt, reply, used = pair
     is_guess = False
-    if is_messages(reply):
-        before = prompt if is_messages(prompt) else _as_messages(prompt)
-        dialogue = read_messages([*before, *reply])
-    elif is_messages(prompt):
-        dialogue = read_messages([*prompt, {"role": "assistant", "content": reply}])
+    if is_messages(reply) or is_messages(prompt):
+        asked = [{"role": "user", "content": text_of(prompt)}] if text_of(prompt) else []
+        said = reply if is_messages(reply) else [{"role": "assistant", "content": reply}]
+        dialogue = read_messages([*(prompt if is_messages(prompt) else asked), *said])
     else:
         dialogue, is_guess = read_flat(text_of(prompt), reply)
-    draft = _draft(row, dialogue, used)
-    if isinstance(prompt, str):
-        draft.prompt = prompt
-    if is_guess:
-        draft.reconstructed.add("turns")
-    yield draft
-
-
-def _as_messages(prompt: Any) -> list[dict[str, str]]:
-    text = text_of(prompt)
-    return [{"role": "user", "content": text}] if text else []
+    shown = prompt if isinstance(prompt, str) else dialogue.prompt
+    return [_draft(row, dialogue, used, is_guess=is_guess, prompt=shown)]
 
 
 PAIRS = Format(
@@ -158,60 +139,54 @@ PAIRS = Format(
 )
 
 
-def _is_tau(row: Row) -> bool:
-    return isinstance(row.get("traj"), list) and "task_id" in row and "reward" in row
-
-
-def _tau_drafts(row: Row, where: Where) -> Iterator[Draft]:
+def _tau_drafts(row: Row, where: Where) -> list[Draft]:
     if not is_messages(row["traj"]):
         raise RowError("the episode has no messages: it ended with an error")
     draft = _draft(row, read_messages(row["traj"]), ("traj",))
     reward = number(row["reward"])
     # As tau-bench counts: an episode is solved where its reward is 1.
     draft.is_success = None if math.isnan(reward) else abs(reward - 1.0) <= 1e-6
-    yield draft
+    return [draft]
 
 
-TAU = Format(name="tau-bench results", trainer="tau-bench", matches=_is_tau, drafts=_tau_drafts)
-
-
-MESSAGES = Format(
-    name="messages JSONL", trainer="messages", matches=_matches, drafts=_drafts, step=_step
+TAU = Format(
+    name="tau-bench results",
+    trainer="tau-bench",
+    matches=has_keys("task_id", "reward", traj=list),
+    drafts=_tau_drafts,
 )
+MESSAGES = Format(
+    name="messages JSONL",
+    trainer="messages",
+    matches=lambda row: _messages(row) is not None,
+    drafts=_drafts,
+    step=_step,
+)
+_STOPS = {reason.value: reason for reason in StopReason}
 
 
-_KNOWN_STOPS = {reason.value: reason for reason in StopReason}
-
-
-def _is_trace(row: Row) -> bool:
-    return isinstance(row.get("trackio_trace"), Mapping) and "messages" in row
-
-
-def _trace_drafts(row: Row, where: Where) -> Iterator[Draft]:
+def _trace_drafts(row: Row, where: Where) -> list[Draft]:
     if not is_messages(row["messages"]):
         raise RowError("the trace has no messages")
-    found = row.get("metadata")
-    metadata = dict(found) if isinstance(found, Mapping) else {}
+    metadata = dict(row["metadata"]) if isinstance(row.get("metadata"), Mapping) else {}
     flat = {**metadata, "messages": row["messages"]}
-    if "reward" not in flat and not math.isnan(number(flat.get("return"))):
+    if "reward" not in flat and number_or_none(flat.get("return")) is not None:
         flat["reward"] = flat["return"]
-    duration = number(metadata.get("duration_ms"))
-    for draft in _drafts(flat, where):
-        system = {k: v for k, v in draft.fields.items() if k == "system"}
-        yield replace(
-            draft,
-            split=Split.EVAL if metadata.get("split") == "eval" else Split.IMPORT,
-            stop_reason=_KNOWN_STOPS.get(text_of(metadata.get("stop_reason")), StopReason.UNKNOWN),
-            duration_s=None if math.isnan(duration) else duration / 1000,
-            fields={"trace": dict(row["trackio_trace"]), "metadata": metadata, **system},
-        )
+    duration = number_or_none(metadata.get("duration_ms"))
+    (draft,) = _drafts(flat, where)
+    draft.split = Split.EVAL if metadata.get("split") == "eval" else Split.IMPORT
+    draft.stop_reason = _STOPS.get(text_of(metadata.get("stop_reason")), StopReason.UNKNOWN)
+    draft.duration_s = None if duration is None else duration / 1000
+    system = {name: value for name, value in draft.fields.items() if name == "system"}
+    draft.fields = {"trace": dict(row["trackio_trace"]), "metadata": metadata, **system}
+    return [draft]
 
 
 TRACES = Format(
     name="trackio traces",
     trainer="trackio",
-    matches=_is_trace,
+    matches=has_keys("messages", trackio_trace=Mapping),
     drafts=_trace_drafts,
     step=lambda row: whole(row["trackio_trace"].get("step")),
-    file_step=lambda where: None,
+    file_step=no_file_step,
 )

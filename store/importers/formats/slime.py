@@ -8,14 +8,24 @@ where there is one run of sampled tokens for each reply.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
 
 from ...records import FinishReason, Split, StopReason
 from ..dialogue import Dialogue, is_messages, read_flat, read_messages
-from ..draft import Draft, RowError, number, numbers_of, sampled_runs, text_of, whole, without
+from ..draft import (
+    Draft,
+    RowError,
+    floats,
+    inner,
+    number,
+    numbers_of,
+    optional_text,
+    sampled_runs,
+    text_of,
+    whole,
+    without,
+)
 from ..format import Format, Row, Where
 
 _ENDS = {
@@ -24,6 +34,7 @@ _ENDS = {
     "aborted": (StopReason.ABORTED, FinishReason.ABORT),
     "failed": (StopReason.ENV_ERROR, FinishReason.UNKNOWN),
 }
+_UNKNOWN_END = (StopReason.UNKNOWN, FinishReason.UNKNOWN)
 _USED = (
     *("prompt", "response", "response_length", "tokens", "loss_mask", "rollout_log_probs"),
     *("status", "remove_sample", "reward"),
@@ -32,40 +43,30 @@ _REWARDS = ("score", "reward", "acc")
 
 
 def _matches(row: Row) -> bool:
-    sample = row.get("sample")
-    return "slime_rollout" in row and isinstance(sample, Mapping) and "response" in sample
+    return "slime_rollout" in row and inner(row.get("sample"), "response") is not None
 
 
-def _drafts(row: Row, where: Where) -> Iterator[Draft]:
+def _drafts(row: Row, where: Where) -> list[Draft]:
     sample = row["sample"]
     dialogue, is_guess = _dialogue(sample)
     if not dialogue.turns:
         raise RowError("the sample has no reply")
-    group = whole(sample.get("group_index"))
-    stop, finish = _ENDS.get(
-        text_of(sample.get("status")).lower(), (StopReason.UNKNOWN, FinishReason.UNKNOWN)
-    )
-    fields = without(sample, _USED)
-    if dialogue.system:
-        fields["system"] = dialogue.system
-    draft = Draft(
-        turns=dialogue.turns,
+    stop, finish = _ENDS.get(text_of(sample.get("status")).lower(), _UNKNOWN_END)
+    draft = dialogue.draft(
+        without(sample, _USED),
+        is_guess=is_guess,
         prompt=text_of(sample.get("prompt")),
-        group=None if group is None else str(group),
-        final_observation=dialogue.final_observation,
+        group=optional_text(whole(sample.get("group_index"))),
         stop_reason=stop,
         is_kept=False if sample.get("remove_sample") is True else None,
-        fields=fields,
     )
-    if is_guess:
-        draft.reconstructed.add("turns")
     if where.path.stem.startswith("eval_"):
         draft.split = Split.EVAL
         draft.reconstructed.add("split")
     draft.turns[-1].finish_reason = finish
     _set_reward(draft, sample.get("reward"))
     _set_tokens(draft, sample)
-    yield draft
+    return [draft]
 
 
 def _dialogue(sample: Mapping[str, Any]) -> tuple[Dialogue, bool]:
@@ -88,7 +89,7 @@ def _set_reward(draft: Draft, reward: Any) -> None:
         draft.set_episode_reward(number(reward))
         return
     named = numbers_of(reward)
-    draft.turns[-1].info = {f"reward/{name}": value for name, value in named.items()}
+    draft.add_info({f"reward/{name}": value for name, value in named.items()})
     chosen = next((named[name] for name in _REWARDS if name in named), math.nan)
     if math.isnan(chosen) and named:
         chosen = sum(named.values())
@@ -103,24 +104,18 @@ def _set_tokens(draft: Draft, sample: Mapping[str, Any]) -> None:
         return
     mask = sample.get("loss_mask")
     mask = mask if isinstance(mask, list) else [1] * size
-    if len(mask) != size:
-        return
     runs = sampled_runs(mask)
-    if len(runs) != len(draft.turns):
+    if len(mask) != size or len(runs) != len(draft.turns):
         return
     logprobs = sample.get("rollout_log_probs")
-    if not isinstance(logprobs, list) or len(logprobs) != size:
-        logprobs = None
+    has_logprobs = isinstance(logprobs, list) and len(logprobs) == size
     versions = sample.get("weight_versions")
     version = whole(number(versions[0])) if isinstance(versions, list) and versions else None
     head = len(tokens) - size
     for turn, (first, last) in zip(draft.turns, runs, strict=True):
-        turn.prompt_tokens = np.array(tokens[: head + first], dtype=np.int32)
-        turn.response_tokens = np.array(tokens[head + first : head + last], dtype=np.int32)
+        turn.set_tokens(tokens[: head + first], tokens[head + first : head + last])
         turn.policy_version = version
-        if logprobs is not None:
-            values = [number(value) for value in logprobs[first:last]]
-            turn.logprobs = np.array(values, dtype=np.float32)
+        turn.logprobs = floats(logprobs[first:last]) if has_logprobs else None
 
 
 SAMPLES = Format(

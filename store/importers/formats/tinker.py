@@ -8,39 +8,40 @@ results, no prompt.
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...records import Split
 from ..dialogue import Dialogue, is_messages, read_messages
-from ..draft import Draft, DraftTurn, number, numbers_of, text_of, whole, without
-from ..format import Format, Row, Where, step_key
+from ..draft import (
+    Draft,
+    DraftTurn,
+    name_of,
+    number,
+    number_or_none,
+    numbers_of,
+    objects_of,
+    text_of,
+    whole,
+    without,
+)
+from ..format import Format, Row, Where, has_keys, step_key
 
 _STEP_USED = ("step_idx", "ob_len", "ac_len", "reward", "metrics")
 _CALL = re.compile(r"([^\s(]{1,200})\((.*)\)", re.DOTALL)
 _LOGGED = re.compile(r"assistant_content|tool_(?:call|result)_\d{1,4}")
 
 
-def _matches(row: Row) -> bool:
-    return (
-        "group_idx" in row
-        and "traj_idx" in row
-        and isinstance(row.get("steps"), list)
-        and "total_reward" in row
-    )
-
-
-def _drafts(row: Row, where: Where) -> Iterator[Draft]:
-    steps = [step for step in row["steps"] if isinstance(step, Mapping)]
-    version = whole(row.get("sampling_client_step"))
-    turns = [
+def _drafts(row: Row, where: Where) -> list[Draft]:
+    steps = objects_of(row["steps"])
+    dialogue = Dialogue()
+    dialogue.turns = [
         DraftTurn(
             observation="",
             response="",
             reward=number(step.get("reward")),
-            policy_version=version,
+            policy_version=whole(row.get("sampling_client_step")),
             info={
                 **numbers_of(step.get("metrics")),
                 **numbers_of({name: step.get(name) for name in ("ob_len", "ac_len")}),
@@ -51,23 +52,21 @@ def _drafts(row: Row, where: Where) -> Iterator[Draft]:
     group = text_of(row["group_idx"])
     tags = row.get("tags")
     is_evaluation = text_of(row.get("split")).startswith("eval")
-    draft = Draft(
-        turns=turns,
+    draft = dialogue.draft(
+        without(row, ("steps", "iteration", "split", "logtree")),
         prompt=f"group {group}",
         group=group,
         split=Split.EVAL if is_evaluation else Split.IMPORT,
-        env=text_of(tags[0])[:200] if isinstance(tags, list) and tags else "",
-        fields=without(row, ("steps", "iteration", "split", "logtree")),
+        env=name_of(tags[0]) if isinstance(tags, list) and tags else "",
     )
     more = _set_text(draft, row.get("logtree"), steps)
     draft.fields = {**draft.fields, "steps": more}
-    if turns:
-        # The last reward is given for the whole group after the steps.
-        final = number(row.get("final_reward"))
-        if not math.isnan(final):
-            turns[-1].reward = turns[-1].reward + final
-        turns[-1].info = {**turns[-1].info, **numbers_of(row.get("trajectory_metrics"))}
-    yield draft
+    final = number_or_none(row.get("final_reward"))
+    if draft.turns and final is not None:
+        # It is given for the whole group after the steps.
+        draft.turns[-1].reward += final
+    draft.add_info(numbers_of(row.get("trajectory_metrics")))
+    return [draft]
 
 
 def _set_text(draft: Draft, tree: object, steps: Sequence[Row]) -> list[dict[str, Any]]:
@@ -103,8 +102,7 @@ def _message(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     content = message.get("content")
     failed = message.get("unparsed_tool_calls")
-    calls = failed if isinstance(failed, list) else []
-    raw = [call.get("raw_text") for call in calls if isinstance(call, Mapping)]
+    raw = [call.get("raw_text") for call in objects_of(failed)]
     if not isinstance(content, list) and not raw:
         return message
     parts = [
@@ -161,7 +159,7 @@ def _numbered(logs: Mapping[str, Any], name: str) -> list[str]:
 SUMMARIES = Format(
     name="tinker-cookbook rollout summaries",
     trainer="tinker-cookbook",
-    matches=_matches,
+    matches=has_keys("group_idx", "traj_idx", "total_reward", steps=list),
     drafts=_drafts,
     step=step_key("iteration"),
 )

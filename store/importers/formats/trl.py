@@ -8,22 +8,14 @@ not in the file: without them the sum of several functions is no return that the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from ..dialogue import is_messages, read_flat, read_messages
-from ..draft import Draft, number, without
-from ..format import Format, Row, Where, step_key
+from ..draft import Draft, number, number_or_none, without
+from ..format import Format, Row, has_keys, step_key
 
 _KNOWN = ("step", "prompt", "completion", "advantage")
 _TIME = "timestamp"
-
-
-def _matches(row: Row) -> bool:
-    return all(name in row for name in ("step", "prompt", "completion", "advantage"))
-
-
-def _drafts(row: Row, where: Where) -> Iterator[Draft]:
-    yield episode(row)
 
 
 def episode(row: Row, weights: Sequence[float] | None = None) -> Draft:
@@ -43,21 +35,14 @@ def episode(row: Row, weights: Sequence[float] | None = None) -> Draft:
     known = {name: value for name, value in rewards.items() if not math.isnan(value)}
     is_weighted = weights is not None and len(weights) == len(rewards)
     terms = dict(zip(rewards, weights or (), strict=True)) if is_weighted else {}
-    fields = without(row, (*_KNOWN, *known))
-    draft = Draft(
-        turns=dialogue.turns,
+    draft = dialogue.draft(
+        without(row, (*_KNOWN, *known)),
+        reward=sum(terms.get(n, 1.0) * known[n] for n in known) if known else math.nan,
+        is_guess=is_guess,
         prompt=str(prompt),
-        final_observation=dialogue.final_observation,
-        advantage=_advantage(row["advantage"]),
-        fields=fields,
+        advantage=number_or_none(row["advantage"]),
     )
-    if dialogue.system:
-        fields["system"] = dialogue.system
-    if is_guess:
-        draft.reconstructed.add("turns")
-    if known:
-        draft.set_episode_reward(sum(terms.get(name, 1.0) * known[name] for name in known))
-        draft.turns[-1].info = {f"reward/{name}": value for name, value in known.items()}
+    draft.add_info({f"reward/{name}": value for name, value in known.items()})
     if len(rewards) > 1 and not is_weighted:
         draft.reconstructed.add("reward_terms")
     return draft
@@ -72,15 +57,10 @@ def reward_columns(row: Row) -> list[str]:
     ]
 
 
-def _advantage(value: object) -> float | None:
-    found = number(value)
-    return None if math.isnan(found) else found
-
-
 COMPLETIONS = Format(
     name="TRL completions Parquet",
     trainer="TRL",
-    matches=_matches,
-    drafts=_drafts,
+    matches=has_keys(*_KNOWN),
+    drafts=lambda row, where: [episode(row)],
     step=step_key("step"),
 )

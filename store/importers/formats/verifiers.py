@@ -14,10 +14,24 @@ from typing import Any
 
 import numpy as np
 
-from ...records import Split, StopReason
-from ..dialogue import Dialogue, is_messages, read_messages
-from ..draft import Draft, RowError, number, numbers_of, text_of, whole, without
-from ..format import Format, Row, Where
+from ...records import FloatArray, Split, StopReason
+from ..dialogue import is_messages, read_messages
+from ..draft import (
+    Draft,
+    RowError,
+    floats,
+    inner,
+    name_of,
+    number,
+    number_or_none,
+    numbers_of,
+    optional_text,
+    sampled_runs,
+    text_of,
+    whole,
+    without,
+)
+from ..format import Format, Row, Where, has_keys
 
 _LEGACY_USED = (
     *("prompt", "completion", "reward", "metrics", "timing", "is_completed", "stop_condition"),
@@ -30,16 +44,11 @@ _MAX_DEPTH = 20
 
 
 def _is_legacy(row: Row) -> bool:
-    return (
-        "example_id" in row
-        and is_messages(row.get("prompt"))
-        and isinstance(row.get("completion"), list)
-        and "reward" in row
-    )
+    is_judged = "example_id" in row and "reward" in row
+    return is_judged and is_messages(row.get("prompt")) and isinstance(row.get("completion"), list)
 
 
-def _legacy_drafts(row: Row, where: Where) -> Iterator[Draft]:
-    dialogue = read_messages([*row["prompt"], *row["completion"]])
+def _legacy_drafts(row: Row, where: Where) -> list[Draft]:
     metrics = numbers_of(row.get("metrics"))
     # Each metric is repeated at the top level.
     fields = {
@@ -47,30 +56,22 @@ def _legacy_drafts(row: Row, where: Where) -> Iterator[Draft]:
         for name, value in without(row, _LEGACY_USED).items()
         if name not in metrics or number(value) != metrics[name]
     }
-    if dialogue.system:
-        fields["system"] = dialogue.system
     timing = row.get("timing")
-    milliseconds = number(timing.get("total_ms")) if isinstance(timing, Mapping) else math.nan
     more_timing = without(timing, ("total_ms",)) if isinstance(timing, Mapping) else {}
-    if more_timing:
-        fields["timing"] = more_timing
+    milliseconds = number_or_none(inner(timing, "total_ms"))
     condition = text_of(row.get("stop_condition"))
-    if condition:
-        fields["stop_condition"] = condition
-    draft = Draft(
-        turns=dialogue.turns,
-        prompt=dialogue.prompt,
+    fields |= {"timing": more_timing} if more_timing else {}
+    fields |= {"stop_condition": condition} if condition else {}
+    draft = read_messages([*row["prompt"], *row["completion"]]).draft(
+        fields,
+        reward=number(row["reward"]),
         group=text_of(row["example_id"]),
         env=_env_of(where),
-        final_observation=dialogue.final_observation,
         stop_reason=_stop(condition, row.get("is_completed"), row.get("error")),
-        duration_s=None if math.isnan(milliseconds) else milliseconds / 1000,
-        fields=fields,
+        duration_s=None if milliseconds is None else milliseconds / 1000,
     )
-    draft.set_episode_reward(number(row["reward"]))
-    if draft.turns:
-        draft.turns[-1].info = metrics
-    yield draft
+    draft.add_info(metrics)
+    return [draft]
 
 
 def _env_of(where: Where) -> str:
@@ -95,24 +96,8 @@ def _stop(condition: str, is_completed: object, error: object) -> StopReason:
     return StopReason.TERMINATED if is_completed is True else StopReason.UNKNOWN
 
 
-def _is_episode(row: Row) -> bool:
-    return (
-        isinstance(row.get("traces"), list)
-        and isinstance(row.get("env"), Mapping)
-        and isinstance(row.get("task"), Mapping)
-        and "run" in row
-    )
-
-
-def _inner(value: Any, *names: str) -> Any:
-    """A value inside objects; None where one of them is missing."""
-    for name in names:
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value
-
-
 def _episode_step(row: Row) -> int | None:
-    return whole(_inner(row, "run", "work", "step"))
+    return whole(inner(row, "run", "work", "step"))
 
 
 def _episode_drafts(row: Row, where: Where) -> Iterator[Draft]:
@@ -160,51 +145,41 @@ def _path(nodes: Sequence[Any], leaf: int) -> list[Any]:
 
 
 def _branch(row: Row, trace: Mapping[str, Any], path: Sequence[Mapping[str, Any]]) -> Draft:
-    dialogue = read_messages([_shown(node) for node in path])
-    rewards = trace.get("rewards")
-    total = _total_reward(rewards)
-    step = _episode_step(row)
-    is_evaluation = _inner(row, "run", "work", "type") == "eval" and step is not None
-    errors = trace.get("errors") or row.get("errors")
+    rewards = trace.get("rewards") if isinstance(trace.get("rewards"), Mapping) else {}
+    is_evaluation = inner(row, "run", "work", "type") == "eval" and _episode_step(row) is not None
     fields: dict[str, Any] = {
         "episode": without(row, ("traces", "_annotations")),
         "trace": without(trace, ("nodes", "metrics")),
     }
-    if dialogue.system:
-        fields["system"] = dialogue.system
     if any(node.get("timestamp") is not None for node in path):
         fields["timestamps"] = [node.get("timestamp") for node in path]
-    advantage = number(_inner(trace, "info", "advantage"))
-    condition = text_of(trace.get("stop_condition"))
-    draft = Draft(
-        turns=dialogue.turns,
-        prompt=dialogue.prompt,
-        group=_group_of(row),
+    group = inner(row, "group", "id") or inner(row, "task", "hash") or inner(row, "task", "key")
+    draft = read_messages([_shown(node) for node in path]).draft(
+        fields,
+        reward=_total_reward(rewards),
+        group=optional_text(group),
         split=Split.EVAL if is_evaluation else Split.IMPORT,
-        env=text_of(_inner(row, "env", "name") or _inner(row, "env", "id"))[:200],
-        final_observation=dialogue.final_observation,
-        stop_reason=_stop(condition, trace.get("is_completed"), errors),
-        advantage=None if math.isnan(advantage) else advantage,
+        env=name_of(inner(row, "env", "name") or inner(row, "env", "id")),
+        stop_reason=_stop(
+            text_of(trace.get("stop_condition")),
+            trace.get("is_completed"),
+            trace.get("errors") or row.get("errors"),
+        ),
+        advantage=number_or_none(inner(trace, "info", "advantage")),
         is_kept=None if is_evaluation or not _is_used(trace) else True,
-        fields=fields,
     )
-    draft.set_episode_reward(total)
-    version = whole(_inner(row, "run", "work", "policy", "start"))
     for turn in draft.turns:
-        turn.policy_version = version
-    if draft.turns:
-        scores = rewards if isinstance(rewards, Mapping) else {}
-        named = {f"reward/{k}": number(_inner(v, "score")) for k, v in scores.items()}
-        known = {name: value for name, value in named.items() if not math.isnan(value)}
-        draft.turns[-1].info = {**numbers_of(trace.get("metrics")), **known}
-    _set_tokens(draft, dialogue, path)
+        turn.policy_version = whole(inner(row, "run", "work", "policy", "start"))
+    scores = numbers_of({f"reward/{k}": number(inner(v, "score")) for k, v in rewards.items()})
+    draft.add_info({**numbers_of(trace.get("metrics")), **scores})
+    _set_tokens(draft, path)
     return draft
 
 
 def _is_used(trace: Mapping[str, Any]) -> bool:
     """Whether an update of prime-rl's trainer used the trace; nothing is written of the others."""
     info = trace.get("info")
-    return _inner(info, "effective") is True or _inner(info, "train", "effective") is True
+    return inner(info, "effective") is True or inner(info, "train", "effective") is True
 
 
 def _updated(trace: Any, updates: Sequence[Any]) -> Any:
@@ -220,7 +195,7 @@ def _updated(trace: Any, updates: Sequence[Any]) -> Any:
         info = _merged(info, update.get("info") or {})
         branches = update.get("branches")
         for branch in branches if isinstance(branches, list) else ():
-            index = whole(_inner(branch, "index"))
+            index = whole(inner(branch, "index"))
             if index is None or not 0 <= index < len(leaves):
                 continue
             for name in _UPDATED:
@@ -269,77 +244,51 @@ def _shown(node: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**message, "role": "given"} if is_given else message
 
 
-def _group_of(row: Row) -> str | None:
-    group = _inner(row, "group", "id") or _inner(row, "task", "hash") or _inner(row, "task", "key")
-    return None if group is None else text_of(group)
-
-
-def _total_reward(rewards: Any) -> float:
+def _total_reward(rewards: Mapping[str, Any]) -> float:
     """The weighted sum of the scores; NaN without any."""
-    if not isinstance(rewards, Mapping):
-        return math.nan
     parts = []
     for value in rewards.values():
-        score = number(_inner(value, "score"))
-        weight = _inner(value, "weight")
+        score, weight = number(inner(value, "score")), inner(value, "weight")
         if not math.isnan(score):
             parts.append(score * (1.0 if weight is None else number(weight)))
     return sum(parts) if parts else math.nan
 
 
-def _set_tokens(draft: Draft, dialogue: Dialogue, path: Sequence[Mapping[str, Any]]) -> None:
+def _set_tokens(draft: Draft, path: Sequence[Mapping[str, Any]]) -> None:
     """Tokens of each turn, where every message has its own; nothing where one has not."""
     if not all(isinstance(node.get("token_ids"), list) and node["token_ids"] for node in path):
         return
     context: list[int] = []
-    found: list[tuple[list[int], list[int], dict[str, Any]]] = []
+    sampled: list[tuple[list[int], list[int], dict[str, Any]]] = []
     for node in path:
         ids = node["token_ids"]
-        if not _is_reply(node):
-            context += ids
-            continue
-        mask = node.get("mask") or [True] * len(ids)
-        sampled = np.flatnonzero(np.array(mask, dtype=bool))
-        if len(mask) != len(ids) or not len(sampled):
-            return
-        first, last = int(sampled[0]), int(sampled[-1]) + 1
-        if last - first != len(sampled):
-            return  # the sampled tokens of a reply must follow each other
-        found.append(
-            (
-                [*context, *ids[:first]],
-                ids[first:last],
-                {name: _aligned(node.get(name), first, last, len(ids)) for name in _PER_TOKEN},
-            )
-        )
+        if _is_reply(node):
+            mask = node.get("mask") or [True] * len(ids)
+            runs = sampled_runs(mask)
+            if len(mask) != len(ids) or len(runs) != 1:
+                return  # the sampled tokens of a reply must follow each other
+            ((first, last),) = runs
+            values = {name: _aligned(node.get(name), first, last, len(ids)) for name in _PER_TOKEN}
+            sampled.append(([*context, *ids[:first]], ids[first:last], values))
         context += ids
-    for turn, (prompt, response, values) in zip(draft.turns, found, strict=True):
-        turn.prompt_tokens = np.array(prompt, dtype=np.int32)
-        turn.response_tokens = np.array(response, dtype=np.int32)
+    for turn, (prompt, response, values) in zip(draft.turns, sampled, strict=True):
+        turn.set_tokens(prompt, response)
         turn.logprobs, turn.entropies = values["logprobs"], values["entropies"]
-    references = [values["reference_logprobs"] for *_, values in found]
-    if references and all(values is not None for values in references):
-        draft.reference_logprobs = tuple(references)
-    retold = [values["trainer_logprobs"] for *_, values in found]
-    if retold and all(values is not None for values in retold):
-        draft.trainer_logprobs = tuple(retold)
-    advantages = [values["advantages"] for *_, values in found]
-    if advantages and all(values is not None for values in advantages):
-        draft.advantages = tuple(advantages)
-        joined = np.concatenate(advantages)
-        if draft.advantage is None and len(joined):
-            draft.advantage = float(joined.mean())
+    for name in ("reference_logprobs", "trainer_logprobs", "advantages"):
+        arrays = tuple(values[name] for *_, values in sampled)
+        if arrays and all(array is not None for array in arrays):
+            setattr(draft, name, arrays)
+    if draft.advantages and draft.advantage is None:
+        draft.advantage = float(np.concatenate(draft.advantages).mean())
 
 
-def _aligned(values: Any, first: int, last: int, size: int) -> Any:
+def _aligned(values: Any, first: int, last: int, size: int) -> FloatArray | None:
     """Values of the sampled tokens: one each, or one per token of the message."""
     if not isinstance(values, list):
         return None
     if len(values) == size:
         values = values[first:last]
-    if len(values) != last - first:
-        return None
-    return np.array([number(value) for value in values], dtype=np.float32)
+    return floats(values) if len(values) == last - first else None
 
 
 LEGACY = Format(
@@ -351,7 +300,7 @@ LEGACY = Format(
 EPISODES = Format(
     name="verifiers v1 episodes",
     trainer="verifiers",
-    matches=_is_episode,
+    matches=has_keys("run", traces=list, env=Mapping, task=Mapping),
     drafts=_episode_drafts,
     step=_episode_step,
 )

@@ -17,12 +17,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...records import Split, StopReason
-from ..dialogue import has_marks, is_messages, read_flat, read_messages
+from ..dialogue import Dialogue, has_marks, is_messages, read_flat, read_messages
 from ..draft import (
     Draft,
     DraftTurn,
     PictureFiles,
     RowError,
+    first_number,
+    inner,
+    name_of,
     number,
     numbers_of,
     text_of,
@@ -30,7 +33,7 @@ from ..draft import (
     whole,
     without,
 )
-from ..format import Format, Row, Where, step_key
+from ..format import Format, Row, Where, no_file_step, step_key
 
 _USED = ("input", "output", "score", "step", "uid")
 _SUCCESS = ("acc", "success", "is_correct")
@@ -54,24 +57,20 @@ _FINISHES = {
 
 
 def _is_dump(row: Row) -> bool:
-    return (
-        isinstance(row.get("input"), str)
-        and isinstance(row.get("output"), str)
-        and "score" in row
-        and "step" in row
-    )
+    is_text = isinstance(row.get("input"), str) and isinstance(row.get("output"), str)
+    return is_text and "score" in row and "step" in row
 
 
 def _is_v1(row: Row) -> bool:
     return _is_dump(row) and isinstance(row.get("uid"), str)
 
 
-def _is_vagen(row: Row) -> bool:
-    return _is_dump(row) and "gts" in row and (has_marks(row["input"]) or has_marks(row["output"]))
-
-
 def _is_classic(row: Row) -> bool:
     return _is_dump(row) and "gts" in row
+
+
+def _is_vagen(row: Row) -> bool:
+    return _is_classic(row) and (has_marks(row["input"]) or has_marks(row["output"]))
 
 
 def _is_plain(row: Row) -> bool:
@@ -82,64 +81,52 @@ def _is_agent(row: Row) -> bool:
     return _is_plain(row) and any(_TURN_OF_AGENT.search(row[key]) for key in ("input", "output"))
 
 
-def _draft(row: Row, where: Where) -> Draft:
+def _drafts(row: Row, where: Where) -> list[Draft]:
     if not row["output"].strip() and not row["input"].strip():
         raise RowError("prompt and response are empty")
     dialogue, is_guess = read_flat(row["input"], row["output"])
-    fields = without(row, _USED)
-    success = next((truth(number(row[name])) for name in _SUCCESS if name in row), None)
-    draft = Draft(
-        turns=dialogue.turns,
+    folder = where.path.parent / f"image_{whole(row['step'])}"
+    draft = dialogue.draft(
+        without(row, _USED),
+        reward=number(row["score"]),
+        is_guess=is_guess,
         prompt=row["input"],
-        env=text_of(row.get("data_source"))[:200],
-        final_observation=dialogue.final_observation,
-        is_success=success,
-        fields=fields,
-        pictures=PictureFiles(
-            folder=where.path.parent / f"image_{whole(row['step'])}", is_of_rows=True
-        ),
+        env=name_of(row.get("data_source")),
+        is_success=truth(first_number(row, _SUCCESS)),
+        pictures=PictureFiles(folder=folder, is_of_rows=True),
     )
-    if dialogue.system:
-        fields["system"] = dialogue.system
-    if is_guess:
-        draft.reconstructed.add("turns")
     if where.is_evaluation:
         draft.split = Split.EVAL
         draft.reconstructed.add("split")
-    draft.set_episode_reward(number(row["score"]))
-    return draft
+    return [draft]
 
 
-def _drafts(row: Row, where: Where) -> Iterator[Draft]:
-    yield _draft(row, where)
-
-
-def _v1_drafts(row: Row, where: Where) -> Iterator[Draft]:
-    draft = _draft(row, where)
+def _v1_drafts(row: Row, where: Where) -> list[Draft]:
+    (draft,) = _drafts(row, where)
     parts = row["uid"].rsplit("_", 2)
     draft.fields = {**draft.fields, "uid": row["uid"]}
     if len(parts) == 3:
         draft.group = parts[0]
-    yield draft
+    return [draft]
 
 
-def _agent_drafts(row: Row, where: Where) -> Iterator[Draft]:
-    draft = _draft(row, where)
+def _agent_drafts(row: Row, where: Where) -> list[Draft]:
+    (draft,) = _drafts(row, where)
     draft.reconstructed.add("turn_is_episode")
-    yield draft
+    return [draft]
 
 
 def _is_observed(row: Row) -> bool:
     episodes = row.get("trajectories")
-    first = episodes[0] if isinstance(episodes, list) and episodes else None
-    steps = first.get("steps") if isinstance(first, Mapping) else None
+    steps = inner(episodes[0], "steps") if isinstance(episodes, list) and episodes else None
     turn = steps[0] if isinstance(steps, list) and steps else None
     return isinstance(turn, Mapping) and "observation" in turn and "action" in turn
 
 
 def _observed_drafts(row: Row, where: Where) -> Iterator[Draft]:
     for episode in row["trajectories"]:
-        turns = [
+        dialogue = Dialogue()
+        dialogue.turns = [
             DraftTurn(
                 observation=text_of(step["observation"]),
                 response=text_of(step["action"]),
@@ -148,56 +135,40 @@ def _observed_drafts(row: Row, where: Where) -> Iterator[Draft]:
             )
             for step in episode["steps"]
         ]
-        draft = Draft(
-            turns=turns,
-            prompt=turns[0].observation if turns else "",
-            env=text_of(row.get("env_name") or row.get("env"))[:200],
-            tag=text_of(episode.get("task_type"))[:200],
+        is_by_turn = not any(math.isnan(turn.reward) for turn in dialogue.turns)
+        yield dialogue.draft(
+            without(episode, ("steps", "success")),
+            reward=math.nan if is_by_turn else first_number(episode, _EPISODE_REWARDS),
+            env=name_of(row.get("env_name") or row.get("env")),
+            tag=name_of(episode.get("task_type")),
             is_success=truth(episode.get("success")),
-            fields=without(episode, ("steps", "success")),
         )
-        rewards = (number(episode[name]) for name in _EPISODE_REWARDS if name in episode)
-        if any(math.isnan(turn.reward) for turn in turns):
-            draft.set_episode_reward(next(rewards, math.nan))
-        yield draft
 
 
 def _is_vagen_folder(row: Row) -> bool:
     return "vagen_metrics" in row and is_messages(row.get("messages"))
 
 
-def _vagen_folder_drafts(row: Row, where: Where) -> Iterator[Draft]:
-    dialogue = read_messages(row["messages"])
+def _vagen_folder_drafts(row: Row, where: Where) -> list[Draft]:
     metrics = row["vagen_metrics"] if isinstance(row["vagen_metrics"], Mapping) else {}
     env, seed = _task(row["vagen_folder"], metrics)
-    finish = metrics.get("finish_reason")
-    draft = Draft(
-        turns=dialogue.turns,
-        prompt=dialogue.prompt,
+    success = (truth(metrics[name]) for name in _FOLDER_SUCCESS if name in metrics)
+    draft = read_messages(row["messages"]).draft(
+        {"folder": row["vagen_folder"], "metrics": without(metrics, ())},
         group=f"{env}_seed_{seed}" if seed else None,
         env=env,
         tag=next((part for part in where.path.parts if part.startswith("tag_")), ""),
-        final_observation=dialogue.final_observation,
-        stop_reason=_FINISHES.get(text_of(finish), StopReason.UNKNOWN),
-        is_success=next(
-            (truth(metrics[name]) for name in _FOLDER_SUCCESS if name in metrics), None
-        ),
-        fields={
-            "folder": row["vagen_folder"],
-            "metrics": without(metrics, ()),
-            **({"system": dialogue.system} if dialogue.system else {}),
-        },
+        stop_reason=_FINISHES.get(text_of(metrics.get("finish_reason")), StopReason.UNKNOWN),
+        is_success=next(success, None),
     )
     _set_turns(draft, metrics, where)
-    if draft.turns:
-        last = draft.turns[-1]
-        last.info = {**last.info, **numbers_of(metrics)}
-    yield draft
+    draft.add_info(numbers_of(metrics))
+    return [draft]
 
 
 def _task(folder: str, metrics: Mapping[str, Any]) -> tuple[str, str]:
     """The environment and the seed: of the metrics, or of the folder's name where it has them."""
-    env, seed = text_of(metrics.get("env_name"))[:200], whole(metrics.get("seed"))
+    env, seed = name_of(metrics.get("env_name")), whole(metrics.get("seed"))
     if env and seed is not None:
         return env, str(seed)
     named = _FOLDER.fullmatch(folder)
@@ -218,48 +189,23 @@ def _set_turns(draft: Draft, metrics: Mapping[str, Any], where: Where) -> None:
             for turn, info in zip(draft.turns, infos[1:], strict=True):
                 turn.info = numbers_of(info)
     else:
-        total = (number(metrics[name]) for name in _FOLDER_REWARDS if name in metrics)
-        draft.set_episode_reward(next(total, math.nan))
+        draft.set_episode_reward(first_number(metrics, _FOLDER_REWARDS))
     if is_by_turn or rewards is None:
         draft.pictures = PictureFiles(folder=where.path.parent / "images", is_of_rows=False)
 
 
-V1 = Format(
-    name="verl v1 JSONL",
-    trainer="verl",
-    matches=_is_v1,
-    drafts=_v1_drafts,
-    step=step_key("step"),
-)
-VAGEN = Format(
-    name="VAGEN training JSONL",
-    trainer="verl",
-    matches=_is_vagen,
-    drafts=_drafts,
-    step=step_key("step"),
-)
-CLASSIC = Format(
-    name="verl JSONL",
-    trainer="verl",
-    matches=_is_classic,
-    drafts=_drafts,
-    step=step_key("step"),
-)
-AGENT = Format(
-    name="verl-agent JSONL",
-    trainer="verl-agent",
-    matches=_is_agent,
-    drafts=_agent_drafts,
-    step=step_key("step"),
-    goes_on=_is_plain,
-)
-PLAIN = Format(
-    name="verl JSONL without gts",
-    trainer="verl",
-    matches=_is_plain,
-    drafts=_drafts,
-    step=step_key("step"),
-)
+def _dump(name: str, matches: Any, drafts: Any = _drafts, **more: Any) -> Format:
+    return Format(
+        **{"name": name, "trainer": "verl", "matches": matches, "drafts": drafts, **more},
+        step=step_key("step"),
+    )
+
+
+V1 = _dump("verl v1 JSONL", _is_v1, _v1_drafts)
+VAGEN = _dump("VAGEN training JSONL", _is_vagen)
+CLASSIC = _dump("verl JSONL", _is_classic)
+AGENT = _dump("verl-agent JSONL", _is_agent, _agent_drafts, trainer="verl-agent", goes_on=_is_plain)
+PLAIN = _dump("verl JSONL without gts", _is_plain)
 OBSERVED = Format(
     name="verl-agent observed trajectories",
     trainer="verl-agent",
@@ -272,5 +218,5 @@ VAGEN_FOLDERS = Format(
     trainer="VAGEN",
     matches=_is_vagen_folder,
     drafts=_vagen_folder_drafts,
-    file_step=lambda where: None,
+    file_step=no_file_step,
 )

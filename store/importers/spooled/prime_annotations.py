@@ -18,10 +18,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from echoscope.text.packed_file import ERRORS as PACKED_ERRORS
-from echoscope.text.packed_file import opened
-
 from ..lines import BadJsonError, json_of, lines_of
+from ..packed_file import ERRORS as PACKED_ERRORS
+from ..packed_file import opened
 
 _FOLDER = "annotations"
 _STREAM = "stream"

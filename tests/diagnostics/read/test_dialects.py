@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from echoscope.diagnostics.read.foreign_names import meaning_of
 from echoscope.diagnostics.read.metrics_file import read_metrics
 from echoscope.diagnostics.read.records import MetricsFileError
-from echoscope.text import packed_file
+from echoscope.store.importers import packed_file
 from tests.diagnostics.read.dialects import (
     DIALECTS,
     LENGTH,

@@ -128,7 +128,7 @@ def test_a_line_of_64_mb_takes_no_memory_of_that_size(tmp_path: Path) -> None:
     found = survey(path, tmp_path)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert len(found.steps_R) == 2
+    assert found.num_rows == 2
     assert found.refused_rows.counts == {"a line of more than 16 MB": 1}
     assert peak < 40 << 20
 
@@ -193,6 +193,15 @@ def test_damaged_files(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "in" / "good.jsonl").write_text(json.dumps(chat("a")) + "\n")
     report = import_run(tmp_path / "in", tmp_path / "run")
     assert (report.num_kept, report.files.total) == (1, 1)
+
+
+def test_a_zip_file_with_a_damaged_name(tmp_path: Path) -> None:
+    path = tmp_path / "rows.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("ä.jsonl", json.dumps(chat()))
+    path.write_bytes(path.read_bytes().replace("ä".encode(), b"\xff\xff"))
+    with pytest.raises(ImportingError, match="the zip file is damaged"):
+        import_run(path, tmp_path / "run")
 
 
 def test_a_parquet_file_that_is_damaged_in_its_middle_is_refused_whole(tmp_path: Path) -> None:

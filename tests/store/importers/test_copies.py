@@ -27,7 +27,7 @@ def copies(folder: Path, files: dict[str, str]) -> tuple[dict[str, str], int]:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
     found = survey(folder, folder)
-    return dict(found.copies), len(found.steps_R)
+    return dict(found.copies), found.num_rows
 
 
 @pytest.mark.parametrize(

@@ -240,7 +240,7 @@ def test_metrics_of_a_step_are_those_of_its_training_episodes(tmp_path: Path) ->
     assert reader.steps().column("policy_version").to_pylist() == [None]
 
 
-def test_m6_groups_that_all_solved_or_all_failed_are_counted_where_success_is_known() -> None:
+def test_groups_that_all_solved_or_all_failed_are_counted_where_success_is_known() -> None:
     """Four groups of two: solved, failed, mixed, and one of which nobody says whether it solved."""
     groups: list[list[tuple[float, bool | None]]] = [
         [(1.0, True), (1.0, True)],

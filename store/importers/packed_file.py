@@ -23,6 +23,7 @@ ERRORS: tuple[type[Exception], ...] = (
     zlib.error,
     NotImplementedError,
     RuntimeError,
+    UnicodeDecodeError,
 )
 """What a damaged or encrypted packed file raises while it is read."""
 _MAGIC = {

@@ -1,1 +1,0 @@
-"""How are pickles read without running them?"""

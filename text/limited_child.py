@@ -1,0 +1,155 @@
+"""Work on what strangers wrote in a process of its own, where the operating system sets the limits.
+
+The child reads questions as lines of JSON and writes answers so; it ends when its input does. It
+works on each question in a fork of itself: what takes too long or too much ends with its fork, and
+nothing has to be loaded anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import select
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+START_TIMEOUT_S = 60.0
+_KEPT = ("PATH", "HOME", "LANG", "VIRTUAL_ENV")
+
+
+class LimitedChild:
+    """One such process. It starts when it is asked first, and again after it had to be killed.
+
+    Args:
+        module: Its function `work` calls `serve`.
+    """
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+
+    def ask(self, question: Any, timeout_s: float) -> Any:
+        """The answer; None where the limits did not suffice, or `timeout_s` of wall clock."""
+        with self._lock:
+            process = self._started()
+            try:
+                assert process.stdin is not None
+                process.stdin.write(f"{json.dumps(question)}\n")
+                process.stdin.flush()
+            except OSError:
+                self._kill()
+                return None
+            return json.loads(self._line(process, timeout_s) or "null")
+
+    def close(self) -> None:
+        """End the process."""
+        with self._lock:
+            self._kill()
+
+    def _started(self) -> subprocess.Popen[str]:
+        process = self._process
+        if process is None or process.poll() is not None:
+            self._kill()
+            process = self._process = subprocess.Popen(
+                # -P: only what is installed is imported, nothing of the folder it is started in.
+                [sys.executable, "-P", "-c", f"from {self._module} import work; work()"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                env=environment(),
+            )
+            self._line(process, START_TIMEOUT_S)
+        return process
+
+    def _line(self, process: subprocess.Popen[str], timeout_s: float) -> str:
+        assert process.stdout is not None
+        is_ready, _, _ = select.select([process.stdout], [], [], timeout_s)
+        line = process.stdout.readline().strip() if is_ready else ""
+        if not line:
+            self._kill()
+        return line
+
+    def _kill(self) -> None:
+        if self._process is None:
+            return
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except OSError:  # what was not written goes nowhere
+                    continue
+        self._process = None
+
+
+def serve(answer: Callable[[Any], Any], prepare: Callable[[Any], None] | None = None) -> None:
+    """Answer questions until there are no more, each in a fork.
+
+    Args:
+        answer: Gives the answer to a question, as JSON has it. It calls `limit` first.
+        prepare: Called with a question before the fork, to load what later forks need, too.
+    """
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    for line in sys.stdin:
+        question = json.loads(line)
+        if prepare is not None:
+            prepare(question)
+        fork = os.fork()
+        if fork == 0:
+            code = 1
+            try:
+                sys.stdout.write(f"{json.dumps(answer(question))}\n")
+                sys.stdout.flush()
+                code = 0
+            finally:
+                os._exit(code)  # whatever happens, the fork must not read on
+        if os.waitpid(fork, 0)[1]:
+            sys.stdout.write("null\n")
+            sys.stdout.flush()
+
+
+def environment() -> dict[str, str]:
+    """No more than such a process needs: what it reads might get at the rest."""
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    return {name: os.environ[name] for name in _KEPT if name in os.environ} | {
+        "PYTHONPATH": path,
+        # The limit of memory counts addresses, which pools of threads and allocators reserve.
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+        "MALLOC_ARENA_MAX": "2",
+    }
+
+
+def limit(
+    *, memory_bytes: int, cpu_s: int, file_bytes: int | None = None, is_closed: bool = False
+) -> None:
+    """Limit this process from now on. It leaves no core dump, either.
+
+    Args:
+        memory_bytes: Of addresses, on top of those that it has.
+        cpu_s: Seconds of a core, on a busy machine as on an idle one.
+        file_bytes: The largest size of a file that it writes.
+        is_closed: Open nothing more: no file, no connection, no program. What is open stays so,
+            and what is not imported yet cannot be.
+    """
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limits = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_AS: pages * resource.getpagesize() + memory_bytes,
+        resource.RLIMIT_CPU: cpu_s,
+    }
+    if file_bytes is not None:
+        limits[resource.RLIMIT_FSIZE] = file_bytes
+    if is_closed:
+        limits[resource.RLIMIT_NOFILE] = 0
+    for kind, most in limits.items():
+        resource.setrlimit(kind, (most, most))
