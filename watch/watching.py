@@ -444,6 +444,8 @@ class Watch:
         self.last_step = max(claims, default=-1)
         self._handed = self._ledger.rewind(self.last_step + 1)
         self._say(f"the run can be written again: it goes on after step {self.last_step}")
+        if self._handed < self.last_step:  # the disk refused while steps were to be taken back
+            self._rewind(self._handed + 1)
 
 
 def _shown(path: Path) -> str:
