@@ -149,10 +149,10 @@ class Survey:
             yield step, range(first, last)
 
     def file_of(self, row: int) -> SurveyedFile:
-        return self.files[self.rows_R[row]["file"]]
+        return self.files[int(self.rows_R[row]["file"])]
 
     def format_of(self, row: int) -> Format:
-        return FORMATS[self.rows_R[row]["format"]]
+        return FORMATS[int(self.rows_R[row]["format"])]
 
     def episodes(self, row: int) -> Iterator[Draft]:
         """The episodes of a row, which is read again.

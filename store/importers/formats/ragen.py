@@ -45,9 +45,9 @@ _REWARD = re.compile(r" \(reward: (-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|-?
 
 def _matches(row: Row) -> bool:
     metadata, name = row.get("metadata"), row.get("custom_id")
-    is_known = isinstance(metadata, dict) and isinstance(name, str)
-    is_rollout = is_known and "env_id" in metadata and name.startswith("traj_")
-    return is_rollout and is_messages(row.get("messages"))
+    is_named = isinstance(name, str) and name.startswith("traj_")
+    has_world = isinstance(metadata, Mapping) and "env_id" in metadata
+    return is_named and has_world and is_messages(row.get("messages"))
 
 
 def _drafts(row: Row, where: Where) -> list[Draft]:

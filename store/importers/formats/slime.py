@@ -108,14 +108,15 @@ def _set_tokens(draft: Draft, sample: Mapping[str, Any]) -> None:
     if len(mask) != size or len(runs) != len(draft.turns):
         return
     logprobs = sample.get("rollout_log_probs")
-    has_logprobs = isinstance(logprobs, list) and len(logprobs) == size
+    if not isinstance(logprobs, list) or len(logprobs) != size:
+        logprobs = None
     versions = sample.get("weight_versions")
     version = whole(number(versions[0])) if isinstance(versions, list) and versions else None
     head = len(tokens) - size
     for turn, (first, last) in zip(draft.turns, runs, strict=True):
         turn.set_tokens(tokens[: head + first], tokens[head + first : head + last])
         turn.policy_version = version
-        turn.logprobs = floats(logprobs[first:last]) if has_logprobs else None
+        turn.logprobs = None if logprobs is None else floats(logprobs[first:last])
 
 
 SAMPLES = Format(

@@ -145,7 +145,8 @@ def _path(nodes: Sequence[Any], leaf: int) -> list[Any]:
 
 
 def _branch(row: Row, trace: Mapping[str, Any], path: Sequence[Mapping[str, Any]]) -> Draft:
-    rewards = trace.get("rewards") if isinstance(trace.get("rewards"), Mapping) else {}
+    scored = trace.get("rewards")
+    rewards: Mapping[str, Any] = scored if isinstance(scored, Mapping) else {}
     is_evaluation = inner(row, "run", "work", "type") == "eval" and _episode_step(row) is not None
     fields: dict[str, Any] = {
         "episode": without(row, ("traces", "_annotations")),

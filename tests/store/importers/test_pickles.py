@@ -14,7 +14,6 @@ import pickle
 import struct
 import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,6 @@ from echoscope.text.limited_child import LimitedChild
 
 from .conftest import Imported, texts
 
-Fixture = Callable[[str], Imported]
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 
 
@@ -106,43 +104,6 @@ def test_tensors_of_torch_save(is_zip: bool) -> None:
 
 def test_tensors_of_pickle_itself() -> None:
     assert values(pickle.dumps([torch.arange(3), torch.ones(2)])) == [[0, 1, 2], [1.0, 1.0]]
-
-
-def test_a_batch_of_ragen(fixture: Fixture) -> None:
-    """Written by verl's own DataProto (writers/ragen_pickle.py), once in each of its two forms."""
-    found = fixture("ragen_pickle")
-    first, second, third = found.trajectories[:3]
-    assert {t.step for t in found.trajectories[:3]} == {3}
-    assert [(t.group_index, t.sibling_index) for t in found.trajectories[:3]] == [
-        *[(0, 0), (0, 1), (1, 0)]
-    ]
-    assert texts(first.turns) == [
-        ("Push all boxes. \nTurn 1:\nState:\nS00", "<think>t0</think> <answer>a0</answer>"),
-        ("Reward:\n-0.1\n\nTurn 2:\nState:\nS01", "<think>t1</think> <answer>a1</answer>"),
-    ]
-    assert [turn.reward for turn in first.turns] == [-0.1, 10.9], "each at its own reply"
-    assert [turn.actions for turn in first.turns] == [("2",), ("4", "1")]
-    assert [turn.is_valid for turn in first.turns] == [True, True]
-    assert [turn.is_effective for turn in first.turns] == [True, False]
-    assert first.final_observation == "end0"
-    assert [t.is_success for t in (first, second, third)] == [True, False, True]
-    assert {t.tag for t in (first, second, third)} == {"CoordSokoban"}
-    assert first.turns[-1].info["num_actions"] == 3
-    assert first.turns[-1].info["rm_scores"] == pytest.approx(10.3), "with penalties"
-    assert first.turns[-1].info["original_rm_scores"] == pytest.approx(10.8)
-    fields = found.extra(0)["fields"]
-    assert fields["env_ids"] == 0
-    assert fields["system"] == "You're a helpful assistant. "
-    assert fields["tensors"]["input_ids"] == [3, 6]
-    assert found.extra(0)["reconstructed"] == ["step"]
-
-
-def test_a_batch_of_ragen_in_training_has_no_history(fixture: Fixture) -> None:
-    first, second, third = fixture("ragen_pickle").trajectories[3:]
-    assert {t.step for t in (first, second, third)} == {4}
-    assert [turn.reward for turn in first.turns] == [0.0, pytest.approx(10.8)]
-    assert [t.is_success for t in (first, second, third)] == [None, None, None]
-    assert third.episode_return == pytest.approx(1.5)
 
 
 def slime_sample(**more: Any) -> dict[str, Any]:
@@ -376,7 +337,6 @@ def _laughs(levels: int) -> bytes:
     return pickle.dumps({"rollout_id": 0, "samples": [{"response": value}]})
 
 
-SAMPLES = b"\x80\x02}X\x07\x00\x00\x00samples]"
 """How a pickle with samples of slime begins."""
 BOMBS = {
     "a text of 4 EB": b"\x80\x04\x8d" + struct.pack("<Q", 1 << 62) + b"x.",

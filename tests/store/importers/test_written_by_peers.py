@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from echoscope.store.importers.format import Where
-from echoscope.store.importers.formats import verifiers
 from echoscope.store.importers.importing import ImportingError, import_run
-from echoscope.store.records import FinishReason, Split
+from echoscope.store.records import FinishReason
 
-from .conftest import FIXTURES, Imported, texts
+from .conftest import Imported, texts
 
-Fixture = Callable[[str], Imported]
 Rows = Callable[..., Imported]
-CALL = '<tool_call>{"name": "add", "arguments": {"a": 2}}</tool_call>'
 
 
 def places(found: Imported) -> list[tuple[int, int]]:
@@ -28,40 +24,6 @@ def places(found: Imported) -> list[tuple[int, int]]:
 
 def rewards(trajectory: Any) -> list[float]:
     return [turn.reward for turn in trajectory.turns]
-
-
-def test_art_parquet(fixture: Fixture) -> None:
-    found = fixture("art_parquet")
-    first, second, third = found.trajectories
-    assert {t.step for t in found.trajectories} == {7}
-    assert places(found) == [(0, 0), (0, 1), (1, 0)]
-    assert texts(first.turns) == [("2 + 3?", CALL), ("5", "It is 5.")]
-    assert [(c.name, c.arguments, c.result) for c in first.turns[0].calls] == [
-        ("add", '{"a": 2}', "5")
-    ]
-    assert rewards(first) == [0.0, 1.0]
-    assert first.turns[-1].info == {"win": 1.0, "turns": 2.0}
-    assert (second.episode_return, third.episode_return) == (-0.25, 0.5)
-    assert found.extra(0)["fields"] == {
-        "group_index": 0,
-        "group_metadata": {"g": 1},
-        "metadata": {"task": "add", "n": 7},
-        "tools": [{"type": "function", "function": {"name": "add"}}],
-        "logs": ["started"],
-        "system": "Be brief.",
-    }
-
-
-def test_art_yaml(fixture: Fixture) -> None:
-    found = fixture("art_yaml")
-    first, second, third = found.trajectories
-    assert {(t.step, t.split) for t in found.trajectories} == {(3, Split.EVAL)}
-    assert places(found) == [(0, 0), (0, 1), (1, 0)]
-    assert texts(first.turns) == [("2 + 3?", CALL), ("5", "It is 5.")]
-    assert [turn.finish_reason for turn in first.turns] == [FinishReason.STOP, FinishReason.STOP]
-    assert second.turns[0].finish_reason is FinishReason.LENGTH
-    assert [t.episode_return for t in (first, second, third)] == [1.0, -0.25, 0.5]
-    assert found.extra(0)["fields"]["metadata"] == {"task": "add", "n": 7}
 
 
 LAUGHS = "- trajectories: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -174,39 +136,3 @@ def test_a_list_of_events_as_the_server_gives_it(tmp_path: Path) -> None:
     path = tmp_path / "events.json"
     path.write_text(json.dumps([request("r", ["q"], "a"), event("r", "reward", {"value": 1.0})]))
     assert rewards(Imported(import_run(path, tmp_path / "run")).trajectories[0]) == [1.0]
-
-
-def test_verifiers_episodes_of_their_own_records(fixture: Fixture) -> None:
-    """A reply that was given as an example, and four values of each sampled token."""
-    found = fixture("verifiers_written")
-    first, second, third = found.trajectories
-    assert {t.step for t in found.trajectories} == {6}
-    assert places(found) == [(0, 0), (0, 1), (1, 0)]
-    reply = f"<think>call it</think>\n{CALL}"
-    assert texts(first.turns) == [("1 + 1?\n\n2\n\n2 + 3?", reply), ("5", "It is 5.")]
-    assert [(c.name, c.result) for c in first.turns[0].calls] == [("add", "5")]
-    assert [t.episode_return for t in (first, second, third)] == [2.5, 0.5, 2.5]
-    assert first.turns[-1].info == {"calls": 1.0, "reward/solved": 1.0, "reward/style": 0.5}
-    assert [turn.prompt_tokens.tolist() for turn in first.turns] == [
-        [*range(1, 8)],
-        [*range(1, 12)],
-    ]
-    assert [turn.response_tokens.tolist() for turn in first.turns] == [[8, 9], [12]]
-    assert [turn.logprobs.tolist() for turn in first.turns] == [[-0.5, -0.25], [-2.0]]
-    assert [turn.entropies.tolist() for turn in first.turns] == [[0.125, 0.25], [0.5]]
-    assert {t.policy_version for t in found.trajectories} == {5}
-    assert {t.env_id for t in found.trajectories} == {"add"}
-    rows = found.reader.sql("SELECT advantage FROM trajectories").column("advantage")
-    assert rows.to_pylist() == [0.75, 0.75, 0.75]
-    draft = next(iter(verifiers.EPISODES.drafts(_first_row("verifiers_written"), _WHERE)))
-    assert [values.tolist() for values in draft.reference_logprobs or ()] == [[-1.0, -1.5], [-2.5]]
-    assert [values.tolist() for values in draft.advantages or ()] == [[0.75, 0.75], [0.75]]
-
-
-_WHERE = Where(path=PurePath("traces.jsonl"))
-
-
-def _first_row(name: str) -> dict[str, Any]:
-    (path,) = (FIXTURES / name).rglob("*.jsonl")
-    row: dict[str, Any] = json.loads(path.read_text().split("\n")[0])
-    return row

@@ -1,0 +1,89 @@
+"""What the fixtures teach beyond their fields (`test_every_field.py`): rules of single trainers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from echoscope.store.records import FinishReason, Split, StopReason
+
+from .conftest import Imported, texts
+
+Fixture = Callable[[str], Imported]
+
+
+def test_what_a_file_does_not_say_is_absent(fixture: Fixture) -> None:
+    found = fixture("messages")
+    (turn,) = found.trajectories[1].turns
+    assert turn.is_valid is None
+    assert turn.is_effective is None
+    assert turn.policy_version is None
+    assert turn.finish_reason is FinishReason.UNKNOWN
+    assert turn.response_tokens is None
+    trajectory = found.trajectories[1]
+    assert (trajectory.env_seed, trajectory.noise_seed, trajectory.duration_s) == (None, None, None)
+    assert trajectory.stop_reason is StopReason.UNKNOWN
+    (row,) = found.reader.sql(
+        "SELECT env_return, episode_return, env_seed, duration_s, policy_version, advantage, kept "
+        "FROM trajectories WHERE step = 4"
+    ).to_pylist()
+    assert set(row.values()) == {None}
+
+
+def test_ragen_rewards_belong_to_the_reply_after_the_state(fixture: Fixture) -> None:
+    found = fixture("ragen")
+    first, second, third = found.trajectories
+    assert texts(first.turns)[1] == ("S2", "<think>then right</think><answer>Right || Up</answer>")
+    assert first.final_observation == "S3"
+    assert math.isnan(first.turns[0].reward)
+    assert first.turns[1].reward == 10.9
+    assert math.isnan(first.episode_return), "the reward of the first reply was never written"
+    assert [turn.reward for turn in third.turns] == pytest.approx([0.9, -0.1])
+    assert third.episode_return == pytest.approx(0.8), "a total that is not 0 gives the first one"
+    assert math.isnan(second.turns[0].reward)
+
+
+def test_ragen_success_groups_and_metrics(fixture: Fixture) -> None:
+    found = fixture("ragen")
+    assert [t.is_success for t in found.trajectories] == [True, False, True]
+    assert [(t.group_index, t.sibling_index) for t in found.trajectories] == [
+        (0, 0),
+        (0, 1),
+        (1, 0),
+    ]
+    assert {t.tag for t in found.trajectories} == {"CoordSokoban"}
+    assert found.trajectories[0].turns[-1].info == {"success": 1, "num_actions": 2, "pass@2": 1}
+    assert found.trajectories[0].turns[1].actions == ("Right", "Up")
+    assert found.extra(0)["fields"]["custom_id"] == "traj_0"
+    assert found.extra(0)["fields"]["metadata"]["env_id"] == 0
+    assert found.extra(0)["reconstructed"] == ["actions"]
+    assert {t.step for t in found.trajectories} == {0}
+
+
+def test_verl_steps_are_numbers_and_validation_stands_apart(fixture: Fixture) -> None:
+    found = fixture("verl")
+    assert [(t.step, t.split) for t in found.trajectories] == [
+        (2, Split.IMPORT),
+        (10, Split.EVAL),
+        (10, Split.IMPORT),
+        (10, Split.IMPORT),
+    ]
+    assert found.report.reconstructed["split"] == 1
+    assert found.reader.steps().column("num_trajectories").to_pylist() == [1, 2]
+
+
+def test_each_turn_of_a_vagen_evaluation_has_the_reward_and_the_numbers_of_its_own_step(
+    fixture: Fixture,
+) -> None:
+    """`infos` begins with what the reset said, `rewards` with the first step."""
+    (trajectory,) = fixture("vagen_turns").trajectories
+    assert texts(trajectory.turns) == [
+        ("o1", "<answer>Up</answer>"),
+        ("o2", "<answer>Left</answer>"),
+    ]
+    assert [turn.reward for turn in trajectory.turns] == [0.25, 1.0]
+    assert [turn.info["distance"] for turn in trajectory.turns] == [2.0, 0.0]
+    assert trajectory.episode_return == 1.25
+    assert trajectory.stop_reason is StopReason.TERMINATED
