@@ -162,7 +162,8 @@ def pairs_of(text: str) -> tuple[dict[str, float], int]:
         split = split if heading is None else ("" if heading[1].lower() == "train" else "eval/")
         pairs.setdefault(f"{groups[-1]}{split}{name}", _value_of(match))
         num_chars, end = num_chars + len(match[0]), match.end()
-    for part in () if is_dict else _PARTS.split(_PADDED.sub(" ", text)):
+    is_covered = is_dict or 2 * num_chars > len(text)
+    for part in () if is_covered else _PARTS.split(_PADDED.sub(" ", text)):
         unsigned = _UNSIGNED.search(part)
         if unsigned and _is_known(unsigned["name"]):
             pairs.setdefault(unsigned["name"], to_number(unsigned["value"]))
@@ -233,6 +234,8 @@ class ConsoleLog:
     _header: list[str] = field(default_factory=list)
     _dict: list[str] = field(default_factory=list)
     """Lines of a dictionary whose braces are still open."""
+    _depth: int = 0
+    """How many braces these are."""
     _html: list[str] = field(default_factory=list)
     _last_marker: Marker | None = None
     """Of the line before: a step may go over two lines."""
@@ -378,9 +381,9 @@ class ConsoleLog:
             self._dict = []
         if not self._dict and not _DICT.search(text):
             return text
+        self._depth = self._depth * bool(self._dict) + text.count("{") - text.count("}")
         self._dict.append(text)
-        depth = sum(line.count("{") - line.count("}") for line in self._dict)
-        if depth <= 0:
+        if self._depth <= 0:
             whole, self._dict = " ".join(self._dict), []
             return whole
         if len(self._dict) >= MAX_DICT_LINES:
