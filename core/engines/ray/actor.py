@@ -30,7 +30,6 @@ Request = tuple[int, IntArray, SamplingParams, int]
 """Key, prompt (Lp,), parameters, seed."""
 Weights = Mapping[str, tuple[NDArray[Any], torch.dtype]]
 """Values and type by name; a type that numpy does not have travels as integers of its size."""
-AnyModel = PreTrainedModel | PeftModel
 _AS_INTEGERS = {torch.bfloat16: torch.int16}
 
 
@@ -56,7 +55,7 @@ class Base:
     weights: Weights
 
     @classmethod
-    def of(cls, model: AnyModel, name: int) -> Base:
+    def of(cls, model: PreTrainedModel | PeftModel, name: int) -> Base:
         inner = model.get_base_model() if isinstance(model, PeftModel) else model
         frozen = [(n, p) for n, p in model.named_parameters() if not p.requires_grad]
         return cls(
@@ -66,10 +65,12 @@ class Base:
             weights=_packed([*frozen, *model.named_buffers()]),
         )
 
-    def build(self, device: torch.device) -> AnyModel:
+    def build(self, device: torch.device) -> PreTrainedModel | PeftModel:
         """The model; what trains has no memory yet."""
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(self.config, attn_implementation="sdpa")
+            model: PreTrainedModel | PeftModel = AutoModelForCausalLM.from_config(
+                self.config, attn_implementation="sdpa"
+            )
             for name, adapter in self.adapters.items():
                 if isinstance(model, PeftModel):
                     model.add_adapter(name, adapter)
@@ -93,7 +94,9 @@ def _packed(tensors: Iterable[tuple[str, Tensor]]) -> Weights:
     return out
 
 
-def adopt(model: AnyModel, weights: Weights, device: torch.device, *, trained: bool) -> None:
+def adopt(
+    model: PreTrainedModel | PeftModel, weights: Weights, device: torch.device, *, trained: bool
+) -> None:
     """Put weights in place of the model's own, without a copy on the CPU.
 
     Args:
@@ -118,7 +121,7 @@ def adopt(model: AnyModel, weights: Weights, device: torch.device, *, trained: b
 class SyncedPolicy:
     """What an engine reads of a policy."""
 
-    model: AnyModel
+    model: PreTrainedModel | PeftModel
     version: int
 
 
@@ -135,7 +138,7 @@ class EngineActor:
         self._config = config
         self._device = torch.device(device)
         self._base: int | None = None
-        self._model: AnyModel | None = None
+        self._model: PreTrainedModel | PeftModel | None = None
         self._engine: HfEngine | None = None
         self._news: list[str] = []
 

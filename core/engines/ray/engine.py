@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from echoscope.store.records import IntArray
 
 from ...config.engine import HfEngineConfig, RayEngineConfig
-from ..base import EngineError, Sample, SamplingParams
+from ..base import EngineError, ReplyWatch, Sample, SamplingParams
 from ..batching import check_idle
 from ..hf.model import checked_limits, runnable
 from ..hf.prefixes import PrefixIndex, StoredRow
@@ -136,9 +136,20 @@ class RayEngine(StreamedEngine):
         array = np.ascontiguousarray(prompt, dtype=np.int32)
         checked_limits(self._checked_model(), [array], params, [seed])
         seat = self._seat_for(array)
+        if params.watch is not None:  # made here, in the order of the requests
+            params = replace(params, watch=partial(_same, params.watch()))
         request = (key, array, params, int(seed))
         seat.requests[key] = request
         seat.unsent.append(request)
+
+    def generate(
+        self, prompts: Sequence[IntArray], params: SamplingParams, *, seeds: Sequence[int]
+    ) -> list[Sample]:
+        """See `GenerationEngine`; a wrong prompt is named by its place."""
+        check_idle(self.num_pending, "generate")
+        arrays = [np.ascontiguousarray(prompt, dtype=np.int32) for prompt in prompts]
+        checked_limits(self._checked_model(), arrays, params, seeds)
+        return super().generate(arrays, params, seeds=seeds)
 
     def advance(self, *, max_wait_s: float) -> list[tuple[int, Sample]]:
         """See `StreamingEngine`; it waits for the engines at most `max_wait_s`.
@@ -153,11 +164,12 @@ class RayEngine(StreamedEngine):
         seats = {seat.call: seat for seat in self._seats if seat.call is not None}
         if not seats:
             return []
-        ready, _ = self._ray.wait(list(seats), num_returns=1, timeout=max_wait_s)
+        self._ray.wait(list(seats), num_returns=1, timeout=max_wait_s)
+        ready, _ = self._ray.wait(list(seats), num_returns=len(seats), timeout=0)
+        now = time.monotonic()  # before a replacement takes its seconds
         out: list[tuple[int, Sample]] = []
         for call, seat in seats.items():
-            is_late = time.monotonic() - seat.since > self._config.timeout_s
-            if call in ready or is_late:
+            if call in ready or now - seat.since > self._config.timeout_s:
                 seat.call = None
                 answer = self._answer(seat, call, is_late=call not in ready)
                 out += [] if answer is None else self._taken(seat, answer)
@@ -322,7 +334,7 @@ class RayEngine(StreamedEngine):
             tokens = np.concatenate([prompt, sample.tokens])
             self._known.append((StoredRow(tokens=tokens, num_cached=len(tokens)), seat.index))
             self._index = None
-            yield key, copy.deepcopy(sample)
+            yield key, _held_here(sample)
         del self._known[:-MAX_KNOWN]
 
     def _seat_for(self, prompt: IntArray) -> _Seat:
@@ -344,3 +356,17 @@ class RayEngine(StreamedEngine):
         if self._model is None:
             raise RuntimeError("the engine is closed: make a new one to sample again")
         return runnable(self._model)
+
+
+def _same(watch: ReplyWatch) -> ReplyWatch:
+    return watch
+
+
+def _held_here(sample: Sample) -> Sample:
+    """The sample in memory of this process: Ray's would stay taken as long as it is used."""
+    return replace(
+        sample,
+        tokens=sample.tokens.copy(),
+        logprobs=sample.logprobs.copy(),
+        entropies=None if sample.entropies is None else sample.entropies.copy(),
+    )
