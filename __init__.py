@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
+
+from echoscope.text.extras import missing_package
 
 __version__ = "0.1.0"
 __all__ = ["Recorder", "Run", "Runs", "__version__", "open_run", "open_runs"]
@@ -14,25 +17,26 @@ if TYPE_CHECKING:
     from echoscope.store.reader import open_run, open_runs
 
 
+_HOMES = {
+    "open_run": "echoscope.store.reader",
+    "open_runs": "echoscope.store.reader",
+    "Recorder": "echoscope.recorder.recorder",
+    "Run": "echoscope.notebook.run",
+    "Runs": "echoscope.notebook.runs",
+}
+
+
 def __getattr__(name: str) -> Any:
     # Lazy, so that `echoscope --help` does not pay for pyarrow and duckdb.
-    if name in ("open_run", "open_runs"):
-        from echoscope.store import reader
-
-        return getattr(reader, name)
-    if name == "Recorder":
-        from echoscope.recorder import recorder
-
-        return recorder.Recorder
-    if name == "Run":
-        from echoscope.notebook import run
-
-        return run.Run
-    if name == "Runs":
-        from echoscope.notebook import runs
-
-        return runs.Runs
-    raise AttributeError(f"module 'echoscope' has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'echoscope' has no attribute {name!r}")
+    try:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        message = missing_package(error)
+        if message is None:
+            raise
+        raise ImportError(f"echoscope.{name}: {message}") from error
 
 
 def __dir__() -> list[str]:

@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from echoscope.text.extras import missing_package
+
 from . import (
     bench,
     config,
@@ -155,9 +157,13 @@ def main(run: Callable[[], None] = app) -> None:
         _leave_quietly(end)
         raise
     except Exception as error:
-        if not _is_user_error(error):
+        message: object = error
+        if isinstance(error, ImportError):
+            message = missing_package(error)
+        elif isinstance(error, KeyError) and error.args:
+            message = error.args[0]
+        if message is None or not (isinstance(error, ImportError) or _is_user_error(error)):
             raise
-        message = error.args[0] if isinstance(error, KeyError) and error.args else error
         # A path need not be valid UTF-8, but what is printed must be.
         text = " ".join(str(message).split()).encode(errors="backslashreplace").decode()
     # Out here nothing holds the frames of the error, so an open database is closed before the end.

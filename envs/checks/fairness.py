@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..base import TextEnv, normalise, shorten
+from ..base import StepResult, TextEnv, normalise, shorten
 from .episodes import JUNK, SEEDS, plan, play, seen
 from .measure import steps_after_the_end, typical_actions
 from .subject import Skip, Subject, expect
@@ -26,24 +26,27 @@ def check_prompt(subject: Subject) -> None:
     env = subject.make()
     prompts: list[str] = []
     solutions: list[list[str]] = []
-    are_listed: list[bool] = []
+    are_secret: list[bool] = []
     for seed in _LEAK_SEEDS:
         first = env.reset(seed, seed)
-        solution = [normalise(action) for action in env.solve() or ()]
-        if not solution:
+        actions = list(env.solve() or ())
+        if not actions:
             continue
+        solution = [normalise(action) for action in actions]
         parts = [first.text, env.instructions(), *(message.content for message in first.messages)]
         prompts.append("\n".join(parts).casefold())
         solutions.append(solution)
-        are_listed.append(solution[-1] in map(normalise, env.legal_actions()))
+        # Which of the listed actions is right is not said where they are listed; and what a goal
+        # names is no answer unless saying it at once earns something.
+        is_listed = solution[-1] in map(normalise, env.legal_actions())
+        are_secret.append(not is_listed and _earns(env.step(actions[-1])))
     if not solutions:
         return
     ways = [_way(solution) if len(solution) > 1 else None for solution in solutions]
     answers = [
-        # Which of the listed actions is right is not said where they are listed.
-        None if is_listed or word is None else re.compile(rf"(?<!\w){re.escape(word)}(?!\w)")
-        for word, is_listed in zip(
-            _what_differs([solution[-1] for solution in solutions]), are_listed, strict=True
+        re.compile(rf"(?<!\w){re.escape(word)}(?!\w)") if is_secret and word is not None else None
+        for word, is_secret in zip(
+            _what_differs([solution[-1] for solution in solutions]), are_secret, strict=True
         )
     ]
     for what, secrets in (("the solution", ways), ("the answer", answers)):
@@ -52,6 +55,10 @@ def check_prompt(subject: Subject) -> None:
             tried < _MIN_LEAKS or own < _LEAK_SHARE or others > _OTHERS_SHARE,
             f"the first prompt holds {what} of {own:.0%} of {tried} tasks",
         )
+
+
+def _earns(result: StepResult) -> bool:
+    return result.success is True or result.reward > 0
 
 
 def _way(solution: Sequence[str]) -> re.Pattern[str]:

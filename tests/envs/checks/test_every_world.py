@@ -24,6 +24,9 @@ SHARE = 0.95
 COSTLY = {"deepcoder": 20, "game_2048": 20, "textworld": 20, "treasure": 20}
 """World to the number of tasks in the fast tests, where 200 cost more than about three seconds."""
 
+SLIPPERY = {"frozen_lake": 1_200}
+"""The ice decides, too: the expert wins 95.3 % of 1,200 tasks, and of any 200 it may be 94 %."""
+
 
 def need(env_id: str) -> None:
     if env_id in (missing := registry.unavailable()):
@@ -42,7 +45,7 @@ def solves(env_id: str, num_tasks: int) -> None:
 
 @pytest.mark.parametrize("env_id", registry.known_ids())
 def test_the_expert_solves_95_percent_within_the_shipped_limits(env_id: str) -> None:
-    solves(env_id, COSTLY.get(env_id, NUM_TASKS))
+    solves(env_id, (COSTLY | SLIPPERY).get(env_id, NUM_TASKS))
 
 
 @pytest.mark.slow
