@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
 from pathlib import PurePath
 from typing import Any
@@ -73,7 +73,7 @@ class PictureFiles:
 
 @dataclass(slots=True, kw_only=True)
 class DraftTurn:
-    """One turn as far as a file tells."""
+    """One turn as far as a file tells. Its fields are those of `Turn`."""
 
     observation: str
     response: str
@@ -211,26 +211,12 @@ def _turn(turn: DraftTurn, index: int) -> Turn:
     close = text.find(THINK_CLOSE)
     is_open = close >= 0 and THINK_OPEN not in text[:close]
     parsed = parse_response(text, reasoning=True, forced_think=is_open)
+    written: dict[str, Any] = {field.name: getattr(turn, field.name) for field in fields(turn)}
     return Turn(
         index=index,
-        observation=turn.observation,
-        response=text,
         reasoning_chars=parsed.reasoning_chars,
         answer_chars=parsed.answer_chars,
-        prompt_tokens=turn.prompt_tokens,
-        response_tokens=turn.response_tokens,
-        logprobs=turn.logprobs,
-        entropies=turn.entropies,
-        temperature=turn.temperature,
-        actions=turn.actions,
-        reward=turn.reward,
-        is_valid=turn.is_valid,
-        is_effective=turn.is_effective,
-        finish_reason=turn.finish_reason,
-        policy_version=turn.policy_version,
-        info=turn.info,
-        calls=turn.calls,
-        image=turn.image,
+        **written,
     )
 
 

@@ -16,7 +16,8 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -431,9 +432,11 @@ def source_of(path: Path, spool: Path, run: str | None = None) -> Source | None:
     if suffix == ".parquet":
         raise SourceError("its name ends in .parquet, but it is not a Parquet file")
     if is_sqlite(head):
-        return None if run is None else _of_trackio(path, spool, run)
+        return None if run is None else _spooled(spool, partial(write_traces, path, run=run))
     if head[8:12] == b"DUCK":
-        return JsonLines(_of_duckdb(path, spool))
+        from .spooled.duckdb_tables import write_episodes
+
+        return _spooled(spool, partial(write_episodes, path))
     if head[:1] == b"\x80" or (suffix in _PICKLED and not head.startswith(b"PK\x03\x04")):
         return _of_pickle(path, spool)
     _refuse_tar(path, head)
@@ -449,24 +452,15 @@ def source_of(path: Path, spool: Path, run: str | None = None) -> Source | None:
     if wide := wide_encoding(head):
         raise SourceError(f"seems to be text in {wide}: {conversion(wide)}")
     if is_groups_yaml(path, head):
-        copy = _copy(spool, "yaml")
-        write_groups(path, copy)
-        return JsonLines(copy)
+        return _spooled(spool, partial(write_groups, path))
     if is_generations(path, head):
-        copy = _copy(spool, "generations")
-        write_samples(path, copy)
-        return JsonLines(copy)
-    beside = text_beside(path)
-    if beside is not None:
-        copy = _copy(spool, "summaries")
-        write_summaries(path, beside, copy)
-        return JsonLines(copy)
+        return _spooled(spool, partial(write_samples, path))
+    if beside := text_beside(path):
+        return _spooled(spool, partial(write_summaries, path, beside))
     source = _of_json(as_utf8(path, spool), head)
     if b'"event_type"' in head and source is not None and _has_events(source):
-        copy = _copy(spool, "events")
-        write_events(source, copy)
-        source.close()
-        return JsonLines(copy)
+        with closing(source):
+            return _spooled(spool, partial(write_events, source))
     if annotated is not None and isinstance(source, JsonLines):
         found = annotations_of(annotated, spool, partial(_unpacked_once, spool=spool))
         return source if found is None else AnnotatedLines(source, found)
@@ -486,23 +480,20 @@ def _refuse_tar(path: Path, head: bytes) -> None:
         )
 
 
-def _copy(spool: Path, kind: str) -> Path:
+def _spooled(spool: Path, write: Callable[[Path], object]) -> Source | None:
+    """The rows that something writes to a new file of the spool; None where it says False."""
+    copy = _copy(spool)
+    return None if write(copy) is False else JsonLines(copy)
+
+
+def _copy(spool: Path) -> Path:
     """The name of a new file in the spool."""
-    return spool / f"{kind}-{len(list(spool.iterdir()))}.jsonl"
+    return spool / f"copy-{len(list(spool.iterdir()))}"
 
 
 def _has_events(source: Source) -> bool:
     first = next(source.scan(), None)
     return first is not None and is_event(first.value)
-
-
-def _of_trackio(path: Path, spool: Path, run: str) -> Source | None:
-    """The traces of a trackio project; None where it has none."""
-    copy = _copy(spool, "traces")
-    try:
-        return JsonLines(copy) if write_traces(path, copy, run) else None
-    except BadJsonError as error:
-        raise SourceError(str(error)) from None
 
 
 def holds_metrics_too(path: Path) -> bool:
@@ -512,15 +503,6 @@ def holds_metrics_too(path: Path) -> bool:
             return is_sqlite(file.read(16))
     except OSError:
         return False
-
-
-def _of_duckdb(path: Path, spool: Path) -> Path:
-    """The episodes of a DuckDB file as JSON lines."""
-    from .spooled.duckdb_tables import write_episodes
-
-    copy = spool / f"duckdb-{len(list(spool.iterdir()))}.jsonl"
-    write_episodes(path, copy)
-    return copy
 
 
 def _of_zip(path: Path, spool: Path) -> Source | None:
@@ -536,19 +518,17 @@ def _of_zip(path: Path, spool: Path) -> Source | None:
     return _of_json(as_utf8(_unpacked(path, spool), spool), b"{")
 
 
-def _of_pickle(path: Path, spool: Path) -> Source:
+def _of_pickle(path: Path, spool: Path) -> Source | None:
     """The episodes of a pickle, which is read by a process that can do nothing else."""
     from .spooled.pickled import write_rollouts
 
-    copy = _copy(spool, "unpickled")
-    limit = max(_FREE_BYTES, MAX_RATIO * path.stat().st_size)
-    write_rollouts(path, copy, min(limit, MAX_UNPACKED))
-    return JsonLines(copy)
+    limit = min(max(_FREE_BYTES, MAX_RATIO * path.stat().st_size), MAX_UNPACKED)
+    return _spooled(spool, partial(write_rollouts, path, most_bytes=limit))
 
 
 def _unpacked(path: Path, spool: Path) -> Path:
     """A copy of what a packed file holds."""
-    copy = spool / f"unpacked-{len(list(spool.iterdir()))}"
+    copy = _copy(spool)
     packed, size = max(path.stat().st_size, 1), 0
     try:
         with opened(path) as file, copy.open("wb") as out:

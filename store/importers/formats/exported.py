@@ -8,7 +8,6 @@ have no place for. It stands beside the messages, or in the metadata of an Inspe
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,8 +21,19 @@ from ...records import (
     Turn,
     parse_trajectory_id,
 )
-from ..draft import Draft, RowError, number, numbers_of, text_of, truth, whole
-from ..format import Format, Row, Where
+from ..draft import (
+    Draft,
+    RowError,
+    inner,
+    number,
+    number_or_none,
+    numbers_of,
+    optional_text,
+    text_of,
+    truth,
+    whole,
+)
+from ..format import Format, Row, Where, has_keys, no_file_step
 
 VERSION = 1
 _PICTURES = ("prompt_images", "prompt_image_starts", "prompt_image_ends")
@@ -35,13 +45,10 @@ _NOT_FITTING = (
 
 def _entry(row: Row) -> Mapping[str, Any] | None:
     """The entry of a row; None where it has none that can be read."""
-    metadata = row.get("metadata")
-    value = row.get("echoscope")
-    if value is None and isinstance(metadata, Mapping):
-        value = metadata.get("echoscope")
-    value = _parsed(value)
-    is_entry = isinstance(value, Mapping) and isinstance(value.get("turns"), list)
-    return value if is_entry and value.get("version") == VERSION else None
+    own = row.get("echoscope")
+    value = _parsed(inner(row, "metadata", "echoscope") if own is None else own)
+    is_entry = isinstance(inner(value, "turns"), list) and value.get("version") == VERSION
+    return value if is_entry else None
 
 
 def _parsed(value: Any) -> Any:
@@ -54,19 +61,17 @@ def _parsed(value: Any) -> Any:
         return None
 
 
-def _rows(row: Row) -> Mapping[str, Any] | None:
-    """The rows of one episode, from the tables of a run."""
-    found = row.get("echoscope_rows")
-    return found if isinstance(found, Mapping) else None
+_is_of_tables = has_keys(echoscope_rows=Mapping)
+"""Whether a row holds the rows of one episode, from the tables of a run."""
 
 
 def _matches(row: Row) -> bool:
-    return _rows(row) is not None or ("messages" in row and _entry(row) is not None)
+    return _is_of_tables(row) or ("messages" in row and _entry(row) is not None)
 
 
 def _step(row: Row) -> int | None:
-    rows = _rows(row)
-    entry = (_entry(row) or {}) if rows is None else rows["trajectory"]
+    of_tables = row["echoscope_rows"]["trajectory"] if _is_of_tables(row) else None
+    entry = of_tables or _entry(row) or {}
     try:
         return parse_trajectory_id(text_of(entry.get("id")))[1]
     except ValueError:
@@ -95,9 +100,8 @@ def _draft_of_rows(rows: Mapping[str, Any]) -> Draft:
 
 
 def _drafts(row: Row, where: Where) -> Iterator[Draft]:
-    rows = _rows(row)
-    if rows is not None:
-        yield _draft_of_rows(rows)
+    if _is_of_tables(row):
+        yield _draft_of_rows(row["echoscope_rows"])
         return
     entry, messages = _entry(row), _parsed(row["messages"])
     assert entry is not None
@@ -107,7 +111,6 @@ def _drafts(row: Row, where: Where) -> Iterator[Draft]:
     turns = tuple(_turn(turn, texts, index) for index, turn in enumerate(entry["turns"]))
     split, step, index = parse_trajectory_id(text_of(entry.get("id")))
     group = whole(entry.get("group_index"))
-    duration = number(entry.get("duration_s"))
     record = Trajectory(
         step=step,
         split=split,
@@ -121,29 +124,23 @@ def _drafts(row: Row, where: Where) -> Iterator[Draft]:
         prompt_key=text_of(entry.get("prompt_key")),
         turns=turns,
         final_observation=_text(entry.get("final", ""), texts),
-        final_frame=_optional(entry.get("final_frame")),
+        final_frame=optional_text(entry.get("final_frame")),
         stop_reason=StopReason(entry.get("stop_reason", "unknown")),
         is_success=truth(entry.get("is_success")),
-        duration_s=None if math.isnan(duration) else duration,
-        source=_optional(entry.get("source")),
-        task_key=_optional(entry.get("task_key")),
-        extra=_optional(entry.get("extra")),
+        duration_s=number_or_none(entry.get("duration_s")),
+        source=optional_text(entry.get("source")),
+        task_key=optional_text(entry.get("task_key")),
+        extra=optional_text(entry.get("extra")),
     )
-    advantage = number(entry.get("advantage"))
-    kept = truth(entry.get("kept"))
     yield Draft(
         turns=(),
         group=f"{split}-{group}",
         split=Split(split),
-        advantage=None if math.isnan(advantage) else advantage,
-        is_kept=kept,
-        drop_reason=_optional(entry.get("drop_reason")),
+        advantage=number_or_none(entry.get("advantage")),
+        is_kept=truth(entry.get("kept")),
+        drop_reason=optional_text(entry.get("drop_reason")),
         record=record,
     )
-
-
-def _optional(value: Any) -> str | None:
-    return None if value is None else text_of(value)
 
 
 def _content(message: Any) -> str:
@@ -155,26 +152,26 @@ def _text(place: Any, texts: Sequence[str]) -> str:
     """A text of the entry, or the part of a message that it points to."""
     if isinstance(place, str):
         return place
-    numbers = [whole(value) for value in place] if isinstance(place, list) else []
-    if len(numbers) != 3:
+    if not isinstance(place, list) or len(place) != 3:
         raise RowError(_NOT_FITTING)
-    message, start, end = numbers
-    if message is None or start is None or end is None or not 0 <= message < len(texts):
-        raise RowError(_NOT_FITTING)
-    if not 0 <= start <= end <= len(texts[message]):
-        raise RowError(_NOT_FITTING)
-    return texts[message][start:end]
+    return _part(*place, texts)
 
 
 def _response(turn: Mapping[str, Any], texts: Sequence[str]) -> str:
     if isinstance(turn.get("response"), str):
         return str(turn["response"])
-    place, prefix = whole(turn.get("reply")), whole(turn.get("prefix", 0))
-    if place is None or prefix is None or not 0 <= place < len(texts):
+    return _part(turn.get("reply"), turn.get("prefix", 0), None, texts)
+
+
+def _part(message: Any, start: Any, end: Any, texts: Sequence[str]) -> str:
+    """A part of a message, to its end where `end` is None."""
+    index, first = whole(message), whole(start)
+    if index is None or first is None or not 0 <= index < len(texts):
         raise RowError(_NOT_FITTING)
-    if not 0 <= prefix <= len(texts[place]):
+    last = len(texts[index]) if end is None else whole(end)
+    if last is None or not 0 <= first <= last <= len(texts[index]):
         raise RowError(_NOT_FITTING)
-    return texts[place][prefix:]
+    return texts[index][first:last]
 
 
 def _span(value: Any) -> Span | None:
@@ -187,7 +184,6 @@ def _span(value: Any) -> Span | None:
 
 
 def _turn(turn: Any, texts: Sequence[str], index: int) -> Turn:
-    penalty = number(turn.get("format_penalty", 0.0))
     calls = turn.get("calls") or []
     return Turn(
         index=index,
@@ -197,12 +193,12 @@ def _turn(turn: Any, texts: Sequence[str], index: int) -> Turn:
         answer_chars=_span(turn.get("answer")),
         actions=tuple(text_of(action) for action in turn.get("actions") or ()),
         reward=number(turn.get("reward")),
-        format_penalty=0.0 if math.isnan(penalty) else penalty,
+        format_penalty=number_or_none(turn.get("format_penalty")) or 0.0,
         is_valid=truth(turn.get("is_valid")),
         is_effective=truth(turn.get("is_effective")),
         finish_reason=FinishReason(turn.get("finish_reason", "unknown")),
         policy_version=_version(turn.get("policy_version")),
-        frame=_optional(turn.get("frame")),
+        frame=optional_text(turn.get("frame")),
         info=numbers_of(turn.get("info")),
         shaping=numbers_of(turn.get("shaping")),
         calls=tuple(
@@ -234,5 +230,5 @@ EPISODES = Format(
     matches=_matches,
     drafts=_drafts,
     step=_step,
-    file_step=lambda where: None,
+    file_step=no_file_step,
 )
