@@ -7,7 +7,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import copyreg
-import errno
 import io
 import os
 import pickle
@@ -27,7 +26,6 @@ from echoscope.store.importers.sources import source_of
 from echoscope.store.importers.spooled import pickled
 from echoscope.store.importers.spooled.pickled import PickleError, plain, read
 from echoscope.store.records import FinishReason, Split, StopReason
-from echoscope.text.limited_child import LimitedChild
 
 from .conftest import Imported, texts
 
@@ -293,40 +291,6 @@ def test_the_rest_of_the_folder_is_imported(tmp_path: Path) -> None:
     assert report.num_kept == 1
     assert report.files.total == 3
     assert not marker.exists()
-
-
-LOCKED = """
-import os, socket
-from echoscope.text.limited_child import limit, serve
-
-def _tried(action):
-    try:
-        action()
-    except OSError as error:
-        return error.errno
-    return None
-
-def _answer(question):
-    limit(memory_bytes=1 << 28, cpu_s=5, file_bytes=0, is_closed=True)
-    return [
-        _tried(lambda: open("/etc/hostname")),
-        _tried(socket.socket),
-        _tried(os.pipe),
-    ]
-
-def work():
-    serve(_answer)
-"""
-
-
-def test_the_child_opens_no_file_and_no_connection(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "locked_child.py").write_text(LOCKED)
-    monkeypatch.syspath_prepend(tmp_path)
-    child = LimitedChild("locked_child")
-    assert child.ask({}, 60.0) == [errno.EMFILE] * 3
-    child.close()
 
 
 def _laughs(levels: int) -> bytes:
