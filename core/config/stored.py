@@ -22,6 +22,18 @@ FIXED: Mapping[str, Any] = MappingProxyType(
         "critic.schedule": "policy",
         "curriculum.least_weight": 0.1,
         "curriculum.memory": 0.8,
+        "diagnostics.information.level": 0.95,
+        "diagnostics.information.memory_budget_mib": 1024,
+        "diagnostics.information.permutations": 1000,
+        "diagnostics.information.seed": 20_260,
+        "diagnostics.text.family": "first_turn",
+        "diagnostics.text.max_chars": 2000,
+        "diagnostics.text.near_duplicate": 0.9,
+        "diagnostics.text.permutations": 200,
+        "diagnostics.text.prompts": 8,
+        "diagnostics.text.siblings": 8,
+        "diagnostics.text.template_words": 5,
+        "diagnostics.text.trajectories": 32,
         "engine.max_replacements": 8,
         "engine.max_restarts": 3,
         "engine.retries": 2,
@@ -69,7 +81,7 @@ def _taken(values: dict[str, Any], location: Sequence[int | str]) -> tuple[str, 
     parent: Any = values
     parts: list[str] = []
     for part in location[:-1]:
-        if isinstance(parent, list) or part in parent:
+        if isinstance(part, int) or part in parent:
             parent = parent[part]
             parts.append(str(part))
     last = str(location[-1])
