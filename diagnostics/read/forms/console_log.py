@@ -98,7 +98,7 @@ _NOT_COUNTED = re.compile(r"\b(?:per|last|each|over|of|every|\d+)\s+$", re.IGNOR
 """`reward per episode: 5` and `last 100 episodes: 5` count nothing."""
 _FRACTION = re.compile(r"\W*[\[(]\s*(\d{1,15})\s*/\s*\d+\s*[\])]|^\s*(\d{1,15})\s*/\s*\d+\b")
 _BAR = re.compile(r"\|\s*(\d{1,15})/\d+ \[")
-_STATEMENT = re.compile(r"\s*return\s+-?\d+\s*;?\s*")
+_STATEMENT = re.compile(r"(?:^|\{|\|\||&&)\s*return\s+-?\d+[\s;}]*$")
 """A line of a program, such as a traceback shows or a folder of scripts holds."""
 _HAS_NUMBER = re.compile(r"\d|nan|inf", re.IGNORECASE)
 
@@ -340,7 +340,7 @@ class ConsoleLog:
                 steps.add(counted[0] if counted else float(collector.num_records))
 
     def _line(self, text: str) -> None:
-        if not text.strip() or _STATEMENT.fullmatch(text):
+        if not text.strip() or _STATEMENT.search(text):
             return
         whole = self._whole(text)
         if whole is None or self._is_of_table(whole):

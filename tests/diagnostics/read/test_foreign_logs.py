@@ -558,6 +558,7 @@ def test_a_log_of_unknown_names_says_which_column_to_map(tmp_path: Path) -> None
 
 def test_a_program_that_returns_numbers_is_no_log(tmp_path: Path) -> None:
     script = "check() {\n    return 1\n}\nif check; then\n    return 0\nfi\nreturn 4\n" * 5
+    script += "stop() { return 0; }\ntry || return 1\n" * 5
     with pytest.raises(MetricsFileError, match="no metrics of a run"):
         read(tmp_path, script, "network")
 
