@@ -101,7 +101,7 @@ def words(joint: JointReport) -> list[str]:
     from echoscope.store.importers.draft import RECONSTRUCTIONS
     from echoscope.store.log.layout import shown_path
     from echoscope.text.amounts import counted
-    from echoscope.text.titles import capitalised
+    from echoscope.text.sentences import capitalised
 
     report = joint.written
     run = shown_path(report.path)

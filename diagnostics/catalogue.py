@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from echoscope.text.titles import capitalised
+from echoscope.text.sentences import capitalised
 
 from .metric_entry import NATS, PER_TOKEN, POINTS, SHARE, Metric
 from .metric_entry import of_unit as _of

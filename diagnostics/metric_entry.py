@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from echoscope.text.titles import in_sentence
+from echoscope.text.sentences import in_sentence
 
 SHARE = "share"
 """Unit of what lies between 0 and 1; shown as a percentage."""

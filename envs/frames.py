@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from echoscope.text.png import encode_picture
-from echoscope.text.wrapping import wrapped
+from echoscope.text.sentences import wrapped
 
 from .worlds.grid.geometry import Position
 

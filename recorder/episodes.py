@@ -21,7 +21,7 @@ from echoscope.store.records import (
     Trajectory,
     TrajectoryOutcome,
 )
-from echoscope.text.wrapping import in_one_line
+from echoscope.text.sentences import in_one_line
 
 FORMAT = "recorder"
 

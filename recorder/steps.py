@@ -26,7 +26,7 @@ from echoscope.store.records import Alarm, Command, CommandAck, SettingsRecord
 from echoscope.store.steer.commands import Mailbox, post
 from echoscope.store.writer import RunWriter
 from echoscope.text.amounts import counted
-from echoscope.text.wrapping import in_one_line
+from echoscope.text.sentences import in_one_line
 
 from .episodes import Episode, StepEpisodes
 from .foreign_run import ForeignRun, JudgedStep, StepEnd

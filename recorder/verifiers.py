@@ -18,7 +18,7 @@ from typing import Any
 from echoscope.store.importers.draft import RowError
 from echoscope.store.importers.format import Where
 from echoscope.store.importers.formats.verifiers import EPISODES, LEGACY
-from echoscope.text.wrapping import in_one_line
+from echoscope.text.sentences import in_one_line
 
 from .recorder import Recorder
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from echoscope.store.records import Command
-from echoscope.text.wrapping import in_one_line
+from echoscope.text.sentences import in_one_line
 
 from .steps import RunSteps, Say
 

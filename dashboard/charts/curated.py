@@ -21,7 +21,7 @@ from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.measure.rates import wilson_interval
 from echoscope.diagnostics.metric_entry import POINTS, SHARE
 from echoscope.store.records import FloatArray64
-from echoscope.text.titles import capitalised
+from echoscope.text.sentences import capitalised
 
 from ..data.curves import MANY_POINTS, Curve, curve
 from . import theme

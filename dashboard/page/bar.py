@@ -12,7 +12,7 @@ from echoscope.diagnostics.judge.claims import Fate
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.sentences import NEAREST, nearest_words, verdict_parts
 from echoscope.store.status import RUNNING
-from echoscope.text.titles import capitalised, parts_of_list
+from echoscope.text.sentences import capitalised, parts_of_list
 
 from ..charts import theme
 from ..data import queries

@@ -22,7 +22,7 @@ import streamlit as st
 from echoscope.store.errors import StoreError
 from echoscope.store.log.layout import shown_path
 from echoscope.store.query.listing import RunRow
-from echoscope.text.titles import capitalised
+from echoscope.text.sentences import capitalised
 
 from ..data import queries
 from ..escaping import escape, visible

@@ -17,7 +17,7 @@ from dataclasses import replace
 from html import escape as xml_escape
 
 from echoscope.text.png import PictureError, picture_size
-from echoscope.text.wrapping import wrapped
+from echoscope.text.sentences import wrapped
 
 from ..escaping import attribute, visible
 from .frames import Card, Frame, Grid, Overlay, Position, read_frame

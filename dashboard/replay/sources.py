@@ -11,7 +11,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from echoscope.store.records import Alarm, parse_trajectory_id
 from echoscope.store.status import Origin, origin_of
-from echoscope.text.titles import capitalised
+from echoscope.text.sentences import capitalised
 
 from ..data import queries
 from ..escaping import visible

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.sentences import STARTING, onset_words, verdict_parts
-from echoscope.text.titles import capitalised, parts_of_list
+from echoscope.text.sentences import capitalised, parts_of_list
 
 from ..escaping import escape
 

@@ -30,7 +30,7 @@ from echoscope.diagnostics.judge.record import Shown, Verdict
 from echoscope.diagnostics.measure.text.report import read_record
 from echoscope.store.records import DiagnosticRecord, parse_trajectory_id
 from echoscope.store.status import Origin, origin_of
-from echoscope.text.titles import capitalised
+from echoscope.text.sentences import capitalised
 
 TIERS = (
     ("text/retrieval_accuracy", "prompt identified (text)"),

@@ -22,8 +22,8 @@ from echoscope.store.records import (
     Command,
     CommandAction,
 )
+from echoscope.text.sentences import capitalised, in_sentence
 from echoscope.text.strict_json import finite_or_none
-from echoscope.text.titles import capitalised, in_sentence
 
 from ..config import AlarmConfig, RuleName
 from .advice.actions import Action, advise, live_command

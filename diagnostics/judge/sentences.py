@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from echoscope.text.amounts import counted
-from echoscope.text.titles import capitalised, in_sentence, parts_of_list
+from echoscope.text.sentences import capitalised, in_sentence, parts_of_list
 
 from ..catalogue import metric
 from .advice.actions import Action

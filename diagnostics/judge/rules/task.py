@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from echoscope.store.records import AlarmSeverity
 from echoscope.text.amounts import percent
-from echoscope.text.titles import capitalised
+from echoscope.text.sentences import capitalised
 
 from ...catalogue import metric
 from ..claims import Change, Disagreement

@@ -1,10 +1,19 @@
-"""Lines that fit a width break between words, and lose nothing but blanks."""
+"""Text as people read it: the examples of its docstrings, and lines that fit."""
 
 from __future__ import annotations
 
+import doctest
+
 import pytest
 
-from echoscope.text.wrapping import wrapped
+from echoscope.text import sentences
+from echoscope.text.sentences import wrapped
+
+
+def test_the_examples_of_the_docstrings_hold() -> None:
+    results = doctest.testmod(sentences)
+    assert results.attempted
+    assert not results.failed
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
-"""Titles inside a sentence, words at its beginning, and the parts of a list in a sentence."""
+"""Text as people read it: titles inside a sentence, its beginning and its parts, lines that fit."""
 
 from __future__ import annotations
 
 import re
+import textwrap
 
 _BETWEEN_PARTS = re.compile(r"; (?![^()]*\))")
 
@@ -33,3 +34,25 @@ def parts_of_list(words: str) -> list[str]:
     ['success: 2 % (1 to 3 %; steps 37 to 60)', 'valid actions: 10 %']
     """
     return _BETWEEN_PARTS.split(words)
+
+
+def wrapped(line: str, width: int) -> list[str]:
+    """One line as lines of at most `width` characters, broken between words where that is possible.
+
+    A line that fits stays as it is, blanks and all; an empty line is one empty line.
+
+    >>> wrapped("the longest text", 11)
+    ['the longest', 'text']
+    """
+    if len(line) <= width:
+        return [line]
+    return textwrap.wrap(line, width, break_on_hyphens=False) or [""]
+
+
+def in_one_line(error: BaseException, most: int = 300) -> str:
+    """An error with its kind, for a person who reads a log.
+
+    >>> in_one_line(ValueError("no\\n room"))
+    'ValueError: no room'
+    """
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:most]}"
