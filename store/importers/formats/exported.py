@@ -154,7 +154,10 @@ def _text(place: Any, texts: Sequence[str]) -> str:
         return place
     if not isinstance(place, list) or len(place) != 3:
         raise RowError(_NOT_FITTING)
-    return _part(*place, texts)
+    message, start, end = place
+    if end is None:
+        raise RowError(_NOT_FITTING)
+    return _part(message, start, end, texts)
 
 
 def _response(turn: Mapping[str, Any], texts: Sequence[str]) -> str:
