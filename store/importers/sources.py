@@ -483,7 +483,10 @@ def _refuse_tar(path: Path, head: bytes) -> None:
 def _spooled(spool: Path, write: Callable[[Path], object]) -> Source | None:
     """The rows that something writes to a new file of the spool; None where it says False."""
     copy = _copy(spool)
-    return None if write(copy) is False else JsonLines(copy)
+    try:
+        return None if write(copy) is False else JsonLines(copy)
+    except BadJsonError as error:
+        raise SourceError(str(error)) from None
 
 
 def _copy(spool: Path) -> Path:
