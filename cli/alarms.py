@@ -42,6 +42,7 @@ def alarms(
 ) -> None:
     """List open alarms, the most serious first. Text of the policy is hidden by default."""
     from echoscope.store.reader import open_run
+    from echoscope.store.records import SEVERITY_RANK
     from echoscope.store.status import RUNNING
     from echoscope.store.steer.annotations import AlarmNote, read_annotations
     from echoscope.store.steer.settings import live_settings
@@ -57,7 +58,9 @@ def alarms(
         for alarm_id, events in by_id.items()
     ]
     shown = [row for row in rows if is_all or row["state"] != "cleared"]
-    shown.sort(key=lambda row: (row["state"] == "cleared", _RANK[row["severity"]], row["step"]))
+    shown.sort(
+        key=lambda row: (row["state"] == "cleared", -SEVERITY_RANK[row["severity"]], row["step"])
+    )
     if content:
         for row in shown:
             row["content"] = _replies(reader, row["evidence"])
@@ -68,9 +71,6 @@ def alarms(
         _print(row)
     if not shown:
         typer.echo("no alarms" if is_all or not rows else f"no open alarms; {len(rows)} over")
-
-
-_RANK = {"critical": 0, "warning": 1, "info": 2}
 
 
 def _row(

@@ -14,7 +14,6 @@ import typer
 
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.read.wandb_address import is_address
-from echoscope.store.records import AlarmSeverity
 from echoscope.text.amounts import clock, fixed, memory_size
 
 from .terminal import print_json, printable
@@ -41,7 +40,8 @@ SHOWN = (
 MAX_SHOWN = 6
 MAX_LINES = 8
 """Alarms and messages in the panel."""
-_COLOURS = {"healthy": "green", "converged": "green", "watch": "yellow", "insufficient": "dim"}
+_STYLES = {"orange": "yellow", "gray": "dim"}
+"""What a terminal calls the colours of the dashboard that it has no name for."""
 
 
 class View:
@@ -154,10 +154,12 @@ class LiveView(View):
         self._words = verdict.state.value, verdict.text.partition("\n")[0]
 
     def alarms(self, alarms: Sequence[Alarm], verdict: Verdict) -> None:
+        from echoscope.dashboard.charts.theme import SEVERITY_TONES
+
         for alarm in alarms:
-            colour = {AlarmSeverity.CRITICAL: "red", AlarmSeverity.WARNING: "yellow"}
+            tone = SEVERITY_TONES[alarm.severity]
             text = time.strftime("%H:%M:%S ") + alarm_words(alarm)
-            self._lines = [*self._lines, (text, colour.get(alarm.severity, "dim"))][-MAX_LINES:]
+            self._lines = [*self._lines, (text, _STYLES.get(tone, tone))][-MAX_LINES:]
 
     def looked(self) -> None:
         """The panel shows how much is left."""
@@ -171,6 +173,8 @@ class LiveView(View):
         from rich.panel import Panel
         from rich.table import Table
         from rich.text import Text
+
+        from echoscope.dashboard.charts.theme import STATE_TONES
 
         parts: list[RenderableType] = []
         watch = self.watch
@@ -191,8 +195,8 @@ class LiveView(View):
             parts.append(table)
             state, sentence = self._words
             if state:
-                style = f"bold {_COLOURS.get(state, 'red')}"
-                parts.append(Text(printable(sentence), style))
+                tone = STATE_TONES[state]
+                parts.append(Text(printable(sentence), f"bold {_STYLES.get(tone, tone)}"))
         parts += [Text(line, style) for line, style in self._lines]
         if self._link:
             parts.append(Text(self._link, "cyan", no_wrap=True, overflow="ignore"))

@@ -115,9 +115,15 @@ class CommandOutcome(StrEnum):
 
 
 class AlarmSeverity(StrEnum):
+    """The mildest first."""
+
     INFO = "info"
     WARNING = "warning"
     CRITICAL = "critical"
+
+
+SEVERITY_RANK: Mapping[str, int] = {name: rank for rank, name in enumerate(AlarmSeverity)}
+"""The worse the higher: the one order of alarms, by a severity or by its word in a file."""
 
 
 class AlarmState(StrEnum):

@@ -16,7 +16,7 @@ from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.notify.message import of_verdict
 from echoscope.diagnostics.notify.sending import SendError, sender
 from echoscope.store.errors import StoreError
-from echoscope.store.records import Alarm, AlarmSeverity
+from echoscope.store.records import SEVERITY_RANK, Alarm, AlarmSeverity
 
 COMMAND_S = 60.0
 """A command that has not ended by then is killed."""
@@ -106,5 +106,4 @@ class Acting:
 
 
 def _worst(alarms: Sequence[Alarm]) -> str:
-    severities = {alarm.severity for alarm in alarms}
-    return next(s.value for s in reversed(AlarmSeverity) if s in severities)
+    return max((alarm.severity for alarm in alarms), key=SEVERITY_RANK.__getitem__).value

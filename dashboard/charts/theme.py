@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from echoscope.diagnostics.judge.claims import Fate
 from echoscope.diagnostics.judge.record import Verdict
 
+from ..words import Colour
+
 ACCENT = "#3b6fd4"
 """The one accent: links, the selected item, the primary button."""
 ACCENT_ON_DARK = "#6f9bee"
@@ -31,23 +33,43 @@ def style_of(place: int) -> tuple[str, str]:
 
 RAW_OPACITY = 0.25
 """A raw curve behind its smoothed one."""
-SEVERITIES: Mapping[str, str] = {"info": "#7a7a7a", "warning": "#c77700", "critical": "#c62828"}
-STATES: Mapping[str, str] = {
-    "healthy": "#1b8a5a",
-    "converged": "#1b8a5a",
-    "watch": "#c77700",
-    "recovering": "#c77700",
-    "collapsing": "#c62828",
-    "collapsed": "#c62828",
-    "not learning": "#c62828",
-    "insufficient evidence": "#7a7a7a",
+TONES: Mapping[Colour, str] = {
+    "green": "#1b8a5a",
+    "orange": "#c77700",
+    "red": "#c62828",
+    "blue": ACCENT,
+    "gray": "#7a7a7a",
+}
+"""What a colour means, as Streamlit names it -> how it is drawn."""
+SEVERITY_TONES: Mapping[str, Colour] = {"info": "gray", "warning": "orange", "critical": "red"}
+"""Of an alarm."""
+STATE_TONES: Mapping[str, Colour] = {
+    "healthy": "green",
+    "converged": "green",
+    "watch": "orange",
+    "recovering": "orange",
+    "collapsing": "red",
+    "collapsed": "red",
+    "not learning": "red",
+    "insufficient evidence": "gray",
 }
 """Of a verdict."""
+STATUS_TONES: Mapping[str, Colour] = {
+    "running": "blue",
+    "finished": "green",
+    "stopped": "orange",
+    "interrupted": "orange",
+    "failed": "red",
+    "crashed": "red",
+}
+"""Of a run, in the table of runs."""
+SEVERITIES = {name: TONES[tone] for name, tone in SEVERITY_TONES.items()}
+STATES = {name: TONES[tone] for name, tone in STATE_TONES.items()}
 
 
 def shown_state(verdict: Verdict) -> str:
     """The state in whose colour a verdict is shown: a run that crashed or waits is never green."""
-    is_green = STATES[verdict.state.value] == STATES["healthy"]
+    is_green = STATE_TONES[verdict.state.value] == "green"
     has_fate = any(isinstance(claim, Fate) for claim in verdict.claims)
     return "watch" if is_green and has_fate else verdict.state.value
 
@@ -59,14 +81,5 @@ REGIMES: Mapping[str, str] = {
     "low_entropy_collapse": "#cc79a7",
     "undetermined": "#7a7a7a",
 }
-STATUSES: Mapping[str, str] = {
-    "running": "#3b6fd4",
-    "finished": "#1b8a5a",
-    "stopped": "#c77700",
-    "interrupted": "#c77700",
-    "failed": "#c62828",
-    "crashed": "#c62828",
-}
-"""Of a run."""
-COMMAND_MARK = "#7a7a7a"
+COMMAND_MARK = TONES["gray"]
 """Lines and signs where somebody steered."""

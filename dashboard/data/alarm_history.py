@@ -6,10 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from echoscope.store.reader import CommandState
-from echoscope.store.records import Alarm, AlarmState
+from echoscope.store.records import SEVERITY_RANK, Alarm, AlarmState
 from echoscope.store.steer.annotations import AlarmNote
-
-RANK: Mapping[str, int] = {"critical": 0, "warning": 1, "info": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,5 +77,5 @@ def histories(
             )
         )
     return sorted(
-        found, key=lambda one: (not one.is_open, RANK.get(one.severity, 3), -one.raised.step)
+        found, key=lambda one: (not one.is_open, -SEVERITY_RANK[one.severity], -one.raised.step)
     )

@@ -29,14 +29,7 @@ _TYPED = re.compile("`([^`]*)`")
 STYLE = """<style>
 [class*="st-key-verdict_bar_"] { min-height: 9.5rem; border-radius: 0.5rem; border-left: 6px solid;
   padding: 0.45rem 0.9rem 0.35rem; gap: 0.1rem; }
-.st-key-verdict_bar_green { border-color: rgb(27, 138, 90);
-  background: rgba(27, 138, 90, 0.11); }
-.st-key-verdict_bar_orange { border-color: rgb(199, 119, 0);
-  background: rgba(199, 119, 0, 0.11); }
-.st-key-verdict_bar_red { border-color: rgb(198, 40, 40);
-  background: rgba(198, 40, 40, 0.11); }
-.st-key-verdict_bar_gray { border-color: rgb(122, 122, 122);
-  background: rgba(122, 122, 122, 0.11); }
+TONES
 .es-headline { font-weight: 600; height: 1.5rem; line-height: 1.5rem; overflow: hidden;
   text-overflow: ellipsis; white-space: nowrap; }
 .es-facts { max-height: 2.8rem; line-height: 1.4rem; font-size: 0.9rem; overflow: hidden; }
@@ -62,14 +55,21 @@ STYLE = """<style>
   .es-facts { max-height: none; height: 4.2rem; }
   .es-tiles { grid-template-columns: repeat(2, minmax(0, 1fr)); }
 }
-</style>"""
+</style>""".replace(
+    "TONES",
+    "\n".join(
+        f".st-key-verdict_bar_{tone} {{ border-color: {color}; "
+        f"background: color-mix(in srgb, {color} 11%, transparent); }}"
+        for tone, color in theme.TONES.items()
+    ),
+)
 
 
 def bar(run_id: str) -> Verdict:
     """What is the matter, the numbers behind it, and the way on: three lines of fixed height."""
     found = queries.verdict(run_id)
     is_first = queries.is_judging(run_id) and found.last_step is None
-    tone = "gray" if is_first else ui.STATE_COLOURS[theme.shown_state(found)]
+    tone = "gray" if is_first else theme.STATE_TONES[theme.shown_state(found)]
     with st.container(key=f"verdict_bar_{tone}"):
         if is_first:
             st.html(_html("The run is being judged.", (), ""))

@@ -24,7 +24,7 @@ from ..charts import theme
 from ..data import queries
 from ..escaping import visible
 from ..web.api import author
-from ..words import NONE, plain
+from ..words import NONE, Colour, plain
 from .problems import Problem
 from .runs_columns import value_of
 
@@ -132,16 +132,16 @@ def _note_opened(click_key: str, opened_key: str, ids: tuple[str, ...]) -> None:
 def _coloured(cells: pd.DataFrame) -> Any:
     """The table with the verdict and the status in their colours."""
     styled = cells.style
-    for column, colours in (("state", theme.STATES), ("status", theme.STATUSES)):
-        styled = styled.map(partial(_colour, colours), subset=[column])
+    for column, tones in (("state", theme.STATE_TONES), ("status", theme.STATUS_TONES)):
+        styled = styled.map(partial(_colour, tones), subset=[column])
     return styled
 
 
-def _colour(colours: Mapping[str, str], words: object) -> str:
+def _colour(tones: Mapping[str, Colour], words: object) -> str:
     """CSS for `collapsed`, `healthy, diverse`, `finished`, `live`; empty for any other words."""
     first = str(words).partition(",")[0].partition(" ")[0]
     name = {"live": "running", "insufficient": "", "not": "not learning"}.get(first, first)
-    return f"color: {colours[name]}; font-weight: 600" if name in colours else ""
+    return f"color: {theme.TONES[tones[name]]}; font-weight: 600" if name in tones else ""
 
 
 def extra_config(cells: pd.DataFrame, extra: Sequence[str]) -> dict[str, Any]:

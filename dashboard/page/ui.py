@@ -15,7 +15,7 @@ goes through `plain` first, or into `st.text`, `st.code` or `st.dataframe`, whic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import streamlit as st
 
@@ -30,7 +30,7 @@ from ..live import lines as live_lines
 from ..live import pulses
 from ..live.refreshing import LISTENER, follow, guarded, timed
 from ..web.settings import settings
-from ..words import Colour, plain
+from ..words import plain
 from . import links
 from .problems import Problem
 
@@ -56,18 +56,6 @@ pre.command { margin: 0; padding: 0.6rem 0.8rem; border-radius: 0.5rem; font-siz
   .st-key-run_status, .st-key-run_beside { flex-wrap: nowrap; }
 }
 </style>""".replace("LISTENER", LISTENER)
-STATE_COLOURS: Mapping[str, Colour] = {
-    "healthy": "green",
-    "converged": "green",
-    "watch": "orange",
-    "recovering": "orange",
-    "collapsing": "red",
-    "collapsed": "red",
-    "not learning": "red",
-    "insufficient evidence": "gray",
-}
-"""State of a verdict -> colour of a Streamlit badge."""
-SEVERITY_COLOURS: Mapping[str, Colour] = {"info": "gray", "warning": "orange", "critical": "red"}
 
 
 def enter(page: str) -> None:

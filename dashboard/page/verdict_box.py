@@ -27,7 +27,6 @@ from ..steer.branch_orders import override_words
 from ..web.settings import settings
 from ..words import plain
 from . import links, ui
-from .ui import STATE_COLOURS
 
 _STYLE = """<style>
 .st-key-verdict_box { border-left: 6px solid COLOUR; gap: 0.4rem;
@@ -81,7 +80,7 @@ def _head(run_id: str, found: Verdict) -> None:
     state, is_judging = found.state.value, queries.is_judging(run_id)
     is_first = is_judging and found.last_step is None
     badge = "being judged" if is_first else state
-    st.badge(badge, color="gray" if is_first else STATE_COLOURS[theme.shown_state(found)])
+    st.badge(badge, color="gray" if is_first else theme.STATE_TONES[theme.shown_state(found)])
     if found.last_step is not None:
         every_s = pulses.EVERY_S if ui.is_following(run_id) or is_judging else None
         newest = pulses.verdict_line(run_id)
@@ -147,7 +146,7 @@ def _earlier(run_id: str, step: int) -> Verdict:
         st.html(_style(found))
         line = st.container(horizontal=True, vertical_alignment="center")
         state = found.state.value
-        line.badge(state, color=STATE_COLOURS[state])
+        line.badge(state, color=theme.STATE_TONES[state])
         line.caption(plain(f"after step {step}, confidence {found.confidence}"))
         with line:
             links.link("Newest verdict", "diagnosis", run=run_id, step=None)

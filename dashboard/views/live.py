@@ -8,6 +8,7 @@ import streamlit as st
 
 from echoscope.dashboard.charts import live as live_charts
 from echoscope.dashboard.charts.marks import command_words
+from echoscope.dashboard.charts.theme import SEVERITY_TONES
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.live import tiles
@@ -17,10 +18,9 @@ from echoscope.dashboard.steer import steering
 from echoscope.dashboard.web.settings import settings
 from echoscope.dashboard.words import plain
 from echoscope.store.reader import CommandState
-from echoscope.store.records import Alarm, AlarmSeverity
+from echoscope.store.records import SEVERITY_RANK, Alarm
 from echoscope.store.status import after_step
 
-SEVERITIES = (AlarmSeverity.CRITICAL, AlarmSeverity.WARNING, AlarmSeverity.INFO)
 STEADY = (
     "<style>[data-stale='true'] { opacity: 1 !important; transition: none !important; }</style>"
 )
@@ -118,7 +118,7 @@ def draw_charts(run_id: str) -> None:
 def open_alarms(run_id: str) -> None:
     """What is alarming, the worst and newest first, behind one line."""
     found = queries.open_alarms(run_id)
-    worst = sorted(found, key=lambda alarm: (SEVERITIES.index(alarm.severity), -alarm.step))
+    worst = sorted(found, key=lambda alarm: (-SEVERITY_RANK[alarm.severity], -alarm.step))
     with st.expander(_alarms_title(worst), key="open_alarms"):
         for alarm in worst:
             _alarm(run_id, alarm)
@@ -138,7 +138,7 @@ def _alarms_title(worst: Sequence[Alarm]) -> str:
 def _alarm(run_id: str, alarm: Alarm) -> None:
     """One alarm with its advice, its evidence, and the command that it suggests."""
     head = st.container(horizontal=True, vertical_alignment="center", gap="small")
-    head.badge(alarm.severity.value, color=ui.SEVERITY_COLOURS[alarm.severity.value])
+    head.badge(alarm.severity.value, color=SEVERITY_TONES[alarm.severity])
     head.text(visible(alarm.message, 1000))
     onset = "" if alarm.onset_step is None else f", began about step {alarm.onset_step}"
     raised = f"Raised {after_step(alarm.step)}{onset}."

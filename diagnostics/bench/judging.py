@@ -6,9 +6,9 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from echoscope.store.records import AlarmSeverity, AlarmState
+from echoscope.store.records import SEVERITY_RANK, AlarmState
 
-from ..judge.alarms import RANK, RULE_ORDER, RunState
+from ..judge.alarms import RULE_ORDER, RunState
 from ..judge.calibration import Said, kinds_of
 from ..judge.courses.channels import CHANNELS, SPECS, ChannelSpec, derived
 from ..judge.courses.course import matches
@@ -149,7 +149,7 @@ def judge(
     for step, values in run.table.rows() if rows is None else rows:
         for event in diagnosis.observe(step, values):
             is_over = event.state is AlarmState.CLEARED
-            rank = 0 if is_over else RANK[AlarmSeverity(event.severity)]
+            rank = 0 if is_over else SEVERITY_RANK[event.severity]
             rules[event.rule].reach(rank, step, event.onset_step)
         state = diagnosis.engine.run_state
         whole.reach(

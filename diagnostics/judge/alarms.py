@@ -16,6 +16,7 @@ from typing import Any
 
 from echoscope.store.records import (
     ALARM_AUTHOR,
+    SEVERITY_RANK,
     Alarm,
     AlarmSeverity,
     AlarmState,
@@ -50,7 +51,6 @@ from .rules.needed import logged_keys
 
 ALL_RULES: tuple[Rule, ...] = (*rules_reasoning.RULES, *rules_signal.RULES, *rules_task.RULES)
 RULE_ORDER: tuple[str, ...] = RuleName.__args__  # type: ignore[attr-defined]
-RANK = {AlarmSeverity.INFO: 0, AlarmSeverity.WARNING: 1, AlarmSeverity.CRITICAL: 2}
 SYMPTOMS = ("LOW_SUCCESS", "DEGENERATE_TEXT")
 CLEAR_AFTER = 5
 """Rows in a row without a finding after which an alarm is cleared: one good batch ends nothing."""
@@ -257,7 +257,7 @@ class AlarmEngine:
         return sorted(
             self._open.values(),
             key=lambda a: (
-                -RANK[a.severity],
+                -SEVERITY_RANK[a.severity],
                 a.rule in SYMPTOMS,
                 a.raised_step if a.critical_step is None else a.critical_step,
                 RULE_ORDER.index(a.rule),
@@ -267,15 +267,15 @@ class AlarmEngine:
     @property
     def run_state(self) -> RunState:
         """What the open alarms mean, now."""
-        worst = max((RANK[alarm.severity] for alarm in self._open.values()), default=0)
+        worst = max((SEVERITY_RANK[alarm.severity] for alarm in self._open.values()), default=0)
         if self.view().is_recovering:
             return RunState.RECOVERING
-        if worst == RANK[AlarmSeverity.CRITICAL]:
+        if worst == SEVERITY_RANK[AlarmSeverity.CRITICAL]:
             lost = self.view().is_success_lost
             return RunState.COLLAPSED if lost else RunState.COLLAPSING
         if "NOT_LEARNING" in self._open:
             return RunState.NOT_LEARNING
-        if worst == RANK[AlarmSeverity.WARNING]:
+        if worst == SEVERITY_RANK[AlarmSeverity.WARNING]:
             return RunState.WATCH
         return RunState.CONVERGED if "CONVERGED" in self._open else RunState.HEALTHY
 
@@ -320,7 +320,7 @@ class AlarmEngine:
         severity = finding.severity
         if known is not None:
             known.absent_rows = 0
-        if known is not None and RANK[severity] < RANK[known.severity]:
+        if known is not None and SEVERITY_RANK[severity] < SEVERITY_RANK[known.severity]:
             known.calm_rows += 1
             if known.calm_rows < DOWNGRADE_AFTER:
                 severity = known.severity

@@ -28,7 +28,7 @@ from ..log.index import RunIndex, VisibleFile, read_run_json
 from ..log.journal import Record, decode_line
 from ..log.layout import Layout
 from ..reader import CommandState, command_states, is_starting
-from ..records import AlarmSeverity, AlarmState
+from ..records import SEVERITY_RANK, AlarmState
 from ..schema import check_version
 from ..status import RUNNING, Origin, RunStatus, origin_of, pace_of, status_of, trainer_name
 from ..steer.annotations import read_annotations
@@ -53,7 +53,6 @@ MAX_POINTS = 60
 """Of a spark line."""
 MAX_PACKS = 40
 """That a spark line opens; of more, some are left out evenly."""
-_RANK = {severity.value: rank for rank, severity in enumerate(AlarmSeverity)}
 
 Row = dict[str, Any]
 
@@ -531,7 +530,8 @@ def _worst_open(rows: Sequence[Row]) -> Row | None:
     for row in sorted(rows, key=lambda r: r["step"]):
         last[row["alarm_id"]] = row
     raised = [row for row in last.values() if row["state"] == AlarmState.RAISED.value]
-    return max(raised, key=lambda r: (_RANK.get(r["severity"], -1), r["step"]), default=None)
+    rank = SEVERITY_RANK.get
+    return max(raised, key=lambda row: (rank(row["severity"], -1), row["step"]), default=None)
 
 
 def row_status(row: RunRow, details: RunDetails, now: float) -> RunStatus:

@@ -162,8 +162,8 @@ def test_c14_finding_c5_keys_and_numbers_are_copied_as_they_are(text: str) -> No
 
 def test_every_state_of_a_verdict_has_a_colour() -> None:
     states = {state.value for state in RunState}
-    assert set(ui.STATE_COLOURS) == set(theme.STATES) == states
-    assert ui.STATE_COLOURS["recovering"] == ui.STATE_COLOURS["watch"] == "orange"
+    assert set(theme.STATE_TONES) == states
+    assert theme.STATE_TONES["recovering"] == theme.STATE_TONES["watch"] == "orange"
 
 
 def test_a_run_that_crashed_or_waits_is_never_green() -> None:
