@@ -45,12 +45,12 @@ def train_demo(steps: int, path: Path) -> None:
     start(load_config("demo", overrides=overrides), path, SilentEvents())
 
 
-def seconds_to_measure(trajectories: list[Trajectory], config: TextConfig) -> float:
+def seconds_to_measure(trajectories: list[Trajectory]) -> float:
     """Best of a few: what else the machine does is not our cost."""
     times = []
     for _ in range(REPEATS):
         begun = time.perf_counter()
-        text_metrics(trajectories, config, np.random.default_rng(0))
+        text_metrics(trajectories, np.random.default_rng(0))
         times.append(time.perf_counter() - begun)
     return min(times)
 
@@ -96,7 +96,7 @@ def measure(path: Path) -> dict[str, float]:
     steps, step_s = reader.metrics("time/step_s", phase="train")
     costs = [
         seconds_to_measure(
-            [t for t in reader.trajectories_of_step(int(step)) if t.split is Split.TRAIN], config
+            [t for t in reader.trajectories_of_step(int(step)) if t.split is Split.TRAIN]
         )
         for step in steps
     ]
@@ -107,7 +107,7 @@ def measure(path: Path) -> dict[str, float]:
         "measurement_s": cost,
         "every": float(config.every),
         "share_of_step": cost / config.every / whole,
-        "long_measurement_s": seconds_to_measure(long_trajectories(1000), config),
+        "long_measurement_s": seconds_to_measure(long_trajectories(1000)),
         "per_100k_trajectories_s": cost * 100_000 / 64,
     }
 

@@ -12,7 +12,6 @@ from .judge.courses.outcome import LARGE_SHARE
 
 MAX_STEPS = 99_999_999
 """Ids of trajectories hold eight digits of the step."""
-MAX_PERMUTATIONS = 100_000
 
 
 class FrozenModel(BaseModel):
@@ -159,30 +158,16 @@ class InformationConfig(FrozenModel):
         le=4096,
         description="Reasonings per prompt of these families.",
     )
-    permutations: int = Field(
-        1000,
-        ge=19,
-        le=MAX_PERMUTATIONS,
-        description="Permutations for the p-value of the retrieval accuracy.",
-    )
-    level: float = Field(0.95, gt=0.5, lt=1, description="Confidence level of the intervals.")
     ragen_samples: tuple[Literal["first_turn", "trajectory"], ...] = Field(
         ("first_turn",),
         strict=False,
         description="Samples of RAGEN for which its metrics are written, too, by its formulas. The "
         "trajectory sample costs several times as much as all else (64 x 64 pairs with history).",
     )
-    memory_budget_mib: int = Field(
-        1024,
-        ge=16,
-        le=10_000_000,
-        description="Memory for keys, values and logits of one scoring pass.",
-    )
-    seed: int = Field(20_260, ge=0, lt=2**63, description="Seed of these draws and permutations.")
 
 
 class TextConfig(FrozenModel):
-    """What is read from the text alone, how often, and from how much of it (`measures.py`)."""
+    """How often the text alone is read (`measures.py`)."""
 
     every: int = Field(
         2,
@@ -190,32 +175,6 @@ class TextConfig(FrozenModel):
         le=MAX_STEPS,
         description="Steps between two measurements of the text; 0 turns them off.",
         json_schema_extra=LIVE,
-    )
-    family: Literal["first_turn", "all_turns"] = Field(
-        "first_turn",
-        description="Which reasoning of an episode is compared: that of its first turn, or that of "
-        "one turn drawn at random.",
-    )
-    prompts: int = Field(8, ge=2, le=64, description="Distinct prompts compared, at most.")
-    siblings: int = Field(8, ge=2, le=64, description="Reasonings of each prompt, at most.")
-    trajectories: int = Field(
-        32, ge=1, le=99_999, description="Episodes read turn by turn, for loops, echo and actions."
-    )
-    max_chars: int = Field(
-        2000,
-        ge=50,
-        le=1_000_000,
-        description="Characters of one reasoning, response or observation that count.",
-    )
-    permutations: int = Field(
-        200, ge=20, le=MAX_PERMUTATIONS, description="Permutations for a p-value."
-    )
-    template_words: int = Field(5, ge=2, le=100, description="Words in a phrase of a template.")
-    near_duplicate: float = Field(
-        0.9,
-        gt=0,
-        le=1,
-        description="TF-IDF similarity from which two reasonings of one task are near duplicates.",
     )
 
 

@@ -46,6 +46,7 @@ from .measure.information.cross_scores import CrossScores, Scorer
 from .measure.information.estimate import estimate
 from .measure.information.pairs import Decode, StatePrompt
 from .measure.information.step import (
+    SEED,
     InformationPlan,
     StepInformation,
     measure_information,
@@ -187,7 +188,7 @@ class Monitor:
         if _is_due(step, config.text.every):
             out.values |= {f"text/{name}": math.nan for name in METRICS}
             with self._guarded(step, "text", out):
-                self._measure_text(step, rollouts, config, out)
+                self._measure_text(step, rollouts, out)
         self._count_training(instruments.trained_s)
         every, is_urgent = config.information.every, shows_sign(self.diagnosis.engine.signs)
         is_due = self._schedules[INFORMATION].is_due(step, every, is_urgent=is_urgent)
@@ -259,11 +260,9 @@ class Monitor:
         self._ragen = dict(state["ragen"])
         self._exhibits = {name: tuple(ids) for name, ids in state["exhibits"].items()}
 
-    def _measure_text(
-        self, step: int, rollouts: RolloutBatch, config: DiagnosticsConfig, out: Measured
-    ) -> None:
-        rng = np.random.default_rng([config.information.seed, step])
-        report = text_metrics(rollouts, config.text, rng)
+    def _measure_text(self, step: int, rollouts: RolloutBatch, out: Measured) -> None:
+        rng = np.random.default_rng([SEED, step])
+        report = text_metrics(rollouts, rng)
         out.values |= report.metrics()
         out.records.append(report.record(step))
         self._exhibits = _shown(report)
@@ -308,7 +307,7 @@ class Monitor:
             decode=decode,
             state_prompt=now.tools.state_prompt,
         )
-        rng = np.random.default_rng([settings.seed, now.step, 1])
+        rng = np.random.default_rng([SEED, now.step, 1])
         return plan, plan_swaps(trajectories, rng, decode=decode, num_turns=SWAPPED_TURNS)
 
     def _score(self, now: _Step, scorer: Scorer, plan: InformationPlan, swaps: SwapPlan) -> None:

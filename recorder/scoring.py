@@ -28,6 +28,7 @@ from echoscope.diagnostics.measure.information.cross_scores import (
     ScoringError,
     Tally,
 )
+from echoscope.diagnostics.measure.information.step import SEED
 from echoscope.diagnostics.monitor import Instruments, Measured, Monitor
 from echoscope.diagnostics.tools.rescoring import as_cross_entropy
 from echoscope.diagnostics.tools.setting_errors import SettingError
@@ -43,11 +44,9 @@ from echoscope.store.records import (
     Turn,
 )
 from echoscope.text.replies import THINK_CLOSE, THINK_OPEN, parse_response
-from echoscope.text.wrapping import in_one_line
+from echoscope.text.sentences import in_one_line
 
 from .episodes import Episode, StepEpisodes, TurnTokens
-
-_BYTES_PER_MIB = 1 << 20
 
 
 class ScoringConfig(FrozenModel):
@@ -212,7 +211,7 @@ class Scoring:
         config = self._config.information
         siblings = min(config.reasonings, max((len(group) for group in groups), default=1))
         num_groups = max(config.prompts, math.ceil(config.turn_prompts / siblings))
-        rng = np.random.default_rng([config.seed, step, 2])
+        rng = np.random.default_rng([SEED, step, 2])
         places = sorted(rng.permutation(len(groups))[:num_groups].tolist())
         return [(t, spoken[t.id]) for place in places for t in groups[place][:siblings]]
 
@@ -325,11 +324,7 @@ class _Policy:
                 raise _wrong_policy(model)
 
             def scorer() -> Scorer:
-                return ModelScorer(
-                    model,
-                    temperature=config.temperature,
-                    memory_budget_bytes=config.information.memory_budget_mib * _BYTES_PER_MIB,
-                )
+                return ModelScorer(model, temperature=config.temperature)
 
             return cls(scorer, lambda: undisturbed(model))
         if hasattr(policy, "score") and hasattr(policy, "tally"):

@@ -26,8 +26,6 @@ from ..rollout.context import Conversation
 from ..update.step_gradients import StepGradients, step_gradients
 from .observers import Judged, Observed, StepObservation, TrainEvents, tell_progress
 
-_BYTES_PER_MIB = 1 << 20
-
 
 class MonitorObserver:
     """A `StepObserver` that measures and judges by `config.diagnostics`.
@@ -157,12 +155,7 @@ class MonitorObserver:
         sampling = config.sampling
 
         def scorer() -> ModelScorer:
-            return ModelScorer(
-                policy.model,
-                temperature=sampling.temperature,
-                memory_budget_bytes=config.diagnostics.information.memory_budget_mib
-                * _BYTES_PER_MIB,
-            )
+            return ModelScorer(policy.model, temperature=sampling.temperature)
 
         def gradients(settings: GradientConfig) -> StepGradients:
             devices = [policy.device] if policy.device.type == "cuda" else []

@@ -110,9 +110,7 @@ def _weights(
     temperature = float(sampling.get("temperature", 1.0))
 
     def scorer() -> Scorer:
-        return ModelScorer(
-            model, temperature=temperature, memory_budget_bytes=config.memory_budget_mib << 20
-        )
+        return ModelScorer(model, temperature=temperature)
 
     return Weights(
         scorer=scorer,

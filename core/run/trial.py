@@ -169,11 +169,7 @@ def _information(config: RunConfig, model: Model, batch: RolloutBatch) -> Inform
     settings = config.diagnostics.information.model_copy(
         update={"families": ("first_turn",), "ragen_samples": ()}
     )
-    scorer = ModelScorer(
-        model.policy.model,
-        temperature=config.sampling.temperature,
-        memory_budget_bytes=settings.memory_budget_mib << 20,
-    )
+    scorer = ModelScorer(model.policy.model, temperature=config.sampling.temperature)
     try:
         measured = measure_information(
             scorer,

@@ -22,7 +22,7 @@ NUM_TOKENS = sum(
     max(len(turn.prompt_tokens) + len(turn.response_tokens) for turn in trajectory.turns)
     for trajectory in TRAJECTORIES
 )
-QUICK = InformationConfig(families=("first_turn",), permutations=19)
+QUICK = InformationConfig(families=("first_turn",))
 UNLIMITED = DiagnosticsConfig(information=QUICK, budget_frac=1)
 
 

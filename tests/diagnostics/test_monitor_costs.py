@@ -18,7 +18,7 @@ from echoscope.diagnostics.measure.costs import CHEAP_S, CUT_OFF
 from echoscope.diagnostics.monitor import Instruments, Measured, Monitor
 from echoscope.store.records import RolloutBatch
 
-QUICK = InformationConfig(families=("first_turn",), permutations=19)
+QUICK = InformationConfig(families=("first_turn",))
 KEY, ANSWERS = "info/first_turn/dependence", "info/swap/answer_gap"
 
 

@@ -22,6 +22,12 @@ from .ragen import draw_first_turn as draw_ragen_first_turn
 from .ragen import draw_trajectory as draw_ragen_trajectory
 
 Generator = np.random.Generator
+SEED = 20_260
+"""Of the draws and permutations of a step."""
+LEVEL = 0.95
+"""Of the intervals."""
+PERMUTATIONS = 1000
+"""For the p-value of the retrieval accuracy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -123,13 +129,13 @@ def plan_information(
     decode: Decode,
     state_prompt: StatePrompt | None = None,
 ) -> InformationPlan:
-    """Draw the pairs of every configured family; they depend on `config.seed` and the step only.
+    """Draw the pairs of every configured family; they depend on the step only.
 
     Args:
         decode: token ids to text, control tokens included.
         state_prompt: for the `state` family.
     """
-    rng = np.random.default_rng([config.seed, step])
+    rng = np.random.default_rng([SEED, step])
     draws: dict[str, Callable[[Generator], Draw]] = {
         "first_turn": lambda r: draw_first_turn(trajectories, config, r, decode=decode),
         "all_turns": lambda r: draw_all_turns(trajectories, config, r, decode=decode),
@@ -182,17 +188,15 @@ def measure_information(
     actions, prompts = first_actions(trajectories)
     return StepInformation(
         estimates={
-            family: estimate(
-                one, level=config.level, num_permutations=config.permutations, seed=config.seed
-            )
+            family: estimate(one, level=LEVEL, num_permutations=PERMUTATIONS, seed=SEED)
             for family, one in scores.items()
         },
         actions=estimate_actions(
             actions,
             prompts,
-            level=config.level,
-            num_permutations=config.permutations,
-            seed=config.seed,
+            level=LEVEL,
+            num_permutations=PERMUTATIONS,
+            seed=SEED,
         ),
         ragen=ragen,
     )

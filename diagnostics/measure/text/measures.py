@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from echoscope.store.records import FinishReason, RolloutBatch, Trajectory, Turn
 
-from ...config import TextConfig
 from .actions import action_entropies, agreements, named_moves
 from .repetition import echo_share, loops, repeated_action_shares, turn_pairs
 from .report import MAX_EXEMPLARS, Exemplar, Findings, TextReport
 from .retrieval import information_bound, retrieve
 from .sample import (
+    MAX_CHARS,
     Reasoning,
     TextSample,
     draw,
@@ -71,6 +71,12 @@ def is_reasoning_closed(turn: Turn) -> bool:
     return turn.reasoning_chars is not None and turn.reasoning_chars[1] < len(turn.response)
 
 
+PERMUTATIONS = 200
+"""Of the labels, for a p-value."""
+TEMPLATE_WORDS = 5
+"""Words in a phrase of a template."""
+NEAR_DUPLICATE = 0.9
+"""TF-IDF similarity from which two reasonings of one task are near duplicates."""
 GRAM = 3
 """Words in the n-grams that count as copied."""
 
@@ -105,7 +111,7 @@ def masked_texts(reasonings: Sequence[Reasoning]) -> list[str]:
 
 
 def text_metrics(
-    trajectories: RolloutBatch | Sequence[Trajectory], config: TextConfig, rng: np.random.Generator
+    trajectories: RolloutBatch | Sequence[Trajectory], rng: np.random.Generator
 ) -> TextReport:
     """Measure the text of some trajectories, one step's as a rule.
 
@@ -114,25 +120,24 @@ def text_metrics(
     """
     if isinstance(trajectories, RolloutBatch):
         trajectories = trajectories.trajectories
-    sample = draw(trajectories, config, rng)
+    sample = draw(trajectories, rng)
     found = Findings()
     found.values["num_trajectories"] = float(sample.num_seen)
     found.values["num_prompts"] = float(sample.num_prompts)
     found.values["num_siblings"] = float(sample.num_siblings)
     similarity_nn = similarity([reasoning.text for reasoning in sample.reasonings])
-    _measure_dependence(found, sample, similarity_nn, config, rng)
-    _measure_template(found, sample, similarity_nn, config)
-    _measure_siblings(found, sample, similarity_nn, config)
+    _measure_dependence(found, sample, similarity_nn, rng)
+    _measure_template(found, sample, similarity_nn)
+    _measure_siblings(found, sample, similarity_nn)
     _measure_copying(found, sample)
-    _measure_repetition(found, sample, config)
-    _measure_actions(found, sample, config)
+    _measure_repetition(found, sample)
+    _measure_actions(found, sample)
     _measure_form(found, trajectories)
     return TextReport(
         values=MappingProxyType(found.values),
         reasons=MappingProxyType(found.reasons),
         template=found.template,
         exemplars=MappingProxyType(found.exemplars),
-        family=config.family,
     )
 
 
@@ -140,7 +145,6 @@ def _measure_dependence(
     found: Findings,
     sample: TextSample,
     similarity_nn: NDArray[np.float64],
-    config: TextConfig,
     rng: np.random.Generator,
 ) -> None:
     plain = ("retrieval_accuracy", "retrieval_chance", "retrieval_p_value")
@@ -150,11 +154,11 @@ def _measure_dependence(
         found.missing((*plain, *masked, *bound), sample.too_small)
         return
     labels = sample.prompt_n
-    result = retrieve(similarity_nn, labels, rng, permutations=config.permutations)
+    result = retrieve(similarity_nn, labels, rng, permutations=PERMUTATIONS)
     found.values |= dict(zip(plain, (result.accuracy, result.chance, result.p_value), strict=True))
     rest = masked_texts(sample.reasonings)
     if any(rest):
-        result = retrieve(similarity(rest), labels, rng, permutations=config.permutations)
+        result = retrieve(similarity(rest), labels, rng, permutations=PERMUTATIONS)
         found.values |= dict(zip(masked, (result.accuracy, result.p_value), strict=True))
     else:
         found.missing(masked, "every word of every reasoning stands in an observation")
@@ -168,13 +172,13 @@ def _measure_dependence(
 
 
 def _measure_template(
-    found: Findings, sample: TextSample, similarity_nn: NDArray[np.float64], config: TextConfig
+    found: Findings, sample: TextSample, similarity_nn: NDArray[np.float64]
 ) -> None:
     keys = ("template_frac", "template_coverage", "template_match_frac")
     if sample.too_few_prompts:
         found.missing(keys, sample.too_few_prompts)
         return
-    grams = CommonGrams(sample.reasonings, config.template_words)
+    grams = CommonGrams(sample.reasonings, TEMPLATE_WORDS)
     shares = [grams.share(reasoning) for reasoning in sample.reasonings]
     found.mean(keys[0], [s for s in shares if not math.isnan(s)], "no reasoning has a word")
     found.template = find_template(sample.reasonings, similarity_nn)
@@ -185,7 +189,7 @@ def _measure_template(
     among = similarity_nn[np.ix_(sharing, sharing)]
     alike = sharing[most_alike(among, sample.prompt_n[sharing], MAX_EXEMPLARS)].tolist()
     # What is marked is what the shown reasonings share: whoever compares them finds it in each.
-    shown = CommonGrams([sample.reasonings[k] for k in alike], config.template_words)
+    shown = CommonGrams([sample.reasonings[k] for k in alike], TEMPLATE_WORDS)
     found.show(
         "template",
         (
@@ -214,7 +218,7 @@ def _covered(reasoning: Reasoning, grams: CommonGrams) -> list[tuple[int, int]]:
 
 
 def _measure_siblings(
-    found: Findings, sample: TextSample, similarity_nn: NDArray[np.float64], config: TextConfig
+    found: Findings, sample: TextSample, similarity_nn: NDArray[np.float64]
 ) -> None:
     if sample.too_few_siblings:
         keys = ("sibling_distance", "near_duplicate_frac", "duplicate_frac")
@@ -224,7 +228,7 @@ def _measure_siblings(
         return
     labels = sample.prompt_n
     found.values |= sibling_metrics(
-        sample.reasonings, similarity_nn, labels, near_duplicate=config.near_duplicate
+        sample.reasonings, similarity_nn, labels, near_duplicate=NEAR_DUPLICATE
     )
     rows, columns = sibling_pairs(labels)
     alike = similarity_nn[rows, columns]
@@ -237,7 +241,7 @@ def _measure_siblings(
                 f"similarity {alike[k]:.2f} with {sample.reasonings[columns[k]].trajectory_id}",
             )
             for k in np.argsort(-alike, kind="stable").tolist()
-            if alike[k] >= config.near_duplicate
+            if alike[k] >= NEAR_DUPLICATE
         ),
     )
 
@@ -260,11 +264,11 @@ def _measure_copying(found: Findings, sample: TextSample) -> None:
     )
 
 
-def _measure_repetition(found: Findings, sample: TextSample, config: TextConfig) -> None:
+def _measure_repetition(found: Findings, sample: TextSample) -> None:
     turns = [(episode, turn) for episode in sample.episodes for turn in episode.turns]
     seen = []
     for episode, turn in turns:
-        offset = max(0, len(turn.response) - config.max_chars)  # loops stand at the end
+        offset = max(0, len(turn.response) - MAX_CHARS)  # loops stand at the end
         seen.append((episode, turn, offset, loops(turn.response[offset:])))
     for key in ("repeated_ngram_frac", "compression_ratio", "longest_char_run", "longest_word_run"):
         values = [float(getattr(one, key)) for *_, one in seen]
@@ -285,7 +289,7 @@ def _measure_repetition(found: Findings, sample: TextSample, config: TextConfig)
             for episode, turn, offset, one in looping
         ),
     )
-    _measure_echo(found, sample, config)
+    _measure_echo(found, sample)
     repeated, state_action = repeated_action_shares(sample.episodes)
     found.values["repeated_action_frac"] = repeated
     found.values["repeated_state_action_frac"] = state_action
@@ -296,8 +300,8 @@ def _measure_repetition(found: Findings, sample: TextSample, config: TextConfig)
         )
 
 
-def _measure_echo(found: Findings, sample: TextSample, config: TextConfig) -> None:
-    cut = slice(config.max_chars)
+def _measure_echo(found: Findings, sample: TextSample) -> None:
+    cut = slice(MAX_CHARS)
     pairs = [
         (echo_share(now.reasoning[cut], before.reasoning[cut]), episode, now)
         for episode, before, now in turn_pairs(sample.episodes)
@@ -319,7 +323,7 @@ def _measure_echo(found: Findings, sample: TextSample, config: TextConfig) -> No
     )
 
 
-def _measure_actions(found: Findings, sample: TextSample, config: TextConfig) -> None:
+def _measure_actions(found: Findings, sample: TextSample) -> None:
     overall, given = action_entropies(sample.episodes)
     found.values["action_entropy"] = overall
     found.values["action_conditional_entropy"] = given
@@ -334,7 +338,7 @@ def _measure_actions(found: Findings, sample: TextSample, config: TextConfig) ->
         why = "actions are free text" if not moves else "every action is the same"
         found.missing(("agreement_frac",), why)
         return
-    named = list(agreements(sample.episodes, moves, max_chars=config.max_chars))
+    named = list(agreements(sample.episodes, moves, max_chars=MAX_CHARS))
     agree = [float(agrees) for *_, agrees in named]
     found.mean("agreement_frac", agree, "no reasoning names an action")
     found.show(

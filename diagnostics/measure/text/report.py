@@ -87,7 +87,6 @@ class TextReport:
     exemplars: Mapping[str, tuple[Exemplar, ...]]
     """By finding: template, duplicates, loop, echo, copied, disagreement, malformed. Those of one
     finding answer different prompts; those of `template` are the most alike of them."""
-    family: str
 
     def metrics(self) -> dict[str, float]:
         """`text/...` of this step."""
@@ -99,7 +98,7 @@ class TextReport:
         template = None if self.template is None else asdict(self.template)
         exemplars = {kind: [asdict(one) for one in some] for kind, some in self.exemplars.items()}
         payload = {
-            "family": self.family,
+            "family": "first_turn",
             "template": template,
             "exemplars": exemplars,
             "reasons": dict(self.reasons),

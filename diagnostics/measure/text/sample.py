@@ -14,11 +14,18 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from echoscope.store.records import Trajectory
-
-from ...config import TextConfig
+from echoscope.store.records import Trajectory, Turn
 
 Item = TypeVar("Item")
+
+MAX_PROMPTS = 8
+"""Distinct prompts that are compared."""
+MAX_SIBLINGS = 8
+"""Reasonings of each prompt."""
+MAX_EPISODES = 32
+"""Episodes that are read turn by turn, for loops, echo and actions."""
+MAX_CHARS = 2000
+"""Characters of one reasoning, response or observation that count."""
 
 _SYLLABLES = "\\u3040-\\u30ff\\u3400-\\u9fff\\uf900-\\ufaff"
 """Kana and Chinese characters: written without blanks, each counts as a word."""
@@ -50,7 +57,7 @@ def ngrams(tokens: Sequence[str], size: int) -> list[tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reasoning:
-    """One reasoning that was drawn, cut to `max_chars`."""
+    """One reasoning that was drawn, cut to `MAX_CHARS`."""
 
     trajectory_id: str
     prompt: int
@@ -107,35 +114,32 @@ class TextSample:
         return self.too_few_prompts or self.too_few_siblings
 
 
-def draw(
-    trajectories: Sequence[Trajectory], config: TextConfig, rng: np.random.Generator
-) -> TextSample:
-    """A stratified sample. Equal first prompts (`prompt_key`) are one prompt, whatever their group.
+def draw(trajectories: Sequence[Trajectory], rng: np.random.Generator) -> TextSample:
+    """A stratified sample of first turns. Equal prompts (`prompt_key`) are one, in any group.
 
-    M is the largest number up to `config.siblings` that gives the most reasonings in all (M of each
-    of at most `config.prompts` prompts); with two prompts of two or more it is at least 2.
+    M is the largest number up to `MAX_SIBLINGS` that gives the most reasonings in all (M of each
+    of at most `MAX_PROMPTS` prompts); with two prompts of two or more it is at least 2.
     Where no imported reply marks its reasoning, whole replies stand in for reasonings.
     """
-    candidates: dict[str, list[tuple[Trajectory, int]]] = {}
+    candidates: dict[str, list[Trajectory]] = {}
     is_whole = is_without_reasoning(trajectories)
     for trajectory in trajectories:
-        turn = _draw_turn(trajectory, config, rng, is_whole)
-        if turn is not None:
-            candidates.setdefault(trajectory.prompt_key, []).append((trajectory, turn))
+        if trajectory.turns and _reasoning_of(trajectory.turns[0], is_whole).strip():
+            candidates.setdefault(trajectory.prompt_key, []).append(trajectory)
     keys = list(candidates)
-    num_siblings = _siblings([len(candidates[key]) for key in keys], config)
+    num_siblings = _siblings([len(candidates[key]) for key in keys])
     eligible = [key for key in keys if len(candidates[key]) >= max(num_siblings, 1)]
-    chosen = _some(eligible, config.prompts, rng)
+    chosen = _some(eligible, MAX_PROMPTS, rng)
     reasonings = tuple(
-        _reasoning(trajectory, turn, prompt, config.max_chars, is_whole)
+        _reasoning(trajectory, prompt, is_whole)
         for prompt, key in enumerate(chosen)
-        for trajectory, turn in _some(candidates[key], num_siblings, rng)
+        for trajectory in _some(candidates[key], num_siblings, rng)
     )
     return TextSample(
         reasonings=reasonings,
         num_prompts=len(chosen),
         num_siblings=num_siblings,
-        episodes=tuple(_some(list(trajectories), config.trajectories, rng)),
+        episodes=tuple(_some(list(trajectories), MAX_EPISODES, rng)),
         num_seen=len(trajectories),
     )
 
@@ -147,22 +151,15 @@ def is_without_reasoning(trajectories: Sequence[Trajectory]) -> bool:
     return bool(turns) and is_imported and all(turn.reasoning_chars is None for turn in turns)
 
 
-def _draw_turn(
-    trajectory: Trajectory, config: TextConfig, rng: np.random.Generator, is_whole: bool
-) -> int | None:
-    """The turn whose reasoning is read; None if the episode has none that is not empty."""
-    turns = trajectory.turns[:1] if config.family == "first_turn" else trajectory.turns
-    usable = [t.index for t in turns if (t.response if is_whole else t.reasoning).strip()]
-    if not usable:
-        return None
-    return usable[0] if len(usable) == 1 else usable[int(rng.integers(len(usable)))]
+def _reasoning_of(turn: Turn, is_whole: bool) -> str:
+    return turn.response if is_whole else turn.reasoning
 
 
-def _siblings(counts: Sequence[int], config: TextConfig) -> int:
+def _siblings(counts: Sequence[int]) -> int:
     """M for prompts with so many reasonings each."""
     best, most = 0, (False, 0)
-    for m in range(1, min(config.siblings, max(counts, default=0)) + 1):
-        n = min(config.prompts, sum(count >= m for count in counts))
+    for m in range(1, min(MAX_SIBLINGS, max(counts, default=0)) + 1):
+        n = min(MAX_PROMPTS, sum(count >= m for count in counts))
         score = (n >= 2 and m >= 2, n * m)
         if score >= most:
             best, most = m, score
@@ -176,17 +173,15 @@ def _some(items: Sequence[Item], size: int, rng: np.random.Generator) -> list[It
     return [items[k] for k in sorted(rng.choice(len(items), size, replace=False).tolist())]
 
 
-def _reasoning(
-    trajectory: Trajectory, index: int, prompt: int, max_chars: int, is_whole: bool
-) -> Reasoning:
-    turn = trajectory.turns[index]
-    text = (turn.response if is_whole else turn.reasoning)[:max_chars]
+def _reasoning(trajectory: Trajectory, prompt: int, is_whole: bool) -> Reasoning:
+    turn = trajectory.turns[0]
+    text = _reasoning_of(turn, is_whole)[:MAX_CHARS]
     return Reasoning(
         trajectory_id=trajectory.id,
         prompt=prompt,
-        turn=index,
+        turn=turn.index,
         start=0 if turn.reasoning_chars is None else turn.reasoning_chars[0],
         text=text,
         words=words(text),
-        observation=turn.observation[:max_chars],
+        observation=turn.observation[:MAX_CHARS],
     )

@@ -13,8 +13,6 @@ import numpy as np
 
 from echoscope.store.records import Split, Trajectory
 
-from ...config import TextConfig
-
 if TYPE_CHECKING:
     from .report import TextReport
 
@@ -49,7 +47,7 @@ def measure_sample(trajectories: Sequence[Trajectory]) -> TextReport:
     """What the text of such a sample says; equal samples, equal reports."""
     from .measures import text_metrics
 
-    return text_metrics(trajectories, TextConfig(), np.random.default_rng(SEED))
+    return text_metrics(trajectories, np.random.default_rng(SEED))
 
 
 def words_of_sample(num_measured: int, num_steps: int) -> str:

@@ -32,7 +32,6 @@ MakeConfig = Callable[..., RunConfig]
 OFTEN = (
     "diagnostics.text.every=1",
     "diagnostics.information.every=2",
-    "diagnostics.information.permutations=19",
     "diagnostics.gradient.every=3",
     "diagnostics.budget_frac=1",
 )

@@ -138,7 +138,7 @@ def test_a_stored_run(tmp_path: Path, name: str) -> None:
 def test_a_training_run_goes_on(name: str) -> None:
     said: list[str] = []
     config = DiagnosticsConfig(
-        information=InformationConfig(families=("first_turn",), permutations=19), budget_frac=1
+        information=InformationConfig(families=("first_turn",)), budget_frac=1
     )
     monitor = Monitor(config, run_id="run", on_message=said.append)
     tools = Instruments(scorer=TableScorer, decode=decode)

@@ -19,7 +19,6 @@ from echoscope.diagnostics.measure.information.step import (
 EVERYTHING = InformationConfig(
     families=("first_turn", "all_turns", "state"),
     ragen_samples=("first_turn", "trajectory"),
-    permutations=99,
 )
 
 
@@ -34,7 +33,7 @@ def measure(
 
 @pytest.mark.parametrize("ragen", [(), ("trajectory",)], ids=["families", "and RAGEN's sample"])
 def test_a_plan_knows_its_tokens_before_they_are_scored(ragen: tuple[str, ...]) -> None:
-    config = InformationConfig(ragen_samples=ragen, permutations=19)
+    config = InformationConfig(ragen_samples=ragen)
     trajectories, scorer = batch(8, 8, (2, 3)), TableScorer()
     plan = plan_information(trajectories, config, step=5, decode=decode)
     measure_information(scorer, trajectories, plan, config)
@@ -58,7 +57,7 @@ def test_every_family_the_actions_and_ragen_s_keys() -> None:
 
 def test_token_information_has_the_shape_of_the_trajectory() -> None:
     trajectories = batch(8, 8, (2,))
-    found = measure(trajectories, InformationConfig(permutations=99))
+    found = measure(trajectories, InformationConfig())
     scored = [found.token_information(trajectory) for trajectory in trajectories]
     assert all(rows is not None for rows in scored)
     for trajectory, rows in zip(trajectories, scored, strict=True):
@@ -72,18 +71,19 @@ def test_token_information_has_the_shape_of_the_trajectory() -> None:
 
 def test_a_trajectory_that_was_not_drawn_has_none() -> None:
     trajectories = batch(10, 2)
-    found = measure(trajectories, InformationConfig(families=("first_turn",), permutations=99))
+    found = measure(trajectories, InformationConfig(families=("first_turn",)))
     drawn = {source for source, _ in found.estimates["first_turn"].source_M}
     for trajectory in trajectories:
         assert (found.token_information(trajectory) is None) == (trajectory.id not in drawn)
 
 
-def test_the_step_and_the_seed_fix_the_draw() -> None:
+def test_the_step_fixes_the_draw() -> None:
     trajectories = batch(12, 8, (1, 2, 3))
-    config = InformationConfig(permutations=99)
+    config = InformationConfig()
     one, same = (measure(trajectories, config).metrics() for _ in range(2))
     np.testing.assert_equal(one, same)  # NaN equals NaN here
-    other = measure(trajectories, InformationConfig(permutations=99, seed=1))
+    plan = plan_information(trajectories, config, step=6, decode=decode)
+    other = measure_information(TableScorer(), trajectories, plan, config)
     sources = [one.estimates["first_turn"].source_M for one in (measure(trajectories), other)]
     assert sources[0] != sources[1]
 

@@ -12,7 +12,6 @@ from episodes import episode, one_turn_each, text_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from echoscope.diagnostics.config import TextConfig
 from echoscope.diagnostics.measure.text.measures import text_metrics
 from echoscope.diagnostics.measure.text.report import METRICS
 from echoscope.diagnostics.measure.text.sample import draw
@@ -21,8 +20,8 @@ from echoscope.store.records import RolloutBatch
 NAMES = ["alpha", "bravo", "charlie", "delta", "echo", "foxtrot", "golf", "hotel"]
 
 
-def report(trajectories, **changes):
-    return text_metrics(trajectories, TextConfig(**changes), np.random.default_rng(0))
+def report(trajectories):
+    return text_metrics(trajectories, np.random.default_rng(0))
 
 
 def test_every_metric_is_a_number_or_has_a_reason():
@@ -110,25 +109,22 @@ def test_identical_prompts_in_several_groups_are_one_prompt():
 
 def test_the_sample_is_stratified_and_bounded():
     groups = [["text"] * size for size in (9, 8, 3, 8, 1)]
-    drawn = draw(one_turn_each(groups), TextConfig(siblings=8), np.random.default_rng(0))
+    drawn = draw(one_turn_each(groups), _rng())
     # M = 8 keeps three prompts (24 texts), M = 3 four of them (12).
     assert (drawn.num_prompts, drawn.num_siblings, len(drawn.reasonings)) == (3, 8, 24)
-    drawn = draw(one_turn_each(groups), TextConfig(prompts=2), np.random.default_rng(0))
-    assert (drawn.num_prompts, drawn.num_siblings) == (2, 8)
+    drawn = draw(one_turn_each([["text"] * 9] * 12), _rng())
+    assert (drawn.num_prompts, drawn.num_siblings) == (8, 8)
 
 
 def test_two_siblings_are_preferred_to_many_prompts_of_one():
-    drawn = draw(one_turn_each([["a"] * 2, ["b"] * 2, *[["c"]] * 20]), TextConfig(), _rng())
+    drawn = draw(one_turn_each([["a"] * 2, ["b"] * 2, *[["c"]] * 20]), _rng())
     assert (drawn.num_prompts, drawn.num_siblings) == (2, 2)
 
 
-def test_all_turns_draws_one_turn_of_each_episode():
+def test_the_first_turn_of_each_episode_is_read():
     turns = [text_turn(f"turn {k}", index=k) for k in range(4)]
     episodes = [episode(f"p{i % 4}", turns, index=i) for i in range(32)]
-    drawn = draw(episodes, TextConfig(family="all_turns"), _rng())
-    assert len({r.trajectory_id for r in drawn.reasonings}) == len(drawn.reasonings) == 32
-    assert {r.turn for r in drawn.reasonings} == {0, 1, 2, 3}
-    assert {r.turn for r in draw(episodes, TextConfig(), _rng()).reasonings} == {0}
+    assert {r.turn for r in draw(episodes, _rng()).reasonings} == {0}
 
 
 def test_equal_seeds_give_equal_reports():

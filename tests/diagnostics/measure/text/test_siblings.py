@@ -10,7 +10,6 @@ from episodes import one_turn_each
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echoscope.diagnostics.config import TextConfig
 from echoscope.diagnostics.measure.text.sample import draw
 from echoscope.diagnostics.measure.text.siblings import (
     chao_shen,
@@ -22,7 +21,7 @@ from echoscope.diagnostics.measure.text.similarity import similarity
 
 
 def metrics(groups):
-    sample = draw(one_turn_each(groups), TextConfig(), np.random.default_rng(0))
+    sample = draw(one_turn_each(groups), np.random.default_rng(0))
     alike = similarity([r.text for r in sample.reasonings])
     return sibling_metrics(sample.reasonings, alike, sample.prompt_n, near_duplicate=0.9)
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from episodes import one_turn_each
 
-from echoscope.diagnostics.config import TextConfig
 from echoscope.diagnostics.measure.text.sample import draw
 from echoscope.diagnostics.measure.text.similarity import similarity
 from echoscope.diagnostics.measure.text.templates import CommonGrams, find_template
@@ -16,7 +15,7 @@ MOVES = ["up", "down", "left", "right"]
 
 
 def sample(groups):
-    return draw(one_turn_each(groups), TextConfig(), np.random.default_rng(0)).reasonings
+    return draw(one_turn_each(groups), np.random.default_rng(0)).reasonings
 
 
 def template(groups):

@@ -10,7 +10,6 @@ from episodes import episode, text_turn
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echoscope.diagnostics.config import TextConfig
 from echoscope.diagnostics.measure.text.actions import (
     action_entropies,
     agreements,
@@ -28,7 +27,7 @@ def sample(*pairs):
         episode(obs, [text_turn(text, observation=obs)], index=i)
         for i, (obs, text) in enumerate(pairs)
     ]
-    return draw(episodes, TextConfig(), np.random.default_rng(0)).reasonings
+    return draw(episodes, np.random.default_rng(0)).reasonings
 
 
 def test_words_are_lower_case_runs_of_letters_and_single_signs():
