@@ -12,6 +12,7 @@ from bench import Bench, make_bench
 
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.engines.base import SamplingParams
+from echoscope.core.engines.hf import continuous
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.update.update import annotate, update
 
@@ -92,7 +93,7 @@ def test_sampling_goes_on_with_fewer_rows_and_the_same_samples(
     expected = generate(bench, HfEngine(bench.policy.model, config=bench.config.engine))
     told: list[str] = []
     engine = HfEngine(bench.policy.model, config=bench.config.engine, report=told.append)
-    monkeypatch.setattr(engine, "_generate_chunk", fail_at(1, engine._generate_chunk))
+    monkeypatch.setattr(continuous, "sample_tokens", fail_at(1, continuous.sample_tokens))
     found = generate(bench, engine)
     assert engine.max_rows == 2
     assert [s.tokens.tolist() for s in found] == [s.tokens.tolist() for s in expected]
