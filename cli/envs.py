@@ -77,6 +77,15 @@ def list_envs(as_json: AsJson = False, register: RegisterFile = None) -> None:
     Console().print(table)
 
 
+@app.command()
+def show(env_id: EnvId, register: RegisterFile = None) -> None:
+    """Print what a world shows, takes and pays, its parameters, and an episode of its expert."""
+    from echoscope.envs.checks.description import described
+
+    prepare(env_id, register)
+    typer.echo("\n".join(map(printable, described(env_id).splitlines())))
+
+
 def _params_of_unavailable(env_id: str) -> dict[str, Any] | None:
     """The parameters of an environment that cannot run here; None where its class cannot load."""
     from echoscope.envs import registry

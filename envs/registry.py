@@ -170,8 +170,13 @@ def resolve(env_id: str) -> Registration:
 
 def spec(env_id: str) -> EnvSpec:
     """The spec behind an id; `UnknownEnvError` or `EnvUnavailableError` if there is none."""
-    declared = _load_class(resolve(env_id).entry_point).spec
+    declared = env_class(env_id).spec
     return declared if declared.id == env_id else replace(declared, id=env_id)
+
+
+def env_class(env_id: str) -> type[TextEnv]:
+    """The class behind an id, whether it can run here or not; the errors of `spec`."""
+    return _load_class(resolve(env_id).entry_point)
 
 
 def list_specs() -> list[EnvSpec]:
@@ -185,8 +190,8 @@ def unavailable() -> dict[str, str]:
     reasons: dict[str, str] = {}
     for env_id in known_ids():
         try:
-            env_class = _load_class(resolve(env_id).entry_point)
-            lack = lacking(env_class.spec) or env_class.lacks()
+            world = env_class(env_id)
+            lack = lacking(world.spec) or world.lacks()
         except EnvError as error:
             lack = str(error)
         if lack:
@@ -221,12 +226,12 @@ def make(env_id: str, **params: Any) -> TextEnv:
     `EnvUnavailableError` (something it needs is missing).
     """
     registration = resolve(env_id)
-    env_class = _load_class(registration.entry_point)
-    if lack := lacking(env_class.spec):
+    world = _load_class(registration.entry_point)
+    if lack := lacking(world.spec):
         raise EnvUnavailableError(f"{env_id} {lack}")
     merged = {**registration.params, **params}
     try:
-        return env_class(build_config(env_id, env_class.spec.config_type, merged))
+        return world(build_config(env_id, world.spec.config_type, merged))
     except EnvError:
         raise
     except (Exception, SystemExit) as error:
@@ -251,10 +256,10 @@ def _load_class(entry_point: str) -> type[TextEnv]:
         raise UnknownEnvError(
             f"module {module_name!r} has no class {class_name!r}{did_you_mean(class_name, classes)}"
         )
-    env_class: type[TextEnv] = members[class_name]
-    if not _is_env_class(env_class):
+    world: type[TextEnv] = members[class_name]
+    if not _is_env_class(world):
         raise EnvParamsError(f"{entry_point} must be a TextEnv with a class attribute 'spec'")
-    return env_class
+    return world
 
 
 def _is_env_class(member: Any) -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +10,6 @@ from echoscope.diagnostics.catalogue import LISTED, METRICS, metric
 from echoscope.diagnostics.judge.alarms import ALL_RULES, rules_reading
 from echoscope.diagnostics.judge.courses.channels import CHANNELS
 from echoscope.diagnostics.metric_entry import POINTS, SHARE
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -61,15 +57,3 @@ def test_rules_reading() -> None:
     assert rules_reading("optim/lr") == []
     read = {name for entry in METRICS for name in rules_reading(entry.key)}
     assert read == {rule.name for rule in ALL_RULES}
-
-
-def test_the_tables_of_the_metrics_guide_are_the_catalogue() -> None:
-    """`python benchmarks/metric_tables.py` writes them."""
-    script = ROOT / "benchmarks" / "metric_tables.py"
-    spec = importlib.util.spec_from_file_location("metric_tables", script)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    page = (ROOT / "docs" / "metrics-guide.md").read_text(encoding="utf-8")
-    assert page.split(module.BEGIN)[1].split(module.END)[0].strip() == module.tables()

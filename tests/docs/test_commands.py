@@ -36,6 +36,7 @@ RUNS_FOR_REAL = {
     *("diagnose", "query", "whatif", "report", "models list", "runs list", "import", "export"),
     *(
         "envs list",
+        "envs show",
         "envs data",
         "plugins list",
         "envs play",

@@ -1,0 +1,100 @@
+"""What the site builds from the code: the page of all worlds, tables of metrics and of columns.
+
+A page marks the place of a table by a comment, such as `<!-- table: metrics -->`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+from echoscope.diagnostics.catalogue import METRICS, metric
+from echoscope.diagnostics.judge.alarms import rules_reading
+from echoscope.diagnostics.metric_entry import Metric
+from echoscope.envs import registry
+from echoscope.envs.checks.description import described
+from echoscope.store.schema import schema_markdown
+
+WORLDS = """# Worlds
+
+After reading this page you know what each shipped world shows, what it takes, what it pays and when
+it ends. How to configure, check and write worlds is in [Environments](environments.md).
+`echoscope envs show ID` prints one section.
+
+The example episodes are the expert's at seed 0, within the shipped limits. Where random events let
+the expert fail at noise seed 0, the episode has the first noise seed at which the expert succeeds.
+Values of parameters are YAML: `null` is no value.
+
+![One picture of every world, as the page Replay draws it](pictures/worlds.png)
+"""
+FIRST_OF = {
+    "rollout/success_rate": "Success",
+    "reward/return_mean": "Rewards",
+    "rollout/reasoning_closed_frac": "Replies",
+    "policy/entropy": "Entropy",
+    "info/first_turn/mutual_information": "Link between prompt and reasoning",
+    "text/sibling_distance": "Repetition",
+    "selection/kept_frac": "Selection",
+    "optim/grad_norm": "Update",
+    "off_policy/weight_mean": "Samples of another policy",
+    "time/step_s": "Time",
+}
+"""Key of the first metric of a table, and the table's title."""
+METRICS_HEAD = (
+    "| name | metric | unit | good | what it is | alarms |\n| --- | --- | --- | --- | --- | --- |"
+)
+MAX_RULES = 4
+"""A metric that more alarms read names the first ones only."""
+PLACE = re.compile(r"<!-- table: (\w+) -->")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the page of all worlds."""
+    files.append(File.generated(config, "worlds.md", content=worlds_page()))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """Put each table in its place."""
+    return PLACE.sub(lambda place: TABLES[place[1]](), markdown)
+
+
+def worlds_page() -> str:
+    """All worlds that ship; where the benchmarks can stand in for what a world needs, with that."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+    from outside_parts import kitchens, real_lean_server
+
+    with kitchens(), real_lean_server():
+        return "\n".join([WORLDS, *map(described, registry.BUILTIN)])
+
+
+def metric_tables() -> str:
+    """All metrics of the catalogue, one table a subject."""
+    lines: list[str] = []
+    for _, same in itertools.groupby(METRICS, key=lambda entry: entry.help):
+        entries = list(same)
+        if title := FIRST_OF.get(entries[0].key):
+            lines += ["", f"### {title}", "", METRICS_HEAD]
+        lines.append(_metric_row(entries))
+    return "\n".join(lines).strip()
+
+
+def _metric_row(entries: Sequence[Metric]) -> str:
+    """One row for metrics that say the same from different sources."""
+    entry = entries[0]
+    rules = list(dict.fromkeys(rule for each in entries for rule in rules_reading(each.key)))
+    names = ", ".join(f"`{rule}`" for rule in rules[:MAX_RULES])
+    more = f" and {len(rules) - MAX_RULES} more" if len(rules) > MAX_RULES else ""
+    name = next((each.name for each in entries if each.name), metric(entry.key).name)
+    key = ", ".join(f"`{each.key}`" for each in entries)
+    cells = [name, key, entry.unit, entry.good, entry.help, names + more]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+TABLES: Mapping[str, Callable[[], str]] = {"metrics": metric_tables, "columns": schema_markdown}
