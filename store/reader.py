@@ -27,19 +27,22 @@ from numpy.typing import NDArray
 from echoscope.text.png import picture_key
 
 from .errors import NotARunError, StoreError
-from .log.events import (
-    ack_from_row,
-    alarm_from_row,
-    checkpoint_from_row,
-    command_from_row,
-    settings_from_row,
-)
 from .log.index import RunIndex
 from .log.layout import Layout
 from .query.bounded import RunningQuery, SqlLimits, ask
 from .query.check import checked_query
 from .query.database import RunDatabase, run_row
-from .query.rows import diagnostic_from_row, image_keys, outcome_from_rows, trajectory_from_rows
+from .query.rows import (
+    ack_from_row,
+    alarm_from_row,
+    checkpoint_from_row,
+    command_from_row,
+    diagnostic_from_row,
+    image_keys,
+    outcome_from_rows,
+    settings_from_row,
+    trajectory_from_rows,
+)
 from .records import (
     REQUESTED,
     Alarm,

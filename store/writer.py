@@ -24,12 +24,11 @@ from typing import Any
 from .errors import StoreError, StoreWriteError
 from .log.committer import Committer, StepContent, load_committer
 from .log.durable import FileLock
-from .log.events import plain
 from .log.index import read_run_json
 from .log.layout import Layout
 from .log.starting import claim, describe, lay_out
 from .log.state import RunState
-from .query.rows import check_trajectory
+from .query.rows import check_trajectory, plain
 from .records import (
     Alarm,
     CheckpointRecord,

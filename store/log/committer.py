@@ -20,6 +20,7 @@ from ..query.rows import (
     diagnostics_table,
     images_of,
     images_table,
+    plain,
     tokens_table,
     trajectories_table,
     turns_table,
@@ -38,7 +39,7 @@ from ..records import (
 from ..schema import DATA_TABLES
 from ..steer.commands import MailFolder
 from .durable import new_id, sync_folder, write_parquet
-from .events import event_fields, metric_values, plain, step_row
+from .events import event_fields, metric_values, step_row
 from .index import RunIndex
 from .integrity import damage_of
 from .journal import Journal, piece_proof

@@ -1,27 +1,30 @@
-"""Records of events <-> rows of the event tables, as the journal and the packs hold them.
+"""Events as the journal and the packs hold them: rows of the event tables.
 
 Journal records hold rows without `run_id` and `attempt`, which every record has once.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from ..query.rows import clean_text
+from ..query.rows import (
+    Row,
+    ack_row,
+    alarm_row,
+    checkpoint_row,
+    command_row,
+    plain,
+    settings_row,
+)
 from ..records import (
     Alarm,
-    AlarmSeverity,
-    AlarmState,
     CheckpointRecord,
     Command,
     CommandAck,
-    CommandAction,
-    CommandOutcome,
     SettingsRecord,
     Split,
     StepMetrics,
@@ -29,143 +32,6 @@ from ..records import (
     TrajectoryOutcome,
 )
 from ..schema import COUNTED_METRICS, EVENT_TABLES, STEP_METRICS, TABLES, arrow_schema
-
-Row = Mapping[str, Any]
-
-
-def plain(value: Any) -> Any:
-    """`value` fit for strict JSON: NaN and infinities as text, lone surrogates replaced."""
-    if isinstance(value, str):
-        return clean_text(value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, Mapping):
-        return {clean_text(str(key)): plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(entry) for entry in value]
-    return value
-
-
-def command_row(command: Command) -> dict[str, Any]:
-    return {
-        "command_id": command.command_id,
-        "issued_at": command.issued_at,
-        "issued_by": command.issued_by,
-        "action": command.action.value,
-        "settings": json.dumps(plain(command.settings)),
-        "reason": command.reason,
-        "expires_at": command.expires_at,
-    }
-
-
-def command_from_row(row: Row, run_id: str) -> Command:
-    """Raises ValueError, TypeError or KeyError where the row is not a command."""
-    settings = json.loads(row["settings"])
-    if not isinstance(settings, dict):
-        raise TypeError(f"settings is {settings!r}, but must be an object")
-    expires_at = row["expires_at"]
-    return Command(
-        command_id=str(row["command_id"]),
-        run_id=run_id,
-        issued_at=float(row["issued_at"]),
-        issued_by=str(row["issued_by"]),
-        action=CommandAction(row["action"]),
-        settings=settings,
-        reason=str(row["reason"]),
-        expires_at=None if expires_at is None else float(expires_at),
-    )
-
-
-def ack_row(ack: CommandAck, wall_time: float) -> dict[str, Any]:
-    return {
-        "step": ack.step,
-        "command_id": ack.command_id,
-        "outcome": ack.outcome.value,
-        "detail": ack.detail,
-        "wall_time": wall_time,
-    }
-
-
-def ack_from_row(row: Row) -> CommandAck:
-    return CommandAck(
-        command_id=row["command_id"],
-        step=row["step"],
-        outcome=CommandOutcome(row["outcome"]),
-        detail=row["detail"],
-    )
-
-
-_ALARM_NUMBERS = ("value", "baseline", "threshold")
-_ALARM_PLAIN = (
-    "step",
-    "alarm_id",
-    "rule",
-    "onset_step",
-    "metric",
-    "window",
-    "message",
-    "advice",
-    "refuted_by",
-    "earliest_onset_step",
-)
-
-
-def alarm_row(alarm: Alarm) -> dict[str, Any]:
-    row = {name: getattr(alarm, name) for name in (*_ALARM_PLAIN, *_ALARM_NUMBERS)}
-    suggested = None
-    if alarm.suggested is not None:
-        suggested = json.dumps(command_row(alarm.suggested) | {"run_id": alarm.suggested.run_id})
-    return row | {
-        "severity": alarm.severity.value,
-        "state": alarm.state.value,
-        "suggested": suggested,
-        "evidence": list(alarm.evidence),
-    }
-
-
-def alarm_from_row(row: Row) -> Alarm:
-    suggested = None
-    if row["suggested"] is not None:
-        value = json.loads(row["suggested"])
-        suggested = command_from_row(value, value["run_id"])
-    return Alarm(
-        severity=AlarmSeverity(row["severity"]),
-        state=AlarmState(row["state"]),
-        suggested=suggested,
-        evidence=tuple(row["evidence"]),
-        **{name: row[name] for name in (*_ALARM_PLAIN, *_ALARM_NUMBERS)},
-    )
-
-
-_CHECKPOINT_NAMES = (
-    "step",
-    "path",
-    "policy_version",
-    "num_bytes",
-    "wall_time",
-    "reason",
-    "is_deleted",
-)
-
-
-def checkpoint_row(checkpoint: CheckpointRecord) -> dict[str, Any]:
-    return {name: getattr(checkpoint, name) for name in _CHECKPOINT_NAMES}
-
-
-def checkpoint_from_row(row: Row) -> CheckpointRecord:
-    return CheckpointRecord(**{name: row[name] for name in _CHECKPOINT_NAMES})
-
-
-def settings_row(record: SettingsRecord) -> dict[str, Any]:
-    return {"step": record.step, "settings": json.dumps(plain(record.values))}
-
-
-def settings_from_row(row: Row) -> SettingsRecord:
-    """Raises ValueError or TypeError where the row does not hold settings."""
-    values = json.loads(row["settings"])
-    if not isinstance(values, dict):
-        raise TypeError(f"settings is {values!r}, but must be an object")
-    return SettingsRecord(step=row["step"], values=values)
 
 
 def metric_values(metrics: StepMetrics) -> dict[str, float]:

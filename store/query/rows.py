@@ -1,4 +1,9 @@
-"""Trajectories, outcomes and diagnostics as rows with the columns of `schema.py`, and back."""
+"""Records as rows with the columns of `schema.py`, and back: the only place that does either.
+
+A field and its column have one name, so most values are copied by name. What is written out here
+are the exceptions: tokens, which are stored without what the turn before holds, spans, pictures,
+which are named by their hash, and what is JSON text in its column.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +22,20 @@ from numpy.typing import NDArray
 from echoscope.text.png import picture_key
 
 from ..records import (
+    Alarm,
+    AlarmSeverity,
+    AlarmState,
+    CheckpointRecord,
+    Command,
+    CommandAck,
+    CommandAction,
+    CommandOutcome,
     DiagnosticRecord,
     FinishReason,
     FloatArray,
     IntArray,
     PromptImage,
+    SettingsRecord,
     Span,
     Split,
     StopReason,
@@ -33,7 +47,7 @@ from ..records import (
     parse_trajectory_id,
     vocabulary_ids,
 )
-from ..schema import arrow_schema
+from ..schema import TABLES, arrow_schema
 
 OUTCOME_ARRAYS = ("advantages", "trainer_logprobs", "ref_logprobs", "information")
 """Per-token fields of `TrajectoryOutcome`, columns of `tokens` under the same names."""
@@ -52,17 +66,35 @@ def clean_text(text: str) -> str:
     return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 
+def plain(value: Any) -> Any:
+    """`value` fit for strict JSON: NaN and infinities as text, lone surrogates replaced."""
+    if isinstance(value, str):
+        return clean_text(str(value))  # a member of an enumeration becomes its text
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {clean_text(str(key)): plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    return value
+
+
+def _stored(value: Any) -> Any:
+    """A field of a record as its column holds it."""
+    if isinstance(value, str):
+        return clean_text(str(value))  # a member of an enumeration becomes its text
+    if isinstance(value, bytes):
+        return picture_key(value)
+    if isinstance(value, Mapping):
+        return [(clean_text(name), float(number)) for name, number in value.items()]
+    if isinstance(value, tuple):
+        return [clean_text(text) for text in value]
+    return value
+
+
 def _known(value: float) -> float | None:
     """None for NaN: a reward that nobody wrote down is absent, and a mean in SQL leaves it out."""
     return None if math.isnan(value) else value
-
-
-def _known_items(values: Mapping[str, float]) -> list[tuple[str, float]]:
-    return [(clean_text(name), value) for name, value in values.items() if not math.isnan(value)]
-
-
-def _optional_text(text: str | None) -> str | None:
-    return None if text is None else clean_text(text)
 
 
 def shared_prefix(previous: IntArray | None, prompt: IntArray) -> int:
@@ -100,24 +132,25 @@ def _response_size(turn: Turn) -> int:
     return 0 if turn.response_tokens is None else len(turn.response_tokens)
 
 
-def _table(name: str, columns: Mapping[str, Iterable[Any] | pa.Array]) -> pa.Table:
+def _table(name: str, records: Sequence[Any], columns: Mapping[str, Any]) -> pa.Table:
+    """One row per record: a column that is not given holds the field of its name."""
     schema = arrow_schema(name)
-    arrays = [
-        column if isinstance(column, pa.Array) else pa.array(column, type=field.type)
-        for column, field in ((columns[field.name], field) for field in schema)
-    ]
+    arrays = []
+    for field in schema:
+        column = columns.get(field.name)
+        if column is None:
+            column = [_stored(getattr(record, field.name)) for record in records]
+        is_array = isinstance(column, pa.Array)
+        arrays.append(column if is_array else pa.array(column, type=field.type))
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def _repeat(value: Any, size: int, arrow: pa.DataType) -> pa.Array:
-    return pa.repeat(pa.scalar(value, type=arrow), size)
-
-
 def _step_columns(run_id: str, attempt: int, steps: Sequence[int]) -> dict[str, Any]:
+    size = len(steps)
     return {
-        "run_id": _repeat(run_id, len(steps), pa.string()),
+        "run_id": pa.repeat(pa.scalar(run_id, type=pa.string()), size),
         "step": steps,
-        "attempt": _repeat(attempt, len(steps), pa.int32()),
+        "attempt": pa.repeat(pa.scalar(attempt, type=pa.int32()), size),
     }
 
 
@@ -131,55 +164,34 @@ def trajectories_table(
     joined = [outcomes.get(t.id) for t in trajectories]
     columns = _step_columns(run_id, attempt, [t.step for t in trajectories])
     columns |= {
-        "split": [t.split.value for t in trajectories],
-        "id": [t.id for t in trajectories],
-        "group_index": [t.group_index for t in trajectories],
-        "sibling_index": [t.sibling_index for t in trajectories],
-        "env_id": [clean_text(t.env_id) for t in trajectories],
-        "tag": [clean_text(t.tag) for t in trajectories],
-        "env_seed": [t.env_seed for t in trajectories],
-        "noise_seed": [t.noise_seed for t in trajectories],
-        "prompt_key": [t.prompt_key for t in trajectories],
-        "policy_version": [t.policy_version for t in trajectories],
+        name: [None if o is None else _stored(getattr(o, name)) for o in joined]
+        for name in ("advantage", "kept", "drop_reason")
+    }
+    columns |= {
         "env_return": [_known(t.env_return) for t in trajectories],
         "episode_return": [_known(t.episode_return) for t in trajectories],
-        "reward_terms": [_known_items(t.reward_terms) for t in trajectories],
-        "advantage": [None if o is None else o.advantage for o in joined],
-        "kept": [None if o is None else o.kept for o in joined],
-        "drop_reason": [None if o is None else _optional_text(o.drop_reason) for o in joined],
-        "is_success": [t.is_success for t in trajectories],
-        "stop_reason": [t.stop_reason.value for t in trajectories],
-        "num_turns": [t.num_turns for t in trajectories],
-        "num_sampled_tokens": [t.num_sampled_tokens for t in trajectories],
-        "duration_s": [t.duration_s for t in trajectories],
-        "final_observation": [clean_text(t.final_observation) for t in trajectories],
-        "final_frame": [_optional_text(t.final_frame) for t in trajectories],
-        "source": [_optional_text(t.source) for t in trajectories],
-        "extra": [_optional_text(t.extra) for t in trajectories],
-        "task_key": [_optional_text(t.task_key) for t in trajectories],
-        "final_image": [_optional_key(t.final_image) for t in trajectories],
+        "reward_terms": [
+            [term for term in _stored(t.reward_terms) if not math.isnan(term[1])]
+            for t in trajectories
+        ],
     }
-    return _table("trajectories", columns)
-
-
-def _optional_key(png: bytes | None) -> str | None:
-    return None if png is None else picture_key(png)
+    return _table("trajectories", trajectories, columns)
 
 
 def images_of(trajectories: Iterable[Trajectory]) -> dict[str, bytes]:
     """The different pictures of trajectories by key, in the order in which they came."""
-    found: dict[str, bytes] = {}
+    images: dict[str, bytes] = {}
     for trajectory in trajectories:
         for png in (*(turn.image for turn in trajectory.turns), trajectory.final_image):
             if png is not None:
-                found.setdefault(picture_key(png), png)
-    return found
+                images.setdefault(picture_key(png), png)
+    return images
 
 
 def images_table(run_id: str, attempt: int, step: int, images: Mapping[str, bytes]) -> pa.Table:
     """One row per picture."""
     columns = _step_columns(run_id, attempt, [step] * len(images))
-    return _table("images", columns | {"key": list(images), "png": list(images.values())})
+    return _table("images", (), columns | {"key": list(images), "png": list(images.values())})
 
 
 def _turn_columns(run_id: str, attempt: int, rows: Sequence[TurnRow]) -> dict[str, Any]:
@@ -189,10 +201,11 @@ def _turn_columns(run_id: str, attempt: int, rows: Sequence[TurnRow]) -> dict[st
     return columns
 
 
-def _bounds(spans: Sequence[Span | None]) -> tuple[list[int | None], list[int | None]]:
-    return [None if s is None else s[0] for s in spans], [
-        None if s is None else s[1] for s in spans
-    ]
+def _span_columns(name: str, spans: Sequence[Span | None]) -> dict[str, list[int | None]]:
+    return {
+        f"{name}_start": [None if span is None else span[0] for span in spans],
+        f"{name}_end": [None if span is None else span[1] for span in spans],
+    }
 
 
 def turns_table(run_id: str, attempt: int, trajectories: Sequence[Trajectory]) -> pa.Table:
@@ -200,27 +213,11 @@ def turns_table(run_id: str, attempt: int, trajectories: Sequence[Trajectory]) -
     rows = [(t, turn) for t in trajectories for turn in t.turns]
     turns = [turn for _, turn in rows]
     columns = _turn_columns(run_id, attempt, rows)
-    columns["reasoning_start"], columns["reasoning_end"] = _bounds(
-        [turn.reasoning_chars for turn in turns]
-    )
-    columns["answer_start"], columns["answer_end"] = _bounds([turn.answer_chars for turn in turns])
-    columns |= {
-        "observation": [clean_text(turn.observation) for turn in turns],
-        "frame": [_optional_text(turn.frame) for turn in turns],
-        "response": [clean_text(turn.response) for turn in turns],
-        "actions": [[clean_text(action) for action in turn.actions] for turn in turns],
-        "reward": [_known(turn.reward) for turn in turns],
-        "format_penalty": [turn.format_penalty for turn in turns],
-        "is_valid": [turn.is_valid for turn in turns],
-        "is_effective": [turn.is_effective for turn in turns],
-        "finish_reason": [turn.finish_reason.value for turn in turns],
-        "policy_version": [turn.policy_version for turn in turns],
-        "info": [_map_items(turn.info) for turn in turns],
-        "shaping": [_map_items(turn.shaping) for turn in turns],
-        "calls": [_calls_text(turn.calls) for turn in turns],
-        "image": [_optional_key(turn.image) for turn in turns],
-    }
-    return _table("turns", columns)
+    columns |= _span_columns("reasoning", [turn.reasoning_chars for turn in turns])
+    columns |= _span_columns("answer", [turn.answer_chars for turn in turns])
+    columns["reward"] = [_known(turn.reward) for turn in turns]
+    columns["calls"] = [_calls_text(turn.calls) for turn in turns]
+    return _table("turns", turns, columns)
 
 
 def _calls_text(calls: Sequence[ToolCall]) -> str | None:
@@ -235,10 +232,6 @@ def _calls(text: str | None) -> tuple[ToolCall, ...]:
     return tuple(
         ToolCall(**{f.name: str(row.get(f.name, "")) for f in fields(ToolCall)}) for row in rows
     )
-
-
-def _map_items(values: Mapping[str, float]) -> list[tuple[str, float]]:
-    return [(clean_text(name), float(value)) for name, value in values.items()]
 
 
 def tokens_table(
@@ -268,33 +261,28 @@ def tokens_table(
             prompts.append(prompt[prefix:])
             previous = np.concatenate([prompt, turn.response_tokens])
     turns = [turn for _, turn in rows]
+    supports = [turn.support for turn in turns]
+    images = [turn.prompt_images for turn in turns]
     columns = _turn_columns(run_id, attempt, rows)
-    columns["reasoning_start"], columns["reasoning_end"] = _bounds(
-        [turn.reasoning_span for turn in turns]
-    )
+    columns |= _span_columns("reasoning", [turn.reasoning_span for turn in turns])
     columns |= {
         "prompt_prefix": prefixes,
-        "prompt_tokens": _list_array(prompts, np.dtype(np.int32)),
-        "response_tokens": _list_array([t.response_tokens for t in turns], np.dtype(np.int32)),
-        "logprobs": _list_array([turn.logprobs for turn in turns], np.dtype(np.float32)),
-        "entropies": _list_array([turn.entropies for turn in turns], np.dtype(np.float32)),
-        "temperature": [turn.temperature for turn in turns],
-        "support_sizes": _list_array(
-            [None if t.support is None else t.support.sizes for t in turns], np.dtype(np.int32)
-        ),
+        "prompt_tokens": _list_array(prompts, np.int32),
+        "response_tokens": _list_array([turn.response_tokens for turn in turns], np.int32),
+        "logprobs": _list_array([turn.logprobs for turn in turns], np.float32),
+        "entropies": _list_array([turn.entropies for turn in turns], np.float32),
+        "support_sizes": _list_array([None if s is None else s.sizes for s in supports], np.int32),
         "support_tokens": _list_array(
-            [None if t.support is None else t.support.tokens for t in turns], np.dtype(np.int32)
+            [None if s is None else s.tokens for s in supports], np.int32
         ),
-        "prompt_images": [[i.key for i in t.prompt_images] or None for t in turns],
-        "prompt_image_starts": [[i.span[0] for i in t.prompt_images] or None for t in turns],
-        "prompt_image_ends": [[i.span[1] for i in t.prompt_images] or None for t in turns],
+        "prompt_images": [[image.key for image in shown] or None for shown in images],
+        "prompt_image_starts": [[image.span[0] for image in shown] or None for shown in images],
+        "prompt_image_ends": [[image.span[1] for image in shown] or None for shown in images],
     }
     for name in OUTCOME_ARRAYS:
-        columns[name] = _list_array(
-            [_outcome_array(outcomes.get(t.id), name, turn) for t, turn in rows],
-            np.dtype(np.float32),
-        )
-    return _table("tokens", columns)
+        arrays = [_outcome_array(outcomes.get(t.id), name, turn) for t, turn in rows]
+        columns[name] = _list_array(arrays, np.float32)
+    return _table("tokens", turns, columns)
 
 
 def _outcome_array(
@@ -304,7 +292,7 @@ def _outcome_array(
     return None if arrays is None else arrays[turn.index]
 
 
-def _list_array(arrays: Sequence[NDArray[Any] | None], dtype: np.dtype[Any]) -> pa.Array:
+def _list_array(arrays: Sequence[NDArray[Any] | None], dtype: type[np.generic]) -> pa.Array:
     """Arrow lists from arrays without a Python object per element; None becomes NULL."""
     sizes = np.array([0 if array is None else len(array) for array in arrays], dtype=np.int64)
     offsets = np.zeros(len(arrays) + 1, dtype=np.int32)
@@ -321,16 +309,22 @@ def diagnostics_table(run_id: str, attempt: int, records: Sequence[DiagnosticRec
     """One row per record."""
     columns = _step_columns(run_id, attempt, [record.step for record in records])
     columns |= {
-        "kind": [clean_text(record.kind) for record in records],
         "arrays": [[(n, a.ravel()) for n, a in record.arrays.items()] for record in records],
         "shapes": [[(n, list(a.shape)) for n, a in record.arrays.items()] for record in records],
-        "trajectory_ids": [list(record.trajectory_ids) for record in records],
-        "payload": [_optional_text(record.payload) for record in records],
     }
-    return _table("diagnostics", columns)
+    return _table("diagnostics", records, columns)
 
 
 Row = Mapping[str, Any]
+
+
+def _copied(record: type[Any], table: str) -> tuple[str, ...]:
+    """Fields of a record that a table has a column for."""
+    return tuple(f.name for f in fields(record) if f.name in TABLES[table].column_names)
+
+
+_TRAJECTORY = _copied(Trajectory, "trajectories")
+_TURN = _copied(Turn, "turns")
 
 
 def _span(row: Row, name: str) -> Span | None:
@@ -359,84 +353,69 @@ def trajectory_from_rows(
         images: pictures by key; one that is not there is left out.
     """
     tokens_by_turn = {entry["turn"]: entry for entry in tokens}
-    rebuilt = []
+    rebuilt: list[Turn] = []
     previous: IntArray | None = None
     for turn in turns:
         entry = tokens_by_turn.get(turn["turn"])
-        rebuilt.append(_turn(turn, entry, previous, images))
-        prompt, response = rebuilt[-1].prompt_tokens, rebuilt[-1].response_tokens
+        values = {} if entry is None else _token_fields(turn, entry, previous)
         previous = (
-            None if prompt is None or response is None else np.concatenate([prompt, response])
+            np.concatenate([values["prompt_tokens"], values["response_tokens"]]) if values else None
         )
+        rebuilt.append(_turn(turn, values, images))
     _, step, index = parse_trajectory_id(row["id"])
-    return Trajectory(
-        step=step,
-        split=Split(row["split"]),
-        index=index,
-        group_index=row["group_index"],
-        sibling_index=row["sibling_index"],
-        env_id=row["env_id"],
-        tag=row["tag"],
-        env_seed=row["env_seed"],
-        noise_seed=row["noise_seed"],
-        prompt_key=row["prompt_key"],
-        turns=tuple(rebuilt),
-        final_observation=row["final_observation"],
-        final_frame=row["final_frame"],
-        final_image=images.get(row["final_image"] or ""),
-        stop_reason=StopReason(row["stop_reason"]),
-        is_success=row["is_success"],
-        duration_s=row["duration_s"],
-        source=row["source"],
-        extra=row["extra"],
-        task_key=row["task_key"],
-    )
+    values = {name: row[name] for name in _TRAJECTORY} | {
+        "step": step,
+        "index": index,
+        "split": Split(row["split"]),
+        "stop_reason": StopReason(row["stop_reason"]),
+        "turns": tuple(rebuilt),
+        "final_image": images.get(row["final_image"] or ""),
+    }
+    return Trajectory(**values)
 
 
-def _turn(
-    row: Row, entry: Row | None, previous: IntArray | None, images: Mapping[str, bytes]
-) -> Turn:
-    prompt = response = logprobs = entropies = reasoning = temperature = support = None
-    if entry is not None:
-        prompt = np.array(entry["prompt_tokens"], dtype=np.int32)
-        if entry["prompt_prefix"]:
-            if previous is None or len(previous) < entry["prompt_prefix"]:
-                raise ValueError(
-                    f"{row['trajectory_id']} turn {row['turn']}: the turn before is missing, "
-                    "so its prompt cannot be rebuilt"
-                )
-            prompt = np.concatenate([previous[: entry["prompt_prefix"]], prompt])
-        response = np.array(entry["response_tokens"], dtype=np.int32)
-        logprobs, entropies = _floats(entry["logprobs"]), _floats(entry["entropies"])
-        temperature, support = entry["temperature"], _support(entry)
-        reasoning = _span(entry, "reasoning")
-    return Turn(
-        index=row["turn"],
-        observation=row["observation"],
-        response=row["response"],
-        reasoning_chars=_span(row, "reasoning"),
-        answer_chars=_span(row, "answer"),
-        prompt_tokens=prompt,
-        response_tokens=response,
-        logprobs=logprobs,
-        entropies=entropies,
-        temperature=temperature,
-        support=support,
-        reasoning_span=reasoning,
-        actions=tuple(row["actions"]),
-        reward=math.nan if row["reward"] is None else row["reward"],
-        format_penalty=row["format_penalty"],
-        is_valid=row["is_valid"],
-        is_effective=row["is_effective"],
-        finish_reason=FinishReason(row["finish_reason"]),
-        policy_version=row["policy_version"],
-        frame=row["frame"],
-        info=dict(row["info"]),
-        shaping=dict(row["shaping"]),
-        calls=_calls(row["calls"]),
-        image=images.get(row["image"] or ""),
-        prompt_images=() if entry is None or prompt is None else _prompt_images(entry, prompt),
-    )
+def _turn(row: Row, token_fields: Mapping[str, Any], images: Mapping[str, bytes]) -> Turn:
+    values = {name: row[name] for name in _TURN} | {
+        "index": row["turn"],
+        "reasoning_chars": _span(row, "reasoning"),
+        "answer_chars": _span(row, "answer"),
+        "actions": tuple(row["actions"]),
+        "reward": math.nan if row["reward"] is None else row["reward"],
+        "finish_reason": FinishReason(row["finish_reason"]),
+        "info": dict(row["info"]),
+        "shaping": dict(row["shaping"]),
+        "calls": _calls(row["calls"]),
+        "image": images.get(row["image"] or ""),
+    }
+    return Turn(**values, **token_fields)
+
+
+def _token_fields(turn: Row, entry: Row, previous: IntArray | None) -> dict[str, Any]:
+    """The fields of a turn that its row of `tokens` holds.
+
+    Args:
+        turn: its row of `turns`.
+        entry: its row of `tokens`.
+        previous: prompt and response of the turn before.
+    """
+    prompt: IntArray = np.array(entry["prompt_tokens"], dtype=np.int32)
+    if entry["prompt_prefix"]:
+        if previous is None or len(previous) < entry["prompt_prefix"]:
+            raise ValueError(
+                f"{turn['trajectory_id']} turn {turn['turn']}: the turn before is missing, "
+                "so its prompt cannot be rebuilt"
+            )
+        prompt = np.concatenate([previous[: entry["prompt_prefix"]], prompt])
+    return {
+        "prompt_tokens": prompt,
+        "response_tokens": np.array(entry["response_tokens"], dtype=np.int32),
+        "logprobs": _floats(entry["logprobs"]),
+        "entropies": _floats(entry["entropies"]),
+        "temperature": entry["temperature"],
+        "support": _support(entry),
+        "reasoning_span": _span(entry, "reasoning"),
+        "prompt_images": _prompt_images(entry, prompt),
+    }
 
 
 def _prompt_images(entry: Row, prompt: IntArray) -> tuple[PromptImage, ...]:
@@ -461,15 +440,14 @@ def outcome_from_rows(row: Row, tokens: Sequence[Row]) -> TrajectoryOutcome | No
     if row["kept"] is None:
         return None
     by_turn = {entry["turn"]: entry for entry in tokens}
-    arrays: dict[str, tuple[FloatArray, ...] | None] = {}
-    for name in OUTCOME_ARRAYS:
-        if any(entry[name] is not None for entry in tokens):
-            arrays[name] = tuple(
-                np.array(by_turn[turn][name] if turn in by_turn else [], dtype=np.float32)
-                for turn in range(row["num_turns"])
-            )
-        else:
-            arrays[name] = None
+    arrays = {
+        name: tuple(
+            np.array(by_turn[turn][name] if turn in by_turn else [], dtype=np.float32)
+            for turn in range(row["num_turns"])
+        )
+        for name in OUTCOME_ARRAYS
+        if any(entry[name] is not None for entry in tokens)
+    }
     return TrajectoryOutcome(
         trajectory_id=row["id"],
         advantage=row["advantage"],
@@ -491,3 +469,82 @@ def diagnostic_from_row(row: Row) -> DiagnosticRecord:
         trajectory_ids=tuple(row["trajectory_ids"]),
         payload=row["payload"],
     )
+
+
+_COUNTED_BY_THE_JOURNAL = ("run_id", "attempt", "sequence")
+"""Columns of event tables that the journal adds to what a record says."""
+
+
+def _event_row(table: str, record: Any, **others: Any) -> dict[str, Any]:
+    """A record as a row of its event table; `others` are columns without a field of their name."""
+    names = (n for n in TABLES[table].column_names if n not in _COUNTED_BY_THE_JOURNAL)
+    return {name: others[name] if name in others else getattr(record, name) for name in names}
+
+
+def command_row(command: Command) -> dict[str, Any]:
+    return _event_row("commands", command, settings=json.dumps(plain(command.settings)))
+
+
+def command_from_row(row: Row, run_id: str) -> Command:
+    """Raises ValueError, TypeError or KeyError where the row is not a command."""
+    expires_at = row["expires_at"]
+    return Command(
+        command_id=str(row["command_id"]),
+        run_id=run_id,
+        issued_at=float(row["issued_at"]),
+        issued_by=str(row["issued_by"]),
+        action=CommandAction(row["action"]),
+        settings=_settings(row),
+        reason=str(row["reason"]),
+        expires_at=None if expires_at is None else float(expires_at),
+    )
+
+
+def _settings(row: Row) -> dict[str, Any]:
+    settings = json.loads(row["settings"])
+    if not isinstance(settings, dict):
+        raise TypeError(f"settings is {settings!r}, but must be an object")
+    return settings
+
+
+def ack_row(ack: CommandAck, wall_time: float) -> dict[str, Any]:
+    return _event_row("command_events", ack, wall_time=wall_time)
+
+
+def ack_from_row(row: Row) -> CommandAck:
+    values = {f.name: row[f.name] for f in fields(CommandAck)}
+    return CommandAck(**values | {"outcome": CommandOutcome(row["outcome"])})
+
+
+def alarm_row(alarm: Alarm) -> dict[str, Any]:
+    suggested = alarm.suggested
+    text = suggested and json.dumps(command_row(suggested) | {"run_id": suggested.run_id})
+    return _event_row("alarms", alarm, suggested=text)
+
+
+def alarm_from_row(row: Row) -> Alarm:
+    command = None if row["suggested"] is None else json.loads(row["suggested"])
+    values = {f.name: row[f.name] for f in fields(Alarm)} | {
+        "severity": AlarmSeverity(row["severity"]),
+        "state": AlarmState(row["state"]),
+        "suggested": command and command_from_row(command, command["run_id"]),
+        "evidence": tuple(row["evidence"]),
+    }
+    return Alarm(**values)
+
+
+def checkpoint_row(checkpoint: CheckpointRecord) -> dict[str, Any]:
+    return _event_row("checkpoints", checkpoint)
+
+
+def checkpoint_from_row(row: Row) -> CheckpointRecord:
+    return CheckpointRecord(**{f.name: row[f.name] for f in fields(CheckpointRecord)})
+
+
+def settings_row(record: SettingsRecord) -> dict[str, Any]:
+    return _event_row("settings", record, settings=json.dumps(plain(record.values)))
+
+
+def settings_from_row(row: Row) -> SettingsRecord:
+    """Raises ValueError or TypeError where the row does not hold settings."""
+    return SettingsRecord(step=row["step"], values=_settings(row))

@@ -20,9 +20,9 @@ from typing import Any
 
 from ..errors import StoreError
 from ..log.durable import is_unchanged, sync_folder, with_checksum, write_new_file
-from ..log.events import ack_from_row, command_from_row, command_row, plain
 from ..log.index import RunIndex, read_run_json
 from ..log.layout import Layout
+from ..query.rows import ack_from_row, command_from_row, command_row, plain
 from ..records import Command, CommandAck, CommandAction, CommandOutcome
 
 REFUSED = ".refused"
