@@ -6,24 +6,25 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from echoscope.dashboard.charts.theme import STATES, shown_state
 from echoscope.dashboard.charts.tiles import NOTHING, Tile, tile_keys, tiles
 from echoscope.dashboard.data import tables
-from echoscope.dashboard.data.alarm_history import AlarmHistory, histories
+from echoscope.dashboard.data.alarm_history import histories
 from echoscope.dashboard.data.progress import pace, progress_words, training_episodes
 from echoscope.dashboard.escaping import attribute, escape, visible
 from echoscope.dashboard.words import status_words
 from echoscope.diagnostics.judge.record import Verdict
-from echoscope.diagnostics.judge.sentences import verdict_parts
 from echoscope.store.reader import RunReader, info_status
 from echoscope.store.steer.settings import settings_over
 from echoscope.store.steer.steering import standing
 
 from . import html
+from .judgement import Judgement
 
 MAX_ALARMS = 3
 """Open alarms that a card names."""
-_UNJUDGED = "No verdict yet: `.diagnose()` reads the episodes first, which takes a moment."
+MAX_NOTES = 20
+_UNJUDGED = "No verdict yet: .diagnose() reads the episodes first, which takes a moment."
+_HAS_EPISODES = "SELECT count(*) > 0 FROM (FROM trajectories LIMIT 1)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,16 +32,18 @@ class Card:
     """What a card says. Texts are hostile until they are drawn."""
 
     name: str
-    status: str
     facts: Sequence[str]
-    """Model, tags and the like."""
-    verdict: Verdict | None
+    """Status, model and the like."""
+    verdict: Judgement | None
     tiles: Sequence[Tile]
-    alarms: Sequence[AlarmHistory]
-    """Open ones, the most severe first."""
-    warnings: Sequence[str]
-    next_steps: Sequence[tuple[str, str]]
-    """(what one types, what it gives)."""
+    """None before the first step."""
+    lines: Sequence[tuple[str, str]]
+    """(alarm, note or what one types; the words for it)."""
+
+    @property
+    def unjudged(self) -> str:
+        """What stands in place of a verdict."""
+        return _UNJUDGED if self.tiles else "No step yet."
 
 
 def card_of(
@@ -63,37 +66,39 @@ def card_of(
     info, commands, now = run.info(), run.commands(), time.time()
     steps = run.steps().to_pandas()
     speed = pace(steps)
-    stands = info_status(info, commands, step_s=speed.step_s, now=now)
+    status = info_status(info, commands, step_s=speed.step_s, now=now)
     planned = standing(info, commands, settings_over(info, commands, run.settings()).now).steps
-    known = run.metric_keys()
-    shown = tiles(
-        tables.outlines(run, tile_keys(known)),
-        known,
+    keys = run.metric_keys()
+    numbers = tiles(
+        tables.outlines(run, tile_keys(keys)),
+        keys,
         verdict=verdict,
-        progress=progress_words(stands, speed, last_step=info.last_step, steps=planned),
+        progress=progress_words(status, speed, last_step=info.last_step, steps=planned),
         episodes=training_episodes(steps),
     )
-    history = histories(run.alarms(), commands)
     imported = info.config.get("imported")
     trainer = imported.get("trainer") if isinstance(imported, dict) else None
     facts = [
+        status_words(status, info.last_step, planned, now)[0],
         f"trainer {trainer}" if trainer else "",
         f"model {info.base_model}" if info.base_model else "",
         f"from run {info.parent_run_id}" if info.parent_run_id else "",
     ]
+    alarms = [alarm for alarm in histories(run.alarms(), commands) if alarm.is_open]
+    lines = [
+        ("alarm", f"{alarm.severity}: {alarm.latest.message}") for alarm in alarms[:MAX_ALARMS]
+    ]
+    if len(alarms) > MAX_ALARMS:
+        lines.append(("alarm", f"{len(alarms) - MAX_ALARMS} more: .alarms()"))
+    lines += [("note", text) for text in [*run.warnings, *notes][:MAX_NOTES]]
+    has_steps = info.last_step >= 0
     return Card(
         name=name,
-        status=status_words(stands, info.last_step, planned, now)[0],
         facts=[fact for fact in facts if fact],
-        verdict=verdict,
-        tiles=[] if info.last_step < 0 else [tile for tile in shown if tile.change != NOTHING],
-        alarms=[one for one in history if one.is_open],
-        warnings=[*run.warnings, *notes],
-        next_steps=_next_steps(run, typed, is_kept=is_kept, has_steps=info.last_step >= 0),
+        verdict=None if verdict is None else Judgement(run=typed, verdict=verdict),
+        tiles=[tile for tile in numbers if has_steps and tile.change != NOTHING],
+        lines=[*lines, *_next_steps(run, typed, is_kept=is_kept, has_steps=has_steps)],
     )
-
-
-_HAS_EPISODES = "SELECT count(*) > 0 FROM (FROM trajectories LIMIT 1)"
 
 
 def _next_steps(
@@ -116,40 +121,16 @@ def _next_steps(
 
 def html_of(card: Card) -> str:
     """The card as escaped HTML."""
-    facts = " &middot; ".join(escape(fact, 200) for fact in (card.status, *card.facts))
+    facts = " &middot; ".join(escape(fact, 200) for fact in card.facts)
+    lines = "".join(
+        f"<dt>{escape(label, 300)}</dt><dd>{escape(words, 600)}</dd>" for label, words in card.lines
+    )
     return html.framed(
         f'<div><span class="es-nb-title">{escape(card.name, 200)}</span> '
         f'<span class="es-nb-quiet">{facts}</span></div>',
-        _verdict_html(card.verdict) if card.tiles or card.verdict else "<p>No step yet.</p>",
-        f'<div class="es-nb-tiles">{"".join(map(_tile_html, card.tiles))}</div>'
-        if card.tiles
-        else "",
-        _alarms_html(card.alarms),
-        _list_html("Note", "Notes", card.warnings),
-        '<p class="es-nb-quiet">'
-        + " &middot; ".join(
-            f"<code>{escape(typed, 300)}</code> {escape(words, 200)}"
-            for typed, words in card.next_steps
-        )
-        + "</p>",
-    )
-
-
-def _verdict_html(verdict: Verdict | None) -> str:
-    if verdict is None:
-        return f"<p>{escape(_UNJUDGED.replace('`', ''))}</p>"
-    state = verdict.state.value
-    color = STATES[shown_state(verdict)]
-    parts = dict(verdict_parts(verdict.text))
-    text, _, command = parts.get("What to do", "").partition("\n  ")
-    advice = f"<p><b>What to do:</b> {escape(text, 1000)}</p>" if text else ""
-    typed = f"<pre>{escape(command, 1000)}</pre>" if command else ""
-    return (
-        f'<div class="es-nb-verdict" style="border-color:{color}">'
-        f"<p>{html.badge(escape(state), color)} "
-        f'{escape(parts[""], 1000)} <span class="es-nb-quiet">Reasoning: '
-        f"{escape(verdict.regime.words)}; confidence {escape(verdict.confidence)}.</span></p>"
-        f"{advice}{typed}</div>"
+        f"<p>{card.unjudged}</p>" if card.verdict is None else card.verdict.box_html(),
+        f'<div class="es-nb-tiles">{"".join(map(_tile_html, card.tiles))}</div>',
+        f"<dl>{lines}</dl>",
     )
 
 
@@ -162,46 +143,19 @@ def _tile_html(tile: Tile) -> str:
     )
 
 
-def _alarms_html(alarms: Sequence[AlarmHistory]) -> str:
-    if not alarms:
-        return ""
-    items = "".join(f"<li>{escape(words, 600)}</li>" for words in _alarm_words(alarms))
-    return f"<p><b>Open alarms</b></p><ul>{items}</ul>"
-
-
-def _alarm_words(alarms: Sequence[AlarmHistory]) -> list[str]:
-    shown = [f"{one.severity}: {one.latest.message}" for one in alarms]
-    more = len(shown) - MAX_ALARMS
-    return shown[:MAX_ALARMS] + ([f"{more} more: .alarms()"] if more > 0 else [])
-
-
-def _list_html(one: str, several: str, texts: Sequence[str]) -> str:
-    if not texts:
-        return ""
-    title = one if len(texts) == 1 else f"{several} ({len(texts)})"
-    items = "".join(f"<li>{escape(text, 600)}</li>" for text in texts[:20])
-    return f"<details><summary>{title}</summary><ul>{items}</ul></details>"
-
-
 def text_of(card: Card) -> str:
     """The card for a terminal."""
-    head = f"{card.name}: {', '.join([card.status, *card.facts])}"
-    lines = [head]
-    if card.verdict is not None:
-        sentence = verdict_parts(card.verdict.text)[0][1]
-        state = card.verdict.state.value
-        is_said = sentence.lower().startswith(state)
-        lines.append(sentence if is_said else f"{state}: {sentence}")
-        lines.append(f"reasoning: {card.verdict.regime.words}")
-    elif card.tiles:
-        lines.append(_UNJUDGED.replace("`", ""))
+    lines = [f"{card.name}: {', '.join(card.facts)}"]
+    if card.verdict is None:
+        lines.append(card.unjudged)
     else:
-        lines.append("No step yet.")
+        state, sentence = card.verdict.state, card.verdict.sentence
+        is_named = sentence.lower().startswith(state)
+        lines.append(sentence if is_named else f"{state}: {sentence}")
+        lines.append(f"reasoning: {card.verdict.regime}")
     width = max((len(tile.name) for tile in card.tiles), default=0)
     for tile in card.tiles:
         curve = html.curve_text(tile.spark)
         lines.append(f"  {tile.name:<{width}}  {tile.value}  {curve}  {tile.change}".rstrip())
-    lines += [f"alarm: {words}" for words in _alarm_words(card.alarms)]
-    lines += [f"note: {text}" for text in card.warnings[:5]]
-    lines += [f"{typed}: {words}" for typed, words in card.next_steps]
+    lines += [f"{label}: {words}" for label, words in card.lines]
     return visible("\n".join(lines), None)

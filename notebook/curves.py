@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -12,7 +13,7 @@ from echoscope.store.errors import QueryError
 from echoscope.store.reader import RunReader
 from echoscope.text.did_you_mean import did_you_mean
 
-from .frames import As, Table, as_table
+from .frames import As, as_table
 
 MAX_VALUES = 40_000_000
 """Numbers in one table of metrics: 320 MB."""
@@ -84,7 +85,7 @@ def wide(run: RunReader, keys: Sequence[str]) -> pa.Table:
     )
 
 
-def as_metrics(run: RunReader, keys: Sequence[str], *, is_wide: bool, as_: As) -> Table:
+def as_metrics(run: RunReader, keys: Sequence[str], *, is_wide: bool, as_: As) -> Any:
     """Metrics in the form that is asked for; units in `attrs` of a DataFrame."""
     if not is_wide:
         return as_table(run.sql(_LONG, [list(keys)]), as_)

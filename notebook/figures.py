@@ -126,18 +126,16 @@ class Figures:
         return chart_curves(chart, series, self._steps, self._known)
 
     def _line_chart(self, chart: Chart, curves: list[Curve]) -> go.Figure:
-        found = self.verdict()
+        verdict = self.verdict()
         onset = None
-        if found is not None and found.onset_step is not None:
-            onset = found.onset_interval or (found.onset_step, found.onset_step)
+        if verdict is not None and verdict.onset_step is not None:
+            onset = verdict.onset_interval or (verdict.onset_step, verdict.onset_step)
         figure = charts.line_chart(
             curves,
             step_axis(self._steps, self.axis),
             self._marks(),
             charts.LineOptions(smooth=self.smooth, log_y=self.log_y, height=320, onset=onset),
-            title=chart.title,
-            help=chart.help,
-            missing=chart.missing,
+            **chart.words,
         )
         return _themed(figure)
 
@@ -152,19 +150,16 @@ class Figures:
         """Figures of the page Diagnosis, and the alarms: what reads the data, and what draws it."""
         return {
             "regimes": (self._regimes, drawn.regime_plane),
-            "information_curve": (
-                self._curves,
-                lambda found: drawn.information_curve(*found),
-            ),
+            "information_curve": (self._curves, lambda parts: drawn.information_curve(*parts)),
             "posterior": (self._posterior, drawn.posterior_matrix),
             "group_map": (self._groups, drawn.group_map),
             "gradients": (self._gradients, drawn.gradient_bars),
-            "alarms": (self._alarms, lambda found: timeline(found, self._last_step)),
+            "alarms": (self._alarms, lambda alarms: timeline(alarms, self._last_step)),
         }
 
     def _regimes(self) -> data.RegimePath | None:
-        wanted = [key for key in data.REGIME_KEYS if key in self._known]
-        return data.regime_path(tables.series(self.run, wanted, "train")) if wanted else None
+        keys = [key for key in data.REGIME_KEYS if key in self._known]
+        return data.regime_path(tables.series(self.run, keys, "train")) if keys else None
 
     def _families(self) -> tuple[int, list[data.FamilyInformation]]:
         """The newest step with cross-scores, and what was measured there."""
@@ -177,16 +172,17 @@ class Figures:
     def _curves(self) -> tuple[Any, ...] | None:
         """Families, the ceiling ln N of each, and where its prompt is identified."""
         step, families = self._families()
-        shown = [one for one in families if len(one.curve)]
-        if not shown:
+        curved = [family for family in families if len(family.curve)]
+        if not curved:
             return None
         values = self._values_at(step, "info/")
-        prompts = {f.family: values.get(f"info/{f.family}/num_prompts", math.nan) for f in shown}
+        names = [family.family for family in curved]
+        prompts = {name: values.get(f"info/{name}/num_prompts", math.nan) for name in names}
         ceilings = {name: math.log(n) if n > 1 else math.nan for name, n in prompts.items()}
         lengths = {
-            f.family: values.get(f"info/{f.family}/identification_length", math.nan) for f in shown
+            name: values.get(f"info/{name}/identification_length", math.nan) for name in names
         }
-        return shown, ceilings, lengths
+        return curved, ceilings, lengths
 
     def _posterior(self) -> Any:
         _, families = self._families()

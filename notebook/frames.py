@@ -1,16 +1,17 @@
 """Rows of a run as a table, in pandas or in Arrow: never more of them than memory holds.
 
-Rows are asked for in pages of a few thousand, in the order of their steps, so that a run of a
-million episodes costs no more memory than the rows that are given back.
+Rows are asked for a few steps at a time, so that a run of a million episodes costs no more memory
+than the rows that are given back.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, TypeAlias, overload
+from itertools import accumulate, groupby
+from typing import Any, Literal
 
 import pandas as pd
 import pyarrow as pa
@@ -27,17 +28,15 @@ from echoscope.store.reader import RunReader
 from echoscope.store.schema import TABLES
 from echoscope.text.amounts import memory_size
 
-Table: TypeAlias = "pd.DataFrame | pa.Table"
 As = Literal["pandas", "arrow"]
-Ask: TypeAlias = "Callable[[str], pa.Table]"
 MAX_ROWS = 100_000
 """Rows that are given back where nobody says how many."""
 MAX_BYTES = 512 << 20
 """Of the rows of one answer, in Arrow's form."""
 LIMITS = replace(OWN, advice="limits=SqlLimits(seconds=3600, memory='16GB') of query() allows more")
 """Of SQL that a person writes."""
-_PAGE_BYTES = 32 << 20
-_FIRST_PAGE, _LARGEST_PAGE = 256, 20_000
+PAGE_ROWS = 5_000
+"""That one query asks for, or all rows of one step where a step has more."""
 
 
 class LimitWarning(UserWarning):
@@ -133,29 +132,53 @@ def rows_of(
     if where is not None and not isinstance(where, str):
         raise TypeError(f'where is a text such as "step > 10", not {type(where).__name__}')
     condition = "true" if where is None else checked_condition(where, rows.columns, rows.name)
-    ask: Ask = run.sql if where is None else partial(run.sql, limits=LIMITS)
-    counts = _counts(ask, rows, condition)
-    total = sum(counts.values())
+    ask = run.sql if where is None else partial(run.sql, limits=LIMITS)
+
+    def select(columns: str, inner: str, order: str) -> pa.Table:
+        return ask(f"SELECT {columns} FROM ({inner}) {rows.name} WHERE {condition} {order}")
+
+    inner = f"FROM {rows.name}" if where is None else rows.sql.format(steps="true")
+    counts = select("step, count(*) AS num", inner, "GROUP BY step ORDER BY step").to_pydict()
+    total = sum(counts["num"])
     most = min(total, MAX_ROWS if limit is None else limit)
-    tables, num_rows, num_bytes = [], 0, 0
-    for page in _pages(ask, rows, condition, chosen, counts, most):
-        tables.append(page)
+    pages: list[pa.Table] = []
+    num_rows = num_bytes = 0
+    for first, last in _spans(counts["step"], counts["num"]):
+        page = select(
+            ", ".join(f'"{name}"' for name in chosen),
+            rows.sql.format(steps=f"step BETWEEN {first} AND {last}"),
+            f"ORDER BY {rows.order} LIMIT {most - num_rows}",
+        )
+        pages.append(page)
         num_rows += page.num_rows
         num_bytes += page.nbytes
-        if num_bytes > MAX_BYTES and num_rows < most:
-            _warn(
-                f"{named}: the first {num_rows:,} of {total:,} {rows.name} take "
-                f"{memory_size(num_bytes)}, so the others are left out. Name fewer columns=, or "
-                "narrow where="
-            )
+        if num_rows >= most or num_bytes > MAX_BYTES:
             break
-    else:
-        if limit is None and total > most:
-            _warn(
-                f"{named}: {total:,} {rows.name} match, and the first {most:,} are given. Narrow "
-                f"where=, or ask for more: limit={total}"
-            )
-    return pa.concat_tables(tables)
+    advice = ""
+    if num_rows < most and num_bytes > MAX_BYTES:
+        advice = (
+            f"the first {num_rows:,} of {total:,} {rows.name} take {memory_size(num_bytes)}, so "
+            "the others are left out. Name fewer columns=, or narrow where="
+        )
+    elif limit is None and total > most:
+        advice = (
+            f"{total:,} {rows.name} match, and the first {most:,} are given. Narrow where=, or "
+            f"ask for more: limit={total}"
+        )
+    if advice:
+        warnings.warn(f"{named}: {advice}", LimitWarning, stacklevel=3)
+    return pa.concat_tables(pages)
+
+
+def _spans(steps: Sequence[int], counts: Sequence[int]) -> list[tuple[int, int]]:
+    """First and last step of each page; one that holds no step where no row matches.
+
+    >>> _spans([0, 1, 2, 3], [3000, 1000, 1000, 9000])
+    [(0, 1), (2, 2), (3, 3)]
+    """
+    placed = zip((total // PAGE_ROWS for total in accumulate(counts)), steps, strict=True)
+    pages = [[step for _, step in page] for _, page in groupby(placed, key=lambda pair: pair[0])]
+    return [(page[0], page[-1]) for page in pages] or [(0, -1)]
 
 
 def _chosen(rows: Rows, columns: Sequence[str] | str | None) -> tuple[str, ...]:
@@ -165,83 +188,17 @@ def _chosen(rows: Rows, columns: Sequence[str] | str | None) -> tuple[str, ...]:
     if columns == ALL:
         return rows.columns
     names = columns.split(",") if isinstance(columns, str) else list(columns)
-    wanted = list(dict.fromkeys(str(name).strip() for name in names))
-    for name in wanted:
+    chosen = tuple(dict.fromkeys(str(name).strip() for name in names))
+    for name in chosen:
         if name not in rows.columns:
             raise QueryError(unknown_column(name, rows.columns, rows.name))
-    if not wanted:
+    if not chosen:
         raise QueryError(f"columns names no column of {rows.name}")
-    return tuple(wanted)
+    return chosen
 
 
-def _counts(ask: Ask, rows: Rows, condition: str) -> dict[int, int]:
-    """How many rows of each step match."""
-    inner = rows.sql.format(steps="true")
-    if condition == "true":
-        inner = f"FROM {rows.name}"
-    answer = ask(
-        f"SELECT step, count(*) AS num FROM ({inner}) {rows.name} WHERE {condition} "
-        "GROUP BY step ORDER BY step"
-    )
-    return dict(
-        zip(answer.column("step").to_pylist(), answer.column("num").to_pylist(), strict=True)
-    )
-
-
-def _pages(
-    ask: Ask,
-    rows: Rows,
-    condition: str,
-    columns: Sequence[str],
-    counts: dict[int, int],
-    most: int,
-) -> Iterator[pa.Table]:
-    """The first `most` matching rows, a page at a time; at least one page, be it empty."""
-    names = ", ".join(f'"{name}"' for name in columns)
-
-    def page(first: int, last: int, size: int, offset: int) -> pa.Table:
-        inner = rows.sql.format(steps=f"step BETWEEN {first} AND {last}")
-        return ask(
-            f"SELECT {names} FROM ({inner}) {rows.name} WHERE {condition} "
-            f"ORDER BY {rows.order} LIMIT {size} OFFSET {offset}"
-        )
-
-    steps = list(counts)
-    size, given, place, offset = _FIRST_PAGE, 0, 0, 0
-    if not most:
-        yield page(0, -1, 0, 0)
-    while given < most:
-        until, inside = place, counts[steps[place]] - offset
-        while until + 1 < len(steps) and inside + counts[steps[until + 1]] <= size:
-            until += 1
-            inside += counts[steps[until]]
-        answer = page(steps[place], steps[until], min(size, inside, most - given), offset)
-        yield answer
-        given += answer.num_rows
-        if not answer.num_rows or answer.num_rows == inside:
-            place, offset = until + 1, 0
-        else:
-            offset += answer.num_rows
-        if place >= len(steps):
-            return
-        per_row = answer.nbytes // max(answer.num_rows, 1) + 1
-        size = max(1, min(_LARGEST_PAGE, 4 * size, _PAGE_BYTES // per_row))
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, LimitWarning, stacklevel=4)
-
-
-@overload
-def as_table(table: pa.Table, as_: Literal["pandas"]) -> pd.DataFrame: ...
-
-
-@overload
-def as_table(table: pa.Table, as_: As) -> Table: ...
-
-
-def as_table(table: pa.Table, as_: As) -> Table:
-    """An answer in the form that is asked for.
+def as_table(table: pa.Table, as_: As) -> Any:
+    """An answer in the form that is asked for: a DataFrame, or the Arrow table itself.
 
     In pandas a flag that can be unknown is `boolean`, and a whole number that can be is `Int64`:
     so an unknown one stays unknown, and no seed of 64 bits loses its last digits.
@@ -251,14 +208,9 @@ def as_table(table: pa.Table, as_: As) -> Table:
     if as_ != "pandas":
         raise ValueError(f"as_ is {as_!r}, but must be 'pandas' or 'arrow'")
     frame = table.to_pandas(maps_as_pydicts="lossy")
-    for field in table.schema:
-        has_unknown = table.column(field.name).null_count > 0
-        if pa.types.is_boolean(field.type):
-            frame[field.name] = _nullable(table, field.name, "boolean")
-        elif pa.types.is_integer(field.type) and has_unknown:
-            frame[field.name] = _nullable(table, field.name, "Int64")
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if pa.types.is_boolean(column.type):
+            frame[name] = column.to_pandas(types_mapper=lambda _: pd.BooleanDtype())
+        elif pa.types.is_integer(column.type) and column.null_count:
+            frame[name] = column.to_pandas(types_mapper=lambda _: pd.Int64Dtype())
     return frame
-
-
-def _nullable(table: pa.Table, name: str, dtype: str) -> pd.Series:
-    return pd.Series(pd.array(table.column(name).to_pylist(), dtype=dtype))

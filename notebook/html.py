@@ -109,13 +109,11 @@ def curve_text(values: Sequence[float | None], width: int = 16) -> str:
     >>> curve_text([0.0, 0.5, 1.0, None, 0.0])
     '▁▅█ ▁'
     """
-    at = dict(_heights(values))
-    if not at:
-        return ""
+    heights = dict(_heights(values))
     count = len(values)
-    places = [round(n * (count - 1) / (width - 1)) for n in range(width)]
-    shown = range(count) if count <= width else places
-    return "".join(_BARS[round(at[x] * 7)] if x in at else " " for x in shown)
+    sampled = [round(n * (count - 1) / (width - 1)) for n in range(width)]
+    places = range(count) if count <= width else sampled
+    return "".join(_BARS[round(heights[x] * 7)] if x in heights else " " for x in places).rstrip()
 
 
 def _heights(values: Sequence[float | None]) -> list[tuple[int, float]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -19,7 +19,7 @@ from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.sentences import verdict_parts
 
 from . import html
-from .frames import As, Table, as_table
+from .frames import As, as_table
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -60,13 +60,7 @@ class Judgement:
         """What the verdict claims of each metric, most telling first; see `table`."""
         return self.table()
 
-    @overload
-    def table(self, *, as_: Literal["pandas"] = ...) -> pd.DataFrame: ...
-
-    @overload
-    def table(self, *, as_: Literal["arrow"]) -> pa.Table: ...
-
-    def table(self, *, as_: As = "pandas") -> Table:
+    def table(self, *, as_: As = "pandas") -> Any:
         """The evidence: metric, name, unit, before, after, low, high, first_step, last_step, words.
 
         `before` is missing where nothing changed. `low` and `high` are the 95 % interval of
@@ -87,7 +81,7 @@ class Judgement:
             }
             for row in evidence_rows(self.verdict)
         ]
-        return _as(rows, _EVIDENCE, as_)
+        return as_table(pa.Table.from_pylist(rows, schema=_EVIDENCE), as_)
 
     @property
     def findings(self) -> pd.DataFrame:
@@ -97,7 +91,7 @@ class Judgement:
             {"rule": r.name, "title": r.title, "meaning": r.meaning, "refuted_by": r.refuted_by}
             for r in rules
         ]
-        return _frame(rows, ("rule", "title", "meaning", "refuted_by"))
+        return pd.DataFrame(rows, columns=["rule", "title", "meaning", "refuted_by"])
 
     @property
     def examples(self) -> pd.DataFrame:
@@ -106,13 +100,13 @@ class Judgement:
             {"trajectory_id": s.trajectory_id, "turn": s.turn, "note": s.note}
             for s in self.verdict.exemplars
         ]
-        return _frame(rows, ("trajectory_id", "turn", "note"))
+        return pd.DataFrame(rows, columns=["trajectory_id", "turn", "note"])
 
     @property
     def advice(self) -> pd.DataFrame:
         """What to do, the first action first: text, command (empty where none helps), why."""
         rows = [{"text": a.text, "command": a.command, "why": a.why} for a in self.verdict.actions]
-        return _frame(rows, ("text", "command", "why"))
+        return pd.DataFrame(rows, columns=["text", "command", "why"])
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -130,12 +124,13 @@ class Judgement:
     def _repr_html_(self) -> str:
         return html.framed(
             f'<div class="es-nb-title">{escape(self.run, 200)}</div>',
-            self._box(),
+            self.box_html(),
             table_html([row.cells() for row in evidence_rows(self.verdict)]),
             *self._lists(),
         )
 
-    def _box(self) -> str:
+    def box_html(self) -> str:
+        """State, confidence and the parts of the verdict, escaped."""
         color = STATES[shown_state(self.verdict)]
         step = "" if self.verdict.last_step is None else f"after step {self.verdict.last_step}, "
         return (
@@ -166,26 +161,11 @@ class Judgement:
         ]
 
 
-_EVIDENCE = {
-    "metric": pa.string(),
-    "name": pa.string(),
-    "unit": pa.string(),
-    "before": pa.float64(),
-    "after": pa.float64(),
-    "low": pa.float64(),
-    "high": pa.float64(),
-    "first_step": pa.int64(),
-    "last_step": pa.int64(),
-    "words": pa.string(),
-}
-
-
-def _as(rows: list[dict[str, Any]], fields: dict[str, Any], as_: As) -> Table:
-    return as_table(pa.Table.from_pylist(rows, schema=pa.schema(list(fields.items()))), as_)
-
-
-def _frame(rows: list[dict[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
-    return pd.DataFrame(rows, columns=list(columns))
+_EVIDENCE = pa.schema(
+    [(name, pa.string()) for name in ("metric", "name", "unit")]
+    + [(name, pa.float64()) for name in ("before", "after", "low", "high")]
+    + [("first_step", pa.int64()), ("last_step", pa.int64()), ("words", pa.string())]
+)
 
 
 def table_html(rows: Sequence[dict[str, str]]) -> str:

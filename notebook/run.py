@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-import pyarrow as pa
 
 from echoscope.dashboard.data.alarm_history import histories
 from echoscope.dashboard.data.comparing import config_diff
@@ -28,7 +27,7 @@ from echoscope.store.steer.settings import live_settings
 
 from . import card, curves
 from .episode import Episode
-from .frames import LIMITS, TRAJECTORIES, TURNS, As, Table, as_table, rows_of
+from .frames import LIMITS, TRAJECTORIES, TURNS, As, as_table, rows_of
 from .judgement import Judgement
 from .opening import open_source
 
@@ -131,27 +130,13 @@ class Run:
 
     # --- numbers
 
-    @overload
-    def metrics(
-        self,
-        keys: str | Sequence[str] | None = None,
-        *,
-        wide: bool = True,
-        as_: Literal["pandas"] = ...,
-    ) -> pd.DataFrame: ...
-
-    @overload
-    def metrics(
-        self, keys: str | Sequence[str] | None = None, *, wide: bool = True, as_: Literal["arrow"]
-    ) -> pa.Table: ...
-
     def metrics(
         self,
         keys: str | Sequence[str] | None = None,
         *,
         wide: bool = True,
         as_: As = "pandas",
-    ) -> Table:
+    ) -> Any:
         """The metrics of the run: a row a step, a column a metric.
 
         Args:
@@ -172,26 +157,6 @@ class Run:
         meant = curves.keys_meant(keys, self.reader.metric_keys())
         return curves.as_metrics(self.reader, meant, is_wide=wide, as_=as_)
 
-    @overload
-    def trajectories(
-        self,
-        where: str | None = None,
-        *,
-        columns: str | Sequence[str] | None = None,
-        limit: int | None = None,
-        as_: Literal["pandas"] = ...,
-    ) -> pd.DataFrame: ...
-
-    @overload
-    def trajectories(
-        self,
-        where: str | None = None,
-        *,
-        columns: str | Sequence[str] | None = None,
-        limit: int | None = None,
-        as_: Literal["arrow"],
-    ) -> pa.Table: ...
-
     def trajectories(
         self,
         where: str | None = None,
@@ -199,7 +164,7 @@ class Run:
         columns: str | Sequence[str] | None = None,
         limit: int | None = None,
         as_: As = "pandas",
-    ) -> Table:
+    ) -> Any:
         """The episodes that match a condition, by step: one row each.
 
         Args:
@@ -223,26 +188,6 @@ class Run:
         table = rows_of(self.reader, TRAJECTORIES, where, columns, limit, named=self.name)
         return as_table(table, as_)
 
-    @overload
-    def turns(
-        self,
-        where: str | None = None,
-        *,
-        columns: str | Sequence[str] | None = None,
-        limit: int | None = None,
-        as_: Literal["pandas"] = ...,
-    ) -> pd.DataFrame: ...
-
-    @overload
-    def turns(
-        self,
-        where: str | None = None,
-        *,
-        columns: str | Sequence[str] | None = None,
-        limit: int | None = None,
-        as_: Literal["arrow"],
-    ) -> pa.Table: ...
-
     def turns(
         self,
         where: str | None = None,
@@ -250,7 +195,7 @@ class Run:
         columns: str | Sequence[str] | None = None,
         limit: int | None = None,
         as_: As = "pandas",
-    ) -> Table:
+    ) -> Any:
         """The turns that match a condition, by step and episode: one row each.
 
         As `trajectories`. A turn has the columns of `turns` (docs/store.md); `reasoning` and
@@ -265,26 +210,6 @@ class Run:
         table = rows_of(self.reader, TURNS, where, columns, limit, named=self.name)
         return as_table(table, as_)
 
-    @overload
-    def query(
-        self,
-        sql: str,
-        params: Sequence[Any] | None = None,
-        *,
-        as_: Literal["pandas"] = ...,
-        limits: SqlLimits = ...,
-    ) -> pd.DataFrame: ...
-
-    @overload
-    def query(
-        self,
-        sql: str,
-        params: Sequence[Any] | None = None,
-        *,
-        as_: Literal["arrow"],
-        limits: SqlLimits = ...,
-    ) -> pa.Table: ...
-
     def query(
         self,
         sql: str,
@@ -292,7 +217,7 @@ class Run:
         *,
         as_: As = "pandas",
         limits: SqlLimits = LIMITS,
-    ) -> Table:
+    ) -> Any:
         """The answer to one SELECT over the tables of the run (docs/store.md).
 
         The query can only read, and reaches no other file. A process of its own answers it, so
@@ -325,17 +250,10 @@ class Run:
         try:
             trajectory = self.reader.trajectory(trajectory_id)
             return Episode(trajectory, self.reader.outcome(trajectory_id))
-        except KeyError as error:
+        except (KeyError, ValueError) as error:
             there = self._ids(trajectory_id[:9]) or self._ids("")
-            raise QueryError(self._no_episode(trajectory_id, there)) from error
-        except ValueError as error:
-            raise QueryError(self._no_episode(trajectory_id, self._ids(""))) from error
-
-    def _no_episode(self, trajectory_id: str, there: str) -> str:
-        head = f"{self.name}: no episode {trajectory_id[:80]!r}"
-        if not there:
-            return f"{head}; the run has none"
-        return f"{head}; there are {there}. trajectories() lists them"
+            rest = f"there are {there}. trajectories() lists them" if there else "the run has none"
+            raise QueryError(f"{self.name}: no episode {trajectory_id[:80]!r}; {rest}") from error
 
     def _ids(self, start: str) -> str:
         """The first and the last id of each split, among those that begin so."""

@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 
 from echoscope.dashboard.charts.curated import eval_keys
-from echoscope.dashboard.data import tables
 from echoscope.dashboard.escaping import escape, visible
 from echoscope.dashboard.labels import value_words
 from echoscope.diagnostics.catalogue import metric
@@ -25,6 +24,10 @@ from .judgement import table_html
 from .run import Run
 
 SUCCESS = "rollout/success_rate"
+_LATEST = """
+SELECT key, arg_max(value, step) AS value FROM metrics
+WHERE key LIKE '%/success_rate' AND NOT isnan(value) GROUP BY key
+"""
 MAX_SHOWN = 50
 """Runs of a card."""
 _COLUMNS = (
@@ -151,17 +154,12 @@ def _success(row: RunRow) -> tuple[str, float | None]:
         return "", None
     # Seldom: the last step did not measure success. The run itself has to be asked.
     try:
-        run = open_run(row.path)
-        known = run.metric_keys()
-        keys = [key for key in (SUCCESS, *eval_keys(known)) if key in known]
-        points = tables.series(run, keys).dropna(subset=["value"]) if keys else pd.DataFrame()
+        rows = open_run(row.path).sql(_LATEST).to_pylist()
     except StoreError:
         return "", None
-    for key in keys if len(points) else ():
-        values = points[points["key"] == key].sort_values("step")["value"]
-        if len(values):
-            return key, float(values.iloc[-1])
-    return "", None
+    latest = {entry["key"]: entry["value"] for entry in rows}
+    key = next((key for key in (SUCCESS, *eval_keys(list(latest))) if key in latest), "")
+    return key, latest.get(key)
 
 
 def _success_words(key: str, value: float) -> str:

@@ -172,8 +172,7 @@ def test_more_rows_than_fit_are_left_out_with_a_sentence(
 
 def test_long_texts_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "MAX_BYTES", 100_000)
-    monkeypatch.setattr(frames, "_PAGE_BYTES", 50_000)
-    monkeypatch.setattr(frames, "_FIRST_PAGE", 2)
+    monkeypatch.setattr(frames, "PAGE_ROWS", 2)
     found = Run(make_run(tmp_path / "a", 10, text="x" * 10_000))
     with pytest.warns(LimitWarning, match=r"the first \d+ of 40 turns take .* so the others are"):
         rows = found.turns(as_="arrow")

@@ -20,7 +20,7 @@ import echoscope
 from echoscope import Run, Runs
 from echoscope.diagnostics.judge.claims import Lost
 from echoscope.diagnostics.judge.verdict import diagnose
-from echoscope.notebook import curves, html, run, runs
+from echoscope.notebook import curves, frames, html, run, runs
 from echoscope.store.errors import NotARunError, QueryError
 from echoscope.store.importers.importing import ImportingError
 from echoscope.store.reader import open_run
@@ -31,7 +31,7 @@ from .conftest import FIXTURES, append_messages, write_run
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("module", [run, runs, curves, html])
+@pytest.mark.parametrize("module", [run, runs, curves, frames, html])
 def test_the_examples_of_the_docstrings_hold(
     module: ModuleType, demo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,8 +123,7 @@ def test_pages_join_to_the_whole_without_a_gap(
     add_steps(writer, "a", range(3), num_trajectories=30)
     add_steps(writer, "a", range(3, 9), num_trajectories=2)
     writer.close(status="finished")
-    monkeypatch.setattr("echoscope.notebook.frames._FIRST_PAGE", 7)
-    monkeypatch.setattr("echoscope.notebook.frames._LARGEST_PAGE", 13)
+    monkeypatch.setattr("echoscope.notebook.frames.PAGE_ROWS", 7)
     expected = open_run(tmp_path / "a").sql("SELECT id FROM trajectories ORDER BY id")
     found = Run(tmp_path / "a").trajectories(columns="id", as_="arrow")
     assert found.column("id").to_pylist() == expected.column("id").to_pylist()
@@ -218,7 +217,7 @@ def test_a_card_says_status_verdict_figures_and_how_to_go_on(collapsed: Path) ->
     text, shown = repr(found), found._repr_html_()
     for words in ("collapsed: finished, step 79", "Format collapse, starting", ".diagnose()"):
         assert words in text
-    for words in ("Training success", "10 %", "Format collapse, starting", "<polyline", "Policy"):
+    for words in ("Training success", "10 %", "Format collapse", "<polyline", "Policy"):
         assert words in shown
     assert "reasoning: undetermined" in text
 
