@@ -252,6 +252,10 @@ class EnvPool:
         self._is_running[index] = result.stop_reason is None
         return result
 
+    def is_threaded(self, index: int) -> bool:
+        """Whether the world of a slot asks for calls in threads."""
+        return self._groups[index // self._group_size].parallel == "threads"
+
     def _check_running(self, index: int) -> None:
         if not 0 <= index < len(self._stacks) or not self._is_running[index]:
             raise ValueError(f"slot {index} has no running episode")
@@ -344,12 +348,10 @@ class EnvPool:
 
         Slots share no state, so the order of execution cannot change a result.
         """
-        is_threaded = {
-            index: self._groups[index // self._group_size].parallel == "threads" for index in calls
-        }
+        threaded = {index: call for index, call in calls.items() if self.is_threaded(index)}
         try:
-            finish = _start_threads({i: call for i, call in calls.items() if is_threaded[i]})
-            results = {i: call() for i, call in calls.items() if not is_threaded[i]}
+            finish = _start_threads(threaded)
+            results = {index: call() for index, call in calls.items() if index not in threaded}
             results |= finish()
         except Exception:
             raise

@@ -30,4 +30,4 @@ def test_the_notice_is_among_the_files_of_the_package(name: str) -> None:
     assert settings["tool"]["setuptools"]["package-data"]["echoscope.envs"] == ["data/*"]
     named = [file for glob in settings["project"]["license-files"] for file in ROOT.glob(glob)]
     assert ROOT / "LICENSE" in named
-    assert FOLDER / f"LICENSE.{name}" in named
+    assert (FOLDER / f"LICENSE.{name}").resolve() in named
