@@ -8,6 +8,8 @@ from typing import Any
 
 import streamlit as st
 
+from echoscope.store.steer.steering import BOUNDS
+
 from ..escaping import visible
 from ..words import plain, setting_words
 
@@ -22,12 +24,6 @@ _GROUPS: Mapping[str, str] = {
     "diagnostics": "Diagnostics and alarms",
     "": "Run",
 }
-_BOUNDS = (
-    ("minimum", "at least"),
-    ("exclusiveMinimum", "more than"),
-    ("maximum", "at most"),
-    ("exclusiveMaximum", "less than"),
-)
 
 
 def group_of(key: str) -> str:
@@ -45,7 +41,7 @@ def rule_words(schema: Mapping[str, Any]) -> str:
     kinds = {"integer": "a whole number", "number": "a number"}
     schema, may_be_none = _number_schema(schema)
     words = [kinds[schema["type"]]] if schema.get("type") in kinds else []
-    words += [f"{text} {schema[rule]}" for rule, text in _BOUNDS if rule in schema]
+    words += [f"{text} {schema[rule]}" for rule, text in BOUNDS.items() if rule in schema]
     return ", ".join(words) + (", or none" if may_be_none else "")
 
 

@@ -224,12 +224,13 @@ _TYPES = {
     "integer": "a whole number without a decimal point",
     "number": "a number",
 }
-_BOUNDS = {
+BOUNDS = {
     "minimum": "at least",
     "exclusiveMinimum": "more than",
     "maximum": "at most",
     "exclusiveMaximum": "less than",
 }
+"""Rules of a JSON schema for numbers, in words."""
 
 
 def _sentence(error: ValidationError) -> str:
@@ -239,8 +240,8 @@ def _sentence(error: ValidationError) -> str:
     if "propertyNames" in error.schema_path:
         return f"{value!r} is not known{did_you_mean(str(value), rule)}"
     subject = "".join(f"{name} " for name in error.path)
-    if error.validator in _BOUNDS:
-        return f"{subject}must be {_BOUNDS[error.validator]} {rule}"
+    if error.validator in BOUNDS:
+        return f"{subject}must be {BOUNDS[error.validator]} {rule}"
     if error.validator == "enum":
         return f"{subject}must be one of {', '.join(map(str, rule))}"
     if isinstance(value, float) and not math.isfinite(value):
