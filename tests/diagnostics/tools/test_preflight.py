@@ -325,7 +325,7 @@ def test_no_rollouts() -> None:
         judged(RolloutBatch(groups=()))
 
 
-def test_b8_a_model_that_was_told_nothing_is_not_blamed_on_the_reply_cap() -> None:
+def test_a_model_that_was_told_nothing_is_not_blamed_on_the_reply_cap() -> None:
     """All replies run to the cap without an answer: told how to reply, or not told."""
     rollouts = batch([[0.0] * 4] * 4, answer_chars=None, finish_reason=FinishReason.LENGTH)
     untold = judged(rollouts, replace(LIMITS, has_instructions=False, has_format_hint=False))

@@ -122,7 +122,7 @@ def test_a_worked_example(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scope", ["batch", "tag"])
 @pytest.mark.parametrize("unit", ["group", "trajectory"])
-def test_a9_ties_and_scopes_select_again_what_the_run_selected(
+def test_ties_and_scopes_select_again_what_the_run_selected(
     tmp_path: Path, scope: str, unit: str
 ) -> None:
     """Three equal groups of a lake and three of a cave, with ten times its rewards."""
@@ -144,7 +144,7 @@ def test_a9_ties_and_scopes_select_again_what_the_run_selected(
     )
 
 
-def test_a10_a_timeout_is_what_cannot_train(tmp_path: Path) -> None:
+def test_a_timeout_is_what_cannot_train(tmp_path: Path) -> None:
     failed = [replace(t, stop_reason=StopReason.TIMEOUT) for t in step_of([[0, 1]])]
     row = simulate(write(tmp_path / "run", [failed], kept=None), SelectionConfig()).rows[0]
     assert row.drop_P == (Drop.FAILED,)
