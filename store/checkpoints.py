@@ -337,7 +337,7 @@ def hidden_steps(run: RunReader) -> set[int]:
     try:
         index = RunIndex(run.path, all_attempts=True)  # the journal alone: no database is opened
         while True:
-            rows = index.packed_rows("checkpoints") + index.events.table("checkpoints").to_pylist()
+            rows = index.event_rows("checkpoints")
             if index.refresh() == "same":
                 break  # or packs were merged meanwhile, and one of these was gone
     except OSError as error:

@@ -284,7 +284,7 @@ def load_committer(layout: Layout, *, rotate_every: int) -> tuple[Committer, set
         leftover.unlink(missing_ok=True)
     index = RunIndex(layout.root)
     if layout.journal.exists():
-        journal = Journal.reopen(layout)
+        journal = Journal.reopen(layout, index.run_id)
     else:
         last = max(layout.piece_numbers(), default=0)
         proof, crc = piece_proof(layout.piece(last), last) if last else (None, _NO_CRC)
@@ -298,24 +298,16 @@ def load_committer(layout: Layout, *, rotate_every: int) -> tuple[Committer, set
     if index.state.description is None:
         index.state.description = index.run
     committer = Committer(layout, journal, index.state, rotate_every=rotate_every)
-    rows = {
-        name: index.packed_rows(name) + index.events.table(name).to_pylist()
-        for name in ("commands", "command_events")
-    }
-    committer.know_commands(row["command_id"] for row in rows["commands"])
+    committer.know_commands(row["command_id"] for row in index.event_rows("commands"))
     _remove_orphans(index)
-    return committer, {row["command_id"] for row in rows["command_events"]}
+    return committer, {row["command_id"] for row in index.event_rows("command_events")}
 
 
 def _remove_orphans(index: RunIndex) -> None:
     state, root = index.state, index.layout.root
     if index.problems:
         return  # a damaged record may have named them: `runs repair` can perhaps save them
-    named = {
-        entry.path
-        for segment in (*index.manifest.loose, *state.committed, *state.unfinished.values())
-        for entry in segment.files
-    }
+    named = {entry.path for segment in index.segments for entry in segment.files}
     named |= {dropped.path for dropped in index.manifest.dropped}
     for table in DATA_TABLES:
         for path in (root / "seg" / table).glob("*"):  # the folder may be of a later version

@@ -28,7 +28,7 @@ from .journal import (
     run_mark,
     tail_problems,
 )
-from .layout import FileEntry, Layout
+from .layout import FileEntry, Layout, Segment
 from .packs.manifest import Manifest, load_manifest
 from .packs.salvage import Salvage, salvage
 from .state import RunState
@@ -267,6 +267,12 @@ class RunIndex:
                 out += [(part, why)] if part.entry.num_rows else []
         return out
 
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """Those that no pack holds, of hidden steps as well."""
+        state = self.state
+        return (*self.manifest.loose, *state.committed, *state.unfinished.values())
+
     def _visible(self, table: str) -> list[VisibleFile]:
         visible = []
         for pack in self.manifest.packs:
@@ -280,15 +286,19 @@ class RunIndex:
                 for e in pack.files
                 if e.table == table
             ]
-        state = self.state
-        for segment in (*self.manifest.loose, *state.committed, *state.unfinished.values()):
-            if self._all_attempts or state.is_visible(segment):
+        for segment in self.segments:
+            if self._all_attempts or self.state.is_visible(segment):
                 visible += [
                     VisibleFile(e, None, segment.step, segment.step)
                     for e in segment.files
                     if e.table == table
                 ]
         return visible
+
+    def event_rows(self, table: str) -> list[dict[str, Any]]:
+        """Rows of an event table: those in packs, and those in `events`."""
+        fresh: list[dict[str, Any]] = self.events.table(table).to_pylist()
+        return self.packed_rows(table) + fresh
 
     def packed_rows(self, table: str) -> list[dict[str, Any]]:
         """Rows of an event table that are in packs. Damaged packs are left out, with a warning."""

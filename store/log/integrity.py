@@ -46,10 +46,8 @@ class FileChecks:
         mark = _mark(entry, stats)
         if self._whole.get(path) == mark:
             return ""
-        if stats.st_size != entry.num_bytes:
-            return f"it has {stats.st_size} bytes, not {entry.num_bytes}"
-        if sha256_of(path) != entry.sha256:
-            return "its content changed after it was written"
+        if why := _content_damage(path, entry):
+            return why
         if time.time_ns() - stats.st_mtime_ns > _SETTLED_NS:
             with self._lock:
                 while len(self._whole) >= _MAX_REMEMBERED:
@@ -84,6 +82,14 @@ CHECKS = FileChecks()
 """Shared by all readers of this process."""
 
 
+def _content_damage(path: Path, entry: FileEntry) -> str:
+    size = path.stat().st_size
+    if size != entry.num_bytes:
+        return f"it has {size} bytes, not {entry.num_bytes}"
+    is_same = sha256_of(path) == entry.sha256
+    return "" if is_same else "its content changed after it was written"
+
+
 def damage_of(root: Path, entry: FileEntry) -> str:
     """What is wrong with a data file, read anew; an empty text where nothing is."""
     try:
@@ -100,11 +106,8 @@ def proven_damage(root: Path, entry: FileEntry) -> str:
     """
     path = root / entry.path
     try:
-        size = path.stat().st_size
-        if size != entry.num_bytes:
-            return f"it has {size} bytes, not {entry.num_bytes}"
-        if sha256_of(path) != entry.sha256:
-            return "its content changed after it was written"
+        if why := _content_damage(path, entry):
+            return why
         num_rows = pq.read_metadata(path).num_rows
         if num_rows != entry.num_rows:
             return f"it has {num_rows} rows, not {entry.num_rows}"

@@ -19,7 +19,7 @@ import json
 import os
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -319,33 +319,29 @@ class Journal:
         return cls(layout, piece, written)
 
     @classmethod
-    def reopen(cls, layout: Layout) -> Journal:
+    def reopen(cls, layout: Layout, run_id: str) -> Journal:
         """Go on with the live piece after a crash: cut what a crash left behind the last record.
 
         Raises:
             StoreError: acknowledged records of the piece are damaged or missing.
         """
-        data = read_regular(layout.journal)
-        chunk = parse_chunk(data, 0)
-        header = chunk.records[0] if chunk.records else {}
-        if header.get("kind") != "journal":
+        piece = read_live_piece(layout, run_id)
+        header = None if piece is None else piece.header
+        if piece is None or header is None:
             raise StoreError(
                 f"{layout.journal}: the journal has lost its first record; "
                 f"`echoscope runs repair {layout.root}` writes a copy that is whole"
             )
-        mark = run_mark(str(header["run_id"]))
-        written = _Written(mark)
-        written.digest.update(data[: chunk.good_end])
-        written.size, written.seq, written.crc = chunk.good_end, len(chunk.records), chunk.crcs[-1]
-        if header.get("format"):
-            problems = _acknowledged_damage(layout, int(header["piece"]), chunk, mark)
-            if problems:
-                raise StoreError(
-                    f"{layout.journal}: {problems[0]}; `echoscope runs repair {layout.root}` "
-                    "writes a copy that can go on"
-                )
+        if header.get("format") and piece.faults:
+            raise StoreError(
+                f"{layout.journal}: {piece.faults[0]}; `echoscope runs repair {layout.root}` "
+                "writes a copy that can go on"
+            )
+        chunk = piece.chunk
+        written = _Written(run_mark(run_id), chunk.good_end, len(chunk.records), chunk.crcs[-1])
+        written.digest.update(piece.data[: chunk.good_end])
         made = cls(layout, int(header["piece"]), written)
-        if len(data) > chunk.good_end:
+        if len(piece.data) > chunk.good_end:
             os.ftruncate(made._descriptor, chunk.good_end)
             os.fsync(made._descriptor)
         return made
@@ -392,18 +388,76 @@ class Journal:
             self._descriptor = -1
 
 
-def _acknowledged_damage(layout: Layout, piece: int, chunk: Chunk, mark: str) -> list[str]:
-    """What is wrong with acknowledged records of the live piece."""
+@dataclass(slots=True, kw_only=True)
+class Piece:
+    """A piece of the journal as far as it can be read."""
+
+    path: Path
+    data: bytes = b""
+    chunk: Chunk = field(default_factory=lambda: parse_chunk(b""))
+    header: Record | None = None
+    records: list[Record] = field(default_factory=list)
+    """Those behind the header that belong to it, in the order they were written."""
+    faults: list[str] = field(default_factory=list)
+    """What is wrong with it, in words."""
+    follower: Follower = field(default_factory=lambda: Follower(""))
+
+
+def read_piece(path: Path, run_id: str, *, is_live: bool = False) -> Piece | None:
+    """A piece, and what its records say of it; None where it is not there.
+
+    Behind the last good record of the live piece may be what a crash tore: it never counted.
+    """
     try:
-        tail = read_tail(layout)
-    except StoreError:
-        tail = None  # a power cut may have left it empty: the records speak for themselves
-    acknowledged = 0 if tail is None or tail.piece != piece else tail.size
-    follower = Follower(mark)
-    follower.take(chunk)
-    torn = [at for at in chunk.damaged if at >= max(acknowledged, chunk.good_end)]
-    problems = [p for p in follower.problems if not any(f"at byte {at} " in p for at in torn)]
-    return problems + tail_problems(tail, piece, chunk)
+        data = read_regular(path)
+    except FileNotFoundError:
+        return None
+    chunk = parse_chunk(data)
+    if is_live:
+        chunk = replace(chunk, damaged=[at for at in chunk.damaged if at < chunk.good_end])
+    follower = Follower(run_mark(run_id))
+    taken = follower.take(chunk)
+    header = taken[0] if taken and taken[0]["kind"] == "journal" else None
+    faults = follower.problems
+    if header is not None and header.get("run_id") != run_id:
+        header, taken, faults = None, [], ["it belongs to another run"]
+    return Piece(
+        path=path,
+        data=data,
+        chunk=chunk,
+        header=header,
+        records=[record for record in taken if record["kind"] != "journal"],
+        faults=faults if header or faults else ["it has lost its first record"],
+        follower=follower,
+    )
+
+
+def read_live_piece(layout: Layout, run_id: str) -> Piece | None:
+    """The live piece; among its faults, what its acknowledged end says against it."""
+    piece = read_piece(layout.journal, run_id, is_live=True)
+    if piece is not None and piece.header is not None:
+        try:
+            tail = read_tail(layout)
+        except StoreError:
+            tail = None  # a power cut may have left it empty: the records speak for themselves
+        piece.faults += tail_problems(tail, int(piece.header["piece"]), piece.chunk)
+    return piece
+
+
+def check_ends(pieces: Mapping[int, Piece]) -> None:
+    """Hold each piece against what the next one says of it: its records, its length, its SHA-256.
+
+    Args:
+        pieces: by number; where the next one is not there, nothing is said.
+    """
+    for number, piece in pieces.items():
+        successor = pieces[number + 1].header if number + 1 in pieces else None
+        if successor is None:
+            continue
+        piece.faults += piece.follower.check_end(successor, piece.chunk.end)
+        proven = (successor.get("previous") or {}).get("sha256")
+        if not piece.faults and proven not in (None, hashlib.sha256(piece.data).hexdigest()):
+            piece.faults.append("its content changed after it was written")
 
 
 def tail_problems(tail: Tail | None, piece: int, chunk: Chunk) -> list[str]:

@@ -225,6 +225,15 @@ class Segment:
     attempt: int
     files: tuple[FileEntry, ...]
 
+    @property
+    def first_step(self) -> int:
+        """As a pack has it."""
+        return self.step
+
+    @property
+    def last_step(self) -> int:
+        return self.step
+
     def to_json(self) -> dict[str, Any]:
         return {
             "id": self.id,

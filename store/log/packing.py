@@ -15,7 +15,7 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,16 +28,11 @@ from ..query.lookup import conform
 from ..schema import DATA_TABLES, EVENT_TABLES
 from ..steer.commands import remove_commands
 from .committer import load_committer
-from .durable import (
-    FileLock,
-    is_locked,
-    new_id,
-    read_regular,
-)
+from .durable import FileLock, is_locked, new_id
 from .events import EventColumns
 from .index import read_run_json
 from .integrity import damage_of
-from .journal import Chunk, Follower, Record, parse_chunk, read_chunk, run_mark
+from .journal import Piece, Record, check_ends, read_chunk, read_piece
 from .layout import Layout, Pack, Segment, is_own_name
 from .packs.manifest import Dropped, Manifest, PieceProof, read_manifest, write_manifest
 from .packs.pack_file import write_pack_file
@@ -128,12 +123,13 @@ def _pack_pieces(layout: Layout) -> PackReport:
     pieces, problems = _complete_pieces(layout, manifest, run_id)
     if not problems:
         _remove_orphans(layout, manifest)
-    good = [piece for piece in pieces if piece.is_whole]
+    waiting = list(pieces)[:-1]
+    good = {number: pieces[number] for number in waiting if not pieces[number].faults}
     packs: list[Pack] = []
     loose: list[Segment] = []
     damaged = list(problems)
     acknowledged: set[str] = set()
-    groups = list(_groups(good, run_id))
+    groups = list(_groups(good.values(), run_id))
     for group in groups:
         made = _write_pack(layout, group, damaged, loose)
         if made.files:
@@ -142,24 +138,33 @@ def _pack_pieces(layout: Layout) -> PackReport:
             acknowledged |= {row["command_id"] for row in record.get("command_events", ())}
     kept = {segment.id for segment in loose}
     done = [s for group in groups for s in group.segments if s.id not in kept]
-    dropped = [f"journal/{piece.path.name}" for piece in good]
+    dropped = [f"journal/{piece.path.name}" for piece in good.values()]
     dropped += [entry.path for segment in done for entry in segment.files]
-    if pieces:
+    if waiting:
         now, ids = time.time(), tuple(made.id for made in packs)
+        last = waiting[-1]
+        proofs = (
+            PieceProof(
+                piece=number,
+                num_bytes=len(piece.data),
+                sha256=hashlib.sha256(piece.data).hexdigest(),
+            )
+            for number, piece in good.items()
+        )
         write_manifest(
             layout,
             Manifest(
                 run_id=run_id,
-                piece=pieces[-1].number,
+                piece=last,
                 packs=(*manifest.packs, *packs),
                 loose=(*manifest.loose, *loose),
                 dropped=(
                     *manifest.dropped,
                     *(Dropped(path=path, since=now, packs=ids) for path in dropped),
                 ),
-                pieces=(*manifest.pieces, *(piece.proof for piece in good)),
-                kept=(*manifest.kept, *(p.number for p in pieces if not p.is_whole)),
-                state=pieces[-1].state_after,
+                pieces=(*manifest.pieces, *proofs),
+                kept=(*manifest.kept, *(n for n in waiting if n not in good)),
+                state=_state_of(pieces[last + 1].header if last + 1 in pieces else None),
             ),
         )
         remove_commands(layout.root, acknowledged)
@@ -172,23 +177,10 @@ def _pack_pieces(layout: Layout) -> PackReport:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Piece:
-    """A complete piece of the journal."""
-
-    number: int
-    path: Path
-    records: list[Record]
-    is_whole: bool
-    proof: PieceProof
-    state_after: dict[str, Any] | None
-    """What the header of the next piece says."""
-
-
 def _complete_pieces(
     layout: Layout, manifest: Manifest, run_id: str
-) -> tuple[list[_Piece], list[str]]:
-    """The pieces that wait to be packed, and what is wrong with them, by name.
+) -> tuple[dict[int, Piece], list[str]]:
+    """The pieces that are there, by number, the live one last; what is wrong, by name.
 
     A piece is whole if all its records are there in order, and if its length and SHA-256 are what
     its successor says. Pieces of format 1 have no such words about them.
@@ -196,10 +188,9 @@ def _complete_pieces(
     Raises:
         StoreError: the manifest does not know of packs that the journal does.
     """
-    try:
-        live = read_chunk(layout.journal)
-    except FileNotFoundError:
-        return [], []  # between two renames of the writer: the next pack has more luck
+    live = read_piece(layout.journal, run_id, is_live=True)
+    if live is None:
+        return {}, []  # between two renames of the writer: the next pack has more luck
     numbers = layout.piece_numbers()
     first = manifest.piece + 1
     if not manifest.packs and numbers and numbers[0] > first and manifest.piece == 0:
@@ -207,64 +198,42 @@ def _complete_pieces(
             f"{layout.manifest}: it is missing, and pieces of the journal were packed; "
             f"`echoscope runs repair {layout.root}` rebuilds it"
         )
-    header = live.records[0] if live.records else {}
-    if header.get("kind") != "journal":
-        return [], [f"{layout.journal}: the journal has lost its first record"]
-    pieces: list[_Piece] = []
+    if live.header is None:
+        return {}, [f"{layout.journal}: the journal has lost its first record"]
+    pieces: dict[int, Piece] = {}
     problems: list[str] = []
-    last = int(header["piece"]) - 1
-    headers = {last + 1: header}
-    chunks: dict[int, tuple[Chunk, bytes]] = {}
+    last = int(live.header["piece"]) - 1
     for number in range(first, last + 1):
-        try:
-            data = read_regular(layout.piece(number))
-        except FileNotFoundError:
+        piece = read_piece(layout.piece(number), run_id)
+        if piece is None:
             problems.append(f"{layout.piece(number)}: it is missing")
-            continue
-        chunks[number] = (parse_chunk(data), data)
-        if chunks[number][0].records:
-            headers[number] = chunks[number][0].records[0]
-    for number, (chunk, data) in chunks.items():
-        follower = Follower(run_mark(run_id))
-        records = follower.take(chunk)
-        successor = headers.get(number + 1, {})
-        if successor.get("kind") != "journal":
-            successor = {}
-        faults = [*follower.problems, *follower.check_end(successor, chunk.end)]
-        digest = hashlib.sha256(data).hexdigest()
-        previous = successor.get("previous") or {}
-        if not faults and previous.get("sha256", digest) != digest:
-            faults = ["its content changed after it was written"]
-        if not records or records[0]["kind"] != "journal" or records[0]["run_id"] != run_id:
-            faults = faults or ["it has lost its first record"]
-        is_bound = bool(previous) or not records or not records[0].get("format")
-        if not faults and not is_bound:
-            faults = ["the piece behind it, which says how long it is, is damaged"]
-        path = layout.piece(number)
-        problems += [f"{path}: {what}" for what in faults]
-        state = None
-        if successor:
-            names = set(RunState("").header(0.0))
-            state = {name: value for name, value in successor.items() if name in names}
-        pieces.append(
-            _Piece(
-                number=number,
-                path=path,
-                records=records,
-                is_whole=not faults,
-                proof=PieceProof(piece=number, num_bytes=len(data), sha256=digest),
-                state_after=state,
-            )
-        )
+        else:
+            pieces[number] = piece
+    pieces[last + 1] = live
+    check_ends(pieces)
+    for number, piece in list(pieces.items())[:-1]:
+        successor = pieces[number + 1].header if number + 1 in pieces else None
+        is_bound = successor is not None and bool(successor.get("previous"))
+        if not piece.faults and piece.header and piece.header.get("format") and not is_bound:
+            piece.faults.append("the piece behind it, which says how long it is, is damaged")
+        problems += [f"{piece.path}: {what}" for what in piece.faults]
     return pieces, problems
 
 
-def _groups(pieces: Sequence[_Piece], run_id: str) -> Iterator[_Group]:
+def _state_of(header: Record | None) -> dict[str, Any] | None:
+    """The state of the run that a header repeats, for the manifest."""
+    if header is None:
+        return None
+    names = RunState("").header(0.0).keys()
+    return {name: value for name, value in header.items() if name in names}
+
+
+def _groups(pieces: Iterable[Piece], run_id: str) -> Iterator[_Group]:
     """The records of some pieces, cut where the attempt changes and at a number of steps."""
     group: _Group | None = None
     for piece in pieces:
         state = RunState(run_id)
-        for record in piece.records:
+        for record in (*([piece.header] if piece.header else []), *piece.records):
             before = len(state.committed)
             state.apply(record)
             if record["kind"] not in ("step", "event"):
@@ -293,8 +262,12 @@ def _write_pack(layout: Layout, group: _Group, damaged: list[str], loose: list[S
     first, last, identity = min(steps), max(steps), new_id()
     good = []
     for segment in group.segments:
-        why = _segment_damage(layout, segment)
-        if why:
+        whys = (
+            f"{layout.root / entry.path}: {why}"
+            for entry in segment.files
+            if (why := damage_of(layout.root, entry))
+        )
+        if why := next(whys, ""):
             damaged.append(why)
             loose.append(segment)
         else:
@@ -320,18 +293,6 @@ def _row_groups(events: pa.Table) -> Iterator[pa.Table]:
     """Few row groups, so that queries stay fast, and several, so that one damage costs little."""
     size = max(_MIN_GROUP_ROWS, -(-events.num_rows // _MAX_GROUPS))
     return (events.slice(start, size) for start in range(0, events.num_rows, size))
-
-
-def _segment_damage(layout: Layout, segment: Segment) -> str:
-    for entry in segment.files:
-        path = layout.root / entry.path
-        try:
-            data = read_regular(path)
-        except OSError as error:
-            return f"{path}: {error.strerror}"
-        if hashlib.sha256(data).hexdigest() != entry.sha256:
-            return f"{path}: its content changed after it was written"
-    return ""
 
 
 def _remove_orphans(layout: Layout, manifest: Manifest) -> None:

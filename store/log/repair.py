@@ -41,16 +41,15 @@ from .durable import (
 from .index import describe_run
 from .integrity import damage_of
 from .journal import (
-    Chunk,
-    Follower,
+    Piece,
     Record,
+    check_ends,
     encode_piece,
     encode_tail,
     parse_chunk,
     piece_proof,
-    read_tail,
-    run_mark,
-    tail_problems,
+    read_live_piece,
+    read_piece,
 )
 from .layout import FileEntry, Layout, Pack, Segment
 from .packs.manifest import Manifest, load_manifest, write_manifest
@@ -76,16 +75,6 @@ class RepairReport:
     """What was made again from something else, in words."""
     lost: tuple[str, ...]
     """What could not be proven and was left out, in words."""
-
-
-@dataclass(slots=True)
-class _Piece:
-    """A piece of the journal as far as it can be read."""
-
-    path: Path
-    header: Record | None
-    records: list[Record]
-    is_damaged: bool
 
 
 @dataclass(slots=True)
@@ -237,12 +226,12 @@ def _manifest(work: _Work) -> Manifest:
 
 def _packs_by_name(source: Layout) -> dict[str, list[tuple[str, Path]]]:
     """Files of each pack, by its id."""
-    found: dict[str, list[tuple[str, Path]]] = defaultdict(list)
+    by_id: dict[str, list[tuple[str, Path]]] = defaultdict(list)
     for path in sorted(source.root.glob("pack/*/*.parquet")):
         match = _PACK.fullmatch(path.name)
         if match and path.parent.name in TABLES:
-            found[match[3]].append((path.parent.name, path))
-    return found
+            by_id[match[3]].append((path.parent.name, path))
+    return by_id
 
 
 def _rebuilt_packs(
@@ -290,68 +279,24 @@ def _entry_of(source: Layout, table: str, path: Path, rows: pa.Table) -> FileEnt
     )
 
 
-def _pieces(work: _Work, manifest: Manifest) -> list[_Piece]:
+def _pieces(work: _Work, manifest: Manifest) -> list[Piece]:
     """All pieces that are not in packs, missing ones included; the last is the live one."""
     source = work.source
-    numbers = source.piece_numbers()
-    live = _chunk(source.journal)
-    header = live.records[0] if live and live.records else {}
-    last = max([manifest.piece, *numbers])
-    if header.get("kind") == "journal":
-        last = max(last, int(header["piece"]) - 1)
-    wanted = [*manifest.kept, *range(manifest.piece + 1, last + 1)]
-    paths = [source.piece(number) for number in wanted]
-    pieces: list[_Piece] = []
-    before: tuple[Follower, int] | None = None
-    for path in (*paths, source.journal):
-        chunk = live if path == source.journal else _chunk(path)
-        if chunk is None:
-            # A live piece is missing after a crash between two renames, too.
-            if path != source.journal:
-                work.lost.append(f"{work.name(path)}: it is missing")
-            pieces.append(_Piece(path, None, [], is_damaged=path != source.journal))
-            before = None
-            continue
-        piece, follower, problems = _piece(work, path, chunk)
-        if before is not None and piece.header is not None:
-            problems_before = before[0].check_end(piece.header, before[1])
-            pieces[-1].is_damaged |= bool(problems_before)
-            work.lost += [f"{work.name(pieces[-1].path)}: {what}" for what in problems_before]
-        if path == source.journal:
-            problems += _tail_problems(source, piece, chunk)
-        piece.is_damaged |= bool(problems)
-        work.lost += [f"{work.name(path)}: {what}" for what in problems]
-        pieces.append(piece)
-        before = (follower, chunk.end)
-    return pieces
-
-
-def _chunk(path: Path) -> Chunk | None:
-    return parse_chunk(path.read_bytes()) if path.is_file() else None
-
-
-def _piece(work: _Work, path: Path, chunk: Chunk) -> tuple[_Piece, Follower, list[str]]:
-    follower = Follower(run_mark(work.run_id))
-    records = follower.take(chunk)
-    problems = list(follower.problems)
-    header = records[0] if records and records[0]["kind"] == "journal" else None
-    if header is not None and header.get("run_id") != work.run_id:
-        return _Piece(path, None, [], is_damaged=True), follower, ["it belongs to another run"]
-    rest = [record for record in records if record["kind"] != "journal"]
-    if path == work.source.journal:
-        # What a crash tore behind the last record was never acknowledged.
-        torn = [at for at in chunk.damaged if at >= chunk.good_end]
-        problems = [p for p in problems if not any(f"at byte {at} " in p for at in torn)]
-    return _Piece(path, header, rest, is_damaged=False), follower, problems
-
-
-def _tail_problems(source: Layout, piece: _Piece, chunk: Chunk) -> list[str]:
-    try:
-        tail = read_tail(source)
-    except StoreError:
-        return []
-    number = int(piece.header["piece"]) if piece.header else 0
-    return tail_problems(tail, number, chunk) if number else []
+    live = read_live_piece(source, work.run_id)
+    last = max([manifest.piece, *source.piece_numbers()])
+    if live is not None and live.header is not None:
+        last = max(last, int(live.header["piece"]) - 1)
+    pieces: dict[int, Piece] = {}
+    for number in (*manifest.kept, *range(manifest.piece + 1, last + 1)):
+        path = source.piece(number)
+        piece = read_piece(path, work.run_id)
+        pieces[number] = piece or Piece(path=path, faults=["it is missing"])
+    # A live piece is missing after a crash between two renames, too.
+    pieces[last + 1] = live or Piece(path=source.journal)
+    check_ends({number: piece for number, piece in pieces.items() if piece.data})
+    for piece in pieces.values():
+        work.lost += [f"{work.name(piece.path)}: {what}" for what in piece.faults]
+    return list(pieces.values())
 
 
 def _packs(work: _Work, manifest: Manifest) -> list[Pack]:
@@ -424,9 +369,9 @@ def _kept_record(work: _Work, record: Record) -> Record:
     return record | {"segment": None if segment is None else segment.to_json()}
 
 
-def _adopt_segments(work: _Work, manifest: Manifest, pieces: list[_Piece]) -> None:
+def _adopt_segments(work: _Work, manifest: Manifest, pieces: list[Piece]) -> None:
     """Give steps whose record is lost the segments that it named, where these are whole."""
-    if not any(piece.is_damaged for piece in pieces):
+    if not any(piece.faults for piece in pieces):
         return
     records = [record for piece in pieces for record in piece.records]
     named = {Segment.from_json(record["segment"]).id for record in records if record.get("segment")}
@@ -496,14 +441,14 @@ def _segment_of(
     }
 
 
-def _insert(pieces: list[_Piece], record: Record) -> bool:
+def _insert(pieces: list[Piece], record: Record) -> bool:
     """Put a rebuilt step into the damaged piece that covers it; False where none does."""
     for position, piece in enumerate(pieces):
         later = pieces[position + 1].header if position + 1 < len(pieces) else None
         first = -1 if piece.header is None else piece.header["last_step"]
         is_before_next = later is None or record["step"] <= later["last_step"]
         is_attempt = piece.header is None or piece.header["attempt"] <= record["attempt"]
-        if piece.is_damaged and record["step"] > first and is_before_next and is_attempt:
+        if piece.faults and record["step"] > first and is_before_next and is_attempt:
             place = next(
                 (
                     number
@@ -520,7 +465,7 @@ def _insert(pieces: list[_Piece], record: Record) -> bool:
 
 
 def _write_journal(
-    work: _Work, description: Mapping[str, Any], pieces: list[_Piece], manifest: Manifest
+    work: _Work, description: Mapping[str, Any], pieces: list[Piece], manifest: Manifest
 ) -> None:
     """The pieces of the new run: renumbered from 1, each bound to the one before."""
     target = work.target

@@ -47,7 +47,7 @@ def verify(path: str | Path) -> VerifyReport:
     root = index.layout.root
     problems = list(index.problems)
     num_files = num_bytes = num_trajectories = 0
-    for unit in _units(index):
+    for unit in (*index.manifest.packs, *index.segments):
         bad = []
         for entry in unit.files:
             num_files, num_bytes = num_files + 1, num_bytes + entry.num_bytes
@@ -85,19 +85,6 @@ def _leftovers(layout: Layout) -> tuple[Path, ...]:
     return (*packing, *writing)
 
 
-def _units(index: RunIndex) -> Iterator[Pack | Segment]:
-    yield from index.manifest.packs
-    yield from index.manifest.loose
-    yield from index.state.committed
-    yield from index.state.unfinished.values()
-
-
-def _steps(unit: Pack | Segment) -> tuple[int, int]:
-    if isinstance(unit, Pack):
-        return unit.first_step, unit.last_step
-    return unit.step, unit.step
-
-
 def proven_rest(root: Path, entry: FileEntry) -> Salvage | None:
     """What can be proven of a damaged file; None where that is nothing, or it cannot be read."""
     try:
@@ -110,7 +97,7 @@ def lost_rows(unit: Pack | Segment, entry: FileEntry, left: Salvage | None = Non
     """What cannot be read of one damaged file of a segment or pack, in words."""
     if left is not None:
         return left.lost(entry, unit.attempt)
-    first, last = _steps(unit)
+    first, last = unit.first_step, unit.last_step
     steps = f"step {first}" if first == last else f"steps {first} to {last}"
     return f"{entry.table} of {steps}, attempt {unit.attempt} ({entry.num_rows} rows)"
 
@@ -136,7 +123,7 @@ def inconsistencies(root: Path, unit: Pack | Segment) -> Iterator[tuple[FileEntr
 
     rows = entries["trajectories"]
     ids = column("trajectories", "id")
-    first, last = _steps(unit)
+    first, last = unit.first_step, unit.last_step
     if len(set(ids)) != len(ids):
         yield rows, "a trajectory id occurs twice"
     if any(not first <= parse_trajectory_id(identity)[1] <= last for identity in ids):

@@ -464,10 +464,10 @@ def details_of(row: RunRow) -> RunDetails:
     """Raises StoreError where the run cannot be read."""
     index = RunIndex(row.path)
     success = _success_rates(index)
-    alarms = _rows(index, "alarms")
+    alarms = index.event_rows("alarms")
     worst = _worst_open(alarms)
-    commands = _rows(index, "commands") + PendingCommands(row.path, index.run_id).rows()
-    answers = sorted(_rows(index, "command_events"), key=_in_journal)
+    commands = index.event_rows("commands") + PendingCommands(row.path, index.run_id).rows()
+    answers = sorted(index.event_rows("command_events"), key=_in_journal)
     keys = index.events.table("metrics").column("key").unique().to_pylist()
     return RunDetails(
         success=_thinned(success),
@@ -480,11 +480,6 @@ def details_of(row: RunRow) -> RunDetails:
         step_s=_step_s(index),
         has_text=any(key.startswith(("text/", "info/")) for key in keys),
     )
-
-
-def _rows(index: RunIndex, table: str) -> list[Row]:
-    fresh: list[Row] = index.events.table(table).to_pylist()
-    return index.packed_rows(table) + fresh
 
 
 def _success_rates(index: RunIndex) -> list[float]:

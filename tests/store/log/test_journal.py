@@ -86,12 +86,12 @@ def test_the_tail_is_cut_wherever_a_crash_tore_it(finished_run: Path) -> None:
     for size in range(len(before), len(whole)):
         layout.journal.write_bytes(whole[:size])
         layout.tail.unlink()  # the last record was never acknowledged
-        journal = Journal.reopen(layout)
+        journal = Journal.reopen(layout, "run-1")
         journal.close()
         assert layout.journal.read_bytes() == before
     layout.tail.unlink()
     layout.journal.write_bytes(before + b"\x00" * 4096)  # a file system may leave zeros
-    Journal.reopen(layout).close()
+    Journal.reopen(layout, "run-1").close()
     assert layout.journal.read_bytes() == before
 
 
