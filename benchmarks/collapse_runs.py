@@ -18,7 +18,9 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Mapping
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -179,30 +181,40 @@ def write_labels(out: Path) -> dict[str, Any]:
 
 
 def table_of_labels(runs: Mapping[str, Mapping[str, Any]]) -> str:
-    """Markdown: what became of every run (the table in docs/collapse-runs.md)."""
+    """Markdown: what became of the runs of every recipe (a table in docs/collapsebench.md).
+
+    Ranges are over seeds; `labels.json` has every run.
+    """
     lines = [
-        "| recipe | seed | became | success: start, peak, end | lost between | first sign | "
-        "entropy | I(X;Z) | reward std | format, worst |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| recipe | became | success: start, peak, end | lost by step | entropy | I(X;Z) | "
+        "reward std | format, worst |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for entry in runs.values():
-        facts, lost, first = entry["facts"], entry["onset_performance"], entry["onset_early"]
+    for recipe in dict.fromkeys(entry["recipe"] for entry in runs.values()):
+        entries = [entry for entry in runs.values() if entry["recipe"] == recipe]
+        facts = [entry["facts"] for entry in entries]
+        labels = Counter(entry["label"] for entry in entries)
+        lost = [e["onset_performance"]["interval"][1] for e in entries if e["onset_performance"]]
         cells = (
-            entry["recipe"],
-            entry["seed"],
-            entry["label"],
-            ", ".join(
-                f"{100 * facts[f'success_{key}']:.0f} %" for key in ("first", "peak", "last")
-            ),
-            "" if lost is None else "{} and {}".format(*lost["interval"]),
-            "" if first is None else first["step"],
-            f"{facts['entropy_start']:.2f} -> {facts['entropy_late']:.2f}",
-            f"{facts['information_best']:.2f} -> {facts['information_late']:.2f}",
-            f"{facts['spread_start']:.2f} -> {facts['spread_late']:.2f}",
-            f"{100 * facts['format_worst']:.0f} %",
+            f"`{recipe}`",
+            ", ".join(f"{count} {label}" for label, count in labels.most_common()),
+            ", ".join(_percent(facts, f"success_{key}") for key in ("first", "peak", "last")),
+            f"{min(lost)} to {max(lost)}" if lost else "",
+            f"{_median(facts, 'entropy_start')} -> {_median(facts, 'entropy_late')}",
+            f"{_median(facts, 'information_best')} -> {_median(facts, 'information_late')}",
+            f"{_median(facts, 'spread_start')} -> {_median(facts, 'spread_late')}",
+            _percent(facts, "format_worst"),
         )
-        lines.append(f"| {' | '.join(map(str, cells))} |")
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _percent(facts: Sequence[Mapping[str, float]], key: str) -> str:
+    return f"{100 * statistics.median(each[key] for each in facts):.0f} %"
+
+
+def _median(facts: Sequence[Mapping[str, float]], key: str) -> str:
+    return f"{statistics.median(each[key] for each in facts):.2f}"
 
 
 def main() -> None:

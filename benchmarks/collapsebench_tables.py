@@ -20,7 +20,7 @@ from echoscope.diagnostics.bench.harness import LabelledRun, load_curves
 from echoscope.diagnostics.bench.report import REPORT_SEED, BenchReport, made_set, report, small_set
 from echoscope.diagnostics.bench.resampling import resampled_false_alarms
 from echoscope.diagnostics.bench.tables import Grid, in_time, number
-from echoscope.diagnostics.judge.calibration import CALMS, HORIZON, KINDS, Count, quiet_level
+from echoscope.diagnostics.judge.calibration import Count
 
 SETS = {"made": "synthetic runs", "small": "recorded runs", "public": "public runs"}
 """Marker in the page and name in `calibration.py` -> name of the set."""
@@ -45,30 +45,14 @@ def summary(found: BenchReport) -> str:
 
 
 def said_tables(reports: Mapping[str, BenchReport]) -> str:
-    """What a confidence is worth, by what was said and by how many kinds of signals there were."""
+    """What a confidence is worth, by what was said."""
     names = list(reports)
     said = sorted({key for found in reports.values() for key in found.calibration}, key=_order)
     levels = [
         [what, level, *(_share(found.calibration.get((what, level))) for found in reports.values())]
         for what, level in said
     ]
-    rows = [
-        [
-            calm,
-            str(num),
-            *(_share(found.by_kinds.get((calm, num))) for found in reports.values()),
-            quiet_level(calm, num),
-        ]
-        for calm in CALMS
-        for num in range(1, len(KINDS) + 1)
-    ]
-    return "\n\n".join(
-        [
-            table(["verdict", "confidence", *(f"wrong, {SETS[name]}" for name in names)], levels),
-            f"Steps without an alarm that a collapse followed within {HORIZON} steps:",
-            table(["signals", "kinds", *(SETS[name] for name in names), "confidence"], rows),
-        ]
-    )
+    return table(["verdict", "confidence", *(f"wrong, {SETS[name]}" for name in names)], levels)
 
 
 def _order(key: tuple[str, str]) -> tuple[bool, int]:
@@ -80,13 +64,23 @@ def _share(count: Count | None) -> str:
 
 
 def section(found: BenchReport) -> str:
-    grids = (tables.by_label(found), tables.beside(found), tables.by_rule(found))
+    grids = (tables.by_label(found), tables.beside(found), raised(tables.by_rule(found)))
     parts = [summary(found), *(grid.markdown() for grid in grids)]
     if found.regimes:
         parts.append(tables.matrix("regime labelled", found.regimes).markdown())
     if found.kinds:
         parts.append(tables.matrix("kind labelled", found.kinds).markdown())
     return "\n\n".join(parts)
+
+
+def raised(rules: Grid) -> Grid:
+    """Without the rules that were never raised."""
+    rows = [row for row in rules.rows if any(_counts(cell) for cell in row[1:])]
+    return Grid(head=rules.head, rows=tuple(rows))
+
+
+def _counts(cell: str) -> bool:
+    return cell not in ("", "0") and not cell.startswith("0 of")
 
 
 def by_chance(runs: Sequence[LabelledRun], draws: int) -> str:
