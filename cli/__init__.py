@@ -36,6 +36,7 @@ from . import (
     watch,
     whatif,
 )
+from .terminal import print_error
 
 app = typer.Typer(
     name="echoscope",
@@ -164,8 +165,6 @@ def main(run: Callable[[], None] = app) -> None:
             message = error.args[0]
         if message is None or not (isinstance(error, ImportError) or _is_user_error(error)):
             raise
-        # A path need not be valid UTF-8, but what is printed must be.
-        text = " ".join(str(message).split()).encode(errors="backslashreplace").decode()
     # Out here nothing holds the frames of the error, so an open database is closed before the end.
-    typer.echo(f"error: {text}", err=True)
+    print_error(message)
     sys.exit(1)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .exit_codes import Exit
 from .options import AsJson
-from .terminal import output_console, print_json, progress_bars
+from .terminal import fail, output_console, print_json, progress_bars, table_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Measure how good the diagnosis is.", no_args_is_help=True)
 
-UNREADABLE = 4
 TABLE_WIDTH = 180
 
 
@@ -69,8 +69,7 @@ def collapse(
 ) -> None:
     """Measure how early and how reliably collapses are detected, next to other alarm rules."""
     if curves is not None and only is not None:
-        typer.echo("error: --only chooses among our own runs; leave it out with --curves", err=True)
-        raise typer.Exit(2)
+        fail("--only chooses among our own runs; leave it out with --curves", Exit.USAGE)
     if curves is not None:
         _curves(curves, resample, as_json)
         return
@@ -100,8 +99,7 @@ def truth(
 
     for name in family or ():
         if name not in FAMILIES:
-            typer.echo(f"error: no family {name!r}{did_you_mean(name, FAMILIES)}", err=True)
-            raise typer.Exit(2)
+            fail(f"no family {name!r}{did_you_mean(name, FAMILIES)}", Exit.USAGE)
     parts = {Part.DEVELOP: [DEVELOP], Part.HELD_OUT: [HELD_OUT], Part.ALL: [DEVELOP, HELD_OUT]}
     chosen = [seed for each in parts[part] for seed in each[:seeds]]
     with progress_bars() as bar:
@@ -152,8 +150,7 @@ def _own(only: RunSet | None, seeds: int, as_json: bool) -> None:
     if only is not RunSet.MADE:
         sets["small"] = _loaded(small_set)
     if only is RunSet.SMALL and not sets["small"]:
-        typer.echo("error: this installation holds no recorded small runs", err=True)
-        raise typer.Exit(UNREADABLE)
+        fail("this installation holds no recorded small runs", Exit.UNREADABLE)
     reports = {name: _judged(name, runs) for name, runs in sets.items() if runs}
     if as_json:
         found: dict[str, Any] = {name: report_json(report) for name, report in reports.items()}
@@ -171,8 +168,7 @@ def _loaded(load: Callable[[], list[LabelledRun]]) -> list[LabelledRun]:
     try:
         return load()
     except (MetricsFileError, OSError) as error:
-        typer.echo(f"error: {' '.join(str(error).split())}", err=True)
-        raise typer.Exit(UNREADABLE) from None
+        fail(error, Exit.UNREADABLE)
 
 
 def _judged(name: str, runs: list[LabelledRun]) -> BenchReport:
@@ -240,28 +236,22 @@ def _summary(report: BenchReport) -> str:
 
 
 def _rich(grid: Grid) -> Table:
-    from rich.table import Table
-
-    table = Table(*grid.head, box=None)
-    for row in grid.rows:
-        table.add_row(*row)
-    return table
+    return table_of(grid.head, grid.rows)
 
 
 def _runs(report: BenchReport) -> Table:
-    from rich.table import Table
     from rich.text import Text
 
     from echoscope.diagnostics.bench.tables import number
 
-    table = Table("run", "label", "halved", "watch", "critical", "lead", "says", box=None)
+    rows = []
     for result in report.results:
         run, call = result.run, result.critical
         is_missed = run.is_collapsed and not call.is_in_time
         is_wrong = run.counts and (is_missed or bool(call.false_steps))
-        said = result.state.value
+        verdict = result.state.value
         if result.kinds:
-            said += f": {', '.join(result.kinds[:2])}"
+            verdict += f": {', '.join(result.kinds[:2])}"
         cells = (
             run.name,
             run.label,
@@ -269,10 +259,10 @@ def _runs(report: BenchReport) -> Table:
             _cell(result.first_watch_step),
             _cell(result.first_critical_step),
             number(call.lead) if run.is_collapsed and run.counts else "",
-            said,
+            verdict,
         )
-        table.add_row(*[Text(cell, style="red" if is_wrong else "") for cell in cells])
-    return table
+        rows.append([Text(cell, style="red" if is_wrong else "") for cell in cells])
+    return table_of(("run", "label", "halved", "watch", "critical", "lead", "says"), rows)
 
 
 def _cell(step: int | None) -> str:

@@ -11,7 +11,7 @@ import typer
 
 from .exit_codes import Exit, FailOn, exit_code
 from .options import AsJson, FailOnOption, Meanings, MetricsRun, mapping_of
-from .terminal import Report, output_console, print_json, printable, progress_bars
+from .terminal import Report, fail, output_console, print_json, printable, progress_bars
 
 if TYPE_CHECKING:
     from echoscope.diagnostics.judge.record import Verdict
@@ -130,8 +130,7 @@ def _found(
         code = _exit_of(error)
         if code is None:
             raise
-        typer.echo(f"error: {' '.join(str(error).split())}", err=True)
-        raise typer.Exit(code) from None
+        fail(error, code)
 
 
 def _evaluation_of(path: Path, mapping: Mapping[str, Meaning]) -> Evaluation | None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .options import AsJson
-from .terminal import output_console, print_json, printable, progress_bars
+from .terminal import output_console, print_json, printable, progress_bars, table_of
 
 if TYPE_CHECKING:
     from echoscope.envs.checks.check_env import CheckReport
@@ -41,8 +41,6 @@ CANNOT_PLAY = {"types", "hostile", "steps", "seeds"}
 def list_envs(as_json: AsJson = False, register: RegisterFile = None) -> None:
     """Print every environment with its limits and parameters."""
     from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
 
     from echoscope.envs import registry
     from echoscope.envs.params import choices, described_parameters
@@ -67,14 +65,13 @@ def list_envs(as_json: AsJson = False, register: RegisterFile = None) -> None:
         listed = {"environments": rows, "unavailable": missing, "unavailable_params": params}
         print_json(listed, indent=2)
         return
-    table = Table("id", "turns x actions", "description", "parameters", box=None)
+    cells = []
     for spec in specs:
         names = ", ".join(_parameter_names(spec.config_type))
         limits = f"{spec.max_turns} x {spec.max_actions_per_turn}"
-        table.add_row(*map(escape, (spec.id, limits, spec.description, names)))
-    for env_id, reason in missing.items():
-        table.add_row(escape(env_id), "-", escape(f"not available: {reason}"), "")
-    Console().print(table)
+        cells.append((spec.id, limits, spec.description, names))
+    cells += [(env_id, "-", f"not available: {why}", "") for env_id, why in missing.items()]
+    Console().print(table_of(("id", "turns x actions", "description", "parameters"), cells))
 
 
 @app.command()
@@ -100,11 +97,9 @@ def _params_of_unavailable(env_id: str) -> dict[str, Any] | None:
 
 def _parameter_names(config_type: type[Any]) -> list[str]:
     """The parameters of an environment; those of `observation` with the formats that it has."""
-    import dataclasses
-
     from echoscope.envs.params import choices
 
-    names = [field.name for field in dataclasses.fields(config_type)]
+    names = [field.name for field in fields(config_type)]
     formats = " | ".join(choices(config_type, "observation"))
     return [f"{name} ({formats})" if name == "observation" and formats else name for name in names]
 
@@ -282,23 +277,20 @@ def _measured(report: CheckReport, group: EnvGroup, seeds: int) -> _Checked:
 
 def _print_checks(rows: Sequence[_Checked]) -> None:
     """The table, and under it every failure and every skip with its reason."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=None)
-    for name in ("id", "installed", "checks", "deterministic", "solvable", "steps/s"):
-        table.add_column(name, justify="right" if name in ("solvable", "steps/s") else "left")
     words = {True: "yes", False: "NO", None: ""}
-    for row in rows:
-        table.add_row(
-            escape(row.report.env_id),
+    cells = [
+        (
+            row.report.env_id,
             "yes" if row.report.is_installed else "no",
             row.verdict,
             words[row.report.is_deterministic],
             row.solvable,
             "" if row.steps_per_s is None else f"{row.steps_per_s:,.0f}",
         )
-    output_console().print(table)
+        for row in rows
+    ]
+    head = ("id", "installed", "checks", "deterministic", "solvable", "steps/s")
+    output_console().print(table_of(head, cells, right=head[-2:]))
     for kind in ("failed", "skipped"):
         for row in rows:
             findings = row.report.failed if kind == "failed" else row.report.skipped

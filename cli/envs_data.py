@@ -11,7 +11,7 @@ import typer
 
 from .envs import EnvId, MaxActions, MaxTurns, Params, RegisterFile, make_group, prepare
 from .options import AsJson, Overwrite
-from .terminal import output_console, print_json, progress_bars
+from .terminal import output_console, print_json, progress_bars, table_of
 
 WIDTH = 200
 """Columns of the table of data in a file or a pipe."""
@@ -79,14 +79,9 @@ def data(as_json: AsJson = False) -> None:
     if as_json:
         print_json([sources.as_json(env_id) for env_id in registry.BUILTIN], indent=2)
         return
-    from rich.markup import escape
-    from rich.table import Table
-
     listed = {env_id for facts in sources.SOURCES for env_id in facts.worlds}
     others = tuple(env_id for env_id in registry.BUILTIN if env_id not in listed)
-    table = Table(box=None)
-    for name in ("environments", "ships with Echoscope", "public set", "parameters"):
-        table.add_column(name, overflow="fold")
+    rows = []
     for facts in (*sources.SOURCES, sources.WorldData(worlds=others, made=sources.DRAWN)):
         here = [_plain(facts.made)] if facts.made else []
         for file in facts.shipped:
@@ -97,11 +92,12 @@ def data(as_json: AsJson = False) -> None:
             state = {True: ", present", False: ", missing", None: ""}[public.is_there]
             ways = [*public.params, *[f"${public.variable}"] * bool(public.variable)]
             name = f"{public.name} ({public.size}{state})"
-            table.add_row(*map(escape, (ids, made, name, ", ".join(ways))))
+            rows.append((ids, made, name, ", ".join(ways)))
             ids, made = "", ""
         if not facts.public:
-            table.add_row(escape(ids), escape(made), "", "")
-    output_console(pipe_width=WIDTH, is_wrapped=True).print(table)
+            rows.append((ids, made, "", ""))
+    head = ("environments", "ships with Echoscope", "public set", "parameters")
+    output_console(pipe_width=WIDTH, is_wrapped=True).print(table_of(head, rows))
     # Not in the table: a narrow column would break an address.
     typer.echo("\nFormat of each public set:")
     described = {public.name: public.described for f in sources.SOURCES for public in f.public}

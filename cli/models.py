@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .options import AsJson
-from .terminal import print_json, printable
+from .terminal import print_json, printable, table_of
 
 app = typer.Typer(
     help="Models by short names: shipped, fetched from a package, or added.", no_args_is_help=True
@@ -25,8 +25,6 @@ def models() -> None:
 def list_models(as_json: AsJson = False) -> None:
     """Print every model that `model.path` takes by name, and those that can be fetched."""
     from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
 
     from echoscope.core.pretrained.names import list_models as list_names
 
@@ -34,13 +32,12 @@ def list_models(as_json: AsJson = False) -> None:
     if as_json:
         print_json({"models": listed}, indent=2)
         return
-    table = Table("name", "origin", "parameters", "size", "description", box=None)
+    rows = []
     for model in listed:
         size = f"{model.num_bytes / 1e6:.1f} MB" if model.num_bytes else "-"
         count = f"{model.num_parameters / 1e6:.2f} M" if model.num_parameters else "-"
-        about = escape(printable(model.description))
-        table.add_row(escape(model.name), escape(model.origin), count, size, about)
-    Console().print(table)
+        rows.append((model.name, model.origin, count, size, model.description))
+    Console().print(table_of(("name", "origin", "parameters", "size", "description"), rows))
 
 
 @app.command()

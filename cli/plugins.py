@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from .options import AsJson
-from .terminal import print_json
+from .terminal import print_json, table_of
 
 app = typer.Typer(help="List and check your own parts of the algorithm.", no_args_is_help=True)
 SETTINGS = {
@@ -29,8 +29,6 @@ def list_plugins(as_json: AsJson = False) -> None:
     Nothing is imported. A function of your own that is not installed is named `module:function`.
     """
     from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
 
     from echoscope.text.user_code import GROUPS, entry_points
 
@@ -46,11 +44,11 @@ def list_plugins(as_json: AsJson = False) -> None:
         ]
         print_json({"plugins": rows}, indent=2)
         return
-    table = Table("kind", "installed", "use", "group of entry points", box=None)
-    for kind, group in GROUPS.items():
-        names = ", ".join(sorted(entry_points(group))) or "-"
-        table.add_row(kind, escape(names), escape(SETTINGS[kind]), group)
-    Console().print(table)
+    cells = [
+        (kind, ", ".join(sorted(entry_points(group))) or "-", SETTINGS[kind], group)
+        for kind, group in GROUPS.items()
+    ]
+    Console().print(table_of(("kind", "installed", "use", "group of entry points"), cells))
 
 
 @app.command()

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from .exit_codes import Exit
 from .options import Overwrite
+from .terminal import fail
 
 
 def report(
@@ -22,8 +24,6 @@ def report(
     overwrite: Overwrite = False,
 ) -> None:
     """Write verdict, charts, alarms, commands and telling trajectories into one HTML file."""
-    import sys
-
     from rich.console import Console
 
     from echoscope.dashboard.page.problems import Problem
@@ -38,8 +38,7 @@ def report(
     try:
         Layout(run).require_run()
     except NotARunError as error:
-        typer.echo(f"error: {' '.join(str(error).split())}", err=True)
-        raise typer.Exit(4) from None
+        fail(error, Exit.UNREADABLE)
     place = run.resolve()
     configure(DashboardSettings(root=place.parent, is_read_only=True))
     with console.status("report") as status:
@@ -51,8 +50,7 @@ def report(
             )
         except Problem as problem:
             advice = f". {problem.advice}" if problem.advice else ""
-            print(f"error: {problem.text.removesuffix('.')}{advice}", file=sys.stderr)
-            raise typer.Exit(4) from None
+            fail(f"{problem.text.removesuffix('.')}{advice}", Exit.UNREADABLE)
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(text, encoding="utf-8")
     typer.echo(f"{output}: {len(text.encode()) / 1e6:.1f} MB, opens in any browser, offline")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
 from .options import AsJson
-from .terminal import print_json, progress_bars
+from .terminal import interruptible, print_json, progress_bars
 
 if TYPE_CHECKING:
     from echoscope.core.warm_start.sft import SftProgress, SftResult
@@ -74,8 +73,8 @@ def generate(
     demonstrations = teach(lessons, seed=seed, all_tasks=all_tasks, narrator_of=narrator_of)
     write_jsonl(demonstrations, out)
     success: dict[str, list[bool]] = {}
-    for one in demonstrations:
-        success.setdefault(one.env, []).append(bool(one.success))
+    for episode in demonstrations:
+        success.setdefault(episode.env, []).append(bool(episode.success))
     if as_json:
         rates = {env: sum(won) / len(won) for env, won in success.items()}
         print_json({"out": out, "episodes": len(demonstrations), "success": rates})
@@ -158,7 +157,7 @@ def train(
     except ValidationError as error:
         first = error.errors()[0]
         raise SftError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    with _interruptible() as should_stop, _progress(iterations, as_json=as_json) as on_progress:
+    with interruptible() as interrupted, _progress(iterations, as_json=as_json) as on_progress:
         result = warm_start(
             data,
             model,
@@ -168,7 +167,7 @@ def train(
             force_think=force_think,
             resume=resume,
             on_progress=on_progress,
-            should_stop=should_stop,
+            should_stop=interrupted.is_set,
             save_dtype=cast(SaveDtype, save_dtype),
         )
     _report(result, out, as_json=as_json)
@@ -226,23 +225,6 @@ def _quiet() -> None:
 
     logging.disable_progress_bar()
     logging.set_verbosity_error()
-
-
-@contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C asks the block to end at its next boundary; a second one ends it at once."""
-    asked: list[int] = []
-
-    def on_signal(number: int, frame: Any) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(number)
-
-    before = signal.signal(signal.SIGINT, on_signal)
-    try:
-        yield lambda: bool(asked)
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

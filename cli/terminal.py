@@ -1,18 +1,24 @@
-"""How every command prints: JSON, text of strangers, tables, and a bar for what takes long."""
+"""How every command talks: JSON, text of strangers, errors, tables, progress bars and Ctrl-C."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from itertools import zip_longest
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+    from rich.text import Text
 
 Report = Callable[[int, int], None]
 """Takes how much is done, and of how much."""
@@ -35,6 +41,19 @@ def printable(text: str) -> str:
     )
 
 
+def print_error(error: object) -> None:
+    """Print one line on the error stream, as `error: what is wrong`."""
+    # A path need not be valid UTF-8, but what is printed must be.
+    text = " ".join(str(error).split()).encode(errors="backslashreplace").decode()
+    typer.echo(f"error: {text}", err=True)
+
+
+def fail(error: object, code: int) -> NoReturn:
+    """End the command with an error in one line and an exit code."""
+    print_error(error)
+    raise typer.Exit(code)
+
+
 def output_console(pipe_width: int = PIPE_WIDTH, *, is_wrapped: bool = False) -> Console:
     """A console on the output. In a pipe, tables are wide, and lines stay whole if not wrapped."""
     from rich.console import Console
@@ -45,6 +64,56 @@ def output_console(pipe_width: int = PIPE_WIDTH, *, is_wrapped: bool = False) ->
         soft_wrap=not (is_terminal or is_wrapped),
         highlight=False,
     )
+
+
+def table_of(
+    head: Sequence[str], rows: Iterable[Sequence[str | Text]], *, right: Collection[str] = ()
+) -> Table:
+    """A table without lines. Cells may be text of strangers.
+
+    Args:
+        right: The columns that are aligned at the right.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None)
+    for name in head:
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable(c)) if isinstance(c, str) else c for c in row))
+    return table
+
+
+def grid_of_pairs(pairs: Sequence[tuple[str, RenderableType]]) -> Table:
+    """Names and values, two of them a row."""
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    for _ in range(2):
+        table.add_column(style="dim")
+        table.add_column()
+    for left, right in zip_longest(pairs[::2], pairs[1::2], fillvalue=("", "")):
+        table.add_row(*left, *right)
+    return table
+
+
+@contextmanager
+def interruptible() -> Iterator[threading.Event]:
+    """Set by the first Ctrl-C, so that the block ends where nothing is cut in two, and none is lost
+    in a library's callback; the second one ends the program at once.
+    """
+    pressed = threading.Event()
+
+    def press(number: int, frame: FrameType | None) -> None:
+        pressed.set()
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, press)
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -17,12 +17,13 @@ from rich.live import Live
 from rich.markup import escape
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
 
 from echoscope.core.config.settings import RunConfig
 from echoscope.diagnostics.catalogue import metric
 from echoscope.store.records import StepMetrics
 from echoscope.text.amounts import clock, duration_in_two_units, fixed
+
+from .terminal import grid_of_pairs
 
 LOST = 0.5
 """Share of the best evaluation below which a run has lost its success."""
@@ -154,11 +155,7 @@ class TerminalEvents:
         return sum(recent) / len(recent) * max(0, self._config.steps - self._steps[-1].step)
 
     def __rich__(self) -> RenderableType:
-        table = Table.grid(padding=(0, 2))
-        table.add_column(style="dim")
-        table.add_column()
-        table.add_column(style="dim")
-        table.add_column()
+        cells: list[tuple[str, RenderableType]] = []
         if self._steps:
             now, values = self._steps[-1], self._steps[-1].values
             shown = {key: fixed(values[key], digits) for key, (_, digits) in SHOWN.items()}
@@ -169,8 +166,7 @@ class TerminalEvents:
             cells = [(metric(key).name, text) for key, text in shown.items()]
             cells.append(("Elapsed", clock(time.monotonic() - self._started)))
             cells.append(("Left", clock(self._seconds_left())))
-            for left, right in zip(cells[::2], cells[1::2], strict=True):
-                table.add_row(*left, *right)
+        table = grid_of_pairs(cells)
         if self._evaluations:
             table.add_row("Evaluation", escape(_rates(self._evaluations[-1], "eval")))
         body = Group(self._bar, table, f"[dim]{self._doing()} - Ctrl-C stops after this step[/]")

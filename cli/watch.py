@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .exit_codes import Exit, FailOn, exit_code
 from .options import FailOnOption, Meanings, Output, mapping_of, run_name
+from .terminal import fail, interruptible
 from .watch_settings import Severity, watch_settings
 
 if TYPE_CHECKING:
     from echoscope.diagnostics.judge.record import Verdict
     from echoscope.store.records import Alarm
     from echoscope.watch.acting import Acting
-    from echoscope.watch.watching import OnAlarms, Watch
+    from echoscope.watch.watching import Watch
 
     from .watch_view import View
 
@@ -121,6 +118,11 @@ def watch(
         acting = Acting(
             actions=actions, run=run.name, severity=settings.notify.severity, say=view.message
         )
+
+        def on_alarms(alarms: Sequence[Alarm], verdict: Verdict) -> None:
+            view.alarms(alarms, verdict)
+            acting(alarms, verdict)
+
         following = Watch(
             path,
             run,
@@ -130,7 +132,7 @@ def watch(
             on_message=view.message,
             on_step=view.step,
             on_judged=view.judged,
-            on_alarms=_both(view.alarms, acting),
+            on_alarms=on_alarms,
         )
         view.watch = following
         with dashboard_beside(run.parent, is_wanted=dashboard) as beside:
@@ -146,19 +148,10 @@ def watch(
     raise typer.Exit(Exit.COLLAPSE if acting.should_exit else exit_code(verdict, fail_on))
 
 
-def _both(first: OnAlarms, second: OnAlarms) -> OnAlarms:
-    def told(alarms: Sequence[Alarm], verdict: Verdict) -> None:
-        first(alarms, verdict)
-        second(alarms, verdict)
-
-    return told
-
-
 def _require_path(path: Path) -> None:
     """One line and the exit code where there is nothing to look at."""
     if not str(path).startswith(("-", "wandb:")) and not path.exists():
-        typer.echo(f"error: {path}: no such file or folder", err=True)
-        raise typer.Exit(Exit.UNREADABLE)
+        fail(f"{path}: no such file or folder", Exit.UNREADABLE)
 
 
 def _name_of(path: Path) -> str:
@@ -187,8 +180,8 @@ def _follow(following: Watch, view: View, acting: Acting, *, is_once: bool) -> N
 
 def _look_on(following: Watch, view: View, acting: Acting, *, is_once: bool) -> None:
     num_idle = 0
-    with _interrupted() as is_interrupted:
-        while not is_interrupted.is_set():
+    with interruptible() as interrupted:
+        while not interrupted.is_set():
             following.look()
             view.looked()
             is_over = following.is_ended and not following.is_behind
@@ -198,22 +191,4 @@ def _look_on(following: Watch, view: View, acting: Acting, *, is_once: bool) -> 
             num_idle = 0 if is_coming else num_idle + 1
             if is_once and num_idle >= 2 and not following.is_pipe:
                 break
-            is_interrupted.wait(following.rest_s)
-
-
-@contextmanager
-def _interrupted() -> Iterator[threading.Event]:
-    """Set by the first Ctrl-C, so that none is lost in a library's callback and no step is cut
-    in two; the second one ends the program at once.
-    """
-    pressed = threading.Event()
-
-    def press(number: int, frame: FrameType | None) -> None:
-        pressed.set()
-        signal.signal(signal.SIGINT, before)
-
-    before = signal.signal(signal.SIGINT, press)
-    try:
-        yield pressed
-    finally:
-        signal.signal(signal.SIGINT, before)
+            interrupted.wait(following.rest_s)

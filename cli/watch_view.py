@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -16,10 +16,10 @@ from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.read.wandb_address import is_address
 from echoscope.text.amounts import clock, fixed, memory_size
 
-from .terminal import print_json, printable
+from .terminal import grid_of_pairs, output_console, print_json, printable
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
 
     from echoscope.diagnostics.judge.record import Verdict
     from echoscope.store.records import Alarm
@@ -100,15 +100,15 @@ class JsonView(View):
         typer.echo(printable(text), err=True)
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
-        self._print({"event": "step", "step": step, "metrics": dict(values)})
+        print_json({"event": "step", "step": step, "metrics": dict(values)})
 
     def judged(self, step: int, values: Mapping[str, float], verdict: Verdict) -> None:
         state, metrics = verdict.state.value, dict(values)
-        self._print({"event": "judged", "step": step, "state": state, "metrics": metrics})
+        print_json({"event": "judged", "step": step, "state": state, "metrics": metrics})
 
     def alarms(self, alarms: Sequence[Alarm], verdict: Verdict) -> None:
         for alarm in alarms:
-            self._print(
+            print_json(
                 {
                     "event": "alarm",
                     "step": alarm.step,
@@ -120,10 +120,7 @@ class JsonView(View):
             )
 
     def end(self, verdict: Verdict) -> None:
-        self._print({"event": "verdict", "run": str(self._run), **verdict.to_json()})
-
-    def _print(self, value: Any) -> None:
-        print_json(value)
+        print_json({"event": "verdict", "run": str(self._run), **verdict.to_json()})
 
 
 class LiveView(View):
@@ -137,6 +134,7 @@ class LiveView(View):
         self._link = ""
         self._heard_at = time.monotonic()
         self._words: tuple[str, str] = ("", "")
+        self.verdict: Verdict | None = None
 
     def message(self, text: str) -> None:
         self._lines = [*self._lines, (time.strftime("%H:%M:%S ") + printable(text), "dim")]
@@ -171,7 +169,6 @@ class LiveView(View):
     def __rich__(self) -> RenderableType:
         from rich.console import Group
         from rich.panel import Panel
-        from rich.table import Table
         from rich.text import Text
 
         from echoscope.dashboard.charts.theme import STATE_TONES
@@ -184,15 +181,8 @@ class LiveView(View):
             parts.append(Text("waiting for the first step", "dim"))
         else:
             step, values = self._step
-            table = Table.grid(padding=(0, 2))
-            for _ in range(2):
-                table.add_column(style="dim")
-                table.add_column()
             cells = [("Step", str(step)), *of_step(values)]
-            cells += [("", "")] * (len(cells) % 2)
-            for left, right in zip(cells[::2], cells[1::2], strict=True):
-                table.add_row(*(Text(word) for word in (*left, *right)))
-            parts.append(table)
+            parts.append(grid_of_pairs([(name, Text(value)) for name, value in cells]))
             state, sentence = self._words
             if state:
                 tone = STATE_TONES[state]
@@ -229,12 +219,10 @@ def alarm_words(alarm: Alarm) -> str:
 @contextmanager
 def viewed(path: Path, run: Path, *, is_json: bool, is_live: bool) -> Iterator[View]:
     """The view that fits, while the block runs."""
-    from .terminal import output_console
-
     if is_json:
         yield JsonView(path, run)
         return
-    console: Console = output_console()
+    console = output_console()
     if not (is_live and console.is_terminal):
         yield View(path, run)
         return
@@ -243,5 +231,5 @@ def viewed(path: Path, run: Path, *, is_json: bool, is_live: bool) -> Iterator[V
     view = LiveView(path, run)
     with Live(view, console=console, refresh_per_second=2):
         yield view
-    if (verdict := getattr(view, "verdict", None)) is not None:
-        View(path, run).end(verdict)
+    if view.verdict is not None:
+        View(path, run).end(view.verdict)

@@ -56,7 +56,7 @@ class Judgement:
         return self.verdict.confidence
 
     @property
-    def evidence(self) -> pd.DataFrame:
+    def evidence(self) -> Any:
         """What the verdict claims of each metric, most telling first; see `table`."""
         return self.table()
 

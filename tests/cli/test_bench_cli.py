@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from echoscope.cli import bench
 from echoscope.diagnostics.bench import report as bench_report
+from echoscope.diagnostics.judge.alarms import RULES_BY_NAME
 
 RUNNER = CliRunner()
 
@@ -34,8 +35,8 @@ def curves(tmp_path: Path) -> Path:
 def test_curves_as_tables(curves: Path) -> None:
     result = RUNNER.invoke(bench.app, ["collapse", "--curves", str(curves)])
     assert result.exit_code == 0, result.output
-    for said in ("FORMAT_COLLAPSE", "regime labelled", "z-score", "RAGEN: empty selection"):
-        assert said in result.output
+    for words in ("FORMAT_COLLAPSE", "regime labelled", "z-score", "RAGEN: empty selection"):
+        assert words in result.output
 
 
 def test_curves_as_json(curves: Path) -> None:
@@ -51,7 +52,7 @@ def test_made_runs_only() -> None:
     args = ["collapse", "--only", "made", "--seeds", "1", "--json"]
     found = json.loads(RUNNER.invoke(bench.app, args).output)
     assert list(found) == ["made"]
-    assert len(found["made"]["rules"]) == 21
+    assert {"FORMAT_COLLAPSE", "NON_FINITE"} <= set(found["made"]["rules"]) <= set(RULES_BY_NAME)
 
 
 def test_small_runs_in_the_same_format(curves: Path, monkeypatch: pytest.MonkeyPatch) -> None:
