@@ -204,7 +204,7 @@ NARRATOR := --narrator examples.narrators:narrator_of
 LESSONS := core/assets/demonstrations/warm_start.yaml
 TRAIN := --batch-episodes 48 --seed 0 --threads 1
 
-policy: install  ## Make the shipped small policy again, about 11 minutes on one core (docs/policy.md)
+policy: install  ## Make the shipped small policy again, about 11 minutes on one core (examples/narrators/README.md)
 	rm -rf build/policy
 	$(BIN)/echoscope sft generate $(LESSONS) $(NARRATOR) --all-tasks --episodes 16000 --careful 0.85 --seed 0 -o build/policy/careful.jsonl
 	$(BIN)/echoscope sft train build/policy/careful.jsonl --model fresh --iterations 700 --lr 3e-3 $(TRAIN) -o build/policy/careful
@@ -220,7 +220,7 @@ search-data: install  ## Compare the data of search_qa with what their package g
 
 PUZZLES := core/assets/demonstrations/puzzles.yaml
 
-policy-puzzles: install  ## Make the second shipped policy again, about 12 minutes on one core (docs/policy.md)
+policy-puzzles: install  ## Make the second shipped policy again, about 12 minutes on one core (examples/narrators/README.md)
 	rm -rf build/puzzles
 	$(BIN)/echoscope sft generate $(PUZZLES) $(NARRATOR) --episodes 24000 --careful 0.9 --seed 0 -o build/puzzles/careful.jsonl
 	$(BIN)/echoscope sft train build/puzzles/careful.jsonl --model fresh --iterations 900 --lr 3e-3 --prompt-weight 0.02 $(TRAIN) -o build/puzzles/careful

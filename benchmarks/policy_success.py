@@ -2,7 +2,8 @@
 
     python benchmarks/policy_success.py [--policy tiny-puzzles] [--lessons FILE.yaml] [--tasks 200]
 
-Prints the Markdown table of docs/policy.md: temperature 1, evaluation tasks, 95 % Wilson intervals.
+Prints the table of examples/narrators/README.md: temperature 1, evaluation tasks, 95 % Wilson
+intervals.
 """
 
 from __future__ import annotations

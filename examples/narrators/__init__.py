@@ -1,4 +1,4 @@
-"""The narrators that the demonstrations of the shipped policies have: docs/policy.md.
+"""The narrators that the demonstrations of the shipped policies have: README.md.
 
     echoscope sft generate LESSONS --narrator examples.narrators:narrator_of -o demos.jsonl
 

@@ -1,7 +1,7 @@
 """The shipped policies: each loads the same everywhere, keeps the format, and can still learn.
 
 Success bounds are about three standard errors of a 60-task estimate around the rates measured on
-200 tasks (docs/policy.md), wide enough for another processor's rounding.
+200 tasks (examples/narrators/README.md), wide enough for another processor's rounding.
 """
 
 from __future__ import annotations

@@ -27,7 +27,11 @@ from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
 
 ROOT = Path(echoscope.__file__).resolve().parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "examples" / "narrators" / "README.md",
+    *(ROOT / "README.md", ROOT / "CONTRIBUTING.md"),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 OPTIONAL = re.compile(r"^\[(\w+)\]$")
 """`[ROOT]`"""
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
