@@ -65,15 +65,15 @@ def card_of(
     """
     info, commands, now = run.info(), run.commands(), time.time()
     steps = run.steps().to_pandas()
-    speed = pace(steps)
-    status = info_status(info, commands, step_s=speed.step_s, now=now)
+    step_s = pace(steps)
+    status = info_status(info, commands, step_s=step_s, now=now)
     planned = standing(info, commands, settings_over(info, commands, run.settings()).now).steps
     keys = run.metric_keys()
     numbers = tiles(
         tables.outlines(run, tile_keys(keys)),
         keys,
         verdict=verdict,
-        progress=progress_words(status, speed, last_step=info.last_step, steps=planned),
+        progress=progress_words(status, step_s, last_step=info.last_step, steps=planned),
         episodes=training_episodes(steps),
     )
     imported = info.config.get("imported")

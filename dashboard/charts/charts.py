@@ -7,7 +7,6 @@ figure = line_chart([curve], axis, marks, LineOptions(smooth=0.6), title="Policy
 from __future__ import annotations
 
 import math
-import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -95,14 +94,10 @@ def line_chart(
     axis: Axis,
     marks: Sequence[Mark] = (),
     options: LineOptions | None = None,
-    *,
-    title: str = "",
-    help: str = "",
-    missing: str = "",
+    **words: str,
 ) -> go.Figure:
     """What `line_spec` describes, checked by plotly, which takes a while."""
-    spec = line_spec(curves, axis, marks, options, title=title, help=help, missing=missing)
-    return go.Figure(spec)
+    return go.Figure(line_spec(curves, axis, marks, options, **words))
 
 
 def line_spec(
@@ -197,7 +192,7 @@ def _curve_traces(one: Curve, axis: Axis, options: LineOptions, *, yaxis: str) -
             name=name,
             mode="lines+markers" if few else "lines",
             marker={"size": 4, "color": one.color},
-            line={"color": one.color, "width": 2, "dash": "dot" if yaxis == "y2" else "solid"},
+            line={"color": one.color, "width": 2, "dash": "dot" if yaxis == "y2" else one.dash},
             connectgaps=False,
             yaxis=yaxis,
         )
@@ -549,16 +544,3 @@ def _unit_words(left: Sequence[Curve], right: Sequence[Curve]) -> str:
         else ", ".join(filter(None, (here, f"right: {there}" if there else "")))
     )
     return f'  <span style="font-size:11px">{figure_text(words, limit=80)}</span>' if words else ""
-
-
-def export_config(file_name: str) -> dict[str, Any]:
-    """Plotly's own toolbar: SVG instead of PNG, nothing that leaves the page."""
-    safe = re.sub(r"[^A-Za-z0-9_.-]+", "_", file_name)[:80] or "chart"
-    return {
-        "displaylogo": False,
-        "toImageButtonOptions": {"format": "svg", "filename": safe},
-        # Dragging zooms and a double click goes back: more buttons would cover the title.
-        "modeBarButtons": [["toImage"]],
-        "scrollZoom": False,
-        "doubleClick": "autosize",
-    }

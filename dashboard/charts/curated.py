@@ -19,7 +19,14 @@ from echoscope.diagnostics.judge.courses.channels import (
 from echoscope.diagnostics.judge.courses.course import levels, matches
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.measure.rates import wilson_interval
-from echoscope.diagnostics.metric_entry import POINTS, SHARE
+from echoscope.diagnostics.metric_entry import (
+    ENTROPY,
+    POINTS,
+    RESPONSE_LENGTH,
+    RETURN,
+    SHARE,
+    SUCCESS,
+)
 from echoscope.store.records import FloatArray64
 from echoscope.text.sentences import capitalised
 
@@ -57,6 +64,11 @@ class Chart:
     shows_level: bool = False
     """Curves are drawn as the verdict reads them, with the values faint behind."""
 
+    @property
+    def words(self) -> dict[str, str]:
+        """What `charts.line_spec` writes on it."""
+        return {"title": self.title, "help": self.help, "missing": self.missing}
+
 
 EVIDENCE = "evidence"
 """Name of the chart that shows what the verdict rests on; without evidence, what there is to learn.
@@ -73,7 +85,7 @@ CHARTS: tuple[Chart, ...] = (
             " trajectories (siblings share a task, so in truth it is somewhat wider). Dots:"
             " evaluation on fixed tasks that never train."
         ),
-        lines=(Line(key="rollout/success_rate", name="training"),),
+        lines=(Line(key=SUCCESS, name="training"),),
         missing="No success was logged yet.",
     ),
     Chart(
@@ -102,7 +114,7 @@ CHARTS: tuple[Chart, ...] = (
         name="entropy",
         title="Policy entropy",
         help="Entropy of the sampling distribution per token; a run that loses it stops exploring.",
-        lines=(Line(key="policy/entropy"),),
+        lines=(Line(key=ENTROPY),),
         missing="The sampler reported no entropies.",
     ),
     Chart(
@@ -140,7 +152,7 @@ CHARTS: tuple[Chart, ...] = (
         name="return",
         title="Return",
         help="Mean return of a trajectory with the 95 % interval of its mean.",
-        lines=(Line(key="reward/return_mean"),),
+        lines=(Line(key=RETURN),),
         missing="No reward was logged yet.",
     ),
     Chart(
@@ -148,7 +160,7 @@ CHARTS: tuple[Chart, ...] = (
         title="Response length",
         help="Sampled tokens per response, and those of its reasoning.",
         lines=(
-            Line(key="rollout/response_length_mean", name="response"),
+            Line(key=RESPONSE_LENGTH, name="response"),
             Line(key="rollout/reasoning_length_mean", name="reasoning"),
         ),
     ),
@@ -330,10 +342,10 @@ def chart_curves(
             one = replace(one, key=f"1 - {one.key}", values=1.0 - one.values)
         if len(one.steps) < line.least_points or not (one.values < line.is_shown_below).any():
             continue
-        if line.key == "rollout/success_rate":
+        if line.key == SUCCESS:
             low, high = _success_interval(one, steps)
             one = replace(one, low=low, high=high)
-        elif line.key == "reward/return_mean":
+        elif line.key == RETURN:
             low, high = _mean_interval(one, steps)
             one = replace(one, low=low, high=high)
         if chart.shows_level:

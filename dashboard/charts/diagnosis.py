@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,8 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from ..data.diagnosis import GROUP_KINDS, FamilyInformation, RegimePath
-from .theme import ACCENT, REGIMES, SERIES
+from .charts import figure_text
+from .theme import ACCENT, REGIMES, SERIES, TONES
 
 HEIGHT = 340
 _LEGEND = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
@@ -34,9 +36,23 @@ _SYMBOLS = {
 _KINDS = {
     "hopeless": ("all fail", "#b2543c"),
     "constant": ("no spread", "#8a8a8a"),
-    "mixed": ("mixed", "#3b6fd4"),
-    "solved": ("all succeed", "#1b8a5a"),
+    "mixed": ("mixed", ACCENT),
+    "solved": ("all succeed", TONES["green"]),
 }
+
+
+_CORNERS = (
+    ("low_entropy_collapse", "left", "bottom"),
+    ("template_collapse", "right", "bottom"),
+    ("compressed", "left", "top"),
+    ("diverse", "right", "top"),
+)
+"""Where in the plane of H(Z|X) and dependence each regime lies."""
+
+
+def _laid_out(figure: go.Figure, *, height: int = HEIGHT, **layout: Any) -> go.Figure:
+    margin = {"l": 10, "r": 10, "t": 10, "b": 10}
+    return figure.update_layout(height=height, margin=margin, legend=_LEGEND, **layout)
 
 
 def regime_plane(path: RegimePath, *, selected: int | None = None) -> go.Figure:
@@ -82,13 +98,12 @@ def regime_plane(path: RegimePath, *, selected: int | None = None) -> go.Figure:
         hoverinfo="skip",
         showlegend=False,
     )
-    figure.update_layout(
+    return _laid_out(
+        figure,
         height=HEIGHT + 60,
-        margin={"l": 10, "r": 10, "t": 10, "b": 10},
         xaxis={"title": "H(Z|X), nats per token", "range": [0, right], "zeroline": False},
         yaxis={"title": "dependence on the prompt", "range": [-0.06, top], "zeroline": False},
     )
-    return figure
 
 
 def _row_at(points: pd.DataFrame, step: int) -> pd.Series[float]:
@@ -108,34 +123,69 @@ def _bars(row: pd.Series[float], name: str) -> dict[str, object]:
 
 def _quadrants(figure: go.Figure, path: RegimePath, right: float, top: float) -> None:
     x, y = path.entropy_border, path.dependence_border
-    corners = {
-        "low_entropy_collapse": (0.0, x, -0.06, y, "left", "bottom"),
-        "template_collapse": (x, right, -0.06, y, "right", "bottom"),
-        "compressed": (0.0, x, y, top, "left", "top"),
-        "diverse": (x, right, y, top, "right", "top"),
-    }
-    for name, (x0, x1, y0, y1, side, edge) in corners.items():
-        figure.add_shape(
-            type="rect",
-            x0=x0,
-            x1=x1,
-            y0=y0,
-            y1=y1,
-            fillcolor=REGIMES[name],
-            opacity=0.10,
-            line_width=0,
-            layer="below",
+    for name, side, edge in _CORNERS:
+        x0, x1 = (0.0, x) if side == "left" else (x, right)
+        y0, y1 = (-0.06, y) if edge == "bottom" else (y, top)
+        shape = {"type": "rect", "x0": x0, "x1": x1, "y0": y0, "y1": y1, "layer": "below"}
+        figure.add_shape(shape, fillcolor=REGIMES[name], opacity=0.10, line_width=0)
+        at = {"x": x0 if side == "left" else x1, "y": y1 if edge == "top" else y0}
+        _corner(figure, name, side, edge, at)
+
+
+def _corner(figure: go.Figure, regime: str, side: str, edge: str, at: Mapping[str, Any]) -> None:
+    """The name of a regime in its corner."""
+    figure.add_annotation(
+        text=_WORDS[regime],
+        showarrow=False,
+        xanchor=side,
+        yanchor=edge,
+        font={"size": 11},
+        opacity=0.75,
+        **at,
+    )
+
+
+def regime_paths(
+    paths: Mapping[str, RegimePath], styles: Mapping[str, tuple[str, str]]
+) -> go.Figure:
+    """The ways of several runs over one plane, each relative to its own borders.
+
+    `styles`: run -> colour and dash, as in the legend of the page.
+
+    1 on an axis is the run's own border: to the left reasonings vary little, below they ignore
+    their prompts. So runs of different policies and tasks can stand on one plane.
+    """
+    figure = go.Figure()
+    for run, path in paths.items():
+        color, dash = styles[run]
+        points = path.points
+        name = figure_text(run, width=200, limit=60)
+        figure.add_scatter(
+            x=points["entropy"] / path.entropy_border,
+            y=points["dependence"] / path.dependence_border,
+            mode="lines+markers",
+            name=name,
+            line={"color": color, "width": 1.5, "dash": dash},
+            showlegend=False,
+            marker={"size": [5] * (len(points) - 1) + [13], "color": color},
+            customdata=points["step"],
+            hovertemplate="step %{customdata}: entropy %{x:.2f}, dependence %{y:.2f} times the "
+            f"border<extra>{name}</extra>",
         )
-        figure.add_annotation(
-            x=x0 if side == "left" else x1,
-            y=y1 if edge == "top" else y0,
-            text=_WORDS[name],
-            showarrow=False,
-            xanchor=side,
-            yanchor=edge,
-            font={"size": 11},
-            opacity=0.75,
-        )
+    line = {"color": "rgba(127,127,127,0.6)", "dash": "dot", "width": 1}
+    figure.add_hline(y=1.0, line=line)
+    figure.add_vline(x=1.0, line=line)
+    for regime, side, edge in _CORNERS:
+        at = {"x": int(side == "right"), "y": int(edge == "top")}
+        _corner(figure, regime, side, edge, at | {"xref": "paper", "yref": "paper"})
+    return _laid_out(
+        figure,
+        height=380,
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        xaxis={"title": "H(Z|X), in units of the run's border", "rangemode": "tozero"},
+        yaxis={"title": "dependence / threshold", "rangemode": "tozero"},
+    )
 
 
 def information_curve(
@@ -182,9 +232,8 @@ def information_curve(
                 showlegend=False,
             )
     ticks = 2.0 ** np.arange(int(np.ceil(np.log2(max(longest, 2.0)))) + 1)
-    figure.update_layout(
-        height=HEIGHT,
-        margin={"l": 10, "r": 10, "t": 10, "b": 10},
+    return _laid_out(
+        figure,
         xaxis={
             "title": "tokens of the reasoning",
             "type": "log",
@@ -193,9 +242,7 @@ def information_curve(
             "range": [-0.05, np.log10(longest * 1.1)],
         },
         yaxis={"title": "I(X; first k tokens), nats", "rangemode": "tozero"},
-        legend=_LEGEND,
     )
-    return figure
 
 
 def posterior_matrix(matrix_NN: NDArray[np.float64]) -> go.Figure:
@@ -213,9 +260,8 @@ def posterior_matrix(matrix_NN: NDArray[np.float64]) -> go.Figure:
             hovertemplate="reasonings of prompt %{y} point to prompt %{x}: %{z:.2f}<extra></extra>",
         )
     )
-    figure.update_layout(
-        height=HEIGHT,
-        margin={"l": 10, "r": 10, "t": 10, "b": 10},
+    return _laid_out(
+        figure,
         xaxis={"title": "prompt it points to", "constrain": "domain", "showgrid": False},
         yaxis={
             "title": "own prompt",
@@ -225,7 +271,6 @@ def posterior_matrix(matrix_NN: NDArray[np.float64]) -> go.Figure:
             "showgrid": False,
         },
     )
-    return figure
 
 
 def group_map(grid: pd.DataFrame) -> go.Figure:
@@ -270,18 +315,15 @@ def group_map(grid: pd.DataFrame) -> go.Figure:
             name=words,
             marker={"symbol": "square", "size": 10, "color": color},
         )
-    figure.update_layout(
-        height=HEIGHT,
-        margin={"l": 10, "r": 10, "t": 10, "b": 10},
+    return _laid_out(
+        figure,
         xaxis={
             "title": "step",
             "showgrid": False,
             **({"tick0": 0, "dtick": 1} if len(steps) <= 8 else {}),
         },
         yaxis={"title": "groups", "showticklabels": False, "showgrid": False},
-        legend=_LEGEND,
     )
-    return figure
 
 
 def _shown(value: float) -> str:
@@ -308,15 +350,12 @@ def tiers(series: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> go.Figure:
                 line={"color": color, "width": 1.8},
                 hovertemplate="step %{x}: %{y:.3f}<extra>" + name + "</extra>",
             )
-    figure.update_layout(
-        height=HEIGHT,
-        margin={"l": 10, "r": 10, "t": 10, "b": 10},
+    return _laid_out(
+        figure,
         xaxis={"title": "step"},
         yaxis={"rangemode": "tozero"},
-        legend=_LEGEND,
         hovermode="x unified",
     )
-    return figure
 
 
 def gradient_bars(table: pd.DataFrame) -> go.Figure:
@@ -335,14 +374,11 @@ def gradient_bars(table: pd.DataFrame) -> go.Figure:
             "<br>cosine with the rest %{customdata[1]:.2f}<br>%{customdata[2]:.0f} groups"
             "<extra>%{fullData.name}</extra>",
         )
-    figure.update_layout(
-        height=HEIGHT,
-        margin={"l": 10, "r": 10, "t": 10, "b": 10},
+    return _laid_out(
+        figure,
         barmode="group",
         yaxis={"title": "gradient norm", "rangemode": "tozero"},
-        legend=_LEGEND,
     )
-    return figure
 
 
 def bucket_words(name: str) -> str:

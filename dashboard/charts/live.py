@@ -33,7 +33,7 @@ from .curated import (
     evidence_chart,
     shown_charts,
 )
-from .marks import Mark, alarm_marks, command_marks, rewind_marks
+from .marks import Mark, run_marks
 
 _MIN_WIDTH = 360
 """Of a chart, in pixels: three fit beside each other on a laptop, one on a telephone."""
@@ -108,11 +108,8 @@ class Snapshot:
         return origin_of(self.info.config) is not Origin.TRAINED
 
     def marks(self) -> list[Mark]:
-        return [
-            *alarm_marks(queries.alarms(self.run_id)),
-            *command_marks(queries.commands(self.run_id)),
-            *rewind_marks(self.steps),
-        ]
+        run_id = self.run_id
+        return run_marks(queries.alarms(run_id), queries.commands(run_id), self.steps)
 
 
 def snapshot(run_id: str, controls: Controls, *, is_followed: bool) -> Snapshot:
@@ -246,9 +243,7 @@ def sent(page: Snapshot, name: str, *, beside: Sequence[str] = ()) -> bytes:
             page.axis,
             page.marks(),
             page.options(chart.name),
-            title=chart.title,
-            help=chart.help,
-            missing=chart.missing,
+            **chart.words,
         )
         return figures.drawing(figure), describe(found)
 
@@ -259,7 +254,7 @@ def sent(page: Snapshot, name: str, *, beside: Sequence[str] = ()) -> bytes:
     return figures.sent(
         drawn,
         revision=f"{page.run_id} {seen.axis} {seen.clip} {chart.name in seen.logged}",
-        config=charts.export_config(file_name(page.run_id, name)),
+        name=file_name(page.run_id, name),
         alt=visible(f"{chart.title}. {words}", 600),
         source=_source(page, name) if page.is_followed else None,
     )
@@ -275,9 +270,7 @@ def figure_of(page: Snapshot, name: str, verdict: Verdict) -> Any:
         page.axis,
         page.marks(),
         page.options(chart.name),
-        title=chart.title,
-        help=chart.help,
-        missing=chart.missing,
+        **chart.words,
     )
 
 

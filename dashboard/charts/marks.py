@@ -54,15 +54,6 @@ class Mark:
 _SYMBOLS: Mapping[str, str] = {"info": "circle", "warning": "triangle-up", "critical": "diamond"}
 _ORDER = ("diamond", "triangle-up", "circle", "square")
 """Filled symbols, the most severe first; open ones say that something ended or was refused."""
-_VERBS: Mapping[CommandAction, str] = {
-    CommandAction.PAUSE: "pause",
-    CommandAction.RESUME: "resume",
-    CommandAction.STOP: "stop",
-    CommandAction.STOP_NOW: "stop now",
-    CommandAction.CHECKPOINT: "checkpoint",
-    CommandAction.EVALUATE: "evaluate",
-    CommandAction.SET: "set",
-}
 
 
 def alarm_marks(alarms: Iterable[Alarm]) -> list[Mark]:
@@ -89,7 +80,12 @@ def command_words(state: CommandState) -> str:
     """What was asked: `set selection.value = 0.5`."""
     command = state.command
     pairs = ", ".join(f"{key} = {_value(value)}" for key, value in command.settings.items())
-    return f"{_VERBS[command.action]} {pairs}".strip()
+    return f"{verb(command.action)} {pairs}".strip()
+
+
+def verb(action: CommandAction) -> str:
+    """`stop now`"""
+    return action.value.replace("_", " ")
 
 
 def outcome_words(state: CommandState) -> str:
@@ -146,6 +142,13 @@ def rewind_marks(steps: pd.DataFrame) -> list[Mark]:
         )
         for place in places.tolist()
     ]
+
+
+def run_marks(
+    alarms: Iterable[Alarm], commands: Iterable[CommandState], steps: pd.DataFrame
+) -> list[Mark]:
+    """Everything that happened to a run beside its curves; `steps` is the table of that name."""
+    return [*alarm_marks(alarms), *command_marks(commands), *rewind_marks(steps)]
 
 
 def scatter(**props: Any) -> Trace:

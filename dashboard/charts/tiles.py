@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.claims import Change, Claim, Dip, Level, Lost
@@ -13,7 +12,7 @@ from echoscope.diagnostics.judge.courses.channels import CHANNELS
 from echoscope.diagnostics.judge.courses.course import matches
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.rules.base import level_amount
-from echoscope.diagnostics.metric_entry import SHARE
+from echoscope.diagnostics.metric_entry import ENTROPY, RESPONSE_LENGTH, RETURN, SHARE, SUCCESS
 from echoscope.text.amounts import counted
 
 from ..data.curves import FIXED_TASKS
@@ -43,10 +42,6 @@ class Tile:
     is_evidence: bool = False
     """Whether the verdict rests on this number, and the tile shows no change to the contrary."""
 
-    def to_json(self) -> dict[str, Any]:
-        """As the page's script takes it."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Number:
@@ -73,14 +68,14 @@ _SIGNAL = (
 _STEP = "Steps done, of those planned; the time of a step; and the time that is left."
 _SUCCESS = _Number(
     name="Training success",
-    key="rollout/success_rate",
+    key=SUCCESS,
     chart="success",
     is_of_training=True,
 )
-_REWARD = _Number(name="Mean reward", key="reward/return_mean", chart="return", is_of_training=True)
+_REWARD = _Number(name="Mean reward", key=RETURN, chart="return", is_of_training=True)
 """Of a run that logs no success: a mean reward is none, whatever values it takes."""
 _OTHERS = (
-    _Number(name="Policy entropy", key="policy/entropy", chart="entropy"),
+    _Number(name="Policy entropy", key=ENTROPY, chart="entropy"),
     _Number(
         name="Groups with signal",
         key="reward/zero_std_frac",
@@ -88,7 +83,7 @@ _OTHERS = (
         help=_SIGNAL,
         is_rest=True,
     ),
-    _Number(name="Response tokens", key="rollout/response_length_mean", chart="length"),
+    _Number(name="Response tokens", key=RESPONSE_LENGTH, chart="length"),
 )
 
 

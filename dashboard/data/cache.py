@@ -51,7 +51,12 @@ class AnswerCache:
             found = self._find(key, position)
             if found is not None:
                 return found.value
-            value = ask()
+            try:
+                value = ask()
+            except BaseException:
+                with self._lock:
+                    self._locks.pop(key, None)
+                raise
             self._keep(key, position, value)
             return value
 

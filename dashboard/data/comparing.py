@@ -7,11 +7,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
-from ..charts.charts import figure_text
 from ..words import setting_words
-from .diagnosis import RegimePath
 
 MISSING = "not set"
 
@@ -137,63 +134,3 @@ def overlap(solved: pd.DataFrame, runs: Sequence[str]) -> pd.DataFrame:
     ]
     counts = pd.Series(words).value_counts()
     return pd.DataFrame({"solved by": counts.index, "tasks": counts.to_numpy()})
-
-
-def regime_paths(
-    paths: Mapping[str, RegimePath], styles: Mapping[str, tuple[str, str]]
-) -> go.Figure:
-    """The ways of several runs over one plane, each relative to its own borders.
-
-    `styles`: run -> colour and dash, as in the legend of the page.
-
-    1 on an axis is the run's own border: to the left reasonings vary little, below they ignore
-    their prompts. So runs of different policies and tasks can stand on one plane.
-    """
-    figure = go.Figure()
-    for run, path in paths.items():
-        color, dash = styles[run]
-        points = path.points
-        name = figure_text(run, width=200, limit=60)
-        figure.add_scatter(
-            x=points["entropy"] / path.entropy_border,
-            y=points["dependence"] / path.dependence_border,
-            mode="lines+markers",
-            name=name,
-            line={"color": color, "width": 1.5, "dash": dash},
-            showlegend=False,
-            marker={"size": [5] * (len(points) - 1) + [13], "color": color},
-            customdata=points["step"],
-            hovertemplate="step %{customdata}: entropy %{x:.2f}, dependence %{y:.2f} times the "
-            f"border<extra>{name}</extra>",
-        )
-    line = {"color": "rgba(127,127,127,0.6)", "dash": "dot", "width": 1}
-    figure.add_hline(y=1.0, line=line)
-    figure.add_vline(x=1.0, line=line)
-    corners = (
-        ("left", "top", "compressed"),
-        ("right", "top", "diverse reasoning"),
-        ("left", "bottom", "low-entropy collapse"),
-        ("right", "bottom", "template collapse"),
-    )
-    for side, edge, words in corners:
-        figure.add_annotation(
-            x=0 if side == "left" else 1,
-            y=1 if edge == "top" else 0,
-            xref="paper",
-            yref="paper",
-            xanchor=side,
-            yanchor=edge,
-            text=words,
-            showarrow=False,
-            opacity=0.7,
-            font={"size": 11},
-        )
-    figure.update_layout(
-        height=380,
-        margin={"l": 10, "r": 10, "t": 10, "b": 10},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        xaxis={"title": "H(Z|X), in units of the run's border", "rangemode": "tozero"},
-        yaxis={"title": "dependence / threshold", "rangemode": "tozero"},
-    )
-    return figure

@@ -97,7 +97,6 @@ class FamilyInformation:
 
     family: str
     problem: str
-    caveats: tuple[str, ...]
     curve_k: NDArray[np.float64]
     curve: NDArray[np.float64]
     """I(X; first k tokens of Z), nats."""
@@ -105,10 +104,6 @@ class FamilyInformation:
     """None in runs that did not store it."""
     prompts: tuple[tuple[str, int], ...]
     """Trajectory id and turn of one reasoning of each prompt."""
-
-    @property
-    def num_prompts(self) -> int:
-        return 0 if self.posterior_NN is None else len(self.posterior_NN)
 
 
 def payload_of(record: DiagnosticRecord) -> dict[str, Any]:
@@ -134,7 +129,6 @@ def families_of(record: DiagnosticRecord) -> dict[str, FamilyInformation]:
         out[str(name)] = FamilyInformation(
             family=str(name),
             problem=str(entry.get("problem", "")),
-            caveats=tuple(str(text) for text in entry.get("caveats") or ()),
             curve_k=k if k.shape == curve.shape else np.zeros(0),
             curve=curve if k.shape == curve.shape else np.zeros(0),
             posterior_NN=matrix if is_square and matrix is not None and matrix.size else None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -12,39 +11,28 @@ from echoscope.store.status import RECENT_STEPS, RunStatus, Status
 from echoscope.text.amounts import duration
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """NaN where there is too little to tell."""
+def pace(steps: pd.DataFrame) -> float:
+    """Median seconds from one of the latest steps of the latest attempt to the next.
 
-    step_s: float
-    """Median seconds from one step to the next, evaluations and checkpoints included."""
-    tokens_per_s: float
-
-
-def pace(steps: pd.DataFrame) -> Pace:
-    """The pace of the latest steps of the latest attempt."""
+    Evaluations and checkpoints are included. NaN where there is too little to tell.
+    """
     if not len(steps):
-        return Pace(step_s=math.nan, tokens_per_s=math.nan)
+        return math.nan
     recent = steps[steps["attempt"] == steps["attempt"].max()].sort_values("step")
     recent = recent.tail(RECENT_STEPS + 1)
-    wall = recent["wall_time"].to_numpy(np.float64)
-    between = np.diff(wall)
+    between = np.diff(recent["wall_time"].to_numpy(np.float64))
     between = between[between > 0]  # steps of one time were read from a file together
     alone = recent["step_s"].to_numpy(np.float64, na_value=np.nan)
-    speed = recent["tokens_per_s"].to_numpy(np.float64, na_value=np.nan)
-    return Pace(
-        step_s=_median(between) if len(between) else _median(alone),
-        tokens_per_s=_median(speed),
-    )
+    return _median(between) if len(between) else _median(alone)
 
 
-def remaining_s(pace: Pace, *, step: int, steps: int) -> float:
+def remaining_s(step_s: float, *, step: int, steps: int) -> float:
     """Seconds until step `steps` at this pace; NaN where the pace is unknown."""
-    return max(0, steps - step) * pace.step_s
+    return max(0, steps - step) * step_s
 
 
 def progress_words(
-    stands: RunStatus, speed: Pace, *, last_step: int, steps: int
+    stands: RunStatus, step_s: float, *, last_step: int, steps: int
 ) -> tuple[str, str]:
     """How far a run is and how fast: `("41 / 60", "1.1 s a step, 20 s left")`.
 
@@ -53,9 +41,9 @@ def progress_words(
     """
     done = max(0, last_step)
     # The times in an imported run are those of the import.
-    is_known = math.isfinite(speed.step_s) and not stands.is_imported
-    words = [f"{speed.step_s:.2g} s a step"] if is_known else []
-    left = remaining_s(speed, step=done, steps=steps)
+    is_known = math.isfinite(step_s) and not stands.is_imported
+    words = [f"{step_s:.2g} s a step"] if is_known else []
+    left = remaining_s(step_s, step=done, steps=steps)
     if stands.status is Status.LIVE and steps > 0 and math.isfinite(left):
         words.append(f"{duration(left)} left")
     return f"{done} / {steps}" if steps > 0 else str(done), ", ".join(words)

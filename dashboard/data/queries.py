@@ -8,6 +8,7 @@ Tables that come out of a cache are shared: copy one before you change it.
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import threading
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, compress, islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import duckdb
 import pandas as pd
@@ -26,7 +27,7 @@ import pyarrow as pa
 from echoscope.diagnostics.judge.advice import actions
 from echoscope.diagnostics.judge.advice.actions import AlarmAdvice
 from echoscope.diagnostics.judge.record import Verdict
-from echoscope.store.checkpoints import CheckpointChoice, last_good_checkpoint
+from echoscope.store.checkpoints import last_good_checkpoint
 from echoscope.store.errors import NotARunError, QueryError, StoreError, StoreVersionError
 from echoscope.store.log.durable import is_locked
 from echoscope.store.log.layout import Layout, shown_path
@@ -34,12 +35,10 @@ from echoscope.store.models import tokenizer_folders
 from echoscope.store.query.listing import RunDetails, RunList, RunRow, details_of, run_path
 from echoscope.store.query.listing import row_status as status_of_row
 from echoscope.store.query.patterns import matches
-from echoscope.store.reader import CommandState, RunInfo, RunReader, open_run
+from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import (
     Alarm,
     AlarmState,
-    CheckpointRecord,
-    DiagnosticRecord,
     Trajectory,
     TrajectoryOutcome,
     parse_trajectory_id,
@@ -63,6 +62,7 @@ MAX_KEYS = 64
 
 Position = tuple[Any, ...]
 T = TypeVar("T")
+P = ParamSpec("P")
 
 _readers: OrderedDict[Path, tuple[tuple[int, int], RunReader]] = OrderedDict()
 _lists: dict[Path, RunList] = {}
@@ -115,11 +115,7 @@ def _live_word(row: RunRow) -> tuple[str, ...]:
 
 def row_status(row: RunRow) -> RunStatus:
     """How the run of a row stands now; one that cannot be read, as far as its row tells."""
-    try:
-        details = run_details(row)
-    except Problem:
-        details = RunDetails()
-    return status_of_row(row, details, time.time())
+    return status_of_row(row, run_details(row), time.time())
 
 
 def look_again_at_runs() -> None:
@@ -158,13 +154,15 @@ def _listed() -> RunList:
 def run_details(row: RunRow) -> RunDetails:
     """What the list shows of a run besides its row: for the rows of one page, not for all.
 
-    Raises:
-        Problem: the run cannot be read.
+    Nothing of a run that cannot be read.
     """
-    with reading(row.run_id):
-        at = position(row.run_id)
-        found: RunDetails = _answers.get(("details", at[0]), at, lambda: details_of(row))
-        return found
+    try:
+        with reading(row.run_id):
+            at = position(row.run_id)
+            found: RunDetails = _answers.get(("details", at[0]), at, lambda: details_of(row))
+            return found
+    except Problem:
+        return RunDetails()
 
 
 def noted(run_id: str) -> Annotations:
@@ -237,9 +235,31 @@ def reader(run_id: str) -> RunReader:
             return found[1].cursor()
 
 
-def info(run_id: str) -> RunInfo:
-    """Name, status, configuration and progress."""
-    return _answer("info", run_id, lambda run: run.info())
+def _kept(ask: Callable[Concatenate[RunReader, P], T]) -> Callable[Concatenate[str, P], T]:
+    """A question to a reader as one to the run of a name, with the answer kept.
+
+    Raises:
+        Problem: no such run, or it cannot be read.
+    """
+
+    @functools.wraps(ask)
+    def answer(run_id: str, /, *args: P.args, **options: P.kwargs) -> T:
+        at = position(run_id)
+
+        def fresh() -> T:
+            with reading(run_id):
+                return ask(reader(run_id), *args, **options)
+
+        given = tuple(tuple(arg) if isinstance(arg, list) else arg for arg in args)
+        key = (ask.__name__, at[0], given, *options.items())
+        found: T = _answers.get(key, at, fresh)
+        return found
+
+    return answer
+
+
+info = _kept(RunReader.info)
+"""Name, status, configuration and progress."""
 
 
 def warnings(run_id: str) -> list[str]:
@@ -248,32 +268,28 @@ def warnings(run_id: str) -> list[str]:
         return reader(run_id).warnings
 
 
-def table(run_id: str, sql: str, params: Sequence[Any] = ()) -> pd.DataFrame:
+@_kept
+def table(run: RunReader, sql: str, params: Sequence[Any] = ()) -> pd.DataFrame:
     """The answer to a SELECT of ours. What a person typed goes through `sql_box.ask`."""
-    return _answer(
-        "table",
-        run_id,
-        lambda run: _frame(run.sql(sql, list(params))),
-        (sql, tuple(params)),
-    )
+    return _frame(run.sql(sql, list(params)))
 
 
-def step_table(run_id: str) -> pd.DataFrame:
+@_kept
+def step_table(run: RunReader) -> pd.DataFrame:
     """The table `steps`, in order, one row per acknowledged step."""
-    return _answer("steps", run_id, lambda run: _frame(run.steps()))
-
-
-def metric_keys(run_id: str) -> list[str]:
-    """Every metric that the run has, sorted."""
-    return _answer("keys", run_id, _metric_keys)
+    return _frame(run.steps())
 
 
 _KEYS = "SELECT DISTINCT key FROM metrics WHERE step > $1"
 _known_keys: OrderedDict[Path, tuple[int, int, frozenset[str]]] = OrderedDict()
 
 
-def _metric_keys(run: RunReader) -> list[str]:
-    """Asks only for steps that were not looked at before: the whole table can be large."""
+@_kept
+def metric_keys(run: RunReader) -> list[str]:
+    """Every metric that the run has, sorted.
+
+    Asks only for steps that were not looked at before: the whole table can be large.
+    """
     found = run.info()
     attempt, upto, keys = _known_keys.get(run.path, (found.attempt, -1, frozenset()))
     if attempt != found.attempt:
@@ -287,8 +303,9 @@ def _metric_keys(run: RunReader) -> list[str]:
     return sorted(keys)
 
 
+@_kept
 def series(
-    run_id: str,
+    run: RunReader,
     keys: Sequence[str],
     phase: str | None = None,
     *,
@@ -304,25 +321,19 @@ def series(
             f"{len(keys)} metrics were asked for at once, at most {MAX_KEYS} can be",
             "Narrow the search.",
         )
-    wanted = tuple(dict.fromkeys(keys))
-
-    def ask(run: RunReader) -> pd.DataFrame:
-        found = tables.series(run, wanted, phase, max_points=max_points)
-        # Each chart looks for a few keys: as categories they are found by number.
-        return found.assign(key=found["key"].astype("category"))
-
-    return _answer("series", run_id, ask, (wanted, phase, max_points))
+    found = tables.series(run, [*dict.fromkeys(keys)], phase, max_points=max_points)
+    # Each chart looks for a few keys: as categories they are found by number.
+    return found.assign(key=found["key"].astype("category"))
 
 
-def outlines(run_id: str, keys: Sequence[str]) -> Mapping[str, tables.Outline]:
-    """Where some metrics began, where they are, and means between."""
-    wanted = tuple(keys)
-    return _answer("outlines", run_id, lambda run: tables.outlines(run, wanted), (wanted,))
+outlines = _kept(tables.outlines)
+"""Where some metrics began, where they are, and means between."""
 
 
-def listing(run_id: str, step: int) -> pd.DataFrame:
+@_kept
+def listing(run: RunReader, step: int) -> pd.DataFrame:
     """The rows of `trajectories` of one step, by id. Opens the files of that step only."""
-    return _answer("listing", run_id, lambda run: _frame(run.listing(step)), (step,))
+    return _frame(run.listing(step))
 
 
 _environments: dict[Path, tuple[str, ...]] = {}
@@ -342,27 +353,26 @@ def environments(run_id: str) -> tuple[str, ...]:
     return _environments[path]
 
 
-def trajectory_steps(run_id: str) -> list[int]:
-    """Steps that have trajectories, in order."""
-    return _answer("trajectory_steps", run_id, tables.trajectory_steps)
+trajectory_steps = _kept(tables.trajectory_steps)
+"""Steps that have trajectories, in order."""
 
 
-def trajectory(run_id: str, trajectory_id: str) -> Trajectory:
+@_kept
+def trajectory(run: RunReader, trajectory_id: str) -> Trajectory:
     """One full record, tokens included.
 
     Raises:
         Problem: not a trajectory id, or the run has no such trajectory.
     """
     _require_trajectory_id(trajectory_id)
-    return _answer(
-        "trajectory", run_id, lambda run: run.trajectory(trajectory_id), (trajectory_id,)
-    )
+    return run.trajectory(trajectory_id)
 
 
-def outcome(run_id: str, trajectory_id: str) -> TrajectoryOutcome | None:
+@_kept
+def outcome(run: RunReader, trajectory_id: str) -> TrajectoryOutcome | None:
     """What the update learned about a trajectory; None where it has not seen it."""
     _require_trajectory_id(trajectory_id)
-    return _answer("outcome", run_id, lambda run: run.outcome(trajectory_id), (trajectory_id,))
+    return run.outcome(trajectory_id)
 
 
 def _require_trajectory_id(text: str) -> None:
@@ -374,9 +384,8 @@ def _require_trajectory_id(text: str) -> None:
         ) from error
 
 
-def alarms(run_id: str) -> list[Alarm]:
-    """Every alarm raised or cleared during the run, by step."""
-    return _answer("alarms", run_id, lambda run: run.alarms())
+alarms = _kept(RunReader.alarms)
+"""Every alarm raised or cleared during the run, by step."""
 
 
 def open_alarms(run_id: str) -> list[Alarm]:
@@ -396,52 +405,41 @@ def alarm_advice(run_id: str, alarm: Alarm, *, is_open: bool = True) -> AlarmAdv
     )
 
 
-def commands(run_id: str) -> list[CommandState]:
-    """Every command in the order it was answered, those that still wait last."""
-    return _answer("commands", run_id, lambda run: run.commands())
+commands = _kept(RunReader.commands)
+"""Every command in the order it was answered, those that still wait last."""
 
 
-def setting_at(run_id: str, key: str, step: int) -> Any:
+@_kept
+def setting_at(run: RunReader, key: str, step: int) -> Any:
     """A setting as it held at a step, live or not; None where the run does not say."""
-
-    def ask(run: RunReader) -> Any:
-        live = live_settings(run).at(step)
-        return live[key] if key in live else plain_config(run.info()).get(key)
-
-    return _answer("setting_at", run_id, ask, (key, step))
+    live = live_settings(run).at(step)
+    return live[key] if key in live else plain_config(run.info()).get(key)
 
 
-def current_settings(run_id: str) -> Mapping[str, Any]:
+@_kept
+def current_settings(run: RunReader) -> Mapping[str, Any]:
     """The live settings that hold for the next step, by dotted key."""
-    return _answer("current_settings", run_id, lambda run: live_settings(run).now)
+    return live_settings(run).now
 
 
-def checkpoints(run_id: str) -> list[CheckpointRecord]:
-    """Checkpoints that exist, by step."""
-    return _answer("checkpoints", run_id, lambda run: run.checkpoints())
+checkpoints = _kept(RunReader.checkpoints)
+"""Checkpoints that exist, by step."""
 
 
-def last_good(run_id: str) -> CheckpointChoice:
-    """The checkpoint to go back to, and why."""
-    return _answer("last_good", run_id, last_good_checkpoint)
+last_good = _kept(last_good_checkpoint)
+"""The checkpoint to go back to, and why."""
 
 
-def diagnostics(run_id: str, step: int) -> list[DiagnosticRecord]:
-    """The diagnostic arrays of one step."""
-    return _answer("diagnostics", run_id, lambda run: run.diagnostics(step), (step,))
+diagnostics = _kept(RunReader.diagnostics)
+"""The diagnostic arrays of one step."""
 
 
-def groups_of(run_id: str, steps: Sequence[int]) -> pd.DataFrame:
-    """A row per group of some steps, as `tables.groups` has it."""
-    wanted = tuple(steps)
-    return _answer("groups", run_id, lambda run: tables.groups(run, wanted), (wanted,))
+groups_of = _kept(tables.groups)
+"""A row per group of some steps, as `tables.groups` has it."""
 
 
-def diagnostic_steps(run_id: str, kind: str) -> list[int]:
-    """Steps at which a diagnostic of this kind was stored, in order."""
-    return _answer(
-        "diagnostic_steps", run_id, lambda run: tables.diagnostic_steps(run, kind), (kind,)
-    )
+diagnostic_steps = _kept(tables.diagnostic_steps)
+"""Steps at which a diagnostic of this kind was stored, in order."""
 
 
 def verdict(run_id: str, *, wait_s: float = 0.5) -> Verdict:
@@ -456,9 +454,8 @@ def verdict(run_id: str, *, wait_s: float = 0.5) -> Verdict:
         return _judge.verdict(path_of(run_id), at, lambda: reader(run_id), wait_s)
 
 
-def verdict_at(run_id: str, step: int) -> Verdict:
-    """What was to be said of the run after a step, from nothing later."""
-    return _answer("verdict_at", run_id, lambda run: judge_at(run, step), (step,))
+verdict_at = _kept(judge_at)
+"""What was to be said of the run after a step, from nothing later."""
 
 
 def is_judging(run_id: str) -> bool:
@@ -481,19 +478,6 @@ def token_pieces(run_id: str, token_ids: Sequence[int]) -> list[str] | None:
 def _frame(table: pa.Table) -> pd.DataFrame:
     frame: pd.DataFrame = table.to_pandas()
     return frame
-
-
-def _answer(
-    what: str, run_id: str, ask: Callable[[RunReader], T], arguments: tuple[Any, ...] = ()
-) -> T:
-    at = position(run_id)
-
-    def fresh() -> T:
-        with reading(run_id):
-            return ask(reader(run_id))
-
-    answer: T = _answers.get((what, at[0], arguments), at, fresh)
-    return answer
 
 
 def identity_of(run_json: os.stat_result) -> tuple[int, int]:

@@ -156,32 +156,19 @@ def _judge(watched: _Watched, run: RunReader) -> Verdict:
         watched.is_costly, watched.diagnosis = True, None
         return diagnose(run)
     watched.is_costly = False
-    width = 1
-    while (info.last_step + 1) // width > MAX_ROWS:
-        width *= 2
+    width = _width(info.last_step)
     known, after = watched.diagnosis, -1
     if known is not None and (watched.attempt, watched.width) == (info.attempt, width):
         after = -1 if known.engine.last_step is None else known.engine.last_step
     # An evaluation may be written behind its step: then what was said of the step is judged again.
     if known is None or after < 0 or _num_metrics(run, after, width) != watched.num_metrics:
-        known, after = Diagnosis(run_id=info.run_id, run=shown_path(info.path)), -1
-        known.recall(history_of(run)[0])
+        known, after = _begun(run), -1
     last = (info.last_step + 1) // width * width
-    own = alarm_settings(run)
-    for step, values in _rows(run, after, last, width).rows():
-        known.engine.configure(own.at(step))
-        known.observe(step, values)
+    _feed(run, known, after, last, width)
     watched.diagnosis, watched.attempt, watched.width = known, info.attempt, width
     watched.num_metrics = _num_metrics(run, last - 1, width)
-    opened = Opened(
-        table=TableBuilder().build(kind="run"),
-        run_id=info.run_id,
-        name=shown_path(info.path),
-        reader=run,
-    )
     known.engine.situation = situation_of(run, shlex.quote(shown_path(info.path)))
-    shown = opened.exemplars([alarm.rule for alarm in known.engine.open_alarms])
-    return known.verdict(exemplars=shown.places, template=shown.template)
+    return _with_exemplars(run, known)
 
 
 def judge_at(run: RunReader, step: int) -> Verdict:
@@ -190,26 +177,47 @@ def judge_at(run: RunReader, step: int) -> Verdict:
     Raises:
         StoreError: the run cannot be read.
     """
-    info = run.info()
-    width = 1
-    while (step + 1) // width > MAX_ROWS:
-        width *= 2
-    diagnosis = Diagnosis(run_id=info.run_id, run=shown_path(info.path))
-    diagnosis.recall(history_of(run)[0])
-    situation = situation_of(run, shlex.quote(shown_path(info.path)))
+    diagnosis = _begun(run)
+    situation = situation_of(run, shlex.quote(diagnosis.run))
     known = tuple(change for change in situation.changes if change.step <= step)
     diagnosis.engine.situation = replace(situation, fate=None, changes=known)
+    _feed(run, diagnosis, -1, step + 1, _width(step))
+    return _with_exemplars(run, diagnosis, step)
+
+
+def _width(last_step: int) -> int:
+    """Steps that are averaged to one row."""
+    width = 1
+    while (last_step + 1) // width > MAX_ROWS:
+        width *= 2
+    return width
+
+
+def _begun(run: RunReader) -> Diagnosis:
+    """A diagnosis that knows what came before the first step of the run, and nothing of it."""
+    info = run.info()
+    diagnosis = Diagnosis(run_id=info.run_id, run=shown_path(info.path))
+    diagnosis.recall(history_of(run)[0])
+    return diagnosis
+
+
+def _feed(run: RunReader, diagnosis: Diagnosis, after: int, before: int, width: int) -> None:
+    """Show the rules the metrics of the steps between two, each with the settings of its step."""
     own = alarm_settings(run)
-    for at, values in _rows(run, -1, step + 1, width).rows():
-        diagnosis.engine.configure(own.at(at))
-        diagnosis.observe(min(at, step), values)
+    for step, values in _rows(run, after, before, width).rows():
+        diagnosis.engine.configure(own.at(step))
+        diagnosis.observe(min(step, before - 1), values)
+
+
+def _with_exemplars(run: RunReader, diagnosis: Diagnosis, upto: int | None = None) -> Verdict:
+    info = run.info()
     opened = Opened(
         table=TableBuilder().build(kind="run"),
         run_id=info.run_id,
         name=shown_path(info.path),
         reader=run,
     )
-    shown = opened.exemplars([alarm.rule for alarm in diagnosis.engine.open_alarms], upto=step)
+    shown = opened.exemplars([alarm.rule for alarm in diagnosis.engine.open_alarms], upto=upto)
     return diagnosis.verdict(exemplars=shown.places, template=shown.template)
 
 

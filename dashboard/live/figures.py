@@ -1,4 +1,4 @@
-"""Figures on a page: `show(figure, key="entropy", config=export_config("entropy"), alt="...")`.
+"""Figures on a page: `show(figure, "Entropy over the steps", key="entropy")`.
 
 Streamlit's own chart is built anew whenever its data change; this one keeps its element, and with
 it zoom, legend and hover. Its script (`figures.js`) and plotly's are fetched from this server.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -75,42 +76,46 @@ class Source:
 
 
 def sent(
-    figure: Drawing,
-    *,
-    alt: str,
-    revision: str = "",
-    config: Mapping[str, Any] | None = None,
-    source: Source | None = None,
+    figure: Drawing, *, alt: str, name: str, revision: str = "", source: Source | None = None
 ) -> bytes:
-    """What the browser gets: one line of JSON about the chart, and the figure as JSON below it."""
+    """What the browser gets: one line of JSON about the chart, and the figure as JSON below it.
+
+    Args:
+        name: Of the file that somebody keeps the chart in.
+    """
     head = {
         "height": figure.height,
         "alt": alt,
         "revision": revision,
-        "config": dict(config or {}),
+        "config": export_config(name),
         "source": None if source is None else {**asdict(source), "every": EVERY_S},
     }
     return f"{json.dumps(head)}\n{figure.spec}".encode()
 
 
-def show(
-    figure: go.Figure | Mapping[str, Any] | Drawing,
-    *,
-    key: str,
-    alt: str,
-    revision: str = "",
-    config: Mapping[str, Any] | None = None,
-) -> None:
+def export_config(file_name: str) -> dict[str, Any]:
+    """Plotly's own toolbar: SVG instead of PNG, nothing that leaves the page."""
+    safe = re.sub(r"[^A-Za-z0-9_.-]+", "_", file_name)[:80] or "chart"
+    return {
+        "displaylogo": False,
+        "toImageButtonOptions": {"format": "svg", "filename": safe},
+        # Dragging zooms and a double click goes back: more buttons would cover the title.
+        "modeBarButtons": [["toImage"]],
+        "scrollZoom": False,
+        "doubleClick": "autosize",
+    }
+
+
+def show(figure: go.Figure | Mapping[str, Any], alt: str, *, key: str, revision: str = "") -> None:
     """Draw a figure here, in the colours and the width of the page.
 
     Args:
-        key: Names the place: figures with the same key are one chart whose data change.
         alt: The chart in words, for those who cannot see it.
+        key: Names the place, and the file that somebody keeps the chart in: figures with the same
+            key are one chart whose data change.
         revision: Another one begins without the zoom and the hidden curves of the one before.
-        config: Of plotly.
     """
-    shown = figure if isinstance(figure, Drawing) else drawing(figure)
-    show_sent(sent(shown, alt=alt, revision=revision, config=config), key=key)
+    show_sent(sent(drawing(figure), alt=alt, name=key, revision=revision), key=key)
 
 
 def show_sent(data: bytes, *, key: str) -> None:

@@ -19,7 +19,7 @@ from echoscope.store.steer.steering import standing
 
 from ..data import queries
 from ..data.cache import AnswerCache
-from ..data.progress import Pace, pace, progress_words
+from ..data.progress import pace, progress_words
 from ..page.problems import Problem
 from ..words import Colour, status_words
 
@@ -147,9 +147,9 @@ def _alarm(alarm: Alarm) -> object:
     return alarm.alarm_id, alarm.step, alarm.severity, alarm.message
 
 
-def _pace(run_id: str) -> Pace:
+def _pace(run_id: str) -> float:
     at = queries.position(run_id)
-    found: Pace = _paces.get(at[0], at, lambda: pace(queries.step_table(run_id)))
+    found: float = _paces.get(at[0], at, lambda: pace(queries.step_table(run_id)))
     return found
 
 
@@ -159,10 +159,8 @@ def status(run_id: str) -> RunStatus:
     Raises:
         Problem: no such run, or it cannot be read.
     """
-    step_s = _pace(run_id).step_s
-    return info_status(
-        queries.info(run_id), queries.commands(run_id), step_s=step_s, now=time.time()
-    )
+    info, commands = queries.info(run_id), queries.commands(run_id)
+    return info_status(info, commands, step_s=_pace(run_id), now=time.time())
 
 
 def _steps(run_id: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 from typing import Any
 from urllib.parse import quote
 
@@ -38,7 +39,7 @@ def answer(run_id: str) -> dict[str, Any]:
         progress = pulses.progress(run_id)
         episodes = training_episodes(queries.step_table(run_id))
         made = tiles(outlines, known, verdict=found, progress=progress, episodes=episodes)
-        return [tile.to_json() for tile in made]
+        return [asdict(tile) for tile in made]
 
     shown: list[dict[str, Any]] = _answers.get((run_id, judged), position, build)
     return {"tiles": shown, "position": pulses.mark(position)}

@@ -14,8 +14,7 @@ from echoscope.store.status import after_step
 from ..data import queries
 from ..escaping import visible
 from ..words import plain
-from . import links, url_state
-from .problems import Problem
+from . import links, ui, url_state
 
 MAX_BRANCHES = 5
 """Branches of a run that its page links."""
@@ -26,7 +25,7 @@ def lineage(run_id: str) -> None:
     info = queries.info(run_id)
     if info.parent_run_id:
         row = _row(_origin_words(info))
-        if _is_here(info.parent_run_id):
+        if ui.exists(info.parent_run_id):
             with row:
                 open_button("Open that run", info.parent_run_id)
     children = [row.run_id for row in queries.runs() if row.parent_run_id == run_id]
@@ -41,9 +40,9 @@ def lineage(run_id: str) -> None:
 def parent_line(text: str, run_id: str) -> None:
     """Words about a run's parent, with a link to its page Live where it lies under the root."""
     row = _row(text)
-    if _is_here(run_id):
+    if ui.exists(run_id):
         with row:
-            links.link("Open that run", "live", run=run_id, step=None, trajectory=None, turn=None)
+            links.link("Open that run", "live", run=run_id)
 
 
 def open_button(label: str, run_id: str) -> None:
@@ -66,11 +65,3 @@ def _row(text: str) -> DeltaGenerator:
     row = st.container(horizontal=True, vertical_alignment="center", gap="small")
     row.text(visible(text, 500))
     return row
-
-
-def _is_here(run_id: str) -> bool:
-    try:
-        queries.path_of(run_id)
-    except Problem:
-        return False  # it lies under another root, or is gone
-    return True

@@ -1,4 +1,4 @@
-"""Links between the pages: each carries the run, and what of it is looked at."""
+"""Links between the pages: each carries the run, and names what of it is to be looked at."""
 
 from __future__ import annotations
 
@@ -24,12 +24,10 @@ PAGES: Mapping[str, tuple[str, str]] = {
 """URL path -> title and script, in the order of the menu."""
 FRONT_PAGE = "runs"
 HERE = Path(__file__).parents[1]
-CARRIED = ("run", "step", "trajectory", "turn")
-"""URL parameters that a link keeps unless it sets them."""
 
 
 def link(label: str, page: str, **params: object) -> None:
-    """A link to one of PAGES that carries run, step, trajectory and turn; None drops one."""
+    """A link to one of PAGES that carries the run; another one, or None, in its place."""
     query = link_params(**params)
     title = PAGES[page][0]
     try:
@@ -44,9 +42,8 @@ def script(page: str) -> Path:
 
 
 def link_params(**params: object) -> dict[str, str]:
-    """The URL parameters of a link: what is carried, with `params` over it."""
-    carried = {name: st.query_params.get(name) for name in CARRIED}
-    chosen = {**carried, **params}
+    """The URL parameters of a link: the run of this page, with `params` over it."""
+    chosen = {"run": st.query_params.get("run"), **params}
     return {name: str(value) for name, value in chosen.items() if value not in (None, "")}
 
 

@@ -9,6 +9,7 @@ import functools
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,14 @@ import streamlit as st
 
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.measure.rates import wilson_interval
-from echoscope.diagnostics.metric_entry import SHARE
+from echoscope.diagnostics.metric_entry import SHARE, SUCCESS
 from echoscope.store.errors import StoreError
 from echoscope.store.log.index import read_run_json
 from echoscope.store.log.layout import Layout
 from echoscope.store.query.listing import RunRow
 
 from ..charts import theme
-from ..charts.charts import LineOptions, export_config, line_spec
+from ..charts.charts import LineOptions, line_spec
 from ..data import queries
 from ..data.curves import Curve, curve, step_axis
 from ..escaping import visible
@@ -38,7 +39,6 @@ from .url_state import list_param
 PARAM = "columns"
 """Of the address: names with commas."""
 MAX_COLUMNS = 12
-SUCCESS = "rollout/success_rate"
 MAX_CURVES = 8
 _PER_RUN = ("name", "seed", "from_run")
 """Settings in which runs differ that only repeat one another."""
@@ -203,10 +203,9 @@ def curves(groups: Sequence[Sequence[RunRow]]) -> None:
             title="Success in training",
             help=words.help,
         ),
+        "Success in training of the runs",
         key="runs_curves",
         revision=str([row.run_id for group in shown for row in group]),
-        config=export_config("success"),
-        alt="Success in training of the runs",
     )
     if len(groups) > len(shown):
         st.caption(f"Curves of the first {len(shown)} of {len(groups)}.")
@@ -233,15 +232,6 @@ def _group_curve(group: Sequence[RunRow], color: str, dash: str) -> Curve | None
         name=visible(name, 60),
         color=color,
     )
-    has_interval = len(tables) > 1
-    return Curve(
-        key=plain.key,
-        name=plain.name,
-        unit=plain.unit,
-        steps=plain.steps,
-        values=plain.values,
-        low=lows if has_interval else None,
-        high=highs if has_interval else None,
-        color=color,
-        dash=dash,
-    )
+    if len(tables) > 1:
+        plain = replace(plain, low=lows, high=highs)
+    return replace(plain, dash=dash)

@@ -174,20 +174,15 @@ def extra_value(row: RunRow, name: str) -> float | str | None:
 def run_cells(rows: Sequence[RunRow], extra: Sequence[str] = ()) -> pd.DataFrame:
     """What the table shows, one row a run, without the columns that no run has anything in."""
     now = time.time()
-    cells = pd.DataFrame([_cells(row, _details(row), now) for row in rows], columns=list(_COLUMNS))
+    cells = pd.DataFrame(
+        [_cells(row, queries.run_details(row), now) for row in rows], columns=list(_COLUMNS)
+    )
     empty = [name for name in _MAY_BE_EMPTY if not cells[name].any()]
     place = list(_COLUMNS).index("environment")
     shown = [name for name in dict.fromkeys(extra) if name not in cells]
     for number, name in enumerate(shown):
         cells.insert(place + number, name, [extra_value(row, name) for row in rows])
     return cells.drop(columns=empty)
-
-
-def _details(row: RunRow) -> RunDetails:
-    try:
-        return queries.run_details(row)
-    except Problem:
-        return RunDetails()
 
 
 def _cells(row: RunRow, details: RunDetails, now: float) -> dict[str, Any]:

@@ -203,7 +203,7 @@ def missing_run() -> None:
         queries.path_of(asked)
     except Problem as found:
         empty(f"{capitalised(found.text)}. {found.advice}")
-        links.link("All runs", "runs", run=None, step=None, trajectory=None, turn=None)
+        links.link("All runs", "runs", run=None)
 
 
 def _label(row: RunRow) -> str:

@@ -115,7 +115,7 @@ def apply_button(run_id: str, action: Action, *, is_live_page: bool) -> None:
             branch_form.suggest(run_id, action.checkpoint, changes, action.why)
     if is_live_page:
         st.rerun()  # the question is asked elsewhere on the page
-    st.switch_page(links.script("live"), query_params=links.link_params(run=run_id, step=None))
+    st.switch_page(links.script("live"), query_params=links.link_params(run=run_id))
 
 
 def _button_words(run_id: str, action: Action) -> str:
@@ -149,7 +149,7 @@ def _earlier(run_id: str, step: int) -> Verdict:
         line.badge(state, color=theme.STATE_TONES[state])
         line.caption(plain(f"after step {step}, confidence {found.confidence}"))
         with line:
-            links.link("Newest verdict", "diagnosis", run=run_id, step=None)
+            links.link("Newest verdict", "diagnosis", run=run_id)
         parts = [part for part in verdict_parts(found.text) if part[0] != "What to do"]
         st.markdown(f"**{plain(parts[0][1], 400)}**")
         for title, words in parts[1:]:

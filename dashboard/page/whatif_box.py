@@ -56,7 +56,7 @@ def whatif_box(run_id: str, actions: Sequence[Action] = ()) -> None:
     except WhatIfError as error:
         ui.notice(str(error))
         return
-    st.dataframe(_table(found), hide_index=True, width="stretch")
+    st.dataframe(_table(found), hide_index=True)
     shown = min(len(steps), MAX_STEPS)
     which = f"{shown} steps, evenly spread over {len(steps)}" if shown < len(steps) else "all steps"
     payoff = payoff_words(found.payoff, actions)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import base64
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from html import escape as xml_escape
 
 from echoscope.text.png import PictureError, picture_size
@@ -215,7 +214,7 @@ def describe(content: Frame) -> str:
     counts: Counter[str] = Counter()
     for row in range(rows):
         for col in range(cols):
-            name = content.kind((row, col))
+            name = content.cell((row, col))
             counts[name] += 1
             if name not in _BACKGROUNDS and counts[name] <= 12:
                 places.setdefault(name, []).append(f"({row}, {col})")
@@ -235,11 +234,9 @@ def _marked(content: Frame, marks: Sequence[tuple[str, Position]]) -> Frame:
         return content
     rows, cols = content.shape
     added = [
-        Overlay(name=visible(name, 40), at=at)
-        for name, at in marks
-        if 0 <= at[0] < rows and 0 <= at[1] < cols
+        Overlay(name=name, at=at) for name, at in marks if 0 <= at[0] < rows and 0 <= at[1] < cols
     ]
-    return replace(content, overlays=(*content.overlays, *added))
+    return content.model_copy(update={"overlays": (*content.overlays, *added)})
 
 
 def _size(content: Frame) -> tuple[int, int]:
@@ -265,13 +262,13 @@ def _svg(content: Frame) -> str:
 def _grid_body(grid: Grid) -> str:
     rows, cols = grid.shape
     places = [(row, col) for row in range(rows) for col in range(cols)]
-    things = [(at, grid.kind(at), _cell(grid, at)) for at in places]
+    things = [(at, grid.cell(at), _cell(grid, at)) for at in places]
     things += [(overlay.at, *_thing(grid, overlay)) for overlay in grid.overlays]
     used = {name for _, name, _ in things if name in _SHAPES}
     parts = [_definitions(used)]
     for at, name, shape in things:
         # A figure on a goal, a hole or a target leaves room to see what it stands on.
-        is_small = name == "player" and grid.kind(at) not in _BACKGROUNDS
+        is_small = name == "player" and grid.cell(at) not in _BACKGROUNDS
         parts.append(_placed(at, name, shape, 0.66 if is_small else 1.0))
     parts.append(_block_lines(grid))
     # The net of a cube has no rows and columns.
@@ -320,7 +317,7 @@ def _placed(position: Position, name: str, shape: str, scale: float) -> str:
 
 def _cell(grid: Grid, at: Position) -> str:
     """The drawing of an unknown cell; a known one is drawn by name, and a number as it is."""
-    kind = grid.kind(at)
+    kind = grid.cell(at)
     if kind in _SHAPES:
         return ""
     return _rect("other") + _letter(kind if kind.isdecimal() else grid.cells[at[0]][at[1]])
@@ -329,7 +326,7 @@ def _cell(grid: Grid, at: Position) -> str:
 def _thing(grid: Grid, overlay: Overlay) -> tuple[str, str]:
     """Name, and the drawing if the name is unknown."""
     name = overlay.name
-    if name == "box" and grid.kind(overlay.at) == "target":
+    if name == "box" and grid.cell(overlay.at) == "target":
         name = "box on target"
     if name in _SHAPES:
         return name, ""

@@ -109,14 +109,12 @@ def trajectory_facts(
 ) -> str:
     """Everything that is known about an episode, in a line or two; a `<div>`."""
     terms = {k: v for k, v in trajectory.reward_terms.items() if v or k == "env"}
-    shown = outcome.advantage if outcome else advantage
-    is_foreign = trajectory.split is Split.IMPORT  # what its file does not hold is left out
     parts = [
         success_badge(trajectory.is_success),
         _kept_badge(trajectory, outcome),
-        fact("return", _earned(trajectory.episode_return), hint="environment, format and shaping"),
+        _return_fact(trajectory),
         *(fact(k, _number(v)) for k, v in list(terms.items())[:12] if len(terms) > 1),
-        *([] if is_foreign and shown is None else [fact("advantage", _number(shown))]),
+        *_advantage_fact(trajectory, outcome.advantage if outcome else advantage),
         *_ended(trajectory),
         fact("turns", str(trajectory.num_turns)),
         *_fact_of("tokens", trajectory.num_sampled_tokens or None, "{:,}"),
@@ -144,16 +142,25 @@ def headline(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> str:
     turns = f"{trajectory.num_turns} {'turn' if trajectory.num_turns == 1 else 'turns'}"
     if trajectory.stop_reason is not StopReason.UNKNOWN:
         turns += f", ended by {trajectory.stop_reason.value}"
-    advantage = outcome.advantage if outcome else None
-    is_foreign = trajectory.split is Split.IMPORT  # what its file does not hold is left out
     parts = [
         success_badge(trajectory.is_success),
-        fact("return", _earned(trajectory.episode_return), hint="environment, format and shaping"),
-        *([] if is_foreign and advantage is None else [fact("advantage", _number(advantage))]),
+        _return_fact(trajectory),
+        *_advantage_fact(trajectory, outcome.advantage if outcome else None),
         _kept_badge(trajectory, outcome),
         fact("", turns),
     ]
     return f'<div class="es-facts">{"".join(parts)}</div>'
+
+
+def _return_fact(trajectory: Trajectory) -> str:
+    value = _earned(trajectory.episode_return)
+    return fact("return", value, hint="environment, format and shaping")
+
+
+def _advantage_fact(trajectory: Trajectory, advantage: float | None) -> list[str]:
+    """What the file of another trainer does not hold is left out."""
+    is_left_out = advantage is None and trajectory.split is Split.IMPORT
+    return [] if is_left_out else [fact("advantage", _number(advantage))]
 
 
 def _ended(trajectory: Trajectory) -> list[str]:
@@ -196,11 +203,7 @@ def turn_facts(turn: Turn) -> str:
             _badge("action had no effect", "bad"),
         ),
         *([] if turn.finish_reason is FinishReason.UNKNOWN else [fact("response ended by", ends)]),
-        *(
-            []
-            if turn.policy_version is None
-            else [fact("policy version", str(turn.policy_version))]
-        ),
+        *_fact_of("policy version", turn.policy_version),
         *(fact(name, f"{value:.4g}") for name, value in list(turn.info.items())[:16]),
     ]
     if turn.response_tokens is not None:
@@ -388,14 +391,12 @@ def sibling_card(
     frame = trajectory.final_frame
     actions = " > ".join(", ".join(t.actions) or NONE for t in trajectory.turns[:40])
     has_actions = any(turn.actions for turn in trajectory.turns)
-    is_foreign = trajectory.split is Split.IMPORT  # what its file does not hold is left out
-    is_silent = is_foreign and not has_actions
-    advantage = _float(row.get("advantage"))
+    is_silent = trajectory.split is Split.IMPORT and not has_actions
     parts = [
         '<div class="es-facts">',
         success_badge(trajectory.is_success),
-        fact("return", _earned(trajectory.episode_return)),
-        *([] if is_foreign and advantage is None else [fact("advantage", _number(advantage))]),
+        _return_fact(trajectory),
+        *_advantage_fact(trajectory, _float(row.get("advantage"))),
         *_ended(trajectory),
         "</div>",
         board_html(frame, _start(trajectory), max_width=170) if frame is not None else "",

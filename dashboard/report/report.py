@@ -27,7 +27,7 @@ from ..charts import charts
 from ..charts import diagnosis as diagnosis_charts
 from ..charts.alarm_timeline import timeline
 from ..charts.curated import CHARTS, chart_curves, chart_keys, shown_charts
-from ..charts.marks import alarm_marks, command_marks, command_words, outcome_words, rewind_marks
+from ..charts.marks import command_words, outcome_words, run_marks
 from ..charts.theme import STATES, shown_state
 from ..data import queries
 from ..data.alarm_history import AlarmHistory, histories
@@ -183,14 +183,9 @@ def _verdict(page: _Page, verdict: Verdict) -> None:
         f"{escape(verdict.confidence)}</span>{verdict_html.parts(verdict)}</section>"
     )
     page.table([row.cells() for row in evidence_rows(verdict)])
-    for title, texts in (
-        ("Likely causes, in order", list(verdict.causes)),
-        ("What would show this wrong", list(verdict.refuted_by)),
-        ("Not checked", list(verdict.could_not_see)),
-    ):
-        if texts:
-            items = "".join(f"<li>{escape(text, 1000)}</li>" for text in texts)
-            page.parts.append(f"<h3>{escape(title)}</h3><ul>{items}</ul>")
+    for title, texts in verdict_html.lists(verdict):
+        items = "".join(f"<li>{escape(text, 1000)}</li>" for text in texts)
+        page.parts.append(f"<h3>{escape(title)}</h3><ul>{items}</ul>")
 
 
 def _curves(page: _Page, run_id: str) -> None:
@@ -200,19 +195,13 @@ def _curves(page: _Page, run_id: str) -> None:
         return
     data = queries.series(run_id, chart_keys(CHARTS, known))
     axis = step_axis(steps)
-    marks = [
-        *alarm_marks(queries.alarms(run_id)),
-        *command_marks(queries.commands(run_id)),
-        *rewind_marks(steps),
-    ]
+    marks = run_marks(queries.alarms(run_id), queries.commands(run_id), steps)
     is_ours = origin_of(queries.info(run_id).config) is Origin.TRAINED
     shown, absent = shown_charts(CHARTS, known, is_ours=is_ours)
     page.parts.append('<div class="grid">')
     for chart in shown:
         curves = chart_curves(chart, data, steps, known)
-        figure = charts.line_chart(
-            curves, axis, marks, title=chart.title, help=chart.help, missing=chart.missing
-        )
+        figure = charts.line_chart(curves, axis, marks, None, **chart.words)
         page.figure(figure, f"{chart.title}. {describe(curves)}")
     page.parts.append("</div>")
     if absent:

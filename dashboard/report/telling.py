@@ -13,6 +13,7 @@ import pandas as pd
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.judge.claims import Disagreement
 from echoscope.diagnostics.judge.record import Shown, Verdict
+from echoscope.diagnostics.metric_entry import RETURN
 
 from ..replay.list import ORDERS
 
@@ -43,7 +44,7 @@ def telling(verdict: Verdict, rows: pd.DataFrame) -> Telling:
     trained = rows[rows["split"].isin(["train", "import"]) & (rows["num_turns"] > 0)]
     failed = trained[trained["is_success"].eq(False)]
     paid = [claim for claim in verdict.claims if isinstance(claim, Disagreement)]
-    if any(claim.up.metric == "reward/return_mean" for claim in paid) and len(failed):
+    if any(claim.up.metric == RETURN for claim in paid) and len(failed):
         return _chosen(failed, "best", "failed trajectories with the highest return")
     if verdict.state in _WELL:
         return _chosen(trained, "typical", "typical trajectories")

@@ -1,4 +1,4 @@
-"""A verdict in its parts as escaped HTML: for the report, and for a notebook. Pure."""
+"""A verdict in its parts: as escaped HTML for the report and a notebook, and its lists. Pure."""
 
 from __future__ import annotations
 
@@ -29,6 +29,17 @@ def parts(verdict: Verdict) -> str:
         typed = f"<pre>{escape(command, 1000)}</pre>" if command else ""
         out.append(f"<dt>{escape(title)}</dt><dd>{shown}{typed}</dd>")
     return f"<dl>{''.join(out)}</dl>"
+
+
+def lists(verdict: Verdict) -> list[tuple[str, tuple[str, ...]]]:
+    """What stands below a verdict in full, each list under its title; without empty ones."""
+    titled = [
+        ("Likely causes, in order", verdict.causes),
+        ("This verdict is false if", verdict.refuted_by),
+        ("Not checked", verdict.could_not_see),
+        ("Notes", verdict.notes),
+    ]
+    return [(title, tuple(texts)) for title, texts in titled if texts]
 
 
 _ORDER = {"Evidence": 0, "What to do": 1}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import streamlit as st
@@ -19,7 +20,7 @@ from ..page import ui
 from ..page.lineage import open_button
 from ..page.problems import Problem
 from ..web.settings import settings
-from ..words import plain, setting_words
+from ..words import Colour, plain, setting_words
 from . import knobs, question
 from .branch_orders import (
     BranchError,
@@ -31,7 +32,7 @@ from .branch_orders import (
     settings_at,
     value_at,
 )
-from .branching import BranchState, Launch, check, launch, launches
+from .branching import BranchReport, BranchState, Launch, check, launch, launches
 from .question import Draft, line
 
 MAX_LINES = 4_000
@@ -252,15 +253,7 @@ def start(order: BranchOrder, author: str, reason: str) -> Launch:
     why = _forbidden()
     if why:
         raise BranchError(why.partition(". In a")[0])
-    signed = BranchOrder(
-        parent=order.parent,
-        checkpoint=order.checkpoint,
-        settings=order.settings,
-        name=order.name,
-        reason=reason,
-        author=author,
-    )
-    return launch(signed, settings().root)
+    return launch(replace(order, reason=reason, author=author), settings().root)
 
 
 def answers(run_id: str) -> None:
@@ -274,7 +267,7 @@ def answers(run_id: str) -> None:
         if is_pending and not any(found.state in _PENDING for _, found in reports):
             st.rerun()  # all have answered: no beat any more
         for one, found in reports:
-            _launch_line(one, found.state, found.run_id, found.text)
+            _launch_line(one, found)
 
     if recent:
         part()
@@ -285,15 +278,16 @@ def _recent(run_id: str) -> list[Launch]:
     return [one for one in found[:MAX_SHOWN] if time.time() - one.at < _SHOWN_S]
 
 
-def _launch_line(one: Launch, state: BranchState, run_id: str, text: str) -> None:
+def _launch_line(one: Launch, found: BranchReport) -> None:
     who = f"{one.order.author or 'somebody'}, {duration(time.time() - one.at)} ago"
-    if state is BranchState.STARTING:
-        line("starting", "blue", f"{who}: a branch {after_step(one.order.checkpoint)}")
-    elif state is BranchState.LOADING:
-        line("loading", "blue", f"{who}: {run_id} loads its weights")
-    elif state is BranchState.REFUSED:
-        line("refused", "red", f"{who}: {text}")
-    else:
-        row = line("branched", "green", f"{who}: {run_id}")
+    looks: Mapping[BranchState, tuple[str, Colour, str]] = {
+        BranchState.STARTING: ("starting", "blue", f"a branch {after_step(one.order.checkpoint)}"),
+        BranchState.LOADING: ("loading", "blue", f"{found.run_id} loads its weights"),
+        BranchState.REFUSED: ("refused", "red", found.text),
+        BranchState.RUNNING: ("branched", "green", found.run_id),
+    }
+    badge, colour, words = looks[found.state]
+    row = line(badge, colour, f"{who}: {words}")
+    if found.state is BranchState.RUNNING:
         with row:
-            open_button("Open the new run", run_id)
+            open_button("Open the new run", found.run_id)

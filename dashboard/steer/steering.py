@@ -29,7 +29,7 @@ from echoscope.store.steer.steering import (
 )
 from echoscope.text.amounts import duration
 
-from ..charts.marks import answered_after, command_words, outcome_words
+from ..charts.marks import answered_after, command_words, outcome_words, verb
 from ..data import queries
 from ..escaping import visible
 from ..live.refreshing import follow, guarded
@@ -47,15 +47,6 @@ _SENTENCES: Mapping[CommandAction, str] = {
     CommandAction.STOP: "Finish the step, write a checkpoint, end the run. It can be resumed.",
     CommandAction.STOP_NOW: "Drop the step in progress and end the run at once.",
     CommandAction.SET: "Change settings at the next step boundary, all of them or none.",
-}
-_TITLES: Mapping[CommandAction, str] = {
-    CommandAction.PAUSE: "Pause",
-    CommandAction.RESUME: "Resume",
-    CommandAction.CHECKPOINT: "Checkpoint",
-    CommandAction.EVALUATE: "Evaluate",
-    CommandAction.STOP: "Stop",
-    CommandAction.STOP_NOW: "Stop now",
-    CommandAction.SET: "Change settings",
 }
 _COLOURS: Mapping[CommandOutcome, Colour] = {
     CommandOutcome.APPLIED: "green",
@@ -84,8 +75,8 @@ def propose(
     question.propose(
         Draft(
             run_id=run_id,
-            question=f"**{_TITLES[action]}.** {_SENTENCES[action]}",
-            button=_TITLES[action].lower(),
+            question=f"**{_title(action)}.** {_SENTENCES[action]}",
+            button=_title(action).lower(),
             show=show,
             do=lambda author, why: send_command(run_id, action, values, author, why),
             failure="not sent",
@@ -93,6 +84,10 @@ def propose(
             use_of_reason="Kept with the command and shown on the charts",
         )
     )
+
+
+def _title(action: CommandAction) -> str:
+    return "Change settings" if action is CommandAction.SET else verb(action).capitalize()
 
 
 def buttons(run_id: str) -> None:
@@ -158,7 +153,7 @@ def _buttons(run_id: str, now: Standing, obeyed: Sequence[CommandAction]) -> Non
         if action not in obeyed:
             continue
         is_pressed = row.button(
-            _TITLES[action],
+            _title(action),
             key=f"steer_{action.value}",
             help=_SENTENCES[action],
             on_click=propose,

@@ -7,8 +7,8 @@ import time
 import streamlit as st
 
 from echoscope.dashboard.charts.alarm_timeline import timeline
-from echoscope.dashboard.charts.charts import export_config
 from echoscope.dashboard.charts.marks import command_words, outcome_words
+from echoscope.dashboard.charts.theme import SEVERITY_TONES
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.data.alarm_history import AlarmHistory, histories
 from echoscope.dashboard.escaping import visible
@@ -16,13 +16,14 @@ from echoscope.dashboard.live import figures
 from echoscope.dashboard.page import links, ui
 from echoscope.dashboard.web.settings import settings
 from echoscope.dashboard.words import plain
+from echoscope.store.records import AlarmSeverity
 from echoscope.store.status import Origin, after_step, origin_of
 from echoscope.store.steer.annotations import Acknowledge, Snooze, annotate, read_annotations
 from echoscope.store.steer.steering import os_user
 from echoscope.text.amounts import counted, duration
 
 STANDINGS = ("open", "acknowledged", "snoozed", "cleared")
-SEVERITIES = ("critical", "warning", "info")
+SEVERITIES = tuple(severity.value for severity in reversed(AlarmSeverity))
 SNOOZES = {"an hour": 3600.0, "a day": 86_400.0}
 
 
@@ -35,11 +36,7 @@ def draw(run_id: str) -> None:
         return
     info = queries.info(run_id)
     figures.show(
-        timeline(found, info.last_step),
-        key="timeline",
-        revision=run_id,
-        config=export_config("alarms"),
-        alt="Alarms over the run",
+        timeline(found, info.last_step), "Alarms over the run", key="alarms", revision=run_id
     )
     left, right = st.columns(2)
     standings = left.pills(
@@ -73,7 +70,7 @@ def _none(run_id: str) -> None:
             "Alarms are raised while a training runs. This run was imported afterwards, so it has "
             "none; what its data show is in the verdict on the page Diagnosis."
         )
-        links.link("Diagnosis", "diagnosis", run=run_id, step=None, trajectory=None)
+        links.link("Diagnosis", "diagnosis", run=run_id)
         return
     ui.empty(
         "No alarm was raised in this run. Alarms raised afterwards from what is stored are in "
@@ -86,7 +83,7 @@ def _card(run_id: str, one: AlarmHistory, now: float) -> None:
     alarm = one.latest
     with st.container(border=True):
         line = st.container(horizontal=True, vertical_alignment="center")
-        colour = ui.SEVERITY_COLOURS[one.severity] if one.is_open else "gray"
+        colour = SEVERITY_TONES[one.severity] if one.is_open else "gray"
         line.badge(one.severity_words, color=colour)
         line.markdown(f"**{plain(alarm.rule)}**")
         line.caption(_when(one))
@@ -123,13 +120,11 @@ def _links(run_id: str, one: AlarmHistory) -> None:
     row = st.container(horizontal=True, vertical_alignment="center")
     with row:
         step = one.raised.step
-        links.link("Diagnosis at this step", "diagnosis", run=run_id, step=step, trajectory=None)
+        links.link("Diagnosis at this step", "diagnosis", run=run_id, step=step)
         if one.latest.evidence:
             st.caption("Evidence:")
         for trajectory in one.latest.evidence[:6]:
-            links.link(
-                trajectory, "replay", run=run_id, trajectory=trajectory, step=None, turn=None
-            )
+            links.link(trajectory, "replay", run=run_id, trajectory=trajectory)
 
 
 def _note(run_id: str, one: AlarmHistory, standing: str) -> None:

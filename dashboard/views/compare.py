@@ -11,11 +11,11 @@ import streamlit as st
 
 from echoscope.dashboard.charts import charts as lines
 from echoscope.dashboard.charts import theme
+from echoscope.dashboard.charts.diagnosis import regime_paths
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.data.comparing import (
     config_diff,
     overlap,
-    regime_paths,
     relative_change,
     solved_by,
     with_task,
@@ -27,23 +27,23 @@ from echoscope.dashboard.escaping import escape, visible
 from echoscope.dashboard.labels import change_words, value_words
 from echoscope.dashboard.live import figures
 from echoscope.dashboard.page import links, ui, url_state
-from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.words import NONE, plain, plain_config
 from echoscope.diagnostics.catalogue import metric
+from echoscope.diagnostics.metric_entry import ENTROPY, RESPONSE_LENGTH, RETURN, SUCCESS
 
 MAX_RUNS = len(theme.SERIES) * len(theme.DASHES)
 MAX_TASKS = 300
 # Lengths of line and gap in pixels, as plotly draws each dash.
 _STROKES = {"solid": (30, 0), "dash": (8, 4), "dot": (2, 3), "dashdot": (9, 3, 2, 3)}
 CURATED = (
-    "rollout/success_rate",
-    "reward/return_mean",
+    SUCCESS,
+    RETURN,
     "reward/group_std_mean",
-    "policy/entropy",
+    ENTROPY,
     "info/first_turn/dependence",
     "text/retrieval_accuracy",
     "optim/grad_norm",
-    "rollout/response_length_mean",
+    RESPONSE_LENGTH,
 )
 EVALUATED = """
 SELECT t.tag, t.env_seed, t.task_key, md5(u.observation) AS first_observation, t.is_success, t.id
@@ -96,12 +96,10 @@ def _pick_runs() -> list[str]:
     ids = [row.run_id for row in rows[: ui.MAX_PICKED]]
     asked = []
     for run in url_state.list_param("runs"):
-        try:
-            queries.path_of(run)
-        except Problem as problem:
-            ui.notice(f"{problem.text}; it is not shown")
-        else:
+        if ui.exists(run):
             asked.append(run)
+        else:
+            ui.notice(f"there is no run {run!r}; it is not shown")
     ids += [run for run in asked if run not in ids]
 
     def changed() -> None:
@@ -154,13 +152,7 @@ def _curves(runs: list[str], keys: list[str], kind: AxisKind, smooth: float) -> 
                 one = _placed(one, axes[run])
             drawn.append(one)
         axis = axes[runs[0]]
-        plain_axis = Axis(
-            kind="step",
-            title=axis.title,
-            steps=axis.steps,
-            positions=axis.steps.astype(np.float64),
-            wall_times=axis.wall_times,
-        )
+        plain_axis = replace(axis, kind="step", positions=axis.steps.astype(np.float64))
         figure = lines.line_spec(
             drawn,
             plain_axis,
@@ -169,13 +161,7 @@ def _curves(runs: list[str], keys: list[str], kind: AxisKind, smooth: float) -> 
             help=metric(key).help,
         )
         with columns[place % 2]:
-            figures.show(
-                figure,
-                key=f"compare {key}",
-                revision=f"{kind} {runs}",
-                config=lines.export_config(key),
-                alt=key,
-            )
+            figures.show(figure, key, key=f"compare {key}", revision=f"{kind} {runs}")
 
 
 def _placed(one: Curve, axis: Axis) -> Curve:
@@ -196,7 +182,7 @@ def _changes(runs: list[str], baseline: str, keys: list[str]) -> None:
         shown[run] = [value_words(k, v) for k, v in zip(table["key"], table[run], strict=True)]
         if run != baseline:
             shown[f"{run} change"] = [change_words(ratio) for ratio in table[f"{run} change"]]
-    st.dataframe(shown, hide_index=True, width="stretch")
+    st.dataframe(shown, hide_index=True)
 
 
 def _settings(runs: list[str]) -> None:
@@ -205,7 +191,7 @@ def _settings(runs: list[str]) -> None:
     if table.empty:
         st.caption("None: these runs have the same configuration.")
     else:
-        st.dataframe(table, hide_index=True, width="stretch")
+        st.dataframe(table, hide_index=True)
 
 
 def _regimes(runs: list[str]) -> None:
@@ -218,10 +204,9 @@ def _regimes(runs: list[str]) -> None:
     styles = {run: theme.style_of(place) for place, run in enumerate(runs)}
     figures.show(
         regime_paths(known, styles),
+        "Regime paths of the runs",
         key="regimes",
         revision=str(list(known)),
-        config=lines.export_config("regimes"),
-        alt="Regime paths of the runs",
     )
     st.caption("The large dot is where a run is now.")
 
@@ -245,7 +230,7 @@ def _tasks(runs: list[str]) -> None:
     left, right = st.columns([1, 2], gap="medium")
     with left:
         st.caption(f"{len(solved)} tasks in common, at each run's last evaluation")
-        st.dataframe(overlap(solved, runs), hide_index=True, width="stretch", placeholder=NONE)
+        st.dataframe(overlap(solved, runs), hide_index=True, placeholder=NONE)
     with right:
         shown = solved.head(MAX_TASKS)
         table = shown[["tag", "env_seed", *runs]].astype({"env_seed": str})
@@ -258,7 +243,6 @@ def _tasks(runs: list[str]) -> None:
         st.dataframe(
             table.rename(columns={"tag": "tasks", "env_seed": "task"}),
             hide_index=True,
-            width="stretch",
             height=320,
             placeholder=NONE,
             column_config={
@@ -273,7 +257,7 @@ def _tasks(runs: list[str]) -> None:
 def _link(run: str, identity: object) -> str | None:
     if not isinstance(identity, str) or pd.isna(identity):
         return None
-    return links.url("replay", run=run, trajectory=identity, step=None, turn=None)
+    return links.url("replay", run=run, trajectory=identity)
 
 
 def main() -> None:

@@ -9,7 +9,6 @@ import streamlit as st
 
 from echoscope.dashboard.charts import diagnosis as charts
 from echoscope.dashboard.charts import live as live_charts
-from echoscope.dashboard.charts.charts import export_config
 from echoscope.dashboard.charts.curated import EVIDENCE
 from echoscope.dashboard.data import diagnosis as data
 from echoscope.dashboard.data import queries
@@ -25,6 +24,7 @@ from echoscope.dashboard.replay import html as replay_html
 from echoscope.dashboard.replay import tokens
 from echoscope.dashboard.report.evidence_rows import evidence_rows
 from echoscope.dashboard.report.telling import EXAMPLES, telling
+from echoscope.dashboard.report.verdict_html import lists
 from echoscope.dashboard.words import NONE, plain
 from echoscope.diagnostics.judge.record import Shown, Verdict
 from echoscope.diagnostics.measure.text.report import read_record
@@ -138,10 +138,9 @@ def proof(run_id: str, verdict: Verdict, upto: int | None) -> None:
             figure = live_charts.figure_of(page, name, verdict)
             figures.show(
                 figure,
+                f"The metrics that the verdict after step {upto} rests on",
                 key=f"proof_{name}",
                 revision=f"{run_id} {upto}",
-                config=export_config(name),
-                alt=f"The metrics that the verdict after step {upto} rests on",
             )
 
 
@@ -173,7 +172,6 @@ def _example(run_id: str, example: Shown) -> None:
         run=run_id,
         trajectory=identity,
         turn=place,
-        step=None,
     )
     try:
         trajectory = queries.trajectory(run_id, identity)
@@ -196,14 +194,8 @@ def _why(verdict: Verdict) -> None:
     """All evidence in numbers, causes, and what would refute the verdict."""
     rows = [row.cells() for row in evidence_rows(verdict)]
     if rows:
-        st.dataframe(pd.DataFrame(rows), hide_index=True, width="stretch")
-    words = [
-        ("Likely causes, in order", verdict.causes),
-        ("This verdict is false if", verdict.refuted_by),
-        ("Not checked", verdict.could_not_see),
-        ("Notes", verdict.notes),
-    ]
-    filled = [(title, texts) for title, texts in words if texts]
+        st.dataframe(pd.DataFrame(rows), hide_index=True)
+    filled = lists(verdict)
     if filled:
         with st.expander("Possible causes and missing data"):
             for title, texts in filled:
@@ -255,13 +247,7 @@ def _regimes(run_id: str, step: int) -> None:
         ui.empty("No measurement tells how the reasoning depends on its prompt.")
         return
     figure = charts.regime_plane(path, selected=step)
-    figures.show(
-        figure,
-        key="regimes",
-        revision=run_id,
-        config=export_config("regimes"),
-        alt="Regime plane of the run",
-    )
+    figures.show(figure, "Regime plane of the run", key="regimes", revision=run_id)
     source = (
         "Both axes are estimated from text."
         if path.is_from_text
@@ -291,13 +277,7 @@ def _information(run_id: str, step: int) -> None:
     curve, matrix = st.tabs(["Information curve", "Prompt by prompt"])
     with curve:
         figure = charts.information_curve(shown, ceilings, lengths)
-        figures.show(
-            figure,
-            key="curve",
-            revision=run_id,
-            config=export_config("information"),
-            alt="Information curve",
-        )
+        figures.show(figure, "Information curve", key="information", revision=run_id)
         st.caption(
             f"Step {step}: information about the prompt in the first k tokens, in nats. "
             "Diamond: enough to identify the prompt."
@@ -324,10 +304,9 @@ def _posterior(run_id: str, families: list[data.FamilyInformation], step: int) -
     assert one.posterior_NN is not None
     figures.show(
         charts.posterior_matrix(one.posterior_NN),
+        "Posterior of prompts",
         key="posterior",
         revision=f"{run_id} {family}",
-        config=export_config("posterior"),
-        alt="Posterior of prompts",
     )
     st.caption(
         f"Step {step}: a bright diagonal means that the reasoning identifies its own prompt. "
@@ -336,9 +315,7 @@ def _posterior(run_id: str, families: list[data.FamilyInformation], step: int) -
     with st.container(horizontal=True):
         for number, (trajectory, turn) in enumerate(one.prompts[:16], start=1):
             if trajectory:
-                links.link(
-                    f"{number}", "replay", run=run_id, trajectory=trajectory, turn=turn, step=None
-                )
+                links.link(f"{number}", "replay", run=run_id, trajectory=trajectory, turn=turn)
 
 
 def _template(run_id: str, step: int) -> None:
@@ -364,7 +341,6 @@ def _template(run_id: str, step: int) -> None:
                     run=run_id,
                     trajectory=shown.trajectory_id,
                     turn=shown.turn,
-                    step=None,
                 )
 
 
@@ -374,13 +350,7 @@ def _tiers(run_id: str) -> None:
     if found["value"].notna().sum() == 0:
         ui.empty("Neither estimate is stored for this run.")
         return
-    figures.show(
-        charts.tiers(found, TIERS),
-        key="tiers",
-        revision=run_id,
-        config=export_config("tiers"),
-        alt="Two tiers",
-    )
+    figures.show(charts.tiers(found, TIERS), "Two tiers", key="tiers", revision=run_id)
     st.caption("0: the reasoning ignores its prompt. 1: the reasoning identifies its prompt.")
 
 
@@ -398,13 +368,7 @@ def _groups(run_id: str) -> None:
             "be compared."
         )
         return
-    figures.show(
-        charts.group_map(grid),
-        key="groups",
-        revision=run_id,
-        config=export_config("groups"),
-        alt="Groups by outcome",
-    )
+    figures.show(charts.group_map(grid), "Groups by outcome", key="groups", revision=run_id)
     st.caption(
         "One cell is one group of siblings. Only mixed groups give a gradient. Darker: more reward "
         "spread."
@@ -438,10 +402,9 @@ def _gradients(run_id: str, step: int) -> None:
     with left:
         figures.show(
             charts.gradient_bars(table),
+            "Gradient norms by term and bucket",
             key="gradients",
             revision=run_id,
-            config=export_config("gradients"),
-            alt="Gradient norms by term and bucket",
         )
     with right:
         has_one = table["term"].nunique() <= 2  # a single term is the total
@@ -452,7 +415,6 @@ def _gradients(run_id: str, step: int) -> None:
         st.dataframe(
             shown,
             hide_index=True,
-            width="stretch",
             placeholder=NONE,
             column_config={name: st.column_config.NumberColumn(format="%.2g") for name in numbers},
         )

@@ -7,7 +7,7 @@ import pandas as pd
 import streamlit as st
 
 from echoscope.dashboard.charts import theme
-from echoscope.dashboard.charts.charts import LineOptions, export_config, line_spec
+from echoscope.dashboard.charts.charts import LineOptions, line_spec
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.data.curves import Curve, step_axis
 from echoscope.dashboard.data.evaluating import (
@@ -100,13 +100,7 @@ def _board(board: list[Evaluated]) -> None:
                 **{f"pass@{k}": 100 * one.passes.get(k, np.nan) for k in ks},
                 "number of tasks": one.num_tasks,
                 "trajectories": links.url(
-                    "replay",
-                    run=one.run_id,
-                    step=one.step,
-                    split="eval",
-                    tag=one.tag,
-                    trajectory=None,
-                    turn=None,
+                    "replay", run=one.run_id, step=one.step, split="eval", tag=one.tag
                 ),
             }
             for one in board
@@ -115,7 +109,6 @@ def _board(board: list[Evaluated]) -> None:
     st.dataframe(
         table,
         hide_index=True,
-        width="stretch",
         placeholder=NONE,
         column_config={
             "success": st.column_config.ProgressColumn(
@@ -165,10 +158,9 @@ def _over_steps(found: list[Evaluated]) -> None:
         axis = step_axis(queries.step_table(next(iter(by_run))))
         figures.show(
             line_spec(curves, axis, options=LineOptions(height=320), title="Success, evaluated"),
+            "Success over steps",
             key="success",
             revision=str(tasks),
-            config=export_config("evaluations"),
-            alt="Success over steps",
         )
     with right:
         _carried(found)
@@ -188,21 +180,18 @@ def _carried(found: list[Evaluated]) -> None:
             "its names are new in evaluation."
         )
         return
-    table = pd.concat(parts, ignore_index=True)
-    shares = ["success_trained", "success_other", "gap"]
+    table = pd.concat(parts, ignore_index=True).rename(
+        columns={"success_trained": "there", "success_other": "elsewhere"}
+    )
+    shares = ["there", "elsewhere", "gap"]
     table[shares] = 100 * table[shares]
+    percent = st.column_config.NumberColumn(format="%.0f %%")
     st.dataframe(
-        table.rename(columns={"success_trained": "there", "success_other": "elsewhere"}),
+        table,
         hide_index=True,
-        width="stretch",
         placeholder=NONE,
         column_order=["run", "trained", "there", "other", "elsewhere", "gap", "step"],
-        column_config={
-            {"success_trained": "there", "success_other": "elsewhere"}.get(
-                name, name
-            ): st.column_config.NumberColumn(format="%.0f %%")
-            for name in shares
-        },
+        column_config=dict.fromkeys(shares, percent),
     )
 
 

@@ -136,7 +136,7 @@ def _list(pattern: str, sort: str, columns: Sequence[str], *, is_by_seed: bool) 
 
 def _seeds(groups: Sequence[Sequence[RunRow]], columns: Sequence[str]) -> tuple[str, ...]:
     """Draw one row and one curve for runs that differ in their seed only; nothing can be ticked."""
-    st.dataframe(seeds_table(groups, columns), hide_index=True, width="stretch", placeholder=NONE)
+    st.dataframe(seeds_table(groups, columns), hide_index=True, placeholder=NONE)
     curves(groups)
     return ()
 
@@ -165,7 +165,7 @@ def _actions(rows: Sequence[RunRow]) -> None:
                 links.link("Compare", "compare", runs=",".join(ids), run=ids[0])
             else:
                 for page in ("live", "diagnosis", "replay", "alarms"):
-                    links.link("", page, run=ids[0], step=None, trajectory=None, turn=None)
+                    links.link("", page, run=ids[0])
         if len(rows) == 1 and rows[0].parent_run_id:
             lineage.parent_line(f"Branched from {branched_from(rows[0])}", rows[0].parent_run_id)
         if settings().is_read_only:

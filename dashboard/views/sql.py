@@ -6,7 +6,6 @@ import pandas as pd
 import pyarrow as pa
 import streamlit as st
 
-from echoscope.dashboard.charts.charts import export_config
 from echoscope.dashboard.charts.sql_result import (
     KINDS,
     chart,
@@ -167,7 +166,7 @@ def _show(table: pa.Table) -> None:
     if rows and rows[0] < table.num_rows:
         turn = table.column("turn")[rows[0]].as_py() if "turn" in table.column_names else None
         found = str(table.column(key)[rows[0]].as_py())
-        links.link(f"Replay {found}", "replay", trajectory=found, turn=turn, step=None)
+        links.link(f"Replay {found}", "replay", trajectory=found, turn=turn)
 
 
 def _chart(table: pa.Table) -> None:
@@ -204,13 +203,7 @@ def _chart(table: pa.Table) -> None:
     shown = table.slice(0, MAX_CHART_POINTS)
     colours = colour_values(shown, colour) if colour else ()
     figure = chart(frame[:MAX_CHART_POINTS], x, ys, kind, colours)
-    figures.show(
-        figure,
-        key="_sql_chart",
-        revision=f"{x} {ys} {kind} {colour}",
-        config=export_config("query"),
-        alt="Chart of the answer",
-    )
+    figures.show(figure, "Chart of the answer", key="query", revision=f"{x} {ys} {kind} {colour}")
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ for: whoever reads it may be a program that takes text for orders.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -32,7 +32,8 @@ COMMAND_HEADER = "x-echoscope-command"
 """Whoever sends a command sets it to 1. A page of another site cannot, without being asked for."""
 MAX_BODY = 65_536
 
-Handler = Callable[[Request], Awaitable[Response]]
+Answer = tuple[int, dict[str, Any]]
+"""Status and JSON."""
 
 
 class _Refused(Exception):  # noqa: N818 -- an answer, not a failure
@@ -43,56 +44,60 @@ class _Refused(Exception):  # noqa: N818 -- an answer, not a failure
 
 def routes() -> list[Route]:
     return [
-        Route(HEALTH_PATH, _answering(_health), methods=["GET"]),
+        Route(HEALTH_PATH, _answering(lambda _: (200, {"status": "ok"})), methods=["GET"]),
         Route("/api/runs", _answering(_runs), methods=["GET"]),
-        Route("/api/runs/{run_id}/status", _answering(_status), methods=["GET"]),
-        Route("/api/runs/{run_id}/pulse", _answering(_pulse), methods=["GET"]),
+        Route("/api/runs/{run_id}/status", _of_run(run_status), methods=["GET"]),
+        Route("/api/runs/{run_id}/pulse", _of_run(_pulse), methods=["GET"]),
         Route("/api/runs/{run_id}/chart", _chart, methods=["GET"]),
-        Route("/api/runs/{run_id}/tiles", _answering(_tiles), methods=["GET"]),
-        Route("/api/runs/{run_id}/commands", _answering(_command), methods=["POST"]),
+        Route("/api/runs/{run_id}/tiles", _of_run(_tiles), methods=["GET"]),
+        Route("/api/runs/{run_id}/commands", _command, methods=["POST"]),
         Route("/api/{path:path}", _answering(_unknown), methods=["GET", "POST"]),
     ]
 
 
-def _answering(handler: Callable[[Request], Awaitable[tuple[int, dict[str, Any]]]]) -> Handler:
-    """JSON from a handler, its refusals included."""
+def _answering(handler: Callable[[Request], Answer]) -> Callable[[Request], Response]:
+    """JSON from a handler, its refusals included. Starlette calls it in a thread of its own."""
 
-    async def answer(request: Request) -> Response:
-        try:
-            status, value = await handler(request)
-        except _Refused as no:
-            error = {"text": no.text, "advice": no.advice}
-            return JSONResponse({"error": error}, status_code=no.status)
-        except Problem as found:
-            error = {"text": found.text, "advice": found.advice}
-            return JSONResponse({"error": error}, status_code=404)
-        out = {"as_of": time.time(), **value}
-        return JSONResponse(out, status_code=status, headers={"cache-control": "no-store"})
+    def answer(request: Request) -> Response:
+        return _json(lambda: handler(request))
 
     return answer
 
 
-async def _health(request: Request) -> tuple[int, dict[str, Any]]:
-    """For whoever waits until the server is up: anyone may ask, so it tells nothing else."""
-    return 200, {"status": "ok"}
+def _of_run(ask: Callable[[str], dict[str, Any]]) -> Callable[[Request], Response]:
+    """JSON about one run."""
+    return _answering(lambda request: (200, ask(request.path_params["run_id"])))
 
 
-async def _unknown(request: Request) -> tuple[int, dict[str, Any]]:
+def _json(ask: Callable[[], Answer]) -> Response:
+    try:
+        status, value = ask()
+    except _Refused as no:
+        error = {"text": no.text, "advice": no.advice}
+        return JSONResponse({"error": error}, status_code=no.status)
+    except Problem as found:
+        error = {"text": found.text, "advice": found.advice}
+        return JSONResponse({"error": error}, status_code=404)
+    out = {"as_of": time.time(), **value}
+    return JSONResponse(out, status_code=status, headers={"cache-control": "no-store"})
+
+
+def _unknown(request: Request) -> Answer:
     """Without this Streamlit answers what it does not know with the front page and 200."""
     known = ", ".join(route.path for route in routes()[:-1])
     shown = ascii(request.url.path[:200])
     raise _Refused(404, f"there is no address {shown} for {request.method}", f"There are: {known}")
 
 
-async def _runs(request: Request) -> tuple[int, dict[str, Any]]:
+def _runs(request: Request) -> Answer:
     pattern = request.query_params.get("filter", "")
     try:
-        rows = await run_in_threadpool(queries.runs, pattern)
+        rows = queries.runs(pattern)
     except Problem as found:
         raise _Refused(400 if pattern else 404, found.text, found.advice) from found
     keys = ("run_id", "created_at", "ended_at", "updated_at", "last_step", "num_steps")
     readable = [row for row in rows if not row.problem]
-    stands = await run_in_threadpool(lambda: [queries.row_status(row) for row in readable])
+    stands = [queries.row_status(row) for row in readable]
     return 200, {
         "runs": [
             {key: getattr(row, key) for key in keys} | status_fields(found)
@@ -105,10 +110,6 @@ async def _runs(request: Request) -> tuple[int, dict[str, Any]]:
 def status_fields(stands: RunStatus) -> dict[str, Any]:
     """How a run stands, without the reason: people write those."""
     return {"status": stands.status.value, "status_by": stands.by, "status_since": stands.since}
-
-
-async def _status(request: Request) -> tuple[int, dict[str, Any]]:
-    return 200, await run_in_threadpool(run_status, request.path_params["run_id"])
 
 
 def run_status(run_id: str) -> dict[str, Any]:
@@ -143,60 +144,57 @@ def run_status(run_id: str) -> dict[str, Any]:
     }
 
 
-async def _pulse(request: Request) -> tuple[int, dict[str, Any]]:
-    return 200, await run_in_threadpool(_pulse_of, request.path_params["run_id"])
-
-
-def _pulse_of(run_id: str) -> dict[str, Any]:
+def _pulse(run_id: str) -> dict[str, Any]:
     """200 for a run that is gone, too: whoever looks at it is to be told, and not to see errors."""
     said = {name: asdict(line) for name, line in lines(run_id).items()}
     return {**pulse(run_id), "lines": said}
 
 
-async def _tiles(request: Request) -> tuple[int, dict[str, Any]]:
+def _tiles(run_id: str) -> dict[str, Any]:
     from ..live import tiles  # with pandas and Streamlit: not when the server starts
 
-    return 200, await run_in_threadpool(tiles.answer, request.path_params["run_id"])
+    return tiles.answer(run_id)
 
 
-async def _chart(request: Request) -> Response:
+def _chart(request: Request) -> Response:
     """A chart of a live run as it is now; 204 where there is none, which is no error to show."""
+    # With plotly, which takes a while: not when the server starts.
+    from ..charts import live as live_charts
 
-    def ask() -> Response:
-        from ..charts import (
-            live as live_charts,  # with plotly, which takes a while: not when the server starts
-        )
-
-        name, controls = live_charts.from_query(request.query_params)
-        try:
-            page = live_charts.snapshot(request.path_params["run_id"], controls, is_followed=True)
-            body = live_charts.sent(page, name)
-        except Problem:
-            return Response(status_code=204)
-        return Response(body, media_type="text/plain", headers={"cache-control": "no-store"})
-
-    return await run_in_threadpool(ask)
+    name, controls = live_charts.from_query(request.query_params)
+    try:
+        page = live_charts.snapshot(request.path_params["run_id"], controls, is_followed=True)
+        body = live_charts.sent(page, name)
+    except Problem:
+        return Response(status_code=204)
+    return Response(body, media_type="text/plain", headers={"cache-control": "no-store"})
 
 
-async def _command(request: Request) -> tuple[int, dict[str, Any]]:
+async def _command(request: Request) -> Response:
+    """A command, once it has arrived as a whole."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > MAX_BODY:
+            break
+    return await run_in_threadpool(_json, lambda: _commanded(request, body))
+
+
+def _commanded(request: Request, body: bytes) -> Answer:
     if settings().is_read_only:
         raise _Refused(403, "this dashboard is read-only", "Start it without --read-only.")
     if request.headers.get(COMMAND_HEADER) != "1":
         raise _Refused(403, f"the header {COMMAND_HEADER}: 1 is missing")
     if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
         raise _Refused(415, "the body must be application/json")
-    wish = await _body(request)
-    return 202, await run_in_threadpool(_send, request.path_params["run_id"], wish)
+    return 202, _send(request.path_params["run_id"], _wish(body))
 
 
-async def _body(request: Request) -> dict[str, Any]:
-    data = b""
-    async for part in request.stream():
-        data += part
-        if len(data) > MAX_BODY:
-            raise _Refused(413, f"the body has more than {MAX_BODY} bytes")
+def _wish(body: bytes) -> dict[str, Any]:
+    if len(body) > MAX_BODY:
+        raise _Refused(413, f"the body has more than {MAX_BODY} bytes")
     try:
-        value = parsed_json(data)
+        value = parsed_json(body)
     except ValueError as error:
         raise _Refused(400, f"the body is not JSON ({error})") from error
     if not isinstance(value, dict) or not isinstance(value.get("settings", {}), dict):

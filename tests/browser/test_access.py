@@ -31,7 +31,7 @@ def sessions(page: Any) -> list[Any]:
     return [one for one in page.context.cookies() if one["name"].startswith("echoscope")]
 
 
-def test_c13_the_printed_link_opens_the_page_and_its_address_has_no_token(
+def test_the_printed_link_opens_the_page_and_its_address_has_no_token(
     guarded: DashboardProcess, page: Any, watch: Watch
 ) -> None:
     assert "token=" in guarded.link
@@ -43,7 +43,7 @@ def test_c13_the_printed_link_opens_the_page_and_its_address_has_no_token(
     assert sent == [guarded.link]
 
 
-def test_c13_without_the_link_there_is_a_form_for_the_token(
+def test_without_the_link_there_is_a_form_for_the_token(
     guarded: DashboardProcess, page: Any, watch: Watch
 ) -> None:
     assert page.goto(f"{guarded.url}/live?run=tiny").status == 401
@@ -55,7 +55,7 @@ def test_c13_without_the_link_there_is_a_form_for_the_token(
     assert page.url.endswith("/live?run=tiny")
 
 
-def test_c13_another_account_of_this_machine_can_neither_read_nor_steer(
+def test_another_account_of_this_machine_can_neither_read_nor_steer(
     guarded: DashboardProcess, page: Any
 ) -> None:
     """It has the address and no token; the browser that opened the link has a cookie instead."""
@@ -70,7 +70,7 @@ def test_c13_another_account_of_this_machine_can_neither_read_nor_steer(
     assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
 
 
-def test_c13_no_token_opens_the_page_to_everybody_on_this_machine(
+def test_no_token_opens_the_page_to_everybody_on_this_machine(
     dashboard: DashboardProcess, page: Any
 ) -> None:
     assert "token" not in dashboard.link
@@ -80,7 +80,7 @@ def test_c13_no_token_opens_the_page_to_everybody_on_this_machine(
     assert sessions(page) == []
 
 
-def test_c13_the_password_page_admits_nobody_after_five_wrong_guesses(
+def test_the_password_page_admits_nobody_after_five_wrong_guesses(
     recorded_root: Path, serve: Serve, page: Any, watch: Watch
 ) -> None:
     url = serve(recorded_root, ECHOSCOPE_PASSWORD=PASSWORD).url
@@ -97,7 +97,7 @@ def test_c13_the_password_page_admits_nobody_after_five_wrong_guesses(
     watch.errors.clear()
 
 
-def test_c13_the_password_opens_the_page_that_was_asked_for(
+def test_the_password_opens_the_page_that_was_asked_for(
     recorded_root: Path, serve: Serve, page: Any, watch: Watch
 ) -> None:
     url = serve(recorded_root, ECHOSCOPE_PASSWORD=PASSWORD).url
@@ -109,15 +109,13 @@ def test_c13_the_password_opens_the_page_that_was_asked_for(
     watch.errors.clear()
 
 
-def test_c14_finding_c16_an_unknown_path_of_the_api_is_404_in_json(
-    dashboard: DashboardProcess, page: Any
-) -> None:
+def test_an_unknown_path_of_the_api_is_404_in_json(dashboard: DashboardProcess, page: Any) -> None:
     answer = page.request.get(f"{dashboard.url}/api/nowhere")
     assert answer.status == 404
     assert answer.json()["error"]["text"] == "there is no address '/api/nowhere' for GET"
 
 
-def test_c14_finding_c17_an_unknown_page_says_so_and_links_to_the_others(
+def test_an_unknown_page_says_so_and_links_to_the_others(
     dashboard: DashboardProcess, page: Any, watch: Watch
 ) -> None:
     assert page.goto(f"{dashboard.url}/nowhere").status == 404

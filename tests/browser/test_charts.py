@@ -55,7 +55,7 @@ def curves(page: Any, plot: str) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("smooth", ["0", "0.9"])
-def test_c2_live_draws_evaluations_where_they_were(
+def test_live_draws_evaluations_where_they_were(
     smooth: str, measured: str, dashboard: DashboardProcess, page: Any
 ) -> None:
     visit(page, f"{dashboard.url}/live?run={measured}&smooth={smooth}")
@@ -66,7 +66,7 @@ def test_c2_live_draws_evaluations_where_they_were(
     assert (max(trained[10:]) - min(trained[10:]) < 0.1) is (smooth == "0.9")
 
 
-def test_c2_compare_draws_evaluations_where_they_were(
+def test_compare_draws_evaluations_where_they_were(
     measured: str, dashboard: DashboardProcess, page: Any
 ) -> None:
     key = "eval/lake/success_rate"
@@ -77,7 +77,7 @@ def test_c2_compare_draws_evaluations_where_they_were(
     assert dict(zip(evaluated["x"], evaluated["y"], strict=True)) == EVALUATED
 
 
-def test_c14_finding_c9_rounding_errors_are_drawn_as_nothing(
+def test_rounding_errors_are_drawn_as_nothing(
     measured: str, dashboard: DashboardProcess, page: Any
 ) -> None:
     """The scale goes to 1e-4: a line of 1e-14 is flat."""
@@ -87,7 +87,7 @@ def test_c14_finding_c9_rounding_errors_are_drawn_as_nothing(
     assert ticks[-1].replace("\u200b", "") == "1\u00d710\u22124"
 
 
-def test_c14_finding_c9_a_chart_of_one_term_has_a_legend_and_two_probes_are_no_line(
+def test_a_chart_of_one_term_has_a_legend_and_two_probes_are_no_line(
     measured: str, dashboard: DashboardProcess, page: Any
 ) -> None:
     visit(page, f"{dashboard.url}/live?run={measured}")
@@ -102,7 +102,7 @@ def test_c14_finding_c9_a_chart_of_one_term_has_a_legend_and_two_probes_are_no_l
     assert page.locator(f"{plot} .legendtext").all_text_contents() == ["all terms"]
 
 
-def test_c14_finding_c14_the_synced_cursor_says_a_rate_in_percent(
+def test_the_synced_cursor_says_a_rate_in_percent(
     measured: str, dashboard: DashboardProcess, page: Any
 ) -> None:
     """The mouse is on another chart; a rate was shown as 0.352."""
@@ -115,7 +115,7 @@ def test_c14_finding_c14_the_synced_cursor_says_a_rate_in_percent(
     assert values.inner_text().split("\n") == ["30 %", "35.2 %", "50 %"]
 
 
-def test_c14_finding_c8_neither_the_hover_box_nor_the_camera_hides_the_title(
+def test_neither_the_hover_box_nor_the_camera_hides_the_title(
     measured: str, dashboard: DashboardProcess, page: Any
 ) -> None:
     visit(page, f"{dashboard.url}/live?run={measured}")
@@ -130,7 +130,7 @@ def test_c14_finding_c8_neither_the_hover_box_nor_the_camera_hides_the_title(
     assert camera["x"] > title["x"] + title["width"]
 
 
-def test_c1_charts_are_drawn_for_a_run_with_two_underscores_in_its_name(
+def test_charts_are_drawn_for_a_run_with_two_underscores_in_its_name(
     dashboard: DashboardProcess, page: Any
 ) -> None:
     run = make_run(dashboard.root / "ppo__lr1e-4__seed0", 12)

@@ -45,14 +45,14 @@ def boards(dashboard: DashboardProcess) -> tuple[str, str, str]:
     return names
 
 
-def test_c3_runs_of_equal_parameters_share_their_tasks(
+def test_runs_of_equal_parameters_share_their_tasks(
     boards: tuple[str, str, str], dashboard: DashboardProcess, page: Any
 ) -> None:
     visit(page, f"{dashboard.url}/compare?runs={boards[0]},{boards[1]}")
     page.get_by_text("3 tasks in common, at each run's last evaluation").wait_for()
 
 
-def test_c3_runs_of_other_parameters_have_no_tasks_in_common_whatever_the_seeds(
+def test_runs_of_other_parameters_have_no_tasks_in_common_whatever_the_seeds(
     boards: tuple[str, str, str], dashboard: DashboardProcess, page: Any
 ) -> None:
     visit(page, f"{dashboard.url}/compare?runs={boards[0]},{boards[2]}")
@@ -60,7 +60,7 @@ def test_c3_runs_of_other_parameters_have_no_tasks_in_common_whatever_the_seeds(
     assert "tasks in common" not in text_of(page)
 
 
-def test_c3_the_leaderboard_ranks_runs_of_the_same_tasks_only(
+def test_the_leaderboard_ranks_runs_of_the_same_tasks_only(
     boards: tuple[str, str, str], dashboard: DashboardProcess, page: Any
 ) -> None:
     """The best rate of all was on other boards: it stands apart."""
@@ -90,7 +90,7 @@ def seeds(dashboard: DashboardProcess) -> list[str]:
     return names
 
 
-def test_c14_finding_b7_ten_runs_share_one_legend_and_have_room(
+def test_ten_runs_share_one_legend_and_have_room(
     seeds: list[str], dashboard: DashboardProcess, page: Any
 ) -> None:
     visit(page, f"{dashboard.url}/compare?runs={','.join(seeds)}")
@@ -102,7 +102,7 @@ def test_c14_finding_b7_ten_runs_share_one_legend_and_have_room(
         assert page.locator("[data-testid=stHtml]").get_by_text(name, exact=True).count() == 1
 
 
-def test_c14_finding_c4_names_of_runs_are_shown_as_they_are(
+def test_names_of_runs_are_shown_as_they_are(
     seeds: list[str], dashboard: DashboardProcess, page: Any
 ) -> None:
     visit(page, f"{dashboard.url}/compare?runs={','.join(seeds[:2])}")

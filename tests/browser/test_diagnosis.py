@@ -53,7 +53,7 @@ def measured(page: Any) -> set[str]:
     return {row[-1] for row in rows} if "95 % interval" in head else set()
 
 
-def test_c11_verdict_and_table_are_those_of_the_chosen_step(
+def test_verdict_and_table_are_those_of_the_chosen_step(
     unparsed: str, dashboard: DashboardProcess, page: Any
 ) -> None:
     box = page.locator(".st-key-verdict_box")
@@ -71,7 +71,7 @@ def test_c11_verdict_and_table_are_those_of_the_chosen_step(
     until(lambda: "Format collapse" in box.inner_text(), "the newest verdict again", page=page)
 
 
-def test_c11_the_slider_moves_the_verdict(
+def test_the_slider_moves_the_verdict(
     unparsed: str, dashboard: DashboardProcess, page: Any
 ) -> None:
     visit(page, f"{dashboard.url}/diagnosis?run={unparsed}&step=30")
@@ -82,14 +82,14 @@ def test_c11_the_slider_moves_the_verdict(
     page.get_by_text("Step 25: 58 % of the reasonings share this template.").wait_for()
 
 
-def test_c11_how_often_the_gradient_is_taken_apart_is_the_setting_of_the_run(
+def test_how_often_the_gradient_is_taken_apart_is_the_setting_of_the_run(
     unparsed: str, dashboard: DashboardProcess, page: Any
 ) -> None:
     visit(page, f"{dashboard.url}/diagnosis?run={unparsed}")
     page.get_by_text("It is measured every 7 steps (diagnostics.gradient.every).").wait_for()
 
 
-def test_c14_finding_c22_one_share_for_one_template_on_live_diagnosis_and_in_the_report(
+def test_one_share_for_one_template_on_live_diagnosis_and_in_the_report(
     dashboard: DashboardProcess, page: Any, tmp_path: Path
 ) -> None:
     rows = list(make("template_collapse", 0).table.rows())
@@ -116,9 +116,7 @@ def test_c14_finding_c22_one_share_for_one_template_on_live_diagnosis_and_in_the
     assert set(said.findall(reader.locator("body").inner_text())) == {live}
 
 
-def test_c14_finding_c10_links_look_like_links(
-    unparsed: str, dashboard: DashboardProcess, page: Any
-) -> None:
+def test_links_look_like_links(unparsed: str, dashboard: DashboardProcess, page: Any) -> None:
     visit(page, f"{dashboard.url}/live?run={unparsed}")
     words = page.get_by_role("link", name="Why", exact=True).first.locator("p")
     # Asked again: an element that was just drawn anew has no style.

@@ -49,9 +49,7 @@ def run_with_alarms(path: Path, count: int) -> None:
     writer.close(status="finished")
 
 
-def test_c14_finding_c3_alarms_do_not_move_the_charts(
-    tmp_path: Path, serve: Serve, page: Any
-) -> None:
+def test_alarms_do_not_move_the_charts(tmp_path: Path, serve: Serve, page: Any) -> None:
     root = tmp_path / "runs"
     for count in (0, 1, 4):
         run_with_alarms(root / f"with-{count}", count)
@@ -66,7 +64,7 @@ def test_c14_finding_c3_alarms_do_not_move_the_charts(
     assert len(places) == 1
 
 
-def test_c14_finding_c11_back_leads_to_the_alarms_as_they_were_filtered(
+def test_back_leads_to_the_alarms_as_they_were_filtered(
     tmp_path: Path, serve: Serve, page: Any
 ) -> None:
     root = tmp_path / "runs"
@@ -85,7 +83,7 @@ def test_c14_finding_c11_back_leads_to_the_alarms_as_they_were_filtered(
 
 
 @pytest.mark.parametrize("width", [1440, 390])
-def test_c14_finding_c7_a_report_fits_into_a_phone(
+def test_a_report_fits_into_a_phone(
     recorded_root: Path, tmp_path: Path, page: Any, width: int
 ) -> None:
     settings.configure(settings.DashboardSettings(root=recorded_root))

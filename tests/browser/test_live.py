@@ -188,7 +188,7 @@ def test_read_only_offers_nothing_to_press(
 PAGES_OF_A_RUN = ("live", "diagnosis", "replay", "alarms", "sql")
 
 
-def test_c6_a_paused_run_is_called_paused_everywhere_and_c8_the_command_is_shown_at_once(
+def test_a_paused_run_is_called_paused_everywhere_and_the_command_is_shown_at_once(
     live_run: Path, dashboard: DashboardProcess, page: Any
 ) -> None:
     """Kim pauses in a shell; somebody else looks at the page Live, and then at all others."""
@@ -217,7 +217,7 @@ def test_c6_a_paused_run_is_called_paused_everywhere_and_c8_the_command_is_shown
     assert re.search(r"paused by kim for \d+ \w+", listed)
 
 
-def test_c6_a_crashed_trainer_is_told_from_a_silent_one(
+def test_a_crashed_trainer_is_told_from_a_silent_one(
     begin: Train, hold: Callable[..., HeldRun], dashboard: DashboardProcess, page: Any
 ) -> None:
     """Both have not been heard of for ten minutes. Only one of them still has its process."""

@@ -121,7 +121,7 @@ def test_a_page_chosen_from_the_menu_names_its_run(dashboard: DashboardProcess, 
     assert (dashboard.root / named / "run.json").is_file()
 
 
-def test_c4_a_run_that_starts_later_appears_where_nothing_was_live(
+def test_a_run_that_starts_later_appears_where_nothing_was_live(
     tmp_path: Path, serve: Any, page: Any
 ) -> None:
     root = tmp_path / "runs"
@@ -133,12 +133,12 @@ def test_c4_a_run_that_starts_later_appears_where_nothing_was_live(
         until(lambda name=name: name in str(table_rows(page)), f"run {name}", page=page)
 
 
-def test_c14_finding_c12_the_tab_names_page_and_run(dashboard: DashboardProcess, page: Any) -> None:
+def test_the_tab_names_page_and_run(dashboard: DashboardProcess, page: Any) -> None:
     visit(page, f"{dashboard.url}/live?run=tiny")
     until(lambda: page.title() == "Live - tiny - Echoscope", "title of the tab", page=page)
 
 
-def test_c7_a_link_to_a_run_that_is_gone_offers_no_button_of_another_one(
+def test_a_link_to_a_run_that_is_gone_offers_no_button_of_another_one(
     dashboard: DashboardProcess, page: Any
 ) -> None:
     visit(page, f"{dashboard.url}/live?run=gone")
@@ -147,7 +147,7 @@ def test_c7_a_link_to_a_run_that_is_gone_offers_no_button_of_another_one(
     assert page.locator("[data-testid=stButton]").count() == 0
 
 
-def test_c14_finding_c21_the_verdict_has_its_column_on_a_first_visit(
+def test_the_verdict_has_its_column_on_a_first_visit(
     dashboard: DashboardProcess, page: Any
 ) -> None:
     """It came with the first verdict and pushed the other columns aside."""

@@ -31,7 +31,7 @@ def splits(dashboard: DashboardProcess) -> str:
     return "splits"
 
 
-def test_c5_the_replay_shows_one_split_at_a_time_and_training_first(
+def test_the_replay_shows_one_split_at_a_time_and_training_first(
     splits: str, dashboard: DashboardProcess, page: Any
 ) -> None:
     visit(page, f"{dashboard.url}/replay?run={splits}")
@@ -46,7 +46,7 @@ def test_c5_the_replay_shows_one_split_at_a_time_and_training_first(
         page.get_by_text(words).wait_for()
 
 
-def test_c5_evaluation_is_said_to_be_never_trained_on(
+def test_evaluation_is_said_to_be_never_trained_on(
     splits: str, dashboard: DashboardProcess, page: Any
 ) -> None:
     """It was pending for ever."""
@@ -58,9 +58,7 @@ def test_c5_evaluation_is_said_to_be_never_trained_on(
     assert "pending" not in text_of(page)
 
 
-def test_c9_one_colour_means_one_number_in_every_run(
-    dashboard: DashboardProcess, page: Any
-) -> None:
+def test_one_colour_means_one_number_in_every_run(dashboard: DashboardProcess, page: Any) -> None:
     """A healthy and a collapsed reasoning: 0.05 nats are noise in both, 0.9 a finding."""
     legends, colours = {}, {}
     for name, information in (("told", (0.9, 0.05, 0.0)), ("empty", (0.05, 0.03, 0.0))):
@@ -111,7 +109,7 @@ def searched(dashboard: DashboardProcess) -> str:
     return "searched"
 
 
-def test_c10_worst_first_ranks_all_matches(
+def test_worst_first_ranks_all_matches(
     searched: str, dashboard: DashboardProcess, page: Any
 ) -> None:
     """Finding B12: the first 200 were ranked, and the worst is the 278th."""
@@ -122,7 +120,7 @@ def test_c10_worst_first_ranks_all_matches(
     assert "t00000002-00077" in first
 
 
-def test_c10_a_search_keeps_its_columns_and_marks_its_hits(
+def test_a_search_keeps_its_columns_and_marks_its_hits(
     searched: str, dashboard: DashboardProcess, page: Any
 ) -> None:
     visit(page, f"{dashboard.url}/replay?run={searched}&q=go+up+(REALLY")

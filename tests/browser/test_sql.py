@@ -34,14 +34,12 @@ def check(page: Any, server: DashboardProcess, run: Path, queries: Iterable[str]
     assert "4 rows, 2 columns" in answer(page, "SELECT step, return_mean FROM steps")
 
 
-def test_d1_no_evasion_gets_through_the_page(dashboard: DashboardProcess, page: Any) -> None:
+def test_no_evasion_gets_through_the_page(dashboard: DashboardProcess, page: Any) -> None:
     """COPY, INSERT, UPDATE and DELETE as CTEs, nested, disguised, and behind EXPLAIN ANALYZE."""
     run = make_run(dashboard.root / "asked", 4)
     check(page, dashboard, run, (*CTES, *EXPLAINED, *NESTED, *DISGUISED))
 
 
-def test_d1_no_evasion_gets_through_a_read_only_page(
-    read_only: DashboardProcess, page: Any
-) -> None:
+def test_no_evasion_gets_through_a_read_only_page(read_only: DashboardProcess, page: Any) -> None:
     run = make_run(read_only.root / "asked-read-only", 4)
     check(page, read_only, run, (*CTES, *EXPLAINED))

@@ -53,7 +53,7 @@ def change(page: Any, name: str, value: str) -> None:
     field.press("Tab")
 
 
-def test_c8_hovering_the_mark_of_four_commands_names_all_four(
+def test_hovering_the_mark_of_four_commands_names_all_four(
     hold: Hold, dashboard: DashboardProcess, page: Any
 ) -> None:
     run = hold("four-commands")
@@ -68,7 +68,7 @@ def test_c8_hovering_the_mark_of_four_commands_names_all_four(
     assert [command for command in FOUR if command not in words] == []
 
 
-def test_c8_commands_from_elsewhere_appear_beside_the_buttons(
+def test_commands_from_elsewhere_appear_beside_the_buttons(
     hold: Hold, dashboard: DashboardProcess, page: Any
 ) -> None:
     """The page is open already, and nothing of it was pressed."""
@@ -82,7 +82,7 @@ def test_c8_commands_from_elsewhere_appear_beside_the_buttons(
         page.get_by_text(f"{command} (after step 5, done)", exact=True).wait_for()
 
 
-def test_c11_an_alarm_its_pause_and_its_checkpoint_are_all_said_to_be_after_step_5(
+def test_an_alarm_its_pause_and_its_checkpoint_are_all_said_to_be_after_step_5(
     hold: Hold, dashboard: DashboardProcess, page: Any
 ) -> None:
     """The trainer acknowledged the pause as of step 6, the first that it holds for."""
@@ -104,7 +104,7 @@ def test_c11_an_alarm_its_pause_and_its_checkpoint_are_all_said_to_be_after_step
     assert "step 6" not in text_of(page)
 
 
-def test_c12_a_setting_without_effect_is_told_before_it_is_sent(
+def test_a_setting_without_effect_is_told_before_it_is_sent(
     hold: Hold, dashboard: DashboardProcess, page: Any
 ) -> None:
     run = hold("inert")
@@ -120,7 +120,7 @@ def test_c12_a_setting_without_effect_is_told_before_it_is_sent(
     assert run.waiting() == []
 
 
-def test_c12_fewer_steps_than_are_done_is_told_before_it_is_sent(
+def test_fewer_steps_than_are_done_is_told_before_it_is_sent(
     hold: Hold, dashboard: DashboardProcess, page: Any
 ) -> None:
     run = hold("shortened")
@@ -132,7 +132,7 @@ def test_c12_fewer_steps_than_are_done_is_told_before_it_is_sent(
     assert run.waiting() == []
 
 
-def test_c14_finding_b2_a_suggestion_is_offered_until_it_holds(
+def test_a_suggestion_is_offered_until_it_holds(
     hold: Hold, dashboard: DashboardProcess, page: Any
 ) -> None:
     run = hold("suggested")
@@ -151,7 +151,7 @@ def test_c14_finding_b2_a_suggestion_is_offered_until_it_holds(
     offer.wait_for(state="detached")
 
 
-def test_c14_finding_b2_an_ended_run_is_given_no_command_for_live_ones(
+def test_an_ended_run_is_given_no_command_for_live_ones(
     hold: Hold, dashboard: DashboardProcess, page: Any
 ) -> None:
     run = hold("ended")
@@ -169,7 +169,7 @@ def test_c14_finding_b2_an_ended_run_is_given_no_command_for_live_ones(
     assert page.get_by_role("button", name=re.compile("^Apply")).count() == 0
 
 
-def test_c14_finding_c1_a_young_run_is_told_when_it_will_be_judged(
+def test_a_young_run_is_told_when_it_will_be_judged(
     hold: Hold, dashboard: DashboardProcess, page: Any
 ) -> None:
     """One sentence; not a list of all metrics, cut in the middle."""
@@ -181,9 +181,7 @@ def test_c14_finding_c1_a_young_run_is_told_when_it_will_be_judged(
     assert "more characters" not in text_of(page)
 
 
-def test_c14_finding_c5_a_key_is_copied_as_it_is(
-    hold: Hold, dashboard: DashboardProcess, page: Any
-) -> None:
+def test_a_key_is_copied_as_it_is(hold: Hold, dashboard: DashboardProcess, page: Any) -> None:
     """No invisible sign stands in it."""
     run = hold("copied")
     run.advance(2)
@@ -199,7 +197,7 @@ def test_c14_finding_c5_a_key_is_copied_as_it_is(
     assert "\u2060" not in page.locator("body").inner_text()
 
 
-def test_b10_the_form_of_a_branch_prefers_the_last_good_checkpoint(
+def test_the_form_of_a_branch_prefers_the_last_good_checkpoint(
     hold: Hold, dashboard: DashboardProcess, page: Any
 ) -> None:
     """The collapse may have begun at step 3: the checkpoint of step 1 is better than the newest."""

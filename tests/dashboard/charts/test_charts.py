@@ -22,6 +22,7 @@ from echoscope.dashboard.charts.marks import (
 )
 from echoscope.dashboard.data.curves import Curve, curve, describe, step_axis, to_csv
 from echoscope.dashboard.live.cursor import checked_zoom, read_zoom
+from echoscope.dashboard.live.figures import export_config
 from echoscope.store.reader import CommandState
 from echoscope.store.records import (
     Alarm,
@@ -208,7 +209,7 @@ def test_a_second_axis_only_where_a_curve_asks_for_it() -> None:
     assert "yaxis2" not in charts.line_chart([left], STEP_AXIS).to_dict()["layout"]
 
 
-def test_c14_finding_c8_hovering_is_one_line_a_curve() -> None:
+def test_hovering_is_one_line_a_curve() -> None:
     """Time, value and interval; the title's help has the key."""
     one = one_curve([0.5], low=np.array([0.4]), high=np.array([0.6]))
     line = charts.line_chart([one], STEP_AXIS).data[-1]
@@ -217,7 +218,7 @@ def test_c14_finding_c8_hovering_is_one_line_a_curve() -> None:
     assert "<br>" not in line.hovertemplate
     titled = charts.line_chart([one], STEP_AXIS, title="Entropy")
     assert "policy/entropy" in titled.layout.annotations[0].hovertext
-    assert charts.export_config("x")["modeBarButtons"] == [["toImage"]]  # more cover the title
+    assert export_config("x")["modeBarButtons"] == [["toImage"]]  # more cover the title
     assert list(line.text) == STEP_AXIS.clock([1])
     assert line.customdata.tolist() == [[1.0, 0.5, 0.4, 0.6]]
 
@@ -289,7 +290,7 @@ def test_a_zoom_in_the_address_is_a_range_or_nothing(text: str, zoom: object) ->
 
 
 def test_the_toolbar_saves_svg_under_a_harmless_name() -> None:
-    image = charts.export_config("../../x y\n<b>")["toImageButtonOptions"]
+    image = export_config("../../x y\n<b>")["toImageButtonOptions"]
     assert image == {"format": "svg", "filename": ".._.._x_y_b_"}
 
 
@@ -388,7 +389,7 @@ def test_a_refused_command_is_an_open_square_and_a_pending_one_has_no_place_yet(
     assert command_marks([pending]) == []
 
 
-def test_c6_an_alarm_its_pause_and_a_checkpoint_name_the_same_step() -> None:
+def test_an_alarm_its_pause_and_a_checkpoint_name_the_same_step() -> None:
     """What is raised after step 37 is answered at the boundary before step 38."""
     (raised,) = alarm_marks([replace(alarm(AlarmState.RAISED), step=37)])
     pause = answered(issued_by="alarm ECHO_TRAP", action=CommandAction.PAUSE, settings={})
@@ -399,7 +400,7 @@ def test_c6_an_alarm_its_pause_and_a_checkpoint_name_the_same_step() -> None:
     assert paused.text.endswith("(applied after step 37: paused)")
 
 
-def test_c8_commands_at_one_step_are_one_mark_that_names_them_all() -> None:
+def test_commands_at_one_step_are_one_mark_that_names_them_all() -> None:
     texts = ["alarm: pause", "root: checkpoint", "judge: set", "root: resume"]
     marks = [mark(text, kind=MarkKind.COMMAND, symbol="square", step=2.0) for text in texts]
     marks.append(mark("<b>later</b>", kind=MarkKind.COMMAND, symbol="square-open", step=3.0))
@@ -409,7 +410,7 @@ def test_c8_commands_at_one_step_are_one_mark_that_names_them_all() -> None:
     assert list(sign.x) == [2.0, 3.0]
 
 
-def test_c8_of_many_at_one_step_the_first_are_named_and_the_worst_gives_the_sign() -> None:
+def test_of_many_at_one_step_the_first_are_named_and_the_worst_gives_the_sign() -> None:
     marks = [mark(f"alarm {n}", symbol="triangle-up-open") for n in range(11)]
     marks.append(mark("worst", symbol="diamond"))
     (sign,) = traces(
@@ -430,13 +431,13 @@ def test_c8_of_many_at_one_step_the_first_are_named_and_the_worst_gives_the_sign
         ("policy/entropy", list(range(0, 100_000, 50)), False),  # thinned: a line by now
     ],
 )
-def test_c2_which_curves_are_points(key: str, steps: list[int], is_sparse: bool) -> None:
+def test_which_curves_are_points(key: str, steps: list[int], is_sparse: bool) -> None:
     one = one_curve([0.5] * len(steps), key=key, steps=np.array(steps))
     assert one.is_sparse is is_sparse
 
 
 @pytest.mark.parametrize("smooth", [0.0, 0.5, 0.9])
-def test_c2_evaluations_are_drawn_where_they_were_whatever_the_smoothing(smooth: float) -> None:
+def test_evaluations_are_drawn_where_they_were_whatever_the_smoothing(smooth: float) -> None:
     true = np.array([0.35, 0.815, 0.574])
     one = one_curve(
         true.tolist(),
@@ -454,14 +455,14 @@ def test_c2_evaluations_are_drawn_where_they_were_whatever_the_smoothing(smooth:
     assert "smoothing" not in dots.hovertemplate
 
 
-def test_c14_finding_c9_rounding_errors_do_not_fill_a_chart() -> None:
+def test_rounding_errors_do_not_fill_a_chart() -> None:
     noise = one_curve([1e-14, -3e-14, 2e-14], key="policy/mismatch_kl")
     assert charts.line_chart([noise], STEP_AXIS).layout.yaxis.range == (-1e-4, 1e-4)
     small = one_curve([1e-14, -3e-14, 2e-14], key="optim/lr")
     assert charts.line_chart([small], STEP_AXIS).layout.yaxis.range is None
 
 
-def test_c14_finding_c9_one_part_of_a_chart_has_its_name_in_a_legend() -> None:
+def test_one_part_of_a_chart_has_its_name_in_a_legend() -> None:
     part = one_curve([1.0, 2.0], key="optim/grad_norm", name="whole gradient, all terms")
     assert charts.line_chart([part], STEP_AXIS).layout.showlegend
     assert not charts.line_chart([one_curve([1.0, 2.0])], STEP_AXIS).layout.showlegend
@@ -525,3 +526,9 @@ def test_who_chose_a_range_keeps_it(seen: dict[str, Any]) -> None:
     curves = [one_curve([90.0, *([1.0, 2.0] * 10)])]
     figure = charts.line_chart(curves, STEP_AXIS, (), charts.LineOptions(is_steady=True, **seen))
     assert not traces(figure, mode="text")
+
+
+def test_a_curve_is_drawn_with_its_dash() -> None:
+    """It tells runs of one colour apart."""
+    one = one_curve([1.0, 2.0], dash="dash")
+    assert charts.line_chart([one], STEP_AXIS).data[-1].line.dash == "dash"

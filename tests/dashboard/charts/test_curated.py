@@ -179,7 +179,7 @@ def test_an_asynchronous_run_shows_who_waits_for_whom_and_how_stale_it_is() -> N
     assert chart_curves(chart("waiting"), found[:0], STEPS, []) == []
 
 
-def test_l2_no_chart_stands_twice_and_none_waits_for_another_mode() -> None:
+def test_no_chart_stands_twice_and_none_waits_for_another_mode() -> None:
     titles = [one.title for one in shown_charts(CHARTS, ["policy/entropy"], is_ours=True)[0]]
     assert titles.count("Reward std within groups") == 1
     assert "Who waits for whom" not in titles

@@ -62,7 +62,6 @@ def family(**changes: object) -> FamilyInformation:
     known = {
         "family": "first_turn",
         "problem": "",
-        "caveats": (),
         "curve_k": np.array([1.0, 2.0, 4.0]),
         "curve": np.array([0.0, 0.5, 1.5]),
         "posterior_NN": None,
@@ -125,7 +124,7 @@ def test_documented_examples_run() -> None:
         assert results.failed == 0
 
 
-def test_c14_finding_c7_legends_grow_away_from_the_curves() -> None:
+def test_legends_grow_away_from_the_curves() -> None:
     """Held at its top above the plot, a legend of two rows covered the curves on a phone."""
     series = pd.DataFrame({"step": [1, 2], "key": ["text/a", "text/a"], "value": [0.1, 0.2]})
     figure = diagnosis_charts.tiers(series, [("text/a", "a")])

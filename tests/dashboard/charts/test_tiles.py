@@ -107,7 +107,7 @@ def test_a_change_that_rests_on_few_episodes_names_their_number() -> None:
     assert few(4, 64) == f"{rise} (4 to 64 episodes a step)"
 
 
-def test_h7_a_long_run_has_its_own_first_and_last_values_and_means_between(
+def test_a_long_run_has_its_own_first_and_last_values_and_means_between(
     tmp_path: Path,
 ) -> None:
     """A straight rise with a spike in every third step; 144 steps are 48 ranges of three.
@@ -163,13 +163,13 @@ def test_the_tile_of_the_evidence_is_marked(pattern: str) -> None:
 
 
 @pytest.mark.parametrize(("rates", "is_marked"), [([0.5, 0.9], True), ([0.875, 0.625], False)])
-def test_m4_an_improvement_is_no_evidence(rates: list[float], is_marked: bool) -> None:
+def test_an_improvement_is_no_evidence(rates: list[float], is_marked: bool) -> None:
     """The alarm is about too many groups without spread: fewer than before prove nothing."""
     found = made(rests_on(SPREAD, float("nan"), rates[-1]), reward__zero_std_frac=rates)
     assert found["Groups with signal"].is_evidence is is_marked
 
 
-def test_m5_a_mean_reward_is_no_success() -> None:
+def test_a_mean_reward_is_no_success() -> None:
     found = made(reward__return_mean=[0.2, 0.8])
     assert "Training success" not in found
     tile = found["Mean reward"]

@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 
 from echoscope.dashboard.charts import theme
+from echoscope.dashboard.charts.diagnosis import regime_paths
 from echoscope.dashboard.data import comparing
 from echoscope.dashboard.data.comparing import (
     config_diff,
     overlap,
-    regime_paths,
     relative_change,
     solved_by,
     with_task,
@@ -105,22 +105,22 @@ class TestC3TheSameTask:
             }
         )
 
-    def test_c3_one_seed_of_two_boards_is_two_tasks(self) -> None:
+    def test_one_seed_of_two_boards_is_two_tasks(self) -> None:
         a = with_task(self.rows(1, "board a", "Goal 2 down 1 left"), self.SMALL)
         b = with_task(self.rows(1, "board b", "Goal 2 down"), self.SMALL)
         assert solved_by({"a": a, "b": b}).empty
 
-    def test_c3_one_board_of_two_seeds_is_one_task(self) -> None:
+    def test_one_board_of_two_seeds_is_one_task(self) -> None:
         a = with_task(self.rows(1, "board", "o"), self.SMALL)
         b = with_task(self.rows(2, "board", "o"), self.SMALL)
         assert len(solved_by({"a": a, "b": b})) == 1
 
-    def test_c3_one_board_under_other_settings_is_another_task(self) -> None:
+    def test_one_board_under_other_settings_is_another_task(self) -> None:
         a = with_task(self.rows(1, "board", "o"), self.SMALL)
         b = with_task(self.rows(1, "board", "o"), self.LARGE)
         assert solved_by({"a": a, "b": b}).empty
 
-    def test_c3_runs_without_keys_are_joined_by_the_first_observation(self) -> None:
+    def test_runs_without_keys_are_joined_by_the_first_observation(self) -> None:
         old = with_task(self.rows(1, None, "o"), self.SMALL, has_keys=False)
         new = with_task(self.rows(2, "board", "o"), self.SMALL, has_keys=False)
         other = with_task(self.rows(1, None, "another"), self.SMALL, has_keys=False)
@@ -128,7 +128,7 @@ class TestC3TheSameTask:
         assert solved_by({"old": old, "other": other}).empty
 
 
-def test_c14_finding_b7_runs_beyond_the_colours_have_dashes_of_their_own() -> None:
+def test_runs_beyond_the_colours_have_dashes_of_their_own() -> None:
     assert len({theme.style_of(place) for place in range(32)}) == 32
 
 

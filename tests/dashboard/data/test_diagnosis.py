@@ -82,7 +82,8 @@ def test_a_family_has_its_curve_matrix_and_prompts() -> None:
     )["first_turn"]
     assert found.curve.tolist() == [0.1, 0.5]
     assert found.prompts == (("t00000001-00003", 0),)
-    assert found.num_prompts == 1
+    assert found.posterior_NN is not None
+    assert found.posterior_NN.shape == (1, 1)
 
 
 def test_records_that_do_not_fit_are_left_out_and_nothing_is_raised() -> None:
@@ -91,7 +92,7 @@ def test_records_that_do_not_fit_are_left_out_and_nothing_is_raised() -> None:
             {
                 "families": {
                     "a": 3,
-                    "first_turn": {"prompts": ["x", [1], [1, "2"]], "caveats": None},
+                    "first_turn": {"prompts": ["x", [1], [1, "2"]]},
                 }
             },
             first_turn_curve_k=np.array([1.0]),

@@ -66,7 +66,7 @@ def config(**params: object) -> dict[str, object]:
     return {"envs": {"eval": [{"env": "lake", "groups": 128, "max_turns": 3, "params": params}]}}
 
 
-def test_c3_evaluations_with_other_parameters_are_not_ranked_together() -> None:
+def test_evaluations_with_other_parameters_are_not_ranked_together() -> None:
     alone = metrics((5, "eval/lake/success_rate", 0.8))
     found = [one for run in "abc" for one in evaluations_of(run, alone)]
     configs = {"a": config(size=4), "b": config(size=8), "c": config(size=4)}
@@ -78,7 +78,7 @@ def test_c3_evaluations_with_other_parameters_are_not_ranked_together() -> None:
     ]
 
 
-def test_c3_the_number_of_tasks_does_not_make_another_set() -> None:
+def test_the_number_of_tasks_does_not_make_another_set() -> None:
     many, few = config(size=4), config(size=4)
     few["envs"]["eval"][0]["groups"] = 16  # type: ignore[index]
     assert task_settings(many) == task_settings(few)

@@ -6,7 +6,7 @@ import math
 
 import pandas as pd
 
-from echoscope.dashboard.data.progress import Pace, pace, progress_words, remaining_s
+from echoscope.dashboard.data.progress import pace, progress_words, remaining_s
 from echoscope.store.status import RunStatus, Status
 
 
@@ -17,26 +17,25 @@ def steps(wall: list[float], attempts: list[int] | None = None) -> pd.DataFrame:
             "attempt": attempts or [1] * len(wall),
             "wall_time": wall,
             "step_s": [2.0] * len(wall),
-            "tokens_per_s": [100.0] * len(wall),
         }
     )
 
 
 def test_the_pace_is_the_median_from_step_to_step() -> None:
     # 3, 3 and a pause of 100 seconds
-    assert pace(steps([0.0, 3.0, 6.0, 106.0])) == Pace(step_s=3.0, tokens_per_s=100.0)
+    assert pace(steps([0.0, 3.0, 6.0, 106.0])) == 3.0
 
 
 def test_one_step_alone_counts_by_its_own_time() -> None:
-    assert pace(steps([5.0])).step_s == 2.0
+    assert pace(steps([5.0])) == 2.0
 
 
 def test_an_earlier_attempt_does_not_count() -> None:
-    assert pace(steps([0.0, 1.0, 500.0, 504.0], [1, 1, 2, 2])).step_s == 4.0
+    assert pace(steps([0.0, 1.0, 500.0, 504.0], [1, 1, 2, 2])) == 4.0
 
 
 def test_no_step_no_pace() -> None:
-    assert math.isnan(pace(steps([])).step_s)
+    assert math.isnan(pace(steps([])))
 
 
 def test_time_to_go() -> None:
@@ -45,19 +44,16 @@ def test_time_to_go() -> None:
 
 
 def test_a_run_that_trains_says_what_is_left() -> None:
-    speed = Pace(step_s=2.0, tokens_per_s=1500.0)
     live = RunStatus(status=Status.LIVE)
-    words = progress_words(live, speed, last_step=30, steps=80)
+    words = progress_words(live, 2.0, last_step=30, steps=80)
     assert words == ("30 / 80", "2 s a step, 2 min left")
 
 
 def test_a_paused_run_has_no_time_left() -> None:
-    speed = Pace(step_s=2.0, tokens_per_s=1500.0)
     paused = RunStatus(status=Status.PAUSED, by="root", since=0.0)
-    assert progress_words(paused, speed, last_step=30, steps=80) == ("30 / 80", "2 s a step")
+    assert progress_words(paused, 2.0, last_step=30, steps=80) == ("30 / 80", "2 s a step")
 
 
 def test_a_run_without_a_plan_says_its_step() -> None:
-    unknown = Pace(step_s=math.nan, tokens_per_s=math.nan)
     live = RunStatus(status=Status.LIVE)
-    assert progress_words(live, unknown, last_step=3, steps=0) == ("3", "")
+    assert progress_words(live, math.nan, last_step=3, steps=0) == ("3", "")

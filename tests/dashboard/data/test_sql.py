@@ -86,7 +86,7 @@ def test_what_is_refused(sql: str, root: Path) -> None:
 
 
 @pytest.mark.long
-def test_d1_no_evasion_is_answered_or_touches_a_file(
+def test_no_evasion_is_answered_or_touches_a_file(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(root)
@@ -149,9 +149,7 @@ def test_parquet_keeps_types() -> None:
         ("SELECT 1" + " + 1" * 3000, "is nested too deeply; write it in fewer levels"),
     ],
 )
-def test_c14_finding_c18_a_limit_is_said_with_a_way_out_that_there_is(
-    root: Path, sql: str, said: str
-) -> None:
+def test_a_limit_is_said_with_a_way_out_that_there_is(root: Path, sql: str, said: str) -> None:
     with pytest.raises(Problem, match=said) as found:
         sql_box.ask("a", sql)
     assert "SET" not in found.value.text

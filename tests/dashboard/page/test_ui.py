@@ -65,7 +65,7 @@ def test_a_label_is_one_short_line_of_visible_characters() -> None:
     assert "RIGHT" in plain("a\u202eb")
 
 
-def test_c6_the_badge_says_how_a_run_stands_and_how_far_it_is() -> None:
+def test_the_badge_says_how_a_run_stands_and_how_far_it_is() -> None:
     paused = RunStatus(status=Status.PAUSED, by="alarm ECHO_TRAP", since=0.0)
     assert status_words(paused, 37, 80, 720.0) == (
         "paused by alarm ECHO_TRAP for 12 min, step 37 of 80",
@@ -156,7 +156,7 @@ def test_every_malformed_word_is_noted() -> None:
 
 
 @pytest.mark.parametrize("text", ["optim.lr=1e-4", "0.889", "at 12:03", "model.lora.rank"])
-def test_c14_finding_c5_keys_and_numbers_are_copied_as_they_are(text: str) -> None:
+def test_keys_and_numbers_are_copied_as_they_are(text: str) -> None:
     assert JOINER not in plain(text)
 
 

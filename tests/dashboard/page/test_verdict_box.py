@@ -81,7 +81,7 @@ def keys(page: AppTest) -> list[Any]:
 
 
 @pytest.mark.long
-def test_c14_finding_b2_advice_to_branch_is_a_button_and_one_confirmation(
+def test_advice_to_branch_is_a_button_and_one_confirmation(
     root: Path, open_page: OpenPage, judged: Callable[[Action], Verdict]
 ) -> None:
     judged(BRANCH)
@@ -103,7 +103,7 @@ def test_c14_finding_b2_advice_to_branch_is_a_button_and_one_confirmation(
 
 
 @pytest.mark.parametrize("options", [{"is_read_only": True}, {"may_branch": False}])
-def test_c14_finding_b2_no_button_where_a_page_may_not(
+def test_no_button_where_a_page_may_not(
     root: Path,
     open_page: OpenPage,
     judged: Callable[[Action], Verdict],
@@ -114,7 +114,7 @@ def test_c14_finding_b2_no_button_where_a_page_may_not(
     assert "verdict_apply" not in keys(page)
 
 
-def test_c14_finding_b2_an_ended_run_has_no_button_that_sets(
+def test_an_ended_run_has_no_button_that_sets(
     tmp_path: Path, open_page: OpenPage, judged: Callable[[Action], Verdict]
 ) -> None:
     make_run(tmp_path / "a", live_knobs=LIVE_KNOBS)
@@ -124,7 +124,7 @@ def test_c14_finding_b2_an_ended_run_has_no_button_that_sets(
 
 
 @pytest.mark.parametrize(("value", "is_offered"), [(0.5, True), (0.9, False)])
-def test_c14_finding_b2_a_live_run_is_offered_what_does_not_hold_already(
+def test_a_live_run_is_offered_what_does_not_hold_already(
     tmp_path: Path,
     open_page: OpenPage,
     judged: Callable[[Action], Verdict],
@@ -139,7 +139,7 @@ def test_c14_finding_b2_a_live_run_is_offered_what_does_not_hold_already(
     writer.close(status="finished")
 
 
-def test_c14_finding_c3_evidence_and_advice_come_before_the_rest(
+def test_evidence_and_advice_come_before_the_rest(
     root: Path, open_page: OpenPage, judged: Callable[[Action], Verdict]
 ) -> None:
     judged(BRANCH)

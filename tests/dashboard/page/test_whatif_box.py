@@ -9,7 +9,7 @@ from echoscope.diagnostics.judge.advice.actions import Action
 from echoscope.diagnostics.selection.payoff import payoff_of
 
 
-def test_h5_a_filter_is_not_praised_where_the_verdict_advises_something_else() -> None:
+def test_a_filter_is_not_praised_where_the_verdict_advises_something_else() -> None:
     """The headline said that no setting of the trainer cures the run; the box: filtering pays."""
     pays = payoff_of(np.array(6 * [0.0] + 2 * [0.5]))
     assert payoff_words(pays, ()) == pays.text

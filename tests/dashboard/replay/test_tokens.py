@@ -104,7 +104,7 @@ class TestScale:
     def test_nothing_measured_has_a_scale_all_the_same(self) -> None:
         assert scale_of(HEATS["advantage"], [None, np.array([np.nan])]).reach == 0.01
 
-    def test_c9_a_colour_means_the_same_in_a_collapsed_and_a_healthy_run(self) -> None:
+    def test_a_colour_means_the_same_in_a_collapsed_and_a_healthy_run(self) -> None:
         # Words of a healthy run carry 0.6 nats and more; a collapsed run has noise.
         healthy, collapsed = np.array([0.62, 1.4, 0.0]), np.array([0.05, 0.03, -0.04])
         heat = HEATS["information"]

@@ -33,7 +33,7 @@ def moved(metric: str, before: float, after: float, ends: tuple[float, float]) -
     )
 
 
-def test_m2_a_claim_and_evidence_of_one_metric_are_one_row_with_one_interval() -> None:
+def test_a_claim_and_evidence_of_one_metric_are_one_row_with_one_interval() -> None:
     fall = change(SUCCESS, 0.75, 0.1)
     verdict = said(
         Lost(change=fall, most_left=0.2, num_points=10),
@@ -64,7 +64,7 @@ def test_a_disagreement_is_a_row_for_each_side() -> None:
     assert [row.metric for row in evidence_rows(said(claim))] == [SUCCESS, RETURN]
 
 
-def test_m2_evidence_beside_claims_keeps_a_share_within_its_ends() -> None:
+def test_evidence_beside_claims_keeps_a_share_within_its_ends() -> None:
     """The level of a share minus two standard errors was below 0 %."""
     verdict = said(evidence=(moved(VALID, 0.9, 0.02, (-0.01, 0.05)),))
     cells = evidence_rows(verdict)[0].cells()

@@ -112,7 +112,7 @@ def test_chosen_trajectories_are_shown_and_an_unknown_one_is_a_problem(
         make_report("nope")
 
 
-def test_c14_finding_c20_the_library_is_packed(report: str) -> None:
+def test_the_library_is_packed(report: str) -> None:
     """The script is 4.7 MB as it is installed, and was most of the 5.2 MB of a report."""
     packed = re.search(r'id="plotly">([A-Za-z0-9+/=]+)<', report)
     assert packed
@@ -121,7 +121,7 @@ def test_c14_finding_c20_the_library_is_packed(report: str) -> None:
     assert len(packed[1]) < 0.45 * len(script)
 
 
-def test_c14_finding_c20_the_verdict_is_said_in_parts() -> None:
+def test_the_verdict_is_said_in_parts() -> None:
     """What, since when, the evidence, what to do, in this order; causes stand below as a list."""
     verdict = replace(
         judging._nothing_yet(),
@@ -146,9 +146,7 @@ def test_c14_finding_c20_the_verdict_is_said_in_parts() -> None:
     ]
 
 
-def test_c14_finding_c20_no_folder_of_this_machine_is_named(
-    tmp_path: Path, serve_root: Serve
-) -> None:
+def test_no_folder_of_this_machine_is_named(tmp_path: Path, serve_root: Serve) -> None:
     """The name of the root stays: `runs/a` is how its reader calls the run, too."""
     root = tmp_path / "runs"
     make_run(root / "a", text=f"It lies in {root}/a.")
@@ -156,7 +154,7 @@ def test_c14_finding_c20_no_folder_of_this_machine_is_named(
     assert str(tmp_path) not in make_report("a")
 
 
-def test_c14_finding_b2_the_report_of_an_ended_run_has_no_command_for_a_live_one(
+def test_the_report_of_an_ended_run_has_no_command_for_a_live_one(
     tmp_path: Path, serve_root: Serve
 ) -> None:
     for action, settings in ((CommandAction.SET, {"optim.lr": 1e-4}), (CommandAction.STOP, {})):
@@ -172,7 +170,7 @@ def test_c14_finding_b2_the_report_of_an_ended_run_has_no_command_for_a_live_one
         assert "echoscope ctl" not in words
 
 
-def test_c14_finding_c13_what_is_not_there_is_none(report: str) -> None:
+def test_what_is_not_there_is_none(report: str) -> None:
     cells = re.findall(r"<td>(.*?)</td>", without_plotly(report))
     assert not {"-", "None", "nan", "NaN"} & set(cells)
 

@@ -36,13 +36,13 @@ def shown(verdict: Verdict, table: pd.DataFrame) -> tuple[str, list[int]]:
     return found.words, [int(place.trajectory_id[-5:]) for place in found.places]
 
 
-def test_h4_a_healthy_run_shows_one_typical_trajectory_of_each_prompt() -> None:
+def test_a_healthy_run_shows_one_typical_trajectory_of_each_prompt() -> None:
     # The median return is 1.625; 1.25 and 2 of prompts 1 and 2 are nearest, then 0.25 and 3.
     verdict = replace(Diagnosis().verdict(), state=RunState.HEALTHY)
     assert shown(verdict, rows()) == ("typical trajectories", [5, 6, 2])
 
 
-def test_h4_a_problem_without_exemplars_shows_the_worst_failures() -> None:
+def test_a_problem_without_exemplars_shows_the_worst_failures() -> None:
     verdict = replace(Diagnosis().verdict(), state=RunState.COLLAPSED)
     assert shown(verdict, rows()) == ("failed trajectories", [0, 3, 6])
     unknown = rows().assign(is_success=None)
@@ -50,7 +50,7 @@ def test_h4_a_problem_without_exemplars_shows_the_worst_failures() -> None:
     assert shown(verdict, unknown) == (words, [0, 3, 6])
 
 
-def test_h4_return_up_and_success_down_shows_failures_that_earn_most() -> None:
+def test_return_up_and_success_down_shows_failures_that_earn_most() -> None:
     def change(key: str, before: float, after: float) -> Change:
         ends = [
             Level(metric=key, value=v, low=v, high=v, steps=(0, 9), num_points=10)
@@ -65,7 +65,7 @@ def test_h4_return_up_and_success_down_shows_failures_that_earn_most() -> None:
     assert shown(verdict, rows()) == ("failed trajectories with the highest return", [10, 7, 4])
 
 
-def test_h4_exemplars_of_an_alarm_come_first() -> None:
+def test_exemplars_of_an_alarm_come_first() -> None:
     place = Shown(trajectory_id="t00000001-00003", turn=1, note="why")
     found = telling(replace(Diagnosis().verdict(), exemplars=(place,)), rows())
     assert (found.places, found.words) == ((place,), "")

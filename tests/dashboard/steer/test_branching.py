@@ -386,7 +386,7 @@ def test_wrong_values_are_said_before_anything_starts(root: Path, open_page: Ope
 
 @pytest.mark.long
 @pytest.mark.parametrize("word", ["envs.groups=banana", "optim.betas=[2,2]", "optim.lrr=1e-4"])
-def test_c14_finding_c19_a_wrong_value_is_refused_before_it_can_be_confirmed(
+def test_a_wrong_value_is_refused_before_it_can_be_confirmed(
     root: Path, open_page: OpenPage, word: str
 ) -> None:
     page = open_form(open_page, root)
@@ -399,7 +399,7 @@ def test_c14_finding_c19_a_wrong_value_is_refused_before_it_can_be_confirmed(
     assert [one.name for one in root.iterdir()] == ["tiny"]
 
 
-def test_b10_the_form_begins_with_the_last_good_checkpoint(root: Path, open_page: OpenPage) -> None:
+def test_the_form_begins_with_the_last_good_checkpoint(root: Path, open_page: OpenPage) -> None:
     """Without an alarm that is the newest; the list names it."""
     page = open_form(open_page, root)
     at = page.selectbox(key="branch_at:tiny")

@@ -63,7 +63,7 @@ def words(page: AppTest) -> str:
 
 
 @pytest.mark.long
-def test_c11_the_verdict_is_that_of_the_chosen_step(root: Path, open_page: OpenPage) -> None:
+def test_the_verdict_is_that_of_the_chosen_step(root: Path, open_page: OpenPage) -> None:
     early = open_page("diagnosis", root, run="made", step="15")
     late = open_page("diagnosis", root, run="made")
     assert not early.exception
@@ -72,7 +72,7 @@ def test_c11_the_verdict_is_that_of_the_chosen_step(root: Path, open_page: OpenP
     assert "Format collapse" in words(late)
 
 
-def test_c11_a_verdict_after_a_step_reads_nothing_later(
+def test_a_verdict_after_a_step_reads_nothing_later(
     root: Path, serve_root: Callable[..., None]
 ) -> None:
     serve_root(root)
@@ -84,7 +84,7 @@ def test_c11_a_verdict_after_a_step_reads_nothing_later(
 
 
 @pytest.mark.long
-def test_c11_the_slider_moves_the_verdict_and_the_rest(root: Path, open_page: OpenPage) -> None:
+def test_the_slider_moves_the_verdict_and_the_rest(root: Path, open_page: OpenPage) -> None:
     page = open_page("diagnosis", root, run="made")
     page.select_slider(key="diagnosis_step").set_value(10).run()
     assert page.query_params["step"] == "10"
@@ -100,7 +100,7 @@ def test_c11_the_slider_moves_the_verdict_and_the_rest(root: Path, open_page: Op
         (2, "It is measured every 2 steps (diagnostics.gradient.every)."),
     ],
 )
-def test_c11_the_cadence_of_the_gradient_is_the_setting_of_the_run(
+def test_the_cadence_of_the_gradient_is_the_setting_of_the_run(
     every: int, expected: str, tmp_path: Path, open_page: OpenPage
 ) -> None:
     config = {**CONFIG, "diagnostics": {"gradient": {"every": every}}}
@@ -138,7 +138,7 @@ def test_the_largest_trajectory_of_a_gradient_is_named_in_words(
 
 
 @pytest.mark.long
-def test_c14_finding_c22_one_share_for_one_template(root: Path, open_page: OpenPage) -> None:
+def test_one_share_for_one_template(root: Path, open_page: OpenPage) -> None:
     """The verdict quotes the share that the monitor stored, as the page does."""
     page = open_page("diagnosis", root, run="made")
     assert "Step 40: 58 % of the reasonings share this template" in words(page)

@@ -267,7 +267,7 @@ def test_what_an_alarm_suggests_is_one_confirmation_away(
     assert (sent.settings, sent.reason) == ({"selection.value": 0.5}, "ECHO_TRAP")
 
 
-def test_c14_finding_b2_what_holds_already_is_not_offered(
+def test_what_holds_already_is_not_offered(
     live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
     raise_alarm(live_run)
@@ -281,7 +281,7 @@ def test_c14_finding_b2_what_holds_already_is_not_offered(
 # Steering
 
 
-def test_c8_commands_from_elsewhere_appear_beside_the_buttons(
+def test_commands_from_elsewhere_appear_beside_the_buttons(
     live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
     """An alarm, a shell and another window: nothing of it was sent from this page."""
@@ -299,7 +299,7 @@ def test_c8_commands_from_elsewhere_appear_beside_the_buttons(
     assert "ann: evaluate (since" in text
 
 
-def test_c12_a_setting_without_effect_is_told_before_it_is_sent(
+def test_a_setting_without_effect_is_told_before_it_is_sent(
     live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
     page = with_settings(open_page("live", tmp_path, run="live"))
@@ -311,7 +311,7 @@ def test_c12_a_setting_without_effect_is_told_before_it_is_sent(
     assert live_run.waiting() == []
 
 
-def test_c12_fewer_steps_than_are_done_is_told_before_it_is_sent(
+def test_fewer_steps_than_are_done_is_told_before_it_is_sent(
     live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
     page = with_settings(open_page("live", tmp_path, run="live"))

@@ -100,7 +100,7 @@ def test_alarms_are_listed_the_open_and_serious_ones_first(root: Path, open_page
     assert "2 of 2 alarms" in text
 
 
-def test_c14_a_cleared_alarm_is_said_as_cleared_with_what_it_was(
+def test_a_cleared_alarm_is_said_as_cleared_with_what_it_was(
     root: Path, open_page: OpenPage
 ) -> None:
     page = open_page("alarms", root, run="bad", standing="cleared")
@@ -112,7 +112,7 @@ def test_c14_a_cleared_alarm_is_said_as_cleared_with_what_it_was(
     assert "do this" not in text  # it is over: there is nothing to be done
 
 
-def test_c14_finding_b2_the_alarms_of_an_ended_run_have_no_command_to_set(
+def test_the_alarms_of_an_ended_run_have_no_command_to_set(
     tmp_path: Path, open_page: OpenPage
 ) -> None:
     wish = new_command("ended", CommandAction.SET, settings={"selection.value": 0.5})
@@ -157,7 +157,7 @@ def test_runs_are_compared_at_the_last_common_step(root: Path, open_page: OpenPa
     assert "same configuration" in words(page)
 
 
-def test_c14_finding_b7_one_legend_stands_above_all_charts(root: Path, open_page: OpenPage) -> None:
+def test_one_legend_stands_above_all_charts(root: Path, open_page: OpenPage) -> None:
     page = open_page("compare", root, runs="good,bad")
     legends = [html.proto.body for html in page.get("html") if "good" in html.proto.body]
     assert len(legends) == 1
@@ -167,9 +167,7 @@ def test_c14_finding_b7_one_legend_stands_above_all_charts(root: Path, open_page
 
 
 @pytest.mark.long
-def test_c14_finding_b7_every_run_is_shown_or_named_as_left_out(
-    tmp_path: Path, open_page: OpenPage
-) -> None:
+def test_every_run_is_shown_or_named_as_left_out(tmp_path: Path, open_page: OpenPage) -> None:
     names = [f"run{n:02d}" for n in range(34)]
     for name in names:
         make_run(tmp_path / name, 2)
@@ -179,7 +177,7 @@ def test_c14_finding_b7_every_run_is_shown_or_named_as_left_out(
     assert "not shown: run32, run33" in words(page).replace("\\", "")
 
 
-def test_c14_finding_c4_chips_show_the_name_of_the_run(tmp_path: Path, open_page: OpenPage) -> None:
+def test_chips_show_the_name_of_the_run(tmp_path: Path, open_page: OpenPage) -> None:
     for name in ("collapse-template-1", "collapse-template-2"):
         make_run(tmp_path / name, 2)
     page = open_page("compare", tmp_path, runs="collapse-template-1,collapse-template-2")

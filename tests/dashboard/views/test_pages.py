@@ -61,7 +61,7 @@ def test_a_run_without_a_step_is_shown(name: str, tmp_path: Path, open_page: Ope
 @pytest.mark.long
 @pytest.mark.parametrize("name", WITH_RUN)
 @pytest.mark.parametrize("asked", ["nope", "../secret", "a/b", ".", "x" * 400])
-def test_c7_a_run_that_is_gone_is_not_replaced_by_another_one(
+def test_a_run_that_is_gone_is_not_replaced_by_another_one(
     name: str, asked: str, tmp_path: Path, open_page: OpenPage
 ) -> None:
     make_run(tmp_path / "real")
@@ -77,7 +77,7 @@ def test_c7_a_run_that_is_gone_is_not_replaced_by_another_one(
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", WITH_RUN)
-def test_c7_a_run_that_is_deleted_while_somebody_looks_leaves_an_empty_page(
+def test_a_run_that_is_deleted_while_somebody_looks_leaves_an_empty_page(
     name: str, tmp_path: Path, open_page: OpenPage
 ) -> None:
     make_run(tmp_path / "other")
@@ -93,7 +93,7 @@ def test_c7_a_run_that_is_deleted_while_somebody_looks_leaves_an_empty_page(
 @pytest.mark.long
 @pytest.mark.parametrize("name", PAGES)
 @pytest.mark.parametrize("run_id", ["ppo__lr1e-4__seed0", "___", "a__"])
-def test_c1_a_folder_may_have_two_underscores_in_its_name(
+def test_a_folder_may_have_two_underscores_in_its_name(
     name: str, run_id: str, tmp_path: Path, open_page: OpenPage
 ) -> None:
     make_run(tmp_path / run_id, values=lambda step: {"policy/entropy": 0.5, "odd__name/x__y": step})

@@ -28,7 +28,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_m6_replay_calls_a_recorded_run_recorded(root: Path, open_page: OpenPage) -> None:
+def test_replay_calls_a_recorded_run_recorded(root: Path, open_page: OpenPage) -> None:
     page = open_page("replay", root, run="mine")
     assert not page.exception
     assert page.caption[0].value.replace("\\", "").startswith("Step 2 of 2, recorded. 4 traj")
@@ -37,12 +37,12 @@ def test_m6_replay_calls_a_recorded_run_recorded(root: Path, open_page: OpenPage
     assert not {"advantage", "update", "dropped", "tokens"} & columns  # nobody recorded them
 
 
-def test_m6_the_environment_of_recorded_episodes_is_listed(root: Path, open_page: OpenPage) -> None:
+def test_the_environment_of_recorded_episodes_is_listed(root: Path, open_page: OpenPage) -> None:
     page = open_page("runs", root)
     assert page.dataframe[0].value["environment"].tolist() == ["lake"]
 
 
-def test_m6_recorded_groups_say_how_many_solved_all_and_failed_all(root: Path) -> None:
+def test_recorded_groups_say_how_many_solved_all_and_failed_all(root: Path) -> None:
     run = open_run(root / "mine")
     for key in ("reward/solved_frac", "reward/hopeless_frac"):
         assert run.metrics(key)[1].tolist() == [0.5, 0.5]

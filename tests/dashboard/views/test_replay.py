@@ -205,12 +205,12 @@ class TestOneSplitAtATime:
         commit(tmp_path / "made", [*evaluated, *probed, *trained])
         return tmp_path
 
-    def test_c5_it_opens_on_training(self, root: Path, open_page: OpenPage) -> None:
+    def test_it_opens_on_training(self, root: Path, open_page: OpenPage) -> None:
         page = open_page("replay", root, run="made")
         assert listed(page) == [f"t00000000-0000{n}" for n in range(4)]
         assert "4 trajectories: 2 solved of 4" in read(page)
 
-    def test_c5_evaluation_is_said_to_be_never_trained_on(
+    def test_evaluation_is_said_to_be_never_trained_on(
         self, root: Path, open_page: OpenPage
     ) -> None:
         page = open_page("replay", root, run="made", split="eval")
@@ -220,13 +220,13 @@ class TestOneSplitAtATime:
         assert "evaluation, never trained on" in shown_html(page)
         assert "no update has used it yet" not in shown_html(page)
 
-    def test_c5_a_link_to_an_evaluation_lists_evaluations(
+    def test_a_link_to_an_evaluation_lists_evaluations(
         self, root: Path, open_page: OpenPage
     ) -> None:
         page = open_page("replay", root, run="made", trajectory="e00000000-00003")
         assert listed(page)[0] == "e00000000-00000"
 
-    def test_c5_a_step_without_the_split_names_the_steps_that_have_it(
+    def test_a_step_without_the_split_names_the_steps_that_have_it(
         self, tmp_path: Path, open_page: OpenPage
     ) -> None:
         writer = open_writer(tmp_path / "made")
@@ -365,7 +365,7 @@ class TestSearch:
         ],
     )
     @pytest.mark.parametrize("search", [{"q": "go up"}, {"where": "num_turns = 1"}])
-    def test_c10_the_first_in_order_of_all_matches_not_of_the_first_200(
+    def test_the_first_in_order_of_all_matches_not_of_the_first_200(
         self,
         order: str,
         first: list[str],
@@ -394,9 +394,7 @@ class TestSearch:
         if order not in ("id", "newest"):
             assert "200 of 340 matches" in words(page)
 
-    def test_c10_filters_choose_among_all_matches(
-        self, tmp_path: Path, open_page: OpenPage
-    ) -> None:
+    def test_filters_choose_among_all_matches(self, tmp_path: Path, open_page: OpenPage) -> None:
         writer = open_writer(tmp_path / "many")
         add_steps(writer, "many", range(0, 8), num_trajectories=80)
         writer.close(status="finished")
@@ -405,7 +403,7 @@ class TestSearch:
         assert "200 trajectories" in words(page)
 
     @pytest.mark.long
-    def test_c10_a_search_keeps_its_columns_and_marks_its_hits(
+    def test_a_search_keeps_its_columns_and_marks_its_hits(
         self, root: Path, open_page: OpenPage
     ) -> None:
         page = open_page("replay", root, run="made", q="go UP (really")

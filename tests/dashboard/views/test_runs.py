@@ -105,7 +105,7 @@ def test_a_live_run_says_so(tmp_path: Path, open_page: OpenPage) -> None:
         writer.close(status="finished")
 
 
-def test_c6_the_list_has_the_word_of_the_store(tmp_path: Path, open_page: OpenPage) -> None:
+def test_the_list_has_the_word_of_the_store(tmp_path: Path, open_page: OpenPage) -> None:
     """A run that pauses, and one whose trainer was killed: both silent for an hour."""
     paused = open_writer(tmp_path / "paused")
     killed = open_writer(tmp_path / "killed")
@@ -126,9 +126,7 @@ def test_c6_the_list_has_the_word_of_the_store(tmp_path: Path, open_page: OpenPa
     assert filtered["run"] == ["paused"]
 
 
-def test_c14_finding_c21_the_verdict_has_its_column_from_the_start(
-    tmp_path: Path, open_page: OpenPage
-) -> None:
+def test_the_verdict_has_its_column_from_the_start(tmp_path: Path, open_page: OpenPage) -> None:
     make_run(tmp_path / "a", 2)
     assert "state" in columns_of(open_page("runs", tmp_path))
 
@@ -164,7 +162,7 @@ def test_a_tag_that_would_hide_is_refused() -> None:
     ("state", "said"),
     [(RunState.COLLAPSED, "collapsed"), (RunState.HEALTHY, "healthy, diverse")],
 )
-def test_c14_finding_a4_a_collapse_is_not_said_to_be_diverse_as_well(
+def test_a_collapse_is_not_said_to_be_diverse_as_well(
     tmp_path: Path,
     open_page: OpenPage,
     monkeypatch: pytest.MonkeyPatch,
@@ -210,7 +208,7 @@ def test_runs_that_differ_in_their_seed_are_one_row_with_mean_and_interval(
     assert table["policy/entropy"][1] == "2"
 
 
-def test_h1_seeds_are_grouped_over_all_runs_and_not_over_a_page(
+def test_seeds_are_grouped_over_all_runs_and_not_over_a_page(
     tmp_path: Path, open_page: OpenPage
 ) -> None:
     """Two settings in turn over 28 runs: a page of 25 runs held 13 of one and 12 of the other."""
@@ -230,7 +228,7 @@ def test_the_mean_of_seeds_has_the_interval_of_student() -> None:
 
 
 @pytest.mark.parametrize("rates", [[0.0, 0.0, 0.1, 0.05, 0.0], [1.0, 0.9, 1.0, 0.95, 1.0]])
-def test_m2_the_mean_rate_of_seeds_stays_within_0_and_100_percent(rates: list[float]) -> None:
+def test_the_mean_rate_of_seeds_stays_within_0_and_100_percent(rates: list[float]) -> None:
     """Student's t said -3 % to 9 %, and 91 % to 103 %.
 
     Wilson's with t = 2.776445: the variance of the mean is 0.0004, so p (1 - p) / 0.0004 = 72.75.

@@ -108,7 +108,7 @@ def test_names_in_a_chart_are_text() -> None:
     assert "<a" not in figure.layout.yaxis.title.text
 
 
-def test_c14_finding_c18_nan_and_null_are_told_apart() -> None:
+def test_nan_and_null_are_told_apart() -> None:
     table = pa.table(
         {"value": pa.array([0.5, float("nan"), None, float("inf")]), "n": [1, 2, 3, 4]}
     )
@@ -118,9 +118,7 @@ def test_c14_finding_c18_nan_and_null_are_told_apart() -> None:
     assert shown_frame(pa.table({"value": [0.5, None]}))["value"].isna().tolist() == [False, True]
 
 
-def test_c14_finding_c18_rows_of_each_split_are_a_curve_of_their_own(
-    tmp_path: Path, open_page: OpenPage
-) -> None:
+def test_rows_of_each_split_are_a_curve_of_their_own(tmp_path: Path, open_page: OpenPage) -> None:
     """One line over `group by step, split` went to and fro between the splits."""
     make_run(tmp_path / "a", 3)
     sql = (
@@ -136,7 +134,7 @@ def test_c14_finding_c18_rows_of_each_split_are_a_curve_of_their_own(
     assert (box.value, box.options) == ("split", ["split"])
 
 
-def test_c14_finding_c18_columns_with_few_values_can_have_colours() -> None:
+def test_columns_with_few_values_can_have_colours() -> None:
     table = pa.table(
         {
             "step": [1, 1, 2, 2],

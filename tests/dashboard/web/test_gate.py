@@ -399,7 +399,7 @@ def test_who_goes_away_in_the_middle_of_a_form_is_no_failure() -> None:
 @pytest.mark.parametrize(
     ("clients", "num_tried"), [(["a"] * 200, 5), ([f"{n}" for n in range(200)], 60)]
 )
-def test_c13_attempts_are_counted_before_their_bodies_are_read(
+def test_attempts_are_counted_before_their_bodies_are_read(
     clients: list[str], num_tried: int
 ) -> None:
     """200 connections send their headers, and then their bodies, the right password last."""
@@ -433,7 +433,7 @@ def linked() -> Iterator[TestClient]:
         yield opened
 
 
-def test_c13_the_link_opens_a_session_and_loses_its_token(linked: TestClient) -> None:
+def test_the_link_opens_a_session_and_loses_its_token(linked: TestClient) -> None:
     answer = linked.get(f"/live?run=a&token={TOKEN}&step=3")
     assert (answer.status_code, answer.headers["location"]) == (303, "/live?run=a&step=3")
     assert answer.headers["referrer-policy"] == "no-referrer"
@@ -448,7 +448,7 @@ def test_c13_the_link_opens_a_session_and_loses_its_token(linked: TestClient) ->
 
 
 @pytest.mark.parametrize("path", ["/api/runs", "/_stcore/health", "/live", "/live?token=wrong"])
-def test_c13_without_the_token_nothing_is_answered(linked: TestClient, path: str) -> None:
+def test_without_the_token_nothing_is_answered(linked: TestClient, path: str) -> None:
     answer = linked.get(path)
     assert answer.status_code == 401
     assert "the page" not in answer.text
@@ -456,7 +456,7 @@ def test_c13_without_the_token_nothing_is_answered(linked: TestClient, path: str
         pass
 
 
-def test_c13_the_token_can_be_pasted(linked: TestClient) -> None:
+def test_the_token_can_be_pasted(linked: TestClient) -> None:
     page = linked.get("/live?run=a").text
     assert "paste its token here" in page
     assert '<label for="password">Token</label>' in page
@@ -464,7 +464,7 @@ def test_c13_the_token_can_be_pasted(linked: TestClient) -> None:
     assert linked.get("/live").text == "the page /live"
 
 
-def test_c13_a_policy_does_not_show_its_secrets() -> None:
+def test_a_policy_does_not_show_its_secrets() -> None:
     policy = Policy(address="h", port=1, password=PASSWORD, token=TOKEN)
     assert PASSWORD not in repr(policy)
     assert TOKEN not in repr(policy)

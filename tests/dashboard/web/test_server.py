@@ -157,7 +157,7 @@ def session_of(server: Served) -> str:
     return headers["set-cookie"].split(";")[0]
 
 
-def test_c13_the_printed_link_opens_pages_json_and_the_web_socket(tokened: Served) -> None:
+def test_the_printed_link_opens_pages_json_and_the_web_socket(tokened: Served) -> None:
     assert re.fullmatch(r"http://127\.0\.0\.1:[0-9]+/\?token=[A-Za-z0-9_-]{32}", tokened.url)
     cookie = session_of(tokened)
     assert "<title>Streamlit</title>" in tokened.ask("/live", Cookie=cookie)[1]
@@ -165,7 +165,7 @@ def test_c13_the_printed_link_opens_pages_json_and_the_web_socket(tokened: Serve
     assert tokened.upgrade(Origin=f"http://127.0.0.1:{tokened.port}", Cookie=cookie) == 101
 
 
-def test_c13_another_account_of_the_machine_cannot_steer(tokened: Served, root: Path) -> None:
+def test_another_account_of_the_machine_cannot_steer(tokened: Served, root: Path) -> None:
     """It reaches loopback, and knows neither the link nor the cookie."""
     body = '{"action": "stop"}'
     headers = {"Content_Type": "application/json", "X_Echoscope_Command": "1"}
@@ -176,20 +176,20 @@ def test_c13_another_account_of_the_machine_cannot_steer(tokened: Served, root: 
     assert list((root / "a" / "commands").iterdir()) == []
 
 
-def test_c13_a_program_sends_the_token_as_a_header(tokened: Served) -> None:
+def test_a_program_sends_the_token_as_a_header(tokened: Served) -> None:
     token = tokened.url.partition("token=")[2]
     assert tokened.ask("/api/runs", Authorization=f"Bearer {token}")[0] == 200
     assert tokened.ask("/api/runs", Authorization=f"Bearer {token}x")[0] == 401
 
 
-def test_c13_readiness_needs_no_token(tokened: Served, locked: Served) -> None:
+def test_readiness_needs_no_token(tokened: Served, locked: Served) -> None:
     for server in (tokened, locked):
         status, words, _ = server.ask("/api/health")
         assert (status, json.loads(words)["status"]) == (200, "ok")
 
 
 @pytest.mark.long
-def test_c13_the_token_is_in_no_log(root: Path, tmp_path: Path) -> None:
+def test_the_token_is_in_no_log(root: Path, tmp_path: Path) -> None:
     server = Served(root, has_token=True)
     token = server.url.partition("token=")[2]
     session_of(server)
@@ -201,7 +201,7 @@ def test_c13_the_token_is_in_no_log(root: Path, tmp_path: Path) -> None:
     assert token.encode() not in stored
 
 
-def test_c14_finding_c16_an_unknown_api_path_is_404_and_json(served: Served) -> None:
+def test_an_unknown_api_path_is_404_and_json(served: Served) -> None:
     for method in ("GET", "POST"):
         status, words, headers = served.ask("/api/nowhere", method)
         assert (status, headers["content-type"]) == (404, "application/json")
@@ -210,7 +210,7 @@ def test_c14_finding_c16_an_unknown_api_path_is_404_and_json(served: Served) -> 
         )
 
 
-def test_c14_finding_c17_an_unknown_page_is_404_with_links(served: Served) -> None:
+def test_an_unknown_page_is_404_with_links(served: Served) -> None:
     status, page, _ = served.ask("/nowhere%3Cscript%3E", Accept="text/html")
     assert status == 404
     assert "There is no page /nowhere&lt;script&gt;" in page
