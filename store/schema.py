@@ -1,9 +1,9 @@
 """Every stored column, declared once.
 
-Arrow schemas, DuckDB tables and views, the table in `docs/store.md` and the checks of `verify` all
+Arrow schemas, DuckDB tables and views, the tables of `docs/store.md` and the checks of `verify` all
 come from `TABLES`. To add a column: append it to its table with `since=` the next minor version,
-raise `SCHEMA_MINOR`, and let the golden test and the docs table follow. Never rename, retype or
-reuse a name; that is a new major version, which older readers refuse.
+raise `SCHEMA_MINOR`, and let the golden test follow. Never rename, retype or reuse a name; that is
+a new major version, which older readers refuse.
 """
 
 from __future__ import annotations
@@ -521,7 +521,7 @@ def check_version(version: object, where: str) -> int:
 
 
 def schema_markdown() -> str:
-    """The reference table in `docs/store.md`."""
+    """The tables of `docs/store.md`: the site is built with them (`docs/hooks.py`)."""
     parts = []
     for table in TABLES.values():
         rows = [f"| `{c.name}` | `{c.type}` | {c.doc} |" for c in table.columns]

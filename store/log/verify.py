@@ -47,7 +47,8 @@ def verify(path: str | Path) -> VerifyReport:
     root = index.layout.root
     problems = list(index.problems)
     num_files = num_bytes = num_trajectories = 0
-    for unit in (*index.manifest.packs, *index.segments):
+    units: tuple[Pack | Segment, ...] = (*index.manifest.packs, *index.segments)
+    for unit in units:
         bad = []
         for entry in unit.files:
             num_files, num_bytes = num_files + 1, num_bytes + entry.num_bytes

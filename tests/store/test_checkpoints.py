@@ -51,7 +51,7 @@ def alarm(step: int, earliest: int, **changes: object) -> Alarm:
 
 
 @given(STEPS, st.integers(1, 5), RATES, st.lists(st.integers(0, 320), max_size=5), STEPS)
-def test_b10_the_kept_are_exactly_the_protected(
+def test_the_kept_are_exactly_the_protected(
     steps: frozenset[int],
     keep: int,
     success: dict[int, float],
@@ -72,7 +72,7 @@ def test_b10_the_kept_are_exactly_the_protected(
 
 
 @given(STEPS, st.integers(1, 5), RATES, st.integers(2, 300))
-def test_b10_the_last_healthy_checkpoint_survives_every_later_save(
+def test_the_last_healthy_checkpoint_survives_every_later_save(
     steps: frozenset[int], keep: int, success: dict[int, float], onset: int
 ) -> None:
     """Checkpoints come one by one while the alarm is open: the one before its onset stays."""
@@ -88,7 +88,7 @@ def test_b10_the_last_healthy_checkpoint_survives_every_later_save(
     assert not was_there or healthy in disk
 
 
-def test_b10_equal_success_prefers_the_newer_and_a_checkpoint_counts_by_the_last_evaluation() -> (
+def test_equal_success_prefers_the_newer_and_a_checkpoint_counts_by_the_last_evaluation() -> (
     None
 ):
     assert best_step([20, 40, 60], {20: 0.8, 40: 0.8, 60: 0.1}) == 40
@@ -100,13 +100,13 @@ def test_b10_equal_success_prefers_the_newer_and_a_checkpoint_counts_by_the_last
 # -- which one to go back to ---------------------------------------------------------------------
 
 
-def test_b10_the_last_good_checkpoint_is_from_before_the_onset() -> None:
+def test_the_last_good_checkpoint_is_from_before_the_onset() -> None:
     found = choose_checkpoint([20, 40, 60], [alarm(44, 31)], {})
     assert (found.step, found.onset_step) == (20, 31)
     assert found.reason.startswith("It is the newest from before step 31")
 
 
-def test_b10_evaluations_decide_between_the_onsets_of_several_alarms() -> None:
+def test_evaluations_decide_between_the_onsets_of_several_alarms() -> None:
     """Entropy rose from 31 on; success was lost from 42 on: checkpoint 40 had lost some already."""
     watch = alarm(35, 31, alarm_id="entropy", severity=AlarmSeverity.WARNING)
     success = {20: 0.85, 40: 0.57}
@@ -117,7 +117,7 @@ def test_b10_evaluations_decide_between_the_onsets_of_several_alarms() -> None:
 
 
 @pytest.mark.parametrize("steps", [[], [40, 60]])
-def test_b10_a_run_without_a_good_checkpoint_says_so(steps: list[int]) -> None:
+def test_a_run_without_a_good_checkpoint_says_so(steps: list[int]) -> None:
     found = choose_checkpoint(steps, [alarm(44, 31)], {40: 0.5})
     assert found.step is None
     assert found.reason in (
@@ -126,11 +126,11 @@ def test_b10_a_run_without_a_good_checkpoint_says_so(steps: list[int]) -> None:
     )
 
 
-def test_b10_without_an_alarm_the_newest_is_good() -> None:
+def test_without_an_alarm_the_newest_is_good() -> None:
     assert choose_checkpoint([20, 40], [], {20: 0.9, 40: 0.5}).step == 40
 
 
-def test_b10_notes_and_ended_alarms_are_not_open() -> None:
+def test_notes_and_ended_alarms_are_not_open() -> None:
     raised = alarm(9, 5)
     cleared = alarm(9, 5, state=AlarmState.CLEARED)
     note = alarm(9, 5, alarm_id="converged", severity=AlarmSeverity.INFO)
@@ -150,7 +150,7 @@ def record(step: int, reason: str = "schedule", *, is_deleted: bool = False) -> 
     )
 
 
-def test_b10_a_stored_run_names_its_last_good_checkpoint(
+def test_a_stored_run_names_its_last_good_checkpoint(
     run_path: Path, writer: RunWriter, metrics: Metrics
 ) -> None:
     for step in range(1, 7):
@@ -165,7 +165,7 @@ def test_b10_a_stored_run_names_its_last_good_checkpoint(
     assert (found.step, found.onset_step) == (3, 4)
 
 
-def test_b10_a_checkpoint_that_the_schedule_wrote_first_can_still_be_asked_for(
+def test_a_checkpoint_that_the_schedule_wrote_first_can_still_be_asked_for(
     run_path: Path, writer: RunWriter, metrics: Metrics
 ) -> None:
     writer.commit_step(metrics=[metrics(1)])

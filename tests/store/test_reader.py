@@ -340,7 +340,7 @@ def test_readers_beside_a_writer_see_whole_steps_only(
         ("pid", 10**30),
     ],
 )
-def test_d3_one_bad_run_is_left_out_by_itself(
+def test_one_bad_run_is_left_out_by_itself(
     tmp_path: Path, steps: Build, name: str, value: Any
 ) -> None:
     root = tmp_path / "runs"
@@ -362,7 +362,7 @@ def test_d3_one_bad_run_is_left_out_by_itself(
         assert (infos["bad"].config, infos["bad"].live_knobs, infos["bad"].tags) == ({}, {}, ())
 
 
-def test_d3_an_event_of_another_type_costs_its_run_alone(tmp_path: Path) -> None:
+def test_an_event_of_another_type_costs_its_run_alone(tmp_path: Path) -> None:
     wrong: Any = 5
     for name, phase in (("good", "train"), ("bad", wrong)):
         writer = open_writer(tmp_path / name)
@@ -381,7 +381,7 @@ def test_d3_an_event_of_another_type_costs_its_run_alone(tmp_path: Path) -> None
         open_run(tmp_path / "bad")
 
 
-def test_d3_a_run_that_goes_bad_later_is_left_out_by_itself(tmp_path: Path) -> None:
+def test_a_run_that_goes_bad_later_is_left_out_by_itself(tmp_path: Path) -> None:
     root = tmp_path / "runs"
     for folder in ("good", "bad"):
         RunWriter.create(root / folder, run_id=folder, config={}, is_packing=False).close(

@@ -14,7 +14,6 @@ from echoscope.store.log.durable import parquet_options
 from echoscope.store.schema import DATA_TABLES, EVENT_TABLES, TABLES
 
 GOLDEN = Path(__file__).with_name("schema_1_0.json")
-DOCS = Path(__file__).parents[2] / "docs" / "store.md"
 
 
 def current() -> dict[str, dict[str, str]]:
@@ -86,8 +85,3 @@ def test_arrow_types() -> None:
     )
     with pytest.raises(KeyError):
         schema.arrow_type("UUID")
-
-
-def test_the_reference_in_the_docs_is_the_schema() -> None:
-    """To renew it: python -c 'from echoscope.store.schema import *; print(schema_markdown())'"""
-    assert schema.schema_markdown() in DOCS.read_text()

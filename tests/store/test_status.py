@@ -111,11 +111,11 @@ def judged(recorded: str, *states: CommandState, **changes: Any) -> RunStatus:
         (judged("of a later version"), "crashed", "crashed"),
     ],
 )
-def test_c6_how_a_run_stands(found: RunStatus, word: str, words: str) -> None:
+def test_how_a_run_stands(found: RunStatus, word: str, words: str) -> None:
     assert (found.status.value, found.words(NOW)) == (word, words)
 
 
-def test_c6_a_crashed_trainer_is_told_from_a_silent_one_by_its_lock(tmp_path: Path) -> None:
+def test_a_crashed_trainer_is_told_from_a_silent_one_by_its_lock(tmp_path: Path) -> None:
     writer = open_writer(tmp_path / "a")
     add_steps(writer, "a", range(1, 4))
     info, later = open_run(tmp_path / "a").info(), time.time() + 3600
@@ -130,7 +130,7 @@ def test_c6_a_crashed_trainer_is_told_from_a_silent_one_by_its_lock(tmp_path: Pa
     assert (held.status, gone.status) == (Status.STALE, Status.CRASHED)
 
 
-def test_c6_one_reader_and_a_reader_of_many_say_the_same(tmp_path: Path) -> None:
+def test_one_reader_and_a_reader_of_many_say_the_same(tmp_path: Path) -> None:
     make_run(tmp_path / "done")
     young = open_writer(tmp_path / "young")
     paused = open_writer(tmp_path / "paused")

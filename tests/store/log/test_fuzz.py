@@ -25,6 +25,6 @@ def fuzzing() -> ModuleType:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_d4_no_damage_is_silently_accepted(fuzzing: ModuleType, tmp_path: Path) -> None:
+def test_no_damage_is_silently_accepted(fuzzing: ModuleType, tmp_path: Path) -> None:
     _, failures = fuzzing.fuzz(tmp_path, 110, draw())
     assert failures == [], told()

@@ -51,7 +51,7 @@ def readable_flip(path: Path, read: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("is_packed", [False, True])
 @pytest.mark.parametrize("how", ["sql", "lookup"])
-def test_d4_a_parquet_file_that_decodes_to_other_values_is_left_out(
+def test_a_parquet_file_that_decodes_to_other_values_is_left_out(
     finished_run: Path, how: str, *, is_packed: bool
 ) -> None:
     if is_packed:
@@ -75,7 +75,7 @@ def test_d4_a_parquet_file_that_decodes_to_other_values_is_left_out(
     assert reader.warnings == [f"{path}: its content changed after it was written; left out{lost}"]
 
 
-def test_d4_a_file_is_hashed_once(finished_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_hashed_once(finished_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index = RunIndex(finished_run)
     entry = index.files("tokens")[0].entry
     path = finished_run / entry.path
@@ -96,7 +96,7 @@ def test_d4_a_file_is_hashed_once(finished_run: Path, monkeypatch: pytest.Monkey
     assert checks.damage(finished_run, entry) == "its content changed after it was written"
 
 
-def test_d4_a_query_hashes_the_tables_that_it_reads(
+def test_a_query_hashes_the_tables_that_it_reads(
     finished_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hashed: list[str] = []
@@ -112,7 +112,7 @@ def test_d4_a_query_hashes_the_tables_that_it_reads(
     assert set(hashed) <= {"trajectories"}
 
 
-def test_d4_a_run_without_checksums_opens_and_says_so_once(tmp_path: Path) -> None:
+def test_a_run_without_checksums_opens_and_says_so_once(tmp_path: Path) -> None:
     with tarfile.open(OLD_RUN) as archive:
         archive.extractall(tmp_path, filter="data")
     path = tmp_path / "run_1_0"
@@ -128,7 +128,7 @@ def test_d4_a_run_without_checksums_opens_and_says_so_once(tmp_path: Path) -> No
     assert verify(path).problems == ()
 
 
-def test_d4_a_run_without_checksums_goes_on_with_them(tmp_path: Path, steps: Build) -> None:
+def test_a_run_without_checksums_goes_on_with_them(tmp_path: Path, steps: Build) -> None:
     with tarfile.open(OLD_RUN) as archive:
         archive.extractall(tmp_path, filter="data")
     path = tmp_path / "run_1_0"
@@ -142,7 +142,7 @@ def test_d4_a_run_without_checksums_goes_on_with_them(tmp_path: Path, steps: Bui
     seal(path)
 
 
-def test_d5_a_description_that_names_a_key_twice_was_changed(tmp_path: Path) -> None:
+def test_a_description_that_names_a_key_twice_was_changed(tmp_path: Path) -> None:
     (tmp_path / "MANIFEST.json").write_text('{"step": 1, "step": 1}', encoding="utf-8")
     with pytest.raises(StoreError, match="it names a key twice"):
         read_json_object(tmp_path / "MANIFEST.json")

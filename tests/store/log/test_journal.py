@@ -185,13 +185,13 @@ def damaged(path: Path, change: Callable[[list[bytes]], list[bytes]]) -> list[st
     return [warning.split(": ", 1)[1] for warning in open_run(path).warnings]
 
 
-def test_d4_a_record_that_is_gone_is_noticed(finished_run: Path) -> None:
+def test_a_record_that_is_gone_is_noticed(finished_run: Path) -> None:
     found = damaged(finished_run, lambda lines: lines[:2] + lines[3:])
     assert found == ["1 record is missing before record 3"]
     assert open_run(finished_run).steps().column("step").to_pylist() == [0, 2]
 
 
-def test_d4_acknowledged_records_gone_from_the_end_are_noticed(finished_run: Path) -> None:
+def test_acknowledged_records_gone_from_the_end_are_noticed(finished_run: Path) -> None:
     found = damaged(finished_run, lambda lines: lines[:-2])
     assert [text.split(" before byte")[0] for text in found] == [
         "records that were acknowledged are missing or damaged"
@@ -200,19 +200,19 @@ def test_d4_acknowledged_records_gone_from_the_end_are_noticed(finished_run: Pat
         RunWriter.resume(finished_run, from_step=0)
 
 
-def test_d4_a_record_that_occurs_twice_counts_once(finished_run: Path) -> None:
+def test_a_record_that_occurs_twice_counts_once(finished_run: Path) -> None:
     found = damaged(finished_run, lambda lines: [*lines[:3], *lines[2:]])
     assert found == ["record 2 occurs twice; the second one is left out"]
     assert open_run(finished_run).steps().num_rows == 3
 
 
-def test_d4_records_in_another_order_are_put_in_order(finished_run: Path) -> None:
+def test_records_in_another_order_are_put_in_order(finished_run: Path) -> None:
     found = damaged(finished_run, lambda lines: [lines[0], lines[2], lines[1], *lines[3:]])
     assert found == ["its records were not in order"]
     assert open_run(finished_run).steps().column("step").to_pylist() == [0, 1, 2]
 
 
-def test_d4_another_runs_record_is_left_out(finished_run: Path, tmp_path: Path) -> None:
+def test_another_runs_record_is_left_out(finished_run: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     with RunWriter.create(other, run_id="other", config={}, is_packing=False):
         pass
@@ -222,7 +222,7 @@ def test_d4_another_runs_record_is_left_out(finished_run: Path, tmp_path: Path) 
     assert open_run(finished_run).info().status == "finished"
 
 
-def test_d4_a_torn_piece_that_looks_complete_is_noticed_by_everybody(
+def test_a_torn_piece_that_looks_complete_is_noticed_by_everybody(
     run_path: Path, steps: Build
 ) -> None:
     """Three records are gone from the end of a piece; nothing in the piece itself says so."""
@@ -242,7 +242,7 @@ def test_d4_a_torn_piece_that_looks_complete_is_noticed_by_everybody(
     assert piece.exists()
 
 
-def test_d4_a_piece_says_how_long_the_one_before_is(run_path: Path, steps: Build) -> None:
+def test_a_piece_says_how_long_the_one_before_is(run_path: Path, steps: Build) -> None:
     with RunWriter.create(
         run_path, run_id="run-1", config={}, rotate_every=2, is_packing=False
     ) as writer:
@@ -261,7 +261,7 @@ def test_d4_a_piece_says_how_long_the_one_before_is(run_path: Path, steps: Build
     assert (packed.piece, packed.num_bytes, packed.sha256) == (1, proof["bytes"], proof["sha256"])
 
 
-def test_d6_a_bit_in_the_journals_header_costs_nothing_else(run_path: Path, steps: Build) -> None:
+def test_a_bit_in_the_journals_header_costs_nothing_else(run_path: Path, steps: Build) -> None:
     with RunWriter.create(
         run_path, run_id="run-1", config={}, rotate_every=2, is_packing=False
     ) as writer:
@@ -277,7 +277,7 @@ def test_d6_a_bit_in_the_journals_header_costs_nothing_else(run_path: Path, step
     ] * 2
 
 
-def test_d6_a_missing_piece_costs_its_steps_only(run_path: Path, steps: Build) -> None:
+def test_a_missing_piece_costs_its_steps_only(run_path: Path, steps: Build) -> None:
     with RunWriter.create(
         run_path, run_id="run-1", config={}, rotate_every=2, is_packing=False
     ) as writer:
@@ -288,7 +288,7 @@ def test_d6_a_missing_piece_costs_its_steps_only(run_path: Path, steps: Build) -
     assert reader.warnings == [f"{Layout(run_path).piece(2)}: it is missing"]
 
 
-def test_d4_a_damaged_run_json_is_read_from_the_journal(finished_run: Path) -> None:
+def test_a_damaged_run_json_is_read_from_the_journal(finished_run: Path) -> None:
     path = finished_run / "run.json"
     before = open_run(finished_run).info()
     path.write_bytes(path.read_bytes().replace(b"0.001", b"0.002"))

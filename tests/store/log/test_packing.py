@@ -144,9 +144,7 @@ def test_a_damaged_segment_stays_as_it_is(finished_run: Path) -> None:
     ]
 
 
-def test_d6_a_damaged_piece_stays_and_its_neighbours_are_packed(
-    run_path: Path, steps: Build
-) -> None:
+def test_a_damaged_piece_stays_and_its_neighbours_are_packed(run_path: Path, steps: Build) -> None:
     with RunWriter.create(
         run_path, run_id="run-1", config={}, rotate_every=2, is_packing=False
     ) as writer:
@@ -182,7 +180,7 @@ def test_seal_makes_an_ordinary_database(finished_run: Path, *, is_packed: bool)
     assert not list(finished_run.glob("*.tmp*"))
 
 
-def test_d4_a_damaged_run_does_not_replace_an_older_seal(finished_run: Path) -> None:
+def test_a_damaged_run_does_not_replace_an_older_seal(finished_run: Path) -> None:
     before = seal(finished_run).read_bytes()
     path = next((finished_run / "seg" / "turns").glob("00000001-*"))
     path.write_bytes(path.read_bytes()[:-1])
@@ -191,7 +189,7 @@ def test_d4_a_damaged_run_does_not_replace_an_older_seal(finished_run: Path) -> 
     assert (finished_run / "run.duckdb").read_bytes() == before
 
 
-def test_d4_what_a_pack_replaced_stays_while_the_pack_is_damaged(
+def test_what_a_pack_replaced_stays_while_the_pack_is_damaged(
     finished_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def damage_a_pack(seconds: float) -> None:
@@ -206,7 +204,7 @@ def test_d4_what_a_pack_replaced_stays_while_the_pack_is_damaged(
     assert Layout(finished_run).piece_numbers() == [1]
 
 
-def test_d4_no_pack_is_taken_for_left_over_when_the_manifest_is_gone(
+def test_no_pack_is_taken_for_left_over_when_the_manifest_is_gone(
     run_path: Path, steps: Build
 ) -> None:
     with RunWriter.create(
@@ -281,7 +279,7 @@ def test_verify_finds_contradictions_between_whole_files(
     ]
 
 
-def test_d6_a_manifest_that_is_none_costs_the_packs_only(run_path: Path, steps: Build) -> None:
+def test_a_manifest_that_is_none_costs_the_packs_only(run_path: Path, steps: Build) -> None:
     with RunWriter.create(
         run_path, run_id="run-1", config={}, rotate_every=2, is_packing=False
     ) as writer:

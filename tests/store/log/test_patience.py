@@ -40,7 +40,7 @@ def no_free_descriptors() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_d8_a_reader_without_descriptors_for_a_moment_drops_nothing(tmp_path: Path) -> None:
+def test_a_reader_without_descriptors_for_a_moment_drops_nothing(tmp_path: Path) -> None:
     writer = open_writer(tmp_path / "run")
     add_steps(writer, "run", range(3))
     reader = open_run(tmp_path / "run")
@@ -54,7 +54,7 @@ def test_d8_a_reader_without_descriptors_for_a_moment_drops_nothing(tmp_path: Pa
     writer.close(status="finished")
 
 
-def test_d8_a_data_file_that_fails_once_is_read_again(
+def test_a_data_file_that_fails_once_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk's EIO cannot be had for the asking: the one call that hashes a file gives it."""
@@ -78,7 +78,7 @@ def test_d8_a_data_file_that_fails_once_is_read_again(
     assert reader.warnings == []
 
 
-def test_d8_one_run_that_fails_for_a_moment_is_tried_again(tmp_path: Path) -> None:
+def test_one_run_that_fails_for_a_moment_is_tried_again(tmp_path: Path) -> None:
     for name in ("a", "b"):
         make_run(tmp_path / name, 1)
     text = Layout(tmp_path / "b").run_json.read_bytes()
@@ -95,7 +95,7 @@ def test_d8_one_run_that_fails_for_a_moment_is_tried_again(tmp_path: Path) -> No
 
 
 @pytest.mark.long
-def test_d8_footers_of_files_that_are_gone_are_forgotten(
+def test_footers_of_files_that_are_gone_are_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Six steps make at least a dozen files, and packing replaces them, eight times over."""

@@ -42,7 +42,7 @@ def steps_of(path: Path, table: str = "steps") -> list[int]:
     return [int(step) for step in found.column("step").to_pylist()]
 
 
-def test_d6_a_whole_run_is_copied_without_loss(run: Path) -> None:
+def test_a_whole_run_is_copied_without_loss(run: Path) -> None:
     report = repair(run)
     assert (report.path, report.rebuilt, report.lost) == (run.with_name("run-1.repaired"), (), ())
     tables = ("steps", "metrics", "trajectories", "turns", "tokens")
@@ -55,7 +55,7 @@ def test_d6_a_whole_run_is_copied_without_loss(run: Path) -> None:
     assert verify(report.path).problems == ()
 
 
-def test_d6_early_trajectories_that_their_step_replaced_are_not_lost(
+def test_early_trajectories_that_their_step_replaced_are_not_lost(
     run_path: Path, trajectory: Build, metrics: Build
 ) -> None:
     with RunWriter.create(run_path, run_id="run-1", config={}, is_packing=False) as writer:
@@ -67,7 +67,7 @@ def test_d6_early_trajectories_that_their_step_replaced_are_not_lost(
     assert (report.lost, report.num_trajectories) == ((), 1)
 
 
-def test_d6_the_damaged_run_stays_as_it_is(run: Path) -> None:
+def test_the_damaged_run_stays_as_it_is(run: Path) -> None:
     Layout(run).piece(2).unlink()
     before = files_of(run)
     repair(run)
@@ -76,7 +76,7 @@ def test_d6_the_damaged_run_stays_as_it_is(run: Path) -> None:
     assert not list(run.parent.glob("*.partial"))
 
 
-def test_d6_steps_of_a_missing_piece_come_back_from_their_segments(run: Path) -> None:
+def test_steps_of_a_missing_piece_come_back_from_their_segments(run: Path) -> None:
     Layout(run).piece(2).unlink()
     assert steps_of(run) == [0, 1, 4, 5, 6]
     report = repair(run)
@@ -92,7 +92,7 @@ def test_d6_steps_of_a_missing_piece_come_back_from_their_segments(run: Path) ->
     assert (row["num_trajectories"], row["return_mean"], row["entropy"]) == (4, 1.25, None)
 
 
-def test_d6_a_repaired_run_can_be_resumed(run: Path, steps: Build) -> None:
+def test_a_repaired_run_can_be_resumed(run: Path, steps: Build) -> None:
     journal = run / "journal.ndjson"
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-2]))
     report = repair(run)
@@ -102,7 +102,7 @@ def test_d6_a_repaired_run_can_be_resumed(run: Path, steps: Build) -> None:
     assert verify(report.path).problems == ()
 
 
-def test_d6_a_lost_manifest_is_rebuilt_from_the_packs(run: Path) -> None:
+def test_a_lost_manifest_is_rebuilt_from_the_packs(run: Path) -> None:
     for name in ("MANIFEST.json", "MANIFEST.copy.json"):
         (run / name).write_bytes(b"{")
     assert steps_of(run) == [2, 3, 4, 5, 6]
@@ -111,7 +111,7 @@ def test_d6_a_lost_manifest_is_rebuilt_from_the_packs(run: Path) -> None:
     assert steps_of(report.path) == steps_of(report.path, "tokens") == list(range(7))
 
 
-def test_d6_a_damaged_segment_is_left_out_and_named(run: Path) -> None:
+def test_a_damaged_segment_is_left_out_and_named(run: Path) -> None:
     path = next((run / "seg" / "turns").glob("00000003-*"))
     path.write_bytes(path.read_bytes()[:-1])
     report = repair(run)
@@ -121,7 +121,7 @@ def test_d6_a_damaged_segment_is_left_out_and_named(run: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"{", b'{"run_id": "another", "schema_version": "1.0"}'])
-def test_d6_run_json_comes_back_from_the_journal(run: Path, content: bytes) -> None:
+def test_run_json_comes_back_from_the_journal(run: Path, content: bytes) -> None:
     config = open_run(run).info().config
     (run / "run.json").write_bytes(content)
     report = repair(run)
@@ -129,7 +129,7 @@ def test_d6_run_json_comes_back_from_the_journal(run: Path, content: bytes) -> N
     assert open_run(report.path).info().config == config
 
 
-def test_d6_what_repair_refuses(run: Path, tmp_path: Path) -> None:
+def test_what_repair_refuses(run: Path, tmp_path: Path) -> None:
     repair(run)
     with pytest.raises(RunExistsError, match="give another folder with --to"):
         repair(run)
@@ -143,7 +143,7 @@ def test_d6_what_repair_refuses(run: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_d6_the_command_says_what_is_lost(run: Path) -> None:
+def test_the_command_says_what_is_lost(run: Path) -> None:
     Layout(run).piece(2).unlink()
     found = CliRunner().invoke(app, ["runs", "repair", str(run)])
     assert found.exit_code == 0

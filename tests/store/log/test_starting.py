@@ -48,7 +48,7 @@ def race(root: Path, barrier: Any, results: Any, name: str) -> None:
 
 
 @pytest.mark.long
-def test_d7_of_two_starts_at_once_one_wins_and_its_run_is_whole(tmp_path: Path) -> None:
+def test_of_two_starts_at_once_one_wins_and_its_run_is_whole(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(2), context.Queue()
     processes = [
@@ -69,7 +69,7 @@ def test_d7_of_two_starts_at_once_one_wins_and_its_run_is_whole(tmp_path: Path) 
         assert verify(tmp_path / f"{number}").problems == ()
 
 
-def test_d7_a_start_that_loses_leaves_the_files_of_a_stranger(tmp_path: Path) -> None:
+def test_a_start_that_loses_leaves_the_files_of_a_stranger(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(RunExistsError, match="not an empty folder"):
         RunWriter.create(tmp_path, run_id="r", config={})
@@ -93,7 +93,7 @@ def die_at(path: Path, place: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["journal", "run.json", "rename"])
-def test_d12_a_killed_start_leaves_a_folder_that_can_be_used(
+def test_a_killed_start_leaves_a_folder_that_can_be_used(
     tmp_path: Path, place: str, steps: Build
 ) -> None:
     path = tmp_path / "run"
@@ -110,7 +110,7 @@ def test_d12_a_killed_start_leaves_a_folder_that_can_be_used(
 
 
 @pytest.mark.parametrize("name", ["seg/turns/mine.parquet", "run.json.bak", "journal/notes", "x/y"])
-def test_d12_a_folder_with_anything_else_is_nobody_s_to_start_in(tmp_path: Path, name: str) -> None:
+def test_a_folder_with_anything_else_is_nobody_s_to_start_in(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_text("mine")
     with pytest.raises(RunExistsError):
@@ -118,7 +118,7 @@ def test_d12_a_folder_with_anything_else_is_nobody_s_to_start_in(tmp_path: Path,
     assert (tmp_path / name).read_text() == "mine"
 
 
-def test_d12_files_of_people_in_the_folders_of_the_store_stay(finished_run: Path) -> None:
+def test_files_of_people_in_the_folders_of_the_store_stay(finished_run: Path) -> None:
     from echoscope.store.log.packing import pack
 
     mine = [finished_run / name for name in ("seg/turns/mine.parquet", "pack/turns/mine.parquet")]
@@ -129,7 +129,7 @@ def test_d12_files_of_people_in_the_folders_of_the_store_stay(finished_run: Path
     assert [path.read_text() for path in mine] == ["mine", "mine"]
 
 
-def test_d12_the_next_seal_removes_what_a_killed_one_left(finished_run: Path) -> None:
+def test_the_next_seal_removes_what_a_killed_one_left(finished_run: Path) -> None:
     from echoscope.store.query.sealing import seal
 
     left = [finished_run / f"run.0123abcd.duckdb.tmp{end}" for end in ("", ".wal")]
@@ -174,7 +174,7 @@ def kill_at(path: Path, work: str, name: str) -> list[Path]:
     [("pack", "MANIFEST.json"), ("pack", "MANIFEST.copy.json"), ("seal", "run.duckdb")],
 )
 @pytest.mark.parametrize("after", ["pack", "seal"])
-def test_d12_the_next_pack_or_seal_removes_what_a_killed_one_left(
+def test_the_next_pack_or_seal_removes_what_a_killed_one_left(
     finished_run: Path, work: str, name: str, after: str
 ) -> None:
     from echoscope.store.log.packing import pack
@@ -193,7 +193,7 @@ def test_d12_the_next_pack_or_seal_removes_what_a_killed_one_left(
     assert open_run(finished_run).steps().num_rows == 3
 
 
-def test_d12_the_next_writer_removes_what_a_killed_one_left(finished_run: Path) -> None:
+def test_the_next_writer_removes_what_a_killed_one_left(finished_run: Path) -> None:
     left = kill_at(finished_run, "pack", "journal.ndjson")
     assert [path.name.partition(".")[0] for path in left] == ["journal"]
     assert verify(finished_run).leftovers == tuple(left)
@@ -202,7 +202,7 @@ def test_d12_the_next_writer_removes_what_a_killed_one_left(finished_run: Path) 
     assert verify(finished_run).problems == ()
 
 
-def test_d12_files_of_a_process_at_work_are_no_leftovers(finished_run: Path) -> None:
+def test_files_of_a_process_at_work_are_no_leftovers(finished_run: Path) -> None:
     made = finished_run / "MANIFEST.json.0123abcd.tmp"
     made.write_text("x")
     lock = FileLock(Layout(finished_run).pack_lock)

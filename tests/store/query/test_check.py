@@ -39,7 +39,7 @@ def unchecked(database: RunDatabase, sql: str) -> pa.Table:
     return database.run(CheckedQuery(sql=sql, tables=()), None, RunningQuery())
 
 
-def test_d1_the_corpus_has_more_than_fourteen_forms_of_with() -> None:
+def test_the_corpus_has_more_than_fourteen_forms_of_with() -> None:
     assert len(CTES) >= 14
     assert len(set(EVASIONS)) == len(EVASIONS)
 
@@ -52,7 +52,7 @@ def work(finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.long
-def test_d1_no_evasion_passes_the_check_or_touches_a_file(work: Path, finished_run: Path) -> None:
+def test_no_evasion_passes_the_check_or_touches_a_file(work: Path, finished_run: Path) -> None:
     reader = open_run(finished_run)
     before = answers(reader)
     for sql in EVASIONS:
@@ -65,7 +65,7 @@ def test_d1_no_evasion_passes_the_check_or_touches_a_file(work: Path, finished_r
 
 
 @pytest.mark.long
-def test_d1_without_the_check_the_connection_still_has_nothing_to_write_to(
+def test_without_the_check_the_connection_still_has_nothing_to_write_to(
     work: Path, finished_run: Path
 ) -> None:
     index = RunIndex(finished_run)
@@ -81,7 +81,7 @@ def test_d1_without_the_check_the_connection_still_has_nothing_to_write_to(
 
 
 @pytest.mark.parametrize("name", ["passwd", "journal", "run.json", "manifest"])
-def test_d1_without_the_check_no_other_file_can_be_read(finished_run: Path, name: str) -> None:
+def test_without_the_check_no_other_file_can_be_read(finished_run: Path, name: str) -> None:
     database = RunDatabase(finished_run, [RunIndex(finished_run)])
     path = {"passwd": "/etc/passwd", "journal": f"{finished_run}/journal.ndjson"}.get(
         name, f"run://0/{name}"
@@ -94,7 +94,7 @@ def test_d1_without_the_check_no_other_file_can_be_read(finished_run: Path, name
         assert found.num_rows == 0
 
 
-def test_d1_several_runs_are_guarded_as_one(work: Path, finished_run: Path) -> None:
+def test_several_runs_are_guarded_as_one(work: Path, finished_run: Path) -> None:
     reader = open_runs(finished_run.parent)
     for sql in CTES:
         with nothing_changes(work), pytest.raises(QueryError):

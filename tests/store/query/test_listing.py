@@ -254,9 +254,7 @@ BAD: dict[str, tuple[str, Callable[[Path], object]]] = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_d3_a_bad_run_is_a_row_with_its_problem_and_the_others_stay(
-    kind: str, tmp_path: Path
-) -> None:
+def test_a_bad_run_is_a_row_with_its_problem_and_the_others_stay(kind: str, tmp_path: Path) -> None:
     for name in ("good", "bad"):
         make_run(tmp_path / name, 3)
     file, spoil = BAD[kind]
@@ -338,7 +336,7 @@ def test_who_stopped_it_and_why(tmp_path: Path) -> None:
     assert (stands.by, stands.reason) == ("ann", "enough")
 
 
-def test_d3_a_command_of_401_digits_changes_neither_row_nor_status(tmp_path: Path) -> None:
+def test_a_command_of_401_digits_changes_neither_row_nor_status(tmp_path: Path) -> None:
     path = make_run(tmp_path / "a", 3)
     before = row_of(tmp_path, "a")
     command = {"command_id": "c", "run_id": "a", "action": "pause", "issued_at": 10**400}

@@ -249,7 +249,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_d3_a_number_of_401_digits_is_refused_by_itself(writer: RunWriter, run_path: Path) -> None:
+def test_a_number_of_401_digits_is_refused_by_itself(writer: RunWriter, run_path: Path) -> None:
     """It raised OverflowError in trainer, resume, query, show, status and `runs list`."""
     text = json.dumps(GOOD | {"issued_at": 10**400})
     (run_path / "commands" / "0.json").write_text(text)
@@ -265,7 +265,7 @@ def test_d3_a_number_of_401_digits_is_refused_by_itself(writer: RunWriter, run_p
 
 
 @pytest.mark.parametrize("what", ["file", "folder inside"])
-def test_d3_a_mailbox_that_is_no_folder_of_commands_stops_nothing(
+def test_a_mailbox_that_is_no_folder_of_commands_stops_nothing(
     finished_run: Path, what: str
 ) -> None:
     folder = finished_run / "commands"
@@ -278,7 +278,7 @@ def test_d3_a_mailbox_that_is_no_folder_of_commands_stops_nothing(
     assert open_run(finished_run).commands() == []
 
 
-def test_d3_a_flood_of_files_is_read_a_few_at_a_time_and_each_once(
+def test_a_flood_of_files_is_read_a_few_at_a_time_and_each_once(
     finished_run: Path, opened: list[str]
 ) -> None:
     """5,000 files: the trainer opens at most 256 of them between two turns, and each one once."""
@@ -313,7 +313,7 @@ def test_d3_a_flood_of_files_is_read_a_few_at_a_time_and_each_once(
     assert len([name for name in opened if "junk" in name]) == 0
 
 
-def test_d3_a_quiet_mailbox_is_not_even_listed(
+def test_a_quiet_mailbox_is_not_even_listed(
     finished_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (finished_run / "commands" / "junk.json").write_text("{")
@@ -326,7 +326,7 @@ def test_d3_a_quiet_mailbox_is_not_even_listed(
     assert mailbox.drain() == []
 
 
-def test_d3_acknowledging_many_commands_reads_each_file_once(
+def test_acknowledging_many_commands_reads_each_file_once(
     writer: RunWriter, run_path: Path, opened: list[str]
 ) -> None:
     sent = [new_command("run-1", "evaluate", ttl_s=-1) for _ in range(60)]
@@ -340,7 +340,7 @@ def test_d3_acknowledging_many_commands_reads_each_file_once(
     assert len(open_run(run_path).commands()) == 60
 
 
-def test_d4_a_changed_command_is_refused(finished_run: Path) -> None:
+def test_a_changed_command_is_refused(finished_run: Path) -> None:
     post(finished_run, new_command("run-1", "set", settings={"optim.lr": 0.001}))
     (path,) = (finished_run / "commands").glob("*.json")
     path.write_bytes(path.read_bytes().replace(b"0.001", b"0.009"))
