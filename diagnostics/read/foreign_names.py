@@ -222,7 +222,8 @@ _PARTLY = 100
 
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SEPARATORS = re.compile(r"[\s/._\-:|]+")
-_BRACKETS = re.compile(r"\([^()]*\)|[%#\"'`]")
+_BRACKETS = re.compile(r"\([^()]*\)|\[[^\[\]\d]*\]|[%#\"'`]")
+"""Units and the like. A number in square brackets is an index, which tells columns apart."""
 _SAMPLES = re.compile(r"mean@\d+|\d+")
 """verl's mean over so many answers a question; the length of a window."""
 _CHART_COLUMN = re.compile(r"^(?P<run>.*\S) - (?P<name>\S.*)$")

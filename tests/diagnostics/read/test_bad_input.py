@@ -122,7 +122,9 @@ def assert_not_confident(verdict: Verdict, *, sees_reasoning: bool = False) -> N
         assert verdict.text.startswith(("Too little to judge", "Too early to tell"))
         assert verdict.confidence == "none"
     elif not sees_reasoning:
-        assert verdict.confidence in ("low", "medium")
+        # Rewards that are right show surely that nothing is learned; they show nothing more.
+        is_of_rewards = verdict.kinds == ("NOT_LEARNING",)
+        assert verdict.confidence in ("low", "medium", *(["high"] if is_of_rewards else []))
         assert verdict.regime is Regime.UNDETERMINED
         assert any(words.startswith("TEMPLATE_COLLAPSE") for words in verdict.could_not_see)
 

@@ -224,9 +224,9 @@ def test_hostile_text_is_measured_like_any_other():
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.lists(st.text(max_size=30), min_size=1, max_size=4), max_size=4), st.booleans())
-def test_any_text_gives_a_report(groups, all_turns):
-    found = report(one_turn_each(groups), family="all_turns" if all_turns else "first_turn")
+@given(st.lists(st.lists(st.text(max_size=30), min_size=1, max_size=4), max_size=4))
+def test_any_text_gives_a_report(groups):
+    found = report(one_turn_each(groups))
     assert set(found.values) == set(METRICS)
     assert {key for key, value in found.values.items() if math.isnan(value)} == set(found.reasons)
     for key in ("retrieval_accuracy", "template_frac", "sibling_distance", "copied_frac"):
