@@ -136,9 +136,7 @@ class Kind:
 KINDS = (
     Kind(name="full, bfloat16", settings=("model.dtype=bfloat16",)),
     Kind(name="full, bfloat16, offload", settings=("model.dtype=bfloat16", "optim.offload=true")),
-    Kind(name="full, float32", settings=("model.dtype=float32",)),
     Kind(name="LoRA, bfloat16", settings=("model.dtype=bfloat16", LORA)),
-    Kind(name="LoRA, float32", settings=("model.dtype=float32", LORA)),
 )
 
 
@@ -157,7 +155,7 @@ def verdict(needs: MemoryEstimate, gib: float) -> str:
 def table(base: Sequence[str], device: DeviceKind, sizes: Sequence[int]) -> str:
     """Models x ways of training, one line each; every figure is computed."""
     word = "card of" if device == "cuda" else "memory of"
-    columns = ["model", "training", "needs", *(f"{word} {size} GB" for size in sizes), ""]
+    columns = ["model", "training", "needs", *(f"{word} {size} GB" for size in sizes)]
     lines = [_line(columns), _line(["---"] * len(columns))]
     for name, config in MODELS.items():
         shape = shape_of(config)
@@ -170,7 +168,7 @@ def table(base: Sequence[str], device: DeviceKind, sizes: Sequence[int]) -> str:
                 continue  # larger models on a CPU: only the way that needs the least
             low, high = memory_size(needs.at_least), memory_size(needs.at_most)
             need = low if low == high else f"{low} to {high}"
-            lines.append(_line([name, kind.name, need, *fits, "computed"]))
+            lines.append(_line([name, kind.name, need, *fits]))
     return "\n".join(lines)
 
 

@@ -40,13 +40,13 @@ def test_the_table_of_rules_names_the_metrics_that_json_names() -> None:
 
 
 @pytest.mark.parametrize("key", COLUMNS)
-def test_a_column_that_is_named_is_read_as_the_metric_and_is_in_the_guide(key: str) -> None:
-    guide = (DOCS / "metrics-guide.md").read_text()
+def test_a_column_that_is_named_is_read_as_the_metric_and_is_on_the_page_of_names(key: str) -> None:
+    page = (DOCS / "names.md").read_text()
     for column in COLUMNS[key].values():
         meaning = meaning_of(column)
         assert meaning is not None
         assert meaning.key == key
-        assert f"`{column}`" in guide
+        assert f"`{column}`" in page
 
 
 def test_every_metric_that_a_hint_maps_can_be_mapped() -> None:
