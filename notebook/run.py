@@ -7,7 +7,7 @@ of other trainers to what a reader answers. `.reader` is that reader.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -272,20 +272,14 @@ class Run:
         """
         rows = [
             {
-                "rule": one.latest.rule,
-                "severity": one.severity,
-                "is_open": one.is_open,
-                "raised_step": one.raised.step,
-                "onset_step": one.raised.onset_step,
-                "cleared_step": one.cleared_step,
-                "metric": one.latest.metric,
-                "value": one.latest.value,
-                "baseline": one.latest.baseline,
-                "message": one.latest.message,
-                "advice": one.latest.advice,
-                "alarm_id": one.latest.alarm_id,
+                **asdict(alarm.latest),
+                "severity": alarm.severity,
+                "is_open": alarm.is_open,
+                "raised_step": alarm.raised.step,
+                "onset_step": alarm.raised.onset_step,
+                "cleared_step": alarm.cleared_step,
             }
-            for one in histories(self.reader.alarms(), self.reader.commands())
+            for alarm in histories(self.reader.alarms(), self.reader.commands())
         ]
         frame = pd.DataFrame(rows, columns=list(_ALARM_COLUMNS))
         whole = dict.fromkeys(("raised_step", "onset_step", "cleared_step"), "Int64")
@@ -305,19 +299,12 @@ class Run:
             "pandas",
         )
         rows = [
-            {
-                "tag": one.tag,
-                "step": one.step,
-                "success": one.success,
-                "low": one.low,
-                "high": one.high,
-                "num_tasks": one.num_tasks,
-                **{f"pass_at_{k}": value for k, value in sorted(one.passes.items())},
-            }
-            for one in evaluations_of(self.name, long)
+            asdict(result) | {f"pass_at_{k}": rate for k, rate in sorted(result.passes.items())}
+            for result in evaluations_of(self.name, long)
         ]
         columns = ["tag", "step", "success", "low", "high", "num_tasks"]
-        return pd.DataFrame(rows) if rows else pd.DataFrame(columns=columns)
+        passes = [name for row in rows for name in row if name.startswith("pass_at_")]
+        return pd.DataFrame(rows, columns=[*columns, *dict.fromkeys(passes)])
 
     def settings(self, step: int | None = None) -> pd.Series[Any]:
         """The configuration by dotted key, as it held at a step; None for the next one.
