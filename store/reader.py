@@ -337,8 +337,10 @@ class RunReader(_SqlReader):
 
     def trajectories_of_step(self, step: int) -> list[Trajectory]:
         """The full records of one step, by id."""
-        turns = _by_trajectory(self._rows("turns", step))
-        tokens = _by_trajectory(self._rows("tokens", step))
+        turns, tokens = (
+            _grouped(self._rows(table, step).sort_by("turn"), "attempt", "trajectory_id")
+            for table in ("turns", "tokens")
+        )
         rows = self.listing(step).to_pylist()
         images = self.images(image_keys(chain(rows, *turns.values())))
         return [
@@ -560,15 +562,16 @@ class RunsReader(_SqlReader):
     def statuses(self) -> dict[str, RunStatus]:
         """How every readable run stands now, by run id."""
         now = time.time()
-        commands = _by_run(self.sql("SELECT * FROM commands"))
-        events = _by_run(self.sql(f"SELECT * FROM command_events ORDER BY {_JOURNAL_ORDER}"))
+        commands = _grouped(self.sql("SELECT * FROM commands"), "run_id")
+        answers = self.sql(f"SELECT * FROM command_events ORDER BY {_JOURNAL_ORDER}")
+        events = _grouped(answers, "run_id")
         out = {}
         for info in self.infos():
-            key = info.run_id
+            key = (info.run_id,)
             states = command_states(commands.get(key, ()), events.get(key, ()))
             is_running = info.status == RUNNING
             step_s = _step_s(self, info) if is_running else math.nan
-            out[key] = info_status(info, states, step_s=step_s, now=now)
+            out[info.run_id] = info_status(info, states, step_s=step_s, now=now)
         return out
 
     def run(self, run_id: str) -> RunReader:
@@ -624,19 +627,13 @@ def _step_s(reader: _SqlReader, info: RunInfo) -> float:
     return pace_of(sorted(times.to_pylist()))
 
 
-def _by_run(rows: pa.Table) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
+def _grouped(rows: pa.Table, *keys: str) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+    """Rows by the values of some columns, in their order."""
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows.to_pylist():
-        found.setdefault(row["run_id"], []).append(row)
-    return found
+        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return groups
 
 
 def _run_folders(root: Path) -> Iterator[Path]:
     return (path for path in sorted(root.iterdir()) if Layout(path).run_json.is_file())
-
-
-def _by_trajectory(rows: pa.Table) -> dict[tuple[int, str], list[dict[str, Any]]]:
-    found: dict[tuple[int, str], list[dict[str, Any]]] = {}
-    for row in rows.sort_by("turn").to_pylist():
-        found.setdefault((row["attempt"], row["trajectory_id"]), []).append(row)
-    return found

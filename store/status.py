@@ -158,24 +158,23 @@ def status_of(
     if origin is Origin.IMPORTED and recorded in (RUNNING, Status.FINISHED):
         is_written = recorded != RUNNING
         return RunStatus(status=Status.IMPORTED if is_written else Status.IMPORTING)
-    pause, stop, asked = _steering(states, attempt)
+    halts = halts_of(states, attempt)
     if recorded != RUNNING:
         # A word that this version does not know says no more than that the run has ended.
         status = Status(recorded) if recorded in set(Status) else Status.CRASHED
-        if status is Status.STOPPED and stop is not None:
-            who = stop.command
+        if status is Status.STOPPED and halts.stop is not None:
+            who = halts.stop.command
             return RunStatus(status=status, by=who.issued_by, reason=who.reason)
         return RunStatus(status=status)
-    stop = stop or next((state for state in asked if _is_stop(state)), None)
-    if pause is not None and stop is None:
-        who, since = pause.command, pause.answered_at
+    if halts.pause is not None and halts.next_stop is None:
+        who, since = halts.pause.command, halts.pause.answered_at
         return RunStatus(status=Status.PAUSED, by=who.issued_by, reason=who.reason, since=since)
     if is_starting:
         return RunStatus(status=Status.WAITING, since=heard_at, is_resumed=attempt > 1)
     limit = max(STALE_LEAST_S, STALE_STEPS * step_s) if math.isfinite(step_s) else STALE_UNKNOWN_S
     if now - heard_at > limit:
         return RunStatus(status=Status.STALE, since=heard_at)
-    coming = stop or next(iter(asked), None)
+    coming = halts.next_stop or next(iter(halts.asked), None)
     if coming is not None:
         command = coming.command
         return RunStatus(
@@ -187,10 +186,26 @@ def status_of(
     return RunStatus(status=Status.LIVE)
 
 
-def _steering(
-    states: Iterable[CommandState], attempt: int
-) -> tuple[CommandState | None, CommandState | None, list[CommandState]]:
-    """The pause that holds, the stop that was applied, and what of both is asked for."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halts:
+    """What pauses and stops add up to in one attempt: a resumed run repeats none of an earlier."""
+
+    pause: CommandState | None
+    """The pause that holds."""
+    stop: CommandState | None
+    """The stop that was applied."""
+    asked: tuple[CommandState, ...]
+    """Pauses and stops that wait for their answer."""
+
+    @property
+    def next_stop(self) -> CommandState | None:
+        """The stop that was applied, or else the first that waits."""
+        waiting = (state for state in self.asked if _is_stop(state))
+        return self.stop or next(waiting, None)
+
+
+def halts_of(states: Iterable[CommandState], attempt: int) -> Halts:
+    """The pauses and stops among all commands, as `RunReader.commands` gives them."""
     pause = stop = None
     asked = []
     for state in states:
@@ -205,7 +220,7 @@ def _steering(
                 pause = pause or state
             elif action is CommandAction.RESUME:
                 pause = None
-    return pause, stop, asked
+    return Halts(pause=pause, stop=stop, asked=tuple(asked))
 
 
 def _is_stop(state: CommandState) -> bool:

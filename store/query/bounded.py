@@ -106,12 +106,8 @@ class Question:
     """That a relative path begins from."""
     sql: str
     all_attempts: bool
-    seconds: float
-    memory: str
-    memory_bytes: int
-    rows: int | None
-    answer_bytes: int
     has_warnings: bool
+    limits: SqlLimits
 
 
 Params = Sequence[Any] | Mapping[str, Any] | None
@@ -143,12 +139,8 @@ def ask(
         folder=os.getcwd(),
         sql=sql,
         all_attempts=all_attempts,
-        seconds=limits.seconds,
-        memory=limits.memory,
-        memory_bytes=limits.memory_bytes,
-        rows=limits.rows,
-        answer_bytes=limits.answer_bytes,
         has_warnings=has_warnings,
+        limits=limits,
     )
     data = json.dumps(asdict(question)).encode()
     given = written(_row(params)) if params else b""

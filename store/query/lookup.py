@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..log.index import VisibleFile
+from ..log.packs.pack_file import value_range
 from ..log.packs.salvage import Salvage
 from ..schema import arrow_schema
 
@@ -91,15 +92,8 @@ class StepLookup:
 
 def _step_ranges(footer: pq.FileMetaData) -> list[StepRange]:
     """First and last step of each row group; everything where the footer does not say."""
-    column = footer.schema.names.index("step")
-    ranges: list[StepRange] = []
-    for number in range(footer.num_row_groups):
-        statistics = footer.row_group(number).column(column).statistics
-        if statistics is None or not statistics.has_min_max:
-            ranges.append((-math.inf, math.inf))
-        else:
-            ranges.append((statistics.min, statistics.max))
-    return ranges
+    ranges = (value_range(footer, number, "step") for number in range(footer.num_row_groups))
+    return [span or (-math.inf, math.inf) for span in ranges]
 
 
 def conform(rows: pa.Table, table: str) -> pa.Table:

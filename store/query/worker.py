@@ -26,7 +26,7 @@ import pyarrow as pa
 from ..errors import NotARunError, QueryError, StoreError
 from ..log.layout import Layout
 from ..reader import RunReader, RunsReader, open_run, open_runs
-from .bounded import GRACE_S, SHORTEN, Question, read_frame, write_frame
+from .bounded import GRACE_S, SHORTEN, Question, SqlLimits, read_frame, write_frame
 from .check import checked_query
 
 MAX_READERS = 2
@@ -46,7 +46,9 @@ def work() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # it writes no file
         while (data := read_frame(questions)) is not None:
             params = read_frame(questions) or b""
-            _answer(Question(**json.loads(data)), params, answers)
+            fields = json.loads(data)
+            question = Question(**fields | {"limits": SqlLimits(**fields["limits"])})
+            _answer(question, params, answers)
 
 
 def _answer(question: Question, params: bytes, answers: BinaryIO) -> None:
@@ -62,7 +64,7 @@ def _answer(question: Question, params: bytes, answers: BinaryIO) -> None:
     except StoreError as error:
         _send(answers, {"state": type(error).__name__, "text": str(error), "is_fit": True})
     except QueryError as error:
-        is_late = time.monotonic() - started >= question.seconds
+        is_late = time.monotonic() - started >= question.limits.seconds
         has_filled = isinstance(error.__cause__, duckdb.OutOfMemoryException)
         kind = "time" if is_late else "limit" if has_filled else "QueryError"
         # Memory that was filled to its limit may not all have come back.
@@ -90,9 +92,9 @@ def _limited(reader: RunReader | RunsReader, question: Question) -> Iterator[Non
 
     The alarm is the operating system's: it needs neither Python nor whoever asked.
     """
-    timer = threading.Timer(question.seconds, reader.interrupt)
+    timer = threading.Timer(question.limits.seconds, reader.interrupt)
     timer.daemon = True
-    signal.setitimer(signal.ITIMER_REAL, question.seconds + GRACE_S)
+    signal.setitimer(signal.ITIMER_REAL, question.limits.seconds + GRACE_S)
     timer.start()
     try:
         yield
@@ -106,7 +108,8 @@ def _asked(
 ) -> tuple[pa.Table, bool]:
     """The answer, and whether it is cut; a query that cannot stand in another one is asked as
     it is."""
-    query, most = question.sql.strip().rstrip(";"), question.rows
+    limits, query = question.limits, question.sql.strip().rstrip(";")
+    most = limits.rows
     if most is not None:
         # Before it stands between brackets, which it might close.
         checked_query(query)
@@ -114,10 +117,10 @@ def _asked(
         # The line break ends a comment at the end of the query.
         query = f"SELECT * FROM (\n{query}\n) LIMIT {most + 1}"
     table = reader.sql(query, params)
-    if table.nbytes > question.answer_bytes:
+    if table.nbytes > limits.answer_bytes:
         raise QueryError(
             f"the answer has {table.nbytes / 1e6:,.0f} MB, at most "
-            f"{question.answer_bytes / 1e6:,.0f} MB are given. Name fewer columns, or ask for the "
+            f"{limits.answer_bytes / 1e6:,.0f} MB are given. Name fewer columns, or ask for the "
             "beginning of texts: left(response, 200)"
         )
     return (table, False) if most is None else (table.slice(0, most), table.num_rows > most)
@@ -133,6 +136,7 @@ def _values(params: bytes) -> list[Any] | dict[str, Any] | None:
 
 def _reader(question: Question) -> RunReader | RunsReader:
     """A reader of a run, or of the runs in a folder that is none, with DuckDB opened."""
+    limits = question.limits
     os.chdir(question.folder)
     path = Path(question.path)
     run_json = Layout(path).run_json
@@ -141,19 +145,19 @@ def _reader(question: Question) -> RunReader | RunsReader:
     # Inodes are used again: another run may have taken the place of one.
     identity = stats and ((stats.st_ino, stats.st_mtime_ns) if is_run else stats.st_ino)
     key = (path.resolve(), identity, question.all_attempts)
-    found = _readers.pop(key, None)
-    if found is None and is_run:
-        found = open_run(path, all_attempts=question.all_attempts, memory_limit=question.memory)
-    elif found is None:
-        found = open_runs(path, memory_limit=question.memory)
-        if not found.infos():
+    reader = _readers.pop(key, None)
+    if reader is None and is_run:
+        reader = open_run(path, all_attempts=question.all_attempts, memory_limit=limits.memory)
+    elif reader is None:
+        reader = open_runs(path, memory_limit=limits.memory)
+        if not reader.infos():
             raise NotARunError(f"{path}: not a run, and holds none")
-    _readers[key] = found
+    _readers[key] = reader
     while len(_readers) > MAX_READERS:
         _readers.popitem(last=False)
-    found.sql("SELECT 1")
-    _limit_memory(question.memory_bytes)
-    return found
+    reader.sql("SELECT 1")
+    _limit_memory(limits.memory_bytes)
+    return reader
 
 
 def _limit_memory(num_bytes: int) -> None:

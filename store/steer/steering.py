@@ -21,7 +21,7 @@ from echoscope.text.did_you_mean import did_you_mean
 from ..errors import StoreError
 from ..reader import CommandState, RunInfo
 from ..records import ALARM_AUTHOR, Command, CommandAction, CommandOutcome
-from ..status import Origin, origin_of, trainer_name
+from ..status import Origin, halts_of, origin_of, trainer_name
 from .commands import new_command, post
 
 if TYPE_CHECKING:
@@ -114,22 +114,12 @@ def standing(info: RunInfo, states: Iterable[CommandState], current: Mapping[str
     """
     all_states = list(states)
     is_running = info.status == "running"
-    is_paused = is_stopping = False
-    for state in all_states:
-        action = state.command.action
-        is_stop = action in (CommandAction.STOP, CommandAction.STOP_NOW)
-        if state.ack is None:
-            is_stopping |= is_stop
-        # A resumed run does not repeat a pause or a stop of an earlier attempt.
-        elif state.ack.outcome is CommandOutcome.APPLIED and state.attempt == info.attempt:
-            is_stopping |= is_stop
-            if action in (CommandAction.PAUSE, CommandAction.RESUME):
-                is_paused = action is CommandAction.PAUSE
+    halts = halts_of(all_states, info.attempt)
     steps = current.get("steps", info.config.get("steps", 0))
     return Standing(
         steps=int(steps) if isinstance(steps, int | float) and math.isfinite(steps) else 0,
-        is_paused=is_paused and is_running,
-        is_stopping=is_stopping and is_running,
+        is_paused=is_running and halts.pause is not None,
+        is_stopping=is_running and halts.next_stop is not None,
         waiting=tuple(state.command for state in all_states if state.ack is None),
     )
 

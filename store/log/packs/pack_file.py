@@ -138,6 +138,17 @@ def row_group_spans(footer: pq.FileMetaData) -> Iterator[Span]:
         yield start, start + sum(c.total_compressed_size for c in columns)
 
 
+def value_range(footer: pq.FileMetaData, number: int, column: str) -> tuple[Any, Any] | None:
+    """The smallest and the largest value of a column in a row group, where the footer says them."""
+    names = footer.schema.names
+    if column not in names:
+        return None
+    statistics = footer.row_group(number).column(names.index(column)).statistics
+    if statistics is None or not statistics.has_min_max:
+        return None
+    return statistics.min, statistics.max
+
+
 def footer_proof(path: Path) -> FooterProof | None:
     """The proof of the footer of a file that is whole; None where the footer is not there twice."""
     with path.open("rb") as file:

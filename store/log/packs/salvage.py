@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,7 +21,7 @@ from ...schema import arrow_schema
 from ..durable import open_regular
 from ..layout import FileEntry
 from .footers import footer_without
-from .pack_file import HASHES, Span, row_group_spans
+from .pack_file import HASHES, Span, row_group_spans, value_range
 
 _HEX = 64
 
@@ -160,8 +159,8 @@ def _salvage_of(
         return None
     num_rows = sum(footer.row_group(number).num_rows for number in kept)
     spans = list(row_group_spans(footer))
-    keys = [span for number in lost if (span := _range_of(footer, number, "key"))]
-    steps = [span for number in lost if (span := _range_of(footer, number, "step"))]
+    keys = [span for number in lost if (span := value_range(footer, number, "key"))]
+    steps = [span for number in lost if (span := value_range(footer, number, "step"))]
     is_by_key = table == "metrics" and bool(keys)
     return Salvage(
         tail=footer_without(tail, lost, num_rows) if tail else b"",
@@ -172,17 +171,6 @@ def _salvage_of(
         lost_steps=tuple(_joined(steps)),
         lost_keys=(min(k[0] for k in keys), max(k[1] for k in keys)) if is_by_key else None,
     )
-
-
-def _range_of(footer: pq.FileMetaData, number: int, column: str) -> tuple[Any, Any] | None:
-    """The smallest and the largest value of a column in a row group, where the footer says them."""
-    names = footer.schema.names
-    if column not in names:
-        return None
-    statistics = footer.row_group(number).column(names.index(column)).statistics
-    if statistics is None or not statistics.has_min_max:
-        return None
-    return statistics.min, statistics.max
 
 
 def _joined(spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
