@@ -238,14 +238,7 @@ def sent(page: Snapshot, name: str, *, beside: Sequence[str] = ()) -> bytes:
 
     def build() -> tuple[figures.Drawing, str]:
         found = curves()
-        figure = charts.line_spec(
-            found,
-            page.axis,
-            page.marks(),
-            page.options(chart.name),
-            **chart.words,
-        )
-        return figures.drawing(figure), describe(found)
+        return figures.drawing(_spec(page, chart, found)), describe(found)
 
     # The verdict may come after the step that it is about: then the chart is another one.
     wanted = (page.run_id, name, page.controls, chart.title, chart.lines, page.onset)
@@ -264,14 +257,12 @@ def figure_of(page: Snapshot, name: str, verdict: Verdict) -> Any:
     """One of the curated charts as a figure, with the evidence of a verdict of any step."""
     all_charts = {chart.name: chart for chart in CHARTS}
     chart = evidence_chart(verdict, page.known) if name == EVIDENCE else all_charts[name]
-    data = queries.series(page.run_id, chart_keys([chart], page.known), max_points=page.max_points)
-    return charts.line_spec(
-        chart_curves(chart, data, page.steps, page.known),
-        page.axis,
-        page.marks(),
-        page.options(chart.name),
-        **chart.words,
-    )
+    return _spec(page, chart, _curves(page, chart, [chart]))
+
+
+def _spec(page: Snapshot, chart: Chart, curves: Sequence[Curve]) -> dict[str, Any]:
+    options = page.options(chart.name)
+    return charts.line_spec(curves, page.axis, page.marks(), options, **chart.words)
 
 
 def _found(
@@ -279,7 +270,7 @@ def _found(
 ) -> tuple[Chart, Callable[[], list[Curve]]]:
     for chart in page.charts():
         if chart.name == name:
-            return chart, partial(_curves, page, chart)
+            return chart, partial(_curves, page, chart, page.charts())
     key = name.removeprefix(f"{_PLAIN}_")
     if key == name or key not in page.known:
         raise Problem(f"there is no chart {name[:80]!r}")
@@ -294,8 +285,9 @@ def _found(
     return chart, partial(_plain_curve, page, key, beside or (key,))
 
 
-def _curves(page: Snapshot, chart: Chart) -> list[Curve]:
-    keys = chart_keys(page.charts(), page.known)
+def _curves(page: Snapshot, chart: Chart, beside: Sequence[Chart]) -> list[Curve]:
+    """The curves of a chart; those of the charts beside it are asked for with them."""
+    keys = chart_keys(beside, page.known)
     data = queries.series(page.run_id, keys, max_points=page.max_points)
     return chart_curves(chart, data, page.steps, page.known)
 

@@ -31,7 +31,7 @@ from echoscope.store.checkpoints import last_good_checkpoint
 from echoscope.store.errors import NotARunError, QueryError, StoreError, StoreVersionError
 from echoscope.store.log.durable import is_locked
 from echoscope.store.log.layout import Layout, shown_path
-from echoscope.store.models import tokenizer_folders
+from echoscope.store.models import Detokenizer, load_detokenizer, tokenizer_folders
 from echoscope.store.query.listing import RunDetails, RunList, RunRow, details_of, run_path
 from echoscope.store.query.listing import row_status as status_of_row
 from echoscope.store.query.patterns import matches
@@ -48,7 +48,6 @@ from echoscope.store.steer.annotations import Annotations, read_annotations
 from echoscope.store.steer.settings import live_settings
 
 from ..page.problems import Problem
-from ..replay.pieces import TokenTexts
 from ..web.settings import settings
 from ..words import plain_config
 from . import tables
@@ -57,6 +56,7 @@ from .foreign import Source, Sources
 from .verdict_cache import Judge, judge_at
 
 MAX_READERS = 12
+MAX_TOKENIZERS = 4
 MAX_KEYS = 64
 """Of one call of `series`."""
 
@@ -70,7 +70,6 @@ _foreign: dict[tuple[Path, tuple[Path, ...]], Sources] = {}
 _lock = threading.RLock()
 _answers = AnswerCache()
 _judge = Judge()
-_token_texts = TokenTexts()
 
 
 def forget() -> None:
@@ -81,7 +80,7 @@ def forget() -> None:
         _foreign.clear()
         _answers.clear()
         _judge.clear()
-        _token_texts.clear()
+        _detokenizer.cache_clear()
         _environments.clear()
 
 
@@ -469,10 +468,22 @@ def known_verdict(run_id: str) -> Verdict | None:
 
 
 def token_pieces(run_id: str, token_ids: Sequence[int]) -> list[str] | None:
-    """The text of each token by the run's own tokenizer; None where the run does not have one."""
+    """The text of each token by the run's own tokenizer; None where the run does not have one.
+
+    A character of several tokens belongs to the last of them; the others are empty.
+    """
     path = path_of(run_id)
     folders = tokenizer_folders(path, info(run_id).base_model, checkpoints(run_id))
-    return _token_texts.pieces(path, folders, token_ids)
+    detokenizer = _detokenizer(path, tuple(folders))
+    if detokenizer is None:
+        _detokenizer.cache_clear()  # it may come
+        return None
+    return detokenizer.pieces(token_ids)
+
+
+@functools.lru_cache(maxsize=MAX_TOKENIZERS)
+def _detokenizer(run: Path, folders: tuple[Path, ...]) -> Detokenizer | None:
+    return load_detokenizer(folders)
 
 
 def _frame(table: pa.Table) -> pd.DataFrame:

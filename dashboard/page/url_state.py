@@ -28,6 +28,8 @@ def go(**changes: object) -> None:
 
 def _store(param: str, key: str, default: str, clears: tuple[str, ...]) -> None:
     value = st.session_state[key]
+    if isinstance(value, bool):
+        value = "1" if value else None
     go(**{param: None if value in (default, None) else value}, **dict.fromkeys(clears))
 
 
@@ -120,11 +122,7 @@ def flag(param: str, label: str) -> bool:
     """A switch that is off unless the URL says 1."""
     key = f"url_{param}"
     st.session_state[key] = choice_param(param, ("0", "1"), "0") == "1"
-    return bool(st.toggle(label, key=key, on_change=_store_flag, args=(param, key)))
-
-
-def _store_flag(param: str, key: str) -> None:
-    go(**{param: "1" if st.session_state[key] else None})
+    return bool(st.toggle(label, key=key, on_change=_store, args=(param, key, "", ())))
 
 
 def text_param(name: str, default: str = "", *, most: int = 2_000) -> str:
