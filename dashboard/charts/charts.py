@@ -184,12 +184,8 @@ def _curve_traces(one: Curve, axis: Axis, options: LineOptions, *, yaxis: str) -
     few = len(at) <= _MARKED_BELOW
     traces.append(
         scatter(
-            x=axis.at(one.steps[at]),
+            **_told(one, at, axis, name, is_smoothed=is_smoothed),
             y=_drawable(shown[at], options),
-            customdata=_hover_data(one, at),
-            text=axis.clock(one.steps[at]),
-            hovertemplate=_hover_template(one, name, is_smoothed=is_smoothed),
-            name=name,
             mode="lines+markers" if few else "lines",
             marker={"size": 4, "color": one.color},
             line={"color": one.color, "width": 2, "dash": "dot" if yaxis == "y2" else one.dash},
@@ -210,12 +206,8 @@ def _points(one: Curve, axis: Axis, options: LineOptions, yaxis: str) -> Trace:
         style = {"color": one.color, "thickness": 1, "width": 2}
         whiskers = {"error_y": {"type": "data", "symmetric": False, **ends, **style}}
     return scatter(
-        x=axis.at(one.steps[at]),
+        **_told(one, at, axis, name, is_smoothed=False),
         y=_drawable(one.values[at], options),
-        customdata=_hover_data(one, at),
-        text=axis.clock(one.steps[at]),
-        hovertemplate=_hover_template(one, name, is_smoothed=False),
-        name=name,
         mode="markers",
         marker={"size": 6, "color": one.color},
         line={"color": one.color},
@@ -230,17 +222,23 @@ def _drawable(values: FloatArray64, options: LineOptions) -> FloatArray64:
     return np.where(good, values, np.nan)
 
 
-def _hover_data(one: Curve, at: NDArray[np.intp]) -> NDArray[np.float64]:
-    """(N, 4): step, value before smoothing, interval."""
+def _told(
+    one: Curve, at: NDArray[np.intp], axis: Axis, name: str, *, is_smoothed: bool
+) -> dict[str, Any]:
+    """Where points of a curve stand, and what hovering says of each.
+
+    `customdata` is (N, 4): step, value before smoothing, interval.
+    """
     nothing = np.full(len(at), np.nan)
-    return np.column_stack(
-        [
-            one.steps[at].astype(np.float64),
-            one.values[at],
-            nothing if one.low is None else one.low[at],
-            nothing if one.high is None else one.high[at],
-        ]
-    )
+    ends = [nothing if end is None else end[at] for end in (one.low, one.high)]
+    steps = one.steps[at]
+    return {
+        "x": axis.at(steps),
+        "customdata": np.column_stack([steps.astype(np.float64), one.values[at], *ends]),
+        "text": axis.clock(steps),
+        "hovertemplate": _hover_template(one, name, is_smoothed=is_smoothed),
+        "name": name,
+    }
 
 
 def _hover_template(one: Curve, name: str, *, is_smoothed: bool) -> str:

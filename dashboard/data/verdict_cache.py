@@ -18,10 +18,8 @@ from pathlib import Path
 
 from echoscope.diagnostics.judge.advice.situation import situation_of
 from echoscope.diagnostics.judge.alarm_settings import alarm_settings
-from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.judge.lineage import history_of
 from echoscope.diagnostics.judge.record import Verdict
-from echoscope.diagnostics.judge.regimes import Regime
 from echoscope.diagnostics.judge.verdict import Diagnosis, diagnose
 from echoscope.diagnostics.read.sources import Opened
 from echoscope.diagnostics.read.table import MetricTable, TableBuilder
@@ -250,18 +248,5 @@ def _rows(run: RunReader, after: int, before: int, width: int) -> MetricTable:
 
 def _nothing_yet() -> Verdict:
     """In place of a verdict that is being worked out for the first time."""
-    return Verdict(
-        state=RunState.INSUFFICIENT,
-        kinds=(),
-        regime=Regime.UNDETERMINED,
-        onset_step=None,
-        onset_interval=None,
-        first_watch_step=None,
-        first_critical_step=None,
-        last_step=None,
-        confidence="none",
-        rests_on="nothing yet",
-        had=(),
-        could_not_see=(),
-        text="The run is being judged; this takes a moment.",
-    )
+    words = "The run is being judged; this takes a moment."
+    return replace(Diagnosis().verdict(), text=words, rests_on="nothing yet", could_not_see=())

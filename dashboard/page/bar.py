@@ -98,10 +98,11 @@ def _to_do(run_id: str, found: Verdict) -> str:
         return ""  # the first sentence says how to go on
     is_running = queries.info(run_id).status == RUNNING
     watch = f" Watch: {nearest_words(found.nearest)}." if found.nearest else ""
-    if found.state in (RunState.HEALTHY, RunState.CONVERGED) and not is_running:
-        return f"To do: nothing.{watch}"
-    if found.state in (RunState.HEALTHY, RunState.CONVERGED, RunState.RECOVERING) and is_running:
+    is_well = found.state in (RunState.HEALTHY, RunState.CONVERGED)
+    if is_running and (is_well or found.state is RunState.RECOVERING):
         return f"To do: nothing now. Let the run go on.{watch}"
+    if is_well:
+        return f"To do: nothing.{watch}"
     if found.state is RunState.INSUFFICIENT:
         return _to_have(found, is_running=is_running)
     return ""
