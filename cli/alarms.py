@@ -155,8 +155,9 @@ def _print(row: dict[str, Any]) -> None:
         lines.append(f"  suggested: {row['suggested']}")
     if row["evidence"]:
         lines.append(f"  evidence: {', '.join(row['evidence'])}")
-    for one in row.get("content", ()):
-        lines.append(f"  {one['trajectory_id']}: {one['response']}")
+    lines += [
+        f"  {reply['trajectory_id']}: {reply['response']}" for reply in row.get("content", ())
+    ]
     for line in lines:
         typer.echo(printable(line))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .options import Headless, new_run_path
 from .terminal import print_json
 
 if TYPE_CHECKING:
@@ -43,9 +44,7 @@ def branch(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would change; start nothing.")
     ] = False,
-    headless: Annotated[
-        bool, typer.Option("--headless", help="Print a line a step instead of the live view.")
-    ] = False,
+    headless: Headless = False,
     as_json: Annotated[
         bool,
         typer.Option(
@@ -73,7 +72,6 @@ def branch(
     # Loads torch, which may take minutes: what can be refused without it is refused above.
     from echoscope.core.run.branching import check_branch, plan_branch, start_branch
 
-    from .options import new_run_path
     from .train import EXIT_CODES
     from .training_view import watch
 

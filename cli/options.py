@@ -33,6 +33,9 @@ Output = Annotated[
     typer.Option("-o", "--output", metavar="RUN", help="The run's folder; default: runs/NAME."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+Headless = Annotated[
+    bool, typer.Option("--headless", help="Print a line a step instead of the live view.")
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")]
 MetricsRun = Annotated[
     str,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import ConfigFile, Overrides, Recipe, new_run_path, recipe_and_words
+from .options import ConfigFile, Headless, Overrides, Recipe, new_run_path, recipe_and_words
 
 if TYPE_CHECKING:
     from echoscope.core.config.settings import RunConfig
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from echoscope.store.reader import RunReader
 
 Root = Annotated[Path, typer.Option("--root", help="Folder that holds the runs.")]
-Headless = Annotated[
-    bool, typer.Option("--headless", help="Print a line a step instead of the live view.")
-]
 Dashboard = Annotated[
     bool,
     typer.Option(

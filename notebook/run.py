@@ -346,8 +346,8 @@ class Run:
         is measured first, which takes seconds. The verdict is kept until there is a new step.
 
         Examples:
-            >>> Run("runs/demo").diagnose().state
-            'healthy'
+            >>> Run("runs/demo").diagnose().evidence.columns[:4].tolist()
+            ['metric', 'name', 'unit', 'before']
         """
         return Judgement(run=self._source.typed, verdict=self._verdict())
 

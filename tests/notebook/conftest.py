@@ -18,7 +18,7 @@ FIXTURES = Path(__file__).parents[1] / "store" / "importers" / "fixtures"
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`runs/demo`: 30 healthy steps. Tests only read it."""
+    """`runs/demo`: 30 steps. Tests only read it."""
     return make_run(tmp_path_factory.mktemp("made") / "runs" / "demo", 30)
 
 
