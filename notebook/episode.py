@@ -58,33 +58,33 @@ class Episode:
         return self.trajectory.num_turns
 
     def __repr__(self) -> str:
-        one = self.trajectory
-        success = {None: "success not defined", True: "solved", False: "failed"}[one.is_success]
+        episode = self.trajectory
+        success = {None: "success not defined", True: "solved", False: "failed"}[episode.is_success]
         lines = [
-            f"{one.id}: {success}, return {one.episode_return:.3g}, {one.num_turns} turns, "
-            f"ended by {one.stop_reason.value}"
+            f"{episode.id}: {success}, return {episode.episode_return:.3g}, "
+            f"{episode.num_turns} turns, ended by {episode.stop_reason.value}"
         ]
-        for turn in one.turns[:MAX_TURNS]:
+        for turn in episode.turns[:MAX_TURNS]:
             lines += [
                 f"turn {turn.index}, reward {turn.reward:.3g}",
                 f"  observed: {_short(turn.observation)}",
                 f"  replied:  {_short(turn.response)}",
             ]
-        if one.num_turns > MAX_TURNS:
-            lines.append(f"{one.num_turns - MAX_TURNS} more turns")
+        if episode.num_turns > MAX_TURNS:
+            lines.append(f"{episode.num_turns - MAX_TURNS} more turns")
         return visible("\n".join(lines), None)
 
     def _repr_html_(self) -> str:
-        one = self.trajectory
-        more = one.num_turns - MAX_TURNS
+        episode = self.trajectory
+        more = episode.num_turns - MAX_TURNS
         return html.framed(
-            f'<div class="es-nb-title">{escape(one.id)}</div>',
-            replay_html.trajectory_facts(one, self.outcome),
-            replay_html.film_html(one, -1),
+            f'<div class="es-nb-title">{escape(episode.id)}</div>',
+            replay_html.trajectory_facts(episode, self.outcome),
+            replay_html.film_html(episode, -1),
             '<div class="es-talk">',
             *(
                 replay_html.turn_html(turn, tokens.text_html(turn), (), is_now=False)
-                for turn in one.turns[:MAX_TURNS]
+                for turn in episode.turns[:MAX_TURNS]
             ),
             f'<div class="es-note">{more} more turns: see .turns</div>' if more > 0 else "",
             "</div>",
@@ -102,5 +102,5 @@ class Episode:
 
 
 def _short(text: str) -> str:
-    shown, left_out = cut(" ".join(text.split()), _TEXT_CHARS)
-    return f"{shown} ..." if left_out else shown
+    start, left_out = cut(" ".join(text.split()), _TEXT_CHARS)
+    return f"{start} ..." if left_out else start

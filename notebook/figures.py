@@ -186,7 +186,7 @@ class Figures:
 
     def _posterior(self) -> Any:
         _, families = self._families()
-        stored = [one.posterior_NN for one in families if one.posterior_NN is not None]
+        stored = [f.posterior_NN for f in families if f.posterior_NN is not None]
         return stored[0] if stored else None
 
     def _groups(self) -> pd.DataFrame | None:
@@ -213,7 +213,7 @@ class Figures:
 
 
 def _has_values(curves: list[Curve]) -> bool:
-    return any(not math.isnan(value) for one in curves for value in one.values.tolist())
+    return any(not math.isnan(value) for curve in curves for value in curve.values.tolist())
 
 
 def _themed(figure: go.Figure) -> go.Figure:

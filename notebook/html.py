@@ -118,10 +118,10 @@ def curve_text(values: Sequence[float | None], width: int = 16) -> str:
 
 def _heights(values: Sequence[float | None]) -> list[tuple[int, float]]:
     """(place, height from 0 to 1) of the known values; a flat course lies in the middle."""
-    known = [(x, v) for x, v in enumerate(values) if v is not None and math.isfinite(v)]
-    if not known:
+    finite = [(x, v) for x, v in enumerate(values) if v is not None and math.isfinite(v)]
+    if not finite:
         return []
-    low, high = min(v for _, v in known), max(v for _, v in known)
+    low, high = min(v for _, v in finite), max(v for _, v in finite)
     if high == low:
-        return [(x, 0.5) for x, _ in known]
-    return [(x, (v - low) / (high - low)) for x, v in known]
+        return [(x, 0.5) for x, _ in finite]
+    return [(x, (v - low) / (high - low)) for x, v in finite]

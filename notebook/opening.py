@@ -104,27 +104,27 @@ def open_source(
     """
     if not isinstance(path, str | Path):
         raise TypeError(f"a run is named by its path, not by {type(path).__name__}")
-    place = Path(path)
-    if not is_address(place):
-        _must_be_there(place)
-    if Layout(place).run_json.is_file():
+    source = Path(path)
+    if not is_address(source):
+        _must_be_there(source)
+    if Layout(source).run_json.is_file():
         if keep is not None or run or names:
             raise ValueError(
                 f"{path}: is a run already; keep=, run= and names= are for files of another trainer"
             )
-        reader = open_run(place)
-        return Source(reader=reader, path=place, notes=_notes_of_import(reader, place))
+        reader = open_run(source)
+        return Source(reader=reader, path=source, notes=_notes_of_import(reader, source))
     mapping = _mapping(names)
     folder = None
     if keep is None:
         folder = tempfile.TemporaryDirectory(prefix="echoscope-notebook-")
     target = Path(folder.name) / "run" if folder is not None else Path(keep or "")
-    report = _imported(place, target, run, mapping)
+    report = _imported(source, target, run, mapping)
     reader = open_run(target)
     return Source(
         reader=reader,
-        path=place,
-        notes=_notes(report, reader, place),
+        path=source,
+        notes=_notes(report, reader, source),
         run=run,
         mapping=mapping,
         folder=folder,
@@ -139,26 +139,26 @@ def _mapping(names: Mapping[str, str] | None) -> Mapping[str, Meaning]:
         raise MetricNameError(_in_python(str(error))) from None
 
 
-def _must_be_there(place: Path) -> None:
+def _must_be_there(source: Path) -> None:
     """Raises NotARunError where nothing is, and for a folder of runs."""
-    if not place.exists():
-        if run_meant(place):
-            Layout(place).require_run()
-        raise NotARunError(f"{place}: no such file or folder")
-    if not place.is_dir() or Layout(place).run_json.is_file():
+    if not source.exists():
+        if run_meant(source):
+            Layout(source).require_run()
+        raise NotARunError(f"{source}: no such file or folder")
+    if not source.is_dir() or Layout(source).run_json.is_file():
         return
-    runs = sorted(inner.name for inner in place.iterdir() if Layout(inner).run_json.is_file())
-    if not runs and is_of_documents(place) and not is_source(place):
+    runs = sorted(inner.name for inner in source.iterdir() if Layout(inner).run_json.is_file())
+    if not runs and is_of_documents(source) and not is_source(source):
         raise NotARunError(
-            f"{place}: most of its files are documents or code, so metrics files in it may be "
+            f"{source}: most of its files are documents or code, so metrics files in it may be "
             "examples and were not read. Open the file or folder inside it that the trainer wrote, "
-            f"such as Run({str(place / 'train.log')!r})"
+            f"such as Run({str(source / 'train.log')!r})"
         )
     if runs:
         more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
         raise NotARunError(
-            f"{place}: holds runs ({', '.join(runs[:3])}{more}). Name one of them, or list them "
-            f"with Runs({str(place)!r})"
+            f"{source}: holds runs ({', '.join(runs[:3])}{more}). Name one of them, or list them "
+            f"with Runs({str(source)!r})"
         )
 
 
@@ -245,10 +245,10 @@ def _told_by_steps(reader: RunReader) -> tuple[Counter[str], Counter[str]]:
 
 def _refusals(stored: Any, counts: Mapping[str, int]) -> Refusals:
     """Reasons with their counts, of what a configuration says and of what the steps say."""
-    known = stored if isinstance(stored, dict) else {}
+    in_config = stored if isinstance(stored, dict) else {}
     refused = Refusals()
-    for reason in [*known, *(reason for reason in counts if reason not in known)]:
-        times = known.get(reason)
+    for reason in dict.fromkeys([*in_config, *counts]):
+        times = in_config.get(reason)
         refused.add(reason, "", max(times if isinstance(times, int) else 0, counts.get(reason, 0)))
     return refused
 
