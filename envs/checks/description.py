@@ -184,7 +184,8 @@ def _cut(text: str) -> str:
         textwrap.shorten(line, 300, placeholder=" (cut)") if len(line) > 300 else line
         for line in text.expandtabs(4).splitlines()
     ]
-    kept, size = [], 0
+    kept: list[str] = []
+    size = 0
     for line in lines:
         size += len(line)
         if len(kept) == MAX_LINES or size > MAX_CHARS:
