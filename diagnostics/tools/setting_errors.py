@@ -33,6 +33,13 @@ _KINDS_OF_VALUES = {
     "model_attributes_type": "a mapping",
 }
 """Errors of pydantic that name a Python type, and what a person writes in YAML or Python."""
+_LIMITS = {
+    "greater_than_equal": ("minimum", "ge"),
+    "greater_than": ("exclusiveMinimum", "gt"),
+    "less_than_equal": ("maximum", "le"),
+    "less_than": ("exclusiveMaximum", "lt"),
+}
+"""Errors of pydantic about a bound: the same rule of JSON Schema, and where the bound stands."""
 _UNNAMED = {"url": "url_env", "user": "user_env", "password": "password_env"}
 """Keys that people write for a secret itself, and the setting that they mean."""
 
@@ -126,7 +133,7 @@ def describe(
         return f"unknown key {name}{did_you_mean(loc[-2], _choices(first['ctx']['expected']))}"
     if loc and loc[-1] in _SECRETS:  # what stands there may be a secret
         return _name_not_value(key, loc[-1])
-    rule = _rule(first["msg"])
+    rule = _bound(first) if first["type"] in _LIMITS else _rule(first["msg"])
     if first["type"] in _KINDS_OF_VALUES:
         rule = f"must be {_KINDS_OF_VALUES[first['type']]}"
     setting = next((part for part in reversed(loc) if not part.isdecimal()), "")
@@ -144,11 +151,19 @@ def _name_not_value(key: str, setting: str) -> str:
     )
 
 
+def _bound(error: Any) -> str:
+    """What a bound demands, worded as for a setting of a live run."""
+    from echoscope.store.steer.steering import BOUNDS  # loads the reader of runs: only for an error
+
+    name, value = _LIMITS[error["type"]]
+    return f"must be {BOUNDS[name]} {error['ctx'][value]}"
+
+
 def _rule(message: str) -> str:
     """What pydantic demands, to stand after "but".
 
-    >>> _rule("Input should be greater than 0")
-    'must be greater than 0'
+    >>> _rule("Input should be a valid boolean")
+    'must be a valid boolean'
     >>> _rule("Tuple should have at least 1 item after validation, not 0")
     'must have at least 1 item'
     """

@@ -38,7 +38,7 @@ from echoscope.core.rollout.chat import ChatFormat, load_tokenizer
 from echoscope.core.rollout.rollout import collect
 from echoscope.core.rollout.sources import build_pool
 from echoscope.core.warm_start.run import BARE_CONTEXT
-from echoscope.store.models import SHIPPED, list_shipped, shipped_folder
+from echoscope.store.models import SHIPPED, shipped_folder
 from echoscope.store.records import Split, Trajectory
 
 TINY = shipped_folder("tiny")
@@ -181,9 +181,7 @@ def test_the_model_is_an_ordinary_folder(name: str, dtype: torch.dtype, most_byt
     assert model.dtype == dtype
     # The library's default would sample from the 50 likeliest tokens only.
     assert model.generation_config.top_k == 0
-    shipped = {one.name: one for one in list_shipped()}[name]
-    assert shipped.num_parameters == sum(p.numel() for p in model.parameters())
-    assert shipped.num_bytes <= most_bytes
+    assert sum(file.stat().st_size for file in folder.iterdir()) <= most_bytes
     assert json.loads((folder / "sft.json").read_text())["iterations"] > 0
     # Training happens in float32 on a CPU, however the weights are stored.
     config = ModelConfig(path=name, device="cpu")
