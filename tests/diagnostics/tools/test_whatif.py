@@ -250,7 +250,7 @@ def test_a_step_in_progress_is_left_out(tmp_path: Path) -> None:
         ({"selection.valu": 1}, "did you mean 'selection.value'"),
         ({"value": 1}, "did you mean 'selection.value'"),
         ({"optim.lr": 1}, "no setting of the selection"),
-        ({"selection.value": -1}, r"selection\.value is -1, but .*more than 0"),
+        ({"selection.value": -1}, r"selection\.value is -1, but .*greater than 0"),
         ({"selection.strategy": "top_k", "selection.value": 3}, "between 0 and 1 .*, not 3"),
         ({"selection.strategy": "top_p", "selection.value": 2}, "strategy=top_p, not 2"),
         ({"selection.value": float("nan")}, "finite"),
