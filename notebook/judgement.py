@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, overload
 
 import pandas as pd
 import pyarrow as pa
@@ -56,11 +56,17 @@ class Judgement:
         return self.verdict.confidence
 
     @property
-    def evidence(self) -> Any:
+    def evidence(self) -> pd.DataFrame:
         """What the verdict claims of each metric, most telling first; see `table`."""
         return self.table()
 
-    def table(self, *, as_: As = "pandas") -> Any:
+    @overload
+    def table(self, *, as_: Literal["pandas"] = ...) -> pd.DataFrame: ...
+
+    @overload
+    def table(self, *, as_: Literal["arrow"]) -> pa.Table: ...
+
+    def table(self, *, as_: As = "pandas") -> pd.DataFrame | pa.Table:
         """The evidence: metric, name, unit, before, after, low, high, first_step, last_step, words.
 
         `before` is missing where nothing changed. `low` and `high` are the 95 % interval of

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import pandas as pd
+import pyarrow as pa
 
 from echoscope.dashboard.data.alarm_history import histories
 from echoscope.dashboard.data.comparing import config_diff
@@ -130,13 +131,27 @@ class Run:
 
     # --- numbers
 
+    @overload
+    def metrics(
+        self,
+        keys: str | Sequence[str] | None = None,
+        *,
+        wide: bool = True,
+        as_: Literal["pandas"] = ...,
+    ) -> pd.DataFrame: ...
+
+    @overload
+    def metrics(
+        self, keys: str | Sequence[str] | None = None, *, wide: bool = True, as_: Literal["arrow"]
+    ) -> pa.Table: ...
+
     def metrics(
         self,
         keys: str | Sequence[str] | None = None,
         *,
         wide: bool = True,
         as_: As = "pandas",
-    ) -> Any:
+    ) -> pd.DataFrame | pa.Table:
         """The metrics of the run: a row a step, a column a metric.
 
         Args:
@@ -157,6 +172,26 @@ class Run:
         meant = curves.keys_meant(keys, self.reader.metric_keys())
         return curves.as_metrics(self.reader, meant, is_wide=wide, as_=as_)
 
+    @overload
+    def trajectories(
+        self,
+        where: str | None = None,
+        *,
+        columns: str | Sequence[str] | None = None,
+        limit: int | None = None,
+        as_: Literal["pandas"] = ...,
+    ) -> pd.DataFrame: ...
+
+    @overload
+    def trajectories(
+        self,
+        where: str | None = None,
+        *,
+        columns: str | Sequence[str] | None = None,
+        limit: int | None = None,
+        as_: Literal["arrow"],
+    ) -> pa.Table: ...
+
     def trajectories(
         self,
         where: str | None = None,
@@ -164,7 +199,7 @@ class Run:
         columns: str | Sequence[str] | None = None,
         limit: int | None = None,
         as_: As = "pandas",
-    ) -> Any:
+    ) -> pd.DataFrame | pa.Table:
         """The episodes that match a condition, by step: one row each.
 
         Args:
@@ -188,6 +223,26 @@ class Run:
         table = rows_of(self.reader, TRAJECTORIES, where, columns, limit, named=self.name)
         return as_table(table, as_)
 
+    @overload
+    def turns(
+        self,
+        where: str | None = None,
+        *,
+        columns: str | Sequence[str] | None = None,
+        limit: int | None = None,
+        as_: Literal["pandas"] = ...,
+    ) -> pd.DataFrame: ...
+
+    @overload
+    def turns(
+        self,
+        where: str | None = None,
+        *,
+        columns: str | Sequence[str] | None = None,
+        limit: int | None = None,
+        as_: Literal["arrow"],
+    ) -> pa.Table: ...
+
     def turns(
         self,
         where: str | None = None,
@@ -195,7 +250,7 @@ class Run:
         columns: str | Sequence[str] | None = None,
         limit: int | None = None,
         as_: As = "pandas",
-    ) -> Any:
+    ) -> pd.DataFrame | pa.Table:
         """The turns that match a condition, by step and episode: one row each.
 
         As `trajectories`. A turn has the columns of `turns` (docs/store.md); `reasoning` and
@@ -210,6 +265,26 @@ class Run:
         table = rows_of(self.reader, TURNS, where, columns, limit, named=self.name)
         return as_table(table, as_)
 
+    @overload
+    def query(
+        self,
+        sql: str,
+        params: Sequence[Any] | None = None,
+        *,
+        as_: Literal["pandas"] = ...,
+        limits: SqlLimits = ...,
+    ) -> pd.DataFrame: ...
+
+    @overload
+    def query(
+        self,
+        sql: str,
+        params: Sequence[Any] | None = None,
+        *,
+        as_: Literal["arrow"],
+        limits: SqlLimits = ...,
+    ) -> pa.Table: ...
+
     def query(
         self,
         sql: str,
@@ -217,7 +292,7 @@ class Run:
         *,
         as_: As = "pandas",
         limits: SqlLimits = LIMITS,
-    ) -> Any:
+    ) -> pd.DataFrame | pa.Table:
         """The answer to one SELECT over the tables of the run (docs/store.md).
 
         The query can only read, and reaches no other file. A process of its own answers it, so
