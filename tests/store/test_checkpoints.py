@@ -88,9 +88,7 @@ def test_the_last_healthy_checkpoint_survives_every_later_save(
     assert not was_there or healthy in disk
 
 
-def test_equal_success_prefers_the_newer_and_a_checkpoint_counts_by_the_last_evaluation() -> (
-    None
-):
+def test_equal_success_prefers_the_newer_and_a_checkpoint_counts_by_the_last_evaluation() -> None:
     assert best_step([20, 40, 60], {20: 0.8, 40: 0.8, 60: 0.1}) == 40
     assert best_step([25, 45], {20: 0.8, 40: 0.3}) == 25
     assert best_step([10, 20], {30: 0.8}) is None

@@ -248,8 +248,7 @@ def test_merge_leaves_both_sides_as_they_were() -> None:
         ),
         (
             ["advantage.function=m:f"],
-            "unknown key 'advantage.function'; known: kind; for this key set "
-            "advantage.kind=custom",
+            "unknown key 'advantage.function'; known: kind; for this key set advantage.kind=custom",
         ),
         (["loss.kind=gspo", "loss.clip_hgh=1"], "unknown key 'loss.clip_hgh'; did you mean"),
         (
