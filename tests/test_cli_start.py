@@ -50,7 +50,7 @@ def test_b9_help_without_a_terminal_draws_no_boxes() -> None:
     assert "diagnose" in out
 
 
-def test_b9_a_metrics_file_is_judged_without_what_only_stored_runs_need(tmp_path: Path) -> None:
+def test_a_metrics_file_is_judged_without_what_only_stored_runs_need(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     rows = "".join(f"{step},0.5,1.0\n" for step in range(250))
     path.write_text("step,success_rate,entropy\n" + rows, encoding="utf-8")

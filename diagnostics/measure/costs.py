@@ -16,7 +16,7 @@ from echoscope.text.amounts import duration
 
 from .information.cross_scores import Tally
 
-CHEAP_S = 10.0
+CHEAP_S = 3.0
 """Seconds that a measurement may take at any step at which it is due, whatever was spent before."""
 URGENT_SHARE = 4.0
 """Times the budget in seconds that what is expensive may use up while a sign shows."""

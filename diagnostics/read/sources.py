@@ -167,6 +167,14 @@ def _measured_text(reader: RunReader, upto: int | None) -> StoredText | None:
     return read_record(measure_sample(sample_of_step(reader, steps[-1])).record(steps[-1]))
 
 
+def _is_stored_run(path: Path) -> bool:
+    if not path.is_dir():
+        return False
+    from echoscope.store.log.layout import Layout  # a single file does without pyarrow
+
+    return Layout(path).run_json.is_file()
+
+
 def open_source(
     source: MetricTable | RunReader | str | Path,
     mapping: Mapping[str, Meaning] | None = None,
@@ -177,19 +185,19 @@ def open_source(
     """A table of metrics from any source (see `verdict.diagnose`)."""
     if isinstance(source, MetricTable):
         return _of_table(source)
-    from echoscope.store.log.layout import Layout, shown_path
-
     if isinstance(source, str | Path):
         path = Path(source)
         if problem := no_rollouts(path, mapping):
             raise MetricsFileError(problem)
-        if not Layout(path).run_json.is_file():
+        if not _is_stored_run(path):
             if rescore is not None:
                 raise MetricsFileError(f"{source}: is no stored run, so it has nothing to score")
             return _of_table(_foreign_table(source, mapping, run, progress))
         from echoscope.store.reader import open_run  # metrics alone do without
 
         source = open_run(path)
+    from echoscope.store.log.layout import shown_path
+
     table = table_of_run(source, mapping)
     for name in mapping or ():
         if name not in table.raw:
