@@ -161,7 +161,7 @@ def test_where_the_answers_cost_too_much_the_rest_is_measured_without_them() -> 
 
 def test_what_is_cheap_is_measured_as_often_as_its_tokens_allow() -> None:
     """Half a second for a step of one: more than the budget, and soon over."""
-    machine = Machine(speed=4 * NUM_TOKENS)
+    machine = Machine(speed=16 * NUM_TOKENS)
     unlimited = DiagnosticsConfig(information=QUICK, budget_frac=1)
     found = machine.measure(range(1, 13), unlimited, rollout_s=1)
     assert measured_at(found) == measured_at(found, ANSWERS) == [1, 6, 11]
