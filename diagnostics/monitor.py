@@ -353,6 +353,7 @@ class Monitor:
         return self._purse.why_later(
             self._expected_s(now, name, num_tokens),
             now.config.budget_frac,
+            rollout_s=now.tools.rollout_s,
             step=now.step,
             num_steps=now.tools.num_steps,
             has_spread=now.has_spread,

@@ -16,8 +16,10 @@ from echoscope.text.amounts import duration
 
 from .information.cross_scores import Tally
 
-CHEAP_S = 3.0
+CHEAP_S = 10.0
 """Seconds that a measurement may take at any step at which it is due, whatever was spent before."""
+CHEAP_SHARE = 0.1
+"""Of the seconds of sampling, where those are many: what is cheap is not felt beside them."""
 URGENT_SHARE = 4.0
 """Times the budget in seconds that what is expensive may use up while a sign shows."""
 CUT_OFF = 3.0
@@ -42,6 +44,15 @@ class PutOffError(Exception):
 
 class RunEndsError(PutOffError):
     """The run is to stop, and whoever resumes it measures."""
+
+
+def cheap_s(rollout_s: float) -> float:
+    """Seconds up to which a measurement is cheap beside rollouts that took so many; NaN: unknown.
+
+    >>> cheap_s(1), cheap_s(30), cheap_s(500)
+    (10.0, 3.0, 10.0)
+    """
+    return min(CHEAP_S, CHEAP_SHARE * rollout_s) if rollout_s >= CHEAP_S else CHEAP_S
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,6 +123,7 @@ class Purse:
         expected_s: float,
         budget_frac: float,
         *,
+        rollout_s: float,
         step: int,
         num_steps: int | None,
         has_spread: bool,
@@ -120,10 +132,11 @@ class Purse:
         """Why a measurement at this step has to wait, in words; empty if it need not.
 
         Args:
+            rollout_s: seconds that sampling took at this step; NaN where they are not known.
             num_steps: the last step of the run, where it is known.
             has_spread: siblings of some group differ, so that the step teaches something.
         """
-        if not expected_s > CHEAP_S:
+        if not expected_s > cheap_s(rollout_s):
             return ""
         cost = f"it would take about {duration(expected_s)}"
         allowed = self.allowed_s(budget_frac, is_urgent=is_urgent)

@@ -14,7 +14,7 @@ import pytest
 from letter_tokens import TableScorer, batch, decode
 
 from echoscope.diagnostics.config import DiagnosticsConfig, InformationConfig
-from echoscope.diagnostics.measure.costs import CHEAP_S, CUT_OFF
+from echoscope.diagnostics.measure.costs import CHEAP_S, CUT_OFF, cheap_s
 from echoscope.diagnostics.monitor import Instruments, Measured, Monitor
 from echoscope.store.records import RolloutBatch
 
@@ -159,9 +159,15 @@ def test_where_the_answers_cost_too_much_the_rest_is_measured_without_them() -> 
     assert machine.now < 3 * 500
 
 
+def test_beside_slow_sampling_what_is_cheap_is_a_tenth_of_it() -> None:
+    config = DiagnosticsConfig(information=QUICK, budget_frac=0.01)
+    assert measured_at(Machine(speed=NUM_TOKENS / 4).measure([1], config, rollout_s=20)) == []
+    assert [cheap_s(seconds) for seconds in (math.nan, 9, 20, 60, 500)] == [10, 10, 2, 6, 10]
+
+
 def test_what_is_cheap_is_measured_as_often_as_its_tokens_allow() -> None:
     """Half a second for a step of one: more than the budget, and soon over."""
-    machine = Machine(speed=16 * NUM_TOKENS)
+    machine = Machine(speed=4 * NUM_TOKENS)
     unlimited = DiagnosticsConfig(information=QUICK, budget_frac=1)
     found = machine.measure(range(1, 13), unlimited, rollout_s=1)
     assert measured_at(found) == measured_at(found, ANSWERS) == [1, 6, 11]
