@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
@@ -28,9 +29,11 @@ _LOOK_S = 0.2
 """... and of a measurement."""
 _SETTLE_S = 0.02
 """After a signal: by then the main thread has handled it, or sleeps."""
+PATIENCE_S = 12.0
+"""A stop waits so long for the episodes of a step; those of a large model may take minutes."""
 FIRST_SIGNAL = (
-    "stopping after this step with a checkpoint; once more drops the step, also where an "
-    "environment hangs"
+    "stopping after this step with a checkpoint; once more drops the step, as do "
+    f"{PATIENCE_S:.0f} s in which its episodes do not end"
 )
 SECOND_SIGNAL = (
     "stopping now: the step in progress is dropped, and a checkpoint of the last finished step is "
@@ -248,14 +251,30 @@ class Control:
         Args:
             signals: Where each signal of this process is written, as a byte, when it comes.
         """
+        stop_since = math.inf
         while not is_over.is_set():
             if select.select([signals], [], [], _WATCH_S)[0]:
                 if not set(os.read(signals, 4096)) - {int(signal.SIGURG)}:
                     continue  # our own
                 self._is_signalled = True
                 time.sleep(_SETTLE_S)
-            if self._is_droppable and (self.should_abort() or self._is_signalled):
+            if not self._is_droppable:
+                continue
+            if not self.is_stopping():
+                stop_since = math.inf
+            elif time.monotonic() - (stop_since := min(stop_since, time.monotonic())) > PATIENCE_S:
+                self._drop_the_step()
+            if self.should_abort() or self._is_signalled:
                 signal.pthread_kill(main, signal.SIGURG)
+
+    def _drop_the_step(self) -> None:
+        """Once: a stop has waited long enough."""
+        if self._stop_now:
+            return
+        with self._lock:
+            author = next(c.issued_by for c in self._waiting if c.action is CommandAction.STOP)
+        why = f"a stop waits {PATIENCE_S:.0f} s for the episodes of a step"
+        self.request(CommandAction.STOP_NOW, why, issued_by=author)
 
     @contextmanager
     def signals(self, on_message: Callable[[str], None]) -> Iterator[None]:

@@ -14,6 +14,7 @@ import pytest
 
 from echoscope.core.config.loading import load_config
 from echoscope.core.config.settings import RunConfig
+from echoscope.core.run import control
 from echoscope.core.run.control import (
     FIRST_SIGNAL,
     SECOND_SIGNAL,
@@ -418,6 +419,20 @@ def test_a_stop_now_cuts_into_a_hanging_environment(desk: Desk) -> None:
         desk.control.droppable(),
     ):
         threading.Event().wait()
+
+
+def test_a_stop_drops_a_step_whose_episodes_take_longer_than_it_waits(
+    desk: Desk, config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "PATIENCE_S", 0.3)
+    desk.post("stop")
+    with (
+        desk.control.signals(lambda text: None),
+        pytest.raises(StepInterruptedError),
+        desk.control.droppable(),
+    ):
+        threading.Event().wait()
+    assert desk.boundary(1, config).stop_now
 
 
 def test_other_commands_wait_for_the_step(desk: Desk, config: RunConfig) -> None:
