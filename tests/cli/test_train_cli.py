@@ -271,7 +271,7 @@ def test_ctrl_c_on_a_hanging_environment_keeps_a_checkpoint_of_the_last_step(
         ready="the bandit hangs",
     )
     trainer.interrupt()
-    trainer.wait_for("once more drops the step, also where an environment hangs")
+    trainer.wait_for("once more drops the step")
     trainer.interrupt()
     assert trainer.join() == 0
     info = open_run(path).info()
