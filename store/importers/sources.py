@@ -246,7 +246,7 @@ class ParquetRows:
                 values = next(batches).to_pylist()
             except StopIteration:
                 return
-            except (pa.ArrowException, OSError) as error:
+            except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
                 raise SourceError(f"the Parquet file is damaged: {error}") from None
             for value in values:
                 data = json.dumps(value, default=str, sort_keys=True).encode(errors="replace")

@@ -20,6 +20,7 @@ import pytest
 
 from echoscope.store.importers.importing import ImportingError, import_run
 from echoscope.store.importers.lines import wide_encoding
+from echoscope.store.importers.sources import ParquetRows, SourceError
 from echoscope.store.importers.survey import look, survey
 
 from .conftest import FIXTURES, Imported
@@ -349,3 +350,13 @@ def test_bytes_that_are_not_utf8_are_told_by_what_they_seem_to_be(
     line = json.dumps({"messages": [{"role": "assistant", "content": text}]}, ensure_ascii=False)
     report = rows(line.encode(encoding)).report
     assert (report.num_unclean, report.encoding) == (1, seems)
+
+
+def test_text_in_parquet_that_is_no_utf8_is_damage(tmp_path: Path) -> None:
+    """Arrow reads such a column without a word; Python cannot make a string of it."""
+    raw = pa.array([b"\xff"], pa.binary())
+    text = pa.Array.from_buffers(pa.string(), 1, raw.buffers())
+    path = tmp_path / "rollouts.parquet"
+    pq.write_table(pa.table({"prompt": text}), path)
+    with pytest.raises(SourceError, match="the Parquet file is damaged: 'utf-8' codec"):
+        list(ParquetRows(path).scan())
