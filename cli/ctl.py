@@ -160,7 +160,11 @@ def stop(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a checkpoint after the current step, then end the run."""
+    """Write a checkpoint after the current step, then end the run.
+
+    Where the episodes of the step take longer than 12 s from now on, the step is dropped; the
+    checkpoint is then of the last finished one.
+    """
     from echoscope.store.records import CommandAction
 
     action = CommandAction.STOP_NOW if now else CommandAction.STOP

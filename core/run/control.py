@@ -32,8 +32,8 @@ _SETTLE_S = 0.02
 PATIENCE_S = 12.0
 """A stop waits so long for the episodes of a step; those of a large model may take minutes."""
 FIRST_SIGNAL = (
-    "stopping after this step with a checkpoint; once more drops the step, as do "
-    f"{PATIENCE_S:.0f} s in which its episodes do not end"
+    "stopping after this step with a checkpoint; the step is dropped if its episodes take longer "
+    f"than {PATIENCE_S:.0f} s, and at once after a second signal"
 )
 SECOND_SIGNAL = (
     "stopping now: the step in progress is dropped, and a checkpoint of the last finished step is "
@@ -268,13 +268,12 @@ class Control:
                 signal.pthread_kill(main, signal.SIGURG)
 
     def _drop_the_step(self) -> None:
-        """Once: a stop has waited long enough."""
-        if self._stop_now:
-            return
+        """Once, in the name of whoever asked for the stop that has waited long enough."""
         with self._lock:
-            author = next(c.issued_by for c in self._waiting if c.action is CommandAction.STOP)
-        why = f"a stop waits {PATIENCE_S:.0f} s for the episodes of a step"
-        self.request(CommandAction.STOP_NOW, why, issued_by=author)
+            authors = [c.issued_by for c in self._waiting if c.action is CommandAction.STOP]
+            if authors and not self._stop_now:  # a boundary may have taken it meanwhile
+                why = f"the episodes of the step did not end within {PATIENCE_S:.0f} s of a stop"
+                self.request(CommandAction.STOP_NOW, why, issued_by=authors[0])
 
     @contextmanager
     def signals(self, on_message: Callable[[str], None]) -> Iterator[None]:

@@ -44,7 +44,10 @@ _SENTENCES: Mapping[CommandAction, str] = {
     CommandAction.RESUME: "Let the paused run go on.",
     CommandAction.CHECKPOINT: "Write a checkpoint at the next step boundary.",
     CommandAction.EVALUATE: "Evaluate with the next step.",
-    CommandAction.STOP: "Finish the step, write a checkpoint, end the run. It can be resumed.",
+    CommandAction.STOP: (
+        "Finish the step, write a checkpoint, end the run. It can be resumed. "
+        "If the episodes of the step take longer than 12 s, the step is dropped."
+    ),
     CommandAction.STOP_NOW: "Drop the step in progress and end the run at once.",
     CommandAction.SET: "Change settings at the next step boundary, all of them or none.",
 }

@@ -250,7 +250,7 @@ def test_a_second_ctrl_c_ends_at_once(config_file: Path, root: Path) -> None:
         ready="the bandit is slow",
     )
     trainer.interrupt()
-    trainer.wait_for("once more drops the step")
+    trainer.wait_for("at once after a second signal")
     trainer.interrupt()
     assert trainer.join() == 0
     assert "the step in progress is dropped" in trainer.text
@@ -271,7 +271,7 @@ def test_ctrl_c_on_a_hanging_environment_keeps_a_checkpoint_of_the_last_step(
         ready="the bandit hangs",
     )
     trainer.interrupt()
-    trainer.wait_for("once more drops the step")
+    trainer.wait_for("at once after a second signal")
     trainer.interrupt()
     assert trainer.join() == 0
     info = open_run(path).info()
