@@ -49,7 +49,10 @@ def opened_database(path: Path) -> Iterator[sqlite3.Connection]:
         database.set_progress_handler(lambda: time.monotonic() > end, _STEPS_OF_WORK)
         database.execute("PRAGMA query_only = ON")
         database.execute("PRAGMA trusted_schema = OFF")
-        yield database
+        try:
+            yield database
+        except UnicodeDecodeError as error:  # SQLite's own message quotes damaged bytes
+            raise sqlite3.DatabaseError("its schema is no text in UTF-8") from error
 
 
 def columns_of(database: sqlite3.Connection, table: str) -> frozenset[str]:

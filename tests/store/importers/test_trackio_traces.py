@@ -13,6 +13,7 @@ import pytest
 from echoscope.diagnostics.tools.importing import SeveralRunsError, import_path
 from echoscope.store.importers.importing import ImportingError, import_run
 from echoscope.store.importers.sources import SourceError, source_of
+from echoscope.store.importers.spooled.trackio_traces import columns_of, opened_database
 from echoscope.store.reader import open_run
 
 from .conftest import FIXTURES
@@ -121,3 +122,18 @@ def test_a_trace_without_messages_is_left_out(tmp_path: Path) -> None:
     report = import_run(file, tmp_path / "run")
     assert report.num_kept == 3
     assert dict(report.rows.counts) == {"the trace has no messages": 1}
+
+
+def test_a_schema_that_sqlite_quotes_in_no_utf8_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "demo.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("CREATE TABLE traces (a)")
+        database.execute("PRAGMA writable_schema = ON")
+        database.execute(
+            "UPDATE sqlite_master SET name = CAST(x'8b' AS TEXT), sql = 'CREATE TABLE ('"
+        )
+    with (
+        pytest.raises(sqlite3.DatabaseError, match="its schema is no text in UTF-8"),
+        opened_database(path) as database,
+    ):
+        columns_of(database, "traces")
