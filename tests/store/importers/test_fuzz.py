@@ -10,10 +10,10 @@ from .fuzzing import FOLDERS, outcomes
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_damaged_copy_never_ends_in_an_error(name: str) -> None:
-    assert len(list(outcomes(name, 2, draw()))) == 2, told()
+    assert len(list(outcomes(name, 2, seed=2))) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", FOLDERS)
-def test_many_damaged_copies(name: str) -> None:
-    assert len(list(outcomes(name, 60, seed=2))) == 60
+def test_other_damaged_copies_each_time(name: str) -> None:
+    assert len(list(outcomes(name, 10, draw()))) == 10, told()
