@@ -19,7 +19,6 @@ from . import (
     dashboard,
     diagnose,
     envs,
-    envs_data,
     envs_serve,
     export,
     importing,
@@ -84,8 +83,6 @@ app.command("report")(report.report)
 app.add_typer(ctl.app, name="ctl")
 app.add_typer(runs.app, name="runs")
 envs.app.command("serve")(envs_serve.serve)
-envs.app.command("export")(envs_data.export)
-envs.app.command("data")(envs_data.data)
 app.add_typer(envs.app, name="envs")
 app.add_typer(plugins.app, name="plugins")
 app.add_typer(sft.app, name="sft")

@@ -6,10 +6,11 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from echoscope.text.user_code import search_working_folder
 
 from .options import AsJson
 from .terminal import output_console, print_json, printable, progress_bars, table_of
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="List, play and check environments.", no_args_is_help=True)
 EnvId = Annotated[str, typer.Argument(help="Environment id, or 'module:Class'.")]
 Params = Annotated[list[str] | None, typer.Argument(help="KEY=VALUE ..., the values in YAML.")]
-RegisterFile = Annotated[
-    Path | None, typer.Option("--register", help="YAML file that names further environments.")
-]
 MaxTurns = Annotated[
     int | None, typer.Option("--max-turns", min=1, help="Default: the environment's.")
 ]
@@ -38,15 +36,16 @@ CANNOT_PLAY = {"types", "hostile", "steps", "seeds"}
 
 
 @app.command("list")
-def list_envs(as_json: AsJson = False, register: RegisterFile = None) -> None:
+def list_envs(as_json: AsJson = False) -> None:
     """Print every environment with its limits and parameters."""
     from rich.console import Console
 
     from echoscope.envs import registry
     from echoscope.envs.params import choices, described_parameters
 
-    prepare("", register)
-    specs, missing = registry.list_specs(), registry.unavailable()
+    search_working_folder()
+    missing = registry.unavailable()
+    specs = [registry.spec(env_id) for env_id in registry.known_ids() if env_id not in missing]
     if as_json:
         rows = [
             {
@@ -75,11 +74,11 @@ def list_envs(as_json: AsJson = False, register: RegisterFile = None) -> None:
 
 
 @app.command()
-def show(env_id: EnvId, register: RegisterFile = None) -> None:
+def show(env_id: EnvId) -> None:
     """Print what a world shows, takes and pays, its parameters, and an episode of its expert."""
     from echoscope.envs.checks.description import described
 
-    prepare(env_id, register)
+    search_working_folder()
     typer.echo("\n".join(map(printable, described(env_id).splitlines())))
 
 
@@ -115,7 +114,6 @@ def play(
     expert: Annotated[bool, typer.Option("--expert", help="Watch the scripted expert.")] = False,
     max_turns: MaxTurns = None,
     max_actions_per_turn: MaxActions = None,
-    register: RegisterFile = None,
 ) -> None:
     """Play one episode: a line per turn, actions separated by '||' where several are allowed.
 
@@ -128,7 +126,7 @@ def play(
     from echoscope.envs.base import EnvError, EnvUnavailableError
     from echoscope.envs.turns.wrappers import runner_of, wrap
 
-    prepare(env_id, register)
+    search_working_folder()
     group = make_group(env_id, params, max_turns, max_actions_per_turn)
     settings = group.settings()
     stack = wrap(partial(registry.make, env_id, **group.params), settings)
@@ -171,7 +169,6 @@ def check(
     ] = 20,
     max_turns: MaxTurns = None,
     max_actions_per_turn: MaxActions = None,
-    register: RegisterFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Test that environments follow the rules of the interface. Exit code 1 if one does not.
@@ -190,7 +187,7 @@ def check(
         raise EnvParamsError("an id and parameters go with one environment, not with 'all'")
     if env_id is None and not is_all:
         raise EnvParamsError("name an environment, or give --all")
-    prepare(env_id or "", register)
+    search_working_folder()
     rows: list[_Checked] = []
     with progress_bars() as bars:
         report_progress = bars("environments")
@@ -303,16 +300,6 @@ def _print_checks(rows: Sequence[_Checked]) -> None:
         )
         if earned:
             typer.echo(f"players {row.report.env_id}, mean return (success): {earned}")
-
-
-def prepare(env_id: str, register: Path | None) -> None:
-    """Make the user's own classes and files known."""
-    from echoscope.envs import registry
-    from echoscope.text.user_code import search_working_folder
-
-    search_working_folder()
-    if register is not None:
-        registry.register_file(register)
 
 
 def parse_params(words: Sequence[str] | None) -> dict[str, Any]:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .envs import RegisterFile, parse_params, prepare
+from echoscope.text.user_code import search_working_folder
+
+from .envs import parse_params
 
 if TYPE_CHECKING:
     from echoscope.envs.worlds.remote.sessions import Served
@@ -47,7 +49,6 @@ def serve(
             "loosen a sandbox. Off: worlds have the parameters given here.",
         ),
     ] = False,
-    register: RegisterFile = None,
 ) -> None:
     """Serve environments to trainings elsewhere (`env: remote`), until Ctrl-C.
 
@@ -61,8 +62,7 @@ def serve(
     settings = [word for word in words if "=" in word]
     if not env_ids:
         raise EnvParamsError("name an environment first, such as `envs serve frozen_lake slip=0`")
-    for env_id in env_ids:
-        prepare(env_id, register if env_id == env_ids[0] else None)
+    search_working_folder()
 
     from echoscope.envs.worlds.remote.server import serve as serve_worlds
     from echoscope.envs.worlds.remote.sessions import Limits

@@ -1,33 +1,20 @@
-"""Both ways between Gymnasium and our worlds.
-
-Importing this module registers every built-in world with Gymnasium, as `echoscope/<Name>-v0`:
-
-    import gymnasium, echoscope.envs.gymnasium_adapter
-    world = gymnasium.make("echoscope/Sokoban-v0", size=(6, 6))
-
-or in one line `gymnasium.make("echoscope.envs.gymnasium_adapter:echoscope/Sokoban-v0")`. The other
-way, `make("gymnasium", env="Taxi-v4")` wraps a Gymnasium world with discrete or text actions.
-"""
+"""Any Gymnasium world with discrete or text actions as a text world."""
 
 from __future__ import annotations
 
 import enum
-import functools
 import importlib
 import re
-import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from echoscope.text.png import encode_picture
 
-from . import registry
 from .base import (
     EnvParamsError,
     EnvSpec,
@@ -39,11 +26,10 @@ from .base import (
     normalise,
     shorten,
 )
-from .frames import card_frame, to_rgb
+from .frames import card_frame
 from .params import require
 from .worlds.task_env import TaskEnv
 
-MAX_TEXT = 100_000
 _ANSI = re.compile(r"\x1b\[([0-9;]*)m(.*?)\x1b\[0m", re.DOTALL)
 _TOY_ACTIONS: Mapping[str, tuple[str, ...]] = {
     "Blackjack": ("stick", "hit"),
@@ -53,66 +39,6 @@ _TOY_ACTIONS: Mapping[str, tuple[str, ...]] = {
     "FrozenLake8x8": ("left", "down", "right", "up"),
     "Taxi": ("south", "north", "east", "west", "pickup", "dropoff"),
 }
-
-
-@functools.cache
-def _characters() -> str:
-    """What an observation may be written with: every character of the basic plane that prints."""
-    others = (chr(code) for code in range(0x80, 0xFFFE) if chr(code).isprintable())
-    return string.printable + "".join(others)
-
-
-class ToGymnasium(gymnasium.Env[str, str]):  # type: ignore[misc]
-    """One of our worlds behind Gymnasium's interface, with `Text` spaces.
-
-    `reset(seed=s)` plays task s; `options={"noise_seed": n}` fixes the transitions too, which
-    otherwise follow from s. `info` holds the world's own numbers and `is_valid`, `is_effective`,
-    `success`. Render modes: "ansi" (the observation) and "rgb_array" (worlds with a board).
-    """
-
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}
-
-    def __init__(self, env_id: str, render_mode: str | None = None, **params: Any) -> None:
-        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
-            raise EnvParamsError(f"render_mode is {render_mode!r}, not 'ansi' or 'rgb_array'")
-        self.world = registry.make(env_id, **params)
-        self.render_mode = render_mode
-        self.observation_space = gymnasium.spaces.Text(MAX_TEXT, charset=_characters())
-        self.action_space = gymnasium.spaces.Text(256, min_length=0, charset=string.printable)
-        self._latest = Observation(text="")
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
-        super().reset(seed=seed)
-        task = int(self.np_random.integers(2**63 - 1)) if seed is None else seed
-        noise = int(self.np_random.integers(2**63 - 1))
-        noise = (options or {}).get("noise_seed", noise)
-        self._latest = self.world.reset(task, noise)
-        return self._latest.text, {"env_seed": task, "noise_seed": noise}
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        result = self.world.step(action)
-        self._latest = result.observation
-        info = {
-            **result.info,
-            "is_valid": result.is_valid,
-            "is_effective": result.is_effective,
-            "success": result.success,
-        }
-        return self._latest.text, result.reward, result.terminated, False, info
-
-    def render(self) -> str | NDArray[np.uint8] | None:
-        if self.render_mode == "ansi":
-            return self._latest.text
-        if self.render_mode == "rgb_array":
-            if self._latest.view is None:  # the frame may show what an agent has to find out
-                raise EnvUnavailableError(f"{self.world.spec.id} gives no board to draw")
-            return to_rgb(self._latest.view)
-        return None
-
-    def close(self) -> None:
-        self.world.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,26 +259,3 @@ def _plain(value: Any) -> str:
     if isinstance(value, np.generic | np.ndarray):
         return str(value.tolist())
     return " ".join(str(value).split())
-
-
-def register_all() -> list[str]:
-    """Register every built-in world with Gymnasium, once; returns the ids."""
-    ids = []
-    for env_id in registry.BUILTIN:
-        if env_id == FromGymnasium.spec.id:
-            continue
-        spec = registry.spec(env_id)
-        name = "".join(part.capitalize() for part in env_id.split("_"))
-        ids.append(f"echoscope/{name}-v0")
-        if ids[-1] not in gymnasium.registry:
-            gymnasium.register(
-                id=ids[-1],
-                entry_point=f"{__name__}:ToGymnasium",
-                max_episode_steps=spec.max_turns * spec.max_actions_per_turn,
-                kwargs={"env_id": env_id},
-            )
-    return ids
-
-
-# Gymnasium's convention since 1.0, which has no plug-in entry point: importing registers.
-register_all()

@@ -21,8 +21,6 @@ from echoscope.diagnostics.tools.setting_errors import (
     shown,
     step,
 )
-from echoscope.envs.base import EnvParamsError
-from echoscope.envs.registry import Registration, registrations
 from echoscope.text.did_you_mean import did_you_mean
 from echoscope.text.yaml_text import MAX_DEPTH, YamlError, parse_yaml, read_yaml_file
 
@@ -140,42 +138,7 @@ def _values(recipe: str | None, file: Path | None, overrides: Sequence[str]) -> 
         values = merge(values, _read_recipe(recipe))
     if file is not None:
         values = merge(values, _read_yaml(file))
-    return _registered(_overridden(merge(_defaults(), values), overrides))
-
-
-def _registered(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values without their list `register`: whoever names an id of it names class and params.
-
-    So what a run stores about itself needs no registry, wherever it is read again.
-    """
-    out = dict(values)
-    if (rows := out.pop("register", None)) is None:
-        return out
-    try:
-        known = {row.id: row for row in registrations(rows, "the run file")}
-    except EnvParamsError as error:
-        raise ConfigError(str(error)) from None
-    envs = out.get("envs")
-    if isinstance(envs, Mapping):
-        out["envs"] = {key: _with_classes(part, known) for key, part in envs.items()}
-    return out
-
-
-def _with_classes(part: Any, known: Mapping[str, Registration]) -> Any:
-    """A list of environment groups in which registered ids are replaced; anything else as it is."""
-    if not isinstance(part, list):
-        return part
-    groups = []
-    for group in part:
-        row = known.get(str(group.get("env"))) if isinstance(group, Mapping) else None
-        if row is None:
-            groups.append(group)
-            continue
-        given = group.get("params", {})
-        params = {**row.params, **given} if isinstance(given, Mapping) else given
-        named = {"env": row.entry_point, "tag": group.get("tag") or row.id, "params": params}
-        groups.append({**group, **named})
-    return groups
+    return _overridden(merge(_defaults(), values), overrides)
 
 
 def override(config: RunConfig, overrides: Sequence[str]) -> RunConfig:

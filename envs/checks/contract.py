@@ -100,13 +100,13 @@ def _check_steps(subject: Subject) -> None:
 
 def _check_processes(subject: Subject) -> None:
     env = subject.make()
-    entry_point = registry.resolve(subject.env_id).entry_point
+    entry_point = registry.resolve(subject.env_id)
     if entry_point.startswith("__main__:") or "<locals>" in entry_point:
         raise Skip("the class cannot be imported by another process")
     request = {
         "path": [entry for entry in sys.path if entry],
         "entry_point": entry_point,
-        "params": {**registry.resolve(subject.env_id).params, **subject.params},
+        "params": dict(subject.params),
     }
     child = subprocess.run(
         [

@@ -18,7 +18,6 @@ from multiprocessing.connection import Connection
 from threading import Event, Lock, Thread
 from typing import Any, Protocol
 
-from .. import registry
 from ..base import EnvUnavailableError, shorten
 from ..pool import turns_of
 from ..settings import EnvGroup
@@ -236,7 +235,6 @@ class ProcessTurns(BoundedTurns):
     def __init__(self, group: EnvGroup, limit_s: float | None, processes: WorkerProcesses) -> None:
         super().__init__(group.env, limit_s)
         self._group = group
-        self._registration = registry.resolve(group.env)
         self._processes = processes
         self._home = processes.new_home()
         self._worker: Worker | None = None
@@ -260,7 +258,7 @@ class ProcessTurns(BoundedTurns):
             self._worker.episodes.add(self._name)
         worker = self._worker
         assert worker is not None
-        message = (self._name, self._group, self._registration, what, args)
+        message = (self._name, self._group, what, args)
         try:
             return worker.call(message, self.limit_s)
         except ActionTimeoutError:
@@ -298,17 +296,8 @@ def _work(pipe: Connection) -> None:
 
     try:
         while True:
-            number, name, group, registration, what, args = pipe.recv()
-            make = partial(build_world, group, registration)
+            number, name, group, what, args = pipe.recv()
+            make = partial(turns_of, group)
             Thread(target=answer, args=(number, name, make, what, args), daemon=True).start()
     except _GONE:
         os._exit(0)  # without waiting for a call that hangs
-
-
-def build_world(group: EnvGroup, registration: registry.Registration) -> TurnEnv:
-    """A world in a worker, which may not know yet what a script has registered."""
-    if group.env not in registry.known_ids() and ":" not in group.env:
-        registry.register(
-            registration.id, registration.entry_point, params=dict(registration.params)
-        )
-    return turns_of(group)

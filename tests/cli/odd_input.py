@@ -173,7 +173,6 @@ TEMPLATES = (
     "ctl RUN branch --dry-run --checkpoint {}",
     "ctl RUN branch --dry-run {}",
     "ctl RUN evaluate {}",
-    "envs list --register {}",
     "envs play {}",
     "envs play bandit {}",
     "envs play bandit --seed {}",

@@ -39,8 +39,7 @@ def test_the_list_names_the_way_to_a_missing_package_as_written(
 ) -> None:
     """`[search]` is no markup, and the parameters of a world that cannot run are listed too."""
     monkeypatch.setattr(registry, "_is_installed", lambda name: name != "bm25s")
-    monkeypatch.setattr(registry, "_registered", {})
-    registry.register("lost", "no_such_module:World")
+    monkeypatch.setitem(registry.BUILTIN, "lost", "no_such_module:World")
     monkeypatch.setattr(registry, "known_ids", lambda: ("bandit", "search_qa", "lost"))
     monkeypatch.setenv("COLUMNS", "200")
     assert "needs bm25s, which is not installed: pip install -e '.[search]'" in run("list").output
@@ -82,9 +81,8 @@ def test_check_all_prints_a_table_and_the_reason_of_every_skip(
 ) -> None:
     # The conformance tests check every world; here three of them stand for all.
     missing = "their_lab_world"
-    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setitem(registry.BUILTIN, missing, "no_such_module:World")
     monkeypatch.setattr(registry, "known_ids", lambda: ("bandit", "gymnasium", missing))
-    registry.register(missing, "no_such_module:World")
     result = run("check", "--all", "--seeds", "3")
     assert result.exit_code == 0
     header, *rows = result.output.splitlines()
@@ -136,16 +134,6 @@ def test_a_world_that_raises_is_reported_and_not_measured(
     assert "failed  raising_world:Raising, hostile: raised KeyError: 'lost'" in result.output
 
 
-def test_own_environments_from_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "worlds.yaml"
-    file.write_text(
-        "register: [{id: cli_arms, entry_point: 'echoscope.envs.worlds.bandit:Bandit', "
-        "params: {arms: [[Stone, River]], high_probability: 1}}]"
-    )
-    result = run("play", "cli_arms", "--register", str(file), "--expert")
-    assert "River paid 1." in result.output
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -157,7 +145,6 @@ def test_own_environments_from_a_file(tmp_path: Path) -> None:
         (["check", "all", "size=3"], "not with 'all'"),
         (["check", "bandit", "--all"], "not with 'all'"),
         (["check"], "name an environment, or give --all"),
-        (["list", "--register", "no_such_file.yaml"], "cannot read no_such_file.yaml"),
     ],
 )
 def test_mistakes_are_one_line_errors(words: list[str], message: str) -> None:
@@ -167,12 +154,6 @@ def test_mistakes_are_one_line_errors(words: list[str], message: str) -> None:
     assert isinstance(result.exception, EnvError)
     assert message in str(result.exception)
     assert "\n" not in str(result.exception)
-
-
-BOMB = "a: &a [1,1,1,1,1,1,1,1,1]\n" + "".join(
-    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n"
-    for old, new in zip("abcdefgh", "bcdefghi", strict=True)
-)
 
 
 @pytest.mark.parametrize(
@@ -188,29 +169,6 @@ def test_parameters_are_read_as_strictly_as_settings(word: str, message: str) ->
     for command in ("check", "play"):
         result = run(command, "frozen_lake", word)
         assert message in f"{result.output} {result.exception}"
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (BOMB, "has more than 20000 values"),
-        ("register: " + "[" * 5_000, "nested more than"),
-        ("register: [{id: a, entry_point: 'm:C', id: b}]", "gives 'id' twice"),
-        ("# " + "x" * 300_000, "has more than 262144 bytes"),
-    ],
-)
-def test_a_register_file_has_a_size_and_a_depth(content: str, message: str, tmp_path: Path) -> None:
-    file = tmp_path / "worlds.yaml"
-    file.write_text(content)
-    result = run("list", "--register", str(file))
-    assert isinstance(result.exception, EnvError)
-    assert message in str(result.exception)
-
-
-def test_a_register_file_that_does_not_end_is_refused() -> None:
-    result = run("list", "--register", "/dev/zero")
-    assert isinstance(result.exception, EnvError)
-    assert "is not a regular file" in str(result.exception)
 
 
 def test_an_own_class_in_the_working_directory_and_no_traceback(tmp_path: Path) -> None:

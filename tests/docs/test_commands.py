@@ -41,7 +41,6 @@ RUNS_FOR_REAL = {
     *(
         "envs list",
         "envs show",
-        "envs data",
         "plugins list",
         "envs play",
         "config show",
@@ -58,7 +57,6 @@ ONLY_PARSED = {
     "watch": "follows files until Ctrl-C",
     "mirror": "needs the packages of the sinks: make test-sinks",
     "envs serve": "serves until Ctrl-C",
-    "envs export": "plays thousands of tasks",
     "preflight": "plays a whole step",
     "bench collapse": "takes minutes",
     "bench truth": "takes minutes",

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from echoscope.envs.data.prompts import draw_prompts
 
 import echoscope
 from echoscope.envs import registry
 from echoscope.envs.checks.check_env import check_env
-from echoscope.envs.data.prompts import draw_prompts
 from echoscope.envs.settings import EnvGroup
 
 PAGE = Path(echoscope.__file__).resolve().parent / "docs" / "environments.md"

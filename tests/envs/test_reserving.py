@@ -78,11 +78,7 @@ class Numbers(TextEnv):
 
 @pytest.fixture(autouse=True)
 def _numbers_are_registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    load = registry._load_class
-    monkeypatch.setattr(
-        registry, "_load_class", lambda point: Numbers if point == "test:Numbers" else load(point)
-    )
-    registry.register("numbers", "test:Numbers", replace_existing=True)
+    monkeypatch.setitem(registry.BUILTIN, "numbers", f"{__name__}:Numbers")
 
 
 def pool(

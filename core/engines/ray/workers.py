@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from echoscope.envs.registry import Registration
+from echoscope.envs.pool import turns_of
 from echoscope.envs.settings import EnvGroup
 from echoscope.envs.turns.runner import ActionTimeoutError
 from echoscope.envs.turns.turn import TurnEnv
 from echoscope.envs.workers.bounded import WorkerDiedError, perform
-from echoscope.envs.workers.processes import START_S, Worker, WorkerProcesses, build_world
+from echoscope.envs.workers.processes import START_S, Worker, WorkerProcesses
 
 from ...config.collection import CollectionConfig
 from .session import SESSION, first_sentence
@@ -29,12 +29,10 @@ class Worlds:
     def pid(self) -> int:
         return os.getpid()
 
-    def call(
-        self, name: int, group: EnvGroup, registration: Registration, what: str, args: Any
-    ) -> Any:
+    def call(self, name: int, group: EnvGroup, what: str, args: Any) -> Any:
         """What a world answers."""
         if name not in self._worlds:
-            self._worlds[name] = build_world(group, registration)
+            self._worlds[name] = turns_of(group)
         return perform(self._worlds[name], what, *args)
 
 

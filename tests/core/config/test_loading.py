@@ -25,8 +25,6 @@ from echoscope.core.config.loading import (
 from echoscope.core.config.loss import GspoLossConfig, ModelCriticConfig
 from echoscope.core.config.settings import RunConfig
 from echoscope.diagnostics.tools.setting_errors import field_names
-from echoscope.envs import registry
-from echoscope.envs.base import EnvError
 
 BANDIT = "envs.train=[{env: bandit}]"
 
@@ -55,44 +53,6 @@ def test_a_file_extends_a_recipe(tmp_path: Path) -> None:
     assert (mine.steps, mine.optim.lr) == (3, 0.5)
     assert mine.envs == recipe.envs
     assert mine.eval == recipe.eval
-
-
-REGISTERED = """
-extends: frozen_lake
-register:
-  - {id: lake5, entry_point: "echoscope.envs.worlds.grid.frozen_lake:FrozenLake", params: {size: 5}}
-"""
-
-
-def test_a_run_file_registers_ids_for_itself(tmp_path: Path) -> None:
-    file = write(tmp_path / "mine.yaml", REGISTERED)
-    words = ["envs.train=[{env: lake5, params: {slip: 0}}, {env: bandit}]"]
-    named, other = load_config(file=file, overrides=words).envs.train
-    assert named.env == "echoscope.envs.worlds.grid.frozen_lake:FrozenLake"
-    assert (named.name, named.params) == ("lake5", {"size": 5, "slip": 0})
-    assert other.env == "bandit"
-    with pytest.raises(EnvError, match="no environment 'lake5'"):
-        registry.resolve("lake5")
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ("{id: a}", "the run file has no list 'register'"),
-        ("[{id: a}]", "the run file: a row of 'register' has the keys id, entry_point and params"),
-        ("[{id: bandit, entry_point: 'm:C'}]", "'bandit' is a built-in environment"),
-        ("[{id: a, entry_point: 'm'}]", "the entry point 'm' must look like 'module:Class'"),
-        (
-            "[{id: a, entry_point: 'm:C'}, {id: a, entry_point: 'm:D'}]",
-            "the run file: the id 'a' stands twice in 'register'",
-        ),
-    ],
-)
-def test_a_wrong_registration_is_one_sentence(tmp_path: Path, rows: str, message: str) -> None:
-    file = write(tmp_path / "mine.yaml", f"extends: frozen_lake\nregister: {rows}\n")
-    with pytest.raises(ConfigError) as caught:
-        load_config(file=file)
-    assert message in str(caught.value)
 
 
 def test_overrides_come_last(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def test_a_world_that_cannot_be_built_is_an_error_of_one_line(
     how: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = type("Broken", (Scripted,), {"__init__": how})
-    monkeypatch.setattr(registry, "_load_class", lambda point: broken)
+    monkeypatch.setattr(registry, "env_class", lambda env_id: broken)
     with pytest.raises(EnvUnavailableError, match="cannot build"):
         registry.make("broken:Broken")
 

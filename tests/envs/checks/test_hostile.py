@@ -69,7 +69,7 @@ def test_a_world_that_hangs_or_recurses_is_found(
 ) -> None:
     monkeypatch.setattr(contract, "HOSTILE_S", 0.2)
     monkeypatch.setattr(contract, "CHECKS", {"hostile": contract.CHECKS["hostile"]})
-    monkeypatch.setattr(registry, "_load_class", lambda point: world)
+    monkeypatch.setattr(registry, "env_class", lambda env_id: world)
     monkeypatch.setattr("echoscope.envs.checks.check_env.CHECKS", contract.CHECKS)
     with pytest.raises(AssertionError, match=words):
         raise AssertionError(check_env("test:World").failed["hostile"])

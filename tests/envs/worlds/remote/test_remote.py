@@ -172,10 +172,7 @@ class Painter(Bandit):
 
 
 def test_a_picture_of_the_world_crosses_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    load = registry._load_class
-    monkeypatch.setattr(
-        registry, "_load_class", lambda point: Painter if point == "test:Painter" else load(point)
-    )
+    monkeypatch.setitem(registry.BUILTIN, "test:Painter", f"{__name__}:Painter")
     with served(Served(id="test:Painter")) as url:
         assert registry.make("remote", url=url).reset(0, 0).image == PICTURE
 

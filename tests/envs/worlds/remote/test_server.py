@@ -271,8 +271,7 @@ def test_the_mean_call_is_the_worlds_own_time_and_not_the_queue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Eight calls of 100 ms, one at a time: the last one waits 700 ms and takes 100."""
-    monkeypatch.setattr(registry, "_load_class", lambda point: SlowLake)
-    registry.register("slow_lake", "test:SlowLake")
+    monkeypatch.setitem(registry.BUILTIN, "slow_lake", f"{__name__}:SlowLake")
 
     async def played() -> float:
         sessions = Sessions([Served(id="slow_lake")], Limits(max_calls=1))
@@ -344,8 +343,7 @@ def test_a_world_that_fails_ends_its_session_and_no_other(
     action: str, status: int, kind: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     OddLake.waiting = threading.Event()
-    monkeypatch.setattr(registry, "_load_class", lambda point: OddLake)
-    registry.register("odd_lake", "test:OddLake")
+    monkeypatch.setitem(registry.BUILTIN, "odd_lake", f"{__name__}:OddLake")
     with served(Served(id="odd_lake"), limits=Limits(call_s=1.0)) as url:
         paths = []
         for _ in range(2):
