@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -32,14 +31,6 @@ class RunSet(StrEnum):
 
     MADE = "made"
     SMALL = "small"
-
-
-class Part(StrEnum):
-    """Which seeds of the truth table are run."""
-
-    DEVELOP = "develop"
-    HELD_OUT = "held-out"
-    ALL = "all"
 
 
 @app.callback()
@@ -74,49 +65,6 @@ def collapse(
         _curves(curves, resample, as_json)
         return
     _own(only, seeds, as_json)
-
-
-@app.command()
-def truth(
-    part: Annotated[
-        Part,
-        typer.Option(help="Seeds 0-19 (develop), 60-79 (held-out: for the last check), or both."),
-    ] = Part.DEVELOP,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each family and part.")] = 20,
-    family: Annotated[
-        list[str] | None, typer.Option(help="Only this family of runs; may be repeated.")
-    ] = None,
-    jobs: Annotated[int, typer.Option(min=1, max=2, help="Processes.")] = 1,
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", help="JSON file to write: all counts and false claims."),
-    ] = None,
-) -> None:
-    """Compare every claim of the judge with the truth, at every row of simulated runs."""
-    from echoscope.diagnostics.bench.truth_families import FAMILIES
-    from echoscope.diagnostics.bench.truth_table import DEVELOP, HELD_OUT, truth_table
-    from echoscope.text.did_you_mean import did_you_mean
-
-    for name in family or ():
-        if name not in FAMILIES:
-            fail(f"no family {name!r}{did_you_mean(name, FAMILIES)}", Exit.USAGE)
-    parts = {Part.DEVELOP: [DEVELOP], Part.HELD_OUT: [HELD_OUT], Part.ALL: [DEVELOP, HELD_OUT]}
-    chosen = [seed for each in parts[part] for seed in each[:seeds]]
-    with progress_bars() as bar:
-        table = truth_table(family or (), chosen, jobs=jobs, progress=bar("simulated runs"))
-    if output is not None:
-        output.write_text(json.dumps(table.as_json(), indent=1) + "\n", encoding="utf-8")
-    console = output_console(TABLE_WIDTH, is_wrapped=True)
-    console.print(_rich(table.grid()))
-    console.print("* not as asked")
-    for false in table.worst():
-        console.print(
-            f"{false.family}, seed {false.seed}, step {false.step}, {false.num_rows} rows: "
-            f"{false.claim}; true: {false.truth}",
-            markup=False,
-        )
-    for what, times in table.unscored().most_common():
-        console.print(f"the truth is not known: {what} ({times} times)", markup=False)
 
 
 def _curves(folder: Path, resample: int, as_json: bool) -> None:

@@ -1,8 +1,8 @@
 """What a verdict claims: typed records with everything that a sentence about them needs.
 
 A verdict, an alarm, a banner, a tile and a report print claims and nothing else, so that one number
-has one interval everywhere. Each class says when its claim is false; `bench truth` counts that on
-runs whose truth is known.
+has one interval everywhere. Each class says when its claim is false; `benchmarks/truth` counts that
+on runs whose truth is known.
 """
 
 from __future__ import annotations

@@ -59,7 +59,6 @@ ONLY_PARSED = {
     "envs serve": "serves until Ctrl-C",
     "preflight": "plays a whole step",
     "bench collapse": "takes minutes",
-    "bench truth": "takes minutes",
     "envs check": "takes half a minute for all environments",
     "plugins check": "needs the page's own code: test_plugins_page.py",
     "models get": "downloads 93 MB",

@@ -21,7 +21,7 @@ from typing import Literal
 Kind = Literal["rate", "amount"]
 
 NOMINAL_Z = 1.9
-"""Standard errors of an interval that is to cover 95 % (`bench truth` counts how often it does)."""
+"""Standard errors of an interval that is to cover 95 % (`benchmarks/truth` counts how often)."""
 PRIOR_TRIALS = 16.0
 """Coin flips that a row is worth where nobody says, until its scatter does."""
 PRIOR_WEIGHT = 4.0

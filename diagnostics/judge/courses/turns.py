@@ -25,7 +25,7 @@ HELD_Z = 4.0
 CAUTION, AMOUNT_CAUTION = 7.0, 9.0
 """Of a rate, and of a return, whose noise is less tidy. What a turn must overcome beside the
 logarithm of the number of rows: a threshold that grows with the looks that were taken. Level runs
-of 300 rows turn in one of 50 (`bench truth`)."""
+of 300 rows turn in one of 50 (`benchmarks/truth`)."""
 SHARED = 0.6
 """Part of a turn that must be left without the outermost of its rows: one bad batch is none."""
 LEVEL_Z = 2.6
@@ -175,8 +175,8 @@ class Turns:
 
 LIKELY_DROP, CORRELATED_DROP = 3.5, 11.0
 """Twice the log-likelihood by which a change point may be worse than the likeliest and still be in
-the set: of outcomes (`bench truth` counts the coverage, nominal 90 %), and of metrics whose noise
-at one step resembles that of the step before. Of these the set is a row wider at both ends."""
+the set: of outcomes (`benchmarks/truth` counts the coverage, nominal 90 %), and of metrics whose
+noise at one step resembles that of the step before. Of these the set is a row wider each way."""
 GENTLE = 0.15
 """Part of the width by which the set reaches further back."""
 ROWS_TO_DATE = (0, 1, 2, 3, 5, 8, 12, 18, 27, 40, 60)

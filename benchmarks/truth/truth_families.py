@@ -11,12 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-
-from echoscope.store.records import FloatArray64
-
-from ..read.names import to_our_names
-from ..read.table import MetricTable, TableBuilder
-from .truth_runs import (
+from truth_runs import (
     RETURN,
     SUCCESS,
     Draft,
@@ -25,6 +20,10 @@ from .truth_runs import (
     saturating,
     table_of,
 )
+
+from echoscope.diagnostics.read.names import to_our_names
+from echoscope.diagnostics.read.table import MetricTable, TableBuilder
+from echoscope.store.records import FloatArray64
 
 Family = Callable[[np.random.Generator], TruthRun]
 

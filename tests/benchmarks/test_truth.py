@@ -2,32 +2,13 @@
 
 import json
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from echoscope.cli import bench
-from echoscope.diagnostics.bench.truth_families import FAMILIES, made_run
-from echoscope.diagnostics.bench.truth_runs import (
-    EVALUATION,
-    RETURN,
-    SUCCESS,
-    Draft,
-    TruthRun,
-    course,
-    saturating,
-)
-from echoscope.diagnostics.bench.truth_table import (
-    HELD_OUT,
-    Share,
-    Truth,
-    TruthTable,
-    score_run,
-    truth_table,
-)
 from echoscope.diagnostics.judge.claims import (
     Change,
     Claim,
@@ -38,6 +19,12 @@ from echoscope.diagnostics.judge.claims import (
     Level,
     Lost,
 )
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "truth"))
+
+from truth_families import FAMILIES, made_run
+from truth_runs import EVALUATION, RETURN, SUCCESS, Draft, TruthRun, course, saturating
+from truth_table import HELD_OUT, Share, Truth, TruthTable, main, score_run, truth_table
 
 # -- courses and draws -----------------------------------------------------------------------------
 
@@ -232,18 +219,18 @@ def test_a_small_part_of_the_table_is_as_asked() -> None:
     assert not table.unscored()
 
 
-def test_the_command_prints_the_table_and_writes_it(tmp_path: Path) -> None:
+def test_the_script_prints_the_table_and_writes_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "truth.json"
-    args = ["truth", "--seeds", "1", "--family", "three rows", "-o", str(out)]
-    result = CliRunner().invoke(bench.app, args)
-    assert result.exit_code == 0, result.output
-    assert "last state" in result.output
-    found = json.loads(out.read_text())
-    assert [row["family"] for row in found["families"]] == ["three rows"]
-    assert found["all"]["ends"] == {"num": 1, "of": 1}
+    main(["--seeds", "1", "--family", "three rows", "--output", str(out)])
+    assert "last state" in capsys.readouterr().out
+    table = json.loads(out.read_text())
+    assert [row["family"] for row in table["families"]] == ["three rows"]
+    assert table["all"]["ends"] == {"num": 1, "of": 1}
 
 
-def test_the_command_names_the_family_that_was_meant() -> None:
-    result = CliRunner().invoke(bench.app, ["truth", "--family", "hacks"])
-    assert result.exit_code == 2
-    assert "no family 'hacks'; did you mean 'hack'?" in result.output
+def test_the_script_names_the_family_that_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--family", "hacks"])
+    assert "no family 'hacks'; did you mean 'hack'?" in capsys.readouterr().err

@@ -15,10 +15,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from echoscope.diagnostics.judge.claims import Direction
+from echoscope.diagnostics.read.table import MetricTable
 from echoscope.store.records import FloatArray64, IntArray64
-
-from ..judge.claims import Direction
-from ..read.table import MetricTable
 
 SUCCESS, EVALUATION = "rollout/success_rate", "eval/made/success_rate"
 RETURN = "reward/return_mean"

@@ -3,24 +3,34 @@
 A claim at one row is one *prefix claim*. Rates are over prefix claims, because a person may look at
 a run at any row. A rate over episodes stands beside: a claim that stands over neighbouring rows is
 one episode, and false if it is false at any of them.
+
+    python benchmarks/truth/truth_table.py [--part develop|held-out|all] [--seeds 20]
+        [--family NAME ...] [--jobs 2] [--output FILE]
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
+import json
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import Console
+from rich.table import Table
+from truth_families import FAMILIES, made_run
+from truth_runs import Awaited, TruthRun
 
-from echoscope.text.strict_json import finite_or_none
-
-from ..judge.claims import (
+from echoscope.diagnostics.bench.tables import Grid
+from echoscope.diagnostics.judge.claims import (
     Change,
     Claim,
     Dip,
@@ -29,11 +39,10 @@ from ..judge.claims import (
     Level,
     Lost,
 )
-from ..judge.verdict import Diagnosis
-from ..read.table import MetricTable
-from .tables import Grid
-from .truth_families import FAMILIES, made_run
-from .truth_runs import Awaited, TruthRun
+from echoscope.diagnostics.judge.verdict import Diagnosis
+from echoscope.diagnostics.read.table import MetricTable
+from echoscope.text.did_you_mean import did_you_mean
+from echoscope.text.strict_json import finite_or_none
 
 DEVELOP, HELD_OUT = range(20), range(60, 80)
 """Seeds that the judge may be tuned with, and those that are run once (20 to 59 showed earlier
@@ -43,20 +52,6 @@ SAME = 1e-9
 CRITICAL = ("collapsing", "collapsed")
 NUM_WORST = 10
 ALL = "all"
-
-FORMER = "3baabf7"
-"""The commit before verdicts were made of claims."""
-FORMER_DELAYS: Mapping[str, float] = {
-    "lost from 90%": 10.0,
-    "lost within 5 rows": 5.0,
-    "lost, 8 episodes": 9.0,
-    "template success held": 8.0,
-    "template success lost": 21.0,
-    "entropy up": 17.0,
-    "foreign names": 7.0,
-}
-"""Family -> median delay in steps at that commit, over seeds 0 to 39. Of every other family half of
-the runs or more were never called."""
 
 MOST_FALSE, MOST_FALSE_OF_FAMILY = 0.01, 0.03
 COVERAGE, ONSET_COVERAGE = (0.93, 0.97), (0.88, 0.97)
@@ -440,7 +435,6 @@ class Row:
     delay: float
     """Median in steps; infinite: half of the runs or more were never called; NaN where nothing is
     awaited."""
-    former_delay: float
 
     def misses(self) -> list[str]:
         """The counts that are not as asked."""
@@ -472,7 +466,6 @@ class Row:
             "runs": self.num_runs,
             **{name: {"num": s.num, "of": s.of} for name, s in self.sums.items()},
             "delay": finite_or_none(self.delay),
-            "delay_before": finite_or_none(self.former_delay),
             "is_never_called": math.isinf(self.delay),
             "misses": self.misses(),
         }
@@ -504,13 +497,12 @@ class Row:
             f"{sums['extra_changes'].num}{stars.get('extra_changes', '')}",
             count("twins"),
             _delay(self.delay),
-            _delay(self.former_delay),
         )
 
 
 HEAD = ("family", "false claims", "episodes", "false rows", "levels", "changes", "onsets",
         "headline onsets", "last state", "false criticals", "extra changes", "twins differ",
-        "delay", f"delay at {FORMER}")  # fmt: skip
+        "delay")  # fmt: skip
 _SUMMED = ("false_claims", "false_episodes", "false_rows", "levels", "changes", "onsets", "stated",
            "ends", "false_criticals", "extra_changes", "twins")  # fmt: skip
 
@@ -572,7 +564,6 @@ def _row(family: str, scores: Sequence[RunScore]) -> Row:
         num_runs=len(scores),
         sums=sums,
         delay=median(delays) if has_delay else math.nan,
-        former_delay=FORMER_DELAYS.get(family, math.inf) if has_delay else math.nan,
     )
 
 
@@ -621,3 +612,51 @@ def _scored(tasks: Sequence[tuple[str, int]], jobs: int) -> Iterator[RunScore]:
         return
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         yield from pool.map(score_run, *zip(*tasks, strict=True))
+
+
+PARTS = {"develop": (DEVELOP,), "held-out": (HELD_OUT,), "all": (DEVELOP, HELD_OUT)}
+
+
+def show(table: TruthTable, console: Console) -> None:
+    """The table, the worst false claims, and what could not be scored."""
+    grid = table.grid()
+    drawn = Table(*grid.head)
+    for cells in grid.rows:
+        drawn.add_row(*cells)
+    console.print(drawn)
+    console.print("* not as asked")
+    for false in table.worst():
+        console.print(
+            f"{false.family}, seed {false.seed}, step {false.step}, {false.num_rows} rows: "
+            f"{false.claim}; true: {false.truth}",
+            markup=False,
+        )
+    for what, times in table.unscored().most_common():
+        console.print(f"the truth is not known: {what} ({times} times)", markup=False)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Compare every claim of the judge with the truth, at every row of simulated runs."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--part", choices=PARTS, default="develop")
+    parser.add_argument("--seeds", type=int, default=20, help="of each family and part")
+    parser.add_argument("--family", action="append", default=[])
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--output", type=Path, help="JSON file: all counts and false claims")
+    given = parser.parse_args(arguments)
+    for name in given.family:
+        if name not in FAMILIES:
+            parser.error(f"no family {name!r}{did_you_mean(name, FAMILIES)}")
+    seeds = [seed for part in PARTS[given.part] for seed in part[: given.seeds]]
+
+    def progress(done: int, of: int) -> None:
+        print(f"{done} of {of} runs", end="\r", file=sys.stderr)
+
+    table = truth_table(given.family, seeds, jobs=given.jobs, progress=progress)
+    if given.output is not None:
+        given.output.write_text(json.dumps(table.as_json(), indent=1) + "\n", encoding="utf-8")
+    show(table, Console(width=180))
+
+
+if __name__ == "__main__":
+    main()
