@@ -144,11 +144,6 @@ def words(joint: JointReport) -> list[str]:
             f"Left out {counted(times, 'row')} of {name}, another trainer's format (first file: "
             f"{place}); import that file into a run of its own."
         )
-    if report.num_pictures:
-        lines.append(f"Kept {counted(report.num_pictures, 'picture')}.")
-    for reason, times in report.pictures.counts.most_common():
-        place = report.pictures.places[reason]
-        lines.append(f"Left out {counted(times, 'picture')}: {reason} (first: {place}).")
     for name, times in report.reconstructed.most_common():
         lines.append(f"Reconstructed in {counted(times, 'episode')}: {RECONSTRUCTIONS[name]}.")
     lines.append(f"Next: echoscope diagnose {run}")
@@ -182,8 +177,6 @@ def _as_json(joint: JointReport) -> dict[str, Any]:
         ),
         "passed_over_files": dict(joint.left.passed.counts),
         "left_out": {name: times for name, (times, _) in report.others.items()},
-        "pictures": report.num_pictures,
-        "left_out_pictures": dict(report.pictures.counts),
         "reconstructed": dict(report.reconstructed),
         "sentences": words(joint),
     }

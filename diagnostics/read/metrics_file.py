@@ -19,7 +19,6 @@ from typing import Any, BinaryIO
 
 from echoscope.store.importers.lines import conversion, narrow_encoding, not_utf8, wide_encoding
 from echoscope.store.importers.packed_file import ERRORS, opened, packing_of
-from echoscope.store.importers.spooled.trackio_traces import is_sqlite
 from echoscope.text.amounts import counted
 
 from .foreign_names import OUTCOMES, Meaning
@@ -27,7 +26,7 @@ from .forms.console_log import ConsoleLog
 from .forms.delimited_text import NUM_SAMPLED, DelimitedText, Dialect, dialect_of
 from .forms.json_records import documents, is_notebook, notebook_lines, parsed, records_of
 from .forms.tensorboard import is_events, read_events
-from .forms.trackio import read_trackio
+from .forms.trackio import is_sqlite, read_trackio
 from .forms.wandb_file import is_wandb, read_wandb_table
 from .forms.yaml_records import MAX_YAML_LINES, looks_like_yaml, yaml_documents
 from .records import Collector, MetricsFileError, is_named, no_such_run, refuse_export

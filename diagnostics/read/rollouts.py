@@ -94,11 +94,10 @@ ONE_EVALUATION = (
 )
 _FEW_STEPS = 8
 _BINARY = (
-    *(b"SQLite", b"PAR1", b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"\x1f\x8b"),
-    *(b"BZh", b"\xfd7zXZ", b"\x80"),
+    *(b"PAR1", b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x80"),
 )
-_ENDINGS = (".pkl", ".pickle", ".pt", ".yaml", ".yml")
-"""Of files whose first bytes do not tell: old pickles, and groups in YAML."""
+_ENDINGS = (".pkl", ".pickle", ".pt")
+"""Of files whose first bytes do not tell: old pickles."""
 _ORDINARY = (
     ("rollout/success_rate", "success is {:.0%}"),
     ("reward/return_mean", "the mean return is {:.3g}"),
@@ -139,7 +138,7 @@ def of_another_trainer(
     with tempfile.TemporaryDirectory(prefix="echoscope-rollouts-") as folder:
         spool = Path(folder) / "spool"
         spool.mkdir()
-        if not is_rollouts(path, spool, run, roles_of(mapping)):
+        if not is_rollouts(path, spool, roles_of(mapping)):
             yield None
             return
         from ..tools.importing import import_path
@@ -183,7 +182,7 @@ def _may_hold_rollouts(path: Path) -> bool:
         head = file.read(64)
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
     is_utf16 = head.startswith((b"\xff\xfe", b"\xfe\xff"))
-    is_known = is_utf16 or head.startswith(_BINARY) or head[8:12] == b"DUCK"
+    is_known = is_utf16 or head.startswith(_BINARY)
     return is_known or start in (b"{", b"[") or path.suffix.lower() in _ENDINGS
 
 

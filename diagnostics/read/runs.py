@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 
 import numpy as np
 
-from echoscope.store.importers.sources import MAX_FILES, files_of, is_read_with_another
+from echoscope.store.importers.sources import MAX_FILES, files_of, is_note_on_rollouts
 from echoscope.store.importers.survey import Refusals
 from echoscope.store.records import FloatArray64, IntArray64
 
@@ -204,7 +204,7 @@ def _candidates(
         relative = file.relative_to(path) if path.is_dir() else PurePath(file.name)
         if problem:
             refused.add(problem, str(relative))
-        elif str(relative) in skipped or (path.is_dir() and is_read_with_another(file)):
+        elif str(relative) in skipped or (path.is_dir() and is_note_on_rollouts(file)):
             continue
         elif path.is_dir() and file.suffix.lower() in _NO_METRICS:
             passed[str(relative)] = _BY_ENDING if file.suffix.lower() in _NO_DATA else ""

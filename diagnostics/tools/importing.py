@@ -33,13 +33,13 @@ from echoscope.store.importers.importing import (
     import_surveyed,
 )
 from echoscope.store.importers.lines import not_utf8
-from echoscope.store.importers.sources import files_of, holds_metrics_too
+from echoscope.store.importers.sources import files_of
 from echoscope.store.importers.survey import (
     MAX_STEP,
     Progress,
     Refusals,
     Survey,
-    holds_rollouts,
+    look,
     survey,
 )
 from echoscope.store.records import FloatArray64, Trajectory
@@ -176,7 +176,7 @@ def import_path(
         return _write(metrics, str(path), run_path, None, Refusals(), writing, is_packing, False)
     check_paths(path, run_path)
     with tempfile.TemporaryDirectory(prefix="echoscope-import-") as spool:
-        rollouts, folder, both = _joined(path, Path(spool), run, mapping, scanning)
+        rollouts, folder = _joined(path, Path(spool), mapping, scanning)
         is_unclear = len(folder.runs) > 1 and not run
         if is_unclear and not needs_one_run and rollouts:
             folder.refused.add(
@@ -185,15 +185,10 @@ def import_path(
                 listed(folder.read),
             )
             folder = MetricsFolder(refused=folder.refused, read=folder.read)
-        chosen = _chosen(
-            path, folder, run, has_rollouts=bool(rollouts), may_be_of_traces=bool(both)
-        )
+        chosen = _chosen(path, folder, run, has_rollouts=bool(rollouts))
         rest = None
         if rollouts or chosen is None:
-            skipped = [name for name in folder.read if name not in both]
-            rest = survey(
-                path, Path(spool), scanning, skipped=skipped, run=run, roles=roles_of(mapping)
-            )
+            rest = survey(path, Path(spool), scanning, skipped=folder.read, roles=roles_of(mapping))
             # A file that was refused as metrics already is refused once, for the same reason that
             # `diagnose` gives.
             as_metrics = {name for names in folder.refused.names.values() for name in names}
@@ -201,7 +196,7 @@ def import_path(
         with closing(rest) if rest else nullcontext():
             left = leftover_of(path, folder, None if rest is None else rest.without_rows)
             for copy, original in rest.copies.items() if rest else ():
-                left.passed.add(f"a copy: all its rows are the first rows of {original}", copy)
+                left.passed.add(f"a copy: its rows are those of {original}", copy)
             if chosen is None and (rest is None or not rest.num_rows):
                 raise ImportingError(_unread(path, folder, left, rest))
             if rest is None and (problem := no_rollouts(path, mapping)):
@@ -235,29 +230,21 @@ def runs_of(path: Path) -> tuple[str, ...]:
         OSError: it cannot be read.
     """
     with tempfile.TemporaryDirectory(prefix="echoscope-look-") as spool:
-        folder = _joined(path, Path(spool), "", None, None)[1]
+        folder = _joined(path, Path(spool), None, None)[1]
     return tuple(folder.names())
 
 
 def _joined(
     path: Path,
     spool: Path,
-    run: str,
     mapping: Mapping[str, Meaning] | None,
     scanning: Progress | None,
-) -> tuple[list[str], MetricsFolder, set[str]]:
-    """Files with rollouts, the metrics of all others, and the files that hold both."""
-    is_alone = not path.is_dir()
-    rollouts = list(_with_rollouts(path, spool, run, roles_of(mapping)))
-    both = {n for n in rollouts if holds_metrics_too(path if is_alone else path / n)}
-    if is_alone and rollouts and not both:
-        return rollouts, MetricsFolder(), both
-    alone = [name for name in rollouts if name not in both]
-    return (
-        rollouts,
-        (_metrics_of(path, metrics_mapping(mapping), alone, bool(rollouts), scanning)),
-        both,
-    )
+) -> tuple[list[str], MetricsFolder]:
+    """Files with rollouts, and the metrics of all others."""
+    rollouts = list(_with_rollouts(path, spool, roles_of(mapping)))
+    if rollouts and not path.is_dir():
+        return rollouts, MetricsFolder()
+    return rollouts, _metrics_of(path, metrics_mapping(mapping), rollouts, bool(rollouts), scanning)
 
 
 def _unread(path: Path, folder: MetricsFolder, left: Leftover, rest: Survey | None) -> str:
@@ -400,12 +387,10 @@ def _clock(table: MetricTable) -> FloatArray64 | None:
 
 
 def _chosen(
-    path: Path, folder: MetricsFolder, run: str, *, has_rollouts: bool, may_be_of_traces: bool
+    path: Path, folder: MetricsFolder, run: str, *, has_rollouts: bool
 ) -> RunMetrics | None:
     if run:
         chosen = folder.run(run)
-        if chosen is None and may_be_of_traces and not folder.runs:
-            return None  # the traces name runs of their own
         if chosen is None:
             raise ImportingError(f"{path}: {no_such_run(run, folder.names())}")
         return replace(chosen, table=as_chosen(chosen.table))
@@ -439,7 +424,7 @@ _ENOUGH = 3
 """After so many files with names of one pattern, the others of the pattern hold the same."""
 
 
-def _with_rollouts(path: Path, spool: Path, run: str, roles: Roles) -> Iterator[str]:
+def _with_rollouts(path: Path, spool: Path, roles: Roles) -> Iterator[str]:
     """The files that hold rollouts, relative to the path."""
     patterns: dict[PurePath, int] = {}
     for file, problem in files_of(path):
@@ -448,6 +433,6 @@ def _with_rollouts(path: Path, spool: Path, run: str, roles: Roles) -> Iterator[
         shown = file.relative_to(path) if path.is_dir() else PurePath(file.name)
         pattern = shown.parent / _DIGITS.sub("#", shown.name)
         times = patterns.get(pattern, 0)
-        if times >= _ENOUGH or holds_rollouts(file, spool, run, roles):
+        if times >= _ENOUGH or look(file, spool, roles).is_rollouts:
             patterns[pattern] = times + 1
             yield str(shown)

@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from itertools import groupby
-from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -38,19 +37,13 @@ RECONSTRUCTIONS: Mapping[str, str] = {
     "step": "the step was taken from the name of the file or its folder",
     "binary_success": "every reward is 0 or 1 (or -1 or 1), so it is read as success "
     "(`--map success=KEY` or `--map reward=KEY` changes that)",
-    "validations": "the file has no steps; a new validation begins where the same prompts repeat, "
-    "and the validations are numbered 0, 1, 2, ... as steps",
     "split": "training or evaluation was told from the name of the folder",
     "actions": "actions were read from the answer of the reply; what was executed is not known",
     "reward_terms": "the rewards of several functions were added up; their weights are not known",
     "branches": "the trace has several branches; each is an episode with the reward of the trace",
     "score": "success was told from the first score",
-    "logtree": "the text was found in the tree of the step; attempts of a group with as many steps "
-    "and equal rewards may be exchanged",
     "step_logs": "the text is what the environment logged of each step: replies without reasoning, "
     "calls and results, no prompt",
-    "pictures": "the text does not mark its pictures; they were given to the turns in order, one "
-    "each",
     "turn_is_episode": "the file has one row per turn; each turn is stored as an episode",
 }
 """What a reader may have to guess, and how it guesses, in words for people."""
@@ -58,17 +51,6 @@ RECONSTRUCTIONS: Mapping[str, str] = {
 
 class RowError(ValueError):
     """A row that cannot be taken, with the reason in words."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PictureFiles:
-    """Where the pictures stand that an episode saw."""
-
-    folder: PurePath
-    """Relative to what is imported."""
-    is_of_rows: bool
-    """The folder holds a folder `images_N` for row N of the file, with the pictures of the row in
-    order. If not, it holds those of one episode, `turn_TT_II.png`, both numbers from 1."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,8 +72,6 @@ class DraftTurn:
     entropies: FloatArray | None = None
     temperature: float | None = None
     info: Mapping[str, float] = field(default_factory=dict)
-    image: bytes | None = None
-    """The picture of `observation`, the bytes of a PNG file."""
 
     def set_tokens(self, prompt: Any, response: Any, logprobs: Any = None) -> None:
         """The token ids of prompt and reply and the reply's log-probs, where the values are lists
@@ -116,9 +96,6 @@ class Draft:
     env: str = ""
     tag: str = ""
     final_observation: str = ""
-    final_image: bytes | None = None
-    pictures: PictureFiles | None = None
-    """Where its pictures may stand; they need not be there."""
     stop_reason: StopReason = StopReason.UNKNOWN
     is_success: bool | None = None
     duration_s: float | None = None
@@ -126,13 +103,8 @@ class Draft:
     advantages: tuple[FloatArray, ...] | None = None
     trainer_logprobs: tuple[FloatArray, ...] | None = None
     reference_logprobs: tuple[FloatArray, ...] | None = None
-    information: tuple[FloatArray, ...] | None = None
     is_kept: bool | None = None
     """Whether the update used it; None where the file does not say."""
-    drop_reason: str | None = None
-    """Why the update left it out, in the words of the file."""
-    record: Trajectory | None = None
-    """The episode as it was stored, where the file holds all of it: no other text counts then."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """What has no column of ours, under the names of the file."""
     reconstructed: set[str] = field(default_factory=set)
@@ -172,14 +144,6 @@ def trajectory_of(draft: Draft, place: Place, format_name: str) -> Trajectory:
     Raises:
         RowError: the record refuses it.
     """
-    if draft.record is not None:
-        return replace(
-            draft.record,
-            step=place.step,
-            index=place.index,
-            group_index=place.group_index,
-            sibling_index=place.sibling_index,
-        )
     try:
         return Trajectory(
             step=place.step,
@@ -194,7 +158,6 @@ def trajectory_of(draft: Draft, place: Place, format_name: str) -> Trajectory:
             prompt_key=prompt_key(draft.prompt),
             turns=tuple(_turn(turn, index) for index, turn in enumerate(draft.turns)),
             final_observation=draft.final_observation,
-            final_image=draft.final_image,
             stop_reason=draft.stop_reason,
             is_success=draft.is_success,
             duration_s=draft.duration_s,

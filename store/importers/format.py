@@ -176,7 +176,7 @@ class RewardValues:
         Where a file says success itself, or the reward is a sum that its trainer has not made,
         the rewards say nothing.
         """
-        is_said = draft.is_success is not None or draft.record is not None
+        is_said = draft.is_success is not None
         if is_said or "reward_terms" in draft.reconstructed:
             self._is_other = True
         rewards = [turn.reward for turn in draft.turns]

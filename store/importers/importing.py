@@ -42,7 +42,6 @@ from ..records import (
 )
 from ..writer import RunWriter
 from .beside.metrics import IS_RECONSTRUCTED, Beside, Merger
-from .beside.pictures import Pictures
 from .draft import SUMMED_REWARDS, Draft, Place, RowError, trajectory_of
 from .format import NO_ROLES, RewardValues, Roles
 from .lines import BadJsonError
@@ -100,10 +99,6 @@ class ImportReport:
     """Rows with bytes that are not UTF-8."""
     encoding: str = ""
     """What these bytes seem to be; "" where that is not known."""
-    num_pictures: int = 0
-    """Observations that have one."""
-    pictures: Refusals = field(default_factory=Refusals)
-    """Pictures that were left out."""
     is_evaluation: bool = False
     """No row says a step: all episodes are one evaluation, stored as step 0."""
 
@@ -239,10 +234,9 @@ def import_surveyed(
             tags=tuple(dict.fromkeys((*info.tags, *([trainer] if trainer else [])))),
             is_packing=is_packing,
         )
-    pictures = Pictures(source) if isinstance(source, Path) else None
     with writer:
         _write_steps(
-            *(writer, found, merger, digests, start, report, writing, measure, pictures),
+            *(writer, found, merger, digests, start, report, writing, measure),
             rewards_say_success=is_success,
         )
     if stored is None and not report.num_kept and not report.num_steps_with_numbers:
@@ -294,7 +288,7 @@ def _description(source: str, found: Survey, beside: Beside) -> dict[str, Any]:
         "trainer": found.format.trainer if found.format else beside.trainer,
         "formats": names,
         "source": source,
-        "num_files": len(found.files) - len(found.copies),
+        "num_files": len(found.files),
         "num_rows": found.num_rows,
         "skipped_rows": dict(found.refused_rows.counts),
         "refused_files": dict(found.refused_files.counts),
@@ -372,7 +366,6 @@ def _write_steps(
     report: ImportReport,
     writing: Progress | None,
     measure: Measure | None,
-    pictures: Pictures | None,
     rewards_say_success: bool,
 ) -> None:
     rows_of = dict(found.steps())
@@ -384,14 +377,8 @@ def _write_steps(
             report.num_there += len(rows)
             report.num_steps_there += 1
             continue
-        if pictures:
-            pictures.start_step()
         content = _StepDrafts(
-            step=step,
-            found=found,
-            report=report,
-            pictures=pictures,
-            rewards_say_success=rewards_say_success,
+            step=step, found=found, report=report, rewards_say_success=rewards_say_success
         )
         content.read(rows)
         own = step_metrics(writer.run_id, step, content.trajectories)
@@ -413,8 +400,6 @@ def _write_steps(
         report.last_step = step
         if writing:
             writing(done, total)
-    if pictures:
-        report.num_pictures, report.pictures = pictures.num_kept, pictures.left_out
 
 
 def _record(step: int, digest: str, num_rows: int, content: _StepDrafts) -> DiagnosticRecord:
@@ -435,7 +420,6 @@ class _StepDrafts:
     step: int
     found: Survey
     report: ImportReport
-    pictures: Pictures | None
     rewards_say_success: bool
     trajectories: list[Trajectory] = field(default_factory=list)
     outcomes: list[TrajectoryOutcome] = field(default_factory=list)
@@ -454,8 +438,6 @@ class _StepDrafts:
                 for draft in self.found.episodes(row):
                     if self.rewards_say_success:
                         RewardValues.read_success(draft)
-                    if self.pictures:
-                        self.pictures.add(draft, file.source, at)
                     self._add(draft, place, self.found.format_of(row).name)
             except RowError as error:
                 self._skip(str(error), place)
@@ -474,7 +456,7 @@ class _StepDrafts:
     def _add(self, draft: Draft, place: str, format_name: str) -> None:
         if len(self.trajectories) > MAX_INDEX:
             raise RowError(f"a step holds at most {MAX_INDEX + 1:,} episodes")
-        if not draft.turns and draft.record is None:
+        if not draft.turns:
             raise RowError("it has no reply of the policy")
         kind = "group"
         name = draft.group
@@ -519,16 +501,11 @@ def outcome_of(draft: Draft, trajectory: Trajectory) -> TrajectoryOutcome | None
         trajectory_id=trajectory_id(trajectory.split, trajectory.step, trajectory.index),
         advantage=draft.advantage,
         kept=draft.is_kept is not False,
-        drop_reason=_drop_reason(draft),
+        drop_reason="the trainer masked it" if draft.is_kept is False else None,
         advantages=draft.advantages,
         trainer_logprobs=draft.trainer_logprobs,
         ref_logprobs=draft.reference_logprobs,
-        information=draft.information,
     )
-
-
-def _drop_reason(draft: Draft) -> str | None:
-    return (draft.drop_reason or "the trainer masked it") if draft.is_kept is False else None
 
 
 def step_metrics(run_id: str, step: int, trajectories: Sequence[Trajectory]) -> StepMetrics:

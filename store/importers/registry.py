@@ -5,7 +5,6 @@ from __future__ import annotations
 from .format import Format
 from .formats import (
     choices,
-    exported,
     flat_text,
     inspect_ai,
     ragen,
@@ -20,7 +19,6 @@ from .formats import (
 )
 
 FORMATS: tuple[Format, ...] = (
-    exported.EPISODES,
     ragen.EVALUATION,
     ragen.PICKLED,
     verl.V1,
@@ -32,7 +30,6 @@ FORMATS: tuple[Format, ...] = (
     verifiers.EPISODES,
     verifiers.LEGACY,
     rllm.EPISODES,
-    verl.OBSERVED,
     flat_text.SKYRL,
     flat_text.NEMO,
     flat_text.AREAL,
@@ -43,9 +40,6 @@ FORMATS: tuple[Format, ...] = (
     choices.PARQUET,
     choices.EVENTS,
     inspect_ai.SAMPLES,
-    flat_text.EASYR1,
-    rows.TRACES,
-    verl.VAGEN_FOLDERS,
     rows.TAU,
     rows.PAIRS,
     rows.MESSAGES,

@@ -7,7 +7,6 @@ of the folder, and what a packed file unpacks to is bounded.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -18,33 +17,15 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
-from .lines import (
-    BadJsonError,
-    as_utf8,
-    conversion,
-    json_of,
-    lines_of,
-    narrow_encoding,
-    wide_encoding,
-)
+from .lines import BadJsonError, as_utf8, conversion, json_of, lines_of, wide_encoding
 from .packed_file import ERRORS as PACKED_ERRORS
 from .packed_file import opened, packing_of
-from .spooled.easyr1_log import is_generations, write_samples
-from .spooled.joined import is_event, is_groups_yaml, write_events, write_groups
-from .spooled.prime_annotations import (
-    Annotations,
-    annotations_beside,
-    annotations_of,
-    is_annotation,
-    with_updates,
-)
-from .spooled.tinker_tree import is_text_beside, text_beside, write_summaries
-from .spooled.trackio_traces import is_sqlite, write_traces
+from .spooled.events import is_event, write_events
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq  # not at the start: a metrics file does without
@@ -71,7 +52,6 @@ _SKIPPED = frozenset(
     | {".sh", ".toml", ".lock", ".wandb"}
 )
 _NUMBER = re.compile(r"(\d+)")
-_PICTURE = re.compile(r"image_(?P<step>\d+)/images_\d+/\d+\.png|[^/]+/images/turn_\d+_\d+\.png")
 
 
 class SourceError(ValueError):
@@ -91,8 +71,6 @@ class FoundRow:
     """Some bytes were not UTF-8."""
     data: bytes = b""
     """The bytes that the row was read from: what tells whether it changed."""
-    encoding: str = ""
-    """What the bytes that are not UTF-8 seem to be, where `data` does not hold them."""
 
 
 class Source(Protocol):
@@ -120,7 +98,7 @@ class JsonLines:
     def scan(self) -> Iterator[FoundRow]:
         with self.path.open("rb") as file:
             for line in lines_of(file):
-                yield _found(line.offset, line.size, line.data, is_last=line.is_last)
+                yield _row_of_line(line.offset, line.size, line.data, is_last=line.is_last)
 
     def row(self, place: int, size: int) -> Any:
         begin = place - self._start
@@ -138,29 +116,7 @@ class JsonLines:
         self._window = b""
 
 
-@dataclass(slots=True)
-class AnnotatedLines:
-    """Episodes of prime-rl, with what was written of their traces afterwards."""
-
-    lines: JsonLines
-    annotations: Annotations
-
-    def scan(self) -> Iterator[FoundRow]:
-        for found in self.lines.scan():
-            updates = self.annotations.of(found.value) if isinstance(found.value, dict) else []
-            yield replace(found, data=b"".join([found.data, *updates])) if updates else found
-
-    def row(self, place: int, size: int) -> Any:
-        value = self.lines.row(place, size)
-        updates = self.annotations.of(value) if isinstance(value, dict) else []
-        return with_updates(value, updates) if updates else value
-
-    def close(self) -> None:
-        self.lines.close()
-        self.annotations.close()
-
-
-def _found(place: int, size: int, data: bytes | None, *, is_last: bool) -> FoundRow:
+def _row_of_line(place: int, size: int, data: bytes | None, *, is_last: bool) -> FoundRow:
     if data is None:
         return FoundRow(place, size, None, "a line of more than 16 MB")
     try:
@@ -176,32 +132,24 @@ class JsonDocument:
     """One JSON document over several lines: an object, or a list of objects."""
 
     path: Path
-    beside: Mapping[str, Any] = field(default_factory=dict)
-    """What files beside it say of it."""
     _rows: list[Any] | None = None
     _is_clean: bool = True
-    _encoding: str = ""
-    """What bytes that are not UTF-8 seem to be."""
 
     def _read(self) -> list[Any]:
         if self._rows is None:
             if self.path.stat().st_size > MAX_DOCUMENT_BYTES:
                 raise SourceError("a JSON document of more than 32 MB; JSON lines have no limit")
-            content = self.path.read_bytes()
-            value, self._is_clean = json_of(content)
-            self._encoding = "" if self._is_clean else narrow_encoding(content)
-            is_dialogue = isinstance(value, list) and value and _has_role(value[0])
-            rows = value if isinstance(value, list) and not is_dialogue else [value]
-            if is_dialogue:
-                rows = [{"messages": value, **self.beside}]
-            self._rows = rows
+            value, self._is_clean = json_of(self.path.read_bytes())
+            if isinstance(value, list) and value and _has_role(value[0]):
+                value = {"messages": value}
+            self._rows = value if isinstance(value, list) else [value]
         return self._rows
 
     def scan(self) -> Iterator[FoundRow]:
         for number, value in enumerate(self._read()):
             data = json.dumps(value, sort_keys=True).encode(errors="surrogatepass")
             is_unclean = not self._is_clean and b"\\ufffd" in data
-            yield FoundRow(number, 0, value, "", is_unclean, data, self._encoding)
+            yield FoundRow(number, 0, value, "", is_unclean, data)
         self._rows = None
 
     def row(self, place: int, size: int) -> Any:
@@ -395,25 +343,19 @@ def natural(name: str) -> list[tuple[int, int, str]]:
     ]
 
 
-def source_of(path: Path, spool: Path, run: str | None = None) -> Source | None:
+def source_of(path: Path, spool: Path) -> Source | None:
     """How the rows of a file are read; None for a file that cannot hold rollouts.
 
     Args:
         spool: A folder for unpacked copies.
-        run: Whose traces are read of a trackio project, "" for those of the only run. None:
-            such a project counts as metrics alone.
 
     Raises:
         SourceError: a file that is refused, with the reason.
         OSError: it cannot be read.
     """
     suffix = path.suffix.lower()
-    if suffix in _SKIPPED:
+    if suffix in _SKIPPED or is_note_on_rollouts(path):
         return None
-    if is_annotation(path):
-        _unpacked_once(path, spool)  # so that a damaged one is refused
-        return None
-    annotated = annotations_beside(path)
     if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe waits for whoever writes it
         raise SourceError("is a pipe or a device, and no file")
     with path.open("rb") as file:
@@ -431,16 +373,10 @@ def source_of(path: Path, spool: Path, run: str | None = None) -> Source | None:
         return ParquetRows(path)
     if suffix == ".parquet":
         raise SourceError("its name ends in .parquet, but it is not a Parquet file")
-    if is_sqlite(head):
-        return None if run is None else _spooled(spool, partial(write_traces, path, run=run))
-    if head[8:12] == b"DUCK":
-        from .spooled.duckdb_tables import write_episodes
-
-        return _spooled(spool, partial(write_episodes, path))
-    if head[:1] == b"\x80" or (suffix in _PICKLED and not head.startswith(b"PK\x03\x04")):
+    packing = packing_of(path)
+    if head[:1] == b"\x80" or (suffix in _PICKLED and packing != "zip"):
         return _of_pickle(path, spool)
     _refuse_tar(path, head)
-    packing = packing_of(path)
     if packing == "zip":
         return _of_zip(path, spool)
     if packing:
@@ -451,20 +387,21 @@ def source_of(path: Path, spool: Path, run: str | None = None) -> Source | None:
         path = unpacked
     if wide := wide_encoding(head):
         raise SourceError(f"seems to be text in {wide}: {conversion(wide)}")
-    if is_groups_yaml(path, head):
-        return _spooled(spool, partial(write_groups, path))
-    if is_generations(path, head):
-        return _spooled(spool, partial(write_samples, path))
-    if beside := text_beside(path):
-        return _spooled(spool, partial(write_summaries, path, beside))
     source = _of_json(as_utf8(path, spool), head)
     if b'"event_type"' in head and source is not None and _has_events(source):
         with closing(source):
             return _spooled(spool, partial(write_events, source))
-    if annotated is not None and isinstance(source, JsonLines):
-        found = annotations_of(annotated, spool, partial(_unpacked_once, spool=spool))
-        return source if found is None else AnnotatedLines(source, found)
     return source
+
+
+def is_note_on_rollouts(path: Path) -> bool:
+    """Whether a file is what prime-rl or tinker-cookbook writes beside its rollouts, and neither
+    rollouts nor metrics: annotations of traces, the index of a stream, the tree of what was logged.
+    """
+    is_annotation = "annotations" in path.parts[-3:-1] and (
+        path.name.endswith((".jsonl", ".jsonl.zst"))
+    )
+    return is_annotation or path.name.endswith((".index.jsonl", "_logtree.json"))
 
 
 def _refuse_tar(path: Path, head: bytes) -> None:
@@ -480,13 +417,14 @@ def _refuse_tar(path: Path, head: bytes) -> None:
         )
 
 
-def _spooled(spool: Path, write: Callable[[Path], object]) -> Source | None:
-    """The rows that something writes to a new file of the spool; None where it says False."""
+def _spooled(spool: Path, write: Callable[[Path], None]) -> Source:
+    """The rows that something writes to a new file of the spool."""
     copy = _copy(spool)
     try:
-        return None if write(copy) is False else JsonLines(copy)
+        write(copy)
     except BadJsonError as error:
         raise SourceError(str(error)) from None
+    return JsonLines(copy)
 
 
 def _copy(spool: Path) -> Path:
@@ -497,15 +435,6 @@ def _copy(spool: Path) -> Path:
 def _has_events(source: Source) -> bool:
     first = next(source.scan(), None)
     return first is not None and is_event(first.value)
-
-
-def holds_metrics_too(path: Path) -> bool:
-    """Whether a file with rollouts may hold metrics of the same run: a trackio project."""
-    try:
-        with path.open("rb") as file:
-            return is_sqlite(file.read(16))
-    except OSError:
-        return False
 
 
 def _of_zip(path: Path, spool: Path) -> Source | None:
@@ -553,18 +482,6 @@ def _unpacked(path: Path, spool: Path) -> Path:
     return copy
 
 
-def _unpacked_once(path: Path, spool: Path) -> Path:
-    """The file itself, or a copy of what it holds where it is packed; made once in a spool."""
-    if not packing_of(path):
-        return path
-    found = path.stat()
-    state = f"{path} {found.st_size} {found.st_mtime_ns}".encode(errors="replace")
-    copy = spool / f"unpacked-{hashlib.blake2b(state, digest_size=16).hexdigest()}"
-    if not copy.exists():
-        _unpacked(path, spool).rename(copy)
-    return copy
-
-
 def _of_json(path: Path, head: bytes) -> Source | None:
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if start[:1] not in (b"{", b"[") and not head.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -580,10 +497,10 @@ def _of_json(path: Path, head: bytes) -> Source | None:
     except BadJsonError:
         is_begun = first.data.strip()[-1:] in (b"{", b"[", b",")
         if is_begun and _is_document(path):
-            return JsonDocument(path, _beside(path))
+            return JsonDocument(path)
         return JsonLines(path)
     if isinstance(value, list):
-        return JsonDocument(path, _beside(path))
+        return JsonDocument(path)
     return JsonLines(path)
 
 
@@ -596,35 +513,3 @@ def _is_document(path: Path) -> bool:
     except BadJsonError:
         return False
     return True
-
-
-def is_read_with_another(path: Path) -> bool:
-    """Whether a file is no source by itself, because its content belongs to the file beside it."""
-    if path.name == "metrics.json":
-        return path.with_name("messages.json").is_file()
-    if path.suffix == ".png":
-        return _is_picture_beside(path)
-    return is_text_beside(path) or is_annotation(path)
-
-
-def _is_picture_beside(path: Path) -> bool:
-    """Whether a picture stands where VAGEN puts those of its rows."""
-    where = _PICTURE.fullmatch("/".join(path.parts[-3:]))
-    if where is None:
-        return False
-    rows = f"../{where['step']}.jsonl" if where["step"] else "messages.json"
-    return (path.parents[1] / rows).is_file()
-
-
-def _beside(path: Path) -> dict[str, Any]:
-    """What VAGEN writes beside the messages of an episode."""
-    metrics = path.with_name("metrics.json")
-    if path.name != "messages.json" or not metrics.is_file() or metrics.is_symlink():
-        return {}
-    if metrics.stat().st_size > 1 << 20:
-        return {}
-    try:
-        value, _ = json_of(metrics.read_bytes())
-    except BadJsonError:
-        return {}
-    return {"vagen_metrics": value, "vagen_folder": path.parent.name}

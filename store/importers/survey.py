@@ -7,13 +7,11 @@ order of the files.
 from __future__ import annotations
 
 import contextlib
-import filecmp
 import hashlib
 import itertools
-import re
 import struct
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
@@ -37,9 +35,8 @@ _EXAMPLES = 200
 MAX_NAMED = 4
 """Places that are kept of each reason."""
 _ROWS_LOOKED_AT = 20
+_FILES_LOOKED_AT = 200
 _UNKNOWN = "a row of no known format"
-
-_DIGITS = re.compile(r"\d+")
 
 _PLACE = np.dtype(
     [
@@ -58,8 +55,6 @@ _PACKED = struct.Struct("<qqqQib?")
 """The same, to append it."""
 Places = NDArray[np.void]
 
-Facts = NDArray[np.uint64]
-"""(rows, facts): a row each, equal where the rows are the same."""
 Progress = Callable[[int, int], None]
 """Called with (done, of): bytes in the first pass, rows in the second."""
 
@@ -133,8 +128,8 @@ class Survey:
     """Of these roles, those whose key no row has."""
     keys: tuple[str, ...] = ()
     """Of the first row, where a role is unseen."""
-    copies: Mapping[str, str] = field(default_factory=dict)
-    """File that was left out because its rows are the first rows of another file -> that file."""
+    copies: dict[str, str] = field(default_factory=dict)
+    """File that was left out because its rows are those of another file -> that file."""
 
     @property
     def num_rows(self) -> int:
@@ -183,20 +178,10 @@ def format_of(row: Row, likely: Format | None = None) -> Format | None:
     return next((known for known in FORMATS if known.matches(row)), None)
 
 
-def is_rollouts(path: Path, spool: Path, run: str = "", roles: Roles = NO_ROLES) -> bool:
-    """Whether a file or folder holds rollouts, by the first rows of its first files.
-
-    Args:
-        spool: A folder for unpacked copies.
-        run: Whose, where a file holds those of several.
-        roles: What a user says of the keys of rows.
-    """
-    for number, (file, problem) in enumerate(files_of(path)):
-        if number >= 200:
-            return False
-        if not problem and holds_rollouts(file, spool, run, roles):
-            return True
-    return False
+def is_rollouts(path: Path, spool: Path, roles: Roles = NO_ROLES) -> bool:
+    """Whether a file or folder holds rollouts, by the first rows of its first files."""
+    files = itertools.islice(files_of(path), _FILES_LOOKED_AT)
+    return any(look(file, spool, roles).is_rollouts for file, problem in files if not problem)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,18 +196,17 @@ class Look:
     """Of the first row, where no row is of a known format."""
 
 
-def look(file: Path, spool: Path, run: str = "", roles: Roles = NO_ROLES) -> Look:
+def look(file: Path, spool: Path, roles: Roles = NO_ROLES) -> Look:
     """Look at the first rows of a file.
 
     Args:
         spool: A folder for unpacked copies.
-        run: Whose, where the file holds those of several.
         roles: What a user says of the keys of rows.
     """
     keys: tuple[str, ...] = ()
     problem = ""
     try:
-        source = source_of(file, spool, run)
+        source = source_of(file, spool)
         if source is None:
             return Look()
         with contextlib.closing(source):
@@ -244,23 +228,11 @@ def no_row(problem: str) -> str:
     return f"no row can be read: {problem}"
 
 
-def holds_rollouts(file: Path, spool: Path, run: str = "", roles: Roles = NO_ROLES) -> bool:
-    """Whether one of the first rows of a file is of a known format; False where none can be read.
-
-    Args:
-        spool: A folder for unpacked copies.
-        run: Whose, where the file holds those of several.
-        roles: What a user says of the keys of rows.
-    """
-    return look(file, spool, run, roles).is_rollouts
-
-
 def survey(
     path: Path,
     spool: Path,
     progress: Progress | None = None,
     skipped: Collection[str] = (),
-    run: str = "",
     roles: Roles = NO_ROLES,
 ) -> Survey:
     """Read all rows of a path once.
@@ -269,7 +241,6 @@ def survey(
         path: A file or a folder.
         spool: A folder for unpacked copies; it must exist until the rows were converted.
         skipped: Files of the folder that are something else, relative to it.
-        run: Whose rollouts, where a file holds those of several.
         roles: What a user says of the keys of rows.
 
     Raises:
@@ -284,11 +255,11 @@ def survey(
             pass_.survey.refused_files.add(problem, shown)
             continue
         if shown not in skipped:
-            pass_.read(file, shown, spool, run)
+            pass_.read(file, shown, spool)
         done += _size(file)
         if progress and shown not in skipped:
             progress(done, total)
-    return pass_.surveyed(path)
+    return pass_.surveyed()
 
 
 class _FirstPass:
@@ -299,20 +270,22 @@ class _FirstPass:
         self._rows = bytearray()
         self._firsts: dict[int, str] = {}
         """Number of a format -> the first file with it."""
-        self._unclean: list[tuple[int, str]] = []
-        """Of each file, how many rows have bytes that are not UTF-8, and what those seem to be."""
+        self._files_by_rows: dict[bytes, str] = {}
         self._seen: set[str] = set()
         """Roles whose key a row has."""
         self._tag = repr(roles.given).encode() if roles.given else b""
 
-    def read(self, file: Path, shown: str, spool: Path, run: str) -> None:
+    def read(self, file: Path, shown: str, spool: Path) -> None:
         """Note the rows of a file, or why it is refused."""
         survey, length = self.survey, len(self._rows)
         where = Where(path=PurePath(shown))
         try:
-            source = source_of(file, spool, run)
+            source = source_of(file, spool)
             if source is None or not self._scan(source, where):
                 survey.without_rows.add(shown)
+            elif original := self._original(length, where):
+                survey.copies[shown] = original
+                del self._rows[length:]
             else:
                 survey.files.append(SurveyedFile(where=where, source=source))
             if source is not None:
@@ -322,10 +295,24 @@ class _FirstPass:
             survey.refused_files.add(reason or str(error), shown)
             del self._rows[length:]  # those that were read before the damage
 
+    def _original(self, start: int, where: Where) -> str:
+        """The earlier file with the same rows; "" for none.
+
+        A file whose rows are all equal is no copy: attempts may be written as a file each, and be
+        equal.
+        """
+        rows = np.frombuffer(bytes(self._rows[start:]), dtype=_PLACE)
+        if (rows["digest"] == rows["digest"][0]).all():
+            return ""
+        facts = rows["digest"].tobytes() + rows["step"].tobytes() + bytes([where.is_evaluation])
+        original = self._files_by_rows.setdefault(
+            hashlib.blake2b(facts, digest_size=16).digest(), str(where.path)
+        )
+        return "" if original == str(where.path) else original
+
     def _scan(self, source: Source, where: Where) -> bool:
         """Note the rows of a source; whether it has any of a known format."""
         survey, own, likely = self.survey, Refusals(), None
-        unclean, encoding = 0, ""
         for row in source.scan():
             marked = survey.roles.mark(row.value)
             known, problem = self._format_of(row, marked, likely)
@@ -338,8 +325,8 @@ class _FirstPass:
                 continue
             likely = known
             if row.is_unclean:
-                encoding = encoding if unclean else row.encoding or narrow_encoding(row.data)
-                unclean += 1
+                survey.encoding = survey.encoding or narrow_encoding(row.data)
+                survey.num_unclean += 1
             index = FORMATS.index(known)
             self._firsts.setdefault(index, str(where.path))
             digest = hashlib.blake2b(row.data + self._tag, digest_size=8).digest()
@@ -353,7 +340,6 @@ class _FirstPass:
                 is_file_step,
             )
         if likely is not None:
-            self._unclean.append((unclean, encoding))
             for reason, times in own.counts.items():
                 survey.refused_rows.add(reason, own.places[reason], times)
         elif own.counts and _UNKNOWN not in own.counts:
@@ -372,18 +358,10 @@ class _FirstPass:
         known = format_of(marked, likely)
         return known, "" if known else _UNKNOWN
 
-    def surveyed(self, path: Path) -> Survey:
+    def surveyed(self) -> Survey:
         """The survey of what was noted."""
         survey = self.survey
         rows = np.frombuffer(self._rows, dtype=_PLACE).copy()
-        rows, copies = _without_copies(path, rows, survey.files)
-        survey.copies = {
-            str(survey.files[copy].where.path): str(survey.files[original].where.path)
-            for copy, original in copies.items()
-        }
-        unclean = [noted for file, noted in enumerate(self._unclean) if file not in copies]
-        survey.num_unclean = sum(num for num, _ in unclean)
-        survey.encoding = next((encoding for num, encoding in unclean if num), "")
         survey.format, is_own, survey.others = _one_trainer(rows["format"], self._firsts)
         survey.rows_R = self._ordered(rows[is_own])
         survey.digests = {
@@ -423,98 +401,6 @@ class _FirstPass:
             first = self.survey.files[rows[~is_kept][0]["file"]].where.path
             self.survey.refused_rows.add(reason, place or str(first), int((~is_kept).sum()))
         return rows[is_kept]
-
-
-def _without_copies(
-    path: Path, rows: Places, files: Sequence[SurveyedFile]
-) -> tuple[Places, dict[int, int]]:
-    """The rows without those of files that are copies; those files -> the files they copy."""
-    if len(files) < 2:
-        return rows, {}
-    is_evaluation = np.array([file.where.is_evaluation for file in files])[rows["file"]]
-    columns = (rows["digest"], rows["step"], rows["format"], is_evaluation)
-    facts = np.stack([column.astype(np.uint64) for column in columns], axis=1)
-    bounds = np.searchsorted(rows["file"], np.arange(len(files) + 1))
-    copies = copies_among(
-        [
-            (path / file.where.path, facts[first:last])
-            for file, (first, last) in zip(files, itertools.pairwise(bounds), strict=True)
-        ]
-    )
-    return rows[~np.isin(rows["file"], list(copies))], copies
-
-
-def copies_among(files: Sequence[tuple[Path, Facts]]) -> dict[int, int]:
-    """Files whose rows are all the first rows of another file -> that file, by their numbers.
-
-    A file of rows that are all the same, such as one episode, is a copy only of a file of the same
-    folder with the same bytes and another kind of name: attempts with equal text are written as
-    `episode_0` and `episode_1`, a backup as `episodes.bak`.
-
-    Args:
-        files: Path and rows of each file, in the order in which they are read.
-    """
-    longest_first = sorted(range(len(files)), key=lambda n: (-len(files[n][1]), n))
-    alike: dict[bytes, list[int]] = {}
-    for number in longest_first:
-        rows = files[number][1]
-        if len(rows):
-            alike.setdefault(rows[0].tobytes(), []).append(number)
-    out: dict[int, int] = {}
-    for numbers in alike.values():
-        if len(numbers) > 1:
-            out |= _copies_of_one_beginning(files, numbers)
-    return out
-
-
-def _copies_of_one_beginning(
-    files: Sequence[tuple[Path, Facts]], numbers: Sequence[int]
-) -> dict[int, int]:
-    """Of files with the same first row, the longest first."""
-    lengths = sorted({len(files[number][1]) for number in numbers})
-    holder: dict[tuple[int, bytes], int] = {}
-    uniform: dict[tuple[bytes, Path], dict[str, int]] = {}
-    """By kind of name, the first such file."""
-    out: dict[int, int] = {}
-    for number in numbers:
-        path, rows = files[number]
-        if (rows == rows[0]).all():
-            kept = uniform.setdefault((rows.tobytes(), path.parent), {})
-            kind = _DIGITS.sub("#", path.name)
-            others = (n for other, n in kept.items() if other != kind)
-            same = next((n for n in others if _is_same(files[n][0], path)), None)
-            if same is None:
-                kept.setdefault(kind, number)
-            else:
-                out[number] = same
-            continue
-        beginnings = _beginnings(rows, lengths)
-        whole = (len(rows), beginnings[len(rows)])
-        if whole in holder:
-            out[number] = holder[whole]
-            continue
-        for beginning in beginnings.items():
-            holder.setdefault(beginning, number)
-    return out
-
-
-def _is_same(path: Path, other: Path) -> bool:
-    """Whether two files hold the same bytes; not where one of them is gone."""
-    try:
-        return filecmp.cmp(path, other, shallow=False)
-    except OSError:
-        return False
-
-
-def _beginnings(rows: Facts, lengths: Sequence[int]) -> dict[int, bytes]:
-    """Length -> hash of so many first rows."""
-    out, done, state = {}, 0, hashlib.blake2b(digest_size=16)
-    for length in lengths:
-        if length > len(rows):
-            break
-        state.update(rows[done:length].tobytes())
-        done, out[length] = length, state.copy().digest()
-    return out
 
 
 def _size(file: Path) -> int:

@@ -1,12 +1,9 @@
-"""SkyRL, NeMo-RL, AReaL and EasyR1: a rollout as flat text.
-
-EasyR1 strips the special tokens; `spooled/easyr1_log.py` has its file.
-"""
+"""SkyRL, NeMo-RL and AReaL: a rollout as flat text."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +23,7 @@ from ..draft import (
     whole,
     without,
 )
-from ..format import Format, Row, Where, has_keys, no_file_step, step_key
+from ..format import Format, Row, Where, has_keys
 
 _FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
 
@@ -157,22 +154,6 @@ def _version_folder(where: Where) -> int | None:
     return int(name) if name.isascii() and name.isdigit() and len(name) <= 8 else None
 
 
-def _easyr1_drafts(row: Row, where: Where) -> list[Draft]:
-    if "problem" in row:
-        raise RowError(str(row["problem"]))
-    sample = row["easyr1"]
-    dialogue, is_guess = read_flat(sample["prompt"], sample["output"])
-    draft = dialogue.draft(
-        without(sample, ("prompt", "output", "score")),
-        reward=number(sample["score"].strip()),
-        is_guess=is_guess,
-        prompt=sample["prompt"],
-    )
-    if "validation" in row:
-        draft.reconstructed.add("validations")
-    return [draft]
-
-
 SKYRL = Format(
     name="SkyRL evaluation JSONL",
     trainer="SkyRL",
@@ -188,12 +169,4 @@ AREAL = Format(
     matches=has_keys("task_id", "sample_idx", "head_version", "tail_version"),
     drafts=_areal_drafts,
     file_step=_version_folder,
-)
-EASYR1 = Format(
-    name="EasyR1 generations",
-    trainer="EasyR1",
-    matches=has_keys(easyr1=Mapping),
-    drafts=_easyr1_drafts,
-    step=step_key("validation"),
-    file_step=no_file_step,
 )

@@ -6,10 +6,6 @@ cousins. All other fields are kept. With `--map` a user says which key holds wha
 row is read whatever its keys are called.
 
 A row of prompt and reply with neither a reward nor a success is none: data of fine-tuning looks so.
-
-The traces of a trackio project (`spooled/trackio_traces.py`) are such messages with any metadata.
-Rewards, success and groups are read from the metadata under the same names; our export `trackio`
-writes such names.
 """
 
 from __future__ import annotations
@@ -18,7 +14,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ...records import Split, StopReason
 from ..dialogue import Dialogue, is_messages, read_flat, read_messages
 from ..draft import (
     Draft,
@@ -31,7 +26,7 @@ from ..draft import (
     whole,
     without,
 )
-from ..format import MAPPED, Format, Row, Where, has_keys, no_file_step, success_of
+from ..format import MAPPED, Format, Row, Where, has_keys, success_of
 
 _KEYS = ("messages", "conversation", "conversations")
 _PROMPTS = (
@@ -161,32 +156,4 @@ MESSAGES = Format(
     matches=lambda row: _messages(row) is not None,
     drafts=_drafts,
     step=_step,
-)
-_STOPS = {reason.value: reason for reason in StopReason}
-
-
-def _trace_drafts(row: Row, where: Where) -> list[Draft]:
-    if not is_messages(row["messages"]):
-        raise RowError("the trace has no messages")
-    metadata = dict(row["metadata"]) if isinstance(row.get("metadata"), Mapping) else {}
-    flat = {**metadata, "messages": row["messages"]}
-    if "reward" not in flat and number_or_none(flat.get("return")) is not None:
-        flat["reward"] = flat["return"]
-    duration = number_or_none(metadata.get("duration_ms"))
-    (draft,) = _drafts(flat, where)
-    draft.split = Split.EVAL if metadata.get("split") == "eval" else Split.IMPORT
-    draft.stop_reason = _STOPS.get(text_of(metadata.get("stop_reason")), StopReason.UNKNOWN)
-    draft.duration_s = None if duration is None else duration / 1000
-    system = {name: value for name, value in draft.fields.items() if name == "system"}
-    draft.fields = {"trace": dict(row["trackio_trace"]), "metadata": metadata, **system}
-    return [draft]
-
-
-TRACES = Format(
-    name="trackio traces",
-    trainer="trackio",
-    matches=has_keys("messages", trackio_trace=Mapping),
-    drafts=_trace_drafts,
-    step=lambda row: whole(row["trackio_trace"].get("step")),
-    file_step=no_file_step,
 )

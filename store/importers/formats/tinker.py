@@ -1,9 +1,7 @@
 """tinker-cookbook: `*_rollout_summaries.jsonl`: rewards, lengths and logs of each step.
 
-The text of the first groups stands in `*_logtree.json` beside it, if the environment logs
-conversations. `spooled/tinker_tree.py` adds it as `logtree`. Without it, the text is what the
-cookbook's environment for tools logs of each step: replies without their reasoning, calls and
-results, no prompt.
+The text is what the cookbook's environment for tools logs of each step: replies without their
+reasoning, calls and results, no prompt.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...records import Split
-from ..dialogue import Dialogue, is_messages, read_messages
+from ..dialogue import Dialogue, read_messages
 from ..draft import (
     Draft,
     DraftTurn,
@@ -53,13 +51,13 @@ def _drafts(row: Row, where: Where) -> list[Draft]:
     tags = row.get("tags")
     is_evaluation = text_of(row.get("split")).startswith("eval")
     draft = dialogue.draft(
-        without(row, ("steps", "iteration", "split", "logtree")),
+        without(row, ("steps", "iteration", "split")),
         prompt=f"group {group}",
         group=group,
         split=Split.EVAL if is_evaluation else Split.IMPORT,
         env=name_of(tags[0]) if isinstance(tags, list) and tags else "",
     )
-    more = _set_text(draft, row.get("logtree"), steps)
+    more = _set_text(draft, steps)
     draft.fields = {**draft.fields, "steps": more}
     final = number_or_none(row.get("final_reward"))
     if draft.turns and final is not None:
@@ -69,12 +67,9 @@ def _drafts(row: Row, where: Where) -> list[Draft]:
     return [draft]
 
 
-def _set_text(draft: Draft, tree: object, steps: Sequence[Row]) -> list[dict[str, Any]]:
+def _set_text(draft: Draft, steps: Sequence[Row]) -> list[dict[str, Any]]:
     """Set the text of the turns; what remains of the steps."""
     more = [without(step, _STEP_USED) for step in steps]
-    if is_messages(tree) and _set_dialogue(draft, read_messages(list(map(_message, tree)))):
-        draft.reconstructed.add("logtree")
-        return more
     logged = _logged(steps)
     if logged and _set_dialogue(draft, read_messages(logged)):
         draft.reconstructed.add("step_logs")
@@ -94,24 +89,6 @@ def _set_dialogue(draft: Draft, dialogue: Dialogue) -> bool:
     if dialogue.system:
         draft.fields = {**draft.fields, "system": dialogue.system}
     return True
-
-
-def _message(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A message whose reasoning has the name that it has elsewhere, with calls that failed to
-    parse as the text that the policy wrote.
-    """
-    content = message.get("content")
-    failed = message.get("unparsed_tool_calls")
-    raw = [call.get("raw_text") for call in objects_of(failed)]
-    if not isinstance(content, list) and not raw:
-        return message
-    parts = [
-        {"reasoning": part["thinking"]}
-        if isinstance(part, Mapping) and "thinking" in part
-        else part
-        for part in (content if isinstance(content, list) else [text_of(content)])
-    ]
-    return {**message, "content": [*parts, *map(text_of, raw)]}
 
 
 def _logged(steps: Sequence[Row]) -> list[dict[str, Any]]:

@@ -2,8 +2,8 @@
 
 An episode of v1 holds traces, and a trace is a graph of messages: each leaf is one branch of the
 conversation, read from the root. Several leaves mean compaction or sub-agents. Tokens, their
-log-probs and advantages are taken where every message of the branch has them. prime-rl writes
-advantages and the trainer's log-probs later, as updates (`spooled/prime_annotations.py`).
+log-probs and advantages are taken where every message of the branch has them. What prime-rl
+writes later, as annotations beside the episodes, is not read.
 """
 
 from __future__ import annotations
@@ -37,10 +37,7 @@ _LEGACY_USED = (
     *("prompt", "completion", "reward", "metrics", "timing", "is_completed", "stop_condition"),
 )
 _MAX_LEAVES = 64
-_UPDATED = ("advantages", "trainer_logprobs", "entropies")
-"""Values of tokens that an update may bring."""
-_PER_TOKEN = ("logprobs", "reference_logprobs", *_UPDATED)
-_MAX_DEPTH = 20
+_PER_TOKEN = ("logprobs", "entropies", "reference_logprobs", "advantages")
 
 
 def _is_legacy(row: Row) -> bool:
@@ -102,9 +99,7 @@ def _episode_step(row: Row) -> int | None:
 
 def _episode_drafts(row: Row, where: Where) -> Iterator[Draft]:
     num_traces = 0
-    updates = row.get("_annotations")
-    for written in row["traces"]:
-        trace = _updated(written, updates) if isinstance(updates, list) else written
+    for trace in row["traces"]:
         nodes = trace.get("nodes") if isinstance(trace, Mapping) else None
         if not isinstance(nodes, list) or not nodes:
             continue
@@ -149,7 +144,7 @@ def _branch(row: Row, trace: Mapping[str, Any], path: Sequence[Mapping[str, Any]
     rewards: Mapping[str, Any] = scored if isinstance(scored, Mapping) else {}
     is_evaluation = inner(row, "run", "work", "type") == "eval" and _episode_step(row) is not None
     fields: dict[str, Any] = {
-        "episode": without(row, ("traces", "_annotations")),
+        "episode": without(row, ("traces",)),
         "trace": without(trace, ("nodes", "metrics")),
     }
     if any(node.get("timestamp") is not None for node in path):
@@ -167,7 +162,6 @@ def _branch(row: Row, trace: Mapping[str, Any], path: Sequence[Mapping[str, Any]
             trace.get("errors") or row.get("errors"),
         ),
         advantage=number_or_none(inner(trace, "info", "advantage")),
-        is_kept=None if is_evaluation or not _is_used(trace) else True,
     )
     for turn in draft.turns:
         turn.policy_version = whole(inner(row, "run", "work", "policy", "start"))
@@ -175,63 +169,6 @@ def _branch(row: Row, trace: Mapping[str, Any], path: Sequence[Mapping[str, Any]
     draft.add_info({**numbers_of(trace.get("metrics")), **scores})
     _set_tokens(draft, path)
     return draft
-
-
-def _is_used(trace: Mapping[str, Any]) -> bool:
-    """Whether an update of prime-rl's trainer used the trace; nothing is written of the others."""
-    info = trace.get("info")
-    return inner(info, "effective") is True or inner(info, "train", "effective") is True
-
-
-def _updated(trace: Any, updates: Sequence[Any]) -> Any:
-    """A trace with what was written of it afterwards; the newest counts."""
-    nodes = trace.get("nodes") if isinstance(trace, Mapping) else None
-    own = [u for u in updates if isinstance(u, Mapping) and u.get("trace_id") == trace.get("id")]
-    if not isinstance(nodes, list) or not all(isinstance(n, Mapping) for n in nodes) or not own:
-        return trace
-    nodes = [dict(node) for node in nodes]
-    info = trace.get("info")
-    leaves = _leaves(nodes)[:_MAX_LEAVES]
-    for update in own:
-        info = _merged(info, update.get("info") or {})
-        branches = update.get("branches")
-        for branch in branches if isinstance(branches, list) else ():
-            index = whole(inner(branch, "index"))
-            if index is None or not 0 <= index < len(leaves):
-                continue
-            for name in _UPDATED:
-                _spread(branch.get(name), name, _path(nodes, leaves[index]))
-    return {**trace, "nodes": nodes, "info": info}
-
-
-def _merged(old: Any, new: Any, depth: int = 0) -> Any:
-    """Two objects, the second one's values first."""
-    if not isinstance(old, Mapping) or not isinstance(new, Mapping) or depth > _MAX_DEPTH:
-        return new
-    return {**old, **{k: _merged(old.get(k), v, depth + 1) for k, v in new.items()}}
-
-
-def _spread(values: Any, name: str, path: Sequence[dict[str, Any]]) -> None:
-    """Give the messages of a branch their part of a list with a value for each of its tokens.
-
-    A message takes its part if each of its sampled tokens has a value.
-    """
-    if not isinstance(values, list):
-        return
-    begin = 0
-    for node in path:
-        ids = node.get("token_ids")
-        size = len(ids) if isinstance(ids, list) else 0
-        own = values[begin : begin + size]
-        begin += size
-        mask = node.get("mask")
-        if len(own) < size:
-            return
-        if not isinstance(mask, list) or len(mask) != size:
-            continue
-        sampled = [value for value, is_sampled in zip(own, mask, strict=True) if is_sampled]
-        if sampled and not any(math.isnan(number(value)) for value in sampled):
-            node[name] = sampled
 
 
 def _is_reply(node: Mapping[str, Any]) -> bool:
@@ -275,7 +212,7 @@ def _set_tokens(draft: Draft, path: Sequence[Mapping[str, Any]]) -> None:
     for turn, (prompt, response, values) in zip(draft.turns, sampled, strict=True):
         turn.set_tokens(prompt, response)
         turn.logprobs, turn.entropies = values["logprobs"], values["entropies"]
-    for name in ("reference_logprobs", "trainer_logprobs", "advantages"):
+    for name in ("reference_logprobs", "advantages"):
         arrays = tuple(values[name] for *_, values in sampled)
         if arrays and all(array is not None for array in arrays):
             setattr(draft, name, arrays)

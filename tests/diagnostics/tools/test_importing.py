@@ -100,14 +100,15 @@ def test_another_encoding_of_documents_and_metrics_is_named(tmp_path: Path) -> N
     (tmp_path / "in" / "episodes.json").write_text(document, encoding="cp1252")
     table = "step,reward,K\u00e4se\n" + "".join(f"{n},{n}.5,{n}\n" for n in range(1, 4))
     (tmp_path / "metrics.csv").write_text(table, encoding="cp1252")
-    way_out = (
-        "They seem to be WINDOWS-1252: save the file as UTF-8 (iconv -f WINDOWS-1252 -t UTF-8 FILE "
-        "> NEW)"
-    )
-    words = "had bytes that are not UTF-8; U+FFFD stands for them. " + way_out
     report = import_path(tmp_path / "in", tmp_path / "rollouts")
-    assert report.sentences()[-1] == f"2 rows {words}, and import NEW into a new run"
-    assert read_metrics(tmp_path / "metrics.csv").notes[-1] == f"1 line {words}"
+    assert report.sentences()[-1] == (
+        "2 rows had bytes that are not UTF-8; U+FFFD stands for them. If their text matters, save "
+        "the file as UTF-8 (iconv -f ENCODING -t UTF-8 FILE > NEW), and import NEW into a new run"
+    )
+    assert read_metrics(tmp_path / "metrics.csv").notes[-1] == (
+        "1 line had bytes that are not UTF-8; U+FFFD stands for them. They seem to be WINDOWS-1252: "
+        "save the file as UTF-8 (iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW)"
+    )
 
 
 def test_a_second_import_adds_nothing_and_a_grown_file_what_is_new(tmp_path: Path) -> None:

@@ -72,18 +72,3 @@ def test_verl_steps_are_numbers_and_validation_stands_apart(fixture: Fixture) ->
     ]
     assert found.report.reconstructed["split"] == 1
     assert found.reader.steps().column("num_trajectories").to_pylist() == [1, 2]
-
-
-def test_each_turn_of_a_vagen_evaluation_has_the_reward_and_the_numbers_of_its_own_step(
-    fixture: Fixture,
-) -> None:
-    """`infos` begins with what the reset said, `rewards` with the first step."""
-    (trajectory,) = fixture("vagen_turns").trajectories
-    assert texts(trajectory.turns) == [
-        ("o1", "<answer>Up</answer>"),
-        ("o2", "<answer>Left</answer>"),
-    ]
-    assert [turn.reward for turn in trajectory.turns] == [0.25, 1.0]
-    assert [turn.info["distance"] for turn in trajectory.turns] == [2.0, 0.0]
-    assert trajectory.episode_return == 1.25
-    assert trajectory.stop_reason is StopReason.TERMINATED

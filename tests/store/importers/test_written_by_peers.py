@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
-from echoscope.store.importers.importing import ImportingError, import_run
+from echoscope.store.importers.importing import import_run
 from echoscope.store.records import FinishReason
 
 from .conftest import Imported, texts
@@ -24,30 +23,6 @@ def places(found: Imported) -> list[tuple[int, int]]:
 
 def rewards(trajectory: Any) -> list[float]:
     return [turn.reward for turn in trajectory.turns]
-
-
-LAUGHS = "- trajectories: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"- &{chr(98 + i)} [{', '.join(['*' + chr(97 + i)] * 10)}]\n" for i in range(9)
-)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (LAUGHS, "as a bomb does"),
-        ("- trajectories: !!python/object/apply:os.system ['touch sprung']\n", "YAML"),
-        ("- trajectories: {<<: {a: 1}}\n", "YAML"),
-        ("- trajectories: " + "[" * 3000 + "]" * 3000 + "\n", "YAML"),
-        ("- trajectories: [\n", "YAML"),
-        ("- trajectories: " + "9" * 5000 + "\n", "YAML"),
-    ],
-    ids=["laughs", "code", "merge keys", "deep", "cut off", "digits"],
-)
-def test_bad_yaml(tmp_path: Path, text: str, reason: str) -> None:
-    (tmp_path / "0001.yaml").write_text(text)
-    with pytest.raises(ImportingError, match=reason):
-        import_run(tmp_path / "0001.yaml", tmp_path / "run")
 
 
 def request(rollout: str, asked: list[str], reply: str, **more: Any) -> dict[str, Any]:
