@@ -17,7 +17,6 @@ SHARE = "share"
 POINTS = "points"
 """Unit of a difference of two shares; shown in percentage points."""
 NATS = "nats"
-PER_TOKEN = "nats per token"
 
 Good = Literal["up", "down", "steady", ""]
 """Which way is good. `steady`: both ways are bad. Empty: no way is good by itself."""
@@ -29,7 +28,7 @@ class Metric:
 
     key: str
     """`*` stands for one part of a key: a tag or a term."""
-    name: str
+    name: str = ""
     """A noun of one to three words: a label of a chart or a column."""
     unit: str = ""
     help: str = ""
@@ -42,11 +41,3 @@ class Metric:
     def in_sentence(self) -> str:
         """As an alarm calls it."""
         return self.phrase or in_sentence(self.name)
-
-
-def share(key: str, name: str, help: str, good: Good = "", phrase: str = "") -> Metric:
-    return Metric(key=key, name=name, unit=SHARE, help=help, good=good, phrase=phrase)
-
-
-def of_unit(key: str, name: str, unit: str, help: str, good: Good = "", phrase: str = "") -> Metric:
-    return Metric(key=key, name=name, unit=unit, help=help, good=good, phrase=phrase)
