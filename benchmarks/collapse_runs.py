@@ -82,7 +82,6 @@ KEPT = (
     "info/first_turn/retrieval_accuracy@1",
     "info/first_turn/retrieval_chance@1",
     "info/first_turn/retrieval_p_value",
-    "info/swap/answer_gap",
     "text/retrieval_accuracy",
     "text/retrieval_chance",
     "text/retrieval_p_value",

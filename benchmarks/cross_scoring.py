@@ -1,9 +1,10 @@
 """Cross-scoring with shared prefixes against one pass per pair, at RAGEN's default sizes.
 
-128 episodes (8 groups x 16) of 5 turns, 64 samples, both of its families: the first turn (8 prompts
-of 450 tokens) and the trajectory sample (64 columns, prompts of 450 to 1,750 tokens, 1,100 on
-average). Untrained model of the shipped policy's shape. The naive side is batched, asks for the
-logits of the reasoning only and computes no entropies, all of which the reference does worse.
+128 episodes (8 groups x 16) of 5 turns, both families: the first turn (8 prompts of 450 tokens, 64
+reasonings) and all turns (64 prompts of 450 to 1,750 tokens, a reasoning each), as many pairs as
+RAGEN's two samples have. Untrained model of the shipped policy's shape. The naive side is batched,
+asks for the logits of the reasoning only and computes no entropies, all of which the reference does
+worse.
 
 The naive side is timed on every n-th column (--stride, 1 for all); both sides' seconds, and the
 comparison of log-probs, are for the same columns. Token-forwards are for all of them.
@@ -26,10 +27,11 @@ import torch
 from machine import describe_machine
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from echoscope.diagnostics.config import InformationConfig
 from echoscope.diagnostics.measure.information.cross_scores import score_draw
-from echoscope.diagnostics.measure.information.pairs import Draw
-from echoscope.diagnostics.measure.information.ragen import draw_first_turn, draw_trajectory
+from echoscope.diagnostics.measure.information.pairs import Draw, draw_all_turns, draw_first_turn
 from echoscope.diagnostics.measure.information.scoring import ModelScorer
+from echoscope.diagnostics.measure.information.step import num_tokens
 from echoscope.store.records import IntArray, Split, StopReason, Trajectory, Turn
 
 GROUPS, SIBLINGS, TURNS, SAMPLES = 8, 16, 5, 64
@@ -160,17 +162,11 @@ def some_columns(draw: Draw, stride: int) -> Draw:
         prompts=prompts,
         reasonings=draw.reasonings,
         column_M=np.arange(draw.num_reasonings) % len(prompts),
-        cluster_N=np.arange(len(prompts)),
-        env_N=("random",) * len(prompts),
-        turn_M=draw.turn_M,
-        truncated_M=draw.truncated_M,
         inner_M2=draw.inner_M2,
-        source_M=draw.source_M,
     )
 
 
 def measure(model: Qwen2ForCausalLM, draw: Draw, stride: int) -> Measured:
-    whole = score_draw(ModelScorer(model), draw)
     part = some_columns(draw, stride)
     rows = fastest_rows(model, part)
     started = time.process_time()
@@ -181,15 +177,15 @@ def measure(model: Qwen2ForCausalLM, draw: Draw, stride: int) -> Measured:
     naive_seconds = time.process_time() - started
     inside_MR = np.arange(ours.logprobs_MNR.shape[2]) < ours.lengths_M[:, None]
     difference = np.abs(np.stack(naive, axis=1) - ours.logprobs_MNR)
-    assert whole.cost is not None
+    longest = max(map(len, draw.reasonings))
     return Measured(
         family=draw.family,
-        prompts=draw.num_prompts,
+        prompts=len(draw.prompts),
         reasonings=draw.num_reasonings,
         mean_prompt_tokens=float(np.mean([len(x) for x in draw.prompts])),
-        token_forwards=whole.cost.num_token_forwards,
-        naive_token_forwards=whole.cost.num_naive,
-        columns_timed=part.num_prompts,
+        token_forwards=num_tokens({draw.family: draw}),
+        naive_token_forwards=sum(draw.num_reasonings * (len(x) + longest) for x in draw.prompts),
+        columns_timed=len(part.prompts),
         seconds=seconds,
         naive_seconds=naive_seconds,
         largest_difference=float(np.where(inside_MR[:, None], difference, 0.0).max()),
@@ -204,7 +200,11 @@ def main() -> None:
     torch.set_num_threads(1)
     model, rng = build_model(), np.random.default_rng(0)
     episodes = build_episodes(rng)
-    draws = [draw_first_turn(episodes, rng, SAMPLES), draw_trajectory(episodes, rng, SAMPLES)]
+    decode = lambda tokens: "</think>"  # noqa: E731 - no text stands behind the tokens
+    draws = [
+        draw_first_turn(episodes, InformationConfig(), rng, decode=decode),
+        draw_all_turns(episodes, rng, decode=decode, num_prompts=SAMPLES),
+    ]
     rows = [measure(model, draw, arguments.stride) for draw in draws]
     totals = {
         "fewer_token_forwards": sum(r.naive_token_forwards for r in rows)

@@ -126,7 +126,7 @@ class SelectionConfig(FrozenModel):
 
 
 class InformationConfig(FrozenModel):
-    """How many prompts and reasonings are cross-scored, and with what (DIAGNOSTICS section 3).
+    """When I(X;Z) is measured, and how many prompts and reasonings of the first turn are compared.
 
     Estimates of different size are not comparable (their ceiling is ln N), so sizes are settings.
     """
@@ -139,31 +139,8 @@ class InformationConfig(FrozenModel):
         "diagnostics.budget_frac and nothing changes; 0 turns them off.",
         json_schema_extra=LIVE,
     )
-    families: tuple[Literal["first_turn", "all_turns", "state"], ...] = Field(
-        ("first_turn", "all_turns"),
-        strict=False,
-        description="Which pairs of prompt and reasoning are compared.",
-    )
     prompts: int = Field(8, ge=2, le=4096, description="Distinct first prompts, at most.")
     reasonings: int = Field(8, ge=1, le=4096, description="Reasonings per first prompt, at most.")
-    turn_prompts: int = Field(
-        16,
-        ge=2,
-        le=4096,
-        description="Distinct prompts of families that draw from all turns, at most.",
-    )
-    turn_reasonings: int = Field(
-        1,
-        ge=1,
-        le=4096,
-        description="Reasonings per prompt of these families.",
-    )
-    ragen_samples: tuple[Literal["first_turn", "trajectory"], ...] = Field(
-        ("first_turn",),
-        strict=False,
-        description="Samples of RAGEN for which its metrics are written, too, by its formulas. The "
-        "trajectory sample costs several times as much as all else (64 x 64 pairs with history).",
-    )
 
 
 class TextConfig(FrozenModel):

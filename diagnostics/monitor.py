@@ -6,7 +6,7 @@ Measurements are made before the update, at the weights that sampled:
 | --- | --- | --- | --- |
 | rewards | 1 | all | reward spread; log-probability of what succeeds |
 | text | 1 | 1, 3, 5, ... | everything that text alone can tell |
-| information | 2 | 1, 17, 37, ... or more | I(X;Z), H(Z given X), and whether answers follow |
+| information | 2 | 1, 17, 37, ... or more | I(X;Z) and H(Z given X) |
 | gradients | 2 | 25, 50, ... | the loss taken apart |
 
 The starting policy is measured, because it is what later steps are compared with.
@@ -28,35 +28,37 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
+from echoscope.store.reader import RunReader
 from echoscope.store.records import Alarm, DiagnosticRecord, FloatArray, RolloutBatch, Trajectory
 
 from .config import AlarmConfig, DiagnosticsConfig, GradientConfig
 from .judge.advice.situation import Situation
-from .judge.verdict import Diagnosis
+from .judge.verdict import Diagnosis, judged_again
 from .measure.costs import Check, CutOffError, Limit, OnProgress, Purse, PutOffError
-from .measure.information.answer_swap import AnswerSwap, SwapPlan, plan_swaps, swap_answers
 from .measure.information.cross_scores import CrossScores, Scorer
 from .measure.information.estimate import estimate
-from .measure.information.pairs import Decode, StatePrompt
+from .measure.information.pairs import FAMILIES, Decode
 from .measure.information.step import (
     SEED,
-    InformationPlan,
+    Plan,
     StepInformation,
     measure_information,
+    num_tokens,
     plan_information,
 )
 from .measure.rewards import reward_stats
 from .measure.schedule import Schedule, shows_sign
 from .measure.text.measures import text_metrics
 from .measure.text.report import METRICS, TextReport
-from .read.sources import FINDINGS
+from .read.sources import FINDINGS, Opened
+from .read.table import table_of_run
 
 TRAINING_PASSES = 8.0
 """Passes through the model that a step of training is worth per token of its rollouts: forward and
@@ -69,8 +71,6 @@ INFORMATION_PASSES = 2.75
 passes are small; with a large one it is nearer 1, and the budget is not used up)."""
 INFORMATION_SHARE = 0.65
 """Of the budget; the rest is for gradients. With full groups these fit every 25 steps."""
-SWAPPED_TURNS = 8
-"""Turns whose answers are scored after other prompts' reasonings."""
 
 INFORMATION, GRADIENTS = "information", "gradients"
 
@@ -94,10 +94,6 @@ class Instruments:
     scorer: Callable[[], Scorer] | None = None
     """At the temperature that sampled; None if these weights did not sample the rollouts."""
     decode: Decode
-    state_prompt: StatePrompt | None = None
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
     gradients: Callable[[GradientConfig], Reported] | None = None
     rollout_s: float = math.nan
     """Seconds that sampling the rollouts took; NaN: nothing counts as expensive."""
@@ -193,7 +189,7 @@ class Monitor:
         every, is_urgent = config.information.every, shows_sign(self.diagnosis.engine.signs)
         is_due = self._schedules[INFORMATION].is_due(step, every, is_urgent=is_urgent)
         if instruments.scorer is not None and is_due:
-            with self._due(now, INFORMATION, _no_information(config)):
+            with self._due(now, INFORMATION, _no_information()):
                 self._measure_information(now, is_urgent=is_urgent)
         is_due = self._schedules[GRADIENTS].is_due(step, config.gradient.every)
         if instruments.gradients is not None and is_due:
@@ -209,11 +205,11 @@ class Monitor:
         instruments: Instruments,
     ) -> Measured:
         """The information of a step alone, whether it is due or not. Never raises, as `measure`."""
-        out = Measured(values=_no_information(config))
+        out = Measured(values=_no_information())
         now = _Step(step=step, rollouts=rollouts, config=config, tools=instruments, out=out)
         with self._guarded(step, INFORMATION, out):
             assert instruments.scorer is not None
-            self._score(now, instruments.scorer(), *self._plans(now))
+            self._score(now, instruments.scorer(), self._plan(now))
         return out
 
     def judge(
@@ -235,28 +231,31 @@ class Monitor:
         """What advice knows of the run from the next step on."""
         self.diagnosis.engine.situation = situation
 
-    def begin_branch(self, restarted: Collection[str]) -> None:
-        """What was remembered is the parent's: see `AlarmEngine.begin_branch`."""
-        self.diagnosis.engine.begin_branch(restarted)
-
     def state(self) -> dict[str, Any]:
-        """All it must remember, as JSON values: part of every checkpoint."""
+        """What its measurements must remember, as JSON values: part of every checkpoint."""
         return {
-            "diagnosis": self.diagnosis.state(),
             "schedules": {name: schedule.state() for name, schedule in self._schedules.items()},
             "purse": self._purse.state(),
             "ragen": dict(self._ragen),
             "exhibits": {name: list(ids) for name, ids in self._exhibits.items()},
         }
 
+    def judge_again(self, run: RunReader, until: int) -> None:
+        """Judge the stored steps of a run that goes on, and what came before it if it is a branch.
+
+        Raises:
+            StoreError: its steps, or those of its parent, cannot be read.
+        """
+        opened = Opened(table=table_of_run(run), reader=run)
+        for _ in judged_again(opened, self.diagnosis, until=until):
+            pass
+
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state()` said."""
-        self.diagnosis.restore(state["diagnosis"])
+        """Continue to measure from what `state()` said."""
         self._schedules = {
             name: Schedule.of(schedule) for name, schedule in state["schedules"].items()
         }
-        if "purse" in state:  # not of an older version
-            self._purse = Purse.of(state["purse"])
+        self._purse = Purse.of(state["purse"])
         self._ragen = dict(state["ragen"])
         self._exhibits = {name: tuple(ids) for name, ids in state["exhibits"].items()}
 
@@ -268,20 +267,12 @@ class Monitor:
         self._exhibits = _shown(report)
 
     def _measure_information(self, now: _Step, *, is_urgent: bool) -> None:
-        """Score what the budget can pay: all of it, or all but the answers.
-
-        Raises:
-            PutOffError: the budget can pay for neither.
-        """
+        """Raises PutOffError where the budget cannot pay for it."""
         assert now.tools.scorer is not None
-        scorer = now.tools.scorer()
-        plan, swap = self._plans(now)
-        if self._why_later(now, INFORMATION, plan.num_tokens + swap.num_tokens, is_urgent):
-            swap = SwapPlan(problem="left out, to stay within diagnostics.budget_frac")
-        num_tokens = plan.num_tokens + swap.num_tokens
-        with self._paying(now, INFORMATION, num_tokens, is_urgent) as limit:
+        scorer, plan = now.tools.scorer(), self._plan(now)
+        with self._paying(now, INFORMATION, num_tokens(plan), is_urgent) as limit:
             limit.tally = scorer.tally
-            self._score(now, scorer, plan, swap)
+            self._score(now, scorer, plan)
         cost = scorer.tally.num_tokens * INFORMATION_PASSES
         self._put_off(INFORMATION, now, now.config.information.every, cost, INFORMATION_SHARE)
 
@@ -296,40 +287,23 @@ class Monitor:
         now.out.records.append(found.record(now.step))
         self._put_off(GRADIENTS, now, now.config.gradient.every, cost, 1 - INFORMATION_SHARE)
 
-    def _plans(self, now: _Step) -> tuple[InformationPlan, SwapPlan]:
-        """What there is to score. Draws depend on the seed and the step only."""
-        trajectories, settings = now.rollouts.trajectories, now.config.information
-        decode = now.tools.decode
-        plan = plan_information(
-            trajectories,
-            settings,
-            step=now.step,
-            decode=decode,
-            state_prompt=now.tools.state_prompt,
-        )
-        rng = np.random.default_rng([SEED, now.step, 1])
-        return plan, plan_swaps(trajectories, rng, decode=decode, num_turns=SWAPPED_TURNS)
-
-    def _score(self, now: _Step, scorer: Scorer, plan: InformationPlan, swaps: SwapPlan) -> None:
-        tools, out, trajectories = now.tools, now.out, now.rollouts.trajectories
-        found = measure_information(
-            scorer,
-            trajectories,
-            plan,
+    def _plan(self, now: _Step) -> Plan:
+        """What there is to score. Draws depend on the step only."""
+        return plan_information(
+            now.rollouts.trajectories,
             now.config.information,
-            top_k=tools.top_k,
-            top_p=tools.top_p,
-            min_p=tools.min_p,
-            previous=self._ragen or None,
+            step=now.step,
+            decode=now.tools.decode,
         )
+
+    def _score(self, now: _Step, scorer: Scorer, plan: Plan) -> None:
+        out, trajectories = now.out, now.rollouts.trajectories
+        found = measure_information(scorer, trajectories, plan, previous=self._ragen or None)
         out.values |= found.metrics()
         out.records.append(found.record(now.step))
         out.information |= _token_information(found, trajectories)
         self._ragen = dict(found.ragen)
-        swap = swap_answers(scorer, swaps)
-        out.values |= swap.metrics()
-        problems = [*found.problems, *([f"answers: {swap.problem}"] if swap.problem else [])]
-        new = [one for one in problems if one not in self._said]
+        new = [problem for problem in found.problems if problem not in self._said]
         self._said |= dict.fromkeys(new, "")
         if new:
             self._on_message(f"step {now.step}: not available: {'; '.join(new)}")
@@ -482,12 +456,12 @@ def _rewards(rollouts: RolloutBatch) -> dict[str, float]:
     }
 
 
-def _no_information(config: DiagnosticsConfig) -> dict[str, float]:
-    """The keys of the configured families, all NaN."""
+def _no_information() -> dict[str, float]:
+    """The keys of all families, all NaN."""
     out: dict[str, float] = {}
-    for family in config.information.families:
+    for family in FAMILIES:
         out |= estimate(CrossScores.missing("", family=family)).metrics()
-    return dict.fromkeys([*out, *AnswerSwap.missing("").metrics()], math.nan)
+    return dict.fromkeys(out, math.nan)
 
 
 def _token_information(

@@ -28,6 +28,7 @@ from echoscope.diagnostics.measure.information.cross_scores import (
     ScoringError,
     Tally,
 )
+from echoscope.diagnostics.measure.information.pairs import TURN_PROMPTS
 from echoscope.diagnostics.measure.information.step import SEED
 from echoscope.diagnostics.monitor import Instruments, Measured, Monitor
 from echoscope.diagnostics.tools.rescoring import as_cross_entropy
@@ -56,9 +57,6 @@ class ScoringConfig(FrozenModel):
         0.05, gt=0, le=1, description="Share of the time since the start that measuring may take."
     )
     temperature: float = Field(1.0, gt=0, le=100, description="Of the sampling.")
-    top_k: int = Field(0, ge=0, description="Of the sampling; 0 if not cut.")
-    top_p: float = Field(1.0, gt=0, le=1, description="Of the sampling.")
-    min_p: float = Field(0.0, ge=0, lt=1, description="Of the sampling.")
     template_args: dict[str, Any] = Field(
         default_factory=dict, description="Further arguments of the chat template."
     )
@@ -167,13 +165,10 @@ class Scoring:
         trajectories = self._with_tokens(self._chosen(step))
         if not trajectories:
             return Measured()
-        config = self._settings(is_before_update)
+        config = DiagnosticsConfig(information=self._config.information)
         instruments = Instruments(
             scorer=self._policy.scorer,
             decode=lambda tokens: self._detokenizer.decode(tokens)[0],
-            top_k=self._config.top_k,
-            top_p=self._config.top_p,
-            min_p=self._config.min_p,
         )
         with self._policy.undisturbed():
             measured = self._monitor.information(
@@ -192,12 +187,6 @@ class Scoring:
             )
         return measured
 
-    def _settings(self, is_before_update: bool) -> DiagnosticsConfig:
-        information = self._config.information
-        if not is_before_update:  # RAGEN measures before its update, so its names would mislead
-            information = information.model_copy(update={"ragen_samples": ()})
-        return DiagnosticsConfig(information=information)
-
     def _chosen(self, step: int) -> list[tuple[Trajectory, Spoken]]:
         """Whole groups, drawn at random where there are more than can be compared."""
         content = StepEpisodes(step)
@@ -210,7 +199,7 @@ class Scoring:
         groups = content.batch().groups
         config = self._config.information
         siblings = min(config.reasonings, max((len(group) for group in groups), default=1))
-        num_groups = max(config.prompts, math.ceil(config.turn_prompts / siblings))
+        num_groups = max(config.prompts, math.ceil(TURN_PROMPTS / siblings))
         rng = np.random.default_rng([SEED, step, 2])
         places = sorted(rng.permutation(len(groups))[:num_groups].tolist())
         return [(t, spoken[t.id]) for place in places for t in groups[place][:siblings]]

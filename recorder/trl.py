@@ -94,11 +94,8 @@ class EchoscopeCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         """Arguments of `Recorder` for a model that is measured, sampling as the trainer's own."""
         if not self._is_scored:
             return {}
-        sampling = {
-            name: value
-            for name in ("temperature", "top_k", "top_p", "min_p")
-            if (value := getattr(args, name, None)) is not None
-        }
+        temperature = getattr(args, "temperature", None)
+        sampling = {} if temperature is None else {"temperature": temperature}
         template = getattr(args, "chat_template_kwargs", None) or {}
         scoring = {**sampling, "template_args": template, **self._settings.get("scoring", {})}
         # A processor of pictures and text holds the tokenizer.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,18 +12,16 @@ import torch
 from echoscope.diagnostics.config import GradientConfig
 from echoscope.diagnostics.judge.advice.situation import SettingsChange, Situation
 from echoscope.diagnostics.judge.alarms import action_commands, blindness
-from echoscope.diagnostics.judge.lineage import restarted_channels
 from echoscope.diagnostics.measure.information.scoring import ModelScorer, interrupting
 from echoscope.diagnostics.monitor import Instruments, Monitor
 from echoscope.diagnostics.notify.notifier import Notifier
-from echoscope.envs.base import Observation
-from echoscope.store.records import Alarm, IntArray, StepMetrics, Trajectory
+from echoscope.store.reader import open_run
+from echoscope.store.records import Alarm, StepMetrics
 
 from ..config.loading import live_schema
 from ..config.settings import RunConfig
 from ..policy import Policy
 from ..rollout.chat import ChatFormat
-from ..rollout.context import Conversation
 from ..update.step_gradients import StepGradients, step_gradients
 from .observers import Judged, Observed, StepObservation, TrainEvents, tell_progress
 
@@ -42,15 +41,16 @@ class MonitorObserver:
         policy: Policy,
         chat: ChatFormat,
         *,
-        run_id: str,
+        run_path: Path,
         events: TrainEvents,
         notifier: Notifier | None = None,
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._notifier = notifier
         self._is_stopping = is_stopping
-        self._policy, self._chat, self._run_id, self._events = policy, chat, run_id, events
-        self._monitor = Monitor(config.diagnostics, run_id=run_id, on_message=events.message)
+        self._policy, self._chat, self._events = policy, chat, events
+        self._run_path, self._run_id = run_path, run_path.name
+        self._monitor = Monitor(config.diagnostics, run_id=self._run_id, on_message=events.message)
         self._is_sighted = False
         self._situated: tuple[RunConfig, Situation] | None = None
         self._live: Mapping[str, Any] = {}
@@ -114,19 +114,22 @@ class MonitorObserver:
     def state(self) -> Any:
         changes = [[change.step, change.values, change.is_branch] for change in self._changes]
         settings = {"live": self._live, "changes": changes}
-        return {**self._monitor.state(), "settings": settings}
+        last = self._monitor.diagnosis.engine.last_step
+        return {**self._monitor.state(), "last_judged": last, "settings": settings}
 
     def restore(self, state: Any) -> None:
         self._monitor.restore(state)
-        known = state.get("settings", {"live": {}, "changes": []})  # none by an older version
-        self._live = known["live"]
+        if state["last_judged"] is not None:
+            self._monitor.judge_again(open_run(self._run_path), state["last_judged"])
+        settings = state["settings"]
+        self._live = settings["live"]
         self._changes = [
             SettingsChange(
                 step=step,
                 values={key: (old, new) for key, (old, new) in values.items()},
                 is_branch=is_branch,
             )
-            for step, values, is_branch in known["changes"]
+            for step, values, is_branch in settings["changes"]
         ]
 
     def close(self, status: str) -> None:
@@ -147,34 +150,22 @@ class MonitorObserver:
             self._events.message(f"could not tell people of {len(alarms)} alarms: {error}")
 
     def begin_branch(self, changed: Collection[str]) -> None:
-        self._monitor.begin_branch(restarted_channels(changed))
         self._branched = changed if isinstance(changed, Mapping) else {}
 
     def _instruments(self, seen: StepObservation) -> Instruments:
         config, policy = seen.config, self._policy
-        sampling = config.sampling
 
         def scorer() -> ModelScorer:
-            return ModelScorer(policy.model, temperature=sampling.temperature)
+            return ModelScorer(policy.model, temperature=config.sampling.temperature)
 
         def gradients(settings: GradientConfig) -> StepGradients:
             devices = [policy.device] if policy.device.type == "cuda" else []
             with torch.random.fork_rng(devices=devices):  # dropout, where a model has it
                 return step_gradients(policy, seen.rollouts, config, self._chat, settings)
 
-        def state_prompt(trajectory: Trajectory, turn: int) -> IntArray | None:
-            seen = trajectory.turns[turn]
-            shown = Observation(text=seen.observation, image=seen.image)
-            prompt = Conversation(self._chat, config.context).prompt(shown)
-            return prompt.tokens if prompt.fits else None
-
         return Instruments(
             scorer=None if config.from_run is not None else scorer,
             decode=self._chat.decode,
-            state_prompt=state_prompt,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            min_p=sampling.min_p,
             gradients=gradients,
             rollout_s=seen.rollout_s,
             trained_s=seen.trained_s,

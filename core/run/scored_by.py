@@ -53,7 +53,6 @@ def by_checkpoint(reader: RunReader, step: int) -> Weights:
         _chat(weights),
         config.sampling.model_dump(),
         name=f"the checkpoint of step {step}",
-        policy_version=state.policy_version,
         config=config.diagnostics.information,
     )
 
@@ -74,7 +73,6 @@ def by_model(reader: RunReader, path: str) -> Weights:
         chat,
         sampling if isinstance(sampling, Mapping) else {},
         name=f"the model {path}",
-        policy_version=None,
         config=InformationConfig(),
     )
 
@@ -104,7 +102,6 @@ def _weights(
     sampling: Mapping[str, Any],
     *,
     name: str,
-    policy_version: int | None,
     config: InformationConfig,
 ) -> Weights:
     temperature = float(sampling.get("temperature", 1.0))
@@ -116,10 +113,6 @@ def _weights(
         scorer=scorer,
         decode=chat.decode,
         name=name,
-        policy_version=policy_version,
         vocabulary=int(causal_model(model).get_input_embeddings().num_embeddings),
-        top_k=int(sampling.get("top_k", 0)),
-        top_p=float(sampling.get("top_p", 1.0)),
-        min_p=float(sampling.get("min_p", 0.0)),
         config=config,
     )

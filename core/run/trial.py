@@ -166,20 +166,12 @@ def _play(
 
 
 def _information(config: RunConfig, model: Model, batch: RolloutBatch) -> InformationEstimate:
-    settings = config.diagnostics.information.model_copy(
-        update={"families": ("first_turn",), "ragen_samples": ()}
+    plan = plan_information(
+        batch.trajectories, config.diagnostics.information, step=1, decode=model.chat.decode
     )
     scorer = ModelScorer(model.policy.model, temperature=config.sampling.temperature)
     try:
-        measured = measure_information(
-            scorer,
-            batch.trajectories,
-            plan_information(batch.trajectories, settings, step=1, decode=model.chat.decode),
-            settings,
-            top_k=config.sampling.top_k,
-            top_p=config.sampling.top_p,
-            min_p=config.sampling.min_p,
-        )
+        measured = measure_information(scorer, batch.trajectories, plan)
     except torch.OutOfMemoryError:
         return estimate(CrossScores.missing("memory ran out", family="first_turn"))
     return measured.estimates["first_turn"]

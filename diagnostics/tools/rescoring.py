@@ -8,8 +8,6 @@ model. What the scores mean depends on who sampled:
 - Under any other weights I(X;Z) is a lower bound (InfoNCE holds for any score: Poole et al. 2019,
   arXiv 1905.06922, section 2.2), so a high value is proof of dependence and a low one is not proof
   of its absence. H(Z|X) is not known then: what is computed is a cross-entropy, and is named so.
-
-One step is read and scored at a time, at most a few groups of it.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from echoscope.store.reader import RunReader
-from echoscope.store.records import Trajectory
+from echoscope.store.records import Split, Trajectory
 
 from ..config import InformationConfig
 from ..measure.information.cross_scores import MAX_SAMPLING_GAP, Scorer
@@ -31,9 +29,7 @@ from ..read.table import MetricTable, TableBuilder, steps_with_groups
 DEFAULT_STEPS = 20
 """Steps that are scored where it is not said how many: spread evenly."""
 SPARE_GROUPS = 2
-"""Groups read per prompt that is wanted: some have the same prompt."""
-MAX_WHOLE_STEP = 512
-"""Trajectories up to which a step is read at once instead of one by one."""
+"""Groups used per prompt that is compared: some have the same prompt."""
 
 
 class RescoringError(ValueError):
@@ -42,33 +38,17 @@ class RescoringError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """A model at hand, and how the run sampled."""
+    """A model at hand."""
 
     scorer: Callable[[], Scorer]
     """At the temperature that sampled."""
     decode: Decode
     name: str
     """In words, such as `the checkpoint of step 40`."""
-    policy_version: int | None = None
-    """Of a checkpoint of the run; None for a model from elsewhere."""
     vocabulary: int
     """Ids from here on are not the model's."""
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
     config: InformationConfig = field(default_factory=InformationConfig)
     """How many prompts and reasonings are compared."""
-
-
-@dataclass(slots=True)
-class _Seen:
-    """What was met on the way, for the notes."""
-
-    steps: list[int]
-    own: list[int]
-    """Steps that these weights sampled, by the recorded log-probs."""
-    versions: set[int]
-    problems: dict[str, int]
 
 
 def with_information(
@@ -88,7 +68,6 @@ def with_information(
     Raises:
         RescoringError: no step has recorded tokens, or they are of another vocabulary.
     """
-    settings = weights.config.model_copy(update={"ragen_samples": ()})
     steps = _chosen(steps_with_groups(reader, with_tokens=True), every)
     if not steps:
         raise RescoringError(
@@ -97,80 +76,62 @@ def with_information(
         )
     builder = TableBuilder()
     for step, values in table.rows():
-        own = {key: value for key, value in values.items() if not key.startswith("info/")}
-        builder.add_row(step, own)
-    seen = _Seen(steps=steps, own=[], versions=set(), problems={})
+        others = {key: value for key, value in values.items() if not key.startswith("info/")}
+        builder.add_row(step, others)
     scorer = weights.scorer()
-    for done, step in enumerate(steps):
-        trajectories = sample_for_scoring(reader, step, settings)
+    own_steps: list[int] = []
+    for done, step in enumerate(steps, 1):
+        trajectories = sample_for_scoring(reader, step, weights.config)
         _check_vocabulary(trajectories, weights)
-        builder.add_row(step, _measured(trajectories, step, scorer, weights, settings, seen))
+        plan = plan_information(trajectories, weights.config, step=step, decode=weights.decode)
+        measured = measure_information(scorer, trajectories, plan)
+        values = {k: v for k, v in measured.metrics().items() if k.startswith("info/")}
+        if any(one.sampling_gap <= MAX_SAMPLING_GAP for one in measured.estimates.values()):
+            own_steps.append(step)
+        else:
+            values = as_cross_entropy(values)
+        builder.add_row(step, values)
         if progress:
-            progress(done + 1, len(steps))
+            progress(done, len(steps))
     full = builder.build(kind=table.kind, path=table.path)
+    notes = [f"I(X;Z) of {len(steps)} steps ({_some(steps)}) was scored under {weights.name}"]
     caveats = dict(table.caveats)
-    if len(seen.own) < len(seen.steps):
+    if len(own_steps) < len(steps):
+        own = f"{len(own_steps)} of them ({_some(own_steps)})" if own_steps else "none of them"
+        notes.append(
+            f"by the recorded log-probs those weights sampled {own}: for what another version "
+            "sampled the estimate is not unbiased; I(X;Z) is a lower bound, so that a low value is "
+            "no proof, and H(Z|X) is not known (info/.../cross_entropy_per_token stands in its "
+            "place, and no rule reads it)"
+        )
         caveats["info/"] = (
             f"Caution: I(X;Z) was scored under {weights.name}, which did not sample all of this; "
             "where it is low, that may be the scorer's distance and not the reasoning's."
         )
-    notes = (*table.notes, *_notes(seen, weights))
-    return replace(full, notes=notes, caveats=caveats)
+    return replace(full, notes=(*table.notes, *notes), caveats=caveats)
 
 
 def sample_for_scoring(reader: RunReader, step: int, config: InformationConfig) -> list[Trajectory]:
     """Whole groups first: at most `config.reasonings` of each, of twice `config.prompts` groups."""
-    rows = reader.sql(
-        "SELECT id FROM (SELECT id, "
-        "row_number() OVER (PARTITION BY group_index ORDER BY sibling_index, id) AS sibling, "
-        "dense_rank() OVER (ORDER BY group_index) AS place "
-        "FROM trajectories WHERE step = $1 AND split IN ('train', 'import')) "
-        "WHERE sibling <= $2 AND place <= $3 ORDER BY id",
-        [step, config.reasonings, SPARE_GROUPS * config.prompts],
-    )
-    ids = [str(found) for found in rows.column("id").to_pylist()]
-    if reader.listing(step).num_rows > MAX_WHOLE_STEP:
-        return [reader.trajectory(one) for one in ids]
-    wanted = set(ids)
-    return [one for one in reader.trajectories_of_step(step) if one.id in wanted]
+    groups: dict[int, list[Trajectory]] = {}
+    for trajectory in reader.trajectories_of_step(step):
+        if trajectory.split in (Split.TRAIN, Split.IMPORT):
+            groups.setdefault(trajectory.group_index, []).append(trajectory)
+    chosen = sorted(groups)[: SPARE_GROUPS * config.prompts]
+    return [trajectory for group in chosen for trajectory in groups[group][: config.reasonings]]
 
 
 def _chosen(steps: Sequence[int], every: int | None) -> list[int]:
-    if every is not None:
+    if every is not None or not steps:
         return list(steps[::every])
     places = np.unique(np.linspace(0, len(steps) - 1, DEFAULT_STEPS).astype(int))
-    return [steps[place] for place in places] if steps else []
-
-
-def _measured(
-    trajectories: Sequence[Trajectory],
-    step: int,
-    scorer: Scorer,
-    weights: Weights,
-    config: InformationConfig,
-    seen: _Seen,
-) -> dict[str, float]:
-    found = measure_information(
-        scorer,
-        trajectories,
-        plan_information(trajectories, config, step=step, decode=weights.decode),
-        config,
-        top_k=weights.top_k,
-        top_p=weights.top_p,
-        min_p=weights.min_p,
-    )
-    for problem in found.problems:
-        seen.problems[problem] = seen.problems.get(problem, 0) + 1
-    seen.versions |= {trajectory.policy_version or 0 for trajectory in trajectories}
-    is_own = any(one.sampling_gap <= MAX_SAMPLING_GAP for one in found.estimates.values())
-    if is_own:
-        seen.own.append(step)
-    values = found.metrics()
-    return values if is_own else as_cross_entropy(values)
+    return [steps[place] for place in places]
 
 
 def as_cross_entropy(values: Mapping[str, float]) -> dict[str, float]:
     """Metrics under weights that did not sample: what would be an entropy is named differently.
+
+    RAGEN measures under the weights that sampled, so its names would mislead.
 
     >>> as_cross_entropy({"info/first_turn/conditional_entropy_per_token": 2.0,
     ...     "info/first_turn/marginal_entropy": 9.0, "info/first_turn/dependence": 0.5})
@@ -181,7 +142,9 @@ def as_cross_entropy(values: Mapping[str, float]) -> dict[str, float]:
         prefix, _, name = key.rpartition("/")
         if name == "conditional_entropy_per_token":
             out[f"{prefix}/cross_entropy_per_token"] = value
-        elif not name.startswith(("conditional_entropy", "marginal_entropy")):
+        elif not key.startswith("collapse") and not name.startswith(
+            ("conditional_entropy", "marginal_entropy")
+        ):
             out[key] = value
     return out
 
@@ -195,34 +158,14 @@ def _check_vocabulary(trajectories: Sequence[Trajectory], weights: Weights) -> N
                     "cannot be scored with yet: train with diagnostics.information on instead"
                 )
             for tokens in (turn.prompt_tokens, turn.response_tokens):
-                if tokens is None or not len(tokens):
-                    continue
-                worst = int(tokens.min()) if int(tokens.min()) < 0 else int(tokens.max())
-                if not 0 <= worst < weights.vocabulary:
+                wrong = (
+                    [] if tokens is None else tokens[(tokens < 0) | (tokens >= weights.vocabulary)]
+                )
+                if len(wrong):
                     raise RescoringError(
-                        f"{trajectory.id} has the token id {worst}, but {weights.name} knows ids "
-                        f"below {weights.vocabulary}: it is no model of that tokenizer"
+                        f"{trajectory.id} has the token id {wrong.max()}, but {weights.name} knows "
+                        f"ids below {weights.vocabulary}: it is no model of that tokenizer"
                     )
-
-
-def _notes(seen: _Seen, weights: Weights) -> list[str]:
-    version = "" if weights.policy_version is None else f" (version {weights.policy_version})"
-    num_steps, num_own = len(seen.steps), len(seen.own)
-    notes = [
-        f"I(X;Z) of {num_steps} steps ({_some(seen.steps)}) was scored under {weights.name}"
-        f"{version}; policy versions {min(seen.versions)} to {max(seen.versions)} sampled them"
-    ]
-    if num_own < num_steps:
-        own = f"{num_own} of them ({_some(seen.own)})" if num_own else "none of them"
-        notes.append(
-            f"by the recorded log-probs those weights sampled {own}: for what another version "
-            "sampled the estimate is not unbiased; I(X;Z) is a lower bound, so that a low value is "
-            "no proof, and H(Z|X) is not known (info/.../cross_entropy_per_token stands in its "
-            "place, and no rule reads it)"
-        )
-    most = sorted(seen.problems.items(), key=lambda item: -item[1])[:3]
-    notes += [f"{problem} (at {count} of {num_steps} steps)" for problem, count in most]
-    return notes
 
 
 def _some(steps: Sequence[int]) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from letter_tokens import TableScorer, batch, decode
 
-from echoscope.diagnostics.config import DiagnosticsConfig, GradientConfig, InformationConfig
+from echoscope.diagnostics.config import DiagnosticsConfig, GradientConfig
 from echoscope.diagnostics.measure.information.cross_scores import ScoringError
 from echoscope.diagnostics.monitor import Instruments, Measured, Monitor
 from echoscope.store.records import DiagnosticRecord, RolloutBatch
@@ -22,8 +22,7 @@ NUM_TOKENS = sum(
     max(len(turn.prompt_tokens) + len(turn.response_tokens) for turn in trajectory.turns)
     for trajectory in TRAJECTORIES
 )
-QUICK = InformationConfig(families=("first_turn",))
-UNLIMITED = DiagnosticsConfig(information=QUICK, budget_frac=1)
+UNLIMITED = DiagnosticsConfig(budget_frac=1)
 
 
 class Decomposition:
@@ -74,7 +73,6 @@ def test_default_cadence() -> None:
     assert steps_with(found, "reward/solved_frac") == list(range(1, 31))
     assert steps_with(found, "text/retrieval_accuracy") == list(range(1, 31, 2))
     assert steps_with(found, "info/first_turn/dependence") == [1, 6, 11, 16, 21, 26]
-    assert steps_with(found, "info/swap/answer_gap") == [1, 6, 11, 16, 21, 26]
     assert steps_with(found, "gradient/policy/all/norm") == [25]
     assert [one.kind for one in found[1].records] == ["text", "information"]
     assert [one.kind for one in found[25].records] == ["text", "gradients"]
@@ -99,7 +97,7 @@ def test_what_exceeds_its_budget_is_measured_less_often() -> None:
 
     Scoring 2 T tokens counts 2.75 times, 5.5 T: the budget of 10.6 steps.
     """
-    config = DiagnosticsConfig(information=QUICK, budget_frac=0.1)
+    config = DiagnosticsConfig(budget_frac=0.1)
     found, said = run(config, range(1, 26), cost=2 * NUM_TOKENS)
     assert steps_with(found, "info/first_turn/dependence") == [1, 12, 23]
     assert said == [
@@ -110,14 +108,14 @@ def test_what_exceeds_its_budget_is_measured_less_often() -> None:
 
 def test_gradients_of_full_groups_fit_their_default_cadence() -> None:
     """1.75 T of work, and 35 % of 2.5 % of 8 T a step: one in 25."""
-    every = DiagnosticsConfig(information=QUICK, gradient=GradientConfig(every=1))
+    every = DiagnosticsConfig(gradient=GradientConfig(every=1))
     assert steps_with(run(every, range(1, 60))[0], "gradient/policy/all/norm") == [1, 26, 51]
-    default = DiagnosticsConfig(information=QUICK)
+    default = DiagnosticsConfig()
     assert steps_with(run(default, range(1, 60))[0], "gradient/policy/all/norm") == [25, 50]
 
 
 def test_an_interrupted_monitor_goes_on_as_if_nothing_had_happened() -> None:
-    config = DiagnosticsConfig(information=QUICK, budget_frac=0.1)
+    config = DiagnosticsConfig(budget_frac=0.1)
     whole, _ = run(config, range(1, 20), cost=2 * NUM_TOKENS)
     for cut in (1, 11, 12):
         first = Monitor(config, run_id="run", on_message=lambda _: None)
@@ -138,7 +136,7 @@ def test_a_failure_is_nan_and_said_once_until_it_is_another() -> None:
             return Decomposition()
         raise MemoryError(reason)
 
-    config = DiagnosticsConfig(information=QUICK, gradient=GradientConfig(every=1), budget_frac=0.6)
+    config = DiagnosticsConfig(gradient=GradientConfig(every=1), budget_frac=0.6)
     found, said = run(config, range(1, 7), gradients=fail)
     assert steps_with(found, "gradient/policy/all/norm") == [
         1,
@@ -163,7 +161,7 @@ def test_a_scorer_that_cannot_be_built_leaves_every_key_nan() -> None:
 
     found, said = run(UNLIMITED, range(1, 12), scorer=refuse)
     good, _ = run(UNLIMITED, range(1, 2))
-    keys = {key for key in good[1].values if key.startswith(("info/first_turn/", "info/swap/"))}
+    keys = {key for key in good[1].values if key.startswith("info/")}
     assert steps_with(found, "info/first_turn/dependence") == [1, 6, 11]  # not at each step
     assert all(math.isnan(found[6].values[key]) for key in keys)
     assert said == ["step 1: no information, ScoringError: temperature is 0"]

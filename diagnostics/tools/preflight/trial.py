@@ -111,12 +111,11 @@ def measure(batches: Sequence[RolloutBatch], limits: Limits) -> Numbers:
 
 def dependence_of(estimate: InformationEstimate) -> Dependence:
     """The first-turn information that a preflight shows."""
-    retrieval = estimate.retrieval
     return Dependence(
         mutual_information=estimate.mutual_information,
         dependence=estimate.dependence,
         num_prompts=estimate.num_prompts,
-        p_value=NAN if retrieval is None else retrieval.p_value,
+        p_value=estimate.retrieval_p_value,
         problem=estimate.problem,
     )
 

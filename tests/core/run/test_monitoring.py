@@ -262,14 +262,6 @@ def test_stored_rollouts_are_not_scored_by_weights_that_did_not_sample_them(
     assert not any(key.startswith("info/") for key in keys)
 
 
-def test_prompts_without_history_can_be_asked_for(make_config: MakeConfig, tmp_path: Path) -> None:
-    config = make_config(
-        *OFTEN, *NO_EVALUATION, "steps=1", "diagnostics.information.families=[state]"
-    )
-    start(config, tmp_path / "run", SilentEvents())
-    assert not math.isnan(metric(tmp_path / "run", "info/state/mutual_information")[1])
-
-
 def test_settings_are_strict_and_some_are_live(make_config: MakeConfig) -> None:
     assert make_config().diagnostics.gradient == GradientConfig()
     with pytest.raises(ConfigError, match=r"'diagnostics.txt'; did you mean 'text'"):
@@ -297,7 +289,7 @@ def test_truth_5_the_live_monitor_remembers_what_was_changed_and_when(
         config,
         None,
         None,
-        run_id="run",
+        run_path=path,
         events=SilentEvents(),  # type: ignore[arg-type]
     )
     observer.restore(state)

@@ -50,11 +50,10 @@ def test_identities_hold_exactly(scores: CrossScores) -> None:
     sequences = np.array([tokens.sum() for tokens in found.token_information])
     per_prompt = [sequences[scores.column_M == n].mean() for n in range(scores.num_prompts)]
     assert np.mean(per_prompt) == pytest.approx(found.mutual_information, abs=1e-9)
-    np.testing.assert_allclose([part.mutual_information for part in found.per_prompt], per_prompt)
     np.testing.assert_allclose(found.posterior_NN.sum(axis=1), 1.0)
     assert [len(t) for t in found.token_information] == scores.lengths_M.tolist()
-    for interval in (found.batch["mutual_information"], found.population["mutual_information"]):
-        assert math.isnan(interval.low) or interval.low <= interval.high
+    low, high = found.intervals["mutual_information"]
+    assert math.isnan(low) or low <= high
 
 
 def test_what_stands_behind_a_reasoning_s_end_does_not_count() -> None:
@@ -109,9 +108,6 @@ def test_the_curve_shows_where_the_prompt_is_named() -> None:
     assert found.identification_length == 4
     tokens = found.token_information[0]
     np.testing.assert_allclose(tokens, [0, 0, 0, math.log(8), 0, 0], atol=1e-9)
-    metrics = found.metrics()
-    assert metrics["info/custom/mutual_information_first@1"] == pytest.approx(0, abs=1e-9)
-    assert metrics["info/custom/mutual_information_first@64"] == pytest.approx(math.log(8))
 
 
 def test_with_two_prompts_chance_does_not_identify() -> None:
@@ -130,31 +126,13 @@ def test_a_finished_reasoning_stays_as_it_is() -> None:
     np.testing.assert_allclose(found.curve, np.log(2) * np.array([0.5, 0.5, 1.0]))
 
 
-def test_breakdowns_add_up() -> None:
-    scores = random_scores(
-        3,
-        4,
-        3,
-        5,
-        turn_M=np.array([0, 0, 1] * 4),
-        env_N=("lake", "lake", "bandit", "bandit"),
-    )
-    found = estimate(scores)
-    assert set(found.per_turn) == {0, 1}
-    assert found.per_turn[0].num_reasonings == 8
-    by_turn = 8 * found.per_turn[0].mutual_information + 4 * found.per_turn[1].mutual_information
-    assert by_turn / 12 == pytest.approx(found.mutual_information)
-    by_env = [found.per_env[env].conditional_entropy for env in ("lake", "bandit")]
-    assert np.mean(by_env) == pytest.approx(found.conditional_entropy)
-
-
 def test_retrieval_ties_are_broken_at_random() -> None:
     # Row 0 ties with prompt 1; row 1 is its own; rows 2 and 3 prefer prompt 0.
     table = np.array([[-1, -1, -9, -9], [-9, -1, -9, -9], [-1, -9, -2, -9], [-1, -9, -9, -2]])
-    found = estimate(CrossScores.of_sequences(table, [0, 1, 2, 3])).retrieval
-    assert found.accuracy == {1: (0.5 + 1) / 4, 2: 1.0, 4: 1.0, 8: 1.0}
-    assert found.chance == {1: 0.25, 2: 0.5, 4: 1.0, 8: 1.0}
-    assert found.p_value > 0.3
+    found = estimate(CrossScores.of_sequences(table, [0, 1, 2, 3]))
+    assert found.retrieval_accuracy == (0.5 + 1) / 4
+    assert found.metrics()["info/custom/retrieval_chance@1"] == 0.25
+    assert found.retrieval_p_value > 0.3
 
 
 def test_permutation_p_values_are_valid() -> None:
@@ -163,18 +141,8 @@ def test_permutation_p_values_are_valid() -> None:
     for seed in range(100):
         scores = CrossScores.of_sequences(-rng.exponential(size=(32, 8)), np.repeat(range(8), 4))
         found = estimate(scores, num_permutations=99, seed=seed)
-        p_values.append(found.retrieval.p_value)
+        p_values.append(found.retrieval_p_value)
     assert np.mean(np.array(p_values) <= 0.1) <= 0.17
-
-
-def test_prompts_of_one_task_are_one_cluster() -> None:
-    alone = estimate(random_scores(1, 8, 2, 4))
-    paired = estimate(random_scores(1, 8, 2, 4, cluster_N=np.repeat(np.arange(4), 2)))
-    assert alone.mutual_information == paired.mutual_information
-    assert alone.population["mutual_information"] != paired.population["mutual_information"]
-    one_task = estimate(random_scores(1, 8, 2, 4, cluster_N=np.zeros(8, dtype=int)))
-    assert math.isnan(one_task.population["mutual_information"].low)
-    assert not math.isnan(one_task.batch["mutual_information"].low)
 
 
 def test_the_same_scores_give_the_same_estimate() -> None:
@@ -190,15 +158,14 @@ def assert_not_available(scores: CrossScores, words: str, *, has_entropy: bool =
         warnings.simplefilter("error")
         found = estimate(scores)
         metrics = found.metrics()
-    assert not found.is_available
     assert words in found.problem
     assert math.isnan(found.mutual_information)
     assert math.isnan(found.dependence)
     assert math.isnan(found.marginal_entropy)
-    assert found.retrieval is None
+    assert math.isnan(found.retrieval_accuracy)
     assert math.isnan(found.conditional_entropy) != has_entropy
     assert metrics.keys() == estimate(random_scores(0, 2, 2, 2)).metrics().keys()
-    sizes = ("num_prompts", "num_reasonings", "num_tokens")
+    sizes = ("num_prompts", "num_reasonings")
     known = {key.split("/")[-1] for key, value in metrics.items() if not math.isnan(value)}
     assert known >= set(sizes)
     if not has_entropy:
@@ -209,9 +176,8 @@ def test_one_prompt_has_an_entropy_and_no_information() -> None:
     scores = random_scores(0, 1, 6, 4)
     assert_not_available(scores, "one distinct prompt", has_entropy=True)
     found = estimate(scores)
-    interval = found.batch["conditional_entropy"]
-    assert interval.low < found.conditional_entropy < interval.high
-    assert math.isnan(found.population["conditional_entropy"].low)
+    low, high = found.intervals["conditional_entropy"]
+    assert low < found.conditional_entropy < high
 
 
 def test_one_reasoning_in_all() -> None:
@@ -240,39 +206,6 @@ def test_empty_reasonings() -> None:
     assert_not_available(scores, "all 4 reasonings are empty")
 
 
-def test_a_prompt_without_reasonings() -> None:
-    scores = CrossScores.of_sequences(np.log(np.full((2, 3), 0.5)), [0, 2])
-    assert_not_available(scores, "prompt 1 has no reasoning")
-
-
 def test_an_impossible_own_prompt() -> None:
     scores = CrossScores.of_sequences([[-np.inf, 0.0], [-1.0, -1.0]], [0, 1])
     assert_not_available(scores, "reasoning 0 has probability 0")
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"column_M": np.array([0, 5])}, "column_M spans"),
-        ({"column_M": np.array([0, -1])}, "column_M spans"),
-        ({"lengths_M": np.array([1, 9])}, "lengths_M spans"),
-        ({"lengths_M": np.array([1])}, r"lengths_M has shape \(1,\)"),
-        ({"logprobs_MNR": np.zeros((2, 2))}, "must be"),
-        ({"logprobs_MNR": np.full((2, 2, 1), 0.5)}, "must not exceed 0"),
-        ({"env_N": ("lake",)}, "env_N has 1 entries, but must have 2"),
-    ],
-)
-def test_scores_that_do_not_fit_together_are_refused(changes: dict, words: str) -> None:
-    good = {
-        "logprobs_MNR": np.zeros((2, 2, 1)),
-        "lengths_M": np.array([1, 1]),
-        "column_M": np.array([0, 1]),
-    }
-    with pytest.raises(ValueError, match=words):
-        CrossScores(**(good | changes))
-
-
-def test_scores_are_read_only() -> None:
-    scores = random_scores(0, 2, 2, 2)
-    with pytest.raises(ValueError, match="read-only"):
-        scores.logprobs_MNR[0, 0, 0] = 0.0

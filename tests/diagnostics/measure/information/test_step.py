@@ -1,63 +1,51 @@
-"""One step's information: every family, the actions, RAGEN's keys, and nothing that raises."""
+"""One step's information: both families, RAGEN's keys, and nothing that raises."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
-import pytest
-from letter_tokens import TableScorer, batch, decode, encode
+from letter_tokens import TableScorer, batch, decode
 
 from echoscope.diagnostics.config import InformationConfig
 from echoscope.diagnostics.measure.information.cross_scores import ScoringError
 from echoscope.diagnostics.measure.information.step import (
     StepInformation,
     measure_information,
+    num_tokens,
     plan_information,
 )
 
-EVERYTHING = InformationConfig(
-    families=("first_turn", "all_turns", "state"),
-    ragen_samples=("first_turn", "trajectory"),
-)
+CONFIG = InformationConfig()
 
 
-def measure(
-    trajectories, config=EVERYTHING, scorer=None, state_prompt=None, previous=None
-) -> StepInformation:
-    plan = plan_information(trajectories, config, step=5, decode=decode, state_prompt=state_prompt)
-    return measure_information(
-        scorer or TableScorer(), trajectories, plan, config, previous=previous
-    )
+def measure(trajectories, scorer=None, previous=None) -> StepInformation:
+    plan = plan_information(trajectories, CONFIG, step=5, decode=decode)
+    return measure_information(scorer or TableScorer(), trajectories, plan, previous=previous)
 
 
-@pytest.mark.parametrize("ragen", [(), ("trajectory",)], ids=["families", "and RAGEN's sample"])
-def test_a_plan_knows_its_tokens_before_they_are_scored(ragen: tuple[str, ...]) -> None:
-    config = InformationConfig(ragen_samples=ragen)
+def test_a_plan_knows_its_tokens_before_they_are_scored() -> None:
     trajectories, scorer = batch(8, 8, (2, 3)), TableScorer()
-    plan = plan_information(trajectories, config, step=5, decode=decode)
-    measure_information(scorer, trajectories, plan, config)
-    assert plan.num_tokens == scorer.tally.num_tokens > 0
+    plan = plan_information(trajectories, CONFIG, step=5, decode=decode)
+    measure_information(scorer, trajectories, plan)
+    assert num_tokens(plan) == scorer.tally.num_tokens > 0
 
 
-def test_every_family_the_actions_and_ragen_s_keys() -> None:
-    found = measure(
-        batch(8, 8, (2, 3)), state_prompt=lambda t, k: encode(f"g{t.group_index} now {k}")
-    )
+def test_both_families_and_ragen_s_keys() -> None:
+    found = measure(batch(8, 8, (2, 3)))
     assert found.problems == ()
     metrics = found.metrics()
-    for family in ("first_turn", "all_turns", "state"):
+    for family in ("first_turn", "all_turns"):
         assert metrics[f"info/{family}/mutual_information"] > 0.3
-    assert metrics["info/actions/mutual_information"] > 0.5
+        assert not math.isnan(metrics[f"info/{family}/dependence"])
     assert metrics["collapse_first_turn_sample/mi_upper_bound"] == math.log(8)
-    assert metrics["collapse_trajectory_sample/mi_upper_bound"] == math.log(64)
     assert metrics["collapse/valid_thinking_rate"] == 1
-    assert not any(math.isnan(metrics[key]) for key in metrics if key.endswith("/dependence"))
+    assert sum(key.startswith("collapse_first_turn_sample/") for key in metrics) == 29
 
 
 def test_token_information_has_the_shape_of_the_trajectory() -> None:
     trajectories = batch(8, 8, (2,))
-    found = measure(trajectories, InformationConfig())
+    found = measure(trajectories)
     scored = [found.token_information(trajectory) for trajectory in trajectories]
     assert all(rows is not None for rows in scored)
     for trajectory, rows in zip(trajectories, scored, strict=True):
@@ -70,22 +58,20 @@ def test_token_information_has_the_shape_of_the_trajectory() -> None:
 
 
 def test_a_trajectory_that_was_not_drawn_has_none() -> None:
-    trajectories = batch(10, 2)
-    found = measure(trajectories, InformationConfig(families=("first_turn",)))
-    drawn = {source for source, _ in found.estimates["first_turn"].source_M}
+    trajectories = batch(20, 2)
+    found = measure(trajectories)
+    drawn = {source for one in found.estimates.values() for source, _ in one.source_M}
+    assert len(drawn) < len(trajectories)
     for trajectory in trajectories:
         assert (found.token_information(trajectory) is None) == (trajectory.id not in drawn)
 
 
 def test_the_step_fixes_the_draw() -> None:
     trajectories = batch(12, 8, (1, 2, 3))
-    config = InformationConfig()
-    one, same = (measure(trajectories, config).metrics() for _ in range(2))
-    np.testing.assert_equal(one, same)  # NaN equals NaN here
-    plan = plan_information(trajectories, config, step=6, decode=decode)
-    other = measure_information(TableScorer(), trajectories, plan, config)
-    sources = [one.estimates["first_turn"].source_M for one in (measure(trajectories), other)]
-    assert sources[0] != sources[1]
+    one, same = (measure(trajectories) for _ in range(2))
+    np.testing.assert_equal(one.metrics(), same.metrics())  # NaN equals NaN here
+    other = plan_information(trajectories, CONFIG, step=6, decode=decode)
+    assert other["first_turn"].source_M != one.estimates["first_turn"].source_M
 
 
 def test_what_cannot_be_scored_says_so() -> None:
@@ -95,15 +81,12 @@ def test_what_cannot_be_scored_says_so() -> None:
 
     found = measure(batch(4, 4), scorer=TooShort())
     assert "first_turn: a row of 70 tokens does not fit" in found.problems[0]
-    assert "state: prompts that show the present observation alone were not" in found.problems[2]
-    metrics = found.metrics()
-    assert math.isnan(metrics["info/first_turn/mutual_information"])
-    assert not math.isnan(metrics["info/actions/mutual_information"])
+    assert math.isnan(found.metrics()["info/first_turn/mutual_information"])
 
 
 def test_nothing_sampled() -> None:
     found = measure([])
-    assert len(found.problems) == 4
+    assert len(found.problems) == 2
     assert math.isnan(found.metrics()["info/all_turns/conditional_entropy"])
 
 
