@@ -1,4 +1,4 @@
-"""Steps per second of a world here, and over HTTP on loopback: alone, from threads, in batches.
+"""Steps per second of a world here, and over HTTP on loopback: alone and from threads.
 
 Run: python benchmarks/remote_worlds.py [--env frozen_lake] [--seconds 2] [--rounds 3]
 
@@ -8,7 +8,6 @@ The server is a process of its own. Every number is the median of the rounds, of
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
@@ -20,9 +19,8 @@ from machine import describe_machine
 
 from echoscope.envs import registry
 from echoscope.envs.base import TextEnv
-from echoscope.envs.worlds.remote.link import link_to
 
-THREADS, BATCH = 8, 64
+THREADS = 8
 
 
 def steps_of(env: TextEnv, seconds: float) -> int:
@@ -36,31 +34,6 @@ def steps_of(env: TextEnv, seconds: float) -> int:
             env.reset(seed, 0)
         number += 1
     return number
-
-
-def batched_steps(url: str, env_id: str, seconds: float) -> int:
-    """Steps of `BATCH` sessions, all in one request."""
-    link = link_to(url, "")
-    opening = {"protocol": 1, "env": env_id}
-    opened = [json.loads(link.post("/v1/sessions", opening, 60.0)) for _ in range(BATCH)]
-    actions = opened[0]["legal_actions"]
-    sessions = [each["session"] for each in opened]
-    episode, number, total = 0, 0, 0
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        if number == 0:
-            episode += 1
-            start = {"episode": episode, "seed": episode, "noise_seed": 0}
-            calls = [{"session": each, "verb": "reset", "content": start} for each in sessions]
-            link.post("/v1/batch", {"calls": calls}, 60.0)
-        step = {"episode": episode, "number": number + 1, "action": actions[number % len(actions)]}
-        calls = [{"session": each, "verb": "step", "content": step} for each in sessions]
-        link.post("/v1/batch", {"calls": calls}, 60.0)
-        total += BATCH
-        number = (number + 1) % 8
-    for each in sessions:
-        link.leave(f"/v1/sessions/{each}", 2.0)
-    return total
 
 
 def main() -> None:
@@ -91,7 +64,6 @@ def main() -> None:
                 "here": lambda seconds: steps_of(registry.make(args.env), seconds),
                 "over HTTP, one client": lambda seconds: steps_of(remote(), seconds),
                 f"over HTTP, {THREADS} threads": threaded,
-                f"over HTTP, batches of {BATCH}": lambda s: batched_steps(url, args.env, s),
             }
             found = {name: [] for name in ways}
             for _ in range(args.rounds):

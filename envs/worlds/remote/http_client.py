@@ -44,7 +44,7 @@ class LateAnswerError(HttpError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """Status and body of an answer, whatever they are."""
 
     status: int
@@ -88,7 +88,7 @@ class HttpClient:
         *,
         timeout_s: float,
         headers: Mapping[str, str] = NO_HEADERS,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """The server's answer, of any status.
 
         Args:
@@ -122,7 +122,7 @@ class HttpClient:
             if time.monotonic() >= deadline:
                 raise LateAnswerError(f"did not answer within {timeout_s:g} s") from None
             raise NoConnectionError(_reason(error), is_worth_a_retry=True) from None
-        return Answer(response.status, bytes(held))
+        return HttpAnswer(response.status, bytes(held))
 
     def post_json(
         self,

@@ -1,36 +1,29 @@
-"""What crosses the wire, as JSON: version 1, described in docs/remote.md.
+"""What crosses the wire, as JSON: OpenEnv's addresses and shapes, and ours (docs/remote.md).
 
-Either side trusts nothing of the other: whatever is read here has its type and size checked. A
-class is an object of the protocol; `asked` reads a request on the server, `answered` an answer on
-the client.
+Either side trusts nothing of the other: whatever is read here has its type and size checked.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from echoscope.text.strict_json import json_value
 from echoscope.text.tool_calls import is_tool_name
 
-from ...base import Observation, StepResult, Tool, checked_result, shorten
+from ...base import Message, Tool, shorten
 
-VERSION = 1
+VERSION: Literal[1] = 1
 MAX_BODY_BYTES = 16 << 20
 """Of a request or an answer: an action of a million characters, each escaped, and some room."""
 MAX_LISTED = 10_000
 """Actions in one list."""
+MAX_SEED = 2**63 - 1
 TOKEN_VARIABLE = "ECHOSCOPE_ENV_TOKEN"
 """Environment variable with the token, on both sides."""
-_READ_AS_ONE = re.compile("[\ud800-\udbff][\udc00-\udfff]")
-"""Two lone surrogates that a reader of JSON takes for one character."""
-_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-"""JSON has no such numbers: `info` sends them as these words."""
 
 
 class ProtocolError(ValueError):
@@ -46,124 +39,101 @@ class _Record(BaseModel):
 
 
 R = TypeVar("R", bound=_Record)
-_Whole = Annotated[int, Field(ge=0, le=2**63 - 1)]
-_Counted = Annotated[int, Field(ge=1, le=2**63 - 1)]
-_Number = Annotated[
-    float,
-    Field(allow_inf_nan=True),
-    BeforeValidator(lambda sent: _NOT_FINITE.get(sent, sent) if isinstance(sent, str) else sent),
-]
-
-# -- requests --------------------------------------------------------------------------------------
 
 
-class EpisodeAsked(_Record):
-    """Which episode a request is about: `solve` and `guesses` say no more."""
+class Action(_Record):
+    """What a policy does."""
 
-    episode: _Whole
-
-
-class ResetAsked(_Record):
-    """Of `reset`: the number of the new episode, and its seeds."""
-
-    episode: _Counted
-    seed: _Whole
-    noise_seed: _Whole
+    text: str
 
 
-class ActionAsked(EpisodeAsked):
-    """Of `notice`: an action, by its code points where JSON would join some of its characters."""
+class Asked(_Record):
+    """A request. What a verb does not need is left out.
 
-    action: str
-    action_code_points: list[Annotated[int, Field(ge=0, le=0x10FFFF)]] | None = None
+    `number` rises with each request of a client: one that comes twice is answered from memory.
+    """
 
-    @property
-    def text(self) -> str:
-        """The action as it was sampled."""
-        points = self.action_code_points
-        return self.action if points is None else "".join(map(chr, points))
-
-
-class StepAsked(ActionAsked):
-    """Of `step`: the action with its number in the episode."""
-
-    number: _Counted
+    episode_id: str = Field("default", min_length=1, max_length=255)
+    number: int = Field(0, ge=0, le=MAX_SEED)
+    env: str | None = None
+    params: dict[str, Any] = Field(default_factory=dict)
+    seed: int | None = Field(None, ge=0, le=MAX_SEED)
+    noise_seed: int = Field(0, ge=0, le=MAX_SEED)
+    action: Action = Action(text="")
 
 
-# -- answers ---------------------------------------------------------------------------------------
+class Seen(_Record):
+    """What a policy may read. The frame shows people more, so it stands in the metadata."""
+
+    text: str
+    view: str | None = None
+    messages: tuple[Message, ...] = ()
+    image: bytes | None = None
+    legal_actions: tuple[str, ...] = Field((), max_length=MAX_LISTED)
 
 
 class State(_Record):
-    """What every answer about an episode says."""
+    """Where an episode stands."""
 
-    legal_actions: tuple[str, ...] = Field(max_length=MAX_LISTED)
+    episode_id: str
+    step_count: int
+    task_key: str
+
+
+class Facts(_Record):
+    """What an answer says about the episode besides."""
+
+    task_key: str = Field(pattern=r"\A[0-9a-f]{16}\z")
+    instructions: str
     reports_success: bool
+    frame: str | None = None
+    success: bool | None = None
+    is_valid: bool = True
+    is_effective: bool = True
+    info: dict[str, float | None] = Field(default_factory=dict)
+    """null for a number that is not finite."""
 
 
-class Opened(State):
-    """Of a new session."""
+class Answer(_Record):
+    """Of `reset` (without a reward) and `step`."""
 
-    protocol: int
-    session: str = Field(pattern=r"\A[0-9A-Za-z]{1,64}\z")
+    observation: Seen
+    reward: float | None
+    done: bool
+    metadata: Facts
+
+
+class Opened(_Record):
+    """Of `open`: what is known of a world before its first episode."""
+
+    protocol: Literal[1]
     tools: tuple[Tool, ...] = Field(max_length=128)
-    num_tasks: _Counted | None
+    num_tasks: int | None = Field(ge=1)
+    reports_success: bool
     has_own_notice: bool
     instructions: str
 
 
-class Begun(State):
-    """Of `reset`."""
+class Told(_Record):
+    """Of `solve` and `guesses`: actions. Of `notice`: how an observation begins."""
 
-    observation: Observation
-    task_key: str = Field(pattern=r"\A[0-9a-f]{16}\z")
-    instructions: str
-
-
-class _Result(_Record):
-    observation: Observation
-    reward: float
-    terminated: bool
-    success: bool | None
-    is_valid: bool
-    is_effective: bool
-    info: dict[str, _Number]
+    actions: tuple[str, ...] | None = Field(None, max_length=MAX_LISTED)
+    notice: str = ""
 
 
-class Stepped(State):
-    """Of `step`."""
-
-    number: int
-    result: _Result
-
-
-class Actions(_Record):
-    """Of `solve` and `guesses`."""
-
-    actions: tuple[str, ...] | None = Field(max_length=MAX_LISTED)
-
-
-class Notice(_Record):
-    """Of `notice`."""
-
-    notice: str
-
-
-# -- reading and writing ---------------------------------------------------------------------------
-
-
-def asked(kind: type[R], content: Mapping[str, Any]) -> R:
+def read_request(content: Mapping[str, Any]) -> Asked:
     """A request, checked.
 
     Raises:
         ProtocolError: it is none.
     """
     try:
-        return kind.model_validate(content)
+        return Asked.model_validate(content)
     except ValidationError as error:
         raise ProtocolError(_what_is_wrong(error)) from None
 
 
-def answered(kind: type[R], data: bytes) -> R:
+def read_answer(kind: type[R], data: bytes) -> R:
     """The answer in the bytes of a body, checked.
 
     Raises:
@@ -179,17 +149,8 @@ def answered(kind: type[R], data: bytes) -> R:
     return record
 
 
-def result_of(stepped: Stepped) -> StepResult:
-    """The result in the answer to a step.
-
-    Raises:
-        EnvValueError: the contract does not allow it.
-    """
-    return checked_result(StepResult(**dict(stepped.result)))
-
-
 def _what_is_wrong(error: ValidationError) -> str:
-    """The first fault, as "result.reward is '1', but must be a valid number"."""
+    """The first fault, as "reward is '1', but must be a valid number"."""
     first = error.errors(include_url=False)[0]
     place, rule = ".".join(map(str, first["loc"])), first["msg"]
     if first["type"] == "missing":
@@ -205,50 +166,6 @@ def encoded(content: Mapping[str, Any]) -> bytes:
     return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
-def decoded(data: bytes) -> dict[str, Any]:
-    """The JSON object in `data`.
-
-    Raises:
-        ProtocolError: it is none, or has NaN or infinities.
-    """
-    try:
-        content = json.loads(data, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"this is no JSON: {shorten(str(error), 100)}") from None
-    if not isinstance(content, dict):
-        raise ProtocolError(f"this is no JSON object: {quoted(content)}")
-    return content
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"JSON has no {name}")
-
-
 def quoted(value: object) -> str:
     """A value of the other side, in a message."""
     return shorten(repr(value), 80)
-
-
-def write_action(action: str) -> dict[str, Any]:
-    """The fields of an action. JSON would join some lone surrogates, so their code points go along.
-
-    >>> write_action("up"), write_action("\\ud800\\udfff")["action_code_points"]
-    ({'action': 'up'}, [55296, 57343])
-    """
-    content: dict[str, Any] = {"action": action}
-    if _READ_AS_ONE.search(action):
-        content["action_code_points"] = list(map(ord, action))
-    return content
-
-
-def write_result(result: StepResult) -> dict[str, Any]:
-    """A result as JSON; one that the contract does not allow is an `EnvValueError`."""
-    result = checked_result(result)
-    info = {key: _write_number(number) for key, number in result.info.items()}
-    return {**json_value(result), "info": info}
-
-
-def _write_number(number: float) -> float | str:
-    if math.isfinite(number):
-        return number
-    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-from collections.abc import Iterator, Mapping
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+from echoscope.text.network import is_http_url
+from echoscope.text.strict_json import parsed_json
 
 from ...base import (
     EnvParamsError,
@@ -19,28 +26,45 @@ from ...base import (
     Tool,
     check_seed,
     checked_opening,
+    checked_result,
+    shorten,
 )
 from ...params import require
-from .link import Link, RemoteError, SessionGoneError, checked_url, link_to
+from .http_client import (
+    HttpAnswer,
+    HttpClient,
+    HttpError,
+    LateAnswerError,
+    NoConnectionError,
+    retried,
+)
 from .protocol import (
+    MAX_BODY_BYTES,
     TOKEN_VARIABLE,
-    VERSION,
-    Actions,
-    Begun,
-    Notice,
+    Answer,
     Opened,
     ProtocolError,
     R,
-    State,
-    Stepped,
-    answered,
+    Told,
     encoded,
-    result_of,
-    write_action,
+    read_answer,
 )
 
+T = TypeVar("T")
+RETRIES = 2
+"""Further attempts after a connection failed; every request may be repeated."""
 _CLOSE_S = 2.0
 """Seconds that taking leave of a server may take."""
+_POLL_S = 0.25
+"""Between two looks whether a server is back."""
+
+
+class RemoteError(EnvUnavailableError):
+    """A remote environment failed; one sentence says how."""
+
+
+class UnreachableError(RemoteError):
+    """Nobody answers at the address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,13 +140,18 @@ class Remote(TextEnv):
         if config.url is None:
             raise EnvUnavailableError(f"remote {self.lacks()}")
         self._config = config
-        self._link: Link = link_to(config.url, _token(config.token_env))
-        self._session = self._instructions = ""
-        self._opened: Opened | None = None
-        self._state: State | None = None
-        self._task_key: str | None = None
-        self._episode = self._num_steps = 0
-        self._link.wait_for(self._open, config.wait_s)
+        self._link = link_to(config.url, _token(config.token_env))
+        self._name = secrets.token_hex(16)
+        self._world: dict[str, Any] = {"params": dict(config.params)}
+        if config.env is not None:
+            self._world["env"] = config.env
+        try:
+            encoded(self._world)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise EnvParamsError(f"params cannot be sent as JSON: {error}") from None
+        self._number = 0
+        self._latest: Answer | None = None
+        self._opened = self._begin("open", Opened)
 
     @classmethod
     def lacks(cls) -> str:
@@ -133,100 +162,88 @@ class Remote(TextEnv):
 
     @property
     def reports_success(self) -> bool:
-        return self._state is None or self._state.reports_success
+        return (self._opened if self._latest is None else self._latest.metadata).reports_success
 
     @property
     def num_tasks(self) -> int | None:
-        return None if self._opened is None else self._opened.num_tasks
+        return self._opened.num_tasks
 
     def reset(self, seed: int, noise_seed: int) -> Observation:
         seeds = {
             "seed": check_seed("seed", seed),
             "noise_seed": check_seed("noise_seed", noise_seed),
         }
-
-        def start() -> Begun:
-            if not self._session:
-                self._open()
-            # A number of its own, so that a late or repeated request starts no other episode.
-            self._episode += 1
-            try:
-                return self._ask("reset", Begun, **seeds)
-            except SessionGoneError:
-                self._open()
-                self._episode = 1
-                return self._ask("reset", Begun, **seeds)
-
-        begun = self._link.wait_for(start, self._config.wait_s)
+        answer = self._begin("reset", Answer, **seeds)
         with self._reading("reset"):
-            first = checked_opening(begun.observation)
-        self._instructions, self._task_key = begun.instructions, begun.task_key
-        self._state, self._num_steps = begun, 0
+            first = checked_opening(_observation(answer))
+        self._latest = answer
         return first
 
     def step(self, action: str) -> StepResult:
-        number = self._num_steps + 1
-        stepped = self._ask("step", Stepped, number=number, **write_action(str(action)))
+        answer = self._ask("step", Answer, action={"text": str(action)})
+        facts = answer.metadata
         with self._reading("step"):
-            if stepped.number != number:
-                raise ProtocolError(f"number is {stepped.number}, but step {number} was asked")
-            result = result_of(stepped)
-        self._state, self._num_steps = stepped, number
+            if answer.reward is None:
+                raise ProtocolError("there is no reward")
+            result = checked_result(
+                StepResult(
+                    observation=_observation(answer),
+                    reward=answer.reward,
+                    terminated=answer.done,
+                    success=facts.success,
+                    is_valid=facts.is_valid,
+                    is_effective=facts.is_effective,
+                    info={
+                        name: math.nan if number is None else number
+                        for name, number in facts.info.items()
+                    },
+                )
+            )
+        self._latest = answer
         return result
 
     def instructions(self) -> str:
-        return self._instructions
+        return (self._opened if self._latest is None else self._latest.metadata).instructions
 
     def solve(self) -> list[str] | None:
-        actions = self._ask("solve", Actions).actions
+        actions = self._ask("solve", Told).actions
         return None if actions is None else list(actions)
 
     def legal_actions(self) -> tuple[str, ...]:
-        return () if self._state is None else self._state.legal_actions
+        return () if self._latest is None else self._latest.observation.legal_actions
 
     def guesses(self) -> tuple[str, ...]:
-        return self._ask("guesses", Actions).actions or ()
+        return self._ask("guesses", Told).actions or ()
 
     def tools(self) -> tuple[Tool, ...]:
-        return () if self._opened is None else self._opened.tools
+        return self._opened.tools
 
     def invalid_notice(self, action: str) -> str:
-        if self._opened is None or not self._opened.has_own_notice:
+        if not self._opened.has_own_notice:
             return super().invalid_notice(action)
-        return self._ask("notice", Notice, **write_action(str(action))).notice
+        return self._ask("notice", Told, action={"text": str(action)}).notice
 
     def task_key(self) -> str | None:
-        return self._task_key
+        return None if self._latest is None else self._latest.metadata.task_key
 
     def close(self) -> None:
         """Take leave of the server; one that is not there needs none."""
-        if self._session:
-            self._link.leave(f"/v1/sessions/{self._session}", _CLOSE_S)
-            self._session = ""
+        if self._name:
+            self._link.leave(self._name)
+            self._name = ""
 
-    def _open(self) -> None:
-        self._session, self._episode = "", 0
-        content = {"protocol": VERSION, "params": dict(self._config.params)}
-        if self._config.env is not None:
-            content["env"] = self._config.env
-        data = self._link.post("/v1/sessions", _plain(content), self._config.timeout_s)
-        with self._reading("session"):
-            opened = answered(Opened, data)
-            if opened.protocol != VERSION:
-                raise ProtocolError(
-                    f"protocol is {opened.protocol}, but must be {VERSION}: install the same "
-                    "version of Echoscope on both sides"
-                )
-        self._opened = self._state = opened
-        self._session, self._instructions = opened.session, opened.instructions
+    def _begin(self, verb: str, kind: type[R], **content: Any) -> R:
+        """The answer to a request that may begin in a world of its own, wherever that was."""
+        ask = lambda: self._ask(verb, kind, **self._world, **content)  # noqa: E731
+        return self._link.wait_for(ask, self._config.wait_s)
 
     def _ask(self, verb: str, kind: type[R], **content: Any) -> R:
-        """The answer to a request about the running episode."""
-        path = f"/v1/sessions/{self._session}/{verb}"
-        content["episode"] = self._episode
-        data = self._link.post(path, content, self._config.timeout_s)
+        # A number of its own, so that a late or repeated request is not played twice.
+        self._number += 1
+        content |= {"episode_id": self._name, "number": self._number}
+        data = self._link.post(f"/{verb}", content, self._config.timeout_s)
         with self._reading(verb):
-            return answered(kind, data)
+            return read_answer(kind, data)
 
     @contextlib.contextmanager
     def _reading(self, what: str) -> Iterator[None]:
@@ -239,6 +256,143 @@ class Remote(TextEnv):
             ) from None
 
 
+def _observation(answer: Answer) -> Observation:
+    seen, facts = answer.observation, answer.metadata
+    return Observation(
+        text=seen.text,
+        frame=facts.frame,
+        view=seen.view,
+        messages=seen.messages,
+        image=seen.image,
+    )
+
+
+class Link:
+    """Requests to one server, from any number of threads.
+
+    Args:
+        url: `http://host:port`, or with https and a path before the server's own.
+        token: goes along as a bearer token, if there is one.
+    """
+
+    def __init__(self, url: str, token: str) -> None:
+        self.url = url
+        self._client = HttpClient(url, max_bytes=MAX_BODY_BYTES, token=token)
+        self._was_seen = False
+        self._down_since: float | None = None
+
+    def post(self, path: str, content: Mapping[str, Any], timeout_s: float) -> bytes:
+        """The body of the server's answer to an object.
+
+        Args:
+            timeout_s: of one attempt, from the connection to the last byte.
+
+        Raises:
+            UnreachableError: no attempt got an answer.
+            RemoteError: an answer that is late, an error or too long.
+        """
+        try:
+            answer = retried(
+                lambda: self._tried(path, content, timeout_s),
+                retries=RETRIES,
+                may_go_on=lambda: self._down_since is None,
+            )
+        except NoConnectionError as error:
+            self._down_since = self._down_since or time.monotonic()
+            raise UnreachableError(f"cannot reach {self.url}: {error}") from None
+        except LateAnswerError as error:
+            raise RemoteError(
+                f"{self.url} {error}: raise timeout_s if the world takes longer, or look at the "
+                "server"
+            ) from None
+        except HttpError as error:
+            raise RemoteError(f"{self.url} {error}") from None
+        if answer.status != 200:
+            raise RemoteError(f"{self.url} answered {answer.status}{_reason(answer)}")
+        self._was_seen, self._down_since = True, None
+        return answer.body
+
+    def leave(self, name: str) -> None:
+        """Ask once for a session to be removed, unless the server is known to be away.
+
+        Of many sessions at a server that hangs, only the first one waits for it.
+        """
+        if self._down_since is None:
+            try:
+                self._tried("/close", {"episode_id": name}, _CLOSE_S)
+            except HttpError:
+                self._down_since = time.monotonic()
+
+    def wait_for(self, ask: Callable[[], T], wait_s: float) -> T:
+        """What `ask` returns, after waiting for a server that was there before and has gone.
+
+        All who wait for one server give up together, `wait_s` after it was first missed.
+
+        Raises:
+            UnreachableError: it did not come back, or was never there.
+        """
+        while True:
+            try:
+                return ask()
+            except UnreachableError as error:
+                missed = time.monotonic() - (self._down_since or time.monotonic())
+                if not self._was_seen:
+                    raise UnreachableError(
+                        f"{error}; start the server on that machine with `echoscope envs serve "
+                        "ENV`, and check url (docs/remote.md)"
+                    ) from None
+                if missed >= wait_s:
+                    raise UnreachableError(
+                        f"{error}; it has been away for {missed:.0f} s (wait_s is {wait_s:g})"
+                    ) from None
+            time.sleep(_POLL_S)
+
+    def _tried(self, path: str, content: Mapping[str, Any], timeout_s: float) -> HttpAnswer:
+        answer = self._client.ask("POST", path, encoded(content), timeout_s=timeout_s)
+        if answer.status in (502, 504) and b'"error"' not in answer.body[:20]:
+            raise NoConnectionError(
+                f"something before it said {answer.status}", is_worth_a_retry=True
+            )
+        return answer
+
+
+def _reason(answer: HttpAnswer) -> str:
+    """What an answer of another status than 200 says, after that status."""
+    if 300 <= answer.status < 400:
+        return ", which redirects, and that is not followed: set url to the server's own address"
+    try:
+        return f": {shorten(parsed_json(answer.body)['error']['message'], 300)}"
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return " with something else than this protocol: url must be that of `echoscope envs serve`"
+
+
+def checked_url(url: str) -> str:
+    """`url` if it names a server.
+
+    Raises:
+        EnvParamsError: it does not.
+    """
+    is_right = is_http_url(url) and url.isascii() and url.isprintable() and " " not in url
+    if not is_right or any(sign in url for sign in "?#@"):
+        raise EnvParamsError(
+            f"url is {shorten(url, 100)!r}, but must look like http://127.0.0.1:8700"
+        )
+    return url
+
+
+_links: dict[tuple[int, str, str], Link] = {}
+_links_lock = threading.Lock()
+
+
+def link_to(url: str, token: str) -> Link:
+    """The link of this process to a server: all worlds that play there share it."""
+    key = (os.getpid(), url.rstrip("/"), token)
+    with _links_lock:
+        if key not in _links:
+            _links[key] = Link(key[1], token)
+        return _links[key]
+
+
 def _token(variable: str) -> str:
     if variable != TOKEN_VARIABLE and variable not in os.environ:
         raise EnvParamsError(
@@ -248,12 +402,3 @@ def _token(variable: str) -> str:
     if not token.isascii() or not token.isprintable():
         raise EnvParamsError(f"the token in {variable} must be printable ASCII")
     return token
-
-
-def _plain(content: dict[str, Any]) -> dict[str, Any]:
-    """Parameters that JSON can hold."""
-    try:
-        encoded(content)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise EnvParamsError(f"params cannot be sent as JSON: {error}") from None
-    return content

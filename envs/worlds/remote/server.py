@@ -1,4 +1,8 @@
-"""The server behind `echoscope envs serve`: sessions of worlds, behind one gate, over HTTP."""
+"""The server behind `echoscope envs serve`: worlds behind one gate, over HTTP and web sockets.
+
+Its addresses are OpenEnv's (`/reset`, `/step`, `/state`, `/schema`, `/metadata`, `/health`, `/ws`;
+meta-pytorch/OpenEnv, `core/env_server/types.py`), and those that our own client needs besides.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,10 @@ import asyncio
 import contextlib
 import hmac
 import json
-import logging
 import os
+import secrets
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,25 +24,37 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from echoscope.text.network import is_loopback
+from echoscope.text.strict_json import parsed_json
 
 from ... import registry
 from ...base import EnvParamsError, EnvUnavailableError, shorten
-from .openenv import SCHEMAS, OpenEnv
-from .protocol import MAX_BODY_BYTES, TOKEN_VARIABLE, VERSION, ProtocolError, decoded, encoded
-from .sessions import VERBS, Limits, RefusedError, Served, Sessions
+from .protocol import (
+    MAX_BODY_BYTES,
+    TOKEN_VARIABLE,
+    VERSION,
+    Action,
+    ProtocolError,
+    Seen,
+    State,
+    encoded,
+    quoted,
+)
+from .sessions import VERBS, Content, Limits, RefusedError, Served, Sessions
 
-_LOG = logging.getLogger(__name__)
 DEFAULT_PORT = 8700
 MIN_TOKEN = 8
 BODY_S = 30.0
 """Seconds in which a request must have arrived."""
-_KEEP_ALIVE_S = 75
 _BACKLOG = 512
-_OPEN_PATHS = ("/health",)
-"""Addresses that need no token."""
+_SCHEMAS = {
+    "action": Action.model_json_schema(),
+    "observation": Seen.model_json_schema(),
+    "state": State.model_json_schema(),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,39 +74,16 @@ class Gate:
             return RefusedError(403, "host", f"this server answers to localhost, not to {name!r}")
         if headers.get("origin") is not None:
             return RefusedError(403, "origin", "web pages may not use this server")
-        if self.token and scope["path"] not in _OPEN_PATHS and not self.is_known(headers):
+        if scope["path"] != "/health" and not self.knows(headers):
             return RefusedError(
                 401, "token", f"send the header `Authorization: Bearer` with ${TOKEN_VARIABLE}"
             )
         return None
 
-    def is_known(self, headers: Headers) -> bool:
+    def knows(self, headers: Headers) -> bool:
         """Whether the request has the token, or none is needed."""
         given = headers.get("authorization", "").removeprefix("Bearer ").strip()
         return not self.token or hmac.compare_digest(given.encode(), self.token.encode())
-
-
-class _Guarded:
-    """The application behind its gate; whatever fails becomes an error in JSON."""
-
-    def __init__(self, app: ASGIApp, gate: Gate, sessions: Sessions) -> None:
-        self._app, self._gate, self._sessions = app, gate, sessions
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-            return
-        refusal = self._gate.refusal(scope)
-        if refusal is None:
-            await self._app(scope, receive, send)
-            return
-        self._sessions.count_refused()
-        if scope["type"] == "websocket":
-            await receive()
-            closing: Message = {"type": "websocket.close", "code": 1008}
-            await send(closing)
-            return
-        await _refused(refusal)(scope, receive, send)
 
 
 def make_app(
@@ -102,81 +95,125 @@ def make_app(
         body_s: seconds in which a request must have arrived.
     """
     sessions = Sessions(served, limits)
-    openenv = OpenEnv(sessions)
 
-    def get(path: str, told: Callable[[Request], Any]) -> Route:
+    async def answered(verb: str, content: Content) -> Response:
+        try:
+            return _response(await sessions.call(verb, content))
+        except asyncio.CancelledError:  # uvicorn has waited long enough for this answer
+            raise RefusedError(503, "stopping", "the server is being stopped") from None
+
+    def post(verb: str) -> Route:
         async def endpoint(request: Request) -> Response:
-            return _answered(told(request))
+            return await answered(verb, await _content(request, body_s))
 
-        return Route(path, endpoint, methods=["GET"])
+        return Route(f"/{verb}", endpoint, methods=["POST"])
 
-    def post(path: str, carry_out: Callable[[Request, Any], Awaitable[Any]]) -> Route:
-        async def endpoint(request: Request) -> Response:
-            try:
-                return _answered(await carry_out(request, await _content(request, body_s)))
-            except asyncio.CancelledError:  # uvicorn has waited long enough for this answer
-                return _refused(RefusedError(503, "stopping", "the server is being stopped"))
-
-        return Route(path, endpoint, methods=["POST"])
-
-    def health(request: Request) -> dict[str, Any]:
-        told: dict[str, Any] = {"status": "healthy", "protocol": VERSION}
-        if gate.is_known(request.headers):
-            told["environments"] = [each.id for each in served]
-            told["metrics"] = sessions.metrics()
-        return told
+    async def state(request: Request) -> Response:
+        return await answered("state", dict(request.query_params))
 
     async def close(request: Request) -> Response:
-        await sessions.close(request.path_params["session"])
-        return _answered({})
+        content = await _content(request, body_s)
+        await sessions.close(str(content.get("episode_id")))
+        return _response({})
 
-    def verb(name: str) -> Route:
-        async def carry_out(request: Request, content: Any) -> Any:
-            return await sessions.call(request.path_params["session"], name, content)
+    async def health(request: Request) -> Response:
+        told: dict[str, Any] = {"status": "healthy", "protocol": VERSION}
+        if gate.knows(request.headers):
+            told |= {"environments": list(sessions.served), "sessions": len(sessions)}
+            told |= {"counts": dict(sessions.counts)}
+        return _response(told)
 
-        return post("/v1/sessions/{session}/" + name, carry_out)
+    async def metadata(request: Request) -> Response:
+        specs = [registry.spec(env_id) for env_id in sessions.served]
+        worlds = [
+            {
+                "id": spec.id,
+                "params": dict(sessions.served[spec.id].params),
+                "max_turns": spec.max_turns,
+                "max_actions_per_turn": spec.max_actions_per_turn,
+            }
+            for spec in specs
+        ]
+        told = {"name": ", ".join(spec.id for spec in specs), "environments": worlds}
+        return _response({**told, "description": " ".join(spec.description for spec in specs)})
+
+    async def schema(request: Request) -> Response:
+        return _response(_SCHEMAS)
+
+    async def talk(socket: WebSocket) -> None:
+        """One episode after another, until either side leaves."""
+        await socket.accept()
+        name = f"socket-{secrets.token_hex(8)}"
+        try:
+            while (answer := await _told(sessions, await socket.receive_text(), name)) is not None:
+                await socket.send_text(encoded(answer).decode("ascii"))
+            await socket.close()
+        except (WebSocketDisconnect, KeyError):  # KeyError: bytes where text is expected
+            return
+        finally:
+            await sessions.close(name)
 
     async def refuse(request: Request, error: Exception) -> Response:
-        sessions.count_refused()
-        if isinstance(error, RefusedError):
-            return _refused(error)
-        if isinstance(error, ClientDisconnect):
-            path = shorten(request.url.path)
-            _LOG.warning("a client left before its request to %s had arrived", path)
-            return _refused(RefusedError(400, "bad_request", "the request did not arrive"))
-        return _refused(RefusedError(400, "bad_request", str(error)))
+        sessions.counts["refused"] += 1
+        return _refused(_refusal(request, error))
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        expiring = asyncio.create_task(_expire(sessions, limits.idle_s))
-        try:
-            yield
-        finally:
-            expiring.cancel()
-            await sessions.close_all()
+        yield
+        await sessions.close_all()
 
-    environments = {"protocol": VERSION, "environments": sessions.environments()}
+    told = {"/health": health, "/metadata": metadata, "/schema": schema, "/state": state}
     routes = [
-        get("/health", health),
-        get("/v1/environments", lambda _: environments),
-        post("/v1/sessions", lambda _, content: sessions.open(content)),
-        Route("/v1/sessions/{session}", close, methods=["DELETE"]),
-        *map(verb, VERBS),
-        post("/v1/batch", lambda _, content: sessions.batch(content)),
-        post("/reset", lambda _, content: openenv.reset(content)),
-        post("/step", lambda _, content: openenv.step(content)),
-        get("/state", lambda request: openenv.state(dict(request.query_params))),
-        get("/schema", lambda _: SCHEMAS),
-        get("/metadata", lambda _: openenv.metadata()),
-        WebSocketRoute("/ws", openenv.talk),
+        *(Route(path, endpoint, methods=["GET"]) for path, endpoint in told.items()),
+        *(post(verb) for verb in VERBS if verb != "state"),
+        Route("/close", close, methods=["POST"]),
+        WebSocketRoute("/ws", talk),
     ]
-    handlers: Any = {
-        **dict.fromkeys((RefusedError, ProtocolError, ClientDisconnect), refuse),
-        HTTPException: _no_such_address,
-        Exception: _fault,
-    }
+    kinds = (RefusedError, ProtocolError, ClientDisconnect, HTTPException, Exception)
+    handlers: Any = dict.fromkeys(kinds, refuse)
     app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
-    return _Guarded(app, gate, sessions)
+
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = None if scope["type"] == "lifespan" else gate.refusal(scope)
+        if refusal is None:
+            await app(scope, receive, send)
+            return
+        sessions.counts["refused"] += 1
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            await _refused(refusal)(scope, receive, send)
+
+    return guarded
+
+
+async def _told(sessions: Sessions, message: str, name: str) -> Content | None:
+    """The answer to a message of a web socket; None where the client takes leave."""
+    try:
+        content = _object(message.encode("utf-8", "surrogatepass"))
+        kind, data = content.get("type"), content.get("data", {})
+        if not isinstance(data, dict):
+            raise ProtocolError(f"data is {quoted(data)}, but must be an object")
+        match kind:
+            case "close":
+                return None
+            case "reset" | "state":
+                asked = {**data, "episode_id": name}
+            case "step":
+                asked = {"action": data, "episode_id": name}
+            case _:
+                raise ProtocolError(
+                    f"type is {quoted(kind)}, but must be reset, step, state or close"
+                )
+        answer = await sessions.call(kind, asked)
+        return {"type": "state" if kind == "state" else "observation", "data": answer}
+    except ProtocolError as error:
+        code, reason = "VALIDATION_ERROR", str(error)
+    except RefusedError as error:
+        codes = {"full": "CAPACITY_REACHED", "env_error": "EXECUTION_ERROR"}
+        code, reason = codes.get(error.kind, "SESSION_ERROR"), str(error)
+    return {"type": "error", "data": {"message": reason, "code": code}}
 
 
 def serve(
@@ -218,7 +255,7 @@ def serve(
             proxy_headers=False,
             ws="websockets-sansio",
             ws_max_size=MAX_BODY_BYTES,
-            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_keep_alive=75,
             timeout_graceful_shutdown=2,
         )
         with contextlib.suppress(KeyboardInterrupt):
@@ -287,35 +324,34 @@ async def _content(request: Request, body_s: float) -> dict[str, Any]:
         ProtocolError, RefusedError: it is too long, comes too slowly, or is none.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
+    if kind != "application/json":  # a web page could send another type without asking first
         raise RefusedError(
             415, "content_type", f"Content-Type is {kind!r}, but must be application/json"
         )
-    too_large = RefusedError(
-        413, "too_large", f"a request has at most {MAX_BODY_BYTES >> 20} MiB: shorten the action"
-    )
-    length = request.headers.get("content-length", "0")
-    if not length.isdecimal() or int(length[:20]) > MAX_BODY_BYTES:
-        raise too_large
     held = bytearray()
     try:
         async with asyncio.timeout(body_s):
             async for chunk in request.stream():
                 held += chunk
                 if len(held) > MAX_BODY_BYTES:
-                    raise too_large
+                    limit = f"a request has at most {MAX_BODY_BYTES >> 20} MiB: shorten the action"
+                    raise RefusedError(413, "too_large", limit)
     except TimeoutError:
         raise RefusedError(408, "slow", f"the request did not arrive within {body_s:g} s") from None
-    return decoded(bytes(held)) if held.strip() else {}
+    return _object(bytes(held)) if held.strip() else {}
 
 
-async def _expire(sessions: Sessions, idle_s: float) -> None:
-    while True:
-        await asyncio.sleep(min(30.0, idle_s / 4))
-        await sessions.expire()
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        content = parsed_json(data)
+    except ValueError as error:
+        raise ProtocolError(f"this is no JSON: {shorten(str(error), 100)}") from None
+    if not isinstance(content, dict):
+        raise ProtocolError(f"this is no JSON object: {quoted(content)}")
+    return content
 
 
-def _answered(content: Any) -> Response:
+def _response(content: Content) -> Response:
     return Response(encoded(content), media_type="application/json")
 
 
@@ -325,14 +361,20 @@ def _refused(error: RefusedError) -> Response:
     )
 
 
-async def _no_such_address(request: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 404
-    if status == 404:
-        told = f"there is no address {shorten(request.url.path)}: see docs/remote.md"
-        return _refused(RefusedError(404, "not_found", told))
-    told = f"{request.method} is not for {shorten(request.url.path)}: see docs/remote.md"
-    return _refused(RefusedError(status, "method", told))
-
-
-async def _fault(request: Request, error: Exception) -> Response:
-    return _refused(RefusedError(500, "internal", "the server failed; its own output says where"))
+def _refusal(request: Request, error: Exception) -> RefusedError:
+    """What is answered to a request that raised."""
+    path = shorten(request.url.path)
+    match error:
+        case RefusedError():
+            return error
+        case ProtocolError():
+            return RefusedError(400, "bad_request", str(error))
+        case ClientDisconnect():
+            return RefusedError(400, "bad_request", "the request did not arrive")
+        case HTTPException(status_code=404):
+            told = f"there is no address {path}: see docs/remote.md"
+            return RefusedError(404, "not_found", told)
+        case HTTPException():
+            told = f"{request.method} is not for {path}: see docs/remote.md"
+            return RefusedError(error.status_code, "method", told)
+    return RefusedError(500, "internal", "the server failed; its own output says where")

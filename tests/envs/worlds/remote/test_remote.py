@@ -28,8 +28,8 @@ from echoscope.envs.frames import grid_frame, to_png
 from echoscope.envs.turns.turn import TurnSettings
 from echoscope.envs.turns.wrappers import runner_of, wrap
 from echoscope.envs.worlds.bandit import Bandit
-from echoscope.envs.worlds.remote.http_client import Answer, HttpClient, NoConnectionError
-from echoscope.envs.worlds.remote.link import RemoteError, SessionGoneError, UnreachableError
+from echoscope.envs.worlds.remote.http_client import HttpAnswer, HttpClient, NoConnectionError
+from echoscope.envs.worlds.remote.remote import RemoteError, UnreachableError
 from echoscope.envs.worlds.remote.sessions import Limits, Served
 
 SERVED = {
@@ -82,32 +82,13 @@ def test_the_contract_holds_over_the_wire(url: str) -> None:
     assert "processes" in report.passed
 
 
-@pytest.mark.parametrize("action", ["\udfff\ud800" * 3, "\ud800\udfff", "\U0001f600", "\udfff"])
+@pytest.mark.parametrize("action", ["\U0001f600", "\udfff"])
 def test_surrogates_reach_the_world_as_they_were_sampled(action: str) -> None:
     here = registry.make("bandit")
     with served(Served(id="bandit")) as url:
         there = registry.make("remote", url=url)
         assert there.reset(0, 0) == here.reset(0, 0)
         assert there.step(action) == here.step(action)
-
-
-def test_a_client_without_code_points_is_still_understood() -> None:
-    with served(Served(id="bandit")) as url:
-        session = ask(url, "/v1/sessions", {"protocol": 1})[1]["session"]
-        ask(url, f"/v1/sessions/{session}/reset", {"episode": 1, "seed": 0, "noise_seed": 0})
-        step = {"episode": 1, "number": 1, "action": "\ud800\udfff"}
-        status, answer = ask(url, f"/v1/sessions/{session}/step", step)
-    assert status == 200
-    assert "U000103ff" in answer["result"]["observation"]["text"]
-
-
-def test_code_points_that_are_none_are_refused(url: str) -> None:
-    session = ask(url, "/v1/sessions", {"protocol": 1, "env": "sudoku"})[1]["session"]
-    ask(url, f"/v1/sessions/{session}/reset", {"episode": 1, "seed": 0, "noise_seed": 0})
-    for points in ([0x110000], [-1], [True], "up"):
-        content = {"episode": 1, "number": 1, "action": "up", "action_code_points": points}
-        status, answer = ask(url, f"/v1/sessions/{session}/step", content)
-        assert (status, answer["error"]["kind"]) == (400, "bad_request")
 
 
 def test_the_server_may_need_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,8 +107,6 @@ def test_a_wrong_token_env_url_or_id_is_named(url: str, monkeypatch: pytest.Monk
     monkeypatch.delenv("NOPE", raising=False)
     with pytest.raises(EnvParamsError, match="token_env is NOPE, but this variable is not set"):
         registry.make("remote", url=url, token_env="NOPE")
-    with pytest.raises(EnvParamsError, match="give the url without /v1"):
-        registry.make("remote", url=f"{url}/v1/")
     with pytest.raises(RemoteError, match=r"env is 'xyz', which is not served here \(served: froz"):
         registry.make("remote", url=url, env="xyz")
 
@@ -152,9 +131,7 @@ def test_an_expired_session_ends_its_episode_and_the_next_one_begins() -> None:
         world = registry.make("remote", url=url)
         world.reset(0, 0)
         time.sleep(1.2)
-        # The server looks every quarter of the time, and when somebody opens a session.
-        registry.make("remote", url=url)
-        with pytest.raises(SessionGoneError, match="started again, or the session expired"):
+        with pytest.raises(RemoteError, match=r"answered 404: no episode .* It has expired"):
             world.step("up")
         local = registry.make("frozen_lake")
         assert world.reset(1, 1) == local.reset(1, 1)
@@ -216,34 +193,26 @@ def test_all_who_wait_give_up_together() -> None:
 
 OPENED = {
     "protocol": 1,
-    "session": "abc",
     "tools": [],
     "num_tasks": None,
     "has_own_notice": False,
     "instructions": "Play.",
-    "legal_actions": ["go"],
     "reports_success": True,
 }
-FIRST = {"text": "Start", "frame": None, "view": None, "messages": []}
+FACTS = {"task_key": "0123456789abcdef", "instructions": "Play.", "reports_success": True}
 BEGUN = {
-    "episode": 1,
-    "observation": FIRST,
-    "task_key": "0123456789abcdef",
-    "instructions": "Play.",
-    "legal_actions": ["go"],
-    "reports_success": True,
+    "observation": {"text": "Start", "legal_actions": ["go"]},
+    "reward": None,
+    "done": False,
+    "metadata": FACTS,
 }
-RESULT = {
-    "observation": {"text": "On", "frame": None, "messages": []},
+STEPPED = {
+    "observation": {"text": "On", "legal_actions": ["go"]},
     "reward": 0.5,
-    "terminated": False,
-    "success": False,
-    "is_valid": True,
-    "is_effective": True,
-    "info": {"n": "NaN"},
+    "done": False,
+    "metadata": {**FACTS, "success": False, "info": {"n": None}},
 }
-STEPPED = {"number": 1, "result": RESULT, "legal_actions": ["go"], "reports_success": True}
-GOOD: Mapping[str, Any] = {"sessions": OPENED, "reset": BEGUN, "step": STEPPED}
+GOOD: Mapping[str, Any] = {"open": OPENED, "reset": BEGUN, "step": STEPPED}
 TOOL = {"name": "go", "description": "", "parameters": {}}
 Talk = Callable[[socket.socket], None]
 
@@ -351,12 +320,12 @@ WRONG: dict[str, tuple[str, bytes | Talk, str]] = {
         response({"error": {"kind": "x", "message": "a\nb\x1b[2J" * 900}}, "500 No"),
         r"answered 500: a\?b\?\[2J",
     ),
-    "an error that is none": ("step", response({"error": 3}, "500 No"), "no reason given"),
+    "an error that is none": ("step", response({"error": 3}, "500 No"), "with something else"),
     "no JSON": ("step", response(b"nonsense"), "no JSON object of this protocol"),
     "a list": ("step", response([]), "this is no JSON object"),
     "NaN": (
         "step",
-        changed("result.reward", 1, STEPPED).replace(b'"reward": 1', b'"reward":NaN'),
+        changed("reward", 1, STEPPED).replace(b'"reward": 1', b'"reward":NaN'),
         "no JSON object of this protocol",
     ),
     "not HTTP": ("step", b"SSH-2.0-OpenSSH\r\n\r\n", "cannot reach"),
@@ -366,61 +335,56 @@ WRONG: dict[str, tuple[str, bytes | Talk, str]] = {
         response({}, "302 Found", Location="http://127.0.0.1:1/"),
         "redirects, and that is not followed",
     ),
-    "wrong session": (
+    "no episode": (
         "step",
-        response({"error": {"kind": "unknown_session", "message": "no"}}, "404 Not Found"),
-        "the session at .* is gone",
+        response({"error": {"kind": "unknown_episode", "message": "gone"}}, "404 Not Found"),
+        "answered 404: gone",
     ),
-    "another step": ("step", changed("number", 2, STEPPED), "number is 2, but step 1 was asked"),
-    "a reward in words": ("step", changed("result.reward", "1", STEPPED), "reward is '1'"),
-    "a flag as a number": ("step", changed("result.terminated", 1, STEPPED), "terminated is 1"),
-    "info in words": ("step", changed("result.info", {"n": "x"}, STEPPED), "a valid number"),
-    "a huge number": ("step", changed("result.reward", 10**400, STEPPED), "finite number"),
+    "no reward": ("step", changed("reward", None, STEPPED), "there is no reward"),
+    "a reward in words": ("step", changed("reward", "1", STEPPED), "reward is '1'"),
+    "a flag as a number": ("step", changed("done", 1, STEPPED), "done is 1"),
+    "info in words": ("step", changed("metadata.info", {"n": "x"}, STEPPED), "a valid number"),
+    "a huge number": ("step", changed("reward", 10**400, STEPPED), "finite number"),
     "a lone surrogate": (
         "step",
-        changed("result.observation.text", "\ud800", STEPPED),
+        changed("observation.text", "\ud800", STEPPED),
         "no JSON object of this protocol",
     ),
     "a message of nobody": (
         "step",
-        changed("result.observation.messages", [{"role": "root", "content": "x"}], STEPPED),
+        changed("observation.messages", [{"role": "root", "content": "x"}], STEPPED),
         "messages.0.role is 'root'",
     ),
     "an image that is none": (
         "step",
-        changed("result.observation.image", "AAAA", STEPPED),
+        changed("observation.image", "AAAA", STEPPED),
         "the image of an observation",
     ),
     "an image in no base64": (
         "step",
-        changed("result.observation.image", "\u00e9", STEPPED),
+        changed("observation.image", "\u00e9", STEPPED),
         "must be valid base64",
     ),
-    "actions that are no texts": ("step", changed("legal_actions", [1], STEPPED), "a valid string"),
-    "a key that is none": ("reset", changed("task_key", "../..", BEGUN), "task_key is"),
+    "actions that are no texts": (
+        "step",
+        changed("observation.legal_actions", [1], STEPPED),
+        "a valid string",
+    ),
+    "a key that is none": ("reset", changed("metadata.task_key", "../..", BEGUN), "task_key is"),
     "a chat that is none": (
         "reset",
         changed("observation.messages", [{"role": "tool", "content": "x"}], BEGUN),
         "the first observation has the roles",
     ),
-    "another version": ("sessions", changed("protocol", 2, OPENED), "protocol is 2, but must be 1"),
-    "a session that is a path": (
-        "sessions",
-        changed("session", "../x", OPENED),
-        "session is '../x'",
-    ),
-    "a tool that is none": ("sessions", changed("tools", [{"name": "a b"}], OPENED), "is missing"),
+    "another version": ("open", changed("protocol", 2, OPENED), "protocol is 2, but must be 1"),
+    "a tool that is none": ("open", changed("tools", [{"name": "a b"}], OPENED), "is missing"),
     "a name that no tool has": (
-        "sessions",
+        "open",
         changed("tools", [{"name": "a b", "description": "", "parameters": {}}], OPENED),
         "'a b' is no name of a tool",
     ),
-    "no tasks": ("sessions", changed("num_tasks", 0, OPENED), "num_tasks is 0"),
-    "too many tools": (
-        "sessions",
-        changed("tools", [TOOL] * 129, OPENED),
-        "have at most 128 items",
-    ),
+    "no tasks": ("open", changed("num_tasks", 0, OPENED), "num_tasks is 0"),
+    "too many tools": ("open", changed("tools", [TOOL] * 129, OPENED), "have at most 128 items"),
 }
 
 
@@ -439,7 +403,7 @@ def test_a_wrong_answer_is_one_sentence_in_bounded_time(
 
 
 def test_leaving_a_server_that_hangs_takes_two_seconds_in_all() -> None:
-    with scripted({"abc": hang}) as (url, _):
+    with scripted({"close": hang}) as (url, _):
         worlds = [make(url) for _ in range(5)]
         started = time.monotonic()
         for world in worlds:
@@ -447,7 +411,7 @@ def test_leaving_a_server_that_hangs_takes_two_seconds_in_all() -> None:
         assert time.monotonic() - started < 4
 
 
-@pytest.mark.parametrize("name", ["hangs", "500", "NaN", "wrong session", "hangs up"])
+@pytest.mark.parametrize("name", ["hangs", "500", "NaN", "no episode", "hangs up"])
 def test_in_a_run_it_ends_the_episode_with_a_reason(name: str) -> None:
     verb, answer, _ = WRONG[name]
     answers: dict[str, bytes | Talk] = {verb: answer}
@@ -476,9 +440,7 @@ def test_a_lost_answer_is_asked_for_again() -> None:
         world = make(url)
         world.reset(0, 0)
         assert world.step("go").reward == 0.5
-        assert [line for line in asked if b"/step" in line] == [
-            b"POST /v1/sessions/abc/step HTTP/1.1"
-        ] * 2
+        assert [line for line in asked if b"/step" in line] == [b"POST /step HTTP/1.1"] * 2
 
 
 def test_a_lost_answer_is_not_played_twice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -486,9 +448,9 @@ def test_a_lost_answer_is_not_played_twice(monkeypatch: pytest.MonkeyPatch) -> N
     ask_server = HttpClient.ask
     lost: list[int] = []
 
-    def lose_one(self: HttpClient, *args: Any, **options: Any) -> Answer:
+    def lose_one(self: HttpClient, *args: Any, **options: Any) -> HttpAnswer:
         answer = ask_server(self, *args, **options)
-        if b'"result"' in answer.body and not lost:
+        if b'"success"' in answer.body and not lost:
             lost.append(1)
             raise NoConnectionError("cut off", is_worth_a_retry=True)
         return answer
@@ -502,8 +464,7 @@ def test_a_lost_answer_is_not_played_twice(monkeypatch: pytest.MonkeyPatch) -> N
             for action in here.legal_actions():
                 assert there.step(action) == here.step(action)
         assert lost == [1]
-        metrics = ask(url, "/health", method="GET")[1]["metrics"]
-        assert (metrics["steps"], metrics["repeated"]) == (16, 1)
+        assert ask(url, "/health", method="GET")[1]["counts"]["repeated"] == 1
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-"""The server's protocol, as another language would speak it: requests, answers, refusals."""
+"""The server, as OpenEnv or another language would speak to it: answers and refusals."""
 
 from __future__ import annotations
 
-import asyncio
+import json
 import socket
 import threading
 import time
@@ -12,221 +12,157 @@ from urllib.parse import urlsplit
 
 import pytest
 from serving_worlds import ask, error, served
+from websockets.sync.client import ClientConnection, connect
 
 from echoscope.envs import registry
-from echoscope.envs.base import EnvParamsError, EnvUnavailableError, Observation
+from echoscope.envs.base import EnvParamsError, EnvUnavailableError
 from echoscope.envs.worlds.grid.frozen_lake import FrozenLake
 from echoscope.envs.worlds.remote.protocol import MAX_BODY_BYTES
 from echoscope.envs.worlds.remote.server import serve
-from echoscope.envs.worlds.remote.sessions import Limits, Served, Sessions
+from echoscope.envs.worlds.remote.sessions import Limits, Served
 
 LAKE = Served(id="frozen_lake", params={"slip": 0.0, "size": 3, "holes": 1})
 BANDIT = Served(id="bandit")
-OPENING = {"protocol": 1}
+ROOM = Served(id="spatial", params={"questions": ["direction"]})
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with served(LAKE, BANDIT) as address:
+    with served(LAKE, BANDIT, ROOM) as address:
         yield address
 
 
-@pytest.fixture
-def session(url: str) -> str:
-    """The address of a session in its first episode."""
-    status, opened = ask(url, "/v1/sessions", {"protocol": 1, "env": "frozen_lake"})
+def counts(url: str) -> dict[str, int]:
+    told: dict[str, int] = ask(url, "/health", method="GET")[1]["counts"]
+    return told
+
+
+def test_reset_step_and_state_are_openenvs(url: str) -> None:
+    world = registry.make("frozen_lake", **LAKE.params)
+    first = world.reset(3, 0)
+    status, begun = ask(url, "/reset", {"env": "frozen_lake", "seed": 3, "episode_id": "e-1"})
     assert status == 200
-    path = f"/v1/sessions/{opened['session']}"
-    assert ask(url, f"{path}/reset", {"episode": 1, "seed": 3, "noise_seed": 0})[0] == 200
-    return path
-
-
-def written(observation: Observation) -> dict[str, Any]:
-    """An observation without messages and picture, as docs/remote.md says."""
-    return {
-        "text": observation.text,
-        "frame": observation.frame,
-        "view": observation.view,
+    assert begun["observation"] == {
+        "text": first.text,
+        "view": first.view,
         "messages": [],
         "image": None,
+        "legal_actions": list(world.legal_actions()),
     }
-
-
-def test_a_session_plays_the_world(url: str) -> None:
-    world = registry.make("frozen_lake", **LAKE.params)
-    status, opened = ask(url, "/v1/sessions", {"protocol": 1, "env": "frozen_lake"})
-    assert (status, opened["protocol"], opened["env"]) == (200, 1, "frozen_lake")
-    assert opened["instructions"] == world.instructions()
-    path = f"/v1/sessions/{opened['session']}"
-    first = world.reset(5, 7)
-    _, begun = ask(url, f"{path}/reset", {"episode": 1, "seed": 5, "noise_seed": 7})
-    assert begun["observation"] == written(first)
-    assert begun["task_key"] == world.task_key()
-    assert ask(url, f"{path}/solve", {"episode": 1})[1] == {"actions": world.solve()}
-    for number, action in enumerate(world.solve() or [], start=1):
-        asked = {"episode": 1, "number": number, "action": action}
-        _, answer = ask(url, f"{path}/step", asked)
+    assert (begun["reward"], begun["done"]) == (None, False)
+    assert begun["metadata"]["task_key"] == world.task_key()
+    assert begun["metadata"]["frame"] == first.frame
+    actions = world.solve() or []
+    assert ask(url, "/solve", {"episode_id": "e-1"})[1] == {"actions": actions}
+    for action in actions:
+        _, answer = ask(url, "/step", {"action": {"text": action}, "episode_id": "e-1"})
         here = world.step(action)
-        assert answer["result"] == {
-            "observation": written(here.observation),
-            "reward": here.reward,
-            "terminated": here.terminated,
-            "success": here.success,
-            "is_valid": True,
-            "is_effective": True,
-            "info": dict(here.info),
-        }
-    assert answer["result"]["success"] is True
-    assert ask(url, path, method="DELETE") == (200, {})
-    assert error(ask(url, f"{path}/solve", {"episode": 1}))[:2] == (404, "unknown_session")
+        assert answer["observation"]["text"] == here.observation.text
+        assert (answer["reward"], answer["done"]) == (here.reward, here.terminated)
+        assert answer["metadata"]["info"] == dict(here.info)
+    assert answer["metadata"]["success"] is True
+    _, state = ask(url, "/state?episode_id=e-1", method="GET")
+    assert (state["episode_id"], state["step_count"]) == ("e-1", len(actions))
+    # The same name begins anew, in the same session.
+    again = ask(url, "/reset", {"seed": 3, "episode_id": "e-1"})[1]
+    assert again["observation"] == begun["observation"]
+    assert ask(url, "/close", {"episode_id": "e-1"}) == (200, {})
+    assert error(ask(url, "/solve", {"episode_id": "e-1"}))[:2] == (404, "unknown_episode")
 
 
-def test_a_repeated_step_or_reset_is_answered_from_memory(url: str, session: str) -> None:
-    before = ask(url, "/health", method="GET")[1]["metrics"]
-    asked = {"episode": 1, "number": 1, "action": "jump"}
-    answers = [ask(url, f"{session}/step", asked) for _ in range(3)]
-    assert answers[0] == answers[1] == answers[2]
-    reset = {"episode": 2, "seed": 4, "noise_seed": 0}
-    assert ask(url, f"{session}/reset", reset) == ask(url, f"{session}/reset", reset)
-    after = ask(url, "/health", method="GET")[1]["metrics"]
-    assert {key: after[key] - before[key] for key in ("steps", "resets", "repeated")} == {
-        "steps": 1,
-        "resets": 1,
-        "repeated": 3,
-    }
+def test_what_people_may_see_is_not_in_an_observation(url: str) -> None:
+    first = registry.make("spatial", **ROOM.params).reset(4, 0)
+    begun = ask(url, "/reset", {"env": "spatial", "seed": 4, "episode_id": "room"})[1]
+    assert begun["observation"]["view"] == first.view != first.frame
+    assert "frame" not in begun["observation"]
+    schema = ask(url, "/schema", method="GET")[1]
+    assert schema["action"]["required"] == ["text"]
+    assert "view" in schema["observation"]["properties"]
+    assert "frame" not in schema["observation"]["properties"]
+    assert ask(url, "/metadata", method="GET")[1]["name"] == "frozen_lake, bandit, spatial"
 
 
-@pytest.mark.parametrize(
-    ("verb", "content", "message"),
-    [
-        ("step", {"episode": 1, "number": 2, "action": "up"}, "step 2 was asked for after step 0"),
-        ("step", {"episode": 2, "number": 1, "action": "up"}, "episode 2 is not the one that runs"),
-        ("reset", {"episode": 1, "seed": 9, "noise_seed": 0}, "episode 1 is over"),
-        ("solve", {"episode": 7}, "episode 7 is not the one that runs"),
-    ],
-)
-def test_what_comes_late_or_early_changes_nothing(
-    url: str, session: str, verb: str, content: dict[str, Any], message: str
-) -> None:
-    status, kind, told = error(ask(url, f"{session}/{verb}", content))
-    assert (status, kind) == (409, "order")
-    assert message in told
-    assert ask(url, f"{session}/step", {"episode": 1, "number": 1, "action": "up"})[0] == 200
+def test_without_a_name_or_a_seed(url: str) -> None:
+    seeds = {ask(url, "/reset", {"env": "bandit"})[1]["metadata"]["seed"] for _ in range(3)}
+    assert len(seeds) == 3
+    assert ask(url, "/state", method="GET")[1]["episode_id"] == "default"
+
+
+def test_a_repeated_request_is_answered_from_memory(url: str) -> None:
+    before = counts(url).get("repeated", 0)
+    begin = {"episode_id": "twice", "env": "bandit", "number": 1}
+    assert ask(url, "/reset", begin) == ask(url, "/reset", begin)  # of a drawn seed
+    step = {"episode_id": "twice", "number": 2, "action": {"text": "jump"}}
+    assert ask(url, "/step", step) == ask(url, "/step", step)
+    assert ask(url, "/state?episode_id=twice", method="GET")[1]["step_count"] == 1
+    assert counts(url)["repeated"] == before + 2
+    status, kind, told = error(ask(url, "/step", {**step, "number": 1}))
+    assert (status, kind, told) == (409, "order", "request 1 comes after request 2")
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("path", "content", "status", "kind", "message"),
     [
-        (
-            {"episode": 2, "seed": -1, "noise_seed": 0},
-            "seed is -1, but must be greater than",
-        ),
-        ({"episode": 2, "seed": 2**63, "noise_seed": 0}, "but must be less than or equal to"),
-        ({"episode": 2, "seed": 1.5, "noise_seed": 0}, "seed is 1.5"),
-        ({"episode": True, "seed": 1, "noise_seed": 0}, "episode is True"),
-        ({"episode": 2, "seed": 1}, "noise_seed is missing"),
+        ("/reset", {"seed": -1}, 400, "bad_request", "seed is -1, but must be greater than"),
+        ("/reset", {"seed": 2**63}, 400, "bad_request", "must be less than or equal to"),
+        ("/reset", {"seed": 1.5}, 400, "bad_request", "seed is 1.5"),
+        ("/reset", {"number": True}, 400, "bad_request", "number is True"),
+        ("/reset", {"episode_id": "x" * 256}, 400, "bad_request", "at most 255 characters"),
+        ("/step", {"action": "up"}, 400, "bad_request", "action is 'up'"),
+        ("/step", {"action": {"text": 3}}, 400, "bad_request", "action.text is 3"),
+        ("/step", {"episode_id": "nobody"}, 404, "unknown_episode", "'nobody' runs: reset it"),
+        ("/open", {"env": "frozen_lak"}, 404, "unknown_env", "did you mean 'frozen_lake'"),
+        ("/open", {"env": "os:system"}, 404, "unknown_env", "not served here"),
+        ("/open", {"episode_id": "new"}, 404, "unknown_env", "env is None"),
+        ("/open", {"env": ["bandit"]}, 400, "bad_request", "must be a valid string"),
+        ("/open", {"env": "bandit", "params": 3}, 400, "bad_request", "params is 3"),
+        ("/open", {"env": "frozen_lake", "params": {"slip": 1.0}}, 403, "params", "--client-par"),
+        ("/open", {"env": "bandit", "params": {"arms": []}}, 403, "params", "may not set arms"),
     ],
 )
-def test_a_wrong_value_is_named_and_the_session_goes_on(
-    url: str, session: str, content: dict[str, Any], message: str
+def test_a_wrong_value_is_named(
+    url: str, path: str, content: dict[str, Any], status: int, kind: str, message: str
 ) -> None:
-    status, kind, told = error(ask(url, f"{session}/reset", content))
-    assert (status, kind) == (400, "bad_request")
-    assert message in told
-    assert ask(url, f"{session}/solve", {"episode": 1})[0] == 200
-
-
-def test_a_batch_answers_each_call(url: str) -> None:
-    sessions = [
-        ask(url, "/v1/sessions", {"protocol": 1, "env": "frozen_lake"})[1]["session"]
-        for _ in range(3)
-    ]
-    start = {"episode": 1, "seed": 3, "noise_seed": 0}
-    calls: list[Any] = [{"session": each, "verb": "reset", "content": start} for each in sessions]
-    answers = ask(url, "/v1/batch", {"calls": calls})[1]["answers"]
-    assert answers[0] == answers[1] == answers[2]
-    steps: list[Any] = [
-        {"session": each, "verb": "step", "content": {"episode": 1, "number": 1, "action": "up"}}
-        for each in sessions
-    ]
-    bad: list[Any] = [
-        {"session": "x", "verb": "solve", "content": {}},
-        7,
-        {**steps[0], "verb": "fly"},
-    ]
-    answers = ask(url, "/v1/batch", {"calls": [*steps, *bad]})[1]["answers"]
-    assert [each["number"] for each in answers[:3]] == [1, 1, 1]
-    kinds = [each["error"]["kind"] for each in answers[3:]]
-    assert kinds == ["unknown_session", "bad_request", "bad_request"]
-    assert error(ask(url, "/v1/batch", {"calls": []}))[:2] == (400, "bad_request")
-    assert error(ask(url, "/v1/batch", {"calls": [0] * 1025}))[:2] == (400, "bad_request")
-
-
-@pytest.mark.parametrize(
-    ("content", "status", "kind", "message"),
-    [
-        ({"env": "frozen_lak"}, 404, "unknown_env", "did you mean 'frozen_lake'"),
-        ({"env": "deepcoder"}, 404, "unknown_env", "not served here"),
-        ({"env": "os:system"}, 404, "unknown_env", "not served here"),
-        ({}, 404, "unknown_env", "env is None"),
-        ({"env": ["bandit"]}, 404, "unknown_env", "not served here"),
-        ({"env": "bandit", "protocol": 2}, 400, "protocol", "this server has 1"),
-        ({"env": "bandit", "protocol": None}, 400, "protocol", "this server has 1"),
-        ({"env": "bandit", "params": 3}, 400, "bad_request", "params is 3, but is an object"),
-        ({"env": "frozen_lake", "params": {"slip": 1.0}}, 403, "params", "--client-params"),
-        ({"env": "bandit", "params": {"arms": []}}, 403, "params", "may not set arms"),
-    ],
-)
-def test_what_is_not_served_is_refused(
-    url: str, content: dict[str, Any], status: int, kind: str, message: str
-) -> None:
-    found = error(ask(url, "/v1/sessions", {"protocol": 1, **content}))
-    assert found[:2] == (status, kind)
-    assert message in found[2]
-
-
-@pytest.mark.parametrize("body", [b"", b"{}"])
-def test_a_session_is_opened_for_a_client_that_says_its_protocol(url: str, body: bytes) -> None:
-    found = error(ask(url, "/v1/sessions", data=body))
-    assert found == (400, "protocol", "there is no protocol, and this server has 1")
+    refused = error(ask(url, path, content))
+    assert refused[:2] == (status, kind)
+    assert message in refused[2]
 
 
 def test_equal_parameters_may_be_named_and_others_where_the_server_says_so(url: str) -> None:
-    same = {"protocol": 1, "env": "frozen_lake", "params": {"slip": 0, "size": 3}}
-    assert ask(url, "/v1/sessions", same)[0] == 200
+    same = {"env": "frozen_lake", "params": {"slip": 0, "size": 3}}
+    assert ask(url, "/open", same)[0] == 200
     with served(LAKE, limits=Limits(has_client_params=True)) as open_url:
-        assert ask(open_url, "/v1/sessions", {"protocol": 1, "params": {"slip": 0.5}})[0] == 200
-        found = error(ask(open_url, "/v1/sessions", {"protocol": 1, "params": {"slip": "x"}}))
-        assert found[:2] == (400, "params")
-        assert "slip is 'x', but must be a number" in found[2]
+        assert ask(open_url, "/open", {"params": {"slip": 0.5}})[0] == 200
+        refused = error(ask(open_url, "/open", {"params": {"slip": "x"}}))
+        assert refused[:2] == (400, "params")
+        assert "slip is 'x', but must be a number" in refused[2]
 
 
 @pytest.mark.parametrize(
     ("path", "data", "headers", "status", "kind"),
     [
-        ("/v1/sessions", b"{", {}, 400, "bad_request"),
-        ("/v1/sessions", b"[]", {}, 400, "bad_request"),
-        ("/v1/sessions", b'{"env": NaN}', {}, 400, "bad_request"),
-        ("/v1/sessions", b'{"a": ' + b"[" * 100_000, {}, 400, "bad_request"),
-        ("/v1/sessions", b'{"a": ' + b"9" * 5_000 + b"}", {}, 400, "bad_request"),
-        ("/v1/sessions", b"\xff\xfe", {}, 400, "bad_request"),
-        ("/v1/sessions", b"{}", {"Content_Type": "text/plain"}, 415, "content_type"),
-        ("/v1/sessions", b"{}", {"Origin": "http://evil.example"}, 403, "origin"),
-        ("/v1/sessions", b"{}", {"Host": "evil.example:80"}, 403, "host"),
-        ("/v1/sessions", b" " * (MAX_BODY_BYTES + 1), {}, 413, "too_large"),
-        ("/v1/nowhere", b"{}", {}, 404, "not_found"),
-        ("/v1/sessions/../../etc/passwd/step", b"{}", {}, 404, "not_found"),
-        ("/v1/batch/x", b"{}", {}, 404, "not_found"),
+        ("/open", b"{", {}, 400, "bad_request"),
+        ("/open", b"[]", {}, 400, "bad_request"),
+        ("/open", b'{"env": NaN}', {}, 400, "bad_request"),
+        ("/open", b'{"a": ' + b"[" * 100_000, {}, 400, "bad_request"),
+        ("/open", b'{"a": ' + b"9" * 5_000 + b"}", {}, 400, "bad_request"),
+        ("/open", b"\xff\xfe", {}, 400, "bad_request"),
+        ("/open", b"{}", {"Content_Type": "text/plain"}, 415, "content_type"),
+        ("/open", b"{}", {"Origin": "http://evil.example"}, 403, "origin"),
+        ("/open", b"{}", {"Host": "evil.example:80"}, 403, "host"),
+        ("/open", b" " * (MAX_BODY_BYTES + 1), {}, 413, "too_large"),
+        ("/nowhere", b"{}", {}, 404, "not_found"),
+        ("/../../etc/passwd", b"{}", {}, 404, "not_found"),
         ("/health", b"{}", {}, 405, "method"),
     ],
 )
 def test_bad_requests_are_one_clear_error(
     url: str, path: str, data: bytes, headers: dict[str, str], status: int, kind: str
 ) -> None:
-    found = error(ask(url, path, data=data, **headers))
-    assert found[:2] == (status, kind)
-    assert found[2]
-    assert "\n" not in found[2]
+    refused = error(ask(url, path, data=data, **headers))
+    assert refused[:2] == (status, kind)
+    assert refused[2]
+    assert "\n" not in refused[2]
 
 
 def test_a_request_that_does_not_end_is_given_up() -> None:
@@ -235,7 +171,7 @@ def test_a_request_that_does_not_end_is_given_up() -> None:
         socket.create_connection(("127.0.0.1", urlsplit(url).port or 0), timeout=10) as connection,
     ):
         connection.sendall(
-            b"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"POST /open HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             b"Content-Length: 100\r\n\r\n{"
         )
         assert b"408" in connection.recv(1000).splitlines()[0]
@@ -245,71 +181,59 @@ def test_with_a_token_nobody_else_learns_more_than_that_it_lives() -> None:
     with served(BANDIT, token="open sesame") as url:
         assert ask(url, "/health", method="GET")[1] == {"status": "healthy", "protocol": 1}
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic eA=="}):
-            assert error(ask(url, "/v1/sessions", {"protocol": 1}, **headers))[:2] == (401, "token")
+            assert error(ask(url, "/open", **headers))[:2] == (401, "token")
         right = {"Authorization": "Bearer open sesame"}
-        assert ask(url, "/v1/sessions", {"protocol": 1}, **right)[0] == 200
-        assert ask(url, "/health", method="GET", **right)[1]["metrics"]["sessions"] == 1
-
-
-def test_a_client_that_leaves_within_its_request_costs_one_line(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with served(BANDIT) as url:
-        with socket.create_connection((urlsplit(url).hostname, urlsplit(url).port)) as half:
-            half.sendall(
-                b"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n"
-                b'Content-Type: application/json\r\n\r\n{"prot'
-            )
-        while not ask(url, "/health", method="GET")[1]["metrics"]["refused"]:
-            time.sleep(0.01)
-    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert told == ["a client left before its request to /v1/sessions had arrived"]
-    assert not any(record.exc_info for record in caplog.records)
-
-
-def test_the_mean_call_is_the_worlds_own_time_and_not_the_queue(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Eight calls of 100 ms, one at a time: the last one waits 700 ms and takes 100."""
-    monkeypatch.setitem(registry.BUILTIN, "slow_lake", f"{__name__}:SlowLake")
-
-    async def played() -> float:
-        sessions = Sessions([Served(id="slow_lake")], Limits(max_calls=1))
-        await asyncio.gather(*(sessions.open({"protocol": 1}) for _ in range(8)))
-        return float(sessions.metrics()["mean_call_ms"])
-
-    assert asyncio.run(played()) < 1000 * SlowLake.seconds
-
-
-class SlowLake(FrozenLake):
-    """A lake that takes time to be told of: two calls open it, the second one is slow."""
-
-    seconds = 0.1
-
-    def tools(self) -> Any:
-        time.sleep(self.seconds)
-        return super().tools()
+        assert ask(url, "/open", **right)[0] == 200
+        assert ask(url, "/health", method="GET", **right)[1]["sessions"] == 1
 
 
 def test_sessions_are_limited() -> None:
     with served(BANDIT, limits=Limits(max_sessions=2)) as url:
-        opened = [ask(url, "/v1/sessions", OPENING)[1]["session"] for _ in range(2)]
-        found = error(ask(url, "/v1/sessions", OPENING))
-        assert found[:2] == (503, "full")
-        assert "--max-sessions" in found[2]
-        ask(url, f"/v1/sessions/{opened[0]}", method="DELETE")
-        assert ask(url, "/v1/sessions", OPENING)[0] == 200
+        for name in ("a", "b"):
+            assert ask(url, "/open", {"episode_id": name})[0] == 200
+        refused = error(ask(url, "/open", {"episode_id": "c"}))
+        assert refused[:2] == (503, "full")
+        assert "--max-sessions" in refused[2]
+        ask(url, "/close", {"episode_id": "a"})
+        assert ask(url, "/open", {"episode_id": "c"})[0] == 200
 
 
 def test_sessions_that_nobody_uses_expire() -> None:
-    with served(BANDIT, limits=Limits(max_sessions=2, idle_s=0.2)) as url:
-        opened = [ask(url, "/v1/sessions", OPENING)[1]["session"] for _ in range(2)]
+    with served(BANDIT, limits=Limits(max_sessions=1, idle_s=0.2)) as url:
+        ask(url, "/reset", {"episode_id": "a"})
         time.sleep(0.4)
-        assert ask(url, "/v1/sessions", OPENING)[0] == 200
-        begin = {"episode": 1, "seed": 0, "noise_seed": 0}
-        found = error(ask(url, f"/v1/sessions/{opened[0]}/reset", begin))
-        assert found[:2] == (404, "unknown_session")
-        assert ask(url, "/health", method="GET")[1]["metrics"]["expired"] >= 2
+        assert error(ask(url, "/step", {"episode_id": "a"}))[:2] == (404, "unknown_episode")
+        assert ask(url, "/open", {"episode_id": "b"})[0] == 200
+        assert counts(url)["expired"] == 1
+
+
+def talk(socket: ClientConnection, message: object) -> dict[str, Any]:
+    socket.send(message if isinstance(message, str) else json.dumps(message))
+    answer: dict[str, Any] = json.loads(socket.recv(timeout=10))
+    return answer
+
+
+def test_each_web_socket_has_an_episode_of_its_own(url: str) -> None:
+    world = registry.make("frozen_lake", **LAKE.params)
+    address = url.replace("http", "ws") + "/ws"
+    begin = {"type": "reset", "data": {"env": "frozen_lake", "seed": 3}}
+    with connect(address) as one, connect(address) as two:
+        first = talk(one, begin)
+        assert first["type"] == "observation"
+        assert first["data"]["observation"]["text"] == world.reset(3, 0).text
+        assert talk(two, begin)["data"]["observation"] == first["data"]["observation"]
+        action = (world.solve() or [""])[0]
+        stepped = talk(one, {"type": "step", "data": {"text": action}})
+        assert stepped["data"]["observation"]["text"] == world.step(action).observation.text
+        assert talk(one, {"type": "state"})["data"]["step_count"] == 1
+        assert talk(two, {"type": "state"})["data"]["step_count"] == 0
+        for bad in ("{", "[]", {"type": "fly"}, {"type": "step", "data": 3}, {"type": "step"}):
+            assert talk(one, bad)["data"]["code"] == "VALIDATION_ERROR"
+        one.send(json.dumps({"type": "close"}))
+    sessions = ask(url, "/health", method="GET")[1]["sessions"]
+    with connect(address) as three:
+        talk(three, begin)
+        assert ask(url, "/health", method="GET")[1]["sessions"] == sessions + 1
 
 
 class OddLake(FrozenLake):
@@ -345,23 +269,15 @@ def test_a_world_that_fails_ends_its_session_and_no_other(
     OddLake.waiting = threading.Event()
     monkeypatch.setitem(registry.BUILTIN, "odd_lake", f"{__name__}:OddLake")
     with served(Served(id="odd_lake"), limits=Limits(call_s=1.0)) as url:
-        paths = []
-        for _ in range(2):
-            path = f"/v1/sessions/{ask(url, '/v1/sessions', OPENING)[1]['session']}"
-            ask(url, f"{path}/reset", {"episode": 1, "seed": 0, "noise_seed": 0})
-            paths.append(path)
-        asked = {"episode": 1, "number": 1, "action": action}
-        found = error(ask(url, f"{paths[0]}/step", asked))
-        assert found[:2] == (status, kind)
-        assert message in found[2]
-        assert error(ask(url, f"{paths[0]}/step", asked))[:2] == (404, "unknown_session")
-        assert ask(url, f"{paths[1]}/step", {**asked, "action": "up"})[0] == 200
-        metrics = ask(url, "/health", method="GET")[1]["metrics"]
-        assert (metrics["failed"], metrics["timed_out"], metrics["hanging_calls"]) == (
-            kind == "env_error",
-            kind == "timeout",
-            action == "hang",
-        )
+        for name in ("a", "b"):
+            ask(url, "/reset", {"episode_id": name, "seed": 0})
+        step = {"episode_id": "a", "action": {"text": action}}
+        refused = error(ask(url, "/step", step))
+        assert refused[:2] == (status, kind)
+        assert message in refused[2]
+        assert error(ask(url, "/step", step))[:2] == (404, "unknown_episode")
+        assert ask(url, "/step", {"episode_id": "b", "action": {"text": "up"}})[0] == 200
+        assert counts(url)["failed" if kind == "env_error" else "timed_out"] == 1
         OddLake.waiting.set()
 
 

@@ -185,7 +185,7 @@ def test_a_killed_server_ends_its_trajectories_and_the_run_goes_on(
     for row in failed:
         assert row["is_success"] is None
         assert re.search(
-            r"Environment error: (UnreachableError: cannot reach|SessionGoneError: the session at) "
+            r"Environment error: (UnreachableError: cannot reach|RemoteError:) "
             rf"http://127.0.0.1:{port}",
             row["final_observation"],
         )
