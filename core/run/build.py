@@ -160,6 +160,7 @@ class Builder:
                     model.policy,
                     chat,
                     run_id=writer.run_id,
+                    run_path=writer.path,
                     events=events,
                     notifier=self._notifier(writer.run_id),
                     is_stopping=control.is_stopping,

@@ -41,6 +41,7 @@ class MonitorObserver:
         policy: Policy,
         chat: ChatFormat,
         *,
+        run_id: str,
         run_path: Path,
         events: TrainEvents,
         notifier: Notifier | None = None,
@@ -49,7 +50,7 @@ class MonitorObserver:
         self._notifier = notifier
         self._is_stopping = is_stopping
         self._policy, self._chat, self._events = policy, chat, events
-        self._run_path, self._run_id = run_path, run_path.name
+        self._run_id, self._run_path = run_id, run_path
         self._monitor = Monitor(config.diagnostics, run_id=self._run_id, on_message=events.message)
         self._is_sighted = False
         self._situated: tuple[RunConfig, Situation] | None = None

@@ -1,8 +1,8 @@
 """The alarm engine: metrics of one step in, alarms raised and cleared out. Purely causal.
 
 The live monitor, `echoscope diagnose` and the dashboard all feed the same engine, so they say the
-same at the same step. Feeding a run step by step or all at once makes no difference, and `state()`
-continues it after a restart.
+same at the same step. Feeding a run step by step or all at once makes no difference. After a
+restart the stored steps of the run are fed again.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from echoscope.store.records import (
     ALARM_AUTHOR,
@@ -440,57 +439,6 @@ class AlarmEngine:
         for name in restarted:
             self.view()[name].restart()
         self.first_watch_step = self.first_critical_step = None
-
-    def state(self) -> dict[str, Any]:
-        """All it must remember, as JSON values."""
-        return {
-            "history": {
-                name: finite_or_none(value) for name, value in asdict(self.history).items()
-            },
-            "first_step": self.first_step,
-            "last_step": self.last_step,
-            "num_rows": self.num_rows,
-            "first_watch_step": self.first_watch_step,
-            "first_critical_step": self.first_critical_step,
-            "channels": {name: channel.state() for name, channel in self.channels.items()},
-            "outcomes": {name: o.state() for name, o in self.outcomes.items() if o.count},
-            "terms": {name: term.state() for name, term in self.terms.items()},
-            "open": {rule: asdict(alarm) for rule, alarm in self._open.items()},
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state()` said, of this or an older version.
-
-        Channels and rules that did not exist then start afresh.
-        """
-        self.first_step, self.last_step = state["first_step"], state["last_step"]
-        self.num_rows = state["num_rows"]
-        self.first_watch_step = state["first_watch_step"]
-        self.first_critical_step = state["first_critical_step"]
-        self.history = History.restored(state.get("history", {}))
-        for name, saved in state["channels"].items():
-            if name in self.channels:
-                self.channels[name].restore(saved)
-        for name, saved in state.get("outcomes", {}).items():
-            self.outcomes[name].restore(saved)
-        for key, saved in state.get("terms", {}).items():
-            self.terms[key] = Outcome(spec=OutcomeSpec(name=key, keys=(key,), kind="amount"))
-            self.terms[key].restore(saved)
-        known = {rule.name for rule in self._rules}
-        self._open = {
-            rule: _open_alarm(saved) for rule, saved in state["open"].items() if rule in known
-        }
-
-
-def _open_alarm(saved: Mapping[str, Any]) -> OpenAlarm:
-    dated = saved.get("onset_interval")
-    return OpenAlarm(
-        **{
-            **saved,
-            "severity": AlarmSeverity(saved["severity"]),
-            "onset_interval": None if dated is None else (int(dated[0]), int(dated[1])),
-        }
-    )
 
 
 def _onset_interval(alarm: OpenAlarm, view: View) -> tuple[int, int]:

@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from .courses.course import median
 
@@ -193,17 +192,3 @@ class RegimeTracker:
         if not self._opening:
             return math.nan, math.nan
         return _borders(median(self._opening), self.best_dependence)
-
-    def state(self) -> dict[str, Any]:
-        """All it must remember, as JSON values."""
-        return asdict(self)
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state()` said."""
-        self.regime = Regime(state["regime"])
-        self.since_step, self.num_measured = state["since_step"], state["num_measured"]
-        self.best_dependence, self.source = state["best_dependence"], state["source"]
-        self.history = [(int(step), str(name)) for step, name in state["history"]]
-        self._opening = [float(value) for value in state["_opening"]]
-        self._candidate = Regime(state["_candidate"])
-        self._candidate_step = state["_candidate_step"]

@@ -22,7 +22,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState
 from echoscope.text.amounts import counted
@@ -316,20 +316,6 @@ class Diagnosis:
             for step, values in before.rows:
                 self.observe(step, values)
             self.engine.begin_branch(before.restarted)
-
-    def state(self) -> dict[str, Any]:
-        """All it must remember, as JSON values: part of every checkpoint."""
-        return {
-            "engine": self.engine.state(),
-            "regimes": self.regimes.state(),
-            "keys": list(self._keys),
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state()` said."""
-        self.engine.restore(state["engine"])
-        self.regimes.restore(state["regimes"])
-        self._keys = dict.fromkeys(state["keys"])
 
 
 def _kinds_words(kinds: Collection[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..claims import Fate
@@ -155,9 +155,3 @@ class History:
             old = self.trajectory_kl
             self.trajectory_kl = kl if math.isnan(old) else 0.9 * old + 0.1 * kl
         self.luck = mean_luck([luck], self.luck)
-
-    @classmethod
-    def restored(cls, saved: Mapping[str, float | None]) -> History:
-        """From what `state()` of the engine kept, of this or an older version."""
-        known = {field.name for field in fields(cls)}
-        return cls(**{k: math.nan if v is None else v for k, v in saved.items() if k in known})

@@ -22,15 +22,12 @@ The onset is where the strength first passed one half; `last_quiet_step` is the 
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
-from echoscope.text.strict_json import finite_or_none
-
-from .course import LOG_FLOOR, Course, Past, median
+from .course import LOG_FLOOR, Course, Past
 from .turns import Dates, dated_with, since_when
 
 NOISE_SIGMAS = 4.0
@@ -246,44 +243,3 @@ class Channel(Course):
     @property
     def far_streak(self) -> int:
         return self.decision.far_streak
-
-    def state(self) -> dict[str, Any]:
-        """Course and decision, without the spec, as JSON values (what is not finite is None)."""
-        out: dict[str, Any] = {}
-        for part in (self, self.decision):
-            for slot in fields(part):
-                if slot.name in ("spec", "decision", "_dated"):
-                    continue
-                value = getattr(part, slot.name)
-                if isinstance(value, float):
-                    value = finite_or_none(value)
-                out[_STORED_AS.get(slot.name, slot.name)] = copy.copy(value)
-        return out
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Become what `state()` described; what an older version did not write stays fresh."""
-        decision: dict[str, Any] = {}
-        for slot in (*fields(Course), *fields(Decision)):
-            stored_as = _STORED_AS.get(slot.name, slot.name)
-            if slot.name == "spec" or stored_as not in state:
-                continue
-            value = copy.copy(state[stored_as])
-            if value is None and isinstance(slot.default, float):
-                value = slot.default
-            if slot.name in Decision.__dataclass_fields__:
-                decision[slot.name] = value
-            else:
-                setattr(self, slot.name, value)
-        self.decision = Decision(**decision)
-        self.history = [(int(step), float(x)) for step, x in self.history]
-        self.gap = median(self.gaps) if self.gaps else 1.0
-
-
-_STORED_AS = {
-    "recent": "_recent",
-    "differences": "_differences",
-    "first_values": "_opening",
-    "gaps": "_gaps",
-    "quiet_streak": "_quiet_streak",
-}
-"""Field -> its name in a checkpoint."""

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from ..claims import Change, Claim, Dip, Level, Lost
 from .channels import OutcomeSpec
@@ -71,8 +71,6 @@ class Outcome:
     """Share of what was held whose loss is a large fall."""
     restarted: list[int] = field(default_factory=list)
     """Steps at which other tasks came: what was before is another quantity."""
-    relieved: dict[int, float] = field(default_factory=dict)
-    """Steps at which other signs agreed -> by how many standard errors a fall took less."""
     num_sagging: int = 0
     """Rows in a row that are half way to a large fall."""
     low_since: int | None = None
@@ -94,7 +92,7 @@ class Outcome:
         is_known = self.spec.is_fixed and self.spec.kind == "rate"
         self.turns = Turns(self.series, least_rows=1 if is_known else 2)
         self.low_since = self._now = self._dated = None
-        self.num_sagging, self.relieved = 0, {}
+        self.num_sagging = 0
         self.was_large = self.was_lost = self.was_back = False
 
     def restart(self) -> None:
@@ -137,8 +135,6 @@ class Outcome:
         if len(self.series) == num_rows:
             return
         num_turns = len(self.turns.pivots)
-        if self.turns.relief:
-            self.relieved[self.series.steps[-1]] = self.turns.relief
         self.turns.update()
         self._now = None
         if len(self.turns.pivots) > num_turns:
@@ -618,39 +614,3 @@ class Outcome:
         )
         gain = self.series.bounds(self.best, BOUND_Z)[0] - floor
         return (upper - floor) / gain if gain > 0 else 0.0
-
-    # -- memory ------------------------------------------------------------------------------------
-
-    def state(self) -> dict[str, Any]:
-        """All it must remember, as JSON values."""
-        series = self.series
-        return {
-            "key": self.key,
-            "members": dict(self.members),
-            "trials": dict(self.trials),
-            "restarted": list(self.restarted),
-            "siblings": series.siblings,
-            "spikes": list(series.spikes),
-            "waiting": None if series.waiting is None else list(series.waiting),
-            "relieved": [[step, relief] for step, relief in self.relieved.items()],
-            "rows": [
-                [step, value, n if n > 0 else None]
-                for step, value, n in zip(series.steps, series.values, series.trials, strict=True)
-            ],
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Become what `state()` described."""
-        self.restart()
-        self.key = str(state.get("key", ""))
-        self.members, self.trials = dict(state["members"]), dict(state["trials"])
-        self.restarted = list(state["restarted"])
-        siblings = float(state["siblings"])
-        relieved = {int(step): float(relief) for step, relief in state.get("relieved", ())}
-        for step, value, trials in state["rows"]:
-            n = math.nan if trials is None else float(trials)
-            self.turns.relief = relieved.get(int(step), 0.0)
-            self._add(int(step), float(value), n, n / siblings if siblings > 0 else math.nan)
-        self.series.spikes = [int(step) for step in state.get("spikes", ())]
-        waiting = state.get("waiting")
-        self.series.waiting = None if waiting is None else (int(waiting[0]), float(waiting[1]))

@@ -289,6 +289,7 @@ def test_truth_5_the_live_monitor_remembers_what_was_changed_and_when(
         config,
         None,
         None,
+        run_id="run",
         run_path=path,
         events=SilentEvents(),  # type: ignore[arg-type]
     )

@@ -243,48 +243,6 @@ def test_a_jump_without_noise_is_dated_to_its_row() -> None:
     assert change_points(series, 0, 40) == (25, 25, 25)
 
 
-# --- memory
-
-
-@given(
-    st.lists(st.floats(0, 1), min_size=2, max_size=40),
-    st.integers(0, 39),
-    st.sampled_from(["rate", "amount"]),
-)
-def test_state_continues_where_it_was(values: list[float], cut: int, kind: str) -> None:
-    make = trained if kind == "rate" else returned
-    whole, part = make(values), make(values[:cut])
-    again = Outcome(spec=whole.spec)
-    again.restore(json.loads(json.dumps(part.state(), allow_nan=False)))
-    key = whole.spec.keys[0]
-    for step, value in enumerate(values[cut:], start=min(cut, len(values))):
-        again.update(step, {key: value})
-    assert again.turns.pivots == whole.turns.pivots
-    assert again.state() == whole.state()
-    assert [claim_json(c) for c in again.claims()] == [claim_json(c) for c in whole.claims()]
-
-
-def test_a_turn_that_other_signs_made_possible_and_a_waiting_row_survive_a_restart() -> None:
-    outcome = Outcome(spec=EVALUATION)
-    for step, solved in enumerate([40, 40, 40, 40, 20]):
-        outcome.turns.relief = 1.0 if step == 4 else 0.0
-        row = {"eval/a/success_rate": solved / 128, "eval/a/num_tasks": 128.0}
-        outcome.update(step, row)
-    alone = evaluated([40, 40, 40, 40, 20], every=1)
-    assert (outcome.has_fallen, alone.has_fallen) == (True, False)
-    again = Outcome(spec=EVALUATION)
-    again.restore(json.loads(json.dumps(outcome.state(), allow_nan=False)))
-    assert again.turns.pivots == outcome.turns.pivots
-    noise = np.random.default_rng(0).normal(0, 0.1, 30)
-    whole = returned([*noise, 9.0])
-    part = Outcome(spec=RETURN)
-    part.restore(json.loads(json.dumps(whole.state(), allow_nan=False)))
-    for each in (whole, part):
-        each.update(31, {"reward/return_mean": 9.1})
-    assert part.series.values == whole.series.values
-    assert part.count == 32
-
-
 @pytest.mark.parametrize("offset", [0.0, -50.0, 50.0])
 def test_what_agrees_with_other_signs_does_not_feel_an_offset(offset: float) -> None:
     """A return that has sagged, not enough to claim a fall."""

@@ -1,6 +1,5 @@
 """The four regimes, their borders and their hysteresis."""
 
-import json
 
 import pytest
 
@@ -86,21 +85,6 @@ def test_cross_scores_after_text_start_anew() -> None:
     assert tracker.regime is Regime.DIVERSE
     assert tracker.source == "first_turn"
     assert tracker.best_dependence == 0.2
-
-
-def test_state_continues_where_it_was() -> None:
-    rows = [row(2.0, 0.8)] * 3 + [row(0.1, 0.8)] * 3
-    whole, part = RegimeTracker(), RegimeTracker()
-    for step, values in enumerate(rows):
-        whole.observe(step, values)
-    for step, values in enumerate(rows[:4]):
-        part.observe(step, values)
-    again = RegimeTracker()
-    again.restore(json.loads(json.dumps(part.state())))
-    for step, values in enumerate(rows[4:], start=4):
-        again.observe(step, values)
-    assert again == whole
-    assert again.regime is Regime.COMPRESSED
 
 
 def test_intervals_come_from_information_over_its_ceiling() -> None:
