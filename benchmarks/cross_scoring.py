@@ -163,6 +163,7 @@ def some_columns(draw: Draw, stride: int) -> Draw:
         reasonings=draw.reasonings,
         column_M=np.arange(draw.num_reasonings) % len(prompts),
         inner_M2=draw.inner_M2,
+        logprobs=draw.logprobs,
     )
 
 

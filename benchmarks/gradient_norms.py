@@ -29,8 +29,7 @@ from echoscope.core.config.settings import LoraConfig, ModelConfig
 from echoscope.core.policy import Policy, load_model, with_adapters
 from echoscope.core.update.batch import TokenBatch, microbatches, select_rows
 from echoscope.core.update.losses import Denominators, LossTerms, compute_loss
-from echoscope.diagnostics.config import GradientConfig
-from echoscope.diagnostics.measure.gradients import GradientUnit, decompose, gradient_norm
+from echoscope.diagnostics.measure.gradients import GradientUnit, decompose
 
 LOSS = ClipLossConfig()
 
@@ -80,11 +79,6 @@ class Case:
         for parameter in self.policy.policy_parameters():
             parameter.grad = None
 
-    def norms(self) -> None:
-        parameters = [p for p in self.policy.model.parameters() if p.requires_grad]
-        for row in range(self.batch.num_rows):
-            gradient_norm([self.terms(select_rows(self.batch, [row])).total], parameters)
-
     def decompose(self) -> None:
         def terms_of(group: int) -> Iterator[dict[str, Tensor]]:
             rows = torch.nonzero(self.batch.group_index == group)[:, 0]
@@ -94,7 +88,7 @@ class Case:
         num_groups = int(self.batch.group_index.max()) + 1
         units = [GradientUnit(reward_std=0.1 * g, weight=1.0) for g in range(num_groups)]
         names = {n: p for n, p in self.policy.model.named_parameters() if p.requires_grad}
-        decompose(terms_of, units, names, GradientConfig())
+        decompose(terms_of, units, names)
 
 
 def shipped(rows: int, length: int) -> Case:
@@ -136,14 +130,12 @@ def best(run: Callable[[], None], repeats: int) -> float:
 
 
 def measure(case: Case, repeats: int) -> dict[str, float | str]:
-    case.norms()  # warm up
     forward, plain = best(case.forward, repeats), best(case.plain, repeats)
-    norms, apart = best(case.norms, repeats), best(case.decompose, repeats)
+    apart = best(case.decompose, repeats)
     return {
         "case": case.name,
         "forward_s": forward,
         "forward_backward_s": plain,
-        "norms_over_both": norms / plain,
         "decompose_over_both": apart / plain,
     }
 
@@ -167,8 +159,8 @@ def main() -> None:
     for row in rows:
         print(
             f"{row['case']}: forward {row['forward_s']:.2f} s, with backward "
-            f"{row['forward_backward_s']:.2f} s; norms of single trajectories take "
-            f"{row['norms_over_both']:.2f} of both, decomposition {row['decompose_over_both']:.2f}"
+            f"{row['forward_backward_s']:.2f} s; the decomposition takes "
+            f" {row['decompose_over_both']:.2f}"
         )
 
 

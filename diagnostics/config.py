@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -341,7 +340,7 @@ class NotifyConfig(FrozenModel):
 
 
 class GradientConfig(FrozenModel):
-    """How often gradients are taken apart, and into what (`gradients.py`)."""
+    """How often gradients are taken apart (`gradients.py`)."""
 
     every: int = Field(
         25,
@@ -350,35 +349,6 @@ class GradientConfig(FrozenModel):
         description="Steps between two gradient breakdowns; 0 turns them off.",
         json_schema_extra=LIVE,
     )
-    buckets: int = Field(
-        4,
-        ge=1,
-        le=1000,
-        description="Number of buckets: groups in order of reward std, equally many in each, "
-        "unless edges are set.",
-    )
-    edges: tuple[Annotated[float, Field(strict=True, le=1e9)], ...] | None = Field(
-        None,
-        strict=False,
-        description="Reward stds that separate the buckets, in increasing order.",
-    )
-    trajectories: bool = Field(
-        False,
-        description="Also measure the gradient norm of each trajectory (a pass for each).",
-    )
-    layer_bands: int = Field(
-        4, ge=1, le=1000, description="Number of bands of layers, each with its own norm."
-    )
-    max_buffer_gb: float = Field(
-        8.0, gt=0, le=1e6, description="Memory for summed gradients; a larger need is refused."
-    )
-
-    @model_validator(mode="after")
-    def _edges_increase(self) -> GradientConfig:
-        bounds = (0.0, *(self.edges or ()))
-        if any(b <= a for a, b in itertools.pairwise(bounds)):
-            raise ValueError(f"gradient.edges are {self.edges}, but must be positive and increase")
-        return self
 
 
 class DiagnosticsConfig(FrozenModel):

@@ -38,7 +38,7 @@ import numpy as np
 from echoscope.store.reader import RunReader
 from echoscope.store.records import Alarm, DiagnosticRecord, FloatArray, RolloutBatch, Trajectory
 
-from .config import AlarmConfig, DiagnosticsConfig, GradientConfig
+from .config import AlarmConfig, DiagnosticsConfig
 from .judge.advice.situation import Situation
 from .judge.verdict import Diagnosis, judged_again
 from .measure.costs import Check, CutOffError, Limit, OnProgress, Purse, PutOffError
@@ -94,7 +94,7 @@ class Instruments:
     scorer: Callable[[], Scorer] | None = None
     """At the temperature that sampled; None if these weights did not sample the rollouts."""
     decode: Decode
-    gradients: Callable[[GradientConfig], Reported] | None = None
+    gradients: Callable[[], Reported] | None = None
     rollout_s: float = math.nan
     """Seconds that sampling the rollouts took; NaN: nothing counts as expensive."""
     trained_s: float = math.nan
@@ -276,13 +276,11 @@ class Monitor:
         cost = scorer.tally.num_tokens * INFORMATION_PASSES
         self._put_off(INFORMATION, now, now.config.information.every, cost, INFORMATION_SHARE)
 
-    def _measure_gradients(
-        self, now: _Step, gradients: Callable[[GradientConfig], Reported]
-    ) -> None:
+    def _measure_gradients(self, now: _Step, gradients: Callable[[], Reported]) -> None:
         """Raises PutOffError where the budget cannot pay for it."""
         cost = _num_tokens(now.rollouts) * GRADIENT_PASSES
         with self._paying(now, GRADIENTS, round(cost), is_urgent=False):
-            found = gradients(now.config.gradient)
+            found = gradients()
         now.out.values |= found.metrics()
         now.out.records.append(found.record(now.step))
         self._put_off(GRADIENTS, now, now.config.gradient.every, cost, 1 - INFORMATION_SHARE)

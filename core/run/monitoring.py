@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from echoscope.diagnostics.config import GradientConfig
 from echoscope.diagnostics.judge.advice.situation import SettingsChange, Situation
 from echoscope.diagnostics.judge.alarms import action_commands, blindness
+from echoscope.diagnostics.measure.gradients import GradientReport
 from echoscope.diagnostics.measure.information.scoring import ModelScorer, interrupting
 from echoscope.diagnostics.monitor import Instruments, Monitor
 from echoscope.diagnostics.notify.notifier import Notifier
@@ -22,7 +22,7 @@ from ..config.loading import live_schema
 from ..config.settings import RunConfig
 from ..policy import Policy
 from ..rollout.chat import ChatFormat
-from ..update.step_gradients import StepGradients, step_gradients
+from ..update.step_gradients import step_gradients
 from .observers import Judged, Observed, StepObservation, TrainEvents, tell_progress
 
 
@@ -159,10 +159,10 @@ class MonitorObserver:
         def scorer() -> ModelScorer:
             return ModelScorer(policy.model, temperature=config.sampling.temperature)
 
-        def gradients(settings: GradientConfig) -> StepGradients:
+        def gradients() -> GradientReport:
             devices = [policy.device] if policy.device.type == "cuda" else []
             with torch.random.fork_rng(devices=devices):  # dropout, where a model has it
-                return step_gradients(policy, seen.rollouts, config, self._chat, settings)
+                return step_gradients(policy, seen.rollouts, config, self._chat)
 
         return Instruments(
             scorer=None if config.from_run is not None else scorer,

@@ -54,7 +54,7 @@ def run(
     *,
     cost: int = 0,
     monitor: Monitor | None = None,
-    gradients: Callable[[GradientConfig], Decomposition] = lambda _: Decomposition(),
+    gradients: Callable[[], Decomposition] = Decomposition,
     scorer: Callable[[], TableScorer] | None = None,
 ) -> tuple[dict[int, Measured], list[str]]:
     """Everything measured, by step, and everything said."""
@@ -130,7 +130,7 @@ def test_an_interrupted_monitor_goes_on_as_if_nothing_had_happened() -> None:
 def test_a_failure_is_nan_and_said_once_until_it_is_another() -> None:
     reasons = iter(["full", "full", "full\nagain", None, "full"])
 
-    def fail(_: GradientConfig) -> Decomposition:
+    def fail() -> Decomposition:
         reason = next(reasons)
         if reason is None:
             return Decomposition()
