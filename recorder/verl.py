@@ -22,11 +22,11 @@ import numpy as np
 from echoscope.store.importers.dialogue import read_flat
 from echoscope.store.importers.draft import Draft, RowError
 from echoscope.store.importers.format import Where
-from echoscope.store.importers.formats.verl import CLASSIC, V1, VAGEN
+from echoscope.store.importers.formats.table import VAGEN, VERL, VERL_V1
 
 from .recorder import Recorder
 
-_FORMATS = (VAGEN, V1, CLASSIC)
+_FORMATS = (VAGEN, VERL_V1, VERL)
 _SETTLED_S = 0.5
 """verl writes a step's file in a thread, in one go: one that has not grown for so long is whole."""
 _WAIT_S = 10.0

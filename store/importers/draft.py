@@ -29,6 +29,7 @@ from ..records import (
     Turn,
     prompt_key,
 )
+from .lines import BadJsonError, json_of
 
 RECONSTRUCTIONS: Mapping[str, str] = {
     "turns": "turns were split at role names in plain text; a reply may contain such a name itself",
@@ -119,6 +120,15 @@ class Draft:
         self.turns[-1].reward = reward
         if len(self.turns) > 1:
             self.reconstructed.add("turn_rewards")
+
+    def set_turn_rewards(self, rewards: Any) -> bool:
+        """The rewards of the turns, where a value is a list with one for each; whether it is."""
+        is_each = isinstance(rewards, list) and len(rewards) == len(self.turns) > 0
+        for turn, reward in zip(self.turns, rewards if is_each else (), strict=False):
+            turn.reward = number(reward)
+        if is_each:
+            self.reconstructed.discard("turn_rewards")
+        return is_each
 
     def add_info(self, numbers: Mapping[str, float]) -> None:
         """Numbers of the whole episode: they stand at its last turn."""
@@ -247,6 +257,59 @@ def truth(value: Any) -> bool | None:
     if isinstance(value, bool):
         return value
     return bool(value) if isinstance(value, int | float) and value in (0, 1) else None
+
+
+_WORDS = {"true": True, "yes": True, "false": False, "no": False}
+
+
+def success_of(value: Any) -> bool | None:
+    """Whether a field says success: a boolean, 0 or 1, -1 or 1, or a word; None for the rest."""
+    if isinstance(value, str) and value.strip().lower() in _WORDS:
+        return _WORDS[value.strip().lower()]
+    known = number(value)
+    return False if known == -1 else truth(known)
+
+
+_STOPS = (
+    (("error", "failed"), StopReason.ENV_ERROR),
+    (("prompt_too_long", "max_prompt_length"), StopReason.PROMPT_TOO_LONG),
+    (("max_turns", "max_steps"), StopReason.MAX_TURNS),
+    (("max_actions",), StopReason.MAX_ACTIONS),
+    (("max_tokens", "max_response_length", "max_length", "truncated"), StopReason.MAX_TOKENS),
+    (("timeout",), StopReason.TIMEOUT),
+    (("abort",), StopReason.ABORTED),
+    (("done", "finish", "completed", "terminated"), StopReason.TERMINATED),
+)
+"""Words of trainers -> why an episode ended; the first that a text holds counts."""
+_FINISHES = (
+    (("length", "max_tokens", "truncated"), FinishReason.LENGTH),
+    (("abort",), FinishReason.ABORT),
+    (("stop", "tool_calls", "completed"), FinishReason.STOP),
+)
+
+
+def stop_of(value: Any) -> StopReason:
+    """Why an episode ended, in the words of any trainer."""
+    text = text_of(value).lower()
+    named = (reason for words, reason in _STOPS if any(word in text for word in words))
+    return next(named, StopReason.UNKNOWN)
+
+
+def finish_of(value: Any) -> FinishReason:
+    """Why a reply ended, in the words of any trainer."""
+    text = text_of(value).lower()
+    named = (reason for words, reason in _FINISHES if any(word in text for word in words))
+    return next(named, FinishReason.UNKNOWN)
+
+
+def json_in(value: Any) -> Any:
+    """What a column holds as JSON text; any other value as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json_of(value.encode(errors="replace"))[0]
+    except BadJsonError:
+        return value
 
 
 def text_of(value: Any) -> str:

@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import PurePath
 from typing import Any
 
-from .draft import Draft, number, text_of, truth, whole
+from ..records import Split
+from .draft import Draft, number, success_of, text_of, whole
 
 Row = Mapping[str, Any]
 
@@ -62,6 +63,8 @@ class Format:
     """The step that the row says."""
     file_step: Callable[[Where], int | None] = lambda where: where.step
     """The step that the names of files say, for rows that do not."""
+    is_split_by_name: bool = False
+    """Files whose names say so hold evaluations."""
     goes_on: Callable[[Row], bool] | None = None
     """Whether a row behind one of this format is of it, too; None: where it matches."""
 
@@ -85,6 +88,9 @@ class Format:
         mapped: Mapping[str, Any] = row.get(MAPPED) or {}
         for draft in self.drafts(row, where):
             draft.fields = {key: value for key, value in draft.fields.items() if key != MAPPED}
+            if self.is_split_by_name and where.is_evaluation:
+                draft.split = Split.EVAL
+                draft.reconstructed.add("split")
             if "reward" in mapped:
                 draft.set_episode_reward(number(mapped["reward"]))
                 draft.reconstructed.discard("reward_terms")
@@ -139,17 +145,6 @@ def _at(row: Row, key: str) -> Any:
         else:
             return None
     return value
-
-
-_WORDS = {"true": True, "yes": True, "false": False, "no": False}
-
-
-def success_of(value: Any) -> bool | None:
-    """Whether a field says success: a boolean, 0 or 1, -1 or 1, or a word; None for the rest."""
-    if isinstance(value, str) and value.strip().lower() in _WORDS:
-        return _WORDS[value.strip().lower()]
-    known = number(value)
-    return False if known == -1 else truth(known)
 
 
 LEAST_EPISODES = 50

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ..records import MAX_INDEX
 from .draft import Draft
 from .format import MAPPED, NO_ROLES, Format, Roles, Row, Where
-from .formats.rows import PAIRS
+from .formats.table import PAIRS
 from .lines import BadJsonError, narrow_encoding
 from .registry import FORMATS
 from .sources import MAX_FILES, FoundRow, Source, SourceError, files_of, source_of

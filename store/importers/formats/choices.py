@@ -1,10 +1,10 @@
 """ART and agent-lightning: conversations as requests and choices of the OpenAI interface.
 
-ART wrote one group a line, `{"trajectories": [{"messages_and_choices": [...], "reward", ...}]}`,
-before that the same as YAML, and writes Parquet now: a row an episode, objects in it as JSON text.
+ART wrote one group a line, `{"trajectories": [{"messages_and_choices": [...], "reward", ...}]}`.
+(Its Parquet files are in `table.py`.)
 
 agent-lightning has events: requests of the model with their answers, and rewards. A reward belongs
-to the reply before it. Events of one attempt are one row here (`spooled/joined.py`).
+to the reply before it. Events of one attempt are one row here (`spooled/events.py`).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ...records import FinishReason, Split
 from ..dialogue import Dialogue, is_messages, read_messages
 from ..draft import (
     Draft,
     DraftTurn,
     RowError,
+    finish_of,
     inner,
     number,
     number_or_none,
@@ -28,13 +28,6 @@ from ..draft import (
     without,
 )
 from ..format import Format, Row, Where, has_keys
-from ..lines import BadJsonError, json_of
-
-_FINISH = {
-    "stop": FinishReason.STOP,
-    "tool_calls": FinishReason.STOP,
-    "length": FinishReason.LENGTH,
-}
 
 
 def _matches(row: Row) -> bool:
@@ -57,18 +50,12 @@ def _drafts(row: Row, where: Where) -> Iterator[Draft]:
             },
             reward=number(trajectory.get("reward")),
             group=group,
-            split=_split(where),
         )
         if len(choices) == len(draft.turns):
             for turn, choice in zip(draft.turns, choices, strict=True):
-                reason = text_of(choice.get("finish_reason"))
-                turn.finish_reason = _FINISH.get(reason, FinishReason.UNKNOWN)
+                turn.finish_reason = finish_of(choice.get("finish_reason"))
         draft.add_info(numbers_of(trajectory.get("metrics")))
         yield draft
-
-
-def _split(where: Where) -> Split:
-    return Split.EVAL if "val" in where.path.parts else Split.IMPORT
 
 
 def _message(item: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -77,42 +64,13 @@ def _message(item: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"role": "assistant", **found} if isinstance(found, Mapping) else item
 
 
-GROUPS = Format(name="ART trajectory groups", trainer="ART", matches=_matches, drafts=_drafts)
-
-
-def _is_parquet(row: Row) -> bool:
-    messages = row.get("messages")
-    return (
-        "group_index" in row
-        and "reward" in row
-        and is_messages(messages)
-        and all("trainable" in message for message in messages)
-    )
-
-
-def _parquet_drafts(row: Row, where: Where) -> list[Draft]:
-    messages = [
-        {**message, "tool_calls": _object(message.get("tool_calls"))} for message in row["messages"]
-    ]
-    kept = without(row, ("messages", "reward", "metrics"))
-    draft = read_messages(messages).draft(
-        {name: _object(value) for name, value in kept.items()},
-        reward=number(row["reward"]),
-        group=f"{where.path} {text_of(row['group_index'])}",
-        split=_split(where),
-    )
-    draft.add_info(numbers_of(_object(row.get("metrics"))))
-    return [draft]
-
-
-def _object(value: Any) -> Any:
-    """What a column holds as JSON text; any other value as it is."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return json_of(value.encode(errors="replace"))[0]
-    except BadJsonError:
-        return value
+GROUPS = Format(
+    name="ART trajectory groups",
+    trainer="ART",
+    matches=_matches,
+    drafts=_drafts,
+    is_split_by_name=True,
+)
 
 
 def _requests(row: Row) -> list[Mapping[str, Any]]:
@@ -207,8 +165,7 @@ def _rewards(events: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
 def _set_request(turn: DraftTurn, data: Mapping[str, Any]) -> None:
     """What a request says of its reply: version, ending, tokens and log-probs."""
     choice, usage = _choice(data), data.get("usage")
-    reason = text_of(data.get("finish_reason") or choice.get("finish_reason"))
-    turn.finish_reason = _FINISH.get(reason, FinishReason.UNKNOWN)
+    turn.finish_reason = finish_of(data.get("finish_reason") or choice.get("finish_reason"))
     turn.policy_version = whole(data.get("model_version"))
     turn.temperature = number_or_none(inner(data, "request", "temperature"))
     counts = usage.items() if isinstance(usage, Mapping) else ()
@@ -219,9 +176,6 @@ def _set_request(turn: DraftTurn, data: Mapping[str, Any]) -> None:
     turn.set_tokens(data["response"].get("prompt_token_ids"), choice.get("token_ids"), logprobs)
 
 
-PARQUET = Format(
-    name="ART trajectories Parquet", trainer="ART", matches=_is_parquet, drafts=_parquet_drafts
-)
 EVENTS = Format(
     name="agent-lightning events",
     trainer="agent-lightning",

@@ -6,9 +6,19 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...records import FinishReason
 from ..dialogue import is_messages, read_messages
-from ..draft import Draft, RowError, inner, name_of, number, number_or_none, text_of, without
+from ..draft import (
+    Draft,
+    RowError,
+    finish_of,
+    inner,
+    name_of,
+    number,
+    number_or_none,
+    objects_of,
+    text_of,
+    without,
+)
 from ..format import Format, Row, Where, has_keys, no_file_step
 
 _GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
@@ -51,7 +61,8 @@ def _draft(row: Row) -> Draft:
         duration_s=number_or_none(row.get("total_time")),
     )
     if draft.turns:
-        draft.turns[-1].finish_reason = _finish(inner(output, "choices"))
+        choices = objects_of(inner(output, "choices"))
+        draft.turns[-1].finish_reason = finish_of(inner(next(iter(choices), None), "stop_reason"))
     if scores:
         first = next(iter(scores.values()))
         draft.set_episode_reward(first)
@@ -60,13 +71,6 @@ def _draft(row: Row) -> Draft:
             draft.reconstructed.add("score")
         draft.add_info({f"score/{name}": value for name, value in scores.items()})
     return draft
-
-
-def _finish(choices: Any) -> FinishReason:
-    """How the last reply ended."""
-    reason = inner(choices[0], "stop_reason") if isinstance(choices, list) and choices else None
-    known = {"stop": FinishReason.STOP, "max_tokens": FinishReason.LENGTH}
-    return known.get(text_of(reason), FinishReason.UNKNOWN)
 
 
 def _scores(scores: Any) -> dict[str, float]:

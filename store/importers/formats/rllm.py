@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...records import Split, StopReason
+from ...records import Split
 from ..dialogue import Dialogue, is_messages, read_messages
 from ..draft import (
     Draft,
@@ -24,23 +24,13 @@ from ..draft import (
     number_or_none,
     numbers_of,
     objects_of,
+    stop_of,
     text_of,
     truth,
     whole,
     without,
 )
 from ..format import Format, Row, Where
-
-_STOPS = {
-    "env_done": StopReason.TERMINATED,
-    "done": StopReason.TERMINATED,
-    "max_turns_exceeded": StopReason.MAX_TURNS,
-    "max_turns": StopReason.MAX_TURNS,
-    "max_prompt_length_exceeded": StopReason.PROMPT_TOO_LONG,
-    "max_response_length_exceeded": StopReason.MAX_TOKENS,
-    "timeout": StopReason.TIMEOUT,
-    "error": StopReason.ENV_ERROR,
-}
 
 _TOKENS = ("prompt_ids", "response_ids", "logprobs", "weight_version", "advantage")
 _TEXTS = ("observation", "model_response", "input", "output")
@@ -56,7 +46,6 @@ def _matches(row: Row) -> bool:
 
 def _drafts(row: Row, where: Where) -> Iterator[Draft]:
     is_validation = any(part.startswith("val_") for part in where.path.parts)
-    reason = text_of(row.get("termination_reason")).lower().removeprefix("terminationreason.")
     timing = row.get("timing")
     more_timing = without(timing, ("total",)) if isinstance(timing, Mapping) else {}
     for trajectory in row["trajectories"]:
@@ -73,7 +62,7 @@ def _drafts(row: Row, where: Where) -> Iterator[Draft]:
             group=_group(row, text_of(trajectory.get("name"))),
             split=Split.EVAL if is_validation else Split.IMPORT,
             env=name_of(trajectory.get("name")),
-            stop_reason=_STOPS.get(reason, StopReason.UNKNOWN),
+            stop_reason=stop_of(row.get("termination_reason")),
             is_success=truth(row.get("is_correct")),
             duration_s=number_or_none(inner(timing, "total")),
         )
@@ -113,9 +102,7 @@ def _set_rewards(
     rewards = [number(step.get("reward")) for step in steps]
     is_by_turn = len(rewards) == len(draft.turns) and not any(map(math.isnan, rewards))
     if is_by_turn and (math.isnan(total) or math.isclose(sum(rewards), total, abs_tol=1e-6)):
-        for turn, reward in zip(draft.turns, rewards, strict=True):
-            turn.reward = reward
-        return True
+        return draft.set_turn_rewards(rewards)
     draft.set_episode_reward(total)
     return False
 

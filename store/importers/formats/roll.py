@@ -5,30 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...records import StopReason
-from ..dialogue import is_messages, read_flat, read_messages
+from ..dialogue import is_messages, read_messages
 from ..draft import (
     Draft,
     RowError,
     inner,
+    json_in,
     name_of,
     number,
     numbers_of,
     optional_text,
+    stop_of,
     text_of,
     truth,
     whole,
     without,
 )
 from ..format import Format, Row, Where
-from ..lines import BadJsonError, json_of
-
-_STOPS = {
-    "finish": StopReason.TERMINATED,
-    "max_steps": StopReason.MAX_TURNS,
-    "max_length": StopReason.MAX_TOKENS,
-    "env_timeout": StopReason.TIMEOUT,
-}
+from .by_keys import Keys, draft_of
 
 
 def _matches(row: Row) -> bool:
@@ -60,38 +54,30 @@ def _drafts(row: Row, where: Where) -> Iterator[Draft]:
         if is_agent and not entry["trajectory_data"]:
             continue
         num_read += 1
-        yield _agent_draft(entry) if is_agent else _answer_draft(entry)
+        yield _agent_draft(entry) if is_agent else draft_of(entry, _ANSWER)
     if not num_read:
         raise RowError("the line has no episodes")
 
 
-def _answer_draft(entry: Mapping[str, Any]) -> Draft:
-    messages, response = entry.get("messages"), text_of(entry["responses"])
-    if is_messages(messages):
-        dialogue = read_messages([*messages, {"role": "assistant", "content": response}])
-    else:
-        dialogue, _ = read_flat(text_of(entry.get("prompt")), response)
-    draft = dialogue.draft(
-        without(entry, ("prompt", "messages", "responses", "scores", "global_step")),
-        reward=number(entry["scores"]),
-        prompt=text_of(entry.get("prompt")) or dialogue.prompt,
-        group=optional_text(entry.get("id")),
-        env=name_of(entry.get("domain")),
-        tag=name_of(entry.get("tag")),
-        final_observation="",
-    )
-    draft.fields = {name: value for name, value in draft.fields.items() if name != "system"}
-    return draft
+_ANSWER = Keys(
+    prompt=("messages", "prompt"),
+    reply=("responses",),
+    reward=("scores",),
+    group=("id",),
+    env=("domain",),
+    tag=("tag",),
+    step=("global_step",),
+)
+"""Of an entry with a verified answer."""
 
 
 def _agent_draft(entry: Mapping[str, Any]) -> Draft:
-    data = _parsed(entry["trajectory_data"])
+    data = json_in(entry["trajectory_data"])
     if not isinstance(data, Mapping):
         raise RowError("trajectory_data is no JSON object")
-    metrics, messages = inner(data, "metrics"), _parsed(entry.get("messages"))
+    metrics, messages = inner(data, "metrics"), json_in(entry.get("messages"))
     if not is_messages(messages) or not (dialogue := read_messages(messages)).turns:
         raise RowError("the episode has no messages")
-    stop = text_of(inner(data, "failure_info", "stop_reason")).lower()
     draft = dialogue.draft(
         {
             "trajectory_data": without(data, ("last_observation", "metrics")),
@@ -100,30 +86,16 @@ def _agent_draft(entry: Mapping[str, Any]) -> Draft:
         group=optional_text(inner(data, "env_info", "group_id")),
         env=name_of(inner(data, "env_info", "tag")),
         final_observation=dialogue.final_observation or text_of(data.get("last_observation")),
-        stop_reason=_STOPS.get(stop, StopReason.UNKNOWN),
+        stop_reason=stop_of(inner(data, "failure_info", "stop_reason")),
         is_success=truth(inner(metrics, "success")),
     )
-    rewards = inner(data, "reward_info", "step_rewards")
-    if isinstance(rewards, list) and len(rewards) == len(draft.turns):
-        for turn, value in zip(draft.turns, rewards, strict=True):
-            turn.reward = number(value)
-    else:
+    if not draft.set_turn_rewards(inner(data, "reward_info", "step_rewards")):
         draft.set_episode_reward(number(inner(data, "reward_info", "episode_reward")))
     draft.turns[-1].info = numbers_of(metrics)
     rest = without(metrics, draft.turns[-1].info) if isinstance(metrics, Mapping) else {}
     if rest:
         draft.fields = {**draft.fields, "metrics": rest}
     return draft
-
-
-def _parsed(value: Any) -> Any:
-    """What a column holds as JSON text; any other value as it is."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return json_of(value.encode(errors="replace"))[0]
-    except BadJsonError as error:
-        raise RowError(f"a column is {error}") from None
 
 
 COLUMNS = Format(

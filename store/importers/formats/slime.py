@@ -11,30 +11,24 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ...records import FinishReason, Split, StopReason
 from ..dialogue import Dialogue, is_messages, read_flat, read_messages
 from ..draft import (
     Draft,
     RowError,
+    finish_of,
     floats,
     inner,
     number,
     numbers_of,
     optional_text,
     sampled_runs,
+    stop_of,
     text_of,
     whole,
     without,
 )
-from ..format import Format, Row, Where
+from ..format import Format, Row, Where, step_key
 
-_ENDS = {
-    "completed": (StopReason.TERMINATED, FinishReason.STOP),
-    "truncated": (StopReason.MAX_TOKENS, FinishReason.LENGTH),
-    "aborted": (StopReason.ABORTED, FinishReason.ABORT),
-    "failed": (StopReason.ENV_ERROR, FinishReason.UNKNOWN),
-}
-_UNKNOWN_END = (StopReason.UNKNOWN, FinishReason.UNKNOWN)
 _USED = (
     *("prompt", "response", "response_length", "tokens", "loss_mask", "rollout_log_probs"),
     *("status", "remove_sample", "reward"),
@@ -51,19 +45,15 @@ def _drafts(row: Row, where: Where) -> list[Draft]:
     dialogue, is_guess = _dialogue(sample)
     if not dialogue.turns:
         raise RowError("the sample has no reply")
-    stop, finish = _ENDS.get(text_of(sample.get("status")).lower(), _UNKNOWN_END)
     draft = dialogue.draft(
         without(sample, _USED),
         is_guess=is_guess,
         prompt=text_of(sample.get("prompt")),
         group=optional_text(whole(sample.get("group_index"))),
-        stop_reason=stop,
+        stop_reason=stop_of(sample.get("status")),
         is_kept=False if sample.get("remove_sample") is True else None,
     )
-    if where.path.stem.startswith("eval_"):
-        draft.split = Split.EVAL
-        draft.reconstructed.add("split")
-    draft.turns[-1].finish_reason = finish
+    draft.turns[-1].finish_reason = finish_of(sample.get("status"))
     _set_reward(draft, sample.get("reward"))
     _set_tokens(draft, sample)
     return [draft]
@@ -124,5 +114,6 @@ SAMPLES = Format(
     trainer="slime",
     matches=_matches,
     drafts=_drafts,
-    step=lambda row: whole(row.get("slime_rollout")),
+    step=step_key("slime_rollout"),
+    is_split_by_name=True,
 )

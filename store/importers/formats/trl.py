@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..dialogue import is_messages, read_flat, read_messages
-from ..draft import Draft, number, number_or_none, without
+from ..draft import Draft, number, number_or_none
 from ..format import Format, Row, has_keys, step_key
+from .by_keys import Keys, draft_of
 
+_KEYS = Keys(prompt=("prompt",), reply=("completion",), reward=())
 _KNOWN = ("step", "prompt", "completion", "advantage")
 _TIME = "timestamp"
 
@@ -25,25 +26,17 @@ def episode(row: Row, weights: Sequence[float] | None = None) -> Draft:
         weights: Of the reward functions, in the order of their columns; None: not known. Weights
             of another number say nothing.
     """
-    prompt, completion = row["prompt"], row["completion"]
-    is_guess = False
-    if is_messages(prompt) and is_messages(completion):
-        dialogue = read_messages([*prompt, *completion])
-    else:
-        dialogue, is_guess = read_flat(str(prompt or ""), str(completion or ""))
-    rewards = {name: number(row[name]) for name in reward_columns(row)}
-    known = {name: value for name, value in rewards.items() if not math.isnan(value)}
-    is_weighted = weights is not None and len(weights) == len(rewards)
-    terms = dict(zip(rewards, weights or (), strict=True)) if is_weighted else {}
-    draft = dialogue.draft(
-        without(row, (*_KNOWN, *known)),
-        reward=sum(terms.get(n, 1.0) * known[n] for n in known) if known else math.nan,
-        is_guess=is_guess,
-        prompt=str(prompt),
-        advantage=number_or_none(row["advantage"]),
-    )
-    draft.add_info({f"reward/{name}": value for name, value in known.items()})
-    if len(rewards) > 1 and not is_weighted:
+    columns = reward_columns(row)
+    rewards = {name: value for name in columns if not math.isnan(value := number(row[name]))}
+    rest = {name: v for name, v in row.items() if name not in rewards and name != "advantage"}
+    is_weighted = weights is not None and len(weights) == len(columns)
+    weight_of = dict(zip(columns, weights or (), strict=True)) if is_weighted else {}
+    draft = draft_of(rest, _KEYS)
+    draft.advantage = number_or_none(row["advantage"])
+    if rewards:
+        draft.set_episode_reward(sum(weight_of.get(n, 1.0) * rewards[n] for n in rewards))
+    draft.add_info({f"reward/{name}": value for name, value in rewards.items()})
+    if len(columns) > 1 and not is_weighted:
         draft.reconstructed.add("reward_terms")
     return draft
 

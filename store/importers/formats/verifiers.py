@@ -27,14 +27,20 @@ from ..draft import (
     numbers_of,
     optional_text,
     sampled_runs,
-    text_of,
+    stop_of,
     whole,
     without,
 )
 from ..format import Format, Row, Where, has_keys
+from .by_keys import Keys, draft_of
 
-_LEGACY_USED = (
-    *("prompt", "completion", "reward", "metrics", "timing", "is_completed", "stop_condition"),
+_LEGACY = Keys(
+    prompt=("prompt",),
+    reply=("completion",),
+    group=("example_id",),
+    stop=("stop_condition",),
+    numbers=("metrics",),
+    step=(),
 )
 _MAX_LEAVES = 64
 _PER_TOKEN = ("logprobs", "entropies", "reference_logprobs", "advantages")
@@ -46,28 +52,18 @@ def _is_legacy(row: Row) -> bool:
 
 
 def _legacy_drafts(row: Row, where: Where) -> list[Draft]:
-    metrics = numbers_of(row.get("metrics"))
-    # Each metric is repeated at the top level.
-    fields = {
+    timing, metrics = row.get("timing"), numbers_of(row.get("metrics"))
+    draft = draft_of(row, _LEGACY)
+    draft.stop_reason = _stop(row.get("stop_condition"), row.get("is_completed"), row.get("error"))
+    draft.env = _env_of(where)
+    milliseconds = number_or_none(inner(timing, "total_ms"))
+    draft.duration_s = None if milliseconds is None else milliseconds / 1000
+    draft.fields = {
         name: value
-        for name, value in without(row, _LEGACY_USED).items()
+        for name, value in without(draft.fields, ("metrics", "is_completed")).items()
+        # Each metric is repeated at the top level.
         if name not in metrics or number(value) != metrics[name]
     }
-    timing = row.get("timing")
-    more_timing = without(timing, ("total_ms",)) if isinstance(timing, Mapping) else {}
-    milliseconds = number_or_none(inner(timing, "total_ms"))
-    condition = text_of(row.get("stop_condition"))
-    fields |= {"timing": more_timing} if more_timing else {}
-    fields |= {"stop_condition": condition} if condition else {}
-    draft = read_messages([*row["prompt"], *row["completion"]]).draft(
-        fields,
-        reward=number(row["reward"]),
-        group=text_of(row["example_id"]),
-        env=_env_of(where),
-        stop_reason=_stop(condition, row.get("is_completed"), row.get("error")),
-        duration_s=None if milliseconds is None else milliseconds / 1000,
-    )
-    draft.add_info(metrics)
     return [draft]
 
 
@@ -77,20 +73,12 @@ def _env_of(where: Where) -> str:
     return next(named, "")
 
 
-def _stop(condition: str, is_completed: object, error: object) -> StopReason:
-    text = condition.lower()
-    if error or "error" in text:
+def _stop(condition: Any, is_completed: object, error: object) -> StopReason:
+    if error:
         return StopReason.ENV_ERROR
-    for words, reason in (
-        ("max_turns", StopReason.MAX_TURNS),
-        ("prompt_too_long", StopReason.PROMPT_TOO_LONG),
-        ("max_tokens", StopReason.MAX_TOKENS),
-        ("timeout", StopReason.TIMEOUT),
-        ("abort", StopReason.ABORTED),
-    ):
-        if words in text:
-            return reason
-    return StopReason.TERMINATED if is_completed is True else StopReason.UNKNOWN
+    reason = stop_of(condition)
+    is_done = reason is StopReason.UNKNOWN and is_completed is True
+    return StopReason.TERMINATED if is_done else reason
 
 
 def _episode_step(row: Row) -> int | None:
@@ -157,7 +145,7 @@ def _branch(row: Row, trace: Mapping[str, Any], path: Sequence[Mapping[str, Any]
         split=Split.EVAL if is_evaluation else Split.IMPORT,
         env=name_of(inner(row, "env", "name") or inner(row, "env", "id")),
         stop_reason=_stop(
-            text_of(trace.get("stop_condition")),
+            trace.get("stop_condition"),
             trace.get("is_completed"),
             trace.get("errors") or row.get("errors"),
         ),

@@ -1,21 +1,19 @@
-"""SkyRL, NeMo-RL and AReaL: a rollout as flat text."""
+"""NeMo-RL: a rollout as text, or as a list of texts, with its tokens."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ...records import FinishReason, FloatArray, Split
-from ..dialogue import Dialogue, has_marks, read_flat, read_messages, split_marked
+from ...records import FloatArray
+from ..dialogue import Dialogue, has_marks, read_messages, split_marked
 from ..draft import (
     Draft,
     DraftTurn,
     RowError,
     floats,
-    name_of,
     number,
     number_or_none,
     sampled_runs,
@@ -23,30 +21,7 @@ from ..draft import (
     whole,
     without,
 )
-from ..format import Format, Row, Where, has_keys
-
-_FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
-
-
-def _skyrl_drafts(row: Row, where: Where) -> list[Draft]:
-    prompt, response = text_of(row["input_prompt"]), text_of(row["output_response"])
-    dialogue, is_guess = read_flat(prompt, response)
-    # The score is one number, or one per token.
-    scores = row["score"] if isinstance(row["score"], list) else [row["score"]]
-    is_number = not isinstance(row["score"], list)
-    used = ("input_prompt", "output_response", "env_class", *(("score",) if is_number else ()))
-    draft = dialogue.draft(
-        without(row, used),
-        reward=sum(map(number, scores)) if scores else math.nan,
-        is_guess=is_guess,
-        prompt=prompt,
-        env=name_of(row["env_class"]),
-        tag=name_of(row.get("data_source")),
-    )
-    if draft.turns:
-        reason = text_of(row.get("stop_reason")).lower()
-        draft.turns[-1].finish_reason = _FINISH.get(reason, FinishReason.UNKNOWN)
-    return [draft]
+from ..format import Format, Row, Where
 
 
 def _is_nemo(row: Row) -> bool:
@@ -71,7 +46,6 @@ def _nemo_drafts(row: Row, where: Where) -> list[Draft]:
         {name: _unwrapped(value) for name, value in without(row, _NEMO_USED).items()},
         reward=number(_unwrapped(row["rewards"])),
         is_guess=is_guess,
-        split=Split.EVAL if where.path.stem.startswith("val_") else Split.IMPORT,
         is_kept=None if sample_mask is None else bool(sample_mask),
     )
     if draft.turns:
@@ -133,40 +107,10 @@ def _per_token(
     return tuple(floats(values[first:last]) for first, last in runs)
 
 
-def _areal_drafts(row: Row, where: Where) -> list[Draft]:
-    dialogue, is_guess = read_flat(text_of(row.get("prompt")), text_of(row.get("completion")))
-    for turn in dialogue.turns:
-        turn.policy_version = whole(row["head_version"])
-    draft = dialogue.draft(
-        without(row, ("prompt", "completion", "reward")),
-        reward=number(row.get("reward")),
-        is_guess=is_guess,
-        prompt=text_of(row.get("prompt")),
-        group=text_of(row["task_id"]),
-        split=Split.EVAL if "eval-rollout" in where.path.parts else Split.IMPORT,
-    )
-    return [draft]
-
-
-def _version_folder(where: Where) -> int | None:
-    """AReaL: `<version>/<task_id>.jsonl`; the name of the file is that of a task."""
-    name = where.path.parent.name
-    return int(name) if name.isascii() and name.isdigit() and len(name) <= 8 else None
-
-
-SKYRL = Format(
-    name="SkyRL evaluation JSONL",
-    trainer="SkyRL",
-    matches=has_keys("input_prompt", "output_response", "env_class", "score"),
-    drafts=_skyrl_drafts,
-)
 NEMO = Format(
-    name="NeMo-RL training data JSONL", trainer="NeMo-RL", matches=_is_nemo, drafts=_nemo_drafts
-)
-AREAL = Format(
-    name="AReaL rollout JSONL",
-    trainer="AReaL",
-    matches=has_keys("task_id", "sample_idx", "head_version", "tail_version"),
-    drafts=_areal_drafts,
-    file_step=_version_folder,
+    name="NeMo-RL training data JSONL",
+    trainer="NeMo-RL",
+    matches=_is_nemo,
+    drafts=_nemo_drafts,
+    is_split_by_name=True,
 )

@@ -1,0 +1,132 @@
+"""Rows that are one episode each: a table says which key holds what, and one reader reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..dialogue import Dialogue, is_messages, read_flat, read_messages
+from ..draft import (
+    Draft,
+    RowError,
+    finish_of,
+    name_of,
+    number,
+    number_or_none,
+    numbers_of,
+    optional_text,
+    stop_of,
+    success_of,
+    text_of,
+    without,
+)
+from ..format import MAPPED, Row, Where
+
+Names = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """Under which keys a row holds what. Of several, the first that has a value counts."""
+
+    messages: Names = ()
+    """The whole conversation. Else `prompt` and `reply` are read: texts, or messages."""
+    prompt: Names = ()
+    reply: Names = ()
+    reward: Names = ("reward",)
+    """Of the episode: a number, or one for each token."""
+    turn_rewards: Names = ()
+    success: Names = ()
+    group: Names = ()
+    env: Names = ()
+    tag: Names = ()
+    stop: Names = ()
+    """Why the episode ended."""
+    finish: Names = ()
+    """Why the last reply ended."""
+    numbers: Names = ()
+    """An object with numbers of the whole episode."""
+    step: Names = ("step",)
+
+
+def value_of(row: Row, names: Names) -> tuple[str, Any]:
+    """The first of these keys that has a value, and the value."""
+    return next(((name, row[name]) for name in names if row.get(name) is not None), ("", None))
+
+
+def texts_of(row: Row, keys: Keys) -> tuple[str, Any, str, Any]:
+    """Key and value of the prompt and of the reply, by what a user says or by the names of keys."""
+    mapped = row.get(MAPPED) or {}
+    prompt = ("", mapped["prompt"]) if "prompt" in mapped else value_of(row, keys.prompt)
+    reply = ("", mapped["reply"]) if "reply" in mapped else value_of(row, keys.reply)
+    return *prompt, *reply
+
+
+def draft_of(row: Row, keys: Keys) -> Draft:
+    """The episode of a row.
+
+    Raises:
+        RowError: it has no text.
+    """
+    dialogue, prompt, is_guess, used = _dialogue(row, keys)
+    reward_key, reward = value_of(row, keys.reward)
+    success_key, success = value_of(row, keys.success)
+    is_success = success_of(success)
+    used = (*used, *keys.step, *keys.turn_rewards)
+    used = (*used, *((success_key,) if is_success is not None else ()))
+    used = (*used, *((reward_key,) if number_or_none(reward) is not None else ()))
+    is_by_token = isinstance(reward, list) and len(reward) > 0
+    draft = dialogue.draft(
+        without(row, used),
+        reward=sum(map(number, reward)) if is_by_token else number(reward),
+        is_guess=is_guess,
+        prompt=prompt,
+        group=optional_text(value_of(row, keys.group)[1]),
+        env=name_of(value_of(row, keys.env)[1]),
+        tag=name_of(value_of(row, keys.tag)[1]),
+        is_success=is_success,
+        stop_reason=stop_of(value_of(row, keys.stop)[1]),
+    )
+    draft.set_turn_rewards(value_of(row, keys.turn_rewards)[1])
+    if draft.turns and keys.finish:
+        draft.turns[-1].finish_reason = finish_of(value_of(row, keys.finish)[1])
+    draft.add_info(numbers_of(value_of(row, keys.numbers)[1]))
+    return draft
+
+
+def _dialogue(row: Row, keys: Keys) -> tuple[Dialogue, str, bool, Names]:
+    """The turns, the prompt, whether the turns are a guess, and the keys of the text."""
+    key, messages = value_of(row, keys.messages)
+    if is_messages(messages):
+        dialogue = read_messages(messages)
+        return dialogue, dialogue.prompt, False, (key,)
+    prompt_key, prompt, reply_key, reply = texts_of(row, keys)
+    used = (prompt_key, reply_key)
+    if is_messages(prompt) or is_messages(reply):
+        asked = prompt if is_messages(prompt) else _said("user", prompt)
+        said = reply if is_messages(reply) else _said("assistant", reply)
+        dialogue = read_messages([*asked, *said])
+        return dialogue, prompt if isinstance(prompt, str) else dialogue.prompt, False, used
+    if not (text_of(prompt).strip() or text_of(reply).strip()):
+        raise RowError("prompt and reply are empty")
+    dialogue, is_guess = read_flat(text_of(prompt), text_of(reply))
+    return dialogue, text_of(prompt), is_guess, used
+
+
+def _said(role: str, text: Any) -> list[Mapping[str, Any]]:
+    return [{"role": role, "content": text_of(text)}] if text_of(text) else []
+
+
+def one_episode(
+    keys: Keys, more: Callable[[Draft, Row, Where], None] | None = None
+) -> Callable[[Row, Where], list[Draft]]:
+    """Reads rows by their keys; `more` sets what else the trainer's rows tell."""
+
+    def drafts(row: Row, where: Where) -> list[Draft]:
+        draft = draft_of(row, keys)
+        if more:
+            more(draft, row, where)
+        return [draft]
+
+    return drafts

@@ -1,0 +1,263 @@
+"""The formats whose rows are one episode each, as tables of their keys.
+
+**verl** writes `input, output, gts, score, step` and each extra of the reward function; its v1
+trainer adds `uid`, `{sample}_{rollout}_{output}`. VAGEN trains with the same writer and keeps the
+special tokens, so its turns are exact. Older versions of verl write no `gts`. Neither does
+verl-agent, which writes one row a turn without the id of the trajectory: its prompts ask for an
+action, or count the steps taken.
+
+**Rows of nobody in particular** are conversations as messages, or prompt and reply under two keys.
+A row of prompt and reply with neither a reward nor a success is none: data of fine-tuning looks so.
+With `--map` a user says which key holds what (`Roles`): such a row is read whatever its keys are
+called.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+
+from ...records import Split
+from ..dialogue import has_marks, is_messages
+from ..draft import Draft, RowError, json_in, number, numbers_of, whole
+from ..format import MAPPED, Format, Row, Where, has_keys, step_key
+from .by_keys import Keys, draft_of, one_episode, texts_of, value_of
+
+# --- verl, verl-agent, VAGEN --------------------------------------------------------------------
+
+_VERL = Keys(
+    prompt=("input",),
+    reply=("output",),
+    reward=("score",),
+    success=("acc", "success", "is_correct"),
+    env=("data_source",),
+)
+_TURN_OF_AGENT = re.compile(
+    r"<action>|</action>|admissible actions|already taken \d+ step|respond for the current step"
+)
+"""What a prompt of verl-agent asks for, or what its reply holds."""
+_is_dump = has_keys("score", "step", input=str, output=str)
+
+
+def _is_v1(row: Row) -> bool:
+    return _is_dump(row) and isinstance(row.get("uid"), str)
+
+
+def _is_classic(row: Row) -> bool:
+    return _is_dump(row) and "gts" in row
+
+
+def _is_vagen(row: Row) -> bool:
+    return _is_classic(row) and (has_marks(row["input"]) or has_marks(row["output"]))
+
+
+def _is_plain(row: Row) -> bool:
+    return _is_dump(row) and "gts" not in row
+
+
+def _is_agent(row: Row) -> bool:
+    return _is_plain(row) and any(_TURN_OF_AGENT.search(row[key]) for key in ("input", "output"))
+
+
+def _of_v1(draft: Draft, row: Row, where: Where) -> None:
+    parts = row["uid"].rsplit("_", 2)
+    draft.group = parts[0] if len(parts) == 3 else None
+
+
+def _of_agent(draft: Draft, row: Row, where: Where) -> None:
+    draft.reconstructed.add("turn_is_episode")
+
+
+def _verl(
+    name: str,
+    trainer: str,
+    matches: Callable[[Row], bool],
+    more: Callable[[Draft, Row, Where], None] | None = None,
+    goes_on: Callable[[Row], bool] | None = None,
+) -> Format:
+    return Format(
+        name=name,
+        trainer=trainer,
+        matches=matches,
+        goes_on=goes_on,
+        drafts=one_episode(_VERL, more),
+        step=step_key("step"),
+        is_split_by_name=True,
+    )
+
+
+VERL_V1 = _verl("verl v1 JSONL", "verl", _is_v1, _of_v1)
+VAGEN = _verl("VAGEN training JSONL", "verl", _is_vagen)
+VERL = _verl("verl JSONL", "verl", _is_classic)
+VERL_AGENT = _verl("verl-agent JSONL", "verl-agent", _is_agent, _of_agent, goes_on=_is_plain)
+VERL_PLAIN = _verl("verl JSONL without gts", "verl", _is_plain)
+
+# --- SkyRL, AReaL, ART --------------------------------------------------------------------------
+
+SKYRL = Format(
+    name="SkyRL evaluation JSONL",
+    trainer="SkyRL",
+    matches=has_keys("input_prompt", "output_response", "env_class", "score"),
+    drafts=one_episode(
+        Keys(
+            prompt=("input_prompt",),
+            reply=("output_response",),
+            reward=("score",),
+            env=("env_class",),
+            tag=("data_source",),
+            finish=("stop_reason",),
+        )
+    ),
+)
+
+
+def _of_areal(draft: Draft, row: Row, where: Where) -> None:
+    for turn in draft.turns:
+        turn.policy_version = whole(row["head_version"])
+
+
+def _version_folder(where: Where) -> int | None:
+    """AReaL: `<version>/<task_id>.jsonl`; the name of the file is that of a task."""
+    name = where.path.parent.name
+    return int(name) if name.isascii() and name.isdigit() and len(name) <= 8 else None
+
+
+AREAL = Format(
+    name="AReaL rollout JSONL",
+    trainer="AReaL",
+    matches=has_keys("task_id", "sample_idx", "head_version", "tail_version"),
+    drafts=one_episode(
+        Keys(prompt=("prompt",), reply=("completion",), group=("task_id",), step=()), _of_areal
+    ),
+    file_step=_version_folder,
+    is_split_by_name=True,
+)
+
+
+def _is_art(row: Row) -> bool:
+    messages = row.get("messages")
+    is_known = "group_index" in row and "reward" in row and is_messages(messages)
+    return is_known and all("trainable" in message for message in messages)
+
+
+def _art_drafts(row: Row, where: Where) -> list[Draft]:
+    """Objects in columns are JSON text."""
+    messages = [
+        {**message, "tool_calls": json_in(message.get("tool_calls"))} for message in row["messages"]
+    ]
+    plain = {name: json_in(value) for name, value in row.items()}
+    draft = draft_of(
+        {**plain, "messages": messages, "metrics": None},
+        Keys(messages=("messages",), group=("group_index",), step=()),
+    )
+    draft.group = f"{where.path} {draft.group}"
+    draft.add_info(numbers_of(plain.get("metrics")))
+    return [draft]
+
+
+ART_PARQUET = Format(
+    name="ART trajectories Parquet",
+    trainer="ART",
+    matches=_is_art,
+    drafts=_art_drafts,
+    is_split_by_name=True,
+)
+
+# --- rows of nobody in particular ---------------------------------------------------------------
+
+_MESSAGES = ("messages", "conversation", "conversations")
+_REWARDS = ("reward", "score", "total_reward", "episode_reward")
+_SUCCESS = ("success", "is_success", "is_correct", "correct", "solved", "passed", "acc")
+_GROUPS = (
+    *("group_id", "group", "prompt_id", "task_id", "example_id", "uid"),
+    *("problem_id", "question_id"),
+)
+_STEPS = ("step", "global_step", "global_steps", "training_step", "train_step", "iteration")
+_ENVS = ("env", "env_id", "data_source")
+_DIALOGUE = Keys(
+    messages=_MESSAGES,
+    reward=_REWARDS,
+    turn_rewards=("turn_rewards",),
+    success=_SUCCESS,
+    group=_GROUPS,
+    env=_ENVS,
+    stop=("stop_reason",),
+    step=_STEPS,
+)
+_PAIR = Keys(
+    prompt=(
+        *("prompt", "question", "problem", "query", "instruction", "input", "prompt_text"),
+        *("input_prompt", *_MESSAGES),
+    ),
+    reply=(
+        *("response", "reply", "completion", "output", "generation", "raw_generation"),
+        *("raw_output", "generated_text", "model_output", "output_text", "raw_response"),
+        "model_response",
+    ),
+    reward=_REWARDS,
+    success=_SUCCESS,
+    group=_GROUPS,
+    env=_ENVS,
+    step=_STEPS,
+)
+
+
+def _step(row: Row) -> int | None:
+    return whole(value_of(row, _STEPS)[1])
+
+
+def _is_dialogue(row: Row) -> bool:
+    return any(is_messages(row.get(key)) for key in _MESSAGES)
+
+
+def _is_pair(row: Row) -> bool:
+    _, prompt, _, reply = texts_of(row, _PAIR)
+    if not (isinstance(reply, str) or is_messages(reply)):
+        return False
+    if "reply" in (row.get(MAPPED) or {}):
+        return True
+    is_prompt = isinstance(prompt, str) or (
+        is_messages(prompt) and all(message["role"] != "assistant" for message in prompt)
+    )
+    outcomes = (row.get(name) for name in (*_REWARDS, *_SUCCESS))
+    is_judged = any(isinstance(value, bool) or not math.isnan(number(value)) for value in outcomes)
+    return is_prompt and isinstance(reply, str) and (is_judged or MAPPED in row)
+
+
+def _of_dialogue(draft: Draft, row: Row, where: Where) -> None:
+    """Our own exports say which episodes are of an evaluation."""
+    if row.get("split") in ("eval", "probe"):
+        draft.split = Split.EVAL
+
+
+def _tau_drafts(row: Row, where: Where) -> list[Draft]:
+    if not is_messages(row["traj"]):
+        raise RowError("the episode has no messages: it ended with an error")
+    draft = draft_of(row, Keys(messages=("traj",), group=("task_id",)))
+    reward = number(row["reward"])
+    # As tau-bench counts: an episode is solved where its reward is 1.
+    draft.is_success = None if math.isnan(reward) else abs(reward - 1.0) <= 1e-6
+    return [draft]
+
+
+TAU = Format(
+    name="tau-bench results",
+    trainer="tau-bench",
+    matches=has_keys("task_id", "reward", traj=list),
+    drafts=_tau_drafts,
+)
+PAIRS = Format(
+    name="prompt-and-reply rows",
+    trainer="prompt-and-reply rows",
+    matches=_is_pair,
+    drafts=one_episode(_PAIR),
+    step=_step,
+)
+MESSAGES = Format(
+    name="messages JSONL",
+    trainer="messages",
+    matches=_is_dialogue,
+    drafts=one_episode(_DIALOGUE, _of_dialogue),
+    step=_step,
+)
