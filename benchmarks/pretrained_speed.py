@@ -40,7 +40,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from echoscope.core.config.engine import HfEngineConfig
 from echoscope.core.config.loading import load_config
 from echoscope.core.config.settings import RunConfig
-from echoscope.core.engines.base import Sample, SamplingParams
+from echoscope.core.engines.base import SamplingParams
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.policy import load_model
 from echoscope.core.policy_assets import resolve_model
@@ -78,28 +78,20 @@ class Call:
     seeds: list[int]
 
 
-class Recorder:
+class Recorder(HfEngine):
     """Samples replies of one length, and keeps the calls."""
 
-    def __init__(self, engine: HfEngine) -> None:
-        self._engine = engine
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(model, config=HfEngineConfig())
         self.calls: list[Call] = []
 
-    def generate(
-        self, prompts: Sequence[IntArray], params: SamplingParams, *, seeds: Sequence[int]
-    ) -> list[Sample]:
-        self.calls.append(Call(prompts=list(prompts), seeds=list(seeds)))
+    def submit(self, key: int, prompt: IntArray, params: SamplingParams, *, seed: int) -> None:
+        if not self.num_pending:
+            self.calls.append(Call(prompts=[], seeds=[]))
+        self.calls[-1].prompts.append(prompt)
+        self.calls[-1].seeds.append(seed)
         params = replace(params, stop_token_ids=(), records_support=False)
-        return self._engine.generate(prompts, params, seeds=seeds)
-
-    def release_memory(self) -> None:
-        self._engine.release_memory()
-
-    def sync_weights(self, policy: Any) -> None:
-        self._engine.sync_weights(policy)
-
-    def close(self) -> None:
-        self._engine.close()
+        super().submit(key, prompt, params, seed=seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +117,7 @@ class Rate:
 
 def episodes(config: RunConfig, model: PreTrainedModel) -> list[Call]:
     """The calls of one step's episodes."""
-    recorder = Recorder(HfEngine(model, config=HfEngineConfig()))
+    recorder = Recorder(model)
     chat = load_chat(resolve_model(config.model.path))
     size = config.envs.group_size
     with build_pool(config.envs.train, group_size=size, seed=0, split=Split.TRAIN) as pool:

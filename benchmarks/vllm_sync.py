@@ -18,11 +18,10 @@ from types import SimpleNamespace
 import torch
 from peft import LoraConfig, get_peft_model
 
-from echoscope.core.config.engine import VllmEngineConfig, VllmServerEngineConfig
+from echoscope.core.config.engine import VllmEngineConfig
 from echoscope.core.config.settings import ModelConfig
-from echoscope.core.engines.base import GenerationEngine
-from echoscope.core.engines.vllm.engine import VllmEngine
-from echoscope.core.engines.vllm.server import VllmServerEngine
+from echoscope.core.engines.base import Engine
+from echoscope.core.engines.vllm.server import VllmEngine
 from echoscope.core.policy import load_model
 from echoscope.core.policy_assets import resolve_model
 
@@ -30,7 +29,7 @@ ROUNDS = 20
 POSITIONS = 512
 
 
-def measure(name: str, engine: GenerationEngine, model: object) -> None:
+def measure(name: str, engine: Engine, model: object) -> None:
     times = []
     for version in range(1, ROUNDS + 2):
         with torch.no_grad():
@@ -55,18 +54,9 @@ def main() -> None:
     )
     print("| route | median ms | least ms | most ms |\n| --- | --- | --- | --- |")
     small = VllmEngineConfig(kv_cache_gib=0.125, max_batch_rows=32)
-    files = small.model_copy(update={"weights": "files"})
-    measure("vllm, tensors", VllmEngine(model, folder, config=small, positions=POSITIONS), model)
-    measure("vllm, files", VllmEngine(model, folder, config=files, positions=POSITIONS), model)
-    server = VllmServerEngineConfig(kv_cache_gib=0.125, max_batch_rows=32)
-    measure(
-        "vllm_server, files", VllmServerEngine(model, folder, config=server, positions=POSITIONS),
-        model,
-    )  # fmt: skip
+    measure("whole model", VllmEngine(model, folder, config=small, positions=POSITIONS), model)
     lora = get_peft_model(load_model("tiny", config), LoraConfig(r=8, target_modules="all-linear"))
-    measure(
-        "vllm, LoRA of rank 8", VllmEngine(lora, folder, config=small, positions=POSITIONS), lora
-    )
+    measure("LoRA of rank 8", VllmEngine(lora, folder, config=small, positions=POSITIONS), lora)
 
 
 if __name__ == "__main__":

@@ -240,10 +240,9 @@ def _engine_bytes(config: RunConfig, shape: ModelShape, device: DeviceKind, adap
         return copy * (engine.address is None)
     if engine.kind == "openai":
         return 0
-    width = {"auto": bytes_per_weight(config, device), "float32": 4}.get(engine.dtype, 2)
     default_gib = CPU_CACHE_GIB if device == "cpu" else 0.0
     cache = int((engine.kv_cache_gib or default_gib) * (1 << 30))
-    return shape.num_parameters * width + adapters + cache
+    return copy + cache
 
 
 def _largest_part(config: RunConfig, microbatch: int, longest: int) -> tuple[int, int]:

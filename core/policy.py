@@ -14,7 +14,7 @@ from peft import LoraConfig as PeftLoraConfig
 from peft import PeftModel, get_peft_model
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging as transformers_logging
 
@@ -24,7 +24,6 @@ from .config.settings import LoraConfig, ModelConfig, OptimConfig
 from .memory import MIN_MICROBATCH
 from .optim import ParameterGroup
 from .policy_assets import check_weights, resolve_model
-from .pretrained.vision import MODEL_TYPES, ImageTokens, model_type_with_vision, show_images
 from .update.batch import PolicyOutputs, TokenBatch, ValueOutputs, microbatches
 from .update.packing import (
     PackedRows,
@@ -60,13 +59,11 @@ def load_model(path: str, config: ModelConfig) -> PreTrainedModel:
     device = resolve_device(config.device)
     folder = resolve_model(path)
     check_weights(folder)
-    sees = model_type_with_vision(folder) in MODEL_TYPES
-    loader = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     transformers_logging.disable_progress_bar()  # the run has its own view
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()  # what does not fit is said below, in one line
     try:
-        model, loading = loader.from_pretrained(
+        model, loading = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=resolve_dtype(config.dtype, device),
             attn_implementation="sdpa",
@@ -183,7 +180,6 @@ class Policy:
             self.padded_because = enable_packing(causal_model(model)) or ""
         self._detach_value = detach_value
         self._reference: PreTrainedModel | None = None
-        self._images: ImageTokens | None = None
         model.requires_grad_(not isinstance(model, PeftModel))
         if isinstance(model, PeftModel):
             for name, parameter in model.named_parameters():
@@ -209,17 +205,6 @@ class Policy:
     def vocabulary_size(self) -> int:
         """Tokens that the model has embeddings for; some may be beyond the tokenizer."""
         return int(causal_model(self.model).get_input_embeddings().weight.shape[0])
-
-    def show_images(self, images: ImageTokens) -> None:
-        """Let the model, its reference and its critic read the ids of pictures.
-
-        Raises:
-            ConfigError: one of them has no vision tower that this package knows.
-        """
-        self._images = images
-        show_images(causal_model(self.model), images)
-        if isinstance(self.critic, ModelCritic):
-            show_images(self.critic.trunk, images)
 
     def policy_parameters(self) -> list[nn.Parameter]:
         """Trainable weights of the model, without the critic."""
@@ -346,8 +331,6 @@ class Policy:
             self._reference = load_model(self.config.path, self.config).requires_grad_(False)
             if not self.padded_because:
                 enable_packing(self._reference)
-            if self._images is not None:
-                show_images(self._reference, self._images)
         yield self._reference
 
     def _forward(

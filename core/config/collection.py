@@ -23,11 +23,11 @@ class CollectionConfig(FrozenModel):
         "sets the pace. async: an episode goes on as soon as its own environment has answered; "
         "the trajectories are the same.",
     )
-    workers: Literal["threads", "processes", "ray"] = Field(
+    workers: Literal["threads", "processes"] = Field(
         "threads",
         description="Where environments run with mode=async. threads: of this process, for "
         "environments that wait (network, subprocesses). processes: for environments that "
-        "compute, or that may crash. ray: in actors of Ray, on the machines of a cluster.",
+        "compute, or that may crash.",
     )
     num_workers: int | None = Field(
         None,
@@ -44,13 +44,6 @@ class CollectionConfig(FrozenModel):
         "mode=async; the episode then ends with the stop reason `timeout` and does not train. "
         "null for no limit.",
     )
-    address: str | None = Field(
-        None,
-        min_length=1,
-        max_length=200,
-        description="The Ray cluster of workers=ray, as engine.address says it, which counts with "
-        "engine.kind=ray.",
-    )
     max_in_flight: int | None = Field(
         None,
         ge=1,
@@ -60,10 +53,10 @@ class CollectionConfig(FrozenModel):
     max_staleness: int = Field(
         0,
         ge=0,
-        le=8,
-        description="Steps whose episodes may be played before the updates in front of them are "
-        "done, while the update runs; 0: an update waits for its own episodes only. Needs "
-        "mode=async and off_policy.correction.",
+        le=1,
+        description="1: the episodes of the next step are played while the update runs, so that "
+        "they lack one update. 0: an update waits for its own episodes only. 1 needs mode=async "
+        "and off_policy.correction.",
     )
 
     @property
@@ -84,11 +77,6 @@ class CollectionConfig(FrozenModel):
 
     @model_validator(mode="after")
     def _belongs_together(self) -> CollectionConfig:
-        if self.workers != "ray" and self.address is not None:
-            raise ValueError(
-                f"collection.address is {self.address}, which holds for collection.workers=ray "
-                "only: set collection.workers=ray, or leave it out"
-            )
         if self.mode == "async":
             return self
         for name in ("workers", "num_workers", "env_timeout_s", "max_in_flight", "max_staleness"):

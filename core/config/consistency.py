@@ -8,28 +8,6 @@ if TYPE_CHECKING:
     from .settings import RunConfig
 
 
-def check_images(config: RunConfig) -> None:
-    """Who is shown pictures needs an engine that takes them, and worlds that draw them."""
-    shown = f"context.images is {config.context.images}"
-    if config.context.images == "none":
-        return
-    if config.engine.kind != "hf":
-        raise ValueError(
-            f"{shown}, but engine.kind is {config.engine.kind}, which samples from text alone: "
-            "set engine.kind=hf, or context.images=none"
-        )
-    if config.from_run is not None:
-        raise ValueError(
-            f"{shown}, but from_run has its prompts already: set context.images=none, or "
-            "leave from_run out"
-        )
-    if all(group.render == "none" for group in config.envs.train):
-        raise ValueError(
-            f"{shown}, but no entry of envs.train draws pictures: add render: rgb to it, or "
-            "set context.images=none"
-        )
-
-
 def check_curriculum(config: RunConfig) -> None:
     """A curriculum moves groups between tags of fresh rollouts."""
     if config.curriculum.by == "none":

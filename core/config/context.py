@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from echoscope.diagnostics.config import FrozenModel
 
@@ -36,16 +36,7 @@ class ContextConfig(FrozenModel):
         3600, ge=8, le=MAX_TOKENS, description="Longest prompt of a turn."
     )
     on_long_prompt: Literal["end", "drop_oldest"] = Field(
-        "end", description="End the episode, or drop whole oldest turns (see drop_to)."
-    )
-    drop_to: float = Field(
-        1.0,
-        ge=0.1,
-        le=1,
-        description="How far a too long prompt is shortened, as a share of max_prompt_tokens. 1: "
-        "as few turns as possible are dropped. 0.5: turns are dropped until the prompt is at most "
-        "half of max_prompt_tokens long; the following prompts then extend it, which is faster, "
-        "but the policy sees fewer turns.",
+        "end", description="End the episode, or drop as few of the oldest turns as possible."
     )
     max_response_tokens: int = Field(
         400, ge=1, le=MAX_TOKENS, description="Longest reply of a turn; a longer one is cut."
@@ -60,11 +51,6 @@ class ContextConfig(FrozenModel):
         description="Stands between two actions of one reply. Where an environment takes one "
         "action a turn, a reply is one action, whatever it holds.",
     )
-    images: Literal["none", "last", "all"] = Field(
-        "none",
-        description="Pictures that a vision-language model is shown: of the present turn, or of "
-        "all turns in its prompt. Environments draw them with render: rgb.",
-    )
     template_args: dict[str, Any] = Field(
         default_factory=dict,
         max_length=32,
@@ -76,12 +62,3 @@ class ContextConfig(FrozenModel):
         description="How the model spells tool calls: hermes (Qwen, Hermes), llama (Llama 3.x), "
         "or as its chat template says. Only for environments with tools.",
     )
-
-    @model_validator(mode="after")
-    def _drops_where_it_may(self) -> ContextConfig:
-        if self.drop_to < 1 and self.on_long_prompt != "drop_oldest":
-            raise ValueError(
-                f"drop_to is {self.drop_to:g}, but on_long_prompt is {self.on_long_prompt}, which "
-                "drops no turns: set context.on_long_prompt=drop_oldest, or context.drop_to=1"
-            )
-        return self

@@ -28,11 +28,13 @@ class HfEngineConfig(_EngineConfig):
 
 
 class VllmEngineConfig(_EngineConfig):
-    """vLLM in the process that trains. Its extra: `pip install -e '.[train,vllm]'`."""
+    """vLLM in a process of its own on this machine, started and ended with the run."""
 
     kind: Literal["vllm"] = "vllm"
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="Of vLLM's weights; auto: as the policy's."
+    python: str | None = Field(
+        None,
+        min_length=1,
+        description="The Python of the environment that has vLLM; null: the one that trains.",
     )
     kv_cache_gib: float | None = Field(
         None,
@@ -48,52 +50,11 @@ class VllmEngineConfig(_EngineConfig):
         description="Share of the GPU's memory for vLLM's weights and cache. The trainer needs the "
         "rest.",
     )
-    eager: bool | None = Field(
-        None, description="Neither compile nor capture graphs; null: on the CPU."
-    )
     sleep: bool = Field(
         True,
         description="Move vLLM's weights to the host and free its cache while the policy updates. "
         "On CUDA only.",
     )
-    weights: Literal["memory", "files"] = Field(
-        "memory",
-        description="How new weights reach vLLM: tensors one by one, or files in shared memory, "
-        "for models whose weights have other names in memory than in their files.",
-    )
-    options: dict[str, Any] = Field(
-        default_factory=dict,
-        max_length=50,
-        description="Further arguments of vLLM's `EngineArgs`, such as {tensor_parallel_size: 2}.",
-    )
-
-
-class _ServerConfig(_EngineConfig):
-    """What an engine over HTTP is told."""
-
-    timeout_s: float = Field(
-        600.0, gt=0, le=1e6, description="Longest wait for one answer; then it is asked again."
-    )
-
-
-class VllmServerEngineConfig(_ServerConfig):
-    """vLLM in a process of its own on this machine, started and ended with the run."""
-
-    kind: Literal["vllm_server"] = "vllm_server"
-    python: str | None = Field(
-        None,
-        min_length=1,
-        description="The Python of the environment that has vLLM; null: the one that trains.",
-    )
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="Of vLLM's weights; auto: as the policy's."
-    )
-    kv_cache_gib: float | None = Field(
-        None, gt=0, le=1e4, description="As of kind vllm: memory for keys and values."
-    )
-    gpu_memory: float = Field(0.4, gt=0, lt=1, description="As of kind vllm.")
-    eager: bool | None = Field(None, description="As of kind vllm.")
-    sleep: bool = Field(True, description="As of kind vllm.")
     options: dict[str, Any] = Field(
         default_factory=dict,
         max_length=50,
@@ -102,7 +63,7 @@ class VllmServerEngineConfig(_ServerConfig):
     )
 
 
-class OpenAiEngineConfig(_ServerConfig):
+class OpenAiEngineConfig(_EngineConfig):
     """A server that is there already, with token ids and log-probs of sampled tokens."""
 
     kind: Literal["openai"] = "openai"
@@ -110,16 +71,13 @@ class OpenAiEngineConfig(_ServerConfig):
     model: str | None = Field(
         None, min_length=1, description="The server's name for the model; null: its first."
     )
-    protocol: Literal["openai", "sglang"] = Field(
-        "openai", description="openai: /v1/completions, as vLLM has it. sglang: /generate."
-    )
     api_key_env: str | None = Field(
         None, min_length=1, description="The environment variable that holds the server's key."
     )
-    weights: Literal["fixed", "vllm", "sglang", "hook"] = Field(
+    weights: Literal["fixed", "vllm", "hook"] = Field(
         "fixed",
         description="How the server gets new weights. fixed: never, so its samples grow stale. "
-        "vllm, sglang: from shared memory of this machine. hook: by engine.sync_hook.",
+        "vllm: from shared memory of this machine. hook: by engine.sync_hook.",
     )
     sync_hook: PluginName | None = Field(
         None, description="`module:function(model, version, server)`, called after each update."
@@ -131,12 +89,6 @@ class OpenAiEngineConfig(_ServerConfig):
             raise ValueError(
                 f"engine.weights is {self.weights} and engine.sync_hook is {self.sync_hook}: set "
                 "engine.weights=hook and engine.sync_hook together"
-            )
-        native = {"vllm": "openai", "sglang": "sglang"}.get(self.weights, self.protocol)
-        if native != self.protocol:
-            raise ValueError(
-                f"engine.weights is {self.weights}, but engine.protocol is {self.protocol}: set "
-                f"engine.protocol={native}, or engine.weights=hook"
             )
         return self
 
@@ -156,9 +108,6 @@ class RayEngineConfig(_EngineConfig):
         description="GPUs that an engine reserves; a fraction shares one. 0: it samples on the "
         "CPU.",
     )
-    placement: Literal["pack", "spread"] = Field(
-        "pack", description="pack: fill one machine of the cluster after the other. spread: all."
-    )
     address: str | None = Field(
         None,
         min_length=1,
@@ -166,19 +115,9 @@ class RayEngineConfig(_EngineConfig):
         description="`host:port` of a running Ray cluster, or `auto`. null: the run starts a Ray "
         "of its own on this machine, reachable on loopback only, and ends it.",
     )
-    timeout_s: float = Field(
-        3600,
-        ge=1,
-        le=1e6,
-        description="Seconds after which an engine that is sampling counts as lost.",
-    )
 
 
 EngineConfig = Annotated[
-    HfEngineConfig
-    | VllmEngineConfig
-    | VllmServerEngineConfig
-    | OpenAiEngineConfig
-    | RayEngineConfig,
+    HfEngineConfig | VllmEngineConfig | OpenAiEngineConfig | RayEngineConfig,
     Field(discriminator="kind"),
 ]

@@ -20,7 +20,7 @@ from echoscope.diagnostics.sinks.settings import SinksConfig
 from echoscope.envs.settings import EnvGroup
 
 from .collection import CollectionConfig
-from .consistency import check_curriculum, check_images
+from .consistency import check_curriculum
 from .context import ContextConfig
 from .engine import EngineConfig, HfEngineConfig
 from .limits import (
@@ -473,12 +473,10 @@ class RunConfig(FrozenModel):
                 "reward.normalization_scope at batch"
             )
         self._check_kl_reward()
-        self._check_ray()
         self._check_dynamic_sampling()
         self._check_collection()
         self._check_evaluation()
         check_curriculum(self)
-        check_images(self)
         if self.critic_warmup_steps >= self.steps:
             raise ValueError(
                 f"critic.warmup_steps is {self.critic_warmup_steps} and steps is {self.steps}, so "
@@ -508,14 +506,6 @@ class RunConfig(FrozenModel):
                 self, "context", self.context.model_copy(update={"force_think": False})
             )
         return self
-
-    def _check_ray(self) -> None:
-        address = self.collection.address
-        if self.engine.kind == "ray" and address not in (None, self.engine.address):
-            raise ValueError(
-                f"collection.address is {address}, but a run joins one Ray cluster, and "
-                f"engine.address is {self.engine.address}: leave collection.address out"
-            )
 
     def _check_kl_reward(self) -> None:
         """Siblings that do not train have no KL, so their returns cannot be compared with."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -83,44 +84,121 @@ class Sample:
                 f"{len(self.tokens)} tokens with the supports of {len(self.support.sizes)}"
             )
 
-    def cut(self, max_tokens: int) -> Sample:
-        """The sample as it would be with a smaller `max_new_tokens`."""
-        if len(self.tokens) <= max_tokens:
-            return self
-        return replace(
-            self,
-            tokens=self.tokens[:max_tokens],
-            logprobs=self.logprobs[:max_tokens],
-            entropies=None if self.entropies is None else self.entropies[:max_tokens],
-            support=None if self.support is None else self.support.first(max_tokens),
-            finish_reason=FinishReason.LENGTH,
-        )
 
+class Engine(ABC):
+    """Samples continuations of token prompts. One contract test runs over every engine.
 
-class GenerationEngine(Protocol):
-    """Samples continuations of token prompts. One contract test runs over every engine."""
+    One thread at a time calls it: `submit` what has become ready, then `advance`, again and again.
+    The same prompt, weights and seed give the same sample, whatever else is under way (log-probs up
+    to the rounding of the engine's arithmetic).
+
+    `sync_weights` may be called only while nothing is pending: a response never holds tokens of two
+    policies. It raises RuntimeError otherwise.
+    """
+
+    @property
+    @abstractmethod
+    def num_pending(self) -> int:
+        """Requests submitted whose samples `advance` has not returned yet."""
+
+    @abstractmethod
+    def submit(self, key: int, prompt: IntArray, params: SamplingParams, *, seed: int) -> None:
+        """Take in a request; its sample comes back from `advance` under `key`.
+
+        Args:
+            key: names the request among the pending ones.
+            prompt: token ids, (Lp,), Lp >= 1.
+
+        Raises:
+            ValueError: `key` is pending already, or prompt or params cannot be sampled from.
+            RuntimeError: the engine is closed.
+        """
+
+    @abstractmethod
+    def advance(self, *, max_wait_s: float) -> list[tuple[int, Sample]]:
+        """Sample on, and return the requests that finished, in any order; often none.
+
+        Returns after a short piece of work (one token of every request, say), so that the caller
+        can submit more in between. With nothing pending it returns [] at once.
+
+        Args:
+            max_wait_s: an engine that samples elsewhere (a server, another process) waits at most
+                so long for a request to finish. One that samples in this call ignores it.
+        """
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """Forget every pending request; their samples never come back."""
+
+    @abstractmethod
+    def sync_weights(self, policy: Any) -> None:
+        """Sample from `policy.model`'s present weights as `policy.version` from now on."""
+
+    def release_memory(self) -> None:  # noqa: B027 - most engines hold nothing for sampling alone
+        """Let go of what only sampling needs, such as key/value caches, before an update."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of everything; what is pending is dropped. Twice is fine."""
 
     def generate(
         self, prompts: Sequence[IntArray], params: SamplingParams, *, seeds: Sequence[int]
     ) -> list[Sample]:
-        """One sample per prompt, in order.
+        """One sample per prompt, in order. Nothing stays pending where a prompt is refused.
 
-        Args:
-            prompts: token ids, each (Lp,), Lp >= 1.
-            seeds: one per prompt: the same prompt, weights and seed give the same sample, whatever
-                else is in the call.
+        Raises:
+            ValueError: a prompt that cannot be sampled from, or a different number of seeds.
+            RuntimeError: the engine is closed, or has requests pending.
         """
-        ...
+        check_idle(self.num_pending, "generate")
+        if len(prompts) != len(seeds):
+            raise ValueError(f"{len(prompts)} prompts with {len(seeds)} seeds: give one per prompt")
+        samples: dict[int, Sample] = {}
+        try:
+            for key, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
+                self.submit(key, prompt, params, seed=seed)
+            while self.num_pending:
+                samples.update(self.advance(max_wait_s=1.0))
+        except BaseException:
+            self.cancel()
+            raise
+        return [samples[key] for key in range(len(prompts))]
 
-    def release_memory(self) -> None:
-        """Let go of what only sampling needs, such as key/value caches, before an update."""
-        ...
 
-    def sync_weights(self, policy: Any) -> None:
-        """Sample from the policy's present weights and carry its version from now on."""
-        ...
+def check_idle(num_pending: int, call: str) -> None:
+    """Raises RuntimeError where `call` would meet requests under way."""
+    if num_pending:
+        raise RuntimeError(
+            f"{call} was called while {num_pending} requests are pending: advance until none is, "
+            "or cancel them"
+        )
 
-    def close(self) -> None: ...
+
+def checked_prompt(
+    key: int, prompt: IntArray, params: SamplingParams, *, vocab_size: int, positions: int
+) -> tuple[IntArray, int]:
+    """A prompt's token ids, and the new tokens that it may get: as many as the positions leave.
+
+    Raises:
+        ValueError: no token ids, or some outside the vocabulary, or no room for a reply.
+    """
+    outside = [token for token in params.stop_token_ids if not 0 <= token < vocab_size]
+    if outside:
+        raise ValueError(f"stop token ids {outside} lie outside the vocabulary of {vocab_size}")
+    ids = np.ascontiguousarray(prompt, dtype=np.int32)
+    if ids.ndim != 1 or len(ids) == 0:
+        raise ValueError(f"prompt {key} has shape {ids.shape}: it needs token ids, (Lp,)")
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= vocab_size:
+        raise ValueError(
+            f"prompt {key} has token ids from {low} to {high}, but the vocabulary has {vocab_size}"
+        )
+    if len(ids) >= positions:
+        raise ValueError(
+            f"prompt {key} has {len(ids)} tokens, but the model has {positions} positions (its "
+            "table or its attention window): lower context.max_prompt_tokens"
+        )
+    return ids, min(params.max_new_tokens, positions - len(ids))
 
 
 @runtime_checkable
@@ -139,53 +217,3 @@ def measured(*parts: object) -> dict[str, float]:
         if isinstance(part, Measured):
             out |= part.take_metrics()
     return out
-
-
-@runtime_checkable
-class StreamingEngine(GenerationEngine, Protocol):
-    """An engine that takes requests one by one and returns each as soon as it is sampled.
-
-    One thread at a time calls it: `submit` what has become ready, then `advance`, again and again.
-    The sample of a request is the one that `generate` gives for the same prompt, weights and seed,
-    whatever else is under way (log-probs up to the rounding of the engine's arithmetic). An engine
-    without these methods gets them from `batching.as_streaming`.
-
-    `generate` and `sync_weights` may be called only while `num_pending` is 0: a response never
-    holds tokens of two policies. They raise RuntimeError otherwise. `close` drops what is pending.
-    """
-
-    @property
-    def num_pending(self) -> int:
-        """Requests submitted whose samples `advance` has not returned yet."""
-        ...
-
-    def submit(self, key: int, prompt: IntArray, params: SamplingParams, *, seed: int) -> None:
-        """Take in a request; its sample comes back from `advance` under `key`.
-
-        Requests of one time may have different `params`.
-
-        Args:
-            key: names the request among the pending ones.
-            prompt: token ids, (Lp,), Lp >= 1.
-
-        Raises:
-            ValueError: `key` is pending already, or `generate` would refuse prompt or params.
-            RuntimeError: the engine is closed.
-        """
-        ...
-
-    def advance(self, *, max_wait_s: float) -> list[tuple[int, Sample]]:
-        """Sample on, and return the requests that finished, in any order; often none.
-
-        Returns after a short piece of work (one token of every request, say), so that the caller
-        can submit more in between. With nothing pending it returns [] at once.
-
-        Args:
-            max_wait_s: an engine that samples elsewhere (a server, another process) waits at most
-                so long for a request to finish. One that samples in this call ignores it.
-        """
-        ...
-
-    def cancel(self) -> None:
-        """Forget every pending request; their samples never come back."""
-        ...

@@ -10,12 +10,10 @@ from echoscope.text.user_code import load
 from ..config.settings import RunConfig
 from ..policy import Policy
 from ..policy_assets import resolve_model
-from .base import GenerationEngine
-from .hf.copied import CopiedHfEngine
+from .base import Engine
 from .hf.engine import HfEngine
 from .ray.session import check_ray
-from .ray.workers import ray_cpus_of_workers
-from .vllm.install import require_server_vllm, require_vllm
+from .vllm.install import require_vllm
 
 
 def check_engine(config: RunConfig) -> None:
@@ -24,15 +22,10 @@ def check_engine(config: RunConfig) -> None:
     Raises:
         ConfigError: it names the command that installs the package.
     """
-    if config.collection.workers == "ray":
-        check_ray("collection.workers=ray")
-    match config.engine.kind:
-        case "ray":
-            check_ray()
-        case "vllm":
-            require_vllm()
-        case "vllm_server":
-            require_server_vllm(config.engine.python or sys.executable)
+    if config.engine.kind == "ray":
+        check_ray()
+    elif config.engine.kind == "vllm":
+        require_vllm(config.engine.python or sys.executable)
 
 
 def build_engine(
@@ -41,60 +34,48 @@ def build_engine(
     *,
     report: Callable[[str], None] = lambda text: None,
     on_token: Callable[[int, int], None] = lambda done, of: None,
-) -> GenerationEngine:
+) -> Engine:
     """An engine that samples from the policy's present weights. Whoever builds it closes it.
 
     Args:
         report: is told in one sentence what the engine changed by itself.
-        on_token: told how far the replies of one call have come, by an engine that knows.
+        on_token: told how far the replies under way have come, by an engine that knows.
 
     Raises:
         ValueError: a model that the engine cannot run.
         EngineError: engines that cannot be placed or reached.
     """
-    context = config.context
-    positions = context.max_prompt_tokens + context.max_response_tokens
-    match config.engine.kind:
-        case "hf":
-            # Episodes that are played during the update need weights that rest meanwhile.
-            make = CopiedHfEngine if config.collection.max_staleness else HfEngine
-            return make(policy.model, config=config.engine, report=report, on_token=on_token)
-        case "ray":
-            from .ray.engine import RayEngine
+    engine = config.engine
+    if engine.kind == "hf":
+        # Episodes that are played during the update need weights that rest meanwhile.
+        copies = config.collection.max_staleness > 0
+        return HfEngine(
+            policy.model, config=engine, copies=copies, report=report, on_token=on_token
+        )
+    if engine.kind == "ray":
+        from .ray.engine import RayEngine
 
-            workers = ray_cpus_of_workers(config.collection)
-            return RayEngine(policy, config.engine, more_cpus=workers, report=report)
-        case "vllm":
-            from .vllm.engine import VllmEngine
+        return RayEngine(policy, engine, report=report)
+    positions = config.context.max_prompt_tokens + config.context.max_response_tokens
+    if engine.kind == "openai":
+        from .server.engine import ServerEngine
 
-            return VllmEngine(
-                policy.model,
-                resolve_model(config.model.path),
-                config=config.engine,
-                positions=positions,
-                policy_version=policy.version,
-                report=report,
-            )
-        case "openai":
-            from .server.engine import ServerEngine
+        if engine.sync_hook is not None:
+            load("weight_sync", engine.sync_hook)
+        return ServerEngine(
+            policy.model,
+            config=engine,
+            positions=positions,
+            policy_version=policy.version,
+            report=report,
+        )
+    from .vllm.server import VllmEngine
 
-            if config.engine.sync_hook is not None:
-                load("weight_sync", config.engine.sync_hook)
-            return ServerEngine(
-                policy.model,
-                config=config.engine,
-                positions=positions,
-                policy_version=policy.version,
-                report=report,
-            )
-        case "vllm_server":
-            from .vllm.server import VllmServerEngine
-
-            return VllmServerEngine(
-                policy.model,
-                resolve_model(config.model.path),
-                config=config.engine,
-                positions=positions,
-                policy_version=policy.version,
-                report=report,
-            )
+    return VllmEngine(
+        policy.model,
+        resolve_model(config.model.path),
+        config=engine,
+        positions=positions,
+        policy_version=policy.version,
+        report=report,
+    )

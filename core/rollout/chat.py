@@ -39,8 +39,6 @@ from echoscope.store.records import IntArray
 from echoscope.text.did_you_mean import did_you_mean
 from echoscope.text.replies import THINK_CLOSE, THINK_OPEN
 
-from ..pretrained.vision import ImageTokens, load_images
-
 _MARK = "\ue000{name}\ue001"
 _MARK_PATTERN = re.compile("\ue000([a-z0-9]+)\ue001")
 _EXTENSIONS = ("jinja2.ext.loopcontrols", "jinja2.ext.do")
@@ -104,27 +102,19 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
     raise ChatFormatError(f"cannot load a tokenizer from {str(path)!r}: {'; '.join(reasons)}")
 
 
-def load_chat(
-    path: str | Path,
-    template_args: Mapping[str, Any] | None = None,
-    *,
-    shows_images: bool = False,
-) -> ChatFormat:
+def load_chat(path: str | Path, template_args: Mapping[str, Any] | None = None) -> ChatFormat:
     """The chat format of a model folder or id, with all stop tokens that its model names.
 
     Args:
         template_args: arguments of the chat template.
-        shows_images: prompts may hold pictures.
 
     Raises:
         ChatFormatError: its tokenizer cannot be loaded, or has no usable chat template.
-        ConfigError: it shall be shown pictures, and has no vision tower or no processor for them.
     """
     return ChatFormat(
         load_tokenizer(path),
         stop_token_ids=_generation_stops(path),
         template_args=template_args or {},
-        images=load_images(str(path)) if shows_images else None,
     )
 
 
@@ -172,7 +162,6 @@ class ChatFormat:
             the model's generation configuration names.
         pad_token_id: any valid id to fill rows with; never says what is padding.
         template_forces_think: the template itself ends a prompt with `<think>`.
-        images: the ids of pictures; None where prompts are text alone.
         template_closes_think: it ends a prompt with `</think>`: there is no reasoning to sample.
 
     Raises:
@@ -185,17 +174,14 @@ class ChatFormat:
         *,
         stop_token_ids: Sequence[int] = (),
         template_args: Mapping[str, Any] | None = None,
-        images: ImageTokens | None = None,
     ) -> None:
         self._tokenizer = tokenizer
-        self.images = images
-        self._has_parts = False
         self._template_args = dict(template_args or {})
         self._check_template_args()
         self._with_control = _backend(tokenizer, split_special=False)
         self._plain = _backend(tokenizer, split_special=True)
         self._detokenizer = Detokenizer(self._with_control)
-        first, to_shown_reply, after_response, to_assistant = self._pieces_of_any_template()
+        first, to_shown_reply, after_response, to_assistant = self._dialogue_pieces()
         self.history_to_assistant = self.encode_template(to_shown_reply)
         """From a user turn to a reply that is shown, not sampled."""
         self.template_forces_think = to_assistant.rstrip().endswith(THINK_OPEN)
@@ -298,18 +284,6 @@ class ChatFormat:
         """Text of the template itself to ids, control tokens recognised."""
         return list(self._with_control.encode(text, add_special_tokens=False).ids)
 
-    def _pieces_of_any_template(self) -> tuple[tuple[str, str, str], str, str, str]:
-        """As `_dialogue_pieces`. Templates of vision-language models may want contents in parts."""
-        try:
-            return self._dialogue_pieces()
-        except ChatFormatError as refusal:
-            self._has_parts = True
-            try:
-                return self._dialogue_pieces()
-            except ChatFormatError:  # it takes text alone
-                self._has_parts = False
-                raise refusal from None
-
     def _dialogue_pieces(self) -> tuple[tuple[str, str, str], str, str, str]:
         """Text between the contents of messages.
 
@@ -359,8 +333,7 @@ class ChatFormat:
         """
         contents = [_MARK.format(name=f"{role}{index}") + extra for index, role in enumerate(roles)]
         messages = [
-            {"role": role, "content": [{"type": "text", "text": text}] if self._has_parts else text}
-            for role, text in zip(roles, contents, strict=True)
+            {"role": role, "content": text} for role, text in zip(roles, contents, strict=True)
         ]
         template = _FIXED_DATE + self.template(with_tools=bool(tools))
         try:
@@ -376,10 +349,10 @@ class ChatFormat:
             why = shorten(f"{type(error).__name__}: {error}", 200, placeholder="...")
             raise ChatFormatError(f"the model's chat template fails ({why})") from error
         pieces = _MARK_PATTERN.split(rendered)
-        wanted = [f"{role}{index}" for index, role in enumerate(roles)]
-        if pieces[1::2] != wanted:
+        expected = [f"{role}{index}" for index, role in enumerate(roles)]
+        if pieces[1::2] != expected:
             raise ChatFormatError(
-                f"the chat template renders the messages {wanted} as {pieces[1::2]}; each must "
+                f"the chat template renders the messages {expected} as {pieces[1::2]}; each must "
                 "appear once, in order"
             )
         return pieces[::2]

@@ -13,14 +13,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from echoscope.envs.base import ImagePart, Message, Observation, Tool
+from echoscope.envs.base import Message, Observation, Tool
 from echoscope.store.models import token_span
-from echoscope.store.records import IntArray, PromptImage, Span
+from echoscope.store.records import IntArray, Span
 from echoscope.text.replies import ParsedResponse, parse_response
 from echoscope.text.tool_calls import ToolFormat
 
 from ..config.context import ContextConfig
-from ..pretrained.vision import ImageTokens
 from .chat import ChatFormat, ChatFormatError
 from .tool_chat import ToolChat
 
@@ -34,8 +33,6 @@ class Prompt:
     """The oldest turn it shows."""
     fits: bool
     """False if it is longer than `max_prompt_tokens`: the episode cannot go on."""
-    images: tuple[PromptImage, ...] = ()
-    """The pictures in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,8 +53,6 @@ class _UserTurn:
     content: list[int]
     to_assistant: list[int]
     messages: tuple[Message, ...] = ()
-    image: tuple[int, ...] = ()
-    """The ids of its picture, which stands before the contents."""
 
 
 class Conversation:
@@ -67,8 +62,7 @@ class Conversation:
         is_one_action: an answer is one action, in which `context.action_separator` means nothing.
 
     Raises:
-        ChatFormatError: the chat template opens the reasoning itself and `reasoning` is off, or
-            pictures shall be shown where the model reads none, or where there are tools.
+        ChatFormatError: the chat template opens the reasoning itself and `reasoning` is off.
     """
 
     def __init__(
@@ -81,7 +75,6 @@ class Conversation:
         is_one_action: bool = False,
     ) -> None:
         check_reasoning(chat, config)
-        check_images(chat, config, has_tools=bool(tools))
         self._chat = chat
         self._config = config
         self._is_one_action = is_one_action
@@ -108,20 +101,18 @@ class Conversation:
             raise ValueError(f"turn {len(self._responses)} has no response yet")
         seen = Observation(text=observation) if isinstance(observation, str) else observation
         turn = len(self._responses)
-        user = self._first(seen) if turn == 0 else self._later(seen, last_reward)
-        self._users.append(replace(user, image=self._image(seen)))
+        self._users.append(self._first(seen) if turn == 0 else self._later(seen, last_reward))
         window = self._config.history_turns
         first = self._first_kept if window is None else max(self._first_kept, turn + 1 - window)
         tokens = self._assemble(first)
         limit = self._config.max_prompt_tokens
         if self._config.on_long_prompt == "drop_oldest" and len(tokens) > limit:
-            while len(tokens) > limit * self._config.drop_to and first < turn:
+            while len(tokens) > limit and first < turn:
                 first += 1
                 tokens = self._assemble(first)
             self._first_kept = first
         ids = np.array(tokens, np.int32)
-        shown = () if self._images is None else self._images.shown_in(ids)
-        return Prompt(tokens=ids, first_turn=first, fits=len(ids) <= limit, images=shown)
+        return Prompt(tokens=ids, first_turn=first, fits=len(ids) <= limit)
 
     @property
     def tool_format(self) -> ToolFormat:
@@ -144,15 +135,6 @@ class Conversation:
             None if self._tools is None else self._tools.format,
             is_one_action=self._is_one_action,
         )
-
-    @property
-    def _images(self) -> ImageTokens | None:
-        """What pictures become; None where none is shown."""
-        return None if self._config.images == "none" else self._chat.images
-
-    def _image(self, observation: Observation) -> tuple[int, ...]:
-        pictures = [part.png for part in observation.parts if isinstance(part, ImagePart)]
-        return sum((self._images.content(png) for png in pictures), ()) if self._images else ()
 
     def _opening(self, system: str) -> list[int]:
         tools = self._tools
@@ -213,7 +195,7 @@ class Conversation:
     def _assemble(self, first: int) -> list[int]:
         """The prompt of the present turn with the history from turn `first` on."""
         user = self._users[first]
-        out = [*self._head, *self._shown(first), *user.content, *user.to_assistant]
+        out = [*self._head, *user.content, *user.to_assistant]
         for turn in range(first + 1, len(self._users)):
             response, user = self._responses[turn - 1], self._users[turn]
             out += response.tolist()
@@ -222,29 +204,8 @@ class Conversation:
                 out += self._tools.to_assistant(user.messages, self._config.force_think)
             else:
                 out += self._chat.to_user(response)
-                out += [*self._shown(turn), *user.content, *user.to_assistant]
+                out += [*user.content, *user.to_assistant]
         return out
-
-    def _shown(self, turn: int) -> tuple[int, ...]:
-        """The picture of a turn, if the present prompt shows it."""
-        is_last = turn == len(self._users) - 1
-        return self._users[turn].image if is_last or self._config.images == "all" else ()
-
-
-def check_images(chat: ChatFormat, config: ContextConfig, *, has_tools: bool = False) -> None:
-    """Raises ChatFormatError where `context.images` asks for what this chat does not have."""
-    if config.images == "none":
-        return
-    if chat.images is None:
-        raise ChatFormatError(
-            f"context.images is {config.images}, but this chat has no image tokens: load it with "
-            "those of a vision-language model, or set context.images=none"
-        )
-    if has_tools:
-        raise ChatFormatError(
-            f"context.images is {config.images}, but an environment has tools, whose results are "
-            "text alone: leave that environment out, or set context.images=none"
-        )
 
 
 def check_reasoning(chat: ChatFormat, config: ContextConfig) -> None:

@@ -1,8 +1,8 @@
 """Multi-turn collection: environments and policy take turns (the papers' Agent Proxy).
 
-In lock-step every episode still going takes part in one call of the engine and one of its world per
-turn, so that the slowest world sets the pace. With a `Pace` an episode goes on as soon as its own
-world has answered. Each sample depends on its prompt, the weights and its seed alone, and each seed
+An episode goes on as soon as its own world has answered. In lock-step there is a barrier: all
+episodes still going sample together, and then all their worlds answer, so that the slowest world
+sets the pace. Each sample depends on its prompt, the weights and its seed alone, and each seed
 names its place, so the trajectories are the same (log-probs up to the rounding of the engine's
 arithmetic).
 """
@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from echoscope.envs.base import Observation
 from echoscope.envs.pool import EnvPool, Leader, Slot
@@ -24,8 +24,7 @@ from echoscope.store.records import RolloutBatch, Split, StopReason, Trajectory
 
 from ..config.context import ContextConfig
 from ..config.settings import SamplingConfig
-from ..engines.base import GenerationEngine, Sample
-from ..engines.batching import as_streaming
+from ..engines.base import Engine, Sample
 from .chat import ChatFormat
 from .context import Reading
 from .episode import (
@@ -47,8 +46,6 @@ POLL_S = 0.05
 """Longest wait for an environment or an engine before commands are looked at again."""
 _ENGINE_WAIT_S = 0.002
 """Longest wait for an engine elsewhere while environments may answer."""
-_LOCKSTEP_THREADS = 16
-"""Calls at the same time in lock-step, of worlds that ask for threads."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,37 +82,27 @@ class Waiting:
         }
 
 
-class Gate(Protocol):
-    """Lets others use the engine between two responses, see `ahead.EngineGate`."""
-
-    @property
-    def is_wanted(self) -> bool:
-        """Somebody waits: submit nothing more until nothing is pending."""
-        ...
-
-    def let_in(self) -> None:
-        """Nothing is pending: returns when those who waited are done."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Each episode goes on by itself."""
+    """How episodes wait for each other."""
 
-    max_in_flight: int
-    """Episodes that go on at the same time; whole groups begin."""
-    num_threads: int
-    """Calls of environments that run at the same time."""
+    in_lockstep: bool = True
+    """All sample together, and then all their worlds answer."""
+    max_in_flight: int | None = None
+    """Episodes that go on at the same time; whole groups begin. None for all."""
+    num_threads: int = 16
+    """Calls of environments that run at the same time; in lock-step of those that ask for it."""
     waiting: Waiting = field(default_factory=Waiting)
     """Is told who waited for whom."""
-    gate: Gate | None = None
-    """Who else wants the engine between two responses."""
+
+
+LOCKSTEP = Pace()
 
 
 def collect(
     *,
     pool: EnvPool,
-    engine: GenerationEngine,
+    engine: Engine,
     chat: ChatFormat,
     context: ContextConfig,
     sampling: SamplingSettings,
@@ -127,7 +114,7 @@ def collect(
     shaping: TurnShaping | None = None,
     stopping: Stopping | None = None,
     draw_round: int = 0,
-    pace: Pace | None = None,
+    pace: Pace = LOCKSTEP,
 ) -> RolloutBatch:
     """Play every episode of a step to its end; (P, G) trajectories.
 
@@ -135,12 +122,10 @@ def collect(
         sampling: temperature (0 for greedy), top_p, top_k and min_p.
         on_finished: called with the trajectories that ended in a turn, so that they can be written
             while others go on.
-        should_abort: asked before each turn, with a pace again and again; True ends what still goes
-            on as ABORTED.
+        should_abort: asked before each turn; True ends what still goes on as ABORTED.
         shaping: adds named terms to each turn's reward.
         stopping: what ends a reply; the model's own stop tokens if None.
         draw_round: how often the step has been played with other tasks before.
-        pace: None for lock-step.
     """
     collection = _Collection(
         pool=pool,
@@ -219,7 +204,7 @@ class _Collection:
         self,
         *,
         pool: EnvPool,
-        engine: GenerationEngine,
+        engine: Engine,
         chat: ChatFormat,
         context: ContextConfig,
         sampling: SamplingSettings,
@@ -228,16 +213,15 @@ class _Collection:
         shaping: TurnShaping | None,
         stopping: Stopping,
         on_finished: Callable[[list[Trajectory]], None],
-        pace: Pace | None,
+        pace: Pace,
     ) -> None:
         self._pool, self._engine, self._pace = pool, engine, pace
-        self._stream = as_streaming(engine)
         self._chat, self._context, self._sampling = chat, context, sampling
         self._seed, self._split, self._step = place
         self._first_group = first_group
         self._shaping, self._stopping = shaping, stopping
         self._on_finished = on_finished
-        self._calls = _WorldCalls(_LOCKSTEP_THREADS if pace is None else pace.num_threads)
+        self._calls = _WorldCalls(pace.num_threads)
         self._begun = time.perf_counter()
         self._size = pool.num_groups * pool.group_size
         self._to_begin = deque(range(pool.num_groups))
@@ -250,82 +234,70 @@ class _Collection:
         self._untold: list[Trajectory] = []
 
     def run(self, should_abort: Callable[[], bool]) -> RolloutBatch:
-        self._begin_groups()
-        if self._pace is None:
-            self._await_worlds()
         while len(self._finished) < self._size:
+            self._begin_groups()
             if should_abort():
                 self._abort()
                 break
-            if self._pace is None:
-                self._sample_together()
-                self._await_worlds()
+            if self._pace.in_lockstep:
+                self._go_on_together()
             else:
-                self._go_on_apart(self._pace)
+                self._go_on_apart()
             self._tell()
         self._tell()
         return self._batch()
 
     def close(self) -> None:
         """Leave behind whatever is still under way."""
-        if self._stream.num_pending:
-            self._stream.cancel()
+        if self._engine.num_pending:
+            self._engine.cancel()
         if self._calls.num_pending:
             self._pool.abandon()
         self._calls.close()
 
-    # -- in lock-step -----------------------------------------------------------------------
+    def _go_on_together(self) -> None:
+        """One response of every episode, then the answers of all worlds."""
+        self._await_worlds()
+        self._submit_ready()
+        samples: dict[int, Sample] = {}
+        while self._engine.num_pending:
+            samples.update(self._engine.advance(max_wait_s=POLL_S))
+        for key in sorted(samples):
+            self._sampled(self._episodes[key], samples[key])
+        self._await_worlds()
 
     def _await_worlds(self) -> None:
         while self._calls.num_pending:
             self._calls.take_in(POLL_S, all_of_them=True)
 
-    def _sample_together(self) -> None:
-        """One response per episode, in one call."""
-        episodes = list(self._ready)
-        self._ready.clear()
-        if not episodes:
-            return
-        budgets = [budget(episode, self._context) for episode in episodes]
-        samples = self._engine.generate(
-            [episode.prompt.tokens for episode in episodes],
-            sampling_params(max(budgets), self._sampling, self._split, self._stopping),
-            seeds=[self._seed_of(episode) for episode in episodes],
-        )
-        for episode, sample, most in zip(episodes, samples, budgets, strict=True):
-            self._sampled(episode, sample.cut(most))
-
-    # -- each at its own pace ---------------------------------------------------------------
-
-    def _go_on_apart(self, pace: Pace) -> None:
+    def _go_on_apart(self) -> None:
         """Submit what is ready; then wait for a world or sample on."""
-        is_wanted = pace.gate is not None and pace.gate.is_wanted
-        self._begin_groups()
-        while self._ready and not is_wanted:  # else what is pending finishes first
+        self._submit_ready()
+        before = time.perf_counter()
+        num_requests, num_calls = self._engine.num_pending, self._calls.num_pending
+        self._calls.take_in(0.0 if num_requests else POLL_S)
+        if num_requests:
+            wait_s = _ENGINE_WAIT_S if self._calls.num_pending else POLL_S
+            for key, sample in self._engine.advance(max_wait_s=wait_s):
+                self._sampled(self._episodes[key], sample)
+        self._pace.waiting.note(time.perf_counter() - before, num_requests, num_calls)
+
+    def _submit_ready(self) -> None:
+        while self._ready:
             episode = self._ready.popleft()
             most = budget(episode, self._context)
-            self._stream.submit(
+            self._engine.submit(
                 episode.slot.index,
                 episode.prompt.tokens,
                 sampling_params(most, self._sampling, self._split, self._stopping),
                 seed=self._seed_of(episode),
             )
-        before = time.perf_counter()
-        num_requests, num_calls = self._stream.num_pending, self._calls.num_pending
-        self._calls.take_in(0.0 if num_requests else POLL_S)
-        if num_requests:
-            wait_s = _ENGINE_WAIT_S if self._calls.num_pending else POLL_S
-            for key, sample in self._stream.advance(max_wait_s=wait_s):
-                self._sampled(self._episodes[key], sample)
-        elif pace.gate is not None and pace.gate.is_wanted:
-            pace.gate.let_in()
-        pace.waiting.note(time.perf_counter() - before, num_requests, num_calls)
 
     # -- episodes begin ---------------------------------------------------------------------
 
     def _begin_groups(self) -> None:
         size = self._pool.group_size
-        room = self._size if self._pace is None else self._pace.max_in_flight
+        room = self._pace.max_in_flight or self._size
         while self._to_begin and self._num_in_flight + size <= max(room, size):
             p = self._to_begin.popleft()
             self._groups[p] = []
@@ -371,7 +343,7 @@ class _Collection:
     # -- episodes go on ---------------------------------------------------------------------
 
     def _submit(self, index: int, call: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        threaded = self._pace is not None or self._pool.is_threaded(index)
+        threaded = not self._pace.in_lockstep or self._pool.is_threaded(index)
         self._calls.submit(index, call, then, threaded=threaded)
 
     def _seed_of(self, episode: Episode) -> int:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from pydantic import ValidationError
 
@@ -17,18 +17,16 @@ from echoscope.envs.settings import EnvGroup
 from echoscope.envs.turns.turn import TurnEnv
 from echoscope.envs.workers.bounded import ThreadTurns
 from echoscope.envs.workers.processes import ProcessTurns, WorkerProcesses
-from echoscope.store.query.rows import clean_text
 from echoscope.store.reader import open_run
-from echoscope.store.records import RolloutBatch, Split, Trajectory, Turn
-from echoscope.store.steer.settings import live_settings
+from echoscope.store.records import RolloutBatch, Split, Trajectory
 
 from ..config.collection import CollectionConfig
 from ..config.loading import ConfigError
 from ..config.settings import RunConfig, SamplingConfig
-from ..engines.base import GenerationEngine
+from ..engines.base import Engine
 from .chat import ChatFormat
 from .episode import SamplingSettings
-from .rollout import Gate, Pace, Waiting, collect
+from .rollout import LOCKSTEP, Pace, Waiting, collect
 from .shaping import apply, resolve
 from .stopping import Stopping
 
@@ -130,14 +128,13 @@ class EnvSource:
         on_finished: told of trajectories as they end, before their step does.
         should_abort: asked every turn.
         processes: where environments live, if this source is to end them.
-        gate: who else wants the engine between two responses.
         on_progress: told how many episodes of how many have ended.
     """
 
     def __init__(
         self,
         pool: EnvPool,
-        engine: GenerationEngine,
+        engine: Engine,
         chat: ChatFormat,
         config: RunConfig,
         split: Split,
@@ -145,7 +142,6 @@ class EnvSource:
         on_finished: Callable[[Sequence[Trajectory]], None],
         should_abort: Callable[[], bool],
         processes: WorkerProcesses | None = None,
-        gate: Gate | None = None,
         on_progress: Callable[[int, int], None] = lambda done, of: None,
     ) -> None:
         self._processes = processes
@@ -153,7 +149,6 @@ class EnvSource:
         self._num_ended = 0
         self._pool = pool
         self._engine = engine
-        self._gate = gate
         self._waiting = Waiting()
         """Who waited for whom since the last `take_waiting`; with collection.mode=async."""
         self._chat = chat
@@ -202,15 +197,15 @@ class EnvSource:
             raise StepDroppedError
         return rollouts
 
-    def _pace(self, collection: CollectionConfig) -> Pace | None:
+    def _pace(self, collection: CollectionConfig) -> Pace:
         if collection.mode == "lockstep":
-            return None
+            return LOCKSTEP
         num_episodes = self._pool.num_groups * self._pool.group_size
         return Pace(
+            in_lockstep=False,
             max_in_flight=collection.in_flight(num_episodes),
             num_threads=collection.num_threads(num_episodes),
             waiting=self._waiting,
-            gate=self._gate,
         )
 
     def _ended(self, trajectories: Sequence[Trajectory]) -> None:
@@ -221,20 +216,10 @@ class EnvSource:
 
     def take_metrics(self) -> dict[str, float]:
         """See `Measured`; the update waits for all of the collection."""
-        waiting = self.take_waiting()
-        values = self.worker_metrics()
-        if waiting.seconds:
-            values |= waiting.metrics() | {"collection/update_wait_s": waiting.seconds}
-        return values
-
-    def take_waiting(self) -> Waiting:
-        """Who waited for whom since the last time this was asked."""
         waiting, self._waiting = self._waiting, Waiting()
-        return waiting
-
-    def worker_metrics(self) -> dict[str, float]:
-        """Of the workers that environments live in, since the last time this was asked."""
-        return {} if self._processes is None else self._processes.take_metrics()
+        if not waiting.seconds:
+            return {}
+        return waiting.metrics() | {"collection/update_wait_s": waiting.seconds}
 
     def varieties(self) -> list[tuple[str, TaskVariety]]:
         """(tag, how many different tasks it draws) of each environment."""
@@ -301,30 +286,20 @@ def with_stored_sampling(config: RunConfig, say: Callable[[str], None]) -> RunCo
 
     Raises:
         NotARunError: no run there.
-        ConfigError: its sampling settings cannot be read.
+        ConfigError: it was not trained here.
     """
     if config.from_run is None:
         return config
     info = open_run(config.from_run).info()
-    stored = info.config.get("sampling")
-    if not isinstance(stored, Mapping):
-        return config
     try:
-        sampling = SamplingConfig.model_validate(stored)
-    except ValidationError as error:
+        sampling = SamplingConfig.model_validate(info.config.get("sampling"))
+    except ValidationError:
         raise ConfigError(
-            f"from_run: the sampling settings of {info.run_id} cannot be read: "
-            f"{' '.join(str(error).split())[:200]}"
+            f"from_run: {info.run_id} has no sampling settings: learn from a run that was trained "
+            "with Echoscope"
         ) from None
     if sampling != config.sampling:
-        say(
-            f"sampling settings are those of {info.run_id}, which sampled the trajectories: "
-            + ", ".join(
-                f"{name} {value:g}" if isinstance(value, int | float) else f"{name} {value}"
-                for name, value in sampling.model_dump().items()
-                if value not in ([], None)
-            )
-        )
+        say(f"sampling settings are those of {info.run_id}, which sampled the trajectories")
     return config.model_copy(update={"sampling": sampling})
 
 
@@ -338,9 +313,7 @@ class StoredSource:
     def __init__(self, run_path: Path, config: RunConfig) -> None:
         self._reader = open_run(run_path)
         self._info = self._reader.info()
-        self._run_id = self._info.run_id
         self._shaping = resolve(config.reward.shaping)
-        self._live = live_settings(self._reader)
         steps = self._reader.sql(
             "select distinct step from trajectories where split = 'train' order by step"
         )
@@ -348,124 +321,31 @@ class StoredSource:
         if not self.steps:
             raise ConfigError(f"{run_path} has no training trajectories to learn from")
 
-    def check(self, chat: ChatFormat) -> list[str]:
-        """Lines about what cannot be known of the stored trajectories.
-
-        Raises:
-            ConfigError: the token ids are those of another tokenizer, or what was sampled from is
-                not recorded and cannot be told.
-        """
-        lines = self._check_tokenizer(chat)
-        seen = self._reader.sql("select 1 from tokens where prompt_images is not null limit 1")
-        if seen.num_rows:
+    def check(self, chat: ChatFormat) -> None:
+        """Raises ConfigError where the token ids are not known to be of this tokenizer."""
+        if self._info.tokenizer != chat.fingerprint:
+            model = self._info.base_model
+            way_out = f"train model.path={model}" if model else "train the model that sampled them"
             raise ConfigError(
-                f"from_run: {self._run_id} sampled from prompts with pictures, which stored "
-                "trajectories cannot train with yet: learn from a run with context.images=none"
+                f"from_run: {self._info.run_id} stored token ids of another tokenizer than this "
+                f"model's, so they would mean other text; {way_out}"
             )
-        silent = self._reader.sql(
-            "select distinct step from tokens where temperature is null and step in (select step "
-            "from trajectories where split = 'train') order by step"
-        )
-        for step in silent.column("step").to_pylist():
-            self._check_truncation(step)
-        if silent.num_rows and self._temperature_of(self.steps[0]) is None:
-            lines.append(
-                f"{self._run_id} does not say at which temperature it sampled; this run's "
-                "sampling.temperature is taken, so set it to that value"
-            )
-        unnamed = self._reader.sql(
-            "select count(*) as n from trajectories where split = 'train' and task_key is null"
-        )
-        if unnamed.column("n")[0].as_py():
-            lines.append(
-                f"{self._run_id} does not name its tasks: they may include some that are reserved "
-                "for evaluation"
-            )
-        return lines
 
     def collect(self, step: int, config: RunConfig) -> RolloutBatch:
         """The stored step `step`, counted from 1; the source starts again at its end."""
         stored_step = self.steps[(step - 1) % len(self.steps)]
         groups: dict[int, list[Trajectory]] = {}
-        for found in self._reader.trajectories_of_step(stored_step):
-            if found.split is not Split.TRAIN:
+        for stored in self._reader.trajectories_of_step(stored_step):
+            if stored.split is not Split.TRAIN:
                 continue
-            if any(turn.logprobs is None for turn in found.turns):
+            name = f"{self._info.run_id}/{stored.id}"
+            if any(turn.logprobs is None or turn.temperature is None for turn in stored.turns):
                 raise ConfigError(
-                    f"{self._run_id} step {stored_step}: {found.id} has no recorded log-probs, "
-                    "so it cannot train"
+                    f"{name} has no recorded log-probs and temperature, so it cannot train"
                 )
-            turns = tuple(self._with_temperature(turn, stored_step) for turn in found.turns)
-            moved = replace(found, step=step, turns=turns, source=f"{self._run_id}/{found.id}")
-            groups.setdefault(found.group_index, []).append(apply(moved, self._shaping))
+            moved = apply(replace(stored, step=step, source=name), self._shaping)
+            groups.setdefault(stored.group_index, []).append(moved)
         return RolloutBatch(groups=tuple(tuple(group) for _, group in sorted(groups.items())))
 
     def close(self) -> None:
         """Nothing is held open."""
-
-    def _with_temperature(self, turn: Turn, stored_step: int) -> Turn:
-        """The turn with the temperature that its run sampled at, where the turn does not say."""
-        temperature = self._temperature_of(stored_step)
-        if turn.temperature is not None or temperature is None:
-            return turn
-        return replace(turn, temperature=temperature)
-
-    def _temperature_of(self, stored_step: int) -> float | None:
-        value = self._sampled_with("temperature", stored_step)
-        return None if value is None else float(value)
-
-    def _sampled_with(self, name: str, stored_step: int) -> Any:
-        """A sampling setting of the stored run at a step; None where its settings do not say."""
-        live = self._live.at(stored_step).get(f"sampling.{name}")
-        sampling = self._info.config.get("sampling")
-        return sampling.get(name) if live is None and isinstance(sampling, Mapping) else live
-
-    def _check_truncation(self, step: int) -> None:
-        """Refuse a step whose tokens were drawn from a part of the vocabulary that nobody noted."""
-        whole = {"top_p": 1.0, "top_k": 0}
-        for name, value in whole.items():
-            used = self._sampled_with(name, step)
-            if used is not None and used != value:
-                raise ConfigError(
-                    f"from_run: {self._run_id} sampled step {step} with {name} {used:g} and did "
-                    "not record which tokens that left, so the importance ratio is not known; "
-                    f"sample again, or learn from a run with sampling.{name}={value:g}"
-                )
-
-    def _check_tokenizer(self, chat: ChatFormat) -> list[str]:
-        if self._info.tokenizer is not None:
-            if self._info.tokenizer != chat.fingerprint:
-                raise ConfigError(self._other_tokenizer(chat, "its vocabulary differs"))
-            return []
-        turns = [
-            turn
-            for found in self._reader.trajectories_of_step(self.steps[0])
-            if found.split is Split.TRAIN
-            for turn in found.turns
-            if turn.response_tokens is not None and len(turn.response_tokens)
-        ]
-        size = len(chat.tokenizer)
-        for turn in turns:
-            assert turn.response_tokens is not None
-            largest = int(turn.response_tokens.max())
-            if largest >= size:
-                raise ConfigError(
-                    self._other_tokenizer(chat, f"id {largest} is beyond its {size} tokens")
-                )
-            read = clean_text(chat.decode(turn.response_tokens))
-            if not read.startswith(turn.response):
-                raise ConfigError(
-                    self._other_tokenizer(chat, f"a reply of step {self.steps[0]} reads otherwise")
-                )
-        return [
-            f"{self._run_id} does not name its tokenizer: the {len(turns)} replies of step "
-            f"{self.steps[0]} read the same with this one"
-        ]
-
-    def _other_tokenizer(self, chat: ChatFormat, why: str) -> str:
-        model = self._info.base_model
-        way_out = f"train model.path={model}" if model else "train the model that sampled them"
-        return (
-            f"from_run: {self._run_id} stored token ids of another tokenizer than this model's "
-            f"({why}), so they would mean other text; {way_out}"
-        )

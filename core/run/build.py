@@ -11,7 +11,6 @@ import torch
 from echoscope.diagnostics.notify.notifier import Notifier
 from echoscope.diagnostics.sinks.mirror import Mirror
 from echoscope.diagnostics.sinks.settings import require_packages
-from echoscope.envs import registry
 from echoscope.envs.workers.processes import WorkerProcesses
 from echoscope.store.records import Command, Split, Trajectory
 from echoscope.store.steer.commands import Mailbox
@@ -19,20 +18,17 @@ from echoscope.store.writer import RunWriter
 
 from ..config.loading import ConfigError
 from ..config.settings import RunConfig
-from ..engines.base import GenerationEngine
+from ..engines.base import Engine
 from ..engines.build import build_engine, check_engine
-from ..engines.ray.workers import RayWorkers
 from ..memory import MemoryEstimate, check_memory, device_kind, fitting_microbatch, free_bytes
 from ..optim import Optimizer, require_package
 from ..plugins.checks import load_plugins
 from ..plugins.observing import user_observers
 from ..policy import Policy, build_policy, resolve_device
 from ..policy_assets import check_weights, positions_of, resolve_model
-from ..pretrained.vision import load_images
-from ..rollout.ahead import AheadSource, EngineGate, VisitedEngine, VisitingSource
+from ..rollout.ahead import AheadSource, SettledSource, SharedEngine
 from ..rollout.chat import ChatFormat, check_vocabulary, load_chat
 from ..rollout.context import check_reasoning
-from ..rollout.rollout import Gate
 from ..rollout.shaping import resolve as resolve_shaping
 from ..rollout.sources import (
     EnvSource,
@@ -86,9 +82,6 @@ class Builder:
             StoredSource(Path(self.config.from_run), self.config)
         model = resolve_model(self.config.model.path)
         check_weights(model)
-        if self.config.context.images != "none":
-            load_images(model)
-            _check_no_tools(self.config)
         _check_context(positions_of(model), self.config)
         device = device_kind(resolve_device(self.config.model.device))
         self._free_bytes = free_bytes(device)
@@ -104,19 +97,12 @@ class Builder:
             policy.fitting_tokens = fitting_microbatch(self.memory, self._free_bytes)
         if config.model.packing and policy.padded_because:
             self.events.message(f"the update pads its rows: {policy.padded_because}")
-        chat = load_chat(
-            resolve_model(config.model.path),
-            config.context.template_args,
-            shows_images=config.context.images != "none",
-        )
-        if chat.images is not None:
-            policy.show_images(chat.images)
+        chat = load_chat(resolve_model(config.model.path), config.context.template_args)
         check_vocabulary(chat, policy.vocabulary_size)
         check_reasoning(chat, config.context)
         Stopping(chat, config.sampling)  # raises where a stop token does not exist
         if config.from_run is not None:
-            for line in StoredSource(Path(config.from_run), config).check(chat):
-                self.events.message(line)
+            StoredSource(Path(config.from_run), config).check(chat)
         return Model(policy=policy, optimizer=_optimizer(policy, config), chat=chat)
 
     def build(
@@ -143,7 +129,7 @@ class Builder:
 
     def _around(
         self,
-        engine: GenerationEngine,
+        engine: Engine,
         model: Model,
         writer: RunWriter,
         mailbox: Mailbox,
@@ -167,11 +153,11 @@ class Builder:
                 )
             )
         processes = self._processes()
-        gate = EngineGate() if config.collection.max_staleness else None
+        shared = SharedEngine(engine) if config.collection.max_staleness else None
 
         def source(split: Split) -> RolloutSource:
             is_cancelled = threading.Event()
-            plays_ahead = gate is not None and split is Split.TRAIN
+            plays_ahead = shared is not None and split is Split.TRAIN
             inner = self._env_source(
                 split,
                 engine,
@@ -180,13 +166,12 @@ class Builder:
                 on_finished=(lambda ended: None) if plays_ahead else writer.add_trajectories,
                 should_abort=lambda: is_cancelled.is_set() or control.should_abort(),
                 processes=processes,
-                gate=gate if plays_ahead else None,
             )
-            if gate is None:
+            if shared is None:
                 return inner
             if split is Split.TRAIN:
-                return AheadSource(inner, gate, is_cancelled=is_cancelled)
-            return VisitingSource(inner, gate)
+                return AheadSource(inner, shared, is_cancelled=is_cancelled)
+            return SettledSource(inner, shared)
 
         train_source: RolloutSource
         if config.from_run is not None:
@@ -198,7 +183,7 @@ class Builder:
             run_path=self.run_path,
             writer=writer,
             model=model,
-            engine=engine if gate is None else VisitedEngine(engine, gate),
+            engine=shared or engine,
             sources=Sources(
                 train=train_source,
                 eval=source(Split.EVAL) if config.envs.eval else None,
@@ -222,13 +207,12 @@ class Builder:
     def _env_source(
         self,
         split: Split,
-        engine: GenerationEngine,
+        engine: Engine,
         chat: ChatFormat,
         *,
         on_finished: Callable[[Sequence[Trajectory]], None],
         should_abort: Callable[[], bool],
         processes: WorkerProcesses | None,
-        gate: Gate | None,
     ) -> EnvSource:
         envs = self.config.envs
         groups, group_size = {
@@ -251,7 +235,6 @@ class Builder:
             split,
             on_finished=on_finished,
             should_abort=should_abort,
-            gate=gate,
             on_progress=lambda done, of: tell_progress(self.events, done, of, "episodes"),
             # They serve all splits; the run ends with the episodes of training.
             processes=processes if split is Split.TRAIN else None,
@@ -262,24 +245,7 @@ class Builder:
         collection = self.config.collection
         if collection.mode == "lockstep" or collection.workers == "threads":
             return None
-        if collection.workers == "ray":
-            engine = self.config.engine
-            address = engine.address if engine.kind == "ray" else collection.address
-            return RayWorkers(collection, address, report=self.events.message)
         return WorkerProcesses(collection.num_processes, self.events.message)
-
-
-def _check_no_tools(config: RunConfig) -> None:
-    """Pictures stand in user messages; what a tool answers is text."""
-    for group in (*config.envs.train, *config.envs.eval):
-        env = registry.make(group.env, **group.params)
-        has_tools = bool(env.tools())
-        env.close()
-        if has_tools:
-            raise ConfigError(
-                f"context.images is {config.context.images}, but {group.env} has tools, whose "
-                "results are text alone: leave it out, or set context.images=none"
-            )
 
 
 def _check_context(positions: int | None, config: RunConfig) -> None:

@@ -62,7 +62,6 @@ from ..config.stored import read_stored
 from ..optim import Optimizer
 from ..policy import Policy, causal_model
 from ..pretrained.base import is_other_base, remember_base
-from ..pretrained.vision import copy_processor
 
 logger = logging.getLogger("echoscope.core")
 
@@ -350,7 +349,6 @@ def _write(
         if isinstance(policy.model, PeftModel):
             remember_base(partial / MODEL_NAME, Path(causal_model(policy.model).name_or_path))
         _save_tokenizer(tokenizer, partial / MODEL_NAME)
-        copy_processor(causal_model(policy.model).name_or_path, partial / MODEL_NAME)
         if policy.critic is not None:
             save_file(_contiguous(policy.critic.state_dict()), partial / "critic.safetensors")
         save_file(optimizer.state_tensors(), partial / "optimizer.safetensors")

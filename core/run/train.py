@@ -40,9 +40,10 @@ from echoscope.text.user_code import UserCodeError
 
 from ..config.loading import live_values
 from ..config.settings import RunConfig
-from ..engines.base import EngineError, GenerationEngine, measured
+from ..engines.base import Engine, EngineError, measured
 from ..optim import Optimizer
 from ..policy import Policy
+from ..rollout.ahead import SharedEngine
 from ..rollout.chat import ChatFormat
 from ..rollout.curriculum import with_groups
 from ..rollout.evaluate import evaluation_metrics
@@ -80,7 +81,7 @@ class Trainer:
     run_path: Path
     writer: RunWriter
     model: Model
-    engine: GenerationEngine
+    engine: Engine | SharedEngine
     sources: Sources
     control: Control
     events: TrainEvents

@@ -14,7 +14,6 @@ from pydantic import BaseModel
 from echoscope.core.config.engine import (
     RayEngineConfig,
     VllmEngineConfig,
-    VllmServerEngineConfig,
 )
 from echoscope.core.config.settings import RunConfig
 
@@ -23,7 +22,7 @@ HEAD = re.compile(r"^\| setting \| default \| meaning \|$", re.MULTILINE)
 EMPTY = "empty"
 
 ENGINES: dict[str, tuple[type[BaseModel], ...]] = {
-    "engines.md": (VllmEngineConfig, VllmServerEngineConfig),
+    "engines.md": (VllmEngineConfig,),
     "ray.md": (RayEngineConfig,),
 }
 """Whose settings `engine.` means on a page."""

@@ -10,19 +10,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from batch_engine import BatchEngine
 
-from echoscope.core.engines.base import GenerationEngine, Sample, SamplingParams
+from echoscope.core.engines.base import Engine, Sample, SamplingParams
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.store.records import IntArray
 
 
-class LyingEngine:
+class LyingEngine(BatchEngine):
     """Samples honestly and records log-probs that are off by `nats`, and by `noise` at random."""
 
-    def __init__(self, inner: GenerationEngine, *, nats: float = 0.05, noise: float = 0.0) -> None:
+    def __init__(self, inner: Engine, *, nats: float = 0.05, noise: float = 0.0) -> None:
         self._inner, self._nats, self._noise = inner, nats, noise
 
-    def generate(
+    def answer(
         self, prompts: Sequence[IntArray], params: SamplingParams, *, seeds: Sequence[int]
     ) -> list[Sample]:
         samples = self._inner.generate(prompts, params, seeds=seeds)
@@ -43,7 +44,7 @@ class LyingEngine:
         self._inner.close()
 
 
-class StaleEngine:
+class StaleEngine(BatchEngine):
     """Samples from a copy of the weights that is `lag` syncs old, and says which version it is."""
 
     def __init__(self, model: Any, *, lag: int = 3, **options: Any) -> None:
@@ -57,7 +58,7 @@ class StaleEngine:
     def _snapshot(model: Any) -> dict[str, Any]:
         return {name: weight.detach().clone() for name, weight in model.state_dict().items()}
 
-    def generate(
+    def answer(
         self, prompts: Sequence[IntArray], params: SamplingParams, *, seeds: Sequence[int]
     ) -> list[Sample]:
         return self._inner.generate(prompts, params, seeds=seeds)

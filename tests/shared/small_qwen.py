@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
-from echoscope.core.engines.base import GenerationEngine, Sample, SamplingParams
+from echoscope.core.engines.base import Engine, Sample, SamplingParams
 
 
 def make_model(seed: int, *, tied: bool) -> PreTrainedModel:
@@ -51,7 +51,7 @@ def expected(model: Any, prompt: np.ndarray, sample: Sample) -> np.ndarray:
     return logits.double().log_softmax(-1)[at].numpy()
 
 
-def largest_gap(engine: GenerationEngine, model: Any, prompts: list[np.ndarray]) -> float:
+def largest_gap(engine: Engine, model: Any, prompts: list[np.ndarray]) -> float:
     samples = engine.generate(prompts, SamplingParams(max_new_tokens=16), seeds=range(len(prompts)))
     gaps = [
         np.abs(expected(model, prompt, sample) - sample.logprobs).max()

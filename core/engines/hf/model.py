@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
 from peft import PeftModel
 from transformers import PreTrainedModel
-
-from echoscope.store.records import IntArray
-
-from ...pretrained.vision import FIRST_IMAGE_ID, ImageEmbedding
-from ..base import SamplingParams
 
 
 def runnable(model: PreTrainedModel) -> PreTrainedModel:
@@ -72,50 +64,3 @@ def max_positions(model: PreTrainedModel) -> int:
 def weights_stamp(model: PreTrainedModel) -> int:
     """Changes with every in-place change of a weight that autograd counts (optimizer steps do)."""
     return sum(parameter._version for parameter in model.parameters())
-
-
-def checked_limits(
-    model: PreTrainedModel,
-    prompts: Sequence[IntArray],
-    params: SamplingParams,
-    seeds: Sequence[int],
-) -> NDArray[np.int64]:
-    """New tokens each prompt may get, (B,): `max_new_tokens` or what the positions leave.
-
-    Raises:
-        ValueError: an empty prompt, a token id outside the vocabulary, a prompt that leaves no room
-            for a response, or a different number of seeds.
-    """
-    if len(prompts) != len(seeds):
-        raise ValueError(f"{len(prompts)} prompts with {len(seeds)} seeds: give one per prompt")
-    vocab_size = int(model.get_input_embeddings().num_embeddings)
-    outside = [token for token in params.stop_token_ids if not 0 <= token < vocab_size]
-    if outside:
-        raise ValueError(f"stop token ids {outside} lie outside the vocabulary of {vocab_size}")
-    positions = max_positions(model)
-    limits = np.full(len(prompts), params.max_new_tokens, dtype=np.int64)
-    for i, prompt in enumerate(prompts):
-        if prompt.ndim != 1 or len(prompt) == 0:
-            raise ValueError(f"prompt {i} has shape {prompt.shape}: it needs token ids, (Lp,)")
-        text = _text_ids(model, prompt)
-        if len(text) and not 0 <= text.min() <= text.max() < vocab_size:
-            raise ValueError(
-                f"prompt {i} has token ids from {text.min()} to {text.max()}, but the vocabulary "
-                f"has {vocab_size}"
-            )
-        if len(prompt) >= positions:
-            raise ValueError(
-                f"prompt {i} has {len(prompt)} tokens, but the model has {positions} positions "
-                "(its table or its attention window): lower context.max_prompt_tokens"
-            )
-        limits[i] = min(params.max_new_tokens, positions - len(prompt))
-    return limits
-
-
-def _text_ids(model: PreTrainedModel, prompt: IntArray) -> IntArray:
-    """A prompt without the ids of pictures that the model knows."""
-    embedding = model.get_input_embeddings()
-    if not isinstance(embedding, ImageEmbedding):
-        return prompt
-    is_image = prompt >= FIRST_IMAGE_ID
-    return prompt[~is_image] if embedding.images.knows(prompt[is_image]) else prompt

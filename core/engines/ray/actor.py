@@ -6,7 +6,6 @@ of its shared memory: several engines hold one copy between them. Imports no Ray
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,7 +38,6 @@ class Answer:
 
     samples: list[tuple[int, Sample]]
     """With the keys of their requests."""
-    busy_s: float
     news: list[str]
     """Sentences for people."""
 
@@ -48,18 +46,16 @@ class Answer:
 class Base:
     """A model without what the optimizer moves."""
 
-    name: int
     config: Any
     adapters: Mapping[str, Any]
     """PEFT's settings by adapter; empty without adapters."""
     weights: Weights
 
     @classmethod
-    def of(cls, model: PreTrainedModel | PeftModel, name: int) -> Base:
+    def of(cls, model: PreTrainedModel | PeftModel) -> Base:
         inner = model.get_base_model() if isinstance(model, PeftModel) else model
         frozen = [(n, p) for n, p in model.named_parameters() if not p.requires_grad]
         return cls(
-            name=name,
             config=type(inner.config).from_dict(inner.config.to_dict()),
             adapters=dict(model.peft_config) if isinstance(model, PeftModel) else {},
             weights=_packed([*frozen, *model.named_buffers()]),
@@ -137,18 +133,14 @@ class EngineActor:
         torch.set_num_threads(threads)
         self._config = config
         self._device = torch.device(device)
-        self._base: int | None = None
         self._model: PreTrainedModel | PeftModel | None = None
         self._engine: HfEngine | None = None
         self._news: list[str] = []
 
-    def pid(self) -> int:
-        return os.getpid()
-
     def load(self, base: Base, trained: Weights, version: int) -> None:
         """Sample from these weights as `version` from now on."""
-        if self._model is None or self._base != base.name:
-            self._model, self._base = base.build(self._device), base.name
+        if self._model is None:
+            self._model = base.build(self._device)
         adopt(self._model, trained, self._device, trained=True)
         tensors = (*self._model.named_parameters(), *self._model.named_buffers())
         missing = [name for name, tensor in tensors if tensor.is_meta]
@@ -168,7 +160,7 @@ class EngineActor:
         while engine.num_pending and not samples and time.perf_counter() - started < slice_s:
             samples = engine.advance(max_wait_s=slice_s)
         news, self._news[:] = list(self._news), []
-        return Answer(samples=samples, busy_s=time.perf_counter() - started, news=news)
+        return Answer(samples=samples, news=news)
 
     def cancel(self) -> None:
         self._running().cancel()

@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,21 @@ from echoscope.text.user_code import call, loaded
 
 from ...config.engine import OpenAiEngineConfig
 from ...config.loading import ConfigError
-from ..base import EngineError, ReplyWatch, Sample, SamplingParams
-from ..batching import check_idle
-from ..requests import StreamedEngine, checked_prompt, watched_end
+from ..base import (
+    Engine,
+    EngineError,
+    ReplyWatch,
+    Sample,
+    SamplingParams,
+    check_idle,
+    checked_prompt,
+)
 from ..vllm.weights import SharedFolder, num_bytes, save_adapter, save_weights
 from .http import HttpServer
-from .protocols import PROTOCOLS, Ask, Reply, checked_reply
+from .protocol import PATH, Ask, Reply, body_of, checked_reply, reply_of
 
 MAX_SUPPORT = 1024
 """Tokens left in by truncation that are asked of a server at one place, at most."""
-RETRIES = 2
-"""Further attempts of a request that failed or took too long."""
 _TIES = 16
 
 
@@ -38,11 +42,12 @@ _TIES = 16
 class _Pending:
     ask: Ask
     watch: ReplyWatch | None
-    future: Future[Reply] = field(default_factory=Future)
+    future: Future[tuple[Reply, str | None]] = field(default_factory=Future)
+    """The reply, and the server's own label of the weights that sampled, where it has one."""
 
 
-class ServerEngine(StreamedEngine):
-    """A `StreamingEngine` over a server with token ids and log-probs.
+class ServerEngine(Engine):
+    """An engine over a server with token ids and log-probs.
 
     Entropies are None. A watch ends a reply after the server has sampled it to its end.
 
@@ -73,16 +78,13 @@ class ServerEngine(StreamedEngine):
         self._report = report
         self._positions = most if positions is None else min(positions, most)
         self._vocab_size = int(base.get_input_embeddings().num_embeddings)
-        self._protocol = PROTOCOLS[config.protocol]
         if api_key is None and config.api_key_env is not None:
             api_key = os.environ.get(config.api_key_env)
             if not api_key:
                 raise ConfigError(
                     f"engine.api_key_env names {config.api_key_env}, but no such variable is set"
                 )
-        self._server = HttpServer(
-            config.url, timeout_s=config.timeout_s, retries=RETRIES, api_key=api_key
-        )
+        self._server = HttpServer(config.url, api_key=api_key)
         self._pending: dict[int, _Pending] = {}
         self._policy_version = policy_version
         self._tells_version = False
@@ -90,7 +92,7 @@ class ServerEngine(StreamedEngine):
         self._num_adapters = 0
         self._sync_s = 0.0
         self._adapter: Path | None = None
-        self._folder = SharedFolder(num_bytes(model) if config.weights in ("vllm", "sglang") else 0)
+        self._folder = SharedFolder(num_bytes(model) if config.weights == "vllm" else 0)
         self._threads: ThreadPoolExecutor | None = ThreadPoolExecutor(
             max_workers=min(config.max_batch_rows, 256), thread_name_prefix="echoscope-engine"
         )
@@ -113,7 +115,7 @@ class ServerEngine(StreamedEngine):
             key, prompt, params, vocab_size=self._vocab_size, positions=self._positions
         )
         ask = Ask(
-            prompt=ids,
+            prompt=ids.tolist(),
             params=params,
             limit=limit,
             seed=seed,
@@ -139,11 +141,11 @@ class ServerEngine(StreamedEngine):
         for future in done:
             key = futures[future]
             try:
-                reply = future.result()
+                reply, label = future.result()
             except EngineError as error:
                 failed = failed or error
                 continue
-            finished.append((key, self._sample(self._pending.pop(key), reply)))
+            finished.append((key, self._sample(self._pending.pop(key), reply, label)))
         if failed is not None:
             self._recover(failed)
         return finished
@@ -163,9 +165,6 @@ class ServerEngine(StreamedEngine):
         }
         self._sync_s, self._server.num_retries = 0.0, 0
         return out
-
-    def release_memory(self) -> None:
-        """Nothing: the memory is the server's."""
 
     def sync_weights(self, policy: Any) -> None:
         """Give the server the policy's weights, as `engine.weights` says.
@@ -198,16 +197,10 @@ class ServerEngine(StreamedEngine):
         pending = self._pending[key]
         pending.future = self._threads.submit(self._asked, pending.ask)
 
-    def _asked(self, ask: Ask) -> Reply:
-        answer = self._server.post(
-            self._protocol.path,
-            self._protocol.body(ask, self._model_name),
-            is_gone=self._is_gone,
-        )
-        reply = checked_reply(self._protocol.reply(answer, ask), ask, self._vocab_size)
-        if reply.version is None and self._tells_version:
-            return replace(reply, version=self._stated_version())
-        return reply
+    def _asked(self, ask: Ask) -> tuple[Reply, str | None]:
+        answer = self._server.post(PATH, body_of(ask, self._model_name), is_gone=self._is_gone)
+        reply = checked_reply(reply_of(answer, ask), ask, self._vocab_size)
+        return reply, self._stated_version() if self._tells_version else None
 
     def _stated_version(self) -> str | None:
         """The server's own label of the weights that it samples from; None where it has none."""
@@ -215,23 +208,21 @@ class ServerEngine(StreamedEngine):
         label = answer.get("weight_version") if isinstance(answer, dict) else None
         return None if label is None else str(label)
 
-    def _version_of(self, reply: Reply) -> int:
+    def _version_of(self, label: str | None) -> int:
         """The version of the weights that sampled, by the server's own word where it has one.
 
         Raises:
             EngineError: the server has other weights than any that this run gave it.
         """
-        stated = reply.version
-        self._tells_version |= stated == str(self._policy_version)
-        if stated is None or not self._tells_version:
+        if label is None:
             return self._policy_version
-        if not stated.isdecimal():
+        if not label.isdecimal():
             raise EngineError(
-                f"{self._server.url} samples from weights that it calls {stated[:40]!r}, but was "
+                f"{self._server.url} samples from weights that it calls {label[:40]!r}, but was "
                 f"given version {self._policy_version}: it was started again, or somebody else "
                 "gave it weights; resume the run, which sends them again"
             )
-        return int(stated)
+        return int(label)
 
     def _is_gone(self) -> bool:
         """Whether the server is known to have ended, so that asking again is no use."""
@@ -254,45 +245,41 @@ class ServerEngine(StreamedEngine):
             "sampling.top_p or sampling.min_p, or set engine.kind=hf"
         )
 
-    def _sample(self, pending: _Pending, reply: Reply) -> Sample:
+    def _sample(self, pending: _Pending, reply: Reply, label: str | None) -> Sample:
         size, reason = len(reply.tokens), reply.finish_reason
         if pending.watch is not None:
-            end = watched_end(pending.watch, reply.tokens, pending.ask.params.stop_token_ids)
+            end = _watched_end(pending.watch, reply.tokens, pending.ask.params.stop_token_ids)
             size, reason = end or (size, reason)
         return Sample(
             tokens=np.array(reply.tokens[:size], dtype=np.int32),
             logprobs=np.array(reply.logprobs[:size], dtype=np.float32),
             entropies=None,
             support=self._support(reply.left_in, size),
-            finish_reason=FinishReason(reason),
-            policy_version=self._version_of(reply),
+            finish_reason=reason,
+            policy_version=self._version_of(label),
         )
 
     def _support(self, left_in: Sequence[list[int]] | None, size: int) -> Support | None:
         if left_in is None:
             return None
-        places = [[] if len(kept) == self._vocab_size else kept for kept in left_in[:size]]
+        places = [[] if len(ids) == self._vocab_size else ids for ids in left_in[:size]]
         if not any(places):
             return None
         return Support(
-            sizes=np.array([len(kept) for kept in places], dtype=np.int32),
-            tokens=np.array([token for kept in places for token in kept], dtype=np.int32),
+            sizes=np.array([len(ids) for ids in places], dtype=np.int32),
+            tokens=np.array([token for ids in places for token in ids], dtype=np.int32),
         )
 
     # -- weights ---------------------------------------------------------------------------------
 
     def _sync(self, model: PreTrainedModel | PeftModel, version: int) -> None:
-        match self._config.weights:
-            case "fixed":
-                return
-            case "hook":
-                name = self._config.sync_hook
-                assert name is not None
-                call("weight_sync", name, loaded("weight_sync", name), model, version, self._server)
-            case "vllm":
-                self._sync_vllm(model, version)
-            case "sglang":
-                self._sync_sglang(model, version)
+        if self._config.weights == "fixed":
+            return
+        name = self._config.sync_hook
+        if name is not None:
+            call("weight_sync", name, loaded("weight_sync", name), model, version, self._server)
+        else:
+            self._sync_vllm(model, version)
         self._policy_version = version
 
     def _sync_vllm(self, model: PreTrainedModel | PeftModel, version: int) -> None:
@@ -325,33 +312,16 @@ class ServerEngine(StreamedEngine):
         self._num_adapters += 1
         path = save_adapter(model, self._folder.path, self._num_adapters)
         name = f"policy-{os.getpid()}-{self._num_adapters}"
-        before, had = self._model_name, self._adapter
+        old_name, old_path = self._model_name, self._adapter
         body = {"lora_name": name, "lora_path": str(path)}
         self._server.post("/v1/load_lora_adapter", body, is_text=True)
         self._model_name, self._adapter = name, path
-        if had is not None:
-            self._server.post("/v1/unload_lora_adapter", {"lora_name": before}, is_text=True)
-            shutil.rmtree(had, ignore_errors=True)
-
-    def _sync_sglang(self, model: PreTrainedModel | PeftModel, version: int) -> None:
-        if isinstance(model, PeftModel):
-            raise ConfigError(
-                "engine.weights=sglang sends whole models, not adapters: leave model.lora out, or "
-                "set engine.weights=hook"
-            )
-        path = save_weights(model, self._folder.path)
-        body = {"model_path": str(path), "flush_cache": True, "weight_version": str(version)}
-        answer = self._server.post("/update_weights_from_disk", body)
-        if not (isinstance(answer, dict) and answer.get("success")):
-            said = answer.get("message", answer) if isinstance(answer, dict) else answer
-            raise EngineError(f"{self._server.url} took no weights: {str(said)[:200]}")
-        shutil.rmtree(path)
+        if old_path is not None:
+            self._server.post("/v1/unload_lora_adapter", {"lora_name": old_name}, is_text=True)
+            shutil.rmtree(old_path, ignore_errors=True)
 
     def _first_model(self) -> str:
         """The name that the server gives its model."""
-        if self._config.protocol == "sglang":
-            self._server.get("/get_model_info")
-            return "default"
         answer = self._server.get("/v1/models")
         try:
             return str(answer["data"][0]["id"])
@@ -363,3 +333,17 @@ class ServerEngine(StreamedEngine):
     def _check_open(self) -> None:
         if self._threads is None:
             raise RuntimeError("the engine is closed: make a new one to sample again")
+
+
+def _watched_end(
+    watch: ReplyWatch, tokens: Sequence[int], stop_token_ids: Sequence[int]
+) -> tuple[int, FinishReason] | None:
+    """How many of the tokens a watch leaves, and why it ends there; None if the reply goes on.
+
+    A stop token ends a reply before the watch does.
+    """
+    for place, token in enumerate(tokens):
+        reason = watch.ends(token)
+        if reason is not None and token not in stop_token_ids:
+            return place + 1, reason
+    return None

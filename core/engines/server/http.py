@@ -19,6 +19,10 @@ from ...config.loading import ConfigError
 from ..base import EngineError
 
 MAX_ANSWER_BYTES = 256 << 20
+ANSWER_S = 600.0
+"""Longest wait for one answer, connection and all; then it is asked again."""
+RETRIES = 2
+"""Further attempts of a request that failed or took too long."""
 _PAUSE_S = 0.25
 """Before the second attempt; each further one waits twice as long."""
 
@@ -28,19 +32,15 @@ class HttpServer:
 
     Args:
         url: `http://host:port`, or with https and a path before the server's own.
-        timeout_s: how long a whole answer may take, connection and all.
-        retries: further attempts after a failed one.
+        retries: further attempts after a failed one; None for `RETRIES`.
         api_key: goes along as a bearer token, if there is one.
     """
 
-    def __init__(
-        self, url: str, *, timeout_s: float, retries: int, api_key: str | None = None
-    ) -> None:
+    def __init__(self, url: str, *, retries: int | None = None, api_key: str | None = None) -> None:
         if not is_http_url(url):
             raise ConfigError(f"engine.url is {url!r}, but must look like http://127.0.0.1:8000")
         self.url = url.rstrip("/")
-        self.timeout_s = timeout_s
-        self.retries = retries
+        self._retries = RETRIES if retries is None else retries
         self._client = HttpClient(self.url, max_bytes=MAX_ANSWER_BYTES, token=api_key or "")
         self._num_aborts = 0
         self.num_retries = 0
@@ -51,7 +51,6 @@ class HttpServer:
         path: str,
         body: Mapping[str, Any] | None = None,
         *,
-        timeout_s: float | None = None,
         is_text: bool = False,
         is_gone: Callable[[], bool] = lambda: False,
     ) -> Any:
@@ -65,12 +64,12 @@ class HttpServer:
             EngineError: no answer within the deadline, an error, or no JSON, in every attempt.
         """
         payload = None if body is None else json.dumps(body).encode("ascii")
-        text = self._asked("POST", path, payload, timeout_s or self.timeout_s, is_gone)
+        text = self._asked("POST", path, payload, ANSWER_S, is_gone)
         return None if is_text else self._parsed(path, text)
 
-    def get(self, path: str, *, timeout_s: float | None = None) -> Any:
+    def get(self, path: str, *, timeout_s: float = ANSWER_S) -> Any:
         """The server's answer to a GET, as `post`."""
-        text = self._asked("GET", path, None, timeout_s or self.timeout_s, lambda: False)
+        text = self._asked("GET", path, None, timeout_s, lambda: False)
         return self._parsed(path, text)
 
     def abort(self) -> None:
@@ -103,7 +102,7 @@ class HttpServer:
             return True
 
         try:
-            return retried(attempt, retries=self.retries, pause_s=_PAUSE_S, may_go_on=may_go_on)
+            return retried(attempt, retries=self._retries, pause_s=_PAUSE_S, may_go_on=may_go_on)
         except HttpError as error:
             tries = f" ({num_failed} attempts)" if num_failed > 1 else ""
             raise EngineError(f"{self.url}{path} {error}{tries}") from None
@@ -113,7 +112,7 @@ class HttpServer:
             answer = self._client.ask(method, path, payload, timeout_s=timeout_s)
         except LateAnswerError as error:
             raise HttpError(
-                f"{error}: raise engine.timeout_s if replies take longer, or look at the server",
+                f"{error}: look at the server, or lower context.max_response_tokens",
                 is_worth_a_retry=True,
             ) from None
         except NoConnectionError as error:

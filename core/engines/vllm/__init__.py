@@ -1,1 +1,1 @@
-"""How does vLLM sample: in this process, or in a server process beside it?"""
+"""How does vLLM sample in a server process beside this one?"""

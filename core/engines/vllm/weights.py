@@ -1,4 +1,4 @@
-"""A policy's weights on their way to vLLM: tensors by name, or files in shared memory."""
+"""A policy's weights on their way to vLLM: files in shared memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +58,6 @@ def _remove_if_left(lock: Path) -> None:
     except OSError:
         return  # its process lives, or another user's
     shutil.rmtree(lock.parent, ignore_errors=True)
-
-
-def named_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
-    """Every weight once, under its name in a checkpoint. Tied weights come under their first."""
-    for name, parameter in model.named_parameters():
-        yield name, parameter.detach()
 
 
 def num_bytes(model: PreTrainedModel | PeftModel) -> int:

@@ -1,4 +1,4 @@
-"""One contract for every sampling engine: `GenerationEngine` in core/engines/base.py.
+"""One contract for every sampling engine: `Engine` in core/engines/base.py.
 
 A new engine joins `ENGINES` with a function that makes it from a model, and the log-prob error its
 arithmetic is allowed.
@@ -24,15 +24,14 @@ from echoscope.core.config.engine import (
     OpenAiEngineConfig,
     RayEngineConfig,
     VllmEngineConfig,
-    VllmServerEngineConfig,
 )
-from echoscope.core.engines.base import GenerationEngine, Sample, SamplingParams
+from echoscope.core.engines.base import Engine, Sample, SamplingParams
 from echoscope.core.engines.hf.engine import HfEngine
-from echoscope.core.engines.ray.session import SESSION
+from echoscope.core.engines.ray.session import connected
 from echoscope.store.records import FinishReason
 
 VOCAB_SIZE = 97
-Make = Callable[[PreTrainedModel], GenerationEngine]
+Make = Callable[[PreTrainedModel], Engine]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,25 +53,16 @@ class Policy:
     version: int
 
 
-def make_hf(model: PreTrainedModel) -> GenerationEngine:
+def make_hf(model: PreTrainedModel) -> Engine:
     return HfEngine(model, config=HfEngineConfig(), policy_version=3)
 
 
-def make_vllm(model: PreTrainedModel) -> GenerationEngine:
-    from echoscope.core.engines.vllm.engine import VllmEngine
-
-    config = VllmEngineConfig(kv_cache_gib=0.0625, max_batch_rows=32)
-    with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        return VllmEngine(model, folder, config=config, policy_version=3)
-
-
-def make_vllm_server(model: PreTrainedModel) -> GenerationEngine:
+def make_vllm(model: PreTrainedModel) -> Engine:
     """An engine over a vLLM server of the model's shape, one for all tests of this file."""
     from echoscope.core.engines.server.engine import ServerEngine
     from echoscope.core.engines.vllm.server import server_of
 
-    config = VllmServerEngineConfig(kv_cache_gib=0.0625, max_batch_rows=32)
+    config = VllmEngineConfig(kv_cache_gib=0.0625, max_batch_rows=32)
     if model.config.model_type not in SERVERS:
         with tempfile.TemporaryDirectory() as folder:
             model.save_pretrained(folder)
@@ -96,11 +86,11 @@ def _servers_end() -> Iterator[None]:
 @functools.cache
 def held_ray() -> None:
     """One Ray for all of these tests: starting it takes seconds."""
-    SESSION.acquire(None, num_cpus=2)
-    atexit.register(SESSION.release)
+    ray, _ = connected(None, num_cpus=2)
+    atexit.register(ray.shutdown)
 
 
-def make_ray(model: PreTrainedModel) -> GenerationEngine:
+def make_ray(model: PreTrainedModel) -> Engine:
     from echoscope.core.engines.ray.engine import RayEngine
 
     held_ray()
@@ -110,13 +100,8 @@ def make_ray(model: PreTrainedModel) -> GenerationEngine:
 ENGINES = [
     pytest.param(EngineCase(make=make_hf, tolerance=1e-5), id="hf"),
     pytest.param(
-        EngineCase(make=make_vllm, tolerance=2e-5, has_entropies=False, is_slow_to_start=True),
+        EngineCase(make=make_vllm, tolerance=2e-5, has_entropies=False),
         id="vllm",
-        marks=pytest.mark.vllm,
-    ),
-    pytest.param(
-        EngineCase(make=make_vllm_server, tolerance=2e-5, has_entropies=False),
-        id="vllm_server",
         marks=pytest.mark.vllm,
     ),
     pytest.param(
@@ -170,9 +155,9 @@ class Shared:
 
     def __init__(self) -> None:
         self.model: PreTrainedModel | None = None
-        self.engine: GenerationEngine | None = None
+        self.engine: Engine | None = None
 
-    def of(self, case: EngineCase, model: PreTrainedModel) -> GenerationEngine:
+    def of(self, case: EngineCase, model: PreTrainedModel) -> Engine:
         if self.engine is None or self.model is not model:
             self.close()
             self.model, self.engine = model, case.make(model)
@@ -199,7 +184,7 @@ def make(case: EngineCase, shared: Shared) -> Make:
 
 
 @pytest.fixture
-def engine(case: EngineCase, model: PreTrainedModel, shared: Shared) -> Iterator[GenerationEngine]:
+def engine(case: EngineCase, model: PreTrainedModel, shared: Shared) -> Iterator[Engine]:
     if case.is_slow_to_start:
         yield shared.of(case, model)
         return
@@ -250,7 +235,7 @@ class EndsAfter:
 
 @pytest.mark.parametrize("reason", [FinishReason.STOP, FinishReason.REPETITION])
 def test_a_watch_ends_a_reply_with_the_token_it_names_and_changes_nothing_before(
-    engine: GenerationEngine, reason: FinishReason
+    engine: Engine, reason: FinishReason
 ) -> None:
     prompts = ragged_prompts()
     whole = engine.generate(prompts, SamplingParams(max_new_tokens=12), seeds=range(7))
@@ -266,7 +251,7 @@ def test_a_watch_ends_a_reply_with_the_token_it_names_and_changes_nothing_before
 
 
 def test_a_stop_token_and_the_limit_come_before_a_watch_that_ends_later(
-    engine: GenerationEngine,
+    engine: Engine,
 ) -> None:
     every = tuple(range(VOCAB_SIZE))
     late = SamplingParams(max_new_tokens=3, watch=lambda: EndsAfter(4, FinishReason.REPETITION))
@@ -281,13 +266,13 @@ def test_a_stop_token_and_the_limit_come_before_a_watch_that_ends_later(
     assert (len(stopped.tokens), stopped.finish_reason) == (1, FinishReason.STOP)
 
 
-def test_an_empty_call_gives_no_samples(engine: GenerationEngine) -> None:
+def test_an_empty_call_gives_no_samples(engine: Engine) -> None:
     assert engine.generate([], SamplingParams(max_new_tokens=4), seeds=[]) == []
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_logprobs_and_entropies_are_those_of_the_sampling_distribution(
-    engine: GenerationEngine, case: EngineCase, model: PreTrainedModel, temperature: float
+    engine: Engine, case: EngineCase, model: PreTrainedModel, temperature: float
 ) -> None:
     prompts = ragged_prompts()
     params = SamplingParams(max_new_tokens=9, temperature=temperature)
@@ -302,7 +287,7 @@ def test_logprobs_and_entropies_are_those_of_the_sampling_distribution(
 
 
 def test_conversations_stay_exact_over_turns(
-    engine: GenerationEngine, case: EngineCase, model: PreTrainedModel
+    engine: Engine, case: EngineCase, model: PreTrainedModel
 ) -> None:
     """Prompt k+1 = prompt k + response k + feedback, ragged, and rows end at different turns."""
     prompts = ragged_prompts()
@@ -323,7 +308,7 @@ def test_conversations_stay_exact_over_turns(
     assert np.mean(np.expm1(gap) - gap) < case.tolerance**2
 
 
-def test_a_stop_token_ends_a_row_and_is_its_last_token(engine: GenerationEngine) -> None:
+def test_a_stop_token_ends_a_row_and_is_its_last_token(engine: Engine) -> None:
     stops = tuple(range(12))
     params = SamplingParams(max_new_tokens=12, stop_token_ids=stops)
     samples = engine.generate(ragged_prompts(24), params, seeds=range(24))
@@ -339,7 +324,7 @@ def test_a_stop_token_ends_a_row_and_is_its_last_token(engine: GenerationEngine)
     assert reasons == {FinishReason.STOP, FinishReason.LENGTH}
 
 
-def test_one_token_and_a_stop_at_the_limit(engine: GenerationEngine) -> None:
+def test_one_token_and_a_stop_at_the_limit(engine: Engine) -> None:
     """A stop token that is also the last one allowed counts as a stop."""
     every = SamplingParams(max_new_tokens=1, stop_token_ids=tuple(range(VOCAB_SIZE)))
     none = SamplingParams(max_new_tokens=1)
@@ -365,7 +350,7 @@ def test_the_same_seed_gives_the_same_sample(make: Make, model: PreTrainedModel)
     assert tokens_of(samples) != tokens_of(other)
 
 
-def test_siblings_differ_by_their_seeds_only(engine: GenerationEngine) -> None:
+def test_siblings_differ_by_their_seeds_only(engine: Engine) -> None:
     prompt = ragged_prompts()[4]
     params = SamplingParams(max_new_tokens=10)
     samples = tokens_of(engine.generate([prompt] * 6, params, seeds=[1, 2, 3, 1, 2, 3]))
@@ -373,7 +358,7 @@ def test_siblings_differ_by_their_seeds_only(engine: GenerationEngine) -> None:
     assert len({tuple(tokens) for tokens in samples}) == 3
 
 
-def test_a_sample_does_not_depend_on_the_rest_of_the_call(engine: GenerationEngine) -> None:
+def test_a_sample_does_not_depend_on_the_rest_of_the_call(engine: Engine) -> None:
     prompts = ragged_prompts()
     params = SamplingParams(max_new_tokens=10, stop_token_ids=(0, 1, 2))
     together = tokens_of(engine.generate(prompts, params, seeds=range(7)))
@@ -384,7 +369,7 @@ def test_a_sample_does_not_depend_on_the_rest_of_the_call(engine: GenerationEngi
 
 
 def test_greedy_takes_the_likeliest_token(
-    engine: GenerationEngine, case: EngineCase, model: PreTrainedModel
+    engine: Engine, case: EngineCase, model: PreTrainedModel
 ) -> None:
     """Its log-probs are those at temperature 1."""
     prompts = ragged_prompts()
@@ -401,7 +386,7 @@ def test_greedy_takes_the_likeliest_token(
 
 
 def test_top_k_keeps_the_k_likeliest_and_renormalises(
-    engine: GenerationEngine, case: EngineCase, model: PreTrainedModel
+    engine: Engine, case: EngineCase, model: PreTrainedModel
 ) -> None:
     prompts = ragged_prompts()
     samples = engine.generate(prompts, SamplingParams(max_new_tokens=5, top_k=3), seeds=range(7))
@@ -434,7 +419,7 @@ def test_new_weights_are_sampled_from_after_sync(make: Make, case: EngineCase) -
     engine.close()
 
 
-def test_results_are_typed_and_read_only(engine: GenerationEngine) -> None:
+def test_results_are_typed_and_read_only(engine: Engine) -> None:
     [sample] = engine.generate([np.array([1, 2])], SamplingParams(max_new_tokens=3), seeds=[0])
     assert sample.tokens.dtype == np.int32
     assert sample.logprobs.dtype == np.float32
@@ -449,19 +434,19 @@ def test_results_are_typed_and_read_only(engine: GenerationEngine) -> None:
     [([], "shape"), ([3, VOCAB_SIZE], "vocabulary"), ([-1], "vocabulary"), ([[1, 2]], "shape")],
 )
 def test_prompts_that_cannot_be_forwarded_are_named(
-    engine: GenerationEngine, prompt: list[int], message: str
+    engine: Engine, prompt: list[int], message: str
 ) -> None:
     params = SamplingParams(max_new_tokens=2)
     with pytest.raises(ValueError, match=f"prompt 1 has.*{message}"):
         engine.generate([np.array([1]), np.array(prompt, dtype=np.int32)], params, seeds=[0, 1])
 
 
-def test_one_seed_per_prompt(engine: GenerationEngine) -> None:
+def test_one_seed_per_prompt(engine: Engine) -> None:
     with pytest.raises(ValueError, match="2 prompts with 1 seeds"):
         engine.generate([np.array([1])] * 2, SamplingParams(max_new_tokens=2), seeds=[0])
 
 
-def test_a_stop_token_outside_the_vocabulary_is_an_error(engine: GenerationEngine) -> None:
+def test_a_stop_token_outside_the_vocabulary_is_an_error(engine: Engine) -> None:
     params = SamplingParams(max_new_tokens=2, stop_token_ids=(5, 4000))
     with pytest.raises(ValueError, match="4000"):
         engine.generate([np.array([1])], params, seeds=[0])

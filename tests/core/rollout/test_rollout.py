@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from batch_engine import BatchEngine
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from echoscope.core.config.engine import HfEngineConfig
@@ -44,7 +45,7 @@ BARE = {"system": "", "instructions": False, "format_hint": False}
 
 
 @dataclass(kw_only=True)
-class ScriptedEngine:
+class ScriptedEngine(BatchEngine):
     """Answers prompt i of a call with `replies[call][i]`, cut at the call's limit."""
 
     chat: ChatFormat
@@ -54,7 +55,7 @@ class ScriptedEngine:
         default_factory=list
     )
 
-    def generate(
+    def answer(
         self, prompts: Sequence[IntArray], params: SamplingParams, *, seeds: Sequence[int]
     ) -> list[Sample]:
         texts = self.replies[len(self.calls)]
@@ -72,13 +73,6 @@ class ScriptedEngine:
             finish_reason=FinishReason.ABORT if self.aborts else finish,
             policy_version=len(self.calls),
         )
-
-    def release_memory(self) -> None: ...
-
-    def sync_weights(self, policy: Any) -> None:
-        raise AssertionError("collection never syncs weights")
-
-    def close(self) -> None: ...
 
 
 @dataclass(kw_only=True)

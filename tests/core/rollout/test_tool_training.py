@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from batch_engine import BatchEngine
 from tool_templates import FAMILIES
 
 from echoscope.core.config.context import ContextConfig
@@ -36,7 +37,7 @@ CALL = ("lookup", {"item": "tea"})
 BARE = ContextConfig(system="", instructions=False, format_hint=False)
 
 
-class Caller:
+class Caller(BatchEngine):
     """Looks up tea twice in one reply, then sends a broken call, then answers."""
 
     def __init__(self, chat: ChatFormat, tool_format: Any) -> None:
@@ -51,7 +52,7 @@ class Caller:
         ]
         self.num_calls = 0
 
-    def generate(
+    def answer(
         self, prompts: Sequence[IntArray], params: SamplingParams, *, seeds: Sequence[int]
     ) -> list[Sample]:
         tokens = self.chat.encode_response(self.replies[self.num_calls])
@@ -141,15 +142,21 @@ def test_the_log_probs_of_a_row_with_results_are_those_of_its_sampled_tokens(
         assert float(outputs.logprobs[0, column]) == pytest.approx(wanted, abs=1e-4)
 
 
-class HalfCaller(HfEngine):
+class HalfCaller(BatchEngine):
     """The real engine, but every second reply calls a tool."""
 
     chat: ChatFormat
 
-    def generate(
+    def __init__(self, model: Any, **options: Any) -> None:
+        self._inner = HfEngine(model, **options)
+
+    def sync_weights(self, policy: Any) -> None:
+        self._inner.sync_weights(policy)
+
+    def answer(
         self, prompts: Sequence[IntArray], params: SamplingParams, *, seeds: Sequence[int]
     ) -> list[Sample]:
-        samples = super().generate(prompts, params, seeds=seeds)
+        samples = self._inner.generate(prompts, params, seeds=seeds)
         spelled = f"</think>{spell_call(*CALL, 'hermes')}"
         tokens = self.chat.encode_response(spelled)
         return [

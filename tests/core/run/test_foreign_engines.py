@@ -13,7 +13,7 @@ from recorded import metric
 
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.engines import build
-from echoscope.core.engines.base import GenerationEngine
+from echoscope.core.engines.base import Engine
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
@@ -35,11 +35,11 @@ QUICK = (
 OTHERS_OFF = AlarmConfig(disabled=[name for name in RULE_ORDER if name not in OTHER_POLICY])
 
 
-def lying(model: Any, **options: Any) -> GenerationEngine:
+def lying(model: Any, **options: Any) -> Engine:
     return LyingEngine(HfEngine(model, **options), nats=0.05)
 
 
-def stale(model: Any, **options: Any) -> GenerationEngine:
+def stale(model: Any, **options: Any) -> Engine:
     return StaleEngine(model, lag=3, **options)
 
 

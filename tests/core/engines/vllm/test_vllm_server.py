@@ -20,16 +20,16 @@ from recorded import metric
 from small_qwen import largest_gap, make_model, some_prompts
 from started import started
 
-from echoscope.core.config.engine import VllmServerEngineConfig
+from echoscope.core.config.engine import VllmEngineConfig
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.engines.base import EngineError, SamplingParams
 from echoscope.core.engines.vllm import server as vllm_server
-from echoscope.core.engines.vllm.server import VllmServerEngine
+from echoscope.core.engines.vllm.server import VllmEngine
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
 
 pytestmark = pytest.mark.vllm
-SMALL = VllmServerEngineConfig(kv_cache_gib=0.0625, max_batch_rows=32)
+SMALL = VllmEngineConfig(kv_cache_gib=0.0625, max_batch_rows=32)
 
 
 def processes_of(group: int) -> list[psutil.Process]:
@@ -64,17 +64,17 @@ def told() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def engine(folder: Path, told: list[str]) -> Iterator[VllmServerEngine]:
+def engine(folder: Path, told: list[str]) -> Iterator[VllmEngine]:
     """With LoRA room: whole weights are synced in the contract test."""
     base = make_model(0, tied=True)
     policy = get_peft_model(base, LoraConfig(r=8, target_modules="all-linear")).eval()
-    engine = VllmServerEngine(policy, str(folder), config=SMALL, report=told.append)
+    engine = VllmEngine(policy, str(folder), config=SMALL, report=told.append)
     engine.policy = policy  # type: ignore[attr-defined]
     yield engine
     engine.close()
 
 
-def test_lora_adapters_are_synced_as_adapters(engine: VllmServerEngine) -> None:
+def test_lora_adapters_are_synced_as_adapters(engine: VllmEngine) -> None:
     policy = engine.policy  # type: ignore[attr-defined]
     assert largest_gap(engine, policy, some_prompts(300)) < 2e-5
     with torch.no_grad():
@@ -87,7 +87,7 @@ def test_lora_adapters_are_synced_as_adapters(engine: VllmServerEngine) -> None:
 
 
 def test_a_server_killed_mid_generation_is_replaced_and_no_reply_is_lost(
-    engine: VllmServerEngine, told: list[str], monkeypatch: pytest.MonkeyPatch
+    engine: VllmEngine, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its processes are gone, and the samples are those that an untouched server gives. A second
     death is one too many here; closing leaves no process."""
@@ -116,11 +116,11 @@ def test_a_server_killed_mid_generation_is_replaced_and_no_reply_is_lost(
 
 HOLD = """
 import sys
-from echoscope.core.config.engine import VllmServerEngineConfig
+from echoscope.core.config.engine import VllmEngineConfig
 from echoscope.core.engines.vllm.server import server_of
 from transformers import AutoModelForCausalLM
 model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
-server_of(model, sys.argv[1], VllmServerEngineConfig(kv_cache_gib=0.0625), positions=512)
+server_of(model, sys.argv[1], VllmEngineConfig(kv_cache_gib=0.0625), positions=512)
 """
 
 
@@ -144,7 +144,7 @@ def test_a_server_ends_with_a_trainer_that_is_killed_while_it_starts(folder: Pat
 def test_a_run_with_a_server_has_a_mismatch_under_1e_6(
     make_config: Callable[..., RunConfig], tmp_path: Path
 ) -> None:
-    engine = "engine={kind: vllm_server, kv_cache_gib: 0.0625, max_batch_rows: 32}"
+    engine = "engine={kind: vllm, kv_cache_gib: 0.0625, max_batch_rows: 32}"
     config = make_config(engine, "steps=3", "diagnostics.enabled=false", "eval.every=0")
     assert start(config, tmp_path / "run", SilentEvents()) == "finished"
     kl = metric(tmp_path / "run", "policy/mismatch_kl")
@@ -157,4 +157,4 @@ def test_flags_that_vllm_refuses_are_one_sentence(folder: Path) -> None:
     with pytest.raises(
         EngineError, match=r"ended while it started: .*no-such-flag.*engine.kind=hf"
     ):
-        VllmServerEngine(make_model(0, tied=True), str(folder), config=config)
+        VllmEngine(make_model(0, tied=True), str(folder), config=config)
