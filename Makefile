@@ -102,7 +102,7 @@ test-8bit: install  ## 8-bit optimizer states, with bitsandbytes in build/8bit
 test-trl: install  ## TRL with our callback, watched without it, and training on our exports (downloads 25 MB)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trl]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/recorder/test_trl.py tests/watch/test_trl.py tests/dashboard/views/test_trl.py
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/store/exporters/test_peers.py -k "trl or datasets"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/store/exporters/test_peers.py -k trl
 
 test-install: install  ## A wheel outside of here, the base beside verl, TRL and verifiers, what editors see (150 MB)
 	$(BIN)/pip install --quiet --disable-pip-version-check build basedpyright
@@ -133,11 +133,11 @@ PEERS := .venv-peers
 $(PEERS)/.installed: $(STAMP)
 	$(PYTHON) -m venv $(PEERS)
 	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > "$$($(PEERS)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/shared.pth"
-	$(PEERS)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt inspect-ai==0.3.285 inspect-scout==0.6.0 trackio==0.43.0 datasets
+	$(PEERS)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt inspect-ai==0.3.285
 	$(PEERS)/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
 	touch $@
 
-test-exports: $(PEERS)/.installed  ## Inspect, Scout and trackio read what we export, in an environment of their own (80 MB)
+test-exports: $(PEERS)/.installed  ## Inspect reads what we export, in an environment of its own
 	OMP_NUM_THREADS=1 $(PEERS)/bin/python -m pytest tests/store/exporters/test_peers.py
 
 HOOKS := .venv-hooks

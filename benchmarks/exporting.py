@@ -33,7 +33,7 @@ from echoscope.store.writer import RunWriter
 PER_STEP = 512
 GROUP = 8
 TOKENS = 200
-FORMATS = ("messages", "parquet", "inspect", "scout", "trl", "duckdb", "csv", "sft", "dpo")
+FORMATS = ("messages", "inspect", "duckdb", "csv", "sft", "dpo")
 WORD_COUNT = len(SENTENCE.split())
 
 

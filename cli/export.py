@@ -15,7 +15,7 @@ from .terminal import print_json, printable, progress_bars
 
 if TYPE_CHECKING:
     from echoscope.store.exporters.exporting import ExportReport
-    from echoscope.store.exporters.format import Form, SplitChoice
+    from echoscope.store.exporters.format import SplitChoice
 
 
 class ListsFormats(TyperCommand):
@@ -51,7 +51,7 @@ def export(
         typer.Option(
             metavar="train|eval|all",
             help="train: episodes of training, imported ones too. eval: those of evaluations and "
-            "on probe tasks. Default: all; train for sft, dpo and trl.",
+            "on probe tasks. Default: all; train for sft and dpo.",
         ),
     ] = "",
     best: Annotated[
@@ -65,34 +65,18 @@ def export(
             help="dpo: how much higher the chosen return must be at least.",
         ),
     ] = 0.0,
-    keep_same_actions: Annotated[
-        bool,
-        typer.Option(
-            "--keep-same-actions",
-            help="dpo: also pairs whose siblings executed the same actions. Their returns differ "
-            "by chance or by a penalty.",
-        ),
-    ] = False,
-    form: Annotated[
-        str, typer.Option(metavar="messages|prompt-completion", help="sft: form of a row.")
-    ] = "messages",
     overwrite: Annotated[
-        bool,
-        typer.Option(
-            "--overwrite",
-            help="Replace the output if it exists. Any file is replaced; a folder only if an "
-            "export wrote it.",
-        ),
+        bool, typer.Option("--overwrite", help="Replace a file that exists; never a folder.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write the episodes of a run in the format of another tool.
 
-    The file or folder appears when it is complete, or not at all. The report names what the run
-    holds and the export does not.
+    The file or folder appears when it is complete, or not at all. The report names what the format
+    has no place for.
     """
     from echoscope.store.exporters.exporting import export_run
-    from echoscope.store.exporters.format import ExportError, Options, OutputExistsError
+    from echoscope.store.exporters.format import Options
 
     first, last = _steps(steps)
     options = Options(
@@ -102,25 +86,18 @@ def export(
         split=_split(split),
         best=best,
         margin=margin,
-        is_keeping_same_actions=keep_same_actions,
-        form=_form(form),
     )
     # The report names damaged files: the log would only name them twice.
     logging.getLogger("echoscope.store").addHandler(logging.NullHandler())
     with progress_bars() as bar:
-        try:
-            report = export_run(
-                run,
-                to,
-                output,
-                options,
-                is_overwriting=overwrite,
-                progress=bar("exporting (episodes)"),
-            )
-        except OutputExistsError as error:
-            raise ExportError(
-                f"{error.path} exists; choose another name, or add --overwrite"
-            ) from error
+        report = export_run(
+            run,
+            to,
+            output,
+            options,
+            is_overwriting=overwrite,
+            progress=bar("exporting (episodes)"),
+        )
     if as_json:
         print_json(_as_json(report))
         return
@@ -147,14 +124,6 @@ def _split(text: str) -> SplitChoice | None:
     return cast("SplitChoice", text) if text else None
 
 
-def _form(text: str) -> Form:
-    from echoscope.store.exporters.format import ExportError
-
-    if text not in ("messages", "prompt-completion"):
-        raise ExportError(f"--form is {text!r}, but must be messages or prompt-completion")
-    return cast("Form", text)
-
-
 def words(report: ExportReport) -> list[str]:
     """The report in sentences."""
     from echoscope.store.exporters.exporting import way_out_of_damage
@@ -165,47 +134,24 @@ def words(report: ExportReport) -> list[str]:
         if report.first_step == report.last_step
         else f"steps {report.first_step} to {report.last_step}"
     )
-    rows = counted(report.num_rows, report.noun) + (
-        f" as epochs of {report.whole}" if report.whole else ""
-    )
-    lines = [f"{report.path}: wrote {rows} ({steps})."]
+    taken = sum(report.taken.values())
+    lines = [
+        f"{report.path}: wrote {counted(report.num_rows, report.noun)} ({steps}).",
+        f"Took {taken} of {counted(report.num_all, 'episode')} ({_splits(report.taken)}).",
+    ]
     if report.is_live:
         lines.append(
             f"The run is live: the export ends at step {report.cut}, the last one that was "
             "finished when the export began."
         )
-    lines += _choice_words(report)
     for reason, times in report.skipped.items():
-        who = f"{reason.option} left out" if reason.option else "Left out"
-        lines.append(f"{who} {counted(times, 'episode')}: {reason.why}.")
+        lines.append(f"Left out {counted(times, 'episode')}: {reason}.")
     lines += report.missing
     if report.missing:
         lines.append(f"{way_out_of_damage(report.run)}.")
-    if report.lost:
-        lines.append(f"Not in the export ({report.format}): {'; '.join(report.lost)}.")
+    if report.leaves_out:
+        lines.append(f"Not in the export ({report.format}): {report.leaves_out}.")
     return lines + list(report.notes)
-
-
-def _choice_words(report: ExportReport) -> list[str]:
-    """How many episodes were taken, and what left out the others."""
-    from echoscope.text.amounts import counted
-
-    choice = report.choice
-    taken = sum(report.taken.values())
-    lines = [f"Took {taken} of {counted(choice.num_all, 'episode')} ({_splits(report.taken)})."]
-    if choice.by_steps:
-        lines.append(f"--steps left out {counted(choice.by_steps, 'episode')}.")
-    if choice.by_split:
-        count = counted(sum(choice.by_split.values()), "episode")
-        lines.append(
-            f"--split {report.split} left out {count} ({_splits(choice.by_split)}); --split all "
-            "takes them, too."
-        )
-    if choice.by_where:
-        lines.append(f"--where left out {counted(choice.by_where, 'episode')}.")
-    if choice.by_best:
-        lines.append(f"--best left out {counted(choice.by_best, 'episode')}.")
-    return lines
 
 
 _SPLIT_WORDS = {
@@ -228,21 +174,14 @@ def _as_json(report: ExportReport) -> dict[str, Any]:
         "format": report.format,
         "rows": report.num_rows,
         "episodes": sum(report.taken.values()),
+        "episodes_by_split": dict(report.taken),
+        "episodes_in_run": report.num_all,
         "first_step": report.first_step,
         "last_step": report.last_step,
         "is_live": report.is_live,
         "cut": report.cut,
-        "skipped": {reason.why: times for reason, times in report.skipped.items()},
-        "episodes_in_run": report.choice.num_all,
-        "episodes_by_split": dict(report.taken),
-        "left_out": {
-            "steps": report.choice.by_steps,
-            "split": dict(report.choice.by_split),
-            "where": report.choice.by_where,
-            "best": report.choice.by_best,
-        },
-        "episodes_missing": report.choice.num_missing,
+        "skipped": dict(report.skipped),
         "missing": report.missing,
-        "lost": report.lost,
+        "leaves_out": report.leaves_out,
         "notes": report.notes,
     }

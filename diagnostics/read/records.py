@@ -100,7 +100,7 @@ def refuse_export(path: Path, names: Iterable[str]) -> None:
         if given.issuperset(words_in(keys)):
             raise ExportedFileError(
                 f"{path}: {words}. Write the run with `echoscope export RUN --to messages` (or "
-                "parquet, inspect, scout, duckdb) and give that file"
+                "inspect) and give that file"
             )
 
 

@@ -6,11 +6,9 @@ renamed. Nothing is ever written into the folder of a run.
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
-import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,21 +20,9 @@ from ..errors import StoreError
 from ..log.durable import new_id, sync_folder
 from ..log.layout import Layout, shown_path
 from ..reader import RunReader, open_run
-from .format import (
-    FACETS,
-    SPLITS,
-    ExportError,
-    Format,
-    Options,
-    OutputExistsError,
-    Reason,
-    SplitChoice,
-)
+from .format import SPLITS, ExportError, Format, Options
 from .registry import format_named
-from .source import Choice, Progress, RunSource
-
-MARK = ".echoscope-export.json"
-"""In every folder that an export wrote: only such a folder is ever replaced."""
+from .source import Progress, RunSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +36,8 @@ class ExportReport:
     num_rows: int
     noun: str
     """What a row is called."""
-    whole: str
-    """What the rows are epochs of, counted, for example `152 samples`; empty where they are of
-    nothing."""
+    num_all: int
+    """Episodes that can be read, up to `cut`."""
     taken: Mapping[str, int]
     """Split of the store -> episodes of it that were written."""
     first_step: int
@@ -62,15 +47,12 @@ class ExportReport:
     """The run was running: the export ends at `cut`."""
     cut: int
     """The last step that was finished when the export began; -1 before the first."""
-    choice: Choice
-    """How many episodes there are, and which options left some of them out."""
-    split: SplitChoice
-    skipped: Mapping[Reason, int]
-    """Why episodes that were asked for were left out -> how many."""
+    skipped: Mapping[str, int]
+    """Why episodes that were asked for were left out, a clause -> how many."""
     missing: tuple[str, ...]
     """What is missing, because a file of the run is damaged or gone: a sentence for each file."""
-    lost: tuple[str, ...]
-    """What the run holds and the format does not, in words."""
+    leaves_out: str
+    """What a run may hold and the format does not, in words."""
     notes: tuple[str, ...]
 
 
@@ -89,7 +71,7 @@ def export_run(
         run: The run's folder, or a reader of it. It may be live.
         to: Name of a format: `registry.FORMATS`.
         output: A file, or a folder where the format says so. Its parent must exist.
-        is_overwriting: Replace the file, or a folder that an export wrote.
+        is_overwriting: Replace a file that is there. A folder is never replaced.
         progress: Called with (episodes, of episodes).
 
     Raises:
@@ -101,7 +83,7 @@ def export_run(
     settings = Options() if options is None else options
     reader = run if isinstance(run, RunReader) else open_run(run)
     target = Path(output)
-    _check_target(target, reader.path, chosen, is_overwriting=is_overwriting)
+    _check_target(target, chosen, is_overwriting=is_overwriting)
     _check_options(settings, chosen)
     source = RunSource(
         reader=reader,
@@ -111,27 +93,34 @@ def export_run(
     )
     if not source.chosen.num_rows:
         raise ExportError(_nothing(source))
-    if (settings.best is not None or chosen.name == "dpo") and source.num_summed():
-        raise ExportError(_summed(source))
+    if (settings.best is not None or chosen.name == "dpo") and (times := source.num_summed()):
+        raise ExportError(
+            f"{reader.path}: which reply is better is not known: the returns of "
+            f"{counted(times, 'episode')} were added up from several reward functions whose "
+            "weights the files do not give. Record the run with the trainer's callback, which "
+            "knows them, or export all episodes: --to messages"
+        )
     temporary = target.with_name(f".{target.name}.{new_id()}.tmp")
     try:
         written = chosen.write(source, temporary, settings)
-        _check_same_attempt(source)
+        if reader.info().attempt != source.info.attempt:
+            raise ExportError(
+                f"{reader.path}: the run was resumed from a checkpoint while it was exported, so "
+                "its steps changed; export it again"
+            )
         if not written.num_rows:
             raise ExportError(f"{target}: {_all_left_out(source)}")
-        lost = _lost(source, chosen)
-        if chosen.is_folder:
-            _mark(temporary, chosen, source)
-        _sync(temporary)
         _put(temporary, target)
+    except StoreError:
+        raise
     except OSError as error:
-        if isinstance(error, StoreError):
-            raise
         raise ExportError(
             f"{target}: cannot be written ({error.strerror or error}); nothing was left behind"
         ) from error
     finally:
-        _remove(temporary)
+        if temporary.is_dir():
+            shutil.rmtree(temporary, ignore_errors=True)
+        temporary.unlink(missing_ok=True)
     counts = source.written()
     steps = [step for step, _ in counts]
     taken = Counter(split for step, split in counts.elements())
@@ -141,22 +130,20 @@ def export_run(
         format=chosen.name,
         num_rows=written.num_rows,
         noun=chosen.noun,
-        whole=written.whole,
+        num_all=source.num_all(),
         taken={split: taken[split] for split in SPLITS[source.split] if split in taken},
         first_step=min(steps),
         last_step=max(steps),
         is_live=source.info.status == "running",
         cut=source.cut,
-        choice=source.choice,
-        split=source.split,
         skipped=dict(source.skipped),
         missing=_missing(source),
-        lost=(*lost, *chosen.loses),
+        leaves_out=chosen.leaves_out,
         notes=tuple(written.notes),
     )
 
 
-def _check_target(target: Path, run: Path, chosen: Format, *, is_overwriting: bool) -> None:
+def _check_target(target: Path, chosen: Format, *, is_overwriting: bool) -> None:
     parent = target.absolute().parent
     if not parent.is_dir():
         raise ExportError(f"there is no folder {parent}; make it first")
@@ -176,25 +163,12 @@ def _check_target(target: Path, run: Path, chosen: Format, *, is_overwriting: bo
             )
     if not os.path.lexists(place):
         return
-    if place.is_symlink():
-        raise ExportError(f"{target} is a link; remove it, or choose another name")
-    if run.resolve().is_relative_to(place.resolve()):
-        raise ExportError(f"{target} holds the run itself; choose another name")
-    if chosen.is_folder and not place.is_dir():
-        raise ExportError(
-            f"{target} is no folder; {chosen.name} writes a folder: choose another name"
-        )
-    if chosen.is_folder and not (place / MARK).is_file():
-        raise ExportError(
-            f"{target} is a folder that no export wrote, so an export never replaces it; choose "
-            "another name"
-        )
-    if not chosen.is_folder and place.is_dir():
-        raise ExportError(f"{target} is a folder; {chosen.name} writes a file: choose another name")
-    if not chosen.is_folder and not place.is_file():
-        raise ExportError(f"{target} is no regular file; choose another name")
+    if place.is_symlink() or not place.is_file():
+        raise ExportError(f"{target} exists and is no regular file; choose another name")
+    if chosen.is_folder:
+        raise ExportError(f"{target} is a file; {chosen.name} writes a folder: choose another name")
     if not is_overwriting:
-        raise OutputExistsError(target)
+        raise ExportError(f"{target} exists; choose another name, or add --overwrite")
 
 
 def _check_options(options: Options, chosen: Format) -> None:
@@ -204,10 +178,6 @@ def _check_options(options: Options, chosen: Format) -> None:
         raise ExportError(f"--margin is {options.margin}, but must be 0 or more")
     if options.margin and chosen.name != "dpo":
         raise ExportError(f"--margin belongs to --to dpo, not to --to {chosen.name}")
-    if options.is_keeping_same_actions and chosen.name != "dpo":
-        raise ExportError(f"--keep-same-actions belongs to --to dpo, not to --to {chosen.name}")
-    if options.form != "messages" and chosen.name != "sft":
-        raise ExportError(f"--form belongs to --to sft, not to --to {chosen.name}")
     if options.best is not None and chosen.name == "dpo":
         raise ExportError("--best leaves no worse sibling to pair with; leave it out for --to dpo")
     first, last = options.first_step, options.last_step
@@ -215,59 +185,48 @@ def _check_options(options: Options, chosen: Format) -> None:
         raise ExportError(f"--steps is {first}:{last}, but must not end before it begins")
 
 
-def _summed(source: RunSource) -> str:
-    return (
-        f"{source.reader.path}: which reply is better is not known: the returns of "
-        f"{counted(source.num_summed(), 'episode')} were added up from several reward functions "
-        "whose weights the files do not give. Record the run with the trainer's callback, which "
-        "knows them, or export all episodes: --to parquet"
-    )
-
-
 def _nothing(source: RunSource) -> str:
+    """Why no episode can be exported, and what to do."""
     where = source.reader.path
     if source.cut < 0:
         return (
             f"{where}: the run has not finished a step yet, so there is nothing to export; run the "
             "command again after its first step"
         )
-    if source.num_other_split:
-        other = "eval" if source.split == "train" else "train"
+    others = source.select("all").num_rows
+    if others:
         return (
-            f"{where}: no episode of {source.split} matches, but {source.num_other_split} of "
-            f"{other} do; --split {other} exports them"
+            f"{where}: no episode of {source.split} matches, but {others} others do; --split all "
+            "exports them"
         )
-    missing = _missing(source)
-    if missing:
+    if missing := _missing(source):
         return (
             f"{where}: no episode that matches can be read. {' '.join(missing)} "
             f"{way_out_of_damage(where)}"
         )
-    first, last = source.steps
-    if first > source.cut:
-        return f"{where}: there is no step {first}; the run has steps 0 to {source.cut}"
-    if not source.reader.sql("SELECT 1 FROM trajectories LIMIT 1").num_rows:
+    if not source.num_all():
         run = shlex.quote(shown_path(where))
         return (
             f"{where}: the run holds metrics but no episodes, so there is nothing to export. To "
             f"copy the metrics use `echoscope mirror {run} --to tensorboard` (or wandb, "
             "trackio); in Python, Run(PATH).metrics() is their table"
         )
-    kind = {"train": "training ", "eval": "evaluation ", "all": ""}[source.split]
+    first, last = source.steps
+    if first > source.cut:
+        return f"{where}: there is no step {first}; the run has steps 0 to {source.cut}"
     steps = f"step {first}" if first == last else f"steps {first} to {last}"
     condition = source.options.where
     does = f"fulfils --where {condition!r}" if condition else "is there"
-    return f"{where}: no {kind}episode of {steps} {does}; the run has steps 0 to {source.cut}"
+    return f"{where}: no episode of {steps} {does}; the run has steps 0 to {source.cut}"
 
 
 def _all_left_out(source: RunSource) -> str:
     reasons = "; ".join(
-        f"{counted(count, 'episode')}: {reason.why}" for reason, count in source.skipped.items()
+        f"{counted(count, 'episode')}: {reason}" for reason, count in source.skipped.items()
     )
-    options = "".join(f", or change {reason.option}" for reason in source.skipped if reason.option)
     return (
         f"nothing to write, because every episode was left out ({reasons}). Choose other episodes "
-        f"with --steps, --split or --where{options}"
+        "with --steps, --split or --where"
     )
 
 
@@ -280,95 +239,15 @@ def way_out_of_damage(run: Path) -> str:
     )
 
 
-def _check_same_attempt(source: RunSource) -> None:
-    """A run that went back to a checkpoint meanwhile has other episodes under the same names."""
-    now = source.reader.info()
-    if now.attempt != source.info.attempt:
-        raise ExportError(
-            f"{source.reader.path}: the run was resumed from a checkpoint while it was exported, "
-            "so its steps changed; export it again"
-        )
-
-
-def _lost(source: RunSource, chosen: Format) -> tuple[str, ...]:
-    """What the run holds and the format has no place for, in words."""
-    if chosen.is_lesson:
-        return ()
-    lacking = [name for name in FACETS if name not in chosen.holds]
-    words = []
-    for name in lacking:
-        sentence, query = FACETS[name]
-        if source.reader.sql(f"SELECT 1 FROM ({query}) LIMIT 1").num_rows:
-            words.append(sentence)
-    return tuple(words)
-
-
-_ROWS_OF = {
-    "trajectories": "{count} episode{s} of {steps} {are} missing",
-    "turns": "{count} turn{s} of {steps} {are} missing",
-    "tokens": "The tokens of {count} turn{s} of {steps} are missing",
-}
-"""What is missing where a file of a table is, in words."""
-_ROWS = "{count} row{s} of {table} of {steps} {are} missing"
-
-
 def _missing(source: RunSource) -> tuple[str, ...]:
     """A sentence for each file of the run that had to be left out, or is not as it was written."""
-    files = source.missing_files()
-    sentences = []
-    for file in files:
-        first, last = file.first_step, file.last_step
-        what = _ROWS_OF.get(file.table, _ROWS).format(
-            count=file.num_rows,
-            s="" if file.num_rows == 1 else "s",
-            are="is" if file.num_rows == 1 else "are",
-            table=file.table,
-            steps=f"step {first}" if first == last else f"steps {first} to {last}",
-        )
-        sentences.append(f"{what} ({file.path}: {file.why}).")
-    warnings = source.reader.warnings  # first: asking for them may find more damage
-    left_out = {f"{file.path}: " for file in source.reader.missing_files()}
-    others = [text for text in warnings if not text.startswith(tuple(left_out))]
-    return (*sentences, *(f"{text}." for text in others))
-
-
-def _mark(folder: Path, chosen: Format, source: RunSource) -> None:
-    content = {
-        "format": chosen.name,
-        "run": source.info.run_id,
-        "last_step": source.cut,
-        "exported_at": time.time(),
-    }
-    (folder / MARK).write_text(json.dumps(content) + "\n", encoding="utf-8")
-
-
-def _sync(path: Path) -> None:
-    """Everything is on the disk before it gets its name."""
-    files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
-    for file in files:
-        with file.open("rb") as opened:
-            os.fsync(opened.fileno())
+    return tuple(f"{text}." for text in source.reader.warnings)
 
 
 def _put(temporary: Path, target: Path) -> None:
-    """Give what was written its name; a folder that was there goes only then."""
-    old = None
-    if target.is_dir():
-        old = target.with_name(f".{target.name}.{new_id()}.old")
-        os.rename(target, old)
-    try:
-        os.replace(temporary, target)
-    except OSError:
-        if old is not None:
-            os.rename(old, target)
-        raise
+    """Give what was written its name, once everything is on the disk."""
+    for file in temporary.iterdir() if temporary.is_dir() else [temporary]:
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())
+    os.replace(temporary, target)
     sync_folder(target.absolute().parent)
-    if old is not None:
-        shutil.rmtree(old, ignore_errors=True)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)

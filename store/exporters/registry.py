@@ -5,29 +5,13 @@ from __future__ import annotations
 from echoscope.text.did_you_mean import did_you_mean
 
 from .format import ABOUT, ExportError, Format
-from .formats import (
-    dpo,
-    duckdb_file,
-    inspect_log,
-    messages,
-    parquet,
-    scout,
-    sft,
-    tables,
-    trackio_folder,
-    trl,
-)
+from .formats import duckdb_file, inspect_log, lessons, messages, tables
 
 FORMATS: tuple[Format, ...] = (
     messages.MESSAGES,
-    parquet.PARQUET,
-    parquet.DATASETS,
-    sft.SFT,
-    dpo.DPO,
-    trl.TRL,
+    lessons.SFT,
+    lessons.DPO,
     inspect_log.INSPECT,
-    scout.SCOUT,
-    trackio_folder.TRACKIO,
     duckdb_file.DUCKDB,
     tables.CSV,
 )
@@ -39,9 +23,9 @@ def format_named(name: str) -> Format:
     Raises:
         ExportError: there is none.
     """
-    for known in FORMATS:
-        if known.name == name:
-            return known
+    for candidate in FORMATS:
+        if candidate.name == name:
+            return candidate
     hint = did_you_mean(name, ABOUT)
     more = "" if hint.endswith("?") else " (`echoscope export --help` says what each is)"
     raise ExportError(f"--to {name!r} is no format{hint}{more}")

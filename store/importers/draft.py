@@ -121,14 +121,18 @@ class Draft:
         if len(self.turns) > 1:
             self.reconstructed.add("turn_rewards")
 
-    def set_turn_rewards(self, rewards: Any) -> bool:
-        """The rewards of the turns, where a value is a list with one for each; whether it is."""
-        is_each = isinstance(rewards, list) and len(rewards) == len(self.turns) > 0
-        for turn, reward in zip(self.turns, rewards if is_each else (), strict=False):
-            turn.reward = number(reward)
-        if is_each:
-            self.reconstructed.discard("turn_rewards")
-        return is_each
+    def set_turn_rewards(self, rewards: Any, total: float = math.nan) -> bool:
+        """Set the rewards of the turns, where a value is a list with one for each that add up to
+        the reward of the episode, if that is known; whether it is."""
+        if not isinstance(rewards, list) or len(rewards) != len(self.turns):
+            return False
+        values = [number(reward) for reward in rewards]
+        if total == total and not math.isclose(sum(values), total, abs_tol=1e-6):
+            return False
+        for turn, value in zip(self.turns, values, strict=True):
+            turn.reward = value
+        self.reconstructed.discard("turn_rewards")
+        return True
 
     def add_info(self, numbers: Mapping[str, float]) -> None:
         """Numbers of the whole episode: they stand at its last turn."""

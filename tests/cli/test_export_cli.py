@@ -12,7 +12,7 @@ from made_run import make_run, step_metrics
 from trajectories import make_trajectory
 
 from echoscope.cli import app
-from echoscope.store.exporters.format import ABOUT
+from echoscope.store.exporters.format import ABOUT, BESIDE_EPISODES
 from echoscope.store.exporters.registry import FORMATS
 from echoscope.store.records import Split, Turn
 from echoscope.store.writer import RunWriter
@@ -33,8 +33,7 @@ def test_the_report(run: Path) -> None:
     assert answer.output.splitlines() == [
         "out.jsonl: wrote 4 conversations (step 1).",
         "Took 4 of 8 episodes (in training).",
-        "--steps left out 4 episodes.",
-        "Not in the export (messages): metrics of the steps.",
+        f"Not in the export (messages): {BESIDE_EPISODES}.",
     ]
 
 
@@ -61,41 +60,24 @@ def mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("words", "lines"),
+    ("words", "line"),
     [
-        ((), ["Took 12 of 12 episodes (8 in training, 3 in evaluations, 1 on probe tasks)."]),
-        (
-            ("--split", "eval"),
-            [
-                "Took 4 of 12 episodes (3 in evaluations, 1 on probe tasks).",
-                "--split eval left out 8 episodes (in training); --split all takes them, too.",
-            ],
-        ),
+        ((), "Took 12 of 12 episodes (8 in training, 3 in evaluations, 1 on probe tasks)."),
+        (("--split", "eval"), "Took 4 of 12 episodes (3 in evaluations, 1 on probe tasks)."),
         (
             ("--split", "train", "--where", "success", "--best", "2"),
-            [
-                "Took 4 of 12 episodes (in training).",
-                "--split train left out 4 episodes (3 in evaluations, 1 on probe tasks); "
-                "--split all takes them, too.",
-                "--where left out 2 episodes.",
-                "--best left out 2 episodes.",
-            ],
+            "Took 4 of 12 episodes (in training).",
         ),
         (
             ("--where", "is_success"),
-            [
-                "Took 9 of 12 episodes (6 in training, 2 in evaluations, 1 on probe tasks).",
-                "--where left out 3 episodes.",
-            ],
+            "Took 9 of 12 episodes (6 in training, 2 in evaluations, 1 on probe tasks).",
         ),
     ],
     ids=["all", "eval", "best", "where"],
 )
-def test_the_report_counts_what_each_option_leaves_out(
-    mixed: Path, words: tuple[str, ...], lines: list[str]
-) -> None:
+def test_the_report_counts_what_is_taken(mixed: Path, words: tuple[str, ...], line: str) -> None:
     answer = export("--to", "messages", "-o", "out.jsonl", *words)
-    assert answer.output.splitlines()[1:-1] == lines
+    assert answer.output.splitlines()[1:-1] == [line]
 
 
 def test_pairs_are_counted_by_their_episodes(
@@ -120,7 +102,7 @@ def test_pairs_are_counted_by_their_episodes(
     assert answer.output.splitlines() == [
         "pairs.jsonl: wrote 1 pair (step 1).",
         "Took 2 of 6 episodes (in training).",
-        "--margin left out 4 episodes: the returns of the two siblings are too close.",
+        "Left out 4 episodes: the returns of the two siblings are too close.",
         "Not in the export (dpo): everything except the messages, returns, steps and groups of the "
         "pairs.",
     ]
@@ -142,7 +124,6 @@ def test_the_report_as_json(run: Path) -> None:
     assert (value["rows"], value["first_step"], value["last_step"]) == (4, 0, 1)
     assert value["is_live"] is False
     assert (value["episodes_in_run"], value["episodes_by_split"]) == (8, {"train": 4})
-    assert value["left_out"] == {"steps": 0, "split": {}, "where": 4, "best": 0}
 
 
 def test_the_help_describes_each_format_in_a_line() -> None:
@@ -157,18 +138,17 @@ def test_the_help_describes_each_format_in_a_line() -> None:
     [
         (("--to", "messages", "-o", "out", "--steps", "1-2"), "must be A:B"),
         (("--to", "messages", "-o", "out", "--split", "test"), "must be train, eval or all"),
-        (("--to", "sft", "-o", "out", "--form", "chat"), "must be messages or prompt-completion"),
         (
             ("--to", "excel", "-o", "out"),
-            "--to 'excel' is no format; known: csv, datasets, dpo, duckdb, inspect, messages, "
-            "parquet, scout, sft, trackio, trl (`echoscope export --help` says what each is)",
+            "--to 'excel' is no format; known: csv, dpo, duckdb, inspect, messages, sft "
+            "(`echoscope export --help` says what each is)",
         ),
         (("--to", "sft", "-o", "out", "--best", "0"), "--best is 0, but must be 1 or more"),
         (("--to", "dpo", "-o", "out", "--margin", "-1"), "--margin is -1.0, but must be 0 or more"),
         (("--to", "messages", "-o", "run"), "lies inside the run"),
         (("--to", "message", "-o", "out"), "--to 'message' is no format; did you mean 'messages'?"),
     ],
-    ids=["steps", "split", "form", "format", "best", "margin", "run", "mistyped"],
+    ids=["steps", "split", "format", "best", "margin", "run", "mistyped"],
 )
 def test_a_mistake(run: Path, words: tuple[str, ...], part: str) -> None:
     answer = export(*words)

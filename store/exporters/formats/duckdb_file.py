@@ -12,11 +12,12 @@ import pyarrow as pa
 
 from ...query.check import one_line
 from ...query.database import quote
-from ...query.sealing import STORAGE
 from ...schema import DATA_TABLES, TABLES, create_table_sql
-from ..format import FACETS, ExportError, Format, Options, Written
+from ..format import ExportError, Format, Options, Written
 from ..source import RunSource
 
+_STORAGE = "v1.5.0"
+"""Readable by DuckDB 1.5 and later."""
 _BY_EPISODE = ("trajectories", "turns", "tokens")
 
 
@@ -25,7 +26,7 @@ def _write(source: RunSource, path: Path, options: Options) -> Written:
     try:
         with duckdb.connect() as connection:
             connection.execute(f"SET temp_directory = {quote('')}")
-            connection.execute(f"ATTACH {quote(str(path))} AS run (STORAGE_VERSION '{STORAGE}')")
+            connection.execute(f"ATTACH {quote(str(path))} AS run (STORAGE_VERSION '{_STORAGE}')")
             for name, table in TABLES.items():
                 target = f'run."{name}"'
                 connection.execute(create_table_sql(name, target, text_compression=True))
@@ -88,6 +89,6 @@ def _copy_events(source: RunSource, connection: duckdb.DuckDBPyConnection) -> No
 DUCKDB = Format(
     name="duckdb",
     noun="episode",
-    holds=frozenset(FACETS),
     write=_write,
+    leaves_out="",
 )

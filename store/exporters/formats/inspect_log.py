@@ -21,7 +21,7 @@ from echoscope.text.strict_json import json_value
 
 from ...reader import RunInfo
 from ..dialogue import Dialogue, Message, dialogue_of
-from ..format import ENTRY, Format, Options, Written
+from ..format import BESIDE_EPISODES, Format, Options, Written
 from ..source import Episode, RunSource
 from .messages import line_of
 
@@ -29,7 +29,7 @@ _LOG_VERSION = 2
 _SPOOL_BYTES = 8 << 20
 
 
-def inspect_messages(episode: Episode, dialogue: Dialogue) -> list[Message]:
+def _messages(episode: Episode, dialogue: Dialogue) -> list[Message]:
     """Messages as Inspect's ChatMessage: calls have their arguments as objects."""
     return [
         {
@@ -59,7 +59,7 @@ def _calls(message: Message) -> Iterator[dict[str, Any]]:
 
 def _sample(episode: Episode, dialogue: Dialogue, model: str) -> dict[str, Any]:
     row = episode.row
-    messages = inspect_messages(episode, dialogue)
+    messages = _messages(episode, dialogue)
     reply = messages[dialogue.last_reply] if dialogue.last_reply >= 0 else None
     stop = {"length": "max_tokens"}.get(_last_finish(episode), "stop")
     sample: dict[str, Any] = {
@@ -78,8 +78,8 @@ def _sample(episode: Episode, dialogue: Dialogue, model: str) -> dict[str, Any]:
             "split": row["split"],
             "env": row["env_id"],
             "stop_reason": row["stop_reason"],
+            "id": episode.id,
             "turn_rewards": [turn["reward"] for turn in episode.turns],
-            "echoscope": dialogue.entry,
         },
         "uuid": f"{model}/{episode.id}",
     }
@@ -178,7 +178,9 @@ def _write(source: RunSource, path: Path, options: Options) -> Written:
         _copy(summaries, archive)
         header = json_value(_header(source.info, source, totals, epochs))
         archive.writestr("header.json", line_of(header))
-    written.whole = counted(len(epochs), "sample")
+    written.notes.append(
+        f"A group is a sample, and a sibling an epoch: {counted(len(epochs), 'sample')}."
+    )
     return written
 
 
@@ -208,7 +210,7 @@ def _copy(spool: IO[bytes], archive: zipfile.ZipFile) -> None:
 INSPECT = Format(
     name="inspect",
     noun="episode",
-    holds=ENTRY,
     write=_write,
+    leaves_out=f"advantages, actions, seeds, numbers of the environment, {BESIDE_EPISODES}",
     suffix=".eval",
 )

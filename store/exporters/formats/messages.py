@@ -1,4 +1,5 @@
-"""Conversations as JSON lines: messages in OpenAI's form, rewards, groups, and our own entry."""
+"""Conversations as JSON lines: messages in OpenAI's form, rewards, groups, and what is known of
+each turn."""
 
 from __future__ import annotations
 
@@ -6,16 +7,27 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..dialogue import Dialogue, dialogue_of
-from ..format import ENTRY, Format, Options, Written
-from ..source import Episode, RunSource
+from echoscope.text.strict_json import json_value
+
+from ..dialogue import dialogue_of
+from ..format import Format, Options, Written
+from ..source import Episode, Row, RunSource
+
+_EPISODE_FIELDS = (
+    *("tag", "env_seed", "noise_seed", "task_key", "stop_reason", "duration_s", "final_frame"),
+    *("advantage", "kept", "drop_reason", "source"),
+)
+_TURN_FIELDS = (
+    *("format_penalty", "is_valid", "is_effective", "finish_reason", "policy_version", "actions"),
+    *("info", "shaping", "frame"),
+)
 
 
-def row_of(episode: Episode, dialogue: Dialogue) -> dict[str, Any]:
+def row_of(episode: Episode) -> dict[str, Any]:
     """One conversation as an object of JSON's own kinds."""
     row = episode.row
     return {
-        "messages": dialogue.messages,
+        "messages": dialogue_of(episode).messages,
         "id": episode.id,
         "step": episode.step,
         "split": row["split"],
@@ -24,8 +36,15 @@ def row_of(episode: Episode, dialogue: Dialogue) -> dict[str, Any]:
         "reward": episode.episode_return,
         "turn_rewards": [turn["reward"] for turn in episode.turns],
         "success": row["is_success"],
-        "echoscope": dialogue.entry,
+        **_fields(row, _EPISODE_FIELDS),
+        "turns": [_fields(turn, _TURN_FIELDS) for turn in episode.turns],
     }
+
+
+def _fields(row: Row, names: tuple[str, ...]) -> dict[str, Any]:
+    """The fields of a row that say something: what is absent here is unknown or an empty list."""
+    values: dict[str, Any] = json_value({name: row[name] for name in names})
+    return {n: v for n, v in values.items() if v is not None and v != [] and v != {}}
 
 
 def line_of(value: Any) -> bytes:
@@ -39,14 +58,9 @@ def _write(source: RunSource, path: Path, options: Options) -> Written:
     written = Written()
     with path.open("xb") as file:
         for episode in source.episodes():
-            file.write(line_of(row_of(episode, dialogue_of(episode))))
+            file.write(line_of(row_of(episode)))
             written.num_rows += 1
     return written
 
 
-MESSAGES = Format(
-    name="messages",
-    noun="conversation",
-    holds=ENTRY,
-    write=_write,
-)
+MESSAGES = Format(name="messages", noun="conversation", write=_write)

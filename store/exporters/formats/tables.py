@@ -14,7 +14,7 @@ import pyarrow as pa
 from echoscope.text.strict_json import json_value
 
 from ...schema import TABLES
-from ..format import Format, Options, Written, all_but
+from ..format import Format, Options, Written
 from ..source import RunSource
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -98,8 +98,8 @@ def _notes(tables: Iterable[_Table]) -> Sequence[str]:
 CSV = Format(
     name="csv",
     noun="episode",
-    holds=all_but("pictures", "tokens", "diagnostics", "events"),
     write=_write,
     is_folder=True,
-    loses=("metrics other than the columns of steps.csv",),
+    leaves_out="token ids and log-probs, pictures, diagnostic arrays, alarms, settings, "
+    "checkpoints, and metrics other than the columns of steps.csv",
 )

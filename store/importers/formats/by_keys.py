@@ -76,10 +76,10 @@ def draft_of(row: Row, keys: Keys) -> Draft:
     used = (*used, *keys.step, *keys.turn_rewards)
     used = (*used, *((success_key,) if is_success is not None else ()))
     used = (*used, *((reward_key,) if number_or_none(reward) is not None else ()))
-    is_by_token = isinstance(reward, list) and len(reward) > 0
+    total = sum(map(number, reward)) if isinstance(reward, list) and reward else number(reward)
     draft = dialogue.draft(
         without(row, used),
-        reward=sum(map(number, reward)) if is_by_token else number(reward),
+        reward=total,
         is_guess=is_guess,
         prompt=prompt,
         group=optional_text(value_of(row, keys.group)[1]),
@@ -88,7 +88,7 @@ def draft_of(row: Row, keys: Keys) -> Draft:
         is_success=is_success,
         stop_reason=stop_of(value_of(row, keys.stop)[1]),
     )
-    draft.set_turn_rewards(value_of(row, keys.turn_rewards)[1])
+    draft.set_turn_rewards(value_of(row, keys.turn_rewards)[1], total)
     if draft.turns and keys.finish:
         draft.turns[-1].finish_reason = finish_of(value_of(row, keys.finish)[1])
     draft.add_info(numbers_of(value_of(row, keys.numbers)[1]))

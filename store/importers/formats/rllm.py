@@ -100,9 +100,8 @@ def _set_rewards(
     """Rewards of the turns; whether they are those of the steps."""
     total = number(trajectory.get("reward"))
     rewards = [number(step.get("reward")) for step in steps]
-    is_by_turn = len(rewards) == len(draft.turns) and not any(map(math.isnan, rewards))
-    if is_by_turn and (math.isnan(total) or math.isclose(sum(rewards), total, abs_tol=1e-6)):
-        return draft.set_turn_rewards(rewards)
+    if not any(map(math.isnan, rewards)) and draft.set_turn_rewards(rewards, total):
+        return True
     draft.set_episode_reward(total)
     return False
 

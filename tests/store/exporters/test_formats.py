@@ -11,18 +11,16 @@ from pathlib import Path
 import duckdb
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 from stored_steps import build_outcome, build_trajectory
 from trajectories import make_trajectory
 
 from echoscope.store.exporters.exporting import ExportReport, export_run
-from echoscope.store.exporters.format import FACETS, Options
+from echoscope.store.exporters.format import Options
 from echoscope.store.exporters.registry import FORMATS
-from echoscope.store.reader import open_run
-from echoscope.store.records import Split, StopReason, ToolCall, Trajectory, Turn
+from echoscope.store.records import Split, StopReason, Trajectory, Turn
 
-from .conftest import TOKENS, all_differences, imported, stored, write_run
+from .conftest import imported, stored, write_run
 
 CONTROLS = "a\x00b\r\nc\x1b[31m"
 
@@ -50,86 +48,35 @@ def rows_of(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
-OUTCOME = "SELECT id, advantage, kept, drop_reason FROM trajectories ORDER BY id"
+@pytest.mark.parametrize("to", ["messages", "inspect"])
+def test_an_import_gives_back_what_messages_hold(run: Path, to: str, tmp_path: Path) -> None:
+    target = tmp_path / f"out{'.eval' if to == 'inspect' else '.jsonl'}"
+    assert export_run(run, to, target).num_rows == 10
+    before, back = stored(run), imported(target, tmp_path / "back")
+
+    def texts(trajectory: Trajectory) -> list[tuple[str, str]]:
+        return [(turn.observation, turn.response) for turn in trajectory.turns]
+
+    assert sorted(map(texts, back)) == sorted(map(texts, before))
+    assert [t.episode_return for t in back] == [t.episode_return for t in before]
+    if to == "messages":
+        assert [t.step for t in back] == [t.step for t in before]
+        groups = [(t.split is Split.EVAL, t.group_index, t.sibling_index) for t in back]
+        assert groups == [(t.split is Split.EVAL, t.group_index, t.sibling_index) for t in before]
+        assert [(t.is_success, t.stop_reason) for t in back] == [
+            (t.is_success, t.stop_reason) for t in before
+        ]
 
 
-@pytest.mark.parametrize("to", ["messages", "parquet", "inspect", "scout"])
-def test_an_import_gives_everything_back_but_tokens(run: Path, to: str, tmp_path: Path) -> None:
-    suffix = {"messages": ".jsonl", "inspect": ".eval"}.get(to, "")
-    target = tmp_path / f"out{suffix}"
-    report = export_run(run, to, target)
-    assert report.num_rows == 10
-    back = imported(target, tmp_path / "back")
-    assert all_differences(stored(run), back) == []
-    assert all(turn.response_tokens is None for t in back for turn in t.turns), "what is lost"
-    outcomes = [open_run(path).sql(OUTCOME).to_pylist() for path in (run, tmp_path / "back")]
-    assert outcomes[0] == outcomes[1]
-
-
-def test_a_duckdb_file_gives_tokens_back_as_well(run: Path, tmp_path: Path) -> None:
-    export_run(run, "duckdb", tmp_path / "out.duckdb")
-    back = imported(tmp_path / "out.duckdb", tmp_path / "back")
-    assert all_differences(stored(run), back, but=frozenset({"prompt_images", "image"})) == []
-    assert any(turn.logprobs is not None for t in back for turn in t.turns)
-    readers = [open_run(path) for path in (run, tmp_path / "back")]
-    for before, after in zip(
-        *(map(reader.outcome, [t.id for t in back]) for reader in readers), strict=True
-    ):
-        assert repr(before) == repr(after)
-
-
-def test_the_report_names_what_the_run_has_and_the_format_does_not(
-    run: Path, tmp_path: Path
-) -> None:
-    report = export_run(run, "messages", tmp_path / "out.jsonl")
-    assert report.lost == (
-        FACETS["tokens"][0],
-        FACETS["metrics"][0],
-    ), "no pictures, alarms and diagnostics: the run has none"
-    assert export_run(run, "duckdb", tmp_path / "out.duckdb").lost == ()
-
-
-def test_an_import_of_trl_completions(run: Path, tmp_path: Path) -> None:
-    report = export_run(run, "trl", tmp_path / "out")
-    assert dict(report.choice.by_split) == {"eval": 2}
-    before = [t for t in stored(run) if t.split is Split.TRAIN]
-    after = imported(tmp_path / "out", tmp_path / "back")
-    assert [t.step for t in after] == [t.step for t in before]
-    texts = [[(turn.observation, turn.response) for turn in t.turns] for t in after]
-    assert texts == [[(turn.observation, turn.response) for turn in t.turns] for t in before]
-    returns = [t.episode_return for t in after]
-    assert returns == pytest.approx([t.episode_return for t in before])
-    lost = {name.rpartition(".")[2] for name in _named(before, after)}
-    assert lost == {
-        *("split", "env_id", "tag", "env_seed", "noise_seed", "prompt_key", "stop_reason"),
-        *("is_success", "duration_s", "source", "extra", "group_index", "sibling_index"),
-        *("index", "actions", "reward", "format_penalty", "shaping", "is_valid", "is_effective"),
-        *("finish_reason", "policy_version", "info"),
-    } - {"index"}
-    assert {t.group_index for t in after} == {0}, "equal prompts are one group"
-    advantages = open_run(tmp_path / "back").sql("SELECT advantage FROM trajectories")
-    assert set(advantages.column("advantage").to_pylist()) == {0.5}
-
-
-def _named(before: list[Trajectory], after: list[Trajectory]) -> list[str]:
-    from .conftest import differences
-
-    return [n for a, b in zip(before, after, strict=True) for n in differences(a, b)]
-
-
-def test_trl_writes_a_column_for_each_part_of_the_return(run: Path, tmp_path: Path) -> None:
-    export_run(run, "trl", tmp_path / "out")
-    table = pq.read_table(tmp_path / "out" / "completions" / "completions_00001.parquet")
-    row = table.to_pylist()[0]
-    parts = {name: value for name, value in row.items() if name.endswith("_reward")}
-    assert parts == {"env_reward": 1.0, "format_reward": -0.25, "length_reward": 0.5}
-    assert row["prompt"] == [{"role": "user", "content": "step 1, turn 0"}]
-    assert [m["role"] for m in row["completion"]] == ["assistant", "user", "assistant"]
+def test_the_report_names_what_the_format_has_no_place_for(run: Path, tmp_path: Path) -> None:
+    assert export_run(run, "messages", tmp_path / "out.jsonl").leaves_out.startswith("token ids")
+    assert export_run(run, "duckdb", tmp_path / "out.duckdb").leaves_out == ""
 
 
 def test_an_inspect_sample_is_a_group_and_an_epoch_a_sibling(run: Path, tmp_path: Path) -> None:
     report = export_run(run, "inspect", tmp_path / "out.eval")
-    assert (report.num_rows, report.noun, report.whole) == (10, "episode", "5 samples")
+    assert (report.num_rows, report.noun) == (10, "episode")
+    assert report.notes == ("A group is a sample, and a sibling an epoch: 5 samples.",)
     with zipfile.ZipFile(tmp_path / "out.eval") as archive:
         header = json.loads(archive.read("header.json"))
         sample = json.loads(archive.read("samples/00000001-train-00001_epoch_2.json"))
@@ -199,11 +146,6 @@ def test_demonstrations_end_with_a_reply(tmp_path: Path) -> None:
     (row,) = rows_of(tmp_path / "out.jsonl")
     assert [m["content"] for m in row["messages"]] == ["o0", "r0", "o1", "r1"]
     assert sum(report.skipped.values()) == 1
-    options = Options(form="prompt-completion")
-    export_run(run, "sft", tmp_path / "out.jsonl", options, is_overwriting=True)
-    (row,) = rows_of(tmp_path / "out.jsonl")
-    assert [m["content"] for m in row["prompt"]] == ["o0"]
-    assert [m["content"] for m in row["completion"]] == ["r0", "o1", "r1"]
 
 
 def test_the_best_of_each_group(tmp_path: Path) -> None:
@@ -217,7 +159,7 @@ def test_the_best_of_each_group(tmp_path: Path) -> None:
 def pairs(tmp_path: Path, *group: Trajectory, margin: float = 0.0) -> tuple[list[dict], dict]:
     run = write_run(tmp_path / "run", group)
     report = export_run(run, "dpo", tmp_path / "out.jsonl", Options(margin=margin))
-    return rows_of(tmp_path / "out.jsonl"), {r.why: times for r, times in report.skipped.items()}
+    return rows_of(tmp_path / "out.jsonl"), dict(report.skipped)
 
 
 def test_the_best_sibling_is_preferred_to_the_worst(tmp_path: Path) -> None:
@@ -259,7 +201,7 @@ def test_what_makes_no_pair(tmp_path: Path) -> None:
     )
     assert len(rows) == 1
     assert skipped == {
-        "the returns of the two siblings are equal": 2,
+        "the returns of the two siblings are too close": 2,
         "both siblings wrote the same text": 2,
         "there is no sibling with the same prompt": 2,
         "the return is not known": 1,
@@ -285,19 +227,14 @@ def test_siblings_that_executed_the_same_actions_make_no_pair(tmp_path: Path) ->
     assert returns == [(1.0, -0.1), (0.5, 0.25)], "without a recorded action nothing is compared"
     assert list(report.skipped.values()) == [2]
     assert report.taken == {"train": 4}
-    options = Options(is_keeping_same_actions=True)
-    report = export_run(run, "dpo", report.path, options, is_overwriting=True)
-    assert (report.num_rows, report.skipped) == (3, {})
 
 
 def test_a_split_keeps_tasks_of_evaluation_out_of_lessons(run: Path, tmp_path: Path) -> None:
-    for known in FORMATS:
-        is_lesson = known.is_lesson or known.name == "trl"
-        assert known.split == ("train" if is_lesson else "all")
-    report = export_run(run, "sft", tmp_path / "out.jsonl")
-    assert (report.num_rows, dict(report.choice.by_split)) == (8, {"eval": 2})
+    lessons = [form.name for form in FORMATS if form.split == "train"]
+    assert lessons == ["sft", "dpo"]
+    assert export_run(run, "sft", tmp_path / "out.jsonl").taken == {"train": 8}
     report = export_run(run, "sft", tmp_path / "eval.jsonl", Options(split="eval"))
-    assert (report.num_rows, dict(report.choice.by_split)) == (2, {"train": 8})
+    assert (report.taken, report.num_all) == ({"eval": 2}, 10)
 
 
 def test_steps_and_a_condition(run: Path, tmp_path: Path) -> None:
@@ -306,29 +243,6 @@ def test_steps_and_a_condition(run: Path, tmp_path: Path) -> None:
     rows = rows_of(tmp_path / "out.jsonl")
     assert report.num_rows == 3
     assert {(row["step"], row["success"]) for row in rows} == {(1, True)}
-
-
-def test_parquet_rows_have_tool_calls_only_where_the_run_has(run: Path, tmp_path: Path) -> None:
-    export_run(run, "parquet", tmp_path / "plain")
-    fields = pq.read_schema(tmp_path / "plain" / "train.parquet").field("messages")
-    assert [field.name for field in fields.type.value_type] == ["role", "content"]
-    calling = make_trajectory(turn(0, calls=(ToolCall(name="f", arguments="{}", result="1"),)))
-    calls = write_run(tmp_path / "calls", [calling])
-    export_run(calls, "parquet", tmp_path / "tools")
-    (row,) = pq.read_table(tmp_path / "tools" / "train.parquet").to_pylist()
-    roles = [message["role"] for message in row["messages"]]
-    assert roles == ["user", "assistant", "tool"]
-    assert row["messages"][1]["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}
-    back = imported(tmp_path / "tools", tmp_path / "back")
-    assert all_differences(stored(calls), back) == []
-
-
-def test_an_export_of_an_import_of_an_export_is_the_same(run: Path, tmp_path: Path) -> None:
-    export_run(run, "messages", tmp_path / "first.jsonl")
-    imported(tmp_path / "first.jsonl", tmp_path / "back")
-    export_run(tmp_path / "back", "messages", tmp_path / "second.jsonl")
-    first, second = ((tmp_path / f"{name}.jsonl").read_bytes() for name in ("first", "second"))
-    assert first == second
 
 
 def test_progress_counts_episodes(run: Path, tmp_path: Path) -> None:
@@ -341,5 +255,9 @@ def test_progress_counts_episodes(run: Path, tmp_path: Path) -> None:
     assert np.all(np.diff([done for done, _ in calls]) > 0)
 
 
-def test_tokens_are_what_the_tests_leave_out() -> None:
-    assert {"prompt_tokens", "response_tokens", "logprobs"} <= TOKENS
+def test_rewards_of_turns_come_back_where_they_add_up(tmp_path: Path) -> None:
+    rewards = [0.5, -0.25, 1.0]
+    played = make_trajectory(*[turn(k, reward=reward) for k, reward in enumerate(rewards)])
+    export_run(write_run(tmp_path / "run", [played]), "messages", tmp_path / "out.jsonl")
+    (back,) = imported(tmp_path / "out.jsonl", tmp_path / "back")
+    assert [turn.reward for turn in back.turns] == rewards

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +15,7 @@ from echoscope.store.exporters.exporting import export_run
 from echoscope.store.exporters.format import ExportError, Options
 from echoscope.store.records import ToolCall, Turn
 
-from .conftest import all_differences, imported, stored, write_run
+from .conftest import write_run
 
 
 def turn(index: int, **values: object) -> Turn:
@@ -65,7 +61,7 @@ def test_inspect_reads_the_log(run: Path, tmp_path: Path) -> None:
     log = read_eval_log(str(target))
     assert (log.status, len(log.samples)) == ("success", 10)
     expected = own_contents(run, tmp_path)
-    read = {s.metadata["echoscope"]["id"]: contents(s.messages) for s in log.samples}
+    read = {s.metadata["id"]: contents(s.messages) for s in log.samples}
     assert read == expected
     (calling,) = [s for s in log.samples if any(m.role == "tool" for m in s.messages)]
     (call,) = calling.messages[1].tool_calls
@@ -73,88 +69,6 @@ def test_inspect_reads_the_log(run: Path, tmp_path: Path) -> None:
     assert {s.scores["return"].value for s in log.samples} == {1.25, 1.0, 0.5}
     assert len(read_eval_log_sample_summaries(str(target))) == 10
     assert read_eval_log(str(target), header_only=True).results.total_samples == 10
-
-
-def test_inspect_writes_the_log_again_and_it_is_still_the_run(run: Path, tmp_path: Path) -> None:
-    pytest.importorskip("inspect_ai", reason="needs Inspect: make test-exports")
-    from inspect_ai.log import read_eval_log, write_eval_log
-
-    export_run(run, "inspect", tmp_path / "out.eval")
-    write_eval_log(read_eval_log(str(tmp_path / "out.eval")), str(tmp_path / "again.eval"))
-    assert all_differences(stored(run), imported(tmp_path / "again.eval", tmp_path / "back")) == []
-
-
-def test_scout_reads_the_transcripts(run: Path, tmp_path: Path) -> None:
-    pytest.importorskip("inspect_scout", reason="needs Inspect Scout: make test-exports")
-    from inspect_scout import TranscriptContent, transcripts_db
-
-    export_run(run, "scout", tmp_path / "out")
-
-    async def read() -> dict[str, Any]:
-        async with transcripts_db(str(tmp_path / "out")) as database:
-            infos = [info async for info in database.select()]
-            content = TranscriptContent(messages="all")
-            return {i.transcript_id: await database.read(i, content) for i in infos}
-
-    found = asyncio.run(read())
-    read_texts = {key.rpartition("/")[2]: contents(t.messages) for key, t in found.items()}
-    assert read_texts == own_contents(run, tmp_path)
-    first = found["run/t00000000-00000"]
-    assert (first.score, first.success, first.task_id) == ("1.25", True, "train-0-0")
-    assert first.metadata["step"] == 0
-
-
-def test_trackio_shows_the_traces(run: Path, tmp_path: Path) -> None:
-    pytest.importorskip("trackio", reason="needs trackio: make test-exports")
-    report = export_run(run, "trackio", tmp_path / "out")
-    assert report.num_rows == 10
-    environment = os.environ | {"TRACKIO_DIR": str(tmp_path / "out"), "HF_HUB_OFFLINE": "1"}
-    sql = "SELECT step, messages, metadata FROM traces ORDER BY step"
-    words = ["query", "project", "--project", "run", "--sql", sql, "--json"]
-    done = subprocess.run(
-        [sys.executable, "-c", "from trackio.cli import main; main()", *words],
-        env=environment,
-        capture_output=True,
-        check=True,
-    )
-    rows = json.loads(done.stdout)["rows"]
-    read = {
-        json.loads(row["metadata"])["id"]: [
-            (m["role"], m["content"]) for m in json.loads(row["messages"])
-        ]
-        for row in rows
-    }
-    expected = {
-        key: [(role, text.replace("\x00", "\ufffd")) for role, text in messages]
-        for key, messages in own_contents(run, tmp_path).items()
-    }
-    assert read == expected
-
-
-def test_trackio_that_fails_leaves_nothing(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("trackio", reason="needs trackio: make test-exports")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "path"))
-    (tmp_path / "path" / "trackio").mkdir(parents=True)
-    (tmp_path / "path" / "trackio" / "__init__.py").write_text("raise ImportError('broken')")
-    with pytest.raises(ExportError, match="broken"):
-        export_run(run, "trackio", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_datasets_reads_both_folders(run: Path, tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets", reason="needs datasets: make test-exports")
-    export_run(run, "datasets", tmp_path / "saved")
-    export_run(run, "parquet", tmp_path / "parquet")
-    saved = datasets.load_from_disk(str(tmp_path / "saved"))
-    loaded = datasets.load_dataset(str(tmp_path / "parquet"), cache_dir=str(tmp_path / "cache"))
-    assert saved["train"].to_list() == loaded["train"].to_list()
-    read = {
-        row["id"]: [(m["role"], m["content"]) for m in row["messages"]] for row in saved["train"]
-    }
-    assert read == own_contents(run, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
 
 
 def _small_model(folder: Path) -> Any:
@@ -190,14 +104,11 @@ def _small_model(folder: Path) -> Any:
     return Qwen2ForCausalLM.from_pretrained(folder / "model"), tokenizer
 
 
-@pytest.mark.parametrize("form", ["messages", "prompt-completion"])
-def test_trl_trains_on_demonstrations(run: Path, tmp_path: Path, form: Any) -> None:
+def test_trl_trains_on_demonstrations(run: Path, tmp_path: Path) -> None:
     trl = pytest.importorskip("trl", reason="needs TRL: make test-trl")
     import datasets
 
-    export_run(
-        run, "sft", tmp_path / "out.jsonl", Options(form=form, where="id < 't00000001-00004'")
-    )
+    export_run(run, "sft", tmp_path / "out.jsonl", Options(where="id < 't00000001-00004'"))
     rows = datasets.load_dataset(
         "json", data_files=str(tmp_path / "out.jsonl"), cache_dir=str(tmp_path / "cache")
     )["train"]

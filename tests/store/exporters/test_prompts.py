@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ from tokenizers.pre_tokenizers import ByteLevel
 from trajectories import make_trajectory
 
 from echoscope.store.exporters.dialogue import dialogue_of
-from echoscope.store.exporters.exporting import export_run
 from echoscope.store.exporters.format import Options
 from echoscope.store.exporters.prompts import ShownPrompts
 from echoscope.store.exporters.source import RunSource
@@ -23,9 +21,6 @@ from echoscope.store.models import Detokenizer, shipped_folder
 from echoscope.store.reader import open_run
 from echoscope.store.records import Turn
 from echoscope.store.writer import RunWriter
-from echoscope.text.replies import parse_response
-
-from .conftest import all_differences, imported, stored
 
 CHATML = ("<|im_start|>", "<|im_end|>")
 LLAMA = ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
@@ -167,44 +162,3 @@ def test_an_export_shows_what_the_policy_saw(tmp_path: Path) -> None:
         ("user", "down hint"),
         ("assistant", f"<think>{text}"),
     ]
-    export_run(run, "messages", tmp_path / "out.jsonl")
-    back = imported(tmp_path / "out.jsonl", tmp_path / "back")
-    assert all_differences(stored(run), back) == []
-
-
-PIECES = ("<think>", "</think>", "<answer>up</answer>", "no")
-REPLIES = ["".join(some) for count in range(5) for some in itertools.product(PIECES, repeat=count)]
-
-
-@pytest.mark.parametrize("opening", ["", "<think>"])
-def test_an_import_is_exported_as_the_run_was(opening: str, tmp_path: Path) -> None:
-    tokenizer = Tokenizer.from_file(str(shipped_folder("tiny") / "tokenizer.json"))
-    prompt = tokenizer.encode(f"<|user|>up<|end|><|assistant|>{opening}", add_special_tokens=False)
-    tokens = np.array(prompt.ids, dtype=np.int32)
-    made = []
-    for index, reply in enumerate(REPLIES):
-        parsed = parse_response(reply, reasoning=True, forced_think=bool(opening))
-        turn = Turn(
-            index=0,
-            observation="up",
-            response=reply,
-            reasoning_chars=parsed.reasoning_chars,
-            answer_chars=parsed.answer_chars,
-            prompt_tokens=tokens,
-            response_tokens=tokens[:1],
-        )
-        made.append(make_trajectory(turn, step=0, index=index, sibling_index=index))
-    run = tmp_path / "run"
-    with RunWriter.create(
-        run, run_id="r", config={}, base_model="tiny", is_packing=False
-    ) as writer:
-        metrics = [step_metrics("r", 0, {"policy/entropy": 1.0})]
-        writer.commit_step(metrics=metrics, trajectories=made, outcomes=[])
-    export_run(run, "messages", tmp_path / "first.jsonl")
-    back = imported(tmp_path / "first.jsonl", tmp_path / "back")
-    export_run(tmp_path / "back", "messages", tmp_path / "second.jsonl")
-    first, second = (
-        (tmp_path / f"{name}.jsonl").read_text("utf-8").splitlines() for name in ("first", "second")
-    )
-    assert [pair for pair in zip(first, second, strict=True) if pair[0] != pair[1]] == []
-    assert all_differences(stored(run), back) == []

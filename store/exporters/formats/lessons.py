@@ -1,4 +1,4 @@
-"""Preference pairs of siblings, as TRL's DPOTrainer takes them.
+"""Lessons for TRL's trainers: demonstrations (SFTTrainer), and pairs of siblings (DPOTrainer).
 
 Siblings had the same task and the same prompt, so the better one can be preferred to the worse one.
 The best is paired with the worst, the second best with the second worst, and so on: each episode is
@@ -17,22 +17,41 @@ from pathlib import Path
 from typing import Any
 
 from ..dialogue import Dialogue, dialogue_of
-from ..format import FAILED, NO_TURNS, Format, Options, Reason, Written
+from ..format import Format, Options, Written
 from ..source import Episode, RunSource
 from .messages import line_of
 
-_NO_RETURN = Reason(why="the return is not known")
-_ALONE = Reason(why="there is no sibling with the same prompt")
-_MIDDLE = Reason(
-    why="the group has an odd number of siblings, and the one in the middle has no partner"
+_FAILED = (
+    "the environment failed, or a command dropped the step (stop_reason is env_error, timeout or "
+    "aborted)"
 )
-_EQUAL = Reason(why="the returns of the two siblings are equal")
-_CLOSE = Reason(why="the returns of the two siblings are too close", option="--margin")
-_SAME_REPLIES = Reason(why="both siblings wrote the same text")
-_SAME_ACTIONS = Reason(
-    why="both siblings executed the same actions, so chance or a penalty made their returns "
-    "differ (--keep-same-actions keeps them)"
-)
+_NO_TURNS = "the episode has no turns"
+_ALONE = "there is no sibling with the same prompt"
+
+
+def _write_demonstrations(source: RunSource, path: Path, options: Options) -> Written:
+    written = Written()
+    with path.open("xb") as file:
+        for episode in source.episodes():
+            if _is_lesson(source, episode):
+                dialogue = dialogue_of(episode)
+                # What comes after the last reply is no lesson.
+                file.write(line_of({"messages": dialogue.messages[: dialogue.last_reply + 1]}))
+                written.num_rows += 1
+    if options.where == "" and options.best is None:
+        written.notes.append(
+            "Every episode is in it, failed ones too; --where is_success or --best 1 keeps the "
+            "good ones."
+        )
+    return written
+
+
+def _is_lesson(source: RunSource, episode: Episode) -> bool:
+    """Whether there is something to learn from an episode; else it is counted as left out."""
+    if episode.is_failure or not episode.turns:
+        source.leave_out(_FAILED if episode.is_failure else _NO_TURNS, episode.row)
+        return False
+    return True
 
 
 def _groups(source: RunSource) -> Iterator[list[Episode]]:
@@ -52,11 +71,9 @@ def _pairs(source: RunSource, options: Options) -> Iterator[tuple[Episode, Episo
     for siblings in _groups(source):
         usable = []
         for episode in siblings:
-            if episode.is_failure or not episode.turns:
-                source.leave_out(FAILED if episode.is_failure else NO_TURNS, episode.row)
-            elif episode.episode_return is None:
-                source.leave_out(_NO_RETURN, episode.row)
-            else:
+            if _is_lesson(source, episode) and episode.episode_return is None:
+                source.leave_out("the return is not known", episode.row)
+            elif episode.turns and not episode.is_failure:
                 usable.append(episode)
         if len(usable) == 1:
             source.leave_out(_ALONE, usable[0].row)
@@ -64,13 +81,18 @@ def _pairs(source: RunSource, options: Options) -> Iterator[tuple[Episode, Episo
         usable.sort(key=lambda e: (-(e.episode_return or 0.0), e.row["sibling_index"]))
         half = len(usable) // 2
         if len(usable) % 2:
-            source.leave_out(_MIDDLE, usable[half].row)
+            source.leave_out(
+                "the group has an odd number of siblings, and the one in the middle has no partner",
+                usable[half].row,
+            )
         for best, worst in zip(
             usable[:half], reversed(usable[-half:] if half else []), strict=True
         ):
             difference = (best.episode_return or 0.0) - (worst.episode_return or 0.0)
             if difference <= 0 or difference < options.margin:
-                source.leave_out(_CLOSE if options.margin else _EQUAL, best.row, worst.row)
+                source.leave_out(
+                    "the returns of the two siblings are too close", best.row, worst.row
+                )
             else:
                 yield best, worst
 
@@ -88,7 +110,7 @@ def _texts(messages: list[dict[str, Any]]) -> list[tuple[Any, Any]]:
     return [(message["role"], message["content"]) for message in messages]
 
 
-def _write(source: RunSource, path: Path, options: Options) -> Written:
+def _write_pairs(source: RunSource, path: Path, options: Options) -> Written:
     written = Written()
     with path.open("xb") as file:
         for best, worst in _pairs(source, options):
@@ -98,11 +120,15 @@ def _write(source: RunSource, path: Path, options: Options) -> Written:
                 source.leave_out(_ALONE, best.row, worst.row)
                 continue
             if _texts(_continuation(chosen)) == _texts(_continuation(rejected)):
-                source.leave_out(_SAME_REPLIES, best.row, worst.row)
+                source.leave_out("both siblings wrote the same text", best.row, worst.row)
                 continue
-            has_same_actions = [] != _actions(best) == _actions(worst)
-            if has_same_actions and not options.is_keeping_same_actions:
-                source.leave_out(_SAME_ACTIONS, best.row, worst.row)
+            if [] != _actions(best) == _actions(worst):
+                source.leave_out(
+                    "both siblings executed the same actions, so chance or a penalty made their "
+                    "returns differ",
+                    best.row,
+                    worst.row,
+                )
                 continue
             row = {
                 "prompt": prompt,
@@ -118,12 +144,17 @@ def _write(source: RunSource, path: Path, options: Options) -> Written:
     return written
 
 
+SFT = Format(
+    name="sft",
+    noun="conversation",
+    write=_write_demonstrations,
+    leaves_out="everything except the messages",
+    split="train",
+)
 DPO = Format(
     name="dpo",
     noun="pair",
-    holds=frozenset(),
-    loses=("everything except the messages, returns, steps and groups of the pairs",),
-    is_lesson=True,
-    write=_write,
+    write=_write_pairs,
+    leaves_out="everything except the messages, returns, steps and groups of the pairs",
     split="train",
 )
