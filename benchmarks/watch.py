@@ -1,4 +1,4 @@
-"""How soon `echoscope watch` sees and judges a line, and what it costs while nothing comes.
+"""How soon `echoscope watch` judges a line, and what it costs while nothing comes.
 
     python benchmarks/watch.py [--megabytes 1000] [--lines 30] [--idle 60]
 
@@ -8,7 +8,7 @@ Each case is a process of `echoscope watch --json` on files that this script wri
 - a folder of 1,000 files of rollouts that were written before, and a log; each step adds a file;
 - a log of `--megabytes` that was there before.
 
-Seen: from the write of a line to the event `step`. Judged: to the event `judged`. Idle: processor
+Judged: from the write of a line to the event `step`. Idle: processor
 time of the process over `--idle` seconds in which nothing comes.
 """
 
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import queue
 import random
@@ -41,7 +40,7 @@ def line(step: int) -> str:
 
 
 class Watched:
-    """A process of `echoscope watch` and the times at which it has seen and judged steps."""
+    """A process of `echoscope watch` and the times at which it has judged steps."""
 
     def __init__(self, path: Path, run: Path) -> None:
         self._process = subprocess.Popen(
@@ -50,25 +49,23 @@ class Watched:
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
-        self._events: queue.Queue[tuple[str, int, float]] = queue.Queue()
+        self._events: queue.Queue[tuple[int, float]] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
         for text in self._process.stdout:
             event = json.loads(text)
-            if event["event"] in ("step", "judged"):
-                self._events.put((event["event"], event["step"], time.monotonic()))
+            if event["event"] == "step":
+                self._events.put((event["step"], time.monotonic()))
 
-    def seen_and_judged(self, step: int, timeout_s: float) -> tuple[float, float]:
-        """When a step was seen and when it was judged; on the monotonic clock."""
-        deadline, seen_at = time.monotonic() + timeout_s, math.nan
+    def judged_at(self, step: int, timeout_s: float) -> float:
+        """When a step was judged, on the monotonic clock."""
+        deadline = time.monotonic() + timeout_s
         while True:
-            name, found, at = self._events.get(timeout=max(0.1, deadline - time.monotonic()))
-            if (name, found) == ("step", step):
-                seen_at = at
-            elif (name, found) == ("judged", step):
-                return seen_at, at
+            number, at = self._events.get(timeout=max(0.1, deadline - time.monotonic()))
+            if number == step:
+                return at
 
     def processor_s(self) -> float:
         """Processor time so far, user and system."""
@@ -126,9 +123,9 @@ def measure(
         watched = Watched(path, Path(place) / "run")
         started = time.monotonic()
         try:
-            watched.seen_and_judged(last, 3600.0)  # starting the program is not measured
+            watched.judged_at(last, 3600.0)  # starting the program is not measured
             print(f"{name}: {last:,} steps were judged in {time.monotonic() - started:.1f} s")
-            seen, judged = [], []
+            judged = []
             for number in range(arguments.lines):
                 time.sleep(random.Random(number).uniform(2.0, 4.0))
                 last += 1
@@ -137,16 +134,13 @@ def measure(
                 with log.open("a") as file:
                     file.write(line(last))
                 written = time.monotonic()
-                seen_at, judged_at = watched.seen_and_judged(last, 60.0)
-                seen.append(seen_at - written)
-                judged.append(judged_at - written)
+                judged.append(watched.judged_at(last, 60.0) - written)
             time.sleep(5.0)
             before = watched.processor_s()
             time.sleep(arguments.idle)
             share = (watched.processor_s() - before) / arguments.idle
             print(
-                f"{name}: seen p50 {statistics.median(seen):.2f} s, max {max(seen):.2f} s; "
-                f"judged p50 {statistics.median(judged):.2f} s, max {max(judged):.2f} s; "
+                f"{name}: judged p50 {statistics.median(judged):.2f} s, max {max(judged):.2f} s; "
                 f"idle {100 * share:.2f} % of a core; memory {watched.memory_mib():.0f} MiB; "
                 f"load {os.getloadavg()[0]:.1f}",
                 flush=True,

@@ -131,7 +131,6 @@ def watch(
             waits=Waits(quiet_s=step_wait),
             on_message=view.message,
             on_step=view.step,
-            on_judged=view.judged,
             on_alarms=on_alarms,
         )
         view.watch = following
@@ -140,7 +139,7 @@ def watch(
                 beside.announce(view.link, run.name)
             _follow(following, view, acting, is_once=once)
             acting.wait()
-            if not following.num_judged:
+            if not following.is_begun:
                 view.nothing()
                 raise typer.Exit(Exit.INSUFFICIENT)
             verdict = following.verdict()
@@ -161,21 +160,10 @@ def _name_of(path: Path) -> str:
 
 def _follow(following: Watch, view: View, acting: Acting, *, is_once: bool) -> None:
     """Until Ctrl-C, the end of standard input, an alarm that ends it, or one whole look."""
-    from echoscope.watch.acting import WatchError
-
     try:
         _look_on(following, view, acting, is_once=is_once)
-    except WatchError:
+    finally:
         following.close("finished")
-        raise
-    except BaseException:
-        following.abandon()
-        raise
-    try:
-        following.close("finished")
-    except BaseException:
-        following.abandon()
-        raise
 
 
 def _look_on(following: Watch, view: View, acting: Acting, *, is_once: bool) -> None:

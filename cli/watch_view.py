@@ -58,12 +58,9 @@ class View:
     def link(self, text: str) -> None:
         self.message(text)
 
-    def step(self, step: int, values: Mapping[str, float]) -> None:
+    def step(self, step: int, values: Mapping[str, float], verdict: Verdict) -> None:
         shown = [f"{name} {value}" for name, value in of_step(values)]
         self.message(f"step {step:>5}  {'  '.join(shown)}")
-
-    def judged(self, step: int, values: Mapping[str, float], verdict: Verdict) -> None:
-        """Alarms say what is worth a line."""
 
     def alarms(self, alarms: Sequence[Alarm], verdict: Verdict) -> None:
         for alarm in alarms:
@@ -99,12 +96,9 @@ class JsonView(View):
     def message(self, text: str) -> None:
         typer.echo(printable(text), err=True)
 
-    def step(self, step: int, values: Mapping[str, float]) -> None:
-        print_json({"event": "step", "step": step, "metrics": dict(values)})
-
-    def judged(self, step: int, values: Mapping[str, float], verdict: Verdict) -> None:
+    def step(self, step: int, values: Mapping[str, float], verdict: Verdict) -> None:
         state, metrics = verdict.state.value, dict(values)
-        print_json({"event": "judged", "step": step, "state": state, "metrics": metrics})
+        print_json({"event": "step", "step": step, "state": state, "metrics": metrics})
 
     def alarms(self, alarms: Sequence[Alarm], verdict: Verdict) -> None:
         for alarm in alarms:
@@ -143,12 +137,8 @@ class LiveView(View):
     def link(self, text: str) -> None:
         self._link = text
 
-    def step(self, step: int, values: Mapping[str, float]) -> None:
+    def step(self, step: int, values: Mapping[str, float], verdict: Verdict) -> None:
         self._step, self._heard_at = (step, values), time.monotonic()
-
-    def judged(self, step: int, values: Mapping[str, float], verdict: Verdict) -> None:
-        if self._step is not None and self._step[0] == step:
-            self._step = step, {**self._step[1], **values}
         self._words = verdict.state.value, verdict.text.partition("\n")[0]
 
     def alarms(self, alarms: Sequence[Alarm], verdict: Verdict) -> None:

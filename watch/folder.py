@@ -7,39 +7,33 @@ while the watch goes on: after a restart all files are read again, and compared 
 
 from __future__ import annotations
 
-import glob
 import itertools
 import os
-import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from echoscope.diagnostics.read.foreign_names import Meaning
+from echoscope.diagnostics.read.forms.text import GrowingText, Reading
 from echoscope.diagnostics.read.metrics_file import read_metrics
 from echoscope.diagnostics.read.records import MetricsFileError
 from echoscope.diagnostics.read.rollouts import ONE_EVALUATION, metrics_mapping
-from echoscope.diagnostics.read.table import MetricTable
 from echoscope.store.importers.format import Format
 from echoscope.store.importers.lines import BadJsonError
 from echoscope.store.importers.sources import JsonLines, SourceError, files_of, source_of
 from echoscope.store.importers.survey import format_of
 from echoscope.store.log.layout import Layout
 
-from .kinds import GROWING, FileKind, kind_of, why_unread
-from .ledger import Ledger, Look
-from .metrics import Metrics, Row
+from .kinds import FileKind, kind_of
+from .ledger import Ledger, Look, Told
+from .metrics import Metrics
 from .rollouts import rows_of_lines
 from .tail import Piece, Tail, lines_in
-from .text_metrics import TextMetrics
 
 LOOK_BYTES = 32 << 20
 """Read in one look at most."""
-MAX_AT_ONCE_BYTES = 1 << 20
-"""A larger file that must be read whole is read in a thread of its own."""
 MAX_WHOLE_BYTES = 64 << 20
 """A larger file of metrics that must be read whole is refused."""
 LOOK_S = 0.2
@@ -58,7 +52,6 @@ RECOGNISED = (
     "JSON lines, TensorBoard, W&B or trackio files) or a console log with lines such as "
     "'step:1 - actor/entropy:0.5'"
 )
-_ROTATED = re.compile(r"(?P<log>.+)\.(?P<age>[1-9]\d{0,2})(?:\.gz)?")
 _TOO_LARGE = (
     "not followed, because this kind of file is read whole and has more than 64 MB. `echoscope "
     "import` reads it once; to follow the training, log to JSON lines or CSV as well"
@@ -66,12 +59,39 @@ _TOO_LARGE = (
 
 
 @dataclass(slots=True)
+class Text:
+    """The metrics of a text that grows."""
+
+    growing: GrowingText
+    told: Told
+    is_open: bool = False
+    """Lines were read after which the last of them may go on."""
+
+    @classmethod
+    def of(cls, name: str, mapping: Mapping[str, Meaning]) -> Text:
+        reading = Reading(name, mapping, make_builder=Metrics)
+        return cls(GrowingText(reading), Told(is_growing=True))
+
+    def feed(self, lines: list[str]) -> None:
+        """Raises MetricsFileError where the text cannot hold the metrics of a run."""
+        self.growing.feed(lines)
+        self.is_open = True
+
+    def take(self, look: Look, written_at: float, *, is_quiet: bool) -> None:
+        """Take the steps that the lines so far give. `is_quiet`: nothing follows the last line."""
+        if not self.is_open:
+            return
+        self.is_open = not is_quiet
+        metrics = self.growing.builder(is_quiet=is_quiet)
+        if isinstance(metrics, Metrics):
+            look.is_new |= self.told.take(metrics, written_at)
+
+
+@dataclass(slots=True)
 class _File:
     path: Path
     name: str
     """Relative to what is watched."""
-    log: str = ""
-    """The log that was rotated away into this file before the watch began: it is read once."""
     kind: FileKind = FileKind.UNKNOWN
     status: tuple[int, int, int] = (0, 0, 0)
     """Inode, size and time of change when it was seen last."""
@@ -80,13 +100,9 @@ class _File:
     is_due: bool = True
     """It changed and was not read yet."""
     is_gone: bool = False
-    problem: str = ""
-    """Why it could not be read."""
     form: Format | None = None
     """Of the row that was read last."""
-    text: TextMetrics | None = None
-    reading: Future[MetricTable] | None = None
-    """It is being read whole."""
+    text: Text | None = None
     read_at: float = 0.0
     """When it was last read whole."""
     took_s: float = 0.0
@@ -94,16 +110,6 @@ class _File:
 
     def __post_init__(self) -> None:
         self.tail = Tail(self.path)
-
-    @property
-    def source(self) -> str:
-        """The name of its metrics: what was rotated away belongs to its log."""
-        return self.log or self.name
-
-    @property
-    def is_busy(self) -> bool:
-        """It is looked at although the folder is not listed now."""
-        return self.tail.is_open or self.is_due or self.reading is not None
 
     @property
     def num_left(self) -> int:
@@ -114,7 +120,7 @@ class _File:
         now = os.stat(self.path)
         status = (now.st_ino, now.st_size, now.st_mtime_ns)
         if status != self.status or self.is_gone:
-            self.status, self.is_due, self.is_gone = status, not self.log or self.is_due, False
+            self.status, self.is_due, self.is_gone = status, True, False
             self.written_at = time.monotonic() - max(0.0, time.time() - now.st_mtime)
 
 
@@ -153,28 +159,16 @@ class Folder:
         self._files: dict[Path, _File] = {}
         self._spool = tempfile.TemporaryDirectory(prefix="echoscope-watch-")
         self._said: set[str] = set()
-        self._readers = ThreadPoolExecutor(1, thread_name_prefix="whole files")
         self._list_at = 0.0
-        self._was_read = False
-        """All that was there when the watch began was read to its end."""
 
     def close(self) -> None:
         for file in self._files.values():
             file.tail.close()
-        self._readers.shutdown(cancel_futures=True)
         self._spool.cleanup()
 
-    def abandon(self) -> None:
-        """Give up what is being read, so that the program can end at once."""
-        self._readers.shutdown(wait=False, cancel_futures=True)
-
-    def unread(self) -> list[tuple[str, str]]:
-        """The names of the files of which nothing was read, each with the reason."""
-        return [
-            (file.name, file.problem or why_unread(path, file.kind))
-            for path, file in sorted(self._files.items())
-            if not file.is_gone
-        ]
+    def names(self) -> list[str]:
+        """The files that are there."""
+        return [file.name for _, file in sorted(self._files.items()) if not file.is_gone]
 
     def look(self, *, is_end: bool = False) -> Look:
         """Read what is new.
@@ -186,18 +180,18 @@ class Folder:
         self.num_bytes_left = 0
         # Logs are read before the folder is listed, so that the files that were written before the
         # last line of a log are seen with this line.
-        logs = {p: f for p, f in self._files.items() if f.kind is FileKind.NUMBERS and f.is_busy}
-        for file in logs.values():
+        logs = [file for file in self._files.values() if file.kind is FileKind.NUMBERS]
+        for file in logs:
             budget -= self._look_at(file, look, budget, is_end=is_end)
         is_listed = is_end or look.at >= self._list_at
         if is_listed:
             self._list()
-        for path, file in self._files.items():
-            if path not in logs and (is_listed or file.is_busy):
+        for file in self._files.values():
+            is_busy = is_listed or file.is_due or file.tail.is_open
+            if is_busy and file not in logs:
                 budget -= self._look_at(file, look, budget, is_end=is_end)
         if self.ledger.rollouts.is_evaluation:
             self._say_once(ONE_EVALUATION)
-        self._was_read |= not look.is_behind
         return look
 
     # --- which files are there?
@@ -210,25 +204,14 @@ class Folder:
         except OSError as error:  # a folder vanished while it was listed
             self._say_once(f"{self.path}: {error.strerror or error}")
             return
-        logs, old, new = self._files.keys() | set(paths), [], []
         for path in paths:
-            match = _ROTATED.fullmatch(path.name)
-            if match and path.with_name(match["log"]) in logs:
-                old.append((-int(match["age"]), path, path.with_name(match["log"])))
-            elif path not in self._files:
-                new.append(path)
-        if not self._files:  # what is rotated away later was read until then
-            for _, path, log in sorted(old):
-                self._files[path] = _File(path, self._name(path), self._name(log))
-        for path in new:
-            self._files[path] = _File(path, self._name(path))
+            if path not in self._files:
+                self._files[path] = _File(path, self._name(path))
         took = time.thread_time() - started
         wait_s = took / SHARE if took > CHEAP_S else 0.0
         self._list_at = time.monotonic() + min(MAX_LIST_S, wait_s)
 
     def _listed(self) -> Iterator[Path]:
-        if self.path.is_file() and not self._files:
-            yield from self.path.parent.glob(f"{glob.escape(self.path.name)}.[1-9]*")
         for path, problem in files_of(self.path):
             if problem:
                 self._say_once(f"{self._name(path)}: {problem}")
@@ -243,15 +226,12 @@ class Folder:
         return not any(Layout(folder).run_json.is_file() for folder in below)
 
     def _name(self, path: Path) -> str:
-        is_below = path != self.path and path.is_relative_to(self.path)
-        return str(path.relative_to(self.path)) if is_below else path.name
+        return path.name if path == self.path else str(path.relative_to(self.path))
 
     # --- what is new in them?
 
     def _look_at(self, file: _File, look: Look, budget: int, *, is_end: bool) -> int:
         """Read what is new in a file; how many bytes that was."""
-        if file.log and not file.is_due:
-            return 0
         try:
             try:
                 file.see()
@@ -260,17 +240,16 @@ class Folder:
             return self._read(file, look, budget, is_end=is_end)
         except FileNotFoundError:
             self._gone(file, look)
-        except OSError as error:
-            file.is_due = True
-            self._refuse(file, error.strerror or str(error))
-        except MetricsFileError as error:
-            self._refuse(file, str(error))
+        except (OSError, MetricsFileError) as error:
+            file.is_due |= isinstance(error, OSError)
+            reason = error.strerror if isinstance(error, OSError) else None
+            self._say_once(f"{file.name}: {reason or error}")
         return 0
 
     def _read(self, file: _File, look: Look, budget: int, *, is_end: bool) -> int:
         if file.is_gone:  # what was written before it was renamed or removed is read to its end
             return self._read_lines(file, look, budget, is_end=False) if file.tail.is_open else 0
-        if not file.is_due and file.reading is None and not is_end:
+        if not file.is_due and not is_end:
             self._rest(file, look)
             return 0
         if budget <= 0:
@@ -278,14 +257,13 @@ class Folder:
             self.num_bytes_left += file.num_left
             return 0
         if file.kind in (FileKind.UNKNOWN, FileKind.NOTHING):
-            is_alone = file.path == self.path or bool(file.log)
             roles = self.ledger.rollouts.roles
-            file.kind = kind_of(file.path, is_alone=is_alone, roles=roles)
+            file.kind = kind_of(file.path, is_alone=file.path == self.path, roles=roles)
         if file.kind is FileKind.WHOLE:
             return self._read_whole(file, look, is_end=is_end)
         file.is_due = False
-        if file.kind in GROWING:
-            return self._read_lines(file, look, budget, is_end=is_end or bool(file.log))
+        if file.kind in (FileKind.NUMBERS, FileKind.EPISODES):
+            return self._read_lines(file, look, budget, is_end=is_end)
         return 0
 
     def _gone(self, file: _File, look: Look) -> None:
@@ -294,10 +272,6 @@ class Folder:
         file.is_gone, file.is_due = True, False
         if look.at - file.written_at > OPEN_S:
             file.tail.close()
-
-    def _refuse(self, file: _File, why: str) -> None:
-        file.problem = why
-        self._say_once(f"{file.name}: {why}")
 
     def _say_once(self, text: str) -> None:
         if text not in self._said and len(self._said) < 1000:
@@ -308,7 +282,7 @@ class Folder:
         """Nothing new: what was begun is at its end after a while, and the file is closed."""
         quiet_s = look.at - file.written_at
         if file.text is not None and quiet_s >= self._line_quiet_s:
-            self._rows(file.source, file.text, look, file.written_at, is_quiet=True)
+            file.text.take(look, file.written_at, is_quiet=True)
         if quiet_s > OPEN_S:
             file.tail.close()
 
@@ -325,16 +299,16 @@ class Folder:
             if file.kind is FileKind.EPISODES:
                 self._take_episodes(file, piece, look)
             else:
-                self._take_lines(file, piece, look)
+                self._take_lines(file, piece)
         if file.tail.num_long:
             self._say_once(f"{file.name}: a line of more than 16 MB was passed over")
         if num_bytes >= budget and file.num_left:
             file.is_due = look.is_behind = True
             self.num_bytes_left += file.num_left
         if file.text is not None:
-            self._rows(file.source, file.text, look, file.written_at, is_quiet=is_end)
-            if file.text.is_document:
-                del self.ledger.metrics[file.source]
+            file.text.take(look, file.written_at, is_quiet=is_end)
+            if file.text.growing.is_document:
+                del self.ledger.told[file.name]
                 file.kind, file.text, file.is_due = FileKind.WHOLE, None, True
         return num_bytes
 
@@ -352,75 +326,45 @@ class Folder:
         rollouts.changed_at = max(rollouts.changed_at, file.written_at)
         look.is_new = True
 
-    def _take_lines(self, file: _File, piece: Piece, look: Look) -> None:
+    def _take_lines(self, file: _File, piece: Piece) -> None:
         if file.text is None:
-            file.text = TextMetrics(file.name, self._mapping)
-            self.ledger.metrics.setdefault(file.source, Metrics(is_growing=True))
-        elif piece.is_new_text:
-            self._rows(file.source, file.text, look, file.written_at, is_quiet=True)
-            file.text.begin_again()
+            file.text = Text.of(file.name, self._mapping)
+            self.ledger.told[file.name] = file.text.told
         file.text.feed(lines_in(piece.data))
-        self.ledger.metrics[file.source].is_open = True
-
-    def _rows(
-        self, name: str, text: TextMetrics, look: Look, written_at: float, *, is_quiet: bool
-    ) -> None:
-        """Take the rows that lines of text gave. `is_quiet`: nothing follows the last lines."""
-        metrics = self.ledger.metrics[name]
-        if is_quiet and not metrics.is_open:
-            return
-        rows, is_again = text.rows(is_quiet=is_quiet)
-        metrics.is_open &= not is_quiet
-        self._take(name, rows, look, written_at, is_again=is_again)
-
-    def _take(
-        self, name: str, rows: list[Row], look: Look, written_at: float, *, is_again: bool
-    ) -> None:
-        """`is_again`: they are all rows of the source once more."""
-        metrics = self.ledger.metrics.setdefault(name, Metrics())
-        if rows:
-            look.is_new = True
-            metrics.changed_at = max(metrics.changed_at, written_at)
-            (metrics.replace if is_again else metrics.add)(rows)
 
     # --- files that are written at once
 
     def _read_whole(self, file: _File, look: Look, *, is_end: bool) -> int:
         size, now = file.status[1], time.monotonic()
-        if file.reading is None:
-            if not is_end and file.took_s and now - file.read_at < REST * file.took_s:
-                return 0  # it stays due
-            file.read_at, file.is_due = now, False  # what is written from now on makes it due again
-            try:
-                if self._take_whole_episodes(file, look):
-                    file.took_s = time.monotonic() - now
-                    return size
-            except (SourceError, BadJsonError) as error:
-                # A Parquet file has its end last: it is still being written, or damaged.
-                file.is_due = not is_end and now - file.written_at <= OPEN_S
-                if not file.is_due:
-                    self._refuse(file, str(error))
-                return size
-            if size > MAX_WHOLE_BYTES:
-                self._refuse(file, _TOO_LARGE)
-                return 0
-            file.reading = self._readers.submit(read_metrics, file.path, self._mapping)
-        if size > MAX_AT_ONCE_BYTES and not is_end and not file.reading.done():
-            look.is_behind |= file.took_s == 0 and not self._was_read
-            return 0
-        reading, file.reading = file.reading, None
+        if not is_end and now - file.read_at < REST * file.took_s:
+            return 0  # it stays due
+        file.is_due = False  # what is written from now on makes it due again
         try:
-            table = reading.result()
-        except MetricsFileError as error:
-            file.problem = str(error).removeprefix(f"{file.path}: ")
-            if file.path == self.path:
-                self._say_once(str(error))
-            return size
-        finally:
-            file.took_s = time.monotonic() - file.read_at
-        rows: list[Row] = [(step, values, 1.0) for step, values in table.rows()]
-        self._take(file.source, rows, look, file.written_at, is_again=True)
+            if not self._take_whole_episodes(file, look):
+                if size > MAX_WHOLE_BYTES:
+                    raise MetricsFileError(_TOO_LARGE)
+                self._take_whole_metrics(file, look)
+            file.read_at = time.monotonic()
+            file.took_s = file.read_at - now
+        except (SourceError, BadJsonError) as error:
+            # A Parquet file has its end last: it is still being written, or damaged.
+            file.is_due = not is_end and now - file.written_at <= OPEN_S
+            if not file.is_due:
+                self._say_once(f"{file.name}: {error}")
         return size
+
+    def _take_whole_metrics(self, file: _File, look: Look) -> None:
+        try:
+            table = read_metrics(file.path, self._mapping)
+        except MetricsFileError:
+            if file.path == self.path:
+                raise
+            return
+        metrics = Metrics()
+        for step, values in table.rows():
+            metrics.add_row(step, values)
+        told = self.ledger.told.setdefault(file.name, Told())
+        look.is_new |= told.take(metrics, file.written_at)
 
     def _take_whole_episodes(self, file: _File, look: Look) -> bool:
         rollouts = self.ledger.rollouts

@@ -40,23 +40,6 @@ class FileKind(StrEnum):
     """Nothing in it can be read."""
 
 
-GROWING = (FileKind.NUMBERS, FileKind.EPISODES)
-_WHY_UNREAD = {
-    FileKind.UNKNOWN: "empty, or its first line is not written to the end",
-    FileKind.NUMBERS: "no line with the metrics of a step",
-    FileKind.EPISODES: "no rollout of a known format",
-    FileKind.WHOLE: "neither metrics nor rollouts",
-}
-
-
-def why_unread(path: Path, kind: FileKind) -> str:
-    """Why nothing was read of a file."""
-    if kind is not FileKind.NOTHING:
-        return _WHY_UNREAD[kind]
-    is_named = path.suffix.lower() in _PLAIN | _TABLES
-    return f"not read in a folder, because of its {'name' if is_named else f'ending {path.suffix}'}"
-
-
 def kind_of(path: Path, *, is_alone: bool, roles: Roles) -> FileKind:
     """What a file holds.
 

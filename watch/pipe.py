@@ -15,11 +15,9 @@ from typing import Any
 
 from echoscope.store.importers.lines import MAX_LINE_BYTES
 
-from .folder import LOOK_BYTES, Folder
+from .folder import LOOK_BYTES, Folder, Text
 from .ledger import Look
-from .metrics import Metrics
 from .tail import lines_in
-from .text_metrics import TextMetrics
 
 NAME = "standard input"
 _BLOCK = 1 << 16
@@ -30,15 +28,15 @@ _MAX_BLOCKS = 4096
 class Pipe(Folder):
     """Lines of standard input as a file that only grows and ends with the trainer."""
 
-    def __init__(self, *args: Any, descriptor: int | None = None, **settings: Any) -> None:
+    def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.is_there = True
-        self._text = TextMetrics(NAME, self._mapping)
-        self.ledger.metrics[NAME] = Metrics(is_growing=True)
+        self._text = Text.of(NAME, self._mapping)
+        self.ledger.told[NAME] = self._text.told
         self._blocks: queue.Queue[bytes] = queue.Queue(_MAX_BLOCKS)
         self._torn = b""
         self._written_at = time.monotonic()
-        self._descriptor = sys.stdin.fileno() if descriptor is None else descriptor
+        self._descriptor = sys.stdin.fileno()
         threading.Thread(target=self._read_blocks, name=NAME, daemon=True).start()
 
     def look(self, *, is_end: bool = False) -> Look:
@@ -56,10 +54,8 @@ class Pipe(Folder):
         if end:
             self._written_at = look.at
             self._text.feed(lines_in(data[:end]))
-            self.ledger.metrics[NAME].is_open = True
         is_quiet = self.is_ended or look.at - self._written_at >= self._line_quiet_s
-        if end or is_quiet:
-            self._rows(NAME, self._text, look, self._written_at, is_quiet=is_quiet)
+        self._text.take(look, self._written_at, is_quiet=is_quiet)
         return look
 
     def _read_blocks(self) -> None:

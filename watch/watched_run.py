@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
 
 from echoscope.diagnostics.config import DiagnosticsConfig
 from echoscope.diagnostics.judge.record import Verdict
@@ -22,17 +21,15 @@ from echoscope.store.records import DiagnosticRecord
 from echoscope.store.writer import RunWriter
 
 from .acting import WatchError
+from .metrics import MAX_STEPS
 from .rollouts import Claim
 
-T = TypeVar("T")
 KIND = "watch"
-"""Of the diagnostic record that holds a step's claim."""
+"""Of the diagnostic record that says which rows a step was written from."""
 
 
 class WatchedRun:
-    """A run of another trainer whose files are watched. One thread calls its methods.
-
-    Once the disk has refused, every method raises this error, until `take_up`.
+    """The run of another trainer whose files are watched.
 
     Args:
         path: The run's folder. A run of an earlier watch of the same path goes on.
@@ -41,7 +38,7 @@ class WatchedRun:
 
     Raises:
         WatchError: the folder holds something else.
-        StoreError: the run cannot be read or written, or another process writes it.
+        StoreError: the run cannot be read.
     """
 
     def __init__(
@@ -54,8 +51,7 @@ class WatchedRun:
         say: Callable[[str], None],
     ) -> None:
         self.path, self._watched = path, watched
-        self._refusal: StoreError | None = None
-        self.run = ForeignRun(
+        self._run = ForeignRun(
             path, trainer="", settings=settings, meanings=mapping, given_by="--map", say=say
         )
         if Layout(path).run_json.is_file():
@@ -66,37 +62,37 @@ class WatchedRun:
             raise WatchError(f"{path}: exists and is no run; name another folder with -o")
 
     def take_up(self) -> dict[int, Claim]:
-        """Go on with the run that is there; what its steps were written from, if there are any."""
-        self._refusal = None
+        """Go on with the run that is there; what its steps were written from, if there are any.
+
+        Raises:
+            StoreError: another process writes it, or the disk refuses.
+        """
         if not Layout(self.path).run_json.is_file():
             return {}
         reader = open_run(self.path)
-        self.run.trainer = reader.info().config.get("trainer")
+        self._run.trainer = reader.info().config.get("trainer")
         rows = reader.sql("SELECT step, payload FROM diagnostics WHERE kind = $1", [KIND])
-        claims = {
-            int(step): _claim(text) for step, text in zip(*rows.to_pydict().values(), strict=True)
-        }
-        self._do(self.run.resume)
+        stored = dict(list(stored_rows(reader))[-MAX_STEPS:])
+        claims = {}
+        for step, text in zip(*rows.to_pydict().values(), strict=True):
+            payload = json.loads(text)
+            numbers = stored.get(step, {})
+            claims[int(step)] = Claim(payload["num_rows"], payload["sum"], numbers, is_stored=True)
+        self._run.resume()
         return claims
 
-    def stored(self) -> dict[int, dict[str, float]]:
-        """The numbers of all steps that are on the disk."""
-        return dict(stored_rows(open_run(self.path)))
-
     def commit(
-        self, step: StepEnd, content: StepEpisodes, claim: Claim, trainer: str
-    ) -> tuple[JudgedStep, Verdict]:
-        """Measure, judge and write a step; what is known after it.
+        self, step: StepEnd, content: StepEpisodes, rows: tuple[int, int], trainer: str
+    ) -> JudgedStep:
+        """Measure, judge and write a step.
+
+        Args:
+            rows: How many rows of rollouts it was written from, and the sum of their digests.
 
         Raises:
             StoreError: the disk refuses.
         """
-        return self._do(lambda: self._commit(step, content, claim, trainer))
-
-    def _commit(
-        self, step: StepEnd, content: StepEpisodes, claim: Claim, trainer: str
-    ) -> tuple[JudgedStep, Verdict]:
-        run = self.run
+        run = self._run
         if run.writer is None:
             run.trainer = trainer
             run.writer = RunWriter.create(
@@ -106,49 +102,37 @@ class WatchedRun:
                 config={"trainer": trainer, "watched": {"path": self._watched}},
                 tags=("watched", *([trainer] if trainer else [])),
             )
-        payload = {"num_rows": claim.num_rows, "sum": claim.rows, "numbers": claim.numbers}
-        record = DiagnosticRecord(step=step.number, kind=KIND, payload=json.dumps(payload))
+        payload = json.dumps({"num_rows": rows[0], "sum": rows[1]})
+        record = DiagnosticRecord(step=step.number, kind=KIND, payload=payload)
         judged = run.judge(step, content, [record])
         run.write(judged)
-        return judged, run.verdict()
+        return judged
 
-    def take_back(self, first: int) -> Verdict:
-        """Hide the steps from `first` on, because they come again; what is known before them."""
+    def take_back(self, first: int) -> None:
+        """Hide the steps from `first` on, because they come again."""
+        if self._run.writer is not None:
+            self._run.writer.close(status="interrupted")
+            self._run.resume(first)
 
-        def take_back() -> Verdict:
-            if self.run.writer is not None:
-                self.run.writer.close(status="interrupted")
-                self.run.resume(first)
-            return self.run.verdict()
-
-        return self._do(take_back)
+    def verdict(self) -> Verdict:
+        """What is known of the run now."""
+        return self._run.verdict()
 
     def flush(self) -> None:
         """Wait until all steps are on the disk. Raises StoreError where it refuses."""
-        if self.run.writer is not None:
-            self._do(self.run.writer.flush)
+        if self._run.writer is not None:
+            self._run.writer.flush()
 
     def close(self, status: str) -> None:
         """Let the run go. Raises StoreError where the disk refuses."""
-        writer, self.run.writer = self.run.writer, None
+        writer, self._run.writer = self._run.writer, None
         if writer is not None:
             writer.close(status=status)
 
-    def _do(self, work: Callable[[], T]) -> T:
-        if self._refusal is not None:
-            raise self._refusal
-        try:
-            return work()
-        except StoreError as error:
-            self._refusal = error
-            with suppress(StoreError):  # the first error is the one that says why
-                self.close("failed")
-            raise
-
-
-def _claim(payload: str) -> Claim:
-    claim = json.loads(payload)
-    return Claim(int(claim["num_rows"]), int(claim.get("sum", 0)), str(claim.get("numbers", "")))
+    def abandon(self) -> None:
+        """Let the run go after the disk refused: the first error says why."""
+        with suppress(StoreError):
+            self.close("failed")
 
 
 def _require_watched(path: Path, watched: str) -> None:

@@ -12,24 +12,21 @@ import csv
 import itertools
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from echoscope.store.importers.lines import conversion, narrow_encoding, not_utf8, wide_encoding
 from echoscope.store.importers.packed_file import ERRORS, opened, packing_of
-from echoscope.text.amounts import counted
 
-from .foreign_names import OUTCOMES, Meaning
-from .forms.console_log import ConsoleLog
-from .forms.delimited_text import NUM_SAMPLED, DelimitedText, Dialect, dialect_of
+from .foreign_names import Meaning
 from .forms.json_records import documents, is_notebook, notebook_lines, parsed, records_of
 from .forms.tensorboard import is_events, read_events
+from .forms.text import JsonLines, Lines, Reading, reader_of
 from .forms.trackio import is_sqlite, read_trackio
 from .forms.wandb_file import is_wandb, read_wandb_table
-from .forms.yaml_records import MAX_YAML_LINES, looks_like_yaml, yaml_documents
-from .records import Collector, MetricsFileError, is_named, no_such_run, refuse_export
+from .records import MetricsFileError, is_named, no_such_run, refuse_export
 from .table import MetricTable
 
 MAX_LINE_CHARS = 32_000_000
@@ -78,7 +75,7 @@ def read_metrics(path: str | Path, mapping: Mapped | None = None, *, run: str = 
     path, mapping = Path(path), mapping or {}
     _must_be_a_file(path)
     try:
-        table = _read_bytes(path, Reading(mapping, run))
+        table = _read_bytes(path, Reading(str(path), mapping, run))
     except csv.Error as error:
         raise MetricsFileError(f"{path}: the CSV cannot be read: {error}") from None
     except ERRORS as error:
@@ -88,14 +85,6 @@ def read_metrics(path: str | Path, mapping: Mapped | None = None, *, run: str = 
     if run and not is_named(run, table.run):
         raise MetricsFileError(f"{path}: {no_such_run(run, table.runs)}")
     return table
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What a file is read for."""
-
-    mapping: Mapped
-    run: str = ""
 
 
 def _read_bytes(path: Path, reading: Reading) -> MetricTable:
@@ -162,85 +151,18 @@ def _must_be_a_file(path: Path) -> None:
         )
 
 
-Lines = Callable[[], Iterator[str]]
-
-
 def _read(path: Path, reading: Reading, lines: Lines) -> MetricTable:
     start = next((line for line in lines() if line.strip()), "").lstrip()
     table = _read_json(path, reading, lines, start) if start[:1] in ("{", "[") else None
-    table = table or _read_yaml(path, reading, lines)
     if table is not None:
         return table
-    dialect = dialect_of(list(itertools.islice(lines(), NUM_SAMPLED)))
-    collector: Collector | None = None
-    notes: list[str] = []
-    if dialect is not None:
-        refuse_export(path, dialect.names)
-        collector, notes = _delimited(path, reading, lines, dialect)
-        # Bars also draw tables, and commas also stand in sentences.
-        is_plain = dialect.num_before == 0 and dialect.delimiter != "|"
-        if is_plain and collector.known & OUTCOMES:
-            return collector.finish(notes)
-        if not is_plain and not collector.known:
-            collector = None
-    log = _log_of(path, reading, lines())
-    if log is None and collector is None:
+    if path.suffix in (".yaml", ".yml"):
+        raise MetricsFileError(f"{path}: is YAML; write its rows as JSON lines or CSV")
+    reader = reader_of(reading, lines)
+    best = None if reader is None else reader.best()
+    if reader is None or best is None:
         raise MetricsFileError(f"{path}: {NOT_METRICS}")
-    if log is None or (collector is not None and not _says_more(log, collector, dialect)):
-        assert collector is not None
-        return collector.finish(notes)
-    return log.finish()
-
-
-def _says_more(log: Collector, table: Collector, dialect: Dialect | None) -> bool:
-    """Whether a text says more as a log than as a table; of tables with bars also the same."""
-    if not table.num_records:
-        return True  # a line with commas, and nothing after it
-    has_bars = dialect is not None and dialect.delimiter == "|"
-    return len(log.known) >= len(table.known) + (not has_bars)
-
-
-def _collector(path: Path, reading: Reading, kind: str) -> Collector:
-    return Collector(path=str(path), kind=kind, mapping=reading.mapping, run=reading.run)
-
-
-def _delimited(
-    path: Path, reading: Reading, lines: Lines, dialect: Dialect
-) -> tuple[Collector, list[str]]:
-    text = DelimitedText(dialect, str(path))
-    collector = _collector(path, reading, "csv")
-    for record in text.records(lines()):
-        collector.add(record)
-    skipped = text.num_skipped
-    notes = [f"left out: {counted(skipped, 'line')} with another number of cells"]
-    return collector, notes if skipped else []
-
-
-def _log_of(
-    path: Path, reading: Reading, lines: Iterable[str], kind: str = "log"
-) -> Collector | None:
-    log = ConsoleLog(path=str(path), mapping=reading.mapping, run=reading.run, kind=kind)
-    log.feed(lines)
-    return log.best()
-
-
-def _read_yaml(path: Path, reading: Reading, lines: Lines) -> MetricTable | None:
-    """The table of a YAML file; None where the text is none, or holds no metric that is known."""
-    if not looks_like_yaml(list(itertools.islice(lines(), NUM_SAMPLED))):
-        return None
-    values = yaml_documents("\n".join(itertools.islice(lines(), MAX_YAML_LINES)))
-    if any(isinstance(v, list) and any(isinstance(entry, str) for entry in v) for v in values):
-        return None  # a printed list, whose bare lines say the steps: `- Step 3/40`
-    collector = _collector(path, reading, "yaml")
-    widest = 0
-    for value in values:
-        for record in records_of(value, name=path.stem, is_only=len(values) == 1):
-            collector.add(record)
-            widest = max(widest, len(record))
-    # Lines such as `- Step 10 - reward: 0.5` are YAML as well, each with names of its own.
-    has_columns = len(collector.names) <= 2 * widest + 4
-    is_table = collector.num_records > 1 and has_columns
-    return collector.finish() if collector.known and is_table else None
+    return best.finish(reader.notes())
 
 
 def _read_json(path: Path, reading: Reading, lines: Lines, start: str) -> MetricTable | None:
@@ -250,30 +172,24 @@ def _read_json(path: Path, reading: Reading, lines: Lines, start: str) -> Metric
         refuse_export(path, first)
     filled = itertools.islice((line for line in lines() if line.strip()), 2)
     is_only = first is not None and sum(1 for _ in filled) == 1
-    values: Iterable[Any]
-    if first is not None:
-        values = (parsed(line) for line in lines() if line.strip())
-    else:
-        values = _documents(lines)
-        is_only = len(values) == 1
-    collector = _collector(path, reading, "json")
-    num_bad = 0
+    if first is not None and not (is_only and is_notebook(first)):
+        reader = JsonLines(reading, is_only=is_only)
+        reader.feed(lines())
+        best = reader.best()
+        return None if best is None else best.finish(reader.notes())
+    values = [first] if first is not None else _documents(lines)
+    collector = reading.collector("json")
     for value in values:
-        if is_notebook(value) and (is_only or first is None):
-            log = _log_of(path, reading, notebook_lines(value), "notebook")
-            if log is None:
+        if is_notebook(value):
+            log = reading.log("notebook")
+            log.feed(notebook_lines(value))
+            best = log.best()
+            if best is None:
                 raise MetricsFileError(f"{path}: the notebook has no saved output with metrics")
-            return log.finish()
-        records = records_of(value, name=path.stem, is_only=is_only)
-        num_bad += not records
-        for record in records:
+            return best.finish()
+        for record in records_of(value, name=path.stem, is_only=len(values) == 1):
             collector.add(record)
-    if not collector.num_records:
-        return None
-    is_of_lines = first is not None and num_bad
-    return collector.finish(
-        [f"left out: {counted(num_bad, 'line')} without a JSON object"] if is_of_lines else []
-    )
+    return collector.finish() if collector.num_records else None
 
 
 def _documents(lines: Lines) -> list[Any]:

@@ -122,8 +122,9 @@ class Opened:
                 prompts |= _prompts_beside(self.reader, e.trajectory_id)
             place = Shown(trajectory_id=e.trajectory_id, turn=e.turn, spans=e.spans, note=e.note)
             places.setdefault(prompts.get(e.trajectory_id, e.trajectory_id), place)
-        is_shared = bool(stored.template) and stored.match_frac >= LEAST_SHARED
-        template = template_words(stored.template, stored.match_frac) if is_shared else ""
+        pattern, template = stored.template, ""
+        if pattern is not None and pattern.match_frac >= LEAST_SHARED:
+            template = template_words(pattern.text, pattern.match_frac)
         return Exhibits(
             places=tuple(places.values())[:MAX_SHOWN],
             template=template if "template" in findings else "",
@@ -240,7 +241,7 @@ def _foreign_table(
             holds several runs, or none of that name; what can be judged instead.
     """
     if is_address(source):
-        return read_address(str(source), mapping, progress=progress).table
+        return read_address(str(source), mapping).table
     path = Path(source)
     if path.is_dir():
         return _of_folder(path, mapping, run, progress)

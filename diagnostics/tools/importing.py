@@ -170,7 +170,7 @@ def import_path(
         try:
             if problem := no_rollouts(path, mapping):
                 raise ImportingError(problem)
-            metrics = read_address(str(path), mapping, progress=scanning)
+            metrics = read_address(str(path), mapping)
         except MetricsFileError as error:
             raise ImportingError(str(error)) from None
         return _write(metrics, str(path), run_path, None, Refusals(), writing, is_packing, False)

@@ -27,14 +27,12 @@ class Followed:
         self.alarms: list[Alarm] = []
         self.run = run
         self.seen: list[int] = []
-        self.judged: dict[int, set[str]] = {}
         self.watch = Watch(
             path,
             run,
             waits=waits,
             on_message=self.said.append,
-            on_step=lambda step, values: self.seen.append(step),
-            on_judged=lambda step, values, verdict: self.judged.update({step: set(values)}),
+            on_step=lambda step, values, verdict: self.seen.append(step),
             on_alarms=lambda alarms, verdict: self.alarms.extend(alarms),
             **settings,
         )
@@ -43,7 +41,6 @@ class Followed:
         """Look, and which steps the run has now."""
         for _ in range(times):
             self.watch.look()
-            self.watch.wait()
         return self.steps()
 
     def steps(self) -> list[int]:

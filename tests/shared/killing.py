@@ -75,7 +75,6 @@ def watch_logs(path: Path, logs: str) -> None:
     watch = Watch(Path(logs), path, waits=waits, on_message=lambda text: None)
     for _ in range(4):
         watch.look()
-        watch.wait()
     watch.close()
 
 

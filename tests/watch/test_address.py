@@ -3,123 +3,105 @@
 from __future__ import annotations
 
 import errno
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from followed_run import Followed
 
-from echoscope.diagnostics.read.records import Collector, MetricsFileError
-from echoscope.diagnostics.read.runs import RunMetrics
+from echoscope.diagnostics.read.records import MetricsFileError
 from echoscope.diagnostics.read.wandb_address import NoAnswerError, ServerRun
 from echoscope.store.reader import open_run
 from echoscope.watch import address
 from echoscope.watch.acting import WatchError
-from echoscope.watch.ledger import Waits
-from echoscope.watch.watching import MAX_STEPS_AHEAD, Watch
+from echoscope.watch.watching import Watch
 
 RUN = "wandb:lab/p/r"
-Answer = ServerRun | MetricsFileError | OSError | threading.Event
+Answer = ServerRun | MetricsFileError | OSError | None
 
 
 def run(num_steps: int, state: str = "running") -> ServerRun:
     """Steps from 1 on."""
-    if not num_steps:
-        return ServerRun(metrics=None, state=state)
-    collector = Collector(path=RUN, kind="wandb")
-    for step in range(1, num_steps + 1):
-        collector.add({"_step": step, "actor/entropy": 1.0 / step})
-    metrics = RunMetrics(name="r", table=collector.finish(), files=(RUN,))
-    return ServerRun(metrics=metrics, state=state)
+    rows = [{"_step": float(s), "actor/entropy": 1.0 / s} for s in range(1, num_steps + 1)]
+    return ServerRun(name="r", state=state, rows=rows)
 
 
-class Asked:
-    """A watch whose server answers as it is told to."""
+class Asked(Followed):
+    """A watch whose server answers as it is told to; None: it says nothing."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.said: list[str] = []
         self.answers: list[Answer] = []
-        self.given_up = threading.Event()
-        self.watch = Watch(
-            Path(RUN),
-            path,
-            waits=Waits(line_quiet_s=0.0, quiet_s=0.0),
-            on_message=self.said.append,
-        )
-
-    def ask(
-        self, name: str, mapping: Mapping[str, Any], *, is_wanted: Callable[[], bool]
-    ) -> ServerRun:
-        answer = self.answers.pop(0)
-        if isinstance(answer, threading.Event):
-            while is_wanted():
-                answer.wait(0.01)
-            self.given_up.set()
-            raise NoAnswerError("given up")
-        if isinstance(answer, MetricsFileError | OSError):
-            raise answer
-        return answer
+        self.num_ended = 0
+        super().__init__(Path(RUN), path)
 
     def told(self, *answers: Answer) -> list[int]:
         """The steps of the run after these answers."""
-        for answer in answers:
-            self.answers.append(answer)
-            self.watch.look(is_end=True)
-            self.watch.wait()
-        return self.steps()
-
-    def steps(self) -> list[int]:
-        if not (self.path / "run.json").is_file():
-            return []
-        rows = open_run(self.path).sql("SELECT DISTINCT step FROM metrics ORDER BY step")
-        return [int(step) for step in rows.column("step").to_pylist()]
+        self.answers += answers
+        while self.answers and self.answers[0] is not None:
+            self.look()
+        return self.look()
 
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
     asked = Asked(tmp_path / "run")
-    monkeypatch.setattr(address, "ask", asked.ask)
+
+    class Question:
+        def __init__(self, name: str) -> None:
+            assert name == RUN
+
+        def is_done(self) -> bool:
+            return bool(asked.answers) and asked.answers[0] is not None
+
+        def answer(self) -> ServerRun:
+            answer = asked.answers.pop(0)
+            if isinstance(answer, MetricsFileError | OSError):
+                raise answer
+            assert answer is not None
+            return answer
+
+        def close(self) -> None:
+            asked.num_ended += 1
+
+    monkeypatch.setattr(address, "Question", Question)
+    monkeypatch.setattr(address, "ASK_S", 0.0)
+    monkeypatch.setattr(address, "SHARE", 0.0)
     yield asked
     asked.watch.close()
 
 
-def test_a_run_without_rows_is_waited_for(asked: Asked) -> None:
-    assert asked.told(run(0)) == []
-    assert (
-        asked.said[-1]
-        == f"{RUN}: nothing to follow yet. Waiting for the run's first row of metrics."
-    )
+def test_each_answer_brings_new_steps(asked: Asked) -> None:
     assert asked.told(run(2)) == [1, 2]
-    assert open_run(asked.path).info().config["watched"] == {"path": RUN}
+    assert asked.told(run(4)) == [1, 2, 3, 4]
+    assert asked.values("policy/entropy")[4] == 0.25
+    assert open_run(asked.run).info().config["watched"] == {"path": RUN}
+    assert asked.said == []
 
 
-def test_an_outage_is_told_once_and_its_end_too(asked: Asked) -> None:
+def test_an_outage_is_told_once(asked: Asked) -> None:
     asked.told(run(2))
-    failed = NoAnswerError("the server fails (HTTP 500)")
+    failed = NoAnswerError("the server gave no answer within 60 s")
     assert asked.told(failed, failed) == [1, 2]
     assert asked.watch.is_unanswered
     assert asked.told(run(4)) == [1, 2, 3, 4]
     assert not asked.watch.is_unanswered
-    words = "the server fails (HTTP 500). The server is asked again every 30 s."
-    assert asked.said[1:] == [words, f"{RUN}: the server answers again"]
-    asked.told(failed)
-    assert asked.said[-1] == words  # the next outage is news
+    words = "the server gave no answer within 60 s. The server is asked again every 0 s."
+    assert asked.said == [words]
 
 
 def test_a_server_that_is_down_when_the_watch_begins_is_asked_again(asked: Asked) -> None:
-    assert asked.told(NoAnswerError("the server fails (HTTP 500)"), run(3)) == [1, 2, 3]
+    full = OSError(errno.ENOSPC, "No space left on device")
+    assert asked.told(NoAnswerError("the server fails"), full, run(3)) == [1, 2, 3]
 
 
 def test_a_server_that_will_never_answer_ends_the_watch_only_at_its_begin(asked: Asked) -> None:
-    refused = MetricsFileError("W&B does not take the key")
-    with pytest.raises(WatchError, match="does not take the key"):
+    refused = MetricsFileError("W&B refuses the key")
+    with pytest.raises(WatchError, match="refuses the key"):
         asked.told(refused)
 
 
 def test_a_key_that_is_withdrawn_later_is_said(asked: Asked) -> None:
-    assert asked.told(run(2), MetricsFileError("W&B does not take the key"), run(3)) == [1, 2, 3]
+    assert asked.told(run(2), MetricsFileError("W&B refuses the key"), run(3)) == [1, 2, 3]
 
 
 def test_the_watch_ends_with_the_run_once_no_row_came_after_the_end(asked: Asked) -> None:
@@ -138,42 +120,20 @@ def test_a_run_that_had_ended_before_is_read_once(asked: Asked, state: str) -> N
     assert asked.watch.is_ended
 
 
-def test_more_steps_than_may_wait_are_asked_for_once(asked: Asked) -> None:
-    num_steps = 3 * MAX_STEPS_AHEAD
-    asked.answers.append(run(num_steps, "finished"))  # a second question would find no answer
-    while not asked.watch.is_ended or asked.watch.is_behind:
-        asked.watch.look()
-        asked.watch.wait()
-    assert asked.steps() == list(range(1, num_steps + 1))
-    assert asked.said.count("W&B says that the run finished") == 1
-
-
-def test_a_question_that_the_system_refuses_is_asked_again(asked: Asked) -> None:
-    full = OSError(errno.ENOSPC, "No space left on device")
-    assert asked.told(run(2), full, run(3)) == [1, 2, 3]
-    assert "[Errno 28] No space left on device. The server is asked again every 30 s." in asked.said
-
-
-def test_a_watch_that_is_abandoned_waits_for_no_answer(asked: Asked) -> None:
-    asked.answers.append(threading.Event())
-    asked.watch.look()
-    asked.watch.abandon()
-    assert asked.given_up.wait(30)
-
-
 def test_a_crashed_run_is_watched_on(asked: Asked) -> None:
     asked.told(run(2), run(2, "crashed"), run(2, "crashed"))
     assert not asked.watch.is_ended
-    assert asked.said[1:] == [address.CRASHED]
     assert asked.told(run(3)) == [1, 2, 3]
-    assert asked.said[-1] == "W&B says that the run goes on"
 
 
-def test_a_look_does_not_wait_for_a_server_that_hangs(asked: Asked) -> None:
-    asked.answers.append(threading.Event())
-    for _ in range(3):
-        asked.watch.look()
-    assert asked.watch.is_behind  # closing it gives the question up
+def test_a_look_does_not_wait_for_a_server_that_hangs_and_its_process_is_ended(
+    asked: Asked,
+) -> None:
+    asked.answers.append(None)
+    asked.look(3)
+    assert asked.watch.is_behind
+    asked.watch.close()
+    assert asked.num_ended > 0
 
 
 def test_an_address_without_its_three_parts_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 
@@ -17,23 +16,6 @@ def rows(step: int, score: float = 1.0, size: int = 4) -> str:
 
 def episodes(watch: Followed, *steps: int) -> list[int]:
     return [len(open_run(watch.run).trajectories_of_step(step)) for step in steps]
-
-
-def test_steps_that_were_trained_again_in_one_file_do_not_count_twice_after_a_restart(
-    tmp_path: Path,
-) -> None:
-    file, run = tmp_path / "rollouts.jsonl", tmp_path / "run"
-    add(file, "".join(map(rows, (1, 2, 3))))
-    with followed(file, run) as watch:
-        assert watch.look(2) == [1, 2, 3]
-        add(file, rows(2, 0.0) + rows(3, 0.0))
-        assert watch.look(2) == [1, 2, 3]
-    add(file, rows(4, 0.0))
-    with followed(file, run) as watch:
-        assert watch.look(2) == [1, 2, 3, 4]
-        assert episodes(watch, 1, 2, 3, 4) == [4, 4, 4, 4]
-        assert watch.values("reward/return_mean") == {1: 1.0, 2: 0.0, 3: 0.0, 4: 0.0}
-    assert watch.said == []
 
 
 def test_the_rest_of_a_step_that_came_while_nobody_watched_is_added(tmp_path: Path) -> None:
@@ -73,36 +55,6 @@ def test_what_is_gone_from_the_files_stays_in_the_run(tmp_path: Path) -> None:
         assert watch.look(2) == [1, 2, 3, 4]
         assert watch.values("policy/entropy") == {1: 1.0, 2: 1.0, 3: 1.0, 4: 0.5}
     assert watch.said == []
-
-
-def test_packed_logs_are_read_first_and_a_log_that_is_packed_later_counts_once(
-    tmp_path: Path,
-) -> None:
-    files = tmp_path / "in"
-    files.mkdir()
-    (files / "rollouts.jsonl.2.gz").write_bytes(gzip.compress(rows(1).encode()))
-    add(files / "rollouts.jsonl.1", rows(2))
-    add(files / "rollouts.jsonl", rows(3))
-    with followed(files, tmp_path / "run") as watch:
-        assert watch.look(3) == [1, 2, 3]
-        text = (files / "rollouts.jsonl").read_bytes()
-        (files / "rollouts.jsonl").unlink()
-        (files / "rollouts.jsonl.1").write_bytes(b"")
-        (files / "rollouts.jsonl.1.gz").write_bytes(gzip.compress(text))
-        add(files / "rollouts.jsonl", rows(4))
-        assert watch.look(3) == [1, 2, 3, 4]
-        assert episodes(watch, 1, 2, 3, 4) == [4, 4, 4, 4]
-    with followed(files, tmp_path / "run") as watch:
-        assert watch.look(3) == [1, 2, 3, 4]
-        assert episodes(watch, 1, 2, 3, 4) == [4, 4, 4, 4]
-
-
-def test_a_log_beside_its_rotated_ones_is_followed_by_its_name(tmp_path: Path) -> None:
-    log = tmp_path / "train.log"
-    add(tmp_path / "train.log.1", line(1) + line(2))
-    add(log, line(3))
-    with followed(log, tmp_path / "run") as watch:
-        assert watch.look(3) == [1, 2, 3]
 
 
 def test_a_pipe_that_is_watched_again_adds_to_its_run(tmp_path: Path) -> None:

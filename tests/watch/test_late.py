@@ -104,18 +104,6 @@ def test_a_further_file_of_the_newest_step_is_added(tmp_path: Path) -> None:
         assert episodes(watch, 1) == [6]
 
 
-def test_a_step_that_is_written_again_is_replaced_not_added_to(tmp_path: Path) -> None:
-    file = tmp_path / "rollouts.jsonl"
-    add(file, "".join(row(step, sample, 0.0) for step in (1, 2) for sample in range(4)))
-    with followed(file, tmp_path / "run") as watch:
-        assert watch.look(2) == [1, 2]
-        add(file, "".join(row(2, sample, 1.0) for sample in range(4)))
-        assert watch.look(2) == [1, 2]
-        assert episodes(watch, 1, 2) == [4, 4]
-        assert watch.values("reward/return_mean") == {1: 0.0, 2: 1.0}
-        assert watch.was_told("the trainer began again at step 2")
-
-
 def test_few_episodes_behind_later_steps_are_counted(tmp_path: Path) -> None:
     file = tmp_path / "rollouts.jsonl"
     add(file, "".join(row(step, sample) for step in (1, 2, 3) for sample in range(8)))

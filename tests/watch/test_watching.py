@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -16,17 +15,15 @@ from followed_run import NEVER, Followed, add, followed, line, row
 from killed_start import PLACES, leave_killed_start
 
 from echoscope.diagnostics.config import DiagnosticsConfig
-from echoscope.diagnostics.monitor import Monitor
 from echoscope.store.errors import StoreError
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
-from echoscope.store.records import Alarm, CommandAction
+from echoscope.store.records import CommandAction
 from echoscope.store.steer.steering import SteeringError, prepare
 from echoscope.watch import tail as tails
 from echoscope.watch import watching
 from echoscope.watch.acting import WatchError
 from echoscope.watch.ledger import Waits
-from echoscope.watch.watching import MAX_STEPS_AHEAD
 
 
 def test_new_lines_become_steps_that_are_judged(tmp_path: Path) -> None:
@@ -373,121 +370,6 @@ def test_a_full_disk_is_said_and_the_run_goes_on_afterwards(
         assert watch.was_told("the run can be written again: it goes on after step 1")
 
 
-def test_a_line_is_told_of_while_an_earlier_step_is_still_being_judged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However long a verdict takes, and a disk that hangs, the next line waits for neither."""
-    log = tmp_path / "train.log"
-    add(log, line(1))
-    judge, may_go_on = Monitor.judge, threading.Event()
-
-    def slow(self: Monitor, step: int, *words: Any) -> list[Alarm]:
-        assert may_go_on.wait(60.0)
-        return judge(self, step, *words)
-
-    monkeypatch.setattr(Monitor, "judge", slow)
-    with followed(log, tmp_path / "run") as watch:
-        try:
-            watch.watch.look()
-            for step in (2, 3, 4):
-                add(log, line(step))
-                watch.watch.look()
-                assert watch.seen == list(range(1, step + 1))
-            assert (watch.steps(), watch.judged) == ([], {})
-        finally:
-            may_go_on.set()
-        watch.watch.wait()
-        assert watch.steps() == [1, 2, 3, 4]
-        assert watch.judged.keys() == {1, 2, 3, 4}
-
-
-def test_more_steps_than_may_wait_are_told_of_at_once_and_judged_in_turn(tmp_path: Path) -> None:
-    log = tmp_path / "train.log"
-    num_steps = 2 * MAX_STEPS_AHEAD + 5
-    add(log, "".join(map(line, range(1, num_steps + 1))))
-    with followed(log, tmp_path / "run") as watch:
-        watch.watch.look()
-        assert watch.seen == list(range(1, num_steps + 1))
-        assert watch.watch.is_behind
-        watch.watch.wait()
-        assert watch.look(2) == list(range(1, num_steps + 1))
-        assert not watch.watch.is_behind
-        assert len(watch.seen) == num_steps
-
-
-def test_a_line_is_told_of_although_a_file_of_its_step_is_missing(tmp_path: Path) -> None:
-    """Step 2 is not judged, because rollouts came with step 1."""
-    folder = tmp_path / "outputs"
-    folder.mkdir()
-    (folder / "1.jsonl").write_text(row(1, 0) + row(1, 1))
-    add(folder / "train.log", line(1))
-    with followed(folder, tmp_path / "run") as watch:
-        assert watch.look(2) == [1]
-        add(folder / "train.log", line(2))
-        assert watch.look(2) == [1]
-        assert watch.seen == [1, 2]
-        (folder / "2.jsonl").write_text(row(2, 0) + row(2, 1))
-        assert watch.look(2) == [1, 2]
-        assert watch.seen == [1, 2]
-        assert "reward/group_std_mean" in watch.judged[2]
-        assert "policy/entropy" not in watch.judged[2]
-
-
-def test_a_line_is_told_of_while_the_disk_is_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from echoscope.store.log.committer import Committer
-
-    def full(self: Committer, content: Any) -> bool:
-        raise OSError(28, "No space left on device")
-
-    log = tmp_path / "train.log"
-    add(log, line(1))
-    with followed(log, tmp_path / "run") as watch:
-        watch.look()
-        monkeypatch.setattr(Committer, "commit_step", full)
-        add(log, line(2))
-        watch.look()
-        add(log, line(3))
-        assert watch.look() == [1]
-        assert watch.seen == [1, 2, 3]
-
-
-def test_a_long_file_that_is_read_whole_holds_up_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from echoscope.watch import folder as folders
-
-    folder = tmp_path / "outputs"
-    folder.mkdir()
-    add(folder / "train.log", line(1))
-    monkeypatch.setattr(folders, "MAX_AT_ONCE_BYTES", 100)
-    read, may_go_on = folders.read_metrics, threading.Event()
-
-    def slow(*words: Any) -> Any:
-        assert may_go_on.wait(60.0)
-        return read(*words)
-
-    monkeypatch.setattr(folders, "read_metrics", slow)
-    with followed(folder, tmp_path / "run") as watch:
-        assert watch.look(2) == [1]
-        history = [{"step": 2, "kl": 0.5}, {"step": 3, "kl": 0.25}]
-        (folder / "trainer_state.json").write_text(
-            json.dumps({"log_history": history, "filler": "x" * 200})
-        )
-        try:
-            watch.look()
-            add(folder / "train.log", line(2))
-            assert 2 in watch.look(2)
-        finally:
-            may_go_on.set()
-        while "trainer_state.json" not in watch.watch._ledger.metrics:
-            watch.watch.look()
-        add(folder / "train.log", line(3))
-        assert 3 in watch.look(2)
-        assert watch.values("policy/ref_kl")[3] == 0.25
-
-
 def test_another_run_is_never_written_over(tmp_path: Path) -> None:
     log, run = tmp_path / "train.log", tmp_path / "run"
     add(log, line(1))
@@ -518,34 +400,4 @@ def test_the_run_inside_the_watched_folder_is_not_watched(tmp_path: Path) -> Non
     add(tmp_path / "train.log", line(1))
     with followed(tmp_path, tmp_path / "runs" / "mine", settings=DiagnosticsConfig()) as watch:
         assert watch.look(3) == [1]
-        assert list(watch.watch._ledger.metrics) == ["train.log"]
-
-
-def test_a_log_that_was_rotated_before_the_watch_began_is_read_first(tmp_path: Path) -> None:
-    files = tmp_path / "in"
-    files.mkdir()
-    add(files / "train.log.2", line(1) + line(2))
-    add(files / "train.log.1", line(3) + line(4))
-    add(files / "train.log", line(5) + line(6))
-    with followed(files, tmp_path / "run") as watch:
-        assert watch.look(3) == [1, 2, 3, 4, 5, 6]
-        # Rotated while it is watched: nothing counts twice, nothing is lost.
-        (files / "train.log.1").rename(files / "train.log.3")
-        (files / "train.log").rename(files / "train.log.1")
-        add(files / "train.log", line(7))
-        assert watch.look(3) == [1, 2, 3, 4, 5, 6, 7]
-    assert not watch.was_told("began again")
-
-
-def test_a_log_that_was_rotated_between_two_watches_is_read_to_its_end(tmp_path: Path) -> None:
-    files = tmp_path / "in"
-    files.mkdir()
-    add(files / "train.log", line(1) + line(2))
-    with followed(files, tmp_path / "run") as watch:
-        assert watch.look(2) == [1, 2]
-    add(files / "train.log", line(3))
-    (files / "train.log").rename(files / "train.log.1")
-    add(files / "train.log", line(4) + line(5))
-    with followed(files, tmp_path / "run") as watch:
-        assert watch.look(3) == [1, 2, 3, 4, 5]
-    assert not watch.was_told("began again")
+        assert list(watch.watch._ledger.told) == ["train.log"]

@@ -265,6 +265,10 @@ class ConsoleLog:
         family = self.leader()
         return self._of_unnamed() if family is None else self._collectors[family]
 
+    def notes(self) -> list[str]:
+        """Nothing of a log is left out that a user must know of."""
+        return []
+
     def close_open(self) -> None:
         """What was read of a block is all of it."""
         self._add(BLOCKS, self._block.values, self._block.marker)

@@ -111,12 +111,17 @@ class DelimitedText:
     path: str
     num_skipped: int = 0
     """Lines with another number of cells."""
+    _is_begun: bool = False
 
     def records(self, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-        """Raises csv.Error where a cell is too long to be read."""
+        """The records of lines; those of the first call begin with what stands before the table.
+
+        Raises csv.Error where a cell is too long to be read.
+        """
         names = self._names()
         has_commas = self.dialect.has_decimal_commas
-        body = itertools.islice(lines, self.dialect.num_before + 1, None)
+        body = itertools.islice(lines, 0 if self._is_begun else self.dialect.num_before + 1, None)
+        self._is_begun = True
         for row in csv.reader(body, delimiter=self.dialect.delimiter):
             if not any(cell.strip(" :-=") for cell in row):
                 continue  # empty, or a rule under the header

@@ -550,21 +550,6 @@ def json_lines(draw: st.DrawFn) -> tuple[Table, str]:
 
 
 @st.composite
-def yaml_documents(draw: st.DrawFn) -> tuple[Table, str]:
-    import yaml
-
-    table = draw(tables())
-    rows = [{"step": s, **v} for s, v in table.rows()]
-    shape = draw(st.sampled_from(["list", "documents", "columns"]))
-    if shape == "list":
-        return table, yaml.safe_dump(rows, sort_keys=False)
-    if shape == "documents":
-        return table, yaml.safe_dump_all(rows, sort_keys=False)
-    columns = {"step": list(table.steps), **{n: list(v) for n, v in table.columns.items()}}
-    return table, yaml.safe_dump({"run": "a", "history": columns}, sort_keys=False)
-
-
-@st.composite
 def notebooks(draw: st.DrawFn) -> tuple[Table, str]:
     kind = draw(st.sampled_from(["stream", "html", "plain"]))
     if kind == "html":
@@ -613,7 +598,6 @@ DIALECTS = {
         boxes,
         json_documents,
         json_lines,
-        yaml_documents,
         notebooks,
     )
 }

@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from echoscope.diagnostics.read import wandb_address
 from echoscope.diagnostics.read.records import MetricsFileError
 from echoscope.diagnostics.read.wandb_address import is_address, path_of, read_address
 
@@ -25,35 +24,30 @@ def test_an_address_without_its_three_parts_is_refused_in_one_line(address: str)
 
 
 def test_pages_of_rows_become_one_table() -> None:
-    code = SAY + (
-        "say(name='lake', num_rows=3); "
+    program = SAY + (
         "say(rows=[{'_step': 0, '_runtime': 9, 'actor/entropy': 0.5}, {'_step': 1, "
         "'actor/entropy': 'NaN', 'table': {'_type': 'table-file', 'nrows': 7}}]); "
-        "say(rows=[{'_step': 2, 'actor/entropy': 0.25, 'n': {'a': True}}]); say(is_end=True)"
+        "say(rows=[{'_step': 2, 'actor/entropy': 0.25, 'n': {'a': True}}]); "
+        "say(name='lake', state='running')"
     )
-    seen: list[tuple[int, int]] = []
-    run = read_address(ADDRESS, code=code, progress=lambda done, of: seen.append((done, of)))
+    run = read_address(ADDRESS, program=program)
     assert (run.name, run.files) == ("lake", (ADDRESS,))
     assert run.table.steps.tolist() == [0, 1, 2]
     assert run.table.columns["policy/entropy"][[0, 2]].tolist() == [0.5, 0.25]
     assert set(run.table.raw) == {"actor/entropy", "n.a"}
-    assert seen[-1] == (3, 3)
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("program", "words"),
     [
         ("say(error='could not find it', kind='ValueError')", "W&B has no such run"),
-        ("say(name='x', num_rows=0); say(is_end=True)", "the run has no row of metrics"),
+        ("say(rows=[]); say(name='x', state='')", "the run has no row of metrics"),
         ("pass", "the process that asks W&B ended early"),
-        ("say(name='x', num_rows=9); time.sleep(600)", "no answer within 0.5 s"),
+        ("time.sleep(600)", "no answer within 0.5 s"),
     ],
 )
-def test_a_run_that_does_not_come_is_one_line_in_bounded_time(
-    code: str, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(wandb_address, "GRACE_S", 0.0)
+def test_a_run_that_does_not_come_is_one_line_in_bounded_time(program: str, words: str) -> None:
     begun = time.monotonic()
     with pytest.raises(MetricsFileError, match=words):
-        read_address(ADDRESS, code=SAY + code, timeout_s=0.5 if "sleep" in code else 20.0)
+        read_address(ADDRESS, program=SAY + program, timeout_s=0.5 if "sleep" in program else 20.0)
     assert time.monotonic() - begun < 60.0
