@@ -16,8 +16,6 @@ Legend: **M** reasonings, **N** prompts, **R** tokens of the longest reasoning, 
     >>> found = estimate(CrossScores.of_sequences(log_p, column_M=[0, 0, 1, 1]))
     >>> round(found.mutual_information, 3), round(found.dependence, 3)
     (0.47, 0.678)
-    >>> round(found.marginal_entropy - found.conditional_entropy - found.mutual_information, 12)
-    0.0
     >>> alone = estimate(CrossScores.of_sequences(log_p[:, :1], column_M=[0, 0, 0, 0]))
     >>> alone.mutual_information, alone.problem
     (nan, 'there is one distinct prompt: I(X;Z) needs two')

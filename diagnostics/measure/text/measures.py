@@ -1,75 +1,28 @@
-"""Tier 1: everything that text alone can tell about a policy's reasoning. No model is needed.
+"""Tier 1: what text alone can tell about a policy's reasoning. No model is needed.
 
 `text_metrics` draws a stated sample, measures, and says in words what it could not measure. The
 larger measures have a file each: `retrieval.py` (does the reasoning depend on the prompt?),
 `templates.py`, `siblings.py` (do siblings differ?), `repetition.py` (loops, echo), `actions.py`
-(does the action follow?). Form (tags, lengths, truncation) and copying are measured here.
+(does the action follow?). Form (tags, lengths, truncation) is measured here.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
-from echoscope.store.records import FinishReason, RolloutBatch, Trajectory, Turn
+from echoscope.store.records import FinishReason, FloatArray64, RolloutBatch, Trajectory, Turn
 
-from .actions import action_entropies, agreements, named_moves
-from .repetition import echo_share, loops, repeated_action_shares, turn_pairs
-from .report import MAX_EXEMPLARS, Exemplar, Findings, TextReport
-from .retrieval import information_bound, retrieve
-from .sample import (
-    MAX_CHARS,
-    Reasoning,
-    TextSample,
-    draw,
-    is_without_reasoning,
-    ngrams,
-    word_spans,
-    words,
-)
-from .siblings import sibling_metrics, sibling_pairs
+from .actions import agreements, named_moves
+from .repetition import echo_share, loops, turn_pairs
+from .report import MAX_EXEMPLARS, Exemplar, TextReport
+from .retrieval import dependence, retrieve
+from .sample import MAX_CHARS, Reasoning, TextSample, draw, is_without_reasoning, word_spans
+from .siblings import by_prompt, ngram_entropy, sibling_pairs
 from .similarity import most_alike, similarity
 from .templates import CommonGrams, find_template
-
-
-def form_metrics(episodes: Sequence[Trajectory]) -> dict[str, float]:
-    """Shares of turns, and quantiles of the length of a response in characters. NaN without turns.
-
-    A reasoning is closed if the response goes on after it: its closing tag was written. NaN for
-    what an imported file does not say.
-    """
-    turns = [turn for episode in episodes for turn in episode.turns]
-    has_tags = not is_without_reasoning(episodes)
-
-    def share(holds: Callable[[Turn], bool | None]) -> float:
-        known = [held for held in map(holds, turns) if held is not None]
-        return sum(known) / len(known) if known else float("nan")
-
-    lengths = [float(len(turn.response)) for turn in turns] or [np.nan]
-    p10, p50, p90 = np.quantile(lengths, [0.1, 0.5, 0.9]).tolist()
-    return {
-        "valid_frac": share(lambda turn: turn.is_valid),
-        "effective_frac": share(lambda turn: turn.is_effective),
-        "truncated_frac": share(
-            lambda turn: (
-                None if turn.finish_reason is FinishReason.UNKNOWN else turn.finish_reason.is_cut
-            )
-        ),
-        "closed_reasoning_frac": share(lambda t: is_reasoning_closed(t) if has_tags else None),
-        "empty_reasoning_frac": share(lambda t: not t.reasoning.strip() if has_tags else None),
-        "num_chars_p10": p10,
-        "num_chars_p50": p50,
-        "num_chars_p90": p90,
-    }
-
-
-def is_reasoning_closed(turn: Turn) -> bool:
-    return turn.reasoning_chars is not None and turn.reasoning_chars[1] < len(turn.response)
-
 
 PERMUTATIONS = 200
 """Of the labels, for a p-value."""
@@ -77,37 +30,6 @@ TEMPLATE_WORDS = 5
 """Words in a phrase of a template."""
 NEAR_DUPLICATE = 0.9
 """TF-IDF similarity from which two reasonings of one task are near duplicates."""
-GRAM = 3
-"""Words in the n-grams that count as copied."""
-
-
-def copied_share(reasoning: Reasoning) -> float | None:
-    """Share of a reasoning's n-grams of three words that stand in its observation.
-
-    A shorter reasoning is one gram. None without words.
-    """
-    size = min(len(reasoning.words), GRAM)
-    if not size:
-        return None
-    known = set(ngrams(words(reasoning.observation), size))
-    grams = ngrams(reasoning.words, size)
-    return sum(gram in known for gram in grams) / len(grams)
-
-
-def masked_texts(reasonings: Sequence[Reasoning]) -> list[str]:
-    """The reasonings without any word that stands in one of their observations.
-
-    Words are taken out wherever *some* observation has them: masking only a reasoning's own
-    observation would leave a trace of it, namely which words are gone.
-    """
-    shown = {
-        word
-        for observation in {reasoning.observation for reasoning in reasonings}
-        for word in words(observation)
-    }
-    return [
-        " ".join(word for word in reasoning.words if word not in shown) for reasoning in reasonings
-    ]
 
 
 def text_metrics(
@@ -121,81 +43,59 @@ def text_metrics(
     if isinstance(trajectories, RolloutBatch):
         trajectories = trajectories.trajectories
     sample = draw(trajectories, rng)
-    found = Findings()
-    found.values["num_trajectories"] = float(sample.num_seen)
-    found.values["num_prompts"] = float(sample.num_prompts)
-    found.values["num_siblings"] = float(sample.num_siblings)
+    report = TextReport()
+    report.values["num_prompts"] = float(sample.num_prompts)
     similarity_nn = similarity([reasoning.text for reasoning in sample.reasonings])
-    _measure_dependence(found, sample, similarity_nn, rng)
-    _measure_template(found, sample, similarity_nn)
-    _measure_siblings(found, sample, similarity_nn)
-    _measure_copying(found, sample)
-    _measure_repetition(found, sample)
-    _measure_actions(found, sample)
-    _measure_form(found, trajectories)
-    return TextReport(
-        values=MappingProxyType(found.values),
-        reasons=MappingProxyType(found.reasons),
-        template=found.template,
-        exemplars=MappingProxyType(found.exemplars),
-    )
+    _measure_dependence(report, sample, similarity_nn, rng)
+    _measure_template(report, sample, similarity_nn)
+    _measure_siblings(report, sample, similarity_nn)
+    _measure_loops(report, sample)
+    _measure_echo(report, sample)
+    _measure_agreement(report, sample)
+    _measure_form(report, trajectories)
+    return report
 
 
 def _measure_dependence(
-    found: Findings,
-    sample: TextSample,
-    similarity_nn: NDArray[np.float64],
-    rng: np.random.Generator,
+    report: TextReport, sample: TextSample, similarity_nn: FloatArray64, rng: np.random.Generator
 ) -> None:
-    plain = ("retrieval_accuracy", "retrieval_chance", "retrieval_p_value")
-    masked = ("retrieval_masked_accuracy", "retrieval_masked_p_value")
-    bound = ("information_bound", "information_bound_se", "dependence")
+    keys = ("retrieval_accuracy", "retrieval_chance", "retrieval_p_value")
     if sample.too_small:
-        found.missing((*plain, *masked, *bound), sample.too_small)
+        report.missing((*keys, "dependence"), sample.too_small)
         return
-    labels = sample.prompt_n
-    result = retrieve(similarity_nn, labels, rng, permutations=PERMUTATIONS)
-    found.values |= dict(zip(plain, (result.accuracy, result.chance, result.p_value), strict=True))
-    rest = masked_texts(sample.reasonings)
-    if any(rest):
-        result = retrieve(similarity(rest), labels, rng, permutations=PERMUTATIONS)
-        found.values |= dict(zip(masked, (result.accuracy, result.p_value), strict=True))
-    else:
-        found.missing(masked, "every word of every reasoning stands in an observation")
+    result = retrieve(similarity_nn, sample.prompt_n, rng, permutations=PERMUTATIONS)
+    numbers = (result.accuracy, result.chance, result.p_value)
+    report.values |= dict(zip(keys, numbers, strict=True))
     if sample.num_siblings < 3:
-        found.missing(bound, "a classifier needs three reasonings of each prompt; there are two")
-        return
-    information = information_bound(similarity_nn, labels)
-    found.values["information_bound"] = information.bound
-    found.values["information_bound_se"] = information.standard_error
-    found.values["dependence"] = information.dependence
+        why = "a classifier needs three reasonings of each prompt; there are two"
+        report.missing(("dependence",), why)
+    else:
+        report.values["dependence"] = dependence(similarity_nn, sample.prompt_n)
 
 
-def _measure_template(
-    found: Findings, sample: TextSample, similarity_nn: NDArray[np.float64]
-) -> None:
-    keys = ("template_frac", "template_coverage", "template_match_frac")
+def _measure_template(report: TextReport, sample: TextSample, similarity_nn: FloatArray64) -> None:
     if sample.too_few_prompts:
-        found.missing(keys, sample.too_few_prompts)
+        report.missing(("template_frac", "template_match_frac"), sample.too_few_prompts)
         return
     grams = CommonGrams(sample.reasonings, TEMPLATE_WORDS)
     shares = [grams.share(reasoning) for reasoning in sample.reasonings]
-    found.mean(keys[0], [s for s in shares if not math.isnan(s)], "no reasoning has a word")
-    found.template = find_template(sample.reasonings, similarity_nn)
+    with_words = [share for share in shares if not math.isnan(share)]
+    report.mean("template_frac", with_words, "no reasoning has a word")
+    report.template = find_template(sample.reasonings, similarity_nn)
     # No common word is a finding, not a gap: nothing is fixed.
-    found.values[keys[1]] = found.template.coverage if found.template else 0.0
-    found.values[keys[2]] = found.template.match_frac if found.template else 0.0
+    match_frac = report.template.match_frac if report.template else 0.0
+    report.values["template_match_frac"] = match_frac
     sharing = np.flatnonzero(np.nan_to_num(shares) > 0)
     among = similarity_nn[np.ix_(sharing, sharing)]
     alike = sharing[most_alike(among, sample.prompt_n[sharing], MAX_EXEMPLARS)].tolist()
-    # What is marked is what the shown reasonings share: whoever compares them finds it in each.
-    shown = CommonGrams([sample.reasonings[k] for k in alike], TEMPLATE_WORDS)
-    found.show(
+    # What is marked is what the examples share: whoever compares them finds it in each.
+    common = CommonGrams([sample.reasonings[k] for k in alike], TEMPLATE_WORDS)
+    report.show(
         "template",
         (
             _in_reasoning(
                 sample.reasonings[k],
-                _covered(sample.reasonings[k], shown),
+                _covered(sample.reasonings[k], common),
                 f"{100 * shares[k]:.0f} % of its phrases also occur under most other prompts",
             )
             for k in alike
@@ -217,27 +117,27 @@ def _covered(reasoning: Reasoning, grams: CommonGrams) -> list[tuple[int, int]]:
     return out
 
 
-def _measure_siblings(
-    found: Findings, sample: TextSample, similarity_nn: NDArray[np.float64]
-) -> None:
+def _measure_siblings(report: TextReport, sample: TextSample, similarity_nn: FloatArray64) -> None:
     if sample.too_few_siblings:
-        keys = ("sibling_distance", "near_duplicate_frac", "duplicate_frac")
-        found.missing(
-            (*keys, "distinct_1", "distinct_2", "conditional_entropy"), sample.too_few_siblings
-        )
+        keys = ("sibling_distance", "near_duplicate_frac", "conditional_entropy")
+        report.missing(keys, sample.too_few_siblings)
         return
-    labels = sample.prompt_n
-    found.values |= sibling_metrics(
-        sample.reasonings, similarity_nn, labels, near_duplicate=NEAR_DUPLICATE
-    )
-    rows, columns = sibling_pairs(labels)
+    texts = [reasoning.text for reasoning in sample.reasonings]
+    rows, columns = sibling_pairs(sample.prompt_n)
     alike = similarity_nn[rows, columns]
-    found.show(
+    is_equal = np.array([texts[i] == texts[j] for i, j in zip(rows, columns, strict=True)])
+    entropies = [ngram_entropy(group) for group in by_prompt(sample.reasonings)]
+    report.values |= {
+        "sibling_distance": max(0.0, float(1.0 - alike.mean())),
+        "near_duplicate_frac": float(((alike >= NEAR_DUPLICATE) | is_equal).mean()),
+        "conditional_entropy": float(np.mean(entropies)),
+    }
+    report.show(
         "duplicates",
         (
             _in_reasoning(
                 sample.reasonings[rows[k]],
-                [(0, len(sample.reasonings[rows[k]].text))],
+                [(0, len(texts[rows[k]]))],
                 f"similarity {alike[k]:.2f} with {sample.reasonings[columns[k]].trajectory_id}",
             )
             for k in np.argsort(-alike, kind="stable").tolist()
@@ -246,128 +146,107 @@ def _measure_siblings(
     )
 
 
-def _measure_copying(found: Findings, sample: TextSample) -> None:
-    if not any(reasoning.observation.strip() for reasoning in sample.reasonings):
-        found.missing(("copied_frac",), "there are no observations to copy from")
-        return
-    shares = [(copied_share(reasoning), reasoning) for reasoning in sample.reasonings]
-    known = [(share, reasoning) for share, reasoning in shares if share is not None]
-    found.mean("copied_frac", [share for share, _ in known], "no reasoning has a word")
-    known.sort(key=lambda pair: -pair[0])
-    found.show(
-        "copied",
-        (
-            _in_reasoning(r, [(0, len(r.text))], f"{share:.0%} stands in its observation")
-            for share, r in known
-            if share > 0.5
-        ),
-    )
-
-
-def _measure_repetition(found: Findings, sample: TextSample) -> None:
-    turns = [(episode, turn) for episode in sample.episodes for turn in episode.turns]
-    seen = []
-    for episode, turn in turns:
-        offset = max(0, len(turn.response) - MAX_CHARS)  # loops stand at the end
-        seen.append((episode, turn, offset, loops(turn.response[offset:])))
-    for key in ("repeated_ngram_frac", "compression_ratio", "longest_char_run", "longest_word_run"):
-        values = [float(getattr(one, key)) for *_, one in seen]
-        found.mean(key, values, "there are no turns")
-    found.mean("loop_frac", [float(one.is_loop) for *_, one in seen], "there are no turns")
-    looping = [item for item in seen if item[3].is_loop]
-    looping.sort(key=lambda item: -item[3].compression_ratio)
-    found.show(
+def _measure_loops(report: TextReport, sample: TextSample) -> None:
+    responses = []
+    for episode in sample.episodes:
+        for turn in episode.turns:
+            offset = max(0, len(turn.response) - MAX_CHARS)  # loops stand at the end
+            responses.append((episode, turn, offset, loops(turn.response[offset:])))
+    report.mean("loop_frac", [one.is_loop for *_, one in responses], "there are no turns")
+    looping = [item for item in responses if item[3].is_loop]
+    looping.sort(key=lambda item: -item[3].repeated_ngram_frac)
+    report.show(
         "loop",
         (
-            _exemplar(
+            _in_turn(
                 episode,
                 turn,
-                [(offset + one.char_run[0], offset + one.char_run[1])],
+                (offset + one.char_run[0], offset + one.char_run[1]),
                 f"{one.repeated_ngram_frac:.0%} of its 4-grams repeat; longest run of one sign "
                 f"{one.longest_char_run}, of one word {one.longest_word_run}",
             )
             for episode, turn, offset, one in looping
         ),
     )
-    _measure_echo(found, sample)
-    repeated, state_action = repeated_action_shares(sample.episodes)
-    found.values["repeated_action_frac"] = repeated
-    found.values["repeated_state_action_frac"] = state_action
-    if math.isnan(repeated):
-        found.missing(
-            ("repeated_action_frac", "repeated_state_action_frac"),
-            "no episode has a second turn with an action",
-        )
 
 
-def _measure_echo(found: Findings, sample: TextSample) -> None:
+def _measure_echo(report: TextReport, sample: TextSample) -> None:
     cut = slice(MAX_CHARS)
     pairs = [
         (echo_share(now.reasoning[cut], before.reasoning[cut]), episode, now)
         for episode, before, now in turn_pairs(sample.episodes)
     ]
-    known = [(share, episode, now) for share, episode, now in pairs if share is not None]
-    found.mean(
-        "echo_frac", [share for share, *_ in known], "no episode has two turns in a row that reason"
-    )
-    known.sort(key=lambda item: -item[0])
-    found.show(
+    echoes = [(share, episode, now) for share, episode, now in pairs if share is not None]
+    why = "no episode has two turns in a row that reason"
+    report.mean("echo_frac", [share for share, *_ in echoes], why)
+    echoes.sort(key=lambda item: -item[0])
+    report.show(
         "echo",
         (
-            _exemplar(
-                episode, now, [now.reasoning_chars or (0, 0)], f"{share:.0%} as in the turn before"
-            )
-            for share, episode, now in known
+            _in_turn(episode, now, now.reasoning_chars, f"{share:.0%} as in the turn before")
+            for share, episode, now in echoes
             if share > 0.5
         ),
     )
 
 
-def _measure_actions(found: Findings, sample: TextSample) -> None:
-    overall, given = action_entropies(sample.episodes)
-    found.values["action_entropy"] = overall
-    found.values["action_conditional_entropy"] = given
-    if math.isnan(overall):
-        keys = ("action_entropy", "action_conditional_entropy", "agreement_frac")
-        found.missing(keys, "no turn executed an action")
-        return
-    if math.isnan(given):
-        found.missing(("action_conditional_entropy",), "no observation was met twice")
+def _measure_agreement(report: TextReport, sample: TextSample) -> None:
     moves = named_moves(sample.episodes)
     if len(moves) < 2:
-        why = "actions are free text" if not moves else "every action is the same"
-        found.missing(("agreement_frac",), why)
+        has_actions = any(turn.actions for episode in sample.episodes for turn in episode.turns)
+        why = "actions are free text" if has_actions else "no turn executed an action"
+        report.missing(("agreement_frac",), "every action is the same" if moves else why)
         return
-    named = list(agreements(sample.episodes, moves, max_chars=MAX_CHARS))
-    agree = [float(agrees) for *_, agrees in named]
-    found.mean("agreement_frac", agree, "no reasoning names an action")
-    found.show(
+    named = list(agreements(sample.episodes, moves))
+    report.mean("agreement_frac", [agrees for *_, agrees in named], "no reasoning names an action")
+    report.show(
         "disagreement",
         (
-            _exemplar(
-                episode, turn, [turn.reasoning_chars or (0, 0)], f"executed {turn.actions[-1]!r}"
-            )
+            _in_turn(episode, turn, turn.reasoning_chars, f"executed {turn.actions[-1]!r}")
             for episode, turn, agrees in named
             if not agrees
         ),
     )
 
 
-def _measure_form(found: Findings, trajectories: Sequence[Trajectory]) -> None:
-    values = form_metrics(trajectories)
-    found.values |= values
-    has_turns = any(episode.turns for episode in trajectories)
-    why = "the imported files do not say" if has_turns else "there are no turns"
-    found.missing([key for key, value in values.items() if math.isnan(value)], why)
-    found.show(
+def _measure_form(report: TextReport, trajectories: Sequence[Trajectory]) -> None:
+    """Shares of turns, and the median length of a response in characters.
+
+    A reasoning is closed if the response goes on after it: its closing tag was written. NaN for
+    what an imported file does not say.
+    """
+    turns = [(episode, turn) for episode in trajectories for turn in episode.turns]
+    has_tags = not is_without_reasoning(trajectories)
+    why = "the imported files do not say" if turns else "there are no turns"
+
+    def share(key: str, holds: Callable[[Turn], bool | None]) -> None:
+        said = [held for _, turn in turns if (held := holds(turn)) is not None]
+        report.mean(key, said, why)
+
+    share("valid_frac", lambda turn: turn.is_valid)
+    share("closed_reasoning_frac", lambda turn: is_reasoning_closed(turn) if has_tags else None)
+    share("truncated_frac", _is_cut)
+    if turns:
+        lengths = [len(turn.response) for _, turn in turns]
+        report.values["num_chars_p50"] = float(np.median(lengths))
+    else:
+        report.missing(("num_chars_p50",), why)
+    report.show(
         "malformed",
         (
-            _exemplar(episode, turn, [(0, len(turn.response))], _why_broken(turn))
-            for episode in trajectories
-            for turn in episode.turns
+            _in_turn(episode, turn, (0, len(turn.response)), _why_broken(turn))
+            for episode, turn in turns
             if turn.is_valid is False or (turn.reasoning_chars and not is_reasoning_closed(turn))
         ),
     )
+
+
+def is_reasoning_closed(turn: Turn) -> bool:
+    return turn.reasoning_chars is not None and turn.reasoning_chars[1] < len(turn.response)
+
+
+def _is_cut(turn: Turn) -> bool | None:
+    return None if turn.finish_reason is FinishReason.UNKNOWN else turn.finish_reason.is_cut
 
 
 def _why_broken(turn: Turn) -> str:
@@ -386,10 +265,10 @@ def _in_reasoning(
     )
 
 
-def _exemplar(
-    episode: Trajectory, turn: Turn, spans: Sequence[tuple[int, int]], note: str
+def _in_turn(
+    episode: Trajectory, turn: Turn, span: tuple[int, int] | None, note: str
 ) -> tuple[str, Exemplar]:
     """A prompt, and a place in an episode of it."""
     return episode.prompt_key, Exemplar(
-        trajectory_id=episode.id, turn=turn.index, spans=tuple(spans), note=note
+        trajectory_id=episode.id, turn=turn.index, spans=(span or (0, 0),), note=note
     )

@@ -1,13 +1,12 @@
-"""Does a response loop, a turn echo the turn before, an episode repeat itself?"""
+"""Does a response loop, does a turn echo the turn before?"""
 
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from echoscope.store.records import Trajectory, Turn
 
@@ -27,13 +26,14 @@ class Loops:
 
     repeated_ngram_frac: float
     """1 - different / all n-grams of four words; 0 for a text of fewer."""
-    compression_ratio: float
-    """UTF-8 bytes over their zlib size: below 1 for short texts, above 5 for loops."""
-    longest_char_run: int
     longest_word_run: int
     char_run: tuple[int, int]
     """Where the longest run of one character stands."""
     num_words: int
+
+    @property
+    def longest_char_run(self) -> int:
+        return self.char_run[1] - self.char_run[0]
 
     @property
     def is_loop(self) -> bool:
@@ -50,16 +50,12 @@ def loops(text: str) -> Loops:
     """Repetition inside a text, in time linear in its length. Siblings say the same: remembered."""
     tokens = words(text)
     grams = ngrams(tokens, GRAM)
-    raw = text.encode("utf-8", errors="surrogatepass")
     # Blanks and line breaks draw boards and indent code: a run of them is no loop.
-    runs = [found.span() for found in _CHAR_RUN.finditer(text) if not found[1].isspace()]
-    longest = max(runs, key=lambda span: span[1] - span[0], default=(0, min(len(text), 1)))
+    runs = [run.span() for run in _CHAR_RUN.finditer(text) if not run[1].isspace()]
     return Loops(
         repeated_ngram_frac=1 - len(set(grams)) / len(grams) if grams else 0.0,
-        compression_ratio=len(raw) / len(zlib.compress(raw, 1)) if raw else 1.0,
-        longest_char_run=longest[1] - longest[0],
         longest_word_run=max((sum(1 for _ in run) for _, run in groupby(tokens)), default=0),
-        char_run=longest,
+        char_run=max(runs, key=lambda span: span[1] - span[0], default=(0, min(len(text), 1))),
         num_words=len(tokens),
     )
 
@@ -67,43 +63,18 @@ def loops(text: str) -> Loops:
 def echo_share(now: str, before: str) -> float | None:
     """Share of a reasoning's n-grams of four words that stood in the one before.
 
-    A shorter reasoning is one gram, found if its words stand in the other in one run. None if
+    A shorter reasoning is one gram, met if its words stand in the other in one run. None if
     either has no words.
     """
     tokens, earlier = words(now), words(before)
     if not tokens or not earlier:
         return None
     size = min(len(tokens), GRAM)
-    known = set(ngrams(earlier, size))
+    before_grams = set(ngrams(earlier, size))
     grams = ngrams(tokens, size)
-    return sum(gram in known for gram in grams) / len(grams)
+    return sum(gram in before_grams for gram in grams) / len(grams)
 
 
 def turn_pairs(episodes: Sequence[Trajectory]) -> list[tuple[Trajectory, Turn, Turn]]:
     """Every two consecutive turns of an episode, (trajectory, before, now)."""
-    return [
-        (episode, before, now)
-        for episode in episodes
-        for before, now in zip(episode.turns, episode.turns[1:], strict=False)
-    ]
-
-
-def repeated_action_shares(episodes: Sequence[Trajectory]) -> tuple[float, float]:
-    """Shares of turns after the first, with actions, that repeat an earlier turn of their episode.
-
-    First: the very actions of the turn before. Second: the same actions after the same
-    observation, at any earlier turn. NaN without such turns.
-    """
-    repeats = loops_found = total = 0
-    for episode in episodes:
-        seen: set[tuple[str, tuple[str, ...]]] = set()
-        for turn in episode.turns:
-            key = (turn.observation, turn.actions)
-            if turn.actions and turn.index:
-                total += 1
-                repeats += turn.actions == episode.turns[turn.index - 1].actions
-                loops_found += key in seen
-            seen.add(key)
-    if not total:
-        return float("nan"), float("nan")
-    return repeats / total, loops_found / total
+    return [(episode, *pair) for episode in episodes for pair in pairwise(episode.turns)]

@@ -67,7 +67,6 @@ class Reasoning:
     """Where the reasoning begins in the response."""
     text: str
     words: tuple[str, ...]
-    observation: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +80,7 @@ class TextSample:
     """M."""
     episodes: tuple[Trajectory, ...]
     num_seen: int
-    """Trajectories it was drawn from."""
+    """Trajectories that it was drawn from."""
 
     @property
     def prompt_n(self) -> NDArray[np.int64]:
@@ -183,5 +182,4 @@ def _reasoning(trajectory: Trajectory, prompt: int, is_whole: bool) -> Reasoning
         start=0 if turn.reasoning_chars is None else turn.reasoning_chars[0],
         text=text,
         words=words(text),
-        observation=turn.observation[:MAX_CHARS],
     )

@@ -1,7 +1,4 @@
-"""Do the reasonings of one prompt differ? Distances, duplicates, distinct n-grams, entropy.
-
-Legend: **N** prompts, **M** reasonings of each, **n** = N * M.
-"""
+"""Do the reasonings of one prompt differ? Pairs of them, and the entropy of their words."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .sample import Reasoning, ngrams
+from .sample import Reasoning
 
 _START, _END = "<start>", "<end>"
 """Marks that no word equals: words have no sign beside a letter."""
@@ -24,45 +21,12 @@ def sibling_pairs(prompt_n: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArra
     return rows[same], columns[same]
 
 
-def sibling_metrics(
-    reasonings: Sequence[Reasoning],
-    similarity_nn: NDArray[np.float64],
-    prompt_n: NDArray[np.int64],
-    *,
-    near_duplicate: float,
-) -> dict[str, float]:
-    """How alike the reasonings of a prompt are. At least one pair is needed.
-
-    `duplicate_frac` is the share of sibling pairs with equal text: the unbiased collision
-    probability, minus whose logarithm is the Renyi-2 entropy.
-    """
-    rows, columns = sibling_pairs(prompt_n)
-    alike = similarity_nn[rows, columns]
-    equal = [reasonings[i].text == reasonings[j].text for i, j in zip(rows, columns, strict=True)]
-    is_duplicate = (alike >= near_duplicate) | np.array(equal)
-    groups = by_prompt(reasonings)
-    return {
-        "sibling_distance": max(0.0, float(1.0 - alike.mean())),
-        "near_duplicate_frac": float(is_duplicate.mean()),
-        "duplicate_frac": float(np.mean(equal)),
-        "distinct_1": float(np.mean([distinct_share(group, 1) for group in groups])),
-        "distinct_2": float(np.mean([distinct_share(group, 2) for group in groups])),
-        "conditional_entropy": float(np.mean([ngram_entropy(group) for group in groups])),
-    }
-
-
 def by_prompt(reasonings: Sequence[Reasoning]) -> list[list[tuple[str, ...]]]:
     """Words of the reasonings, prompt by prompt."""
     groups: dict[int, list[tuple[str, ...]]] = {}
     for reasoning in reasonings:
         groups.setdefault(reasoning.prompt, []).append(reasoning.words)
     return list(groups.values())
-
-
-def distinct_share(texts: Sequence[Sequence[str]], size: int) -> float:
-    """Different n-grams over all n-grams of some texts (distinct-n; Li et al. 2016). 0 if none."""
-    grams = [gram for tokens in texts for gram in ngrams(tokens, size)]
-    return len(set(grams)) / len(grams) if grams else 0.0
 
 
 def ngram_entropy(texts: Sequence[Sequence[str]]) -> float:

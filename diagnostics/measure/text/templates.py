@@ -31,15 +31,12 @@ class Template:
 
     text: str
     """Its words in order, `___` where they differ."""
-    num_slots: int
     coverage: float
     """Share of the typical reasoning's words that are fixed."""
     match_frac: float
     """Share of all drawn reasonings that hold the fixed words in this order."""
     fillers: tuple[tuple[str, ...], ...]
     """For each slot, up to four different texts that stand in it, as aligned."""
-    trajectory_id: str
-    """Whose reasoning it was made from."""
 
 
 class CommonGrams:
@@ -97,11 +94,9 @@ def find_template(
     texts += [(_spelled(reasonings[k]), row) for k, row in zip(chosen, aligned, strict=True)]
     return Template(
         text=_with_slots(spelled, is_fixed),
-        num_slots=len(slots),
         coverage=len(fixed) / len(base),
         match_frac=float(np.mean([_holds(reasoning.words, fixed) for reasoning in reasonings])),
         fillers=tuple(_fillers(texts, start, end) for start, end in slots),
-        trajectory_id=reasonings[typical].trajectory_id,
     )
 
 

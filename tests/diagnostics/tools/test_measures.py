@@ -124,7 +124,7 @@ def test_large_steps_are_measured_by_the_same_sample(
     monkeypatch.setattr(sampling, "MAX_TRAJECTORIES", 6)
     write_step(tmp_path / "in", 1)
     import_path(tmp_path / "in", tmp_path / "run", is_packing=False)
-    assert values(tmp_path / "run", "text/num_traj") == {1: {"text/num_trajectories": 6.0}}
+    assert values(tmp_path / "run", "text/num_prompts") == {1: {"text/num_prompts": 2.0}}
 
 
 def test_a_second_import_measures_nothing_and_new_steps_get_their_measures(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Siblings: duplicates, distinct n-grams, and entropy against known sources."""
+"""Siblings: duplicates, and entropy against known sources."""
 
 from __future__ import annotations
 
@@ -10,46 +10,30 @@ from episodes import one_turn_each
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echoscope.diagnostics.measure.text.sample import draw
-from echoscope.diagnostics.measure.text.siblings import (
-    chao_shen,
-    distinct_share,
-    ngram_entropy,
-    sibling_metrics,
-)
-from echoscope.diagnostics.measure.text.similarity import similarity
+from echoscope.diagnostics.measure.text.measures import text_metrics
+from echoscope.diagnostics.measure.text.siblings import chao_shen, ngram_entropy
 
 
 def metrics(groups):
-    sample = draw(one_turn_each(groups), np.random.default_rng(0))
-    alike = similarity([r.text for r in sample.reasonings])
-    return sibling_metrics(sample.reasonings, alike, sample.prompt_n, near_duplicate=0.9)
+    return text_metrics(one_turn_each(groups), np.random.default_rng(0)).values
 
 
 def test_equal_siblings_are_at_distance_zero():
     found = metrics([["go up", "go up"], ["go down", "go down"]])
     assert found["sibling_distance"] == pytest.approx(0)
-    assert found["near_duplicate_frac"] == found["duplicate_frac"] == 1
-    assert found["distinct_1"] == 0.5  # two different words of four, under each prompt
+    assert found["near_duplicate_frac"] == 1
 
 
 def test_siblings_without_a_common_gram_are_at_distance_one():
     found = metrics([["alpha", "bravo"], ["kilo", "zulu"]])
     assert found["sibling_distance"] == pytest.approx(1)
-    assert found["near_duplicate_frac"] == found["duplicate_frac"] == 0
-    assert found["distinct_1"] == 1
+    assert found["near_duplicate_frac"] == 0
 
 
 def test_duplicates_are_counted_within_prompts_only():
     # Prompt 0: one of three pairs is equal; prompt 1: none of three.
     found = metrics([["same", "same", "other"], ["same", "one", "more"]])
-    assert found["duplicate_frac"] == pytest.approx(1 / 6)
-
-
-def test_distinct_share():
-    # Pairs: (a, b), (b, a) and (a, b): two of three differ.
-    assert distinct_share([["a", "b", "a"], ["a", "b"]], 2) == pytest.approx(2 / 3)
-    assert distinct_share([[]], 2) == 0
+    assert found["near_duplicate_frac"] == pytest.approx(1 / 6)
 
 
 def test_chao_shen_by_hand():
