@@ -7,10 +7,8 @@ on runs whose truth is known.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Literal
-
-from echoscope.text.strict_json import finite_or_none
+from dataclasses import dataclass, field
+from typing import Literal
 
 Direction = Literal["rise", "fall"]
 
@@ -22,6 +20,7 @@ class Level:
     False if the true mean of these steps lies outside of the interval (nominal 95 %).
     """
 
+    claim: str = field(default="level", init=False)
     metric: str
     value: float
     low: float
@@ -45,6 +44,7 @@ class Change:
     the later half of the true values in `after` is not lower than the earlier half.
     """
 
+    claim: str = field(default="change", init=False)
     before: Level
     after: Level
     low: float
@@ -72,6 +72,7 @@ class Lost:
     was held was not.
     """
 
+    claim: str = field(default="lost", init=False)
     change: Change
     most_left: float
     """Upper end of the share that is left: of a rate of its best, of a return of what it gained."""
@@ -90,6 +91,7 @@ class Dip:
     False if either direction is, or if the low point was not so low.
     """
 
+    claim: str = field(default="dip", init=False)
     held: Level
     bottom: Level
     now: Level
@@ -110,6 +112,7 @@ class Disagreement:
     False if either direction is.
     """
 
+    claim: str = field(default="disagreement", init=False)
     up: Change
     down: Change
     terms: tuple[Change, ...] = ()
@@ -127,6 +130,7 @@ class Independent:
     False if a dependence beyond chance exists at these steps.
     """
 
+    claim: str = field(default="independent", init=False)
     since: int | None
     """First step of which this holds; None if it has held from the start."""
     is_alike: bool
@@ -150,6 +154,7 @@ class Fate:
         alarm: the rule whose alarm paused or stopped it; empty where none did.
     """
 
+    claim: str = field(default="fate", init=False)
     kind: Literal["crashed", "paused", "stopped", "silent", "failed"]
     words: str
     way_on: str = ""
@@ -162,13 +167,3 @@ class Fate:
 
 
 Claim = Level | Change | Lost | Dip | Disagreement | Independent | Fate
-
-
-def claim_json(claim: Any) -> Any:
-    """A claim as JSON values: its fields, and its kind under `claim`."""
-    if is_dataclass(claim) and not isinstance(claim, type):
-        out = {field.name: claim_json(getattr(claim, field.name)) for field in fields(claim)}
-        return {"claim": type(claim).__name__.lower(), **out}
-    if isinstance(claim, tuple | list):
-        return [claim_json(value) for value in claim]
-    return finite_or_none(claim) if isinstance(claim, float) else claim

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from echoscope.text.strict_json import finite_or_none, json_value
+from echoscope.text.strict_json import json_value
 
 from .advice.actions import Action
 from .alarms import RunState
-from .claims import Claim, claim_json
+from .claims import Claim
 from .regimes import Regime
 
 
@@ -72,58 +72,4 @@ class Verdict:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; what is not finite is null."""
-        return {
-            "state": self.state.value,
-            "kinds": list(self.kinds),
-            "regime": self.regime.value,
-            "onset_step": self.onset_step,
-            "onset_interval": None if self.onset_interval is None else list(self.onset_interval),
-            "first_watch_step": self.first_watch_step,
-            "first_critical_step": self.first_critical_step,
-            "last_step": self.last_step,
-            "confidence": self.confidence,
-            "rests_on": self.rests_on,
-            "had": list(self.had),
-            "could_not_see": list(self.could_not_see),
-            "nearest": list(self.nearest),
-            "evidence": [
-                {
-                    "metric": e.metric,
-                    "before": finite_or_none(e.before),
-                    "after": finite_or_none(e.after),
-                    "interval": None
-                    if e.interval is None
-                    else [finite_or_none(v) for v in e.interval],
-                    "steps": list(e.steps),
-                    "words": e.words,
-                }
-                for e in self.evidence
-            ],
-            "exemplars": [
-                {
-                    "trajectory_id": s.trajectory_id,
-                    "turn": s.turn,
-                    "spans": [list(span) for span in s.spans],
-                    "note": s.note,
-                }
-                for s in self.exemplars
-            ],
-            "causes": list(self.causes),
-            "actions": [
-                {
-                    "text": a.text,
-                    "command": a.command,
-                    "verb": a.verb,
-                    "checkpoint": a.checkpoint,
-                    "settings": {key: json_value(value) for key, value in a.settings.items()},
-                    "why": a.why,
-                    "can_cure": a.can_cure,
-                    "is_trial": a.is_trial,
-                }
-                for a in self.actions
-            ],
-            "refuted_by": list(self.refuted_by),
-            "notes": list(self.notes),
-            "claims": claim_json(self.claims),
-            "text": self.text,
-        }
+        return cast(dict[str, Any], json_value(self))

@@ -1,8 +1,7 @@
 """Has a metric moved, against its own past, for longer than noise would?
 
 There are three parts: a `ChannelSpec` (frozen: what is followed, and how far it has to move), a
-`Course` (what was observed) and a `Decision` (frozen: what follows at this step). `decide` is a
-pure function of the three. A `Channel` only keeps them together.
+`Course` (what was observed) and a `Channel`: a course, and what follows from it at this step.
 
 The *strength* of a change is the distance from the baseline, in units of the distance at which it
 counts. That distance is never less than four standard errors of the level, so a noisy metric needs
@@ -10,7 +9,7 @@ more. `persist` is the number of observations in a row that it takes:
 
               strength >= 1/2                strength >= 1, `persist` times in a row
     QUIET --------------------> HALF WAY ------------------------------------------> RAISED
-      ^       (onset_step)         |         (or one rare observation of 1.5)           |
+      ^       (half_way_step)      |         (or one rare observation of 1.5)           |
       |                            |                                                    |
       +----------------------------+                                                    |
       |      strength < 1/2                                                             |
@@ -24,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from .course import LOG_FLOOR, Course, Past
@@ -37,9 +36,9 @@ DRASTIC = 2.0
 """Strength of a change that chance does not explain."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """What follows from the observations so far."""
+@dataclass(slots=True, kw_only=True)
+class Channel(Course):
+    """The course of one metric, and what follows from it at the last observation."""
 
     strength: float = 0.0
     jump: float = 0.0
@@ -48,12 +47,13 @@ class Decision:
     threshold: float = math.nan
     """Distance from the baseline at which the strength is 1, this time."""
     is_raised: bool = False
-    onset_step: int | None = None
-    last_quiet_step: int | None = None
-    """Last observation before the onset: the change began after it."""
     raised_step: int | None = None
     latest_raise_step: int | None = None
     """When it was last raised, whether or not it still is."""
+    half_way_step: int | None = None
+    """Where the strength first passed one half, of a change that is half way or raised."""
+    last_quiet_step: int | None = None
+    """Last observation before that: the change began after it."""
     streak: int = 0
     """Observations in a row with a strength of 1 or more."""
     half_streak: int = 0
@@ -62,96 +62,76 @@ class Decision:
     """Observations in a row that are as far as `raise_at`, whatever their standard error."""
     quiet_streak: int = 0
     """Observations in a row with a strength below one half."""
-
-
-def decide(course: Course, past: Past, before: Decision) -> Decision:
-    """The decision after the latest observation of a course. Pure.
-
-    Args:
-        past: The recent past before that observation.
-        before: The decision at the observation before.
-    """
-    spec, step = course.spec, course.last_step or 0
-    sign = -1.0 if spec.direction == "fall" else 1.0
-    far_streak = before.far_streak
-    if spec.against == "recent":
-        reference = past.median
-        threshold = spec.raise_at * past.scale
-        distance = course.level - reference if len(course.recent) > 10 else 0.0
-    else:
-        reference = course.reference
-        distance = course.level - reference
-        scale = max(reference - min(course.low, 0.0), LOG_FLOOR) if spec.is_share else 1.0
-        plain = spec.raise_at * scale
-        far_streak = far_streak + 1 if sign * distance >= plain else 0
-        guard = 0.0
-        if spec.against != "zero":
-            guard = NOISE_SIGMAS * _standard_error(course, far_streak)
-        threshold = max(plain, guard)
-    has_baseline = spec.least_baseline <= 0 or course.reference >= spec.least_baseline
-    is_ready = course.was_ready and math.isfinite(distance) and has_baseline
-    strength = jump = 0.0
-    if is_ready and threshold > 0:
-        strength = max(distance * (sign / threshold), 0.0)
-        jump = 0.0 if spec.is_share else (course.recent[-1] - reference) * (sign / threshold)
-    half_streak = before.half_streak + 1 if strength >= HALF else 0
-    quiet_streak = 0 if strength >= HALF else before.quiet_streak + 1
-    streak = before.streak + 1 if strength >= 1 else 0
-    is_raised, raised_step = before.is_raised, before.raised_step
-    onset_step, last_quiet_step = before.onset_step, before.last_quiet_step
-    latest_raise_step = before.latest_raise_step
-    if not before.is_raised and half_streak == 1:  # quiet -> half way
-        onset_step = step
-    elif not before.is_raised and half_streak == 0:  # half way -> quiet
-        onset_step, last_quiet_step = None, step
-    is_enough = half_streak >= course.persist
-    is_strong = course.stands_alone and strength >= (1.0 if is_enough else SPARSE_STRENGTH)
-    if not before.is_raised and (streak >= course.persist or is_strong):  # -> raised
-        is_raised, raised_step, latest_raise_step = True, step, step
-    elif before.is_raised and quiet_streak >= course.persist:  # raised -> quiet
-        is_raised, raised_step, onset_step, last_quiet_step = False, None, None, step
-    return Decision(
-        strength=strength,
-        jump=max(jump, 0.0),
-        threshold=threshold,
-        is_raised=is_raised,
-        onset_step=onset_step,
-        last_quiet_step=last_quiet_step,
-        raised_step=raised_step,
-        latest_raise_step=latest_raise_step,
-        streak=streak,
-        half_streak=half_streak,
-        far_streak=far_streak,
-        quiet_streak=quiet_streak,
-    )
-
-
-def _standard_error(course: Course, far_streak: int) -> float:
-    """Of the level, from its noise.
-
-    What stands alone is not smoothed, but must stay where it is for `persist` observations, which
-    are as good as a mean over them.
-    """
-    repeats = max(course.persist, far_streak)
-    return course.noise / math.sqrt(repeats if course.stands_alone else 1)
-
-
-@dataclass(slots=True, kw_only=True)
-class Channel(Course):
-    """The course of one metric with the decision about it."""
-
-    decision: Decision = field(default_factory=Decision)
     _dated: tuple[int, int, Dates] | None = None
 
     def update(self, step: int, values: Mapping[str, float]) -> None:
         """Take in a row of the log and decide; nothing is decided if the metric is not in it."""
         past = self.take(step, values)
         if past is not None:
-            self.decision = decide(self, past, self.decision)
+            self._measure(past)
+            self._decide(step)
 
     def restart(self) -> None:
         """Forget everything: a better source of the same thing came, or one more of them."""
         Channel.__init__(self, spec=self.spec)
+
+    def _measure(self, past: Past) -> None:
+        """How far the level is from the baseline.
+
+        Args:
+            past: The recent past before the latest observation.
+        """
+        spec = self.spec
+        sign = -1.0 if spec.direction == "fall" else 1.0
+        if spec.against == "recent":
+            reference = past.median
+            self.threshold = spec.raise_at * past.scale
+            distance = self.level - reference if len(self.recent) > 10 else 0.0
+        else:
+            reference = self.reference
+            distance = self.level - reference
+            scale = max(reference - min(self.low, 0.0), LOG_FLOOR) if spec.is_share else 1.0
+            plain = spec.raise_at * scale
+            self.far_streak = self.far_streak + 1 if sign * distance >= plain else 0
+            guard = NOISE_SIGMAS * self._standard_error if spec.against != "zero" else 0.0
+            self.threshold = max(plain, guard)
+        has_baseline = spec.least_baseline <= 0 or self.reference >= spec.least_baseline
+        is_ready = self.was_ready and math.isfinite(distance) and has_baseline
+        self.strength = self.jump = 0.0
+        if is_ready and self.threshold > 0:
+            self.strength = max(distance * (sign / self.threshold), 0.0)
+            alone = (self.recent[-1] - reference) * (sign / self.threshold)
+            self.jump = 0.0 if spec.is_share else max(alone, 0.0)
+
+    def _decide(self, step: int) -> None:
+        """Whether the change counts, after the latest observation."""
+        is_half_way = self.strength >= HALF
+        self.half_streak = self.half_streak + 1 if is_half_way else 0
+        self.quiet_streak = 0 if is_half_way else self.quiet_streak + 1
+        self.streak = self.streak + 1 if self.strength >= 1 else 0
+        is_enough = self.half_streak >= self.persist
+        is_strong = self.stands_alone and self.strength >= (1.0 if is_enough else SPARSE_STRENGTH)
+        if self.is_raised:
+            if self.quiet_streak >= self.persist:  # raised -> quiet
+                self.is_raised, self.raised_step = False, None
+                self.half_way_step, self.last_quiet_step = None, step
+            return
+        if self.half_streak == 1:  # quiet -> half way
+            self.half_way_step = step
+        elif self.half_streak == 0:  # half way -> quiet
+            self.half_way_step, self.last_quiet_step = None, step
+        if self.streak >= self.persist or is_strong:  # -> raised
+            self.is_raised, self.raised_step, self.latest_raise_step = True, step, step
+
+    @property
+    def _standard_error(self) -> float:
+        """Of the level, from its noise.
+
+        What stands alone is not smoothed, but must stay where it is for `persist` observations,
+        which are as good as a mean over them.
+        """
+        repeats = max(self.persist, self.far_streak)
+        return self.noise / math.sqrt(repeats if self.stands_alone else 1)
 
     @property
     def leans(self) -> bool:
@@ -163,48 +143,25 @@ class Channel(Course):
         return (is_half_way and self.stands_out) or self.jump >= DRASTIC
 
     @property
-    def strength(self) -> float:
-        return self.decision.strength
-
-    @property
-    def jump(self) -> float:
-        return self.decision.jump
-
-    @property
-    def threshold(self) -> float:
-        return self.decision.threshold
-
-    @property
-    def is_raised(self) -> bool:
-        return self.decision.is_raised
-
-    @property
     def _dates(self) -> Dates | None:
         """When the change may have begun; None while there is none.
 
         Where the likelihood shows no turn, it is what the strength says: after the last quiet
         observation, until the first one that was half way.
         """
-        decision = self.decision
-        if decision.onset_step is None or self.spec.against in ("zero", "recent"):
+        if self.half_way_step is None or self.spec.against in ("zero", "recent"):
             return None
-        raised = decision.raised_step
         late = len(self.history)
-        if raised is not None:
+        if (raised := self.raised_step) is not None:
             late = dated_with(sum(step <= raised for step, _ in self.history), late)
-        key = (decision.onset_step, late)
+        key = (self.half_way_step, late)
         if self._dated is None or self._dated[:2] != key:
             mode: Literal["up", "down"] = "down" if self.spec.direction == "fall" else "up"
             dates = since_when(self.history[:late], mode)
             # A turn that ended before, or after the alarm, is another one.
-            if dates is None or dates[0] > decision.onset_step:
-                quiet = decision.last_quiet_step
-                first = decision.onset_step if quiet is None else quiet + 1
-                dates = (
-                    min(first, decision.onset_step),
-                    decision.onset_step,
-                    decision.onset_step,
-                )
+            if dates is None or dates[0] > self.half_way_step:
+                quiet, half = self.last_quiet_step, self.half_way_step
+                dates = (half if quiet is None else min(quiet + 1, half), half, half)
             self._dated = (*key, dates)
         return self._dated[2]
 
@@ -218,28 +175,4 @@ class Channel(Course):
     def onset_step(self) -> int | None:
         """The likeliest step at which the change began."""
         dates = self._dates
-        return self.decision.onset_step if dates is None else dates[1]
-
-    @property
-    def last_quiet_step(self) -> int | None:
-        return self.decision.last_quiet_step
-
-    @property
-    def raised_step(self) -> int | None:
-        return self.decision.raised_step
-
-    @property
-    def latest_raise_step(self) -> int | None:
-        return self.decision.latest_raise_step
-
-    @property
-    def streak(self) -> int:
-        return self.decision.streak
-
-    @property
-    def half_streak(self) -> int:
-        return self.decision.half_streak
-
-    @property
-    def far_streak(self) -> int:
-        return self.decision.far_streak
+        return self.half_way_step if dates is None else dates[1]

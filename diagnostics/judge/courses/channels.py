@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from ...catalogue import metric
 from .series import Kind
@@ -22,13 +21,29 @@ NOT_ABOVE_CHANCE = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChannelSpec:
-    """What is followed, and how far it has to move."""
+class Spec:
+    """Which metric is followed."""
 
     name: str
     keys: tuple[str, ...]
     """Metric keys in order of preference; `*` stands for a tag, and tags are averaged. The first
-    gives the channel its label and its unit."""
+    gives the label and the unit."""
+
+    @property
+    def label(self) -> str:
+        """As it stands before its numbers: "valid actions"."""
+        return metric(self.keys[0]).in_sentence
+
+    @property
+    def unit(self) -> str:
+        """How its numbers are written (see `rules.base.amount`)."""
+        return metric(self.keys[0]).unit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelSpec(Spec):
+    """A metric, and how far it has to move."""
+
     direction: Literal["fall", "rise"]
     raise_at: float
     """Distance from the baseline: in the metric's unit, in nats of its logarithm, or as a share."""
@@ -47,253 +62,120 @@ class ChannelSpec:
     """An evaluation: it is rare if many steps lie between two of them, whatever rows the log has.
     Any other metric is rare if it is absent from most rows of the log."""
 
-    @property
-    def label(self) -> str:
-        """As it stands before its numbers: "valid actions"."""
-        return metric(self.keys[0]).in_sentence
 
-    @property
-    def unit(self) -> str:
-        """How its numbers are written (see `rules.base.amount`)."""
-        return metric(self.keys[0]).unit
+def _fall(name: str, raise_at: float, *keys: str, **rest: Any) -> ChannelSpec:
+    """A metric that must not fall so far below its best."""
+    return ChannelSpec(name=name, keys=keys, direction="fall", raise_at=raise_at, **rest)
 
 
-_measured = partial(ChannelSpec, window=3, persist=2, warmup=3)
-"""Of an estimate that has its own averaging, and is made every few steps."""
-_vanishing = partial(_measured, direction="fall", is_share=True, raise_at=0.75, least_baseline=0.1)
-"""Falls below a quarter of its best."""
-_level = partial(ChannelSpec, direction="rise", against="zero")
-"""Is wrong by its size alone."""
+def _rise(name: str, raise_at: float, *keys: str, **rest: Any) -> ChannelSpec:
+    """A metric that must not rise so far above its lowest."""
+    return ChannelSpec(name=name, keys=keys, direction="rise", raise_at=raise_at, **rest)
+
+
+def _size(name: str, raise_at: float, *keys: str, **rest: Any) -> ChannelSpec:
+    """A metric that is wrong by its size alone."""
+    return _rise(name, raise_at, *keys, against="zero", **rest)
+
+
+_ESTIMATE: Mapping[str, Any] = {"window": 3, "persist": 2, "warmup": 3}
+"""Of what has its own averaging, and is made every few steps."""
+_VANISHING: Mapping[str, Any] = {**_ESTIMATE, "is_share": True, "least_baseline": 0.1}
+_QUARTER = 0.75
+"""Share of the best that is lost where a quarter is left."""
+_OF_TEN: Mapping[str, Any] = {"smooth": "mean", "window": 10, "warmup": 10}
+_AT_ONCE: Mapping[str, Any] = {"window": 1, "persist": 1, "warmup": 1}
+"""Of a count, which is no estimate: the first is as certain as the third."""
+_FROM_START: Mapping[str, Any] = {"against": "start", "transform": "log"}
+_CUT_REPLIES = ("rollout/length_limited_frac", "text/truncated_frac")
 
 CHANNELS: tuple[ChannelSpec, ...] = (
     # --- format and validity
-    ChannelSpec(
-        name="closed",
-        keys=("rollout/reasoning_closed_frac", "text/closed_reasoning_frac"),
-        direction="fall",
-        raise_at=0.2,
-    ),
-    ChannelSpec(
-        name="format",
-        keys=("rollout/format_valid_frac",),
-        direction="fall",
-        raise_at=0.2,
-    ),
-    ChannelSpec(
-        name="action",
-        keys=("rollout/action_valid_frac", "text/valid_frac"),
-        direction="fall",
-        raise_at=0.2,
-    ),
-    ChannelSpec(
-        name="eval_action",
-        keys=(
-            "probe/*/action_valid_frac",
-            "probe/action_valid_frac",
-            "eval/*/action_valid_frac",
-            "eval/action_valid_frac",
-        ),
-        direction="fall",
-        raise_at=0.2,
+    _fall("closed", 0.2, "rollout/reasoning_closed_frac", "text/closed_reasoning_frac"),
+    _fall("format", 0.2, "rollout/format_valid_frac"),
+    _fall("action", 0.2, "rollout/action_valid_frac", "text/valid_frac"),
+    _fall(
+        "eval_action",
+        0.2,
+        "probe/*/action_valid_frac",
+        "probe/action_valid_frac",
+        "eval/*/action_valid_frac",
+        "eval/action_valid_frac",
         has_own_schedule=True,
     ),
-    ChannelSpec(
-        name="truncated",
-        keys=("rollout/length_limited_frac", "text/truncated_frac"),
-        direction="rise",
-        raise_at=0.2,
-    ),
-    _level(
-        name="capped",
-        keys=("rollout/length_limited_frac", "text/truncated_frac"),
-        raise_at=0.9,
-    ),
-    ChannelSpec(
-        name="length",
-        keys=(
-            "rollout/response_length_mean",
-            "rollout/num_sampled_tokens_mean",
-            "text/num_chars_p50",
-        ),
-        direction="rise",
+    _rise("truncated", 0.2, *_CUT_REPLIES),
+    _size("capped", 0.9, *_CUT_REPLIES),
+    _rise(
+        "length",
+        LN2,
+        "rollout/response_length_mean",
+        "rollout/num_sampled_tokens_mean",
+        "text/num_chars_p50",
         transform="log",
-        raise_at=LN2,
     ),
     # --- entropy
-    ChannelSpec(
-        name="entropy_up",
-        keys=("policy/entropy",),
-        direction="rise",
-        transform="log",
-        raise_at=LN2,
+    _rise("entropy_up", LN2, "policy/entropy", transform="log"),
+    _fall("entropy_down", LN10, "policy/entropy", **_FROM_START),
+    _fall(
+        "conditional_entropy_down",
+        LN10,
+        "info/first_turn/conditional_entropy_per_token",
+        "info/all_turns/conditional_entropy_per_token",
+        **_FROM_START,
+        **_ESTIMATE,
     ),
-    ChannelSpec(
-        name="entropy_down",
-        keys=("policy/entropy",),
-        direction="fall",
-        against="start",
-        transform="log",
-        raise_at=LN10,
-    ),
-    _measured(
-        name="conditional_entropy_down",
-        keys=(
-            "info/first_turn/conditional_entropy_per_token",
-            "info/all_turns/conditional_entropy_per_token",
-        ),
-        direction="fall",
-        against="start",
-        transform="log",
-        raise_at=LN10,
-    ),
-    _measured(
-        name="sibling_distance_down",
-        keys=("text/sibling_distance",),
-        direction="fall",
-        is_share=True,
-        raise_at=0.75,
-    ),
+    _fall("sibling_distance_down", _QUARTER, "text/sibling_distance", is_share=True, **_ESTIMATE),
     # --- dependence on the prompt
-    _vanishing(
-        name="dependence_first",
-        keys=("info/first_turn/dependence_high", "info/first_turn/dependence"),
+    _fall(
+        "dependence_first",
+        _QUARTER,
+        "info/first_turn/dependence_high",
+        "info/first_turn/dependence",
+        **_VANISHING,
     ),
-    _vanishing(
-        name="dependence_all",
-        keys=("info/all_turns/dependence_high", "info/all_turns/dependence"),
+    _fall(
+        "dependence_all",
+        _QUARTER,
+        "info/all_turns/dependence_high",
+        "info/all_turns/dependence",
+        **_VANISHING,
     ),
-    _vanishing(
-        name="retrieval",
-        keys=("info/first_turn/retrieval_margin", "info/all_turns/retrieval_margin"),
+    _fall(
+        "retrieval",
+        _QUARTER,
+        "info/first_turn/retrieval_margin",
+        "info/all_turns/retrieval_margin",
+        **_VANISHING,
     ),
-    _vanishing(
-        name="text_retrieval",
-        keys=("text/retrieval_margin",),
-    ),
-    _vanishing(
-        name="text_dependence",
-        keys=("text/dependence",),
-    ),
-    _measured(
-        name="template",
-        keys=("text/template_frac",),
-        direction="rise",
-        raise_at=0.3,
-    ),
-    _measured(
-        name="agreement",
-        keys=("text/agreement_frac",),
-        direction="fall",
-        raise_at=0.2,
-    ),
+    _fall("text_retrieval", _QUARTER, "text/retrieval_margin", **_VANISHING),
+    _fall("text_dependence", _QUARTER, "text/dependence", **_VANISHING),
+    _rise("template", 0.3, "text/template_frac", **_ESTIMATE),
+    _fall("agreement", 0.2, "text/agreement_frac", **_ESTIMATE),
     # --- repetition
-    _measured(
-        name="duplicates",
-        keys=("text/near_duplicate_frac",),
-        direction="rise",
-        raise_at=0.3,
-    ),
-    _measured(
-        name="loops",
-        keys=("text/loop_frac",),
-        direction="rise",
-        raise_at=0.2,
-    ),
-    _measured(
-        name="echo",
-        keys=("text/echo_frac",),
-        direction="rise",
-        raise_at=0.3,
-    ),
+    _rise("duplicates", 0.3, "text/near_duplicate_frac", **_ESTIMATE),
+    _rise("loops", 0.2, "text/loop_frac", **_ESTIMATE),
+    _rise("echo", 0.3, "text/echo_frac", **_ESTIMATE),
     # --- reward spread
-    ChannelSpec(
-        name="spread",
-        keys=("reward/group_std_mean",),
-        direction="fall",
-        against="start",
-        is_share=True,
-        raise_at=0.75,
-        smooth="mean",
-        window=10,
-        persist=3,
-        warmup=10,
-    ),
-    _level(
-        name="zero_spread",
-        keys=("reward/zero_std_frac",),
-        raise_at=0.8,
-        smooth="mean",
-        window=10,
-        persist=5,
-        warmup=10,
-    ),
+    _fall("spread", _QUARTER, "reward/group_std_mean", against="start", is_share=True, **_OF_TEN),
+    _size("zero_spread", 0.8, "reward/zero_std_frac", persist=5, **_OF_TEN),
     # --- the update
-    ChannelSpec(
-        name="gradient",
-        keys=("optim/grad_norm",),
-        direction="rise",
+    _rise(
+        "gradient",
+        6.0,
+        "optim/grad_norm",
         against="recent",
         transform="log",
-        raise_at=6.0,
         persist=1,
         warmup=10,
     ),
-    _level(
-        name="non_finite",
-        keys=("optim/non_finite",),
-        raise_at=0.5,
-        window=1,
-        persist=1,
-        warmup=1,
-    ),
-    _level(
-        name="regulariser",
-        keys=("gradient/regulariser_ratio",),
-        raise_at=1.0,
-        window=3,
-        persist=2,
-        warmup=2,
-    ),
-    ChannelSpec(
-        name="success_logprob",
-        keys=("policy/success_logprob",),
-        direction="fall",
-        raise_at=0.05,
-        window=10,
-        persist=10,
-        warmup=10,
-    ),
-    _level(
-        name="mismatch",
-        keys=("policy/mismatch_kl",),
-        raise_at=0.05,
-    ),
-    _level(
-        name="mismatch_ratio",
-        keys=("policy/mismatch_ratio_gap",),
-        raise_at=0.02,
-    ),
-    _level(
-        name="staleness",
-        keys=("rollout/uncorrected_staleness",),
-        raise_at=1.0,
-        window=1,  # a count, not an estimate: the first stale step is as certain as the third
-        persist=1,
-        warmup=1,
-    ),
-    _level(
-        name="ref_kl",
-        keys=("policy/ref_kl",),
-        raise_at=1.0,
-    ),
-    _level(
-        name="empty_selection",
-        keys=("selection/is_empty",),
-        raise_at=0.5,
-        window=1,
-        persist=5,
-        warmup=1,
-    ),
+    _size("non_finite", 0.5, "optim/non_finite", **_AT_ONCE),
+    _size("regulariser", 1.0, "gradient/regulariser_ratio", window=3, persist=2, warmup=2),
+    _fall("success_logprob", 0.05, "policy/success_logprob", window=10, persist=10, warmup=10),
+    _size("mismatch", 0.05, "policy/mismatch_kl"),
+    _size("mismatch_ratio", 0.02, "policy/mismatch_ratio_gap"),
+    _size("staleness", 1.0, "rollout/uncorrected_staleness", **_AT_ONCE),
+    _size("ref_kl", 1.0, "policy/ref_kl"),
+    _size("empty_selection", 0.5, "selection/is_empty", window=1, persist=5, warmup=1),
 )
 
 
@@ -379,56 +261,34 @@ def _above_chance(accuracy: float, chance: float, p_value: float) -> float:
 
 def known_keys() -> list[str]:
     """Every key that a rule reads, and those it is derived from: what `--map` may name."""
-
     direct = [key for spec in SPECS for key in spec.keys]
-    sources = [
-        "rollout/num_episodes",
-        "rollout/num_groups",
-        "reward/solved_frac",
-        "reward/hopeless_frac",
-        "text/retrieval_accuracy",
-        "text/retrieval_chance",
-        "gradient/policy/all/norm",
-        "gradient/entropy/all/norm",
-        "gradient/kl/all/norm",
-        "policy/mismatch_ratio_mean",
-        "rollout/staleness_mean",
-        *(
-            f"info/{family}/{name}"
-            for family in ("first_turn", "all_turns")
-            for name in (
-                "mutual_information",
-                "num_prompts",
-                "retrieval_accuracy@1",
-                "retrieval_chance@1",
-                "conditional_entropy",
-            )
-        ),
-    ]
-    return list(dict.fromkeys([*direct, *sources]))
+    made_of = [key for keys in SOURCES.values() for key in keys]
+    return list(dict.fromkeys([*direct, *made_of, *_BESIDE]))
+
+
+_BESIDE = (
+    "rollout/num_episodes",
+    "rollout/num_groups",
+    "reward/solved_frac",
+    "reward/hopeless_frac",
+    "info/first_turn/mutual_information",
+    "info/first_turn/conditional_entropy",
+    "info/all_turns/mutual_information",
+    "info/all_turns/conditional_entropy",
+)
+"""What else is read, and no channel follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutcomeSpec:
-    """Which metric is followed, and what is known of its noise."""
+class OutcomeSpec(Spec):
+    """A measure of success or a return, and what is known of its noise."""
 
-    name: str
-    keys: tuple[str, ...]
-    """Metric keys in order of preference; `*` stands for a tag, and tags are averaged."""
     kind: Kind
     is_fixed: bool = False
     """An evaluation: the same tasks each time."""
     trials: str = ""
     """The metric that says over how many outcomes: beside the key if it has no `/`."""
     groups: str = ""
-
-    @property
-    def label(self) -> str:
-        return metric(self.keys[0]).in_sentence
-
-    @property
-    def unit(self) -> str:
-        return metric(self.keys[0]).unit
 
 
 OUTCOMES: tuple[OutcomeSpec, ...] = (

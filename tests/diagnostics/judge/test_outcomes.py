@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echoscope.diagnostics.judge.claims import Change, Dip, Level, Lost, claim_json
+from echoscope.diagnostics.judge.claims import Change, Dip, Level, Lost
 from echoscope.diagnostics.judge.courses.channels import OUTCOMES
 from echoscope.diagnostics.judge.courses.outcome import Outcome
 from echoscope.diagnostics.judge.courses.series import Series, lengths
 from echoscope.diagnostics.judge.courses.turns import Turns, change_points
+from echoscope.text.strict_json import json_value
 
 EVALUATION, TRAINING, RETURN = OUTCOMES[1], OUTCOMES[2], OUTCOMES[4]
 
@@ -255,7 +256,7 @@ def test_what_agrees_with_other_signs_does_not_feel_an_offset(offset: float) -> 
 
 def test_a_claim_is_json() -> None:
     lost = claims_of(trained([0.5] * 30 + [0.0] * 6, 64.0), Lost)[0]
-    words = json.loads(json.dumps(claim_json(lost), allow_nan=False))
+    words = json.loads(json.dumps(json_value(lost), allow_nan=False))
     assert words["claim"] == "lost"
     assert words["change"]["before"]["claim"] == "level"
     assert words["change"]["before"]["value"] == 0.5
