@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 
@@ -140,31 +138,6 @@ def test_drop_oldest_forgets_whole_turns_until_the_prompt_fits(chat):
     prompts = play(Conversation(chat, config), chat, 5)
     assert [prompt.first_turn for prompt in prompts] == [0, 0, 0, 1, 2]
     assert all(prompt.fits and len(prompt.tokens) <= 21 for prompt in prompts)
-
-
-def test_drop_to_drops_more_at_once_so_that_the_next_prompts_continue(chat):
-    # Each turn adds 8 tokens: the prompts would have 5, 13, 21, 29, 37, ... tokens.
-    config = ContextConfig(
-        **BARE, force_think=False, max_prompt_tokens=29, on_long_prompt="drop_oldest", drop_to=0.5
-    )
-    prompts = play(Conversation(chat, config), chat, 10)
-    # The fifth has 37, so turns go until at most 14 are left: its own turn and the one before.
-    assert [prompt.first_turn for prompt in prompts] == [0, 0, 0, 0, 3, 3, 3, 6, 6, 6]
-    assert [len(prompt.tokens) for prompt in prompts] == [5, 13, 21, 29, 13, 21, 29, 13, 21, 29]
-    for before, after in pairwise(prompts):
-        continues = after.tokens[: len(before.tokens)].tolist() == before.tokens.tolist()
-        assert continues == (before.first_turn == after.first_turn)
-
-
-def test_drop_to_changes_nothing_while_prompts_fit(chat):
-    config = ContextConfig(**BARE, max_prompt_tokens=400, on_long_prompt="drop_oldest", drop_to=0.1)
-    prompts = play(Conversation(chat, config), chat, 5)
-    assert [prompt.first_turn for prompt in prompts] == [0, 0, 0, 0, 0]
-
-
-def test_drop_to_without_turns_that_may_be_dropped_is_refused():
-    with pytest.raises(ValueError, match=r"drop_to is 0\.5, but on_long_prompt is end"):
-        ContextConfig(drop_to=0.5)
 
 
 def test_drop_oldest_cannot_drop_the_present_turn(chat):

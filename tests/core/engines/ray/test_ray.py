@@ -133,7 +133,8 @@ def test_engines_that_are_lost_again_and_again_end_the_call_with_one_sentence(
     engine: RayEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray_engine, "MAX_REPLACEMENTS", 0)
-    os.kill(pids()[0], signal.SIGKILL)
+    for pid in pids():
+        os.kill(pid, signal.SIGKILL)
     with pytest.raises(EngineError, match="1 engines were lost one after the other") as error:
         engine.generate(PROMPTS, LONG, seeds=range(8))
     assert "\n" not in str(error.value)
