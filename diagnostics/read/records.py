@@ -99,8 +99,8 @@ def refuse_export(path: Path, names: Iterable[str]) -> None:
     for keys, words in _EXPORTS.items():
         if given.issuperset(words_in(keys)):
             raise ExportedFileError(
-                f"{path}: {words}. Write the run with `echoscope export RUN --to messages` (or "
-                "inspect) and give that file"
+                f"{path}: {words}. Write the run with `echoscope export RUN --to messages` and "
+                "give that file"
             )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from .format import Format
 from .formats import (
     choices,
-    inspect_ai,
     nemo,
     ragen,
     rllm,
@@ -38,7 +37,6 @@ FORMATS: tuple[Format, ...] = (
     choices.GROUPS,
     table.ART_PARQUET,
     choices.EVENTS,
-    inspect_ai.SAMPLES,
     table.TAU,
     table.PAIRS,
     table.MESSAGES,

@@ -1,4 +1,4 @@
-"""Files of a path as sources of rows: JSON lines, JSON documents, Parquet, Inspect's archives.
+"""Files of a path as sources of rows: JSON lines, JSON documents, Parquet.
 
 A source is read twice: once to learn which rows it has, once to convert them step by step. Between
 the two only the places of rows are kept. Pickles are read without running them, no link leads out
@@ -12,9 +12,7 @@ import os
 import re
 import shlex
 import stat
-import struct
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -24,7 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from .lines import BadJsonError, as_utf8, conversion, json_of, lines_of, wide_encoding
 from .packed_file import ERRORS as PACKED_ERRORS
-from .packed_file import opened, packing_of
+from .packed_file import MAX_BYTES, opened, packing_of
 from .spooled.events import is_event, write_events
 
 if TYPE_CHECKING:
@@ -33,19 +31,10 @@ if TYPE_CHECKING:
 MAX_FILES = 100_000
 MAX_DOCUMENT_BYTES = 32 << 20
 """A JSON document over several lines is read at once."""
-MAX_UNPACKED = 8 << 30
-MAX_RATIO = 300
-"""A packed file of rollouts is 3 to 40 times smaller than what it holds; a bomb 1,000 times."""
-_FREE_BYTES = 64 << 20
-"""So much may come out of a packed file at any ratio."""
 _SNIFF_BYTES = 4096
 _WINDOW = 1 << 20
-_MAX_MEMBERS = 200_000
 _TAR_FLAGS = {"gzip": "xzf", "bzip2": "xjf", "xz": "xJf", "zstd": "--zstd -xf"}
 """How a packed archive is opened."""
-_ZSTD = 93
-"""Of a member's compression, in a zip file."""
-_LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 _PICKLED = frozenset({".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib"})
 _SKIPPED = frozenset(
     {".png", ".jpg", ".jpeg", ".gif", ".webp", ".mp4", ".safetensors", ".py", ".md", ".html"}
@@ -215,92 +204,6 @@ class ParquetRows:
         self._file, self._rows, self._group = None, [], -1
 
 
-@dataclass(slots=True)
-class InspectArchive:
-    """Samples of an Inspect `.eval` file: a zip with one JSON document a sample."""
-
-    path: Path
-    _archive: zipfile.ZipFile | None = None
-    _names: list[str] = field(default_factory=list)
-    _header: dict[str, Any] = field(default_factory=dict)
-
-    def _open(self) -> zipfile.ZipFile:
-        if self._archive is None:
-            self._archive = zipfile.ZipFile(self.path)
-            names = self._archive.namelist()[:_MAX_MEMBERS]
-            samples = (n for n in names if n.startswith("samples/") and n[-5:] == ".json")
-            self._names = sorted(samples, key=natural)
-            header = "header.json" if "header.json" in names else "_journal/start.json"
-            value = json_of(self._member(header))[0] if header in names else {}
-            self._header = value if isinstance(value, dict) else {}
-        return self._archive
-
-    def _member(self, name: str) -> bytes:
-        assert self._archive is not None
-        info = self._archive.getinfo(name)
-        if info.file_size > MAX_DOCUMENT_BYTES:
-            raise BadJsonError("a sample of more than 32 MB")
-        try:
-            if info.compress_type == _ZSTD:
-                data = _zstd_member(self.path, info)
-            else:
-                with self._archive.open(info) as member:
-                    data = member.read(MAX_DOCUMENT_BYTES + 1)
-        except (zlib.error, zipfile.BadZipFile, EOFError, RuntimeError, OSError) as error:
-            raise BadJsonError(f"the archive is damaged: {error}") from None
-        if len(data) > MAX_DOCUMENT_BYTES:
-            raise BadJsonError("a sample of more than 32 MB")
-        return data
-
-    def scan(self) -> Iterator[FoundRow]:
-        self._open()
-        for number, name in enumerate(self._names):
-            try:
-                data = self._member(name)
-                value, is_clean = json_of(data)
-            except BadJsonError as error:
-                yield FoundRow(number, 0, None, str(error))
-                continue
-            yield FoundRow(number, 0, self._with_header(value), "", not is_clean, data)
-
-    def _with_header(self, value: Any) -> Any:
-        return {**value, "_header": self._header} if isinstance(value, dict) else value
-
-    def row(self, place: int, size: int) -> Any:
-        self._open()
-        return self._with_header(json_of(self._member(self._names[place]))[0])
-
-    def close(self) -> None:
-        if self._archive is not None:
-            self._archive.close()
-            self._archive = None
-
-
-def _zstd_member(path: Path, info: zipfile.ZipInfo) -> bytes:
-    """The bytes of a member that is packed with Zstandard, which `zipfile` reads from 3.14 on.
-
-    Raises:
-        OSError, zipfile.BadZipFile: it is damaged.
-    """
-    import pyarrow as pa
-
-    if info.flag_bits & 1 or info.compress_size > MAX_DOCUMENT_BYTES:
-        raise zipfile.BadZipFile(f"{info.filename} is encrypted or too large")
-    with path.open("rb") as file:
-        file.seek(info.header_offset)
-        header = file.read(_LOCAL_HEADER.size)
-        if len(header) < _LOCAL_HEADER.size or not header.startswith(b"PK\x03\x04"):
-            raise zipfile.BadZipFile(f"{info.filename} has no header")
-        *_, name_size, extra_size = _LOCAL_HEADER.unpack(header)
-        file.seek(name_size + extra_size, 1)
-        packed = file.read(info.compress_size)
-    with pa.input_stream(pa.py_buffer(packed), compression="zstd") as stream:
-        data = bytes(stream.read(MAX_DOCUMENT_BYTES + 1))
-    if len(data) <= MAX_DOCUMENT_BYTES and zlib.crc32(data) != info.CRC:
-        raise zipfile.BadZipFile(f"{info.filename} has another checksum")
-    return data
-
-
 def files_of(path: Path) -> Iterator[tuple[Path, str]]:
     """The files of a path in natural order, each with a reason where it is not to be read.
 
@@ -445,40 +348,32 @@ def _of_zip(path: Path, spool: Path) -> Source | None:
         raise SourceError(f"the zip file is damaged: {error}") from None
     if any(name.endswith("/data.pkl") for name in names):
         return _of_pickle(path, spool)
-    if any(n.startswith("samples/") for n in names) or "header.json" in names:
-        return InspectArchive(path)
+    if sum(name.endswith((".json", ".jsonl", ".parquet")) for name in names) > 1:
+        raise SourceError("is a zip file of several files of rows; unpack it first")
     return _of_json(as_utf8(_unpacked(path, spool), spool), b"{")
 
 
-def _of_pickle(path: Path, spool: Path) -> Source | None:
+def _of_pickle(path: Path, spool: Path) -> Source:
     """The episodes of a pickle, which is read by a process that can do nothing else."""
     from .spooled.pickled import write_rollouts
 
-    limit = min(max(_FREE_BYTES, MAX_RATIO * path.stat().st_size), MAX_UNPACKED)
-    return _spooled(spool, partial(write_rollouts, path, most_bytes=limit))
+    return _spooled(spool, partial(write_rollouts, path, most_bytes=MAX_BYTES))
 
 
 def _unpacked(path: Path, spool: Path) -> Path:
-    """A copy of what a packed file holds."""
-    copy = _copy(spool)
-    packed, size = max(path.stat().st_size, 1), 0
+    """A copy of what a packed file holds, up to its damage."""
+    copy, size = _copy(spool), 0
     try:
         with opened(path) as file, copy.open("wb") as out:
             while block := file.read(1 << 20):
                 size += len(block)
-                if size > _FREE_BYTES and size > MAX_RATIO * packed:
-                    raise SourceError(
-                        f"it unpacks to more than {MAX_RATIO} times its size, as a bomb does"
-                    )
-                if size > MAX_UNPACKED:
-                    raise SourceError("it unpacks to more than 8 GB; unpack it first")
                 out.write(block)
-    except SourceError:
-        copy.unlink(missing_ok=True)
-        raise
     except PACKED_ERRORS as error:
         if size == 0:
             raise SourceError(f"it cannot be unpacked: {error}") from None
+    if size >= MAX_BYTES:
+        copy.unlink()
+        raise SourceError(f"it unpacks to more than {MAX_BYTES >> 30} GB; unpack it first")
     return copy
 
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from echoscope.store.importers import packed_file, sources
 from echoscope.store.importers.importing import ImportingError, import_run
 from echoscope.store.importers.lines import wide_encoding
 from echoscope.store.importers.sources import ParquetRows, SourceError
@@ -166,25 +167,22 @@ def test_links_out_of_the_folder_are_not_followed(tmp_path: Path) -> None:
     assert report.files.counts == {"a link that leads out of the folder": 2}
 
 
-def test_bombs_are_refused(tmp_path: Path) -> None:
+def test_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_file, "MAX_BYTES", 32 << 20)
+    monkeypatch.setattr(sources, "MAX_BYTES", 32 << 20)
     folder = tmp_path / "bombs"
     folder.mkdir()
     (folder / "own.jsonl").write_text(json.dumps(chat("own")) + "\n")
     zeros = b"\0" * (1 << 20)
     with pa.output_stream(str(folder / "bomb.jsonl.zst"), compression="zstd") as out:
-        for _ in range(100):
+        for _ in range(40):
             out.write(zeros)
     with zipfile.ZipFile(folder / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("bomb.jsonl", zeros * 100)
-    with zipfile.ZipFile(folder / "bomb.eval", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("header.json", "{}")
-        archive.writestr("samples/1_epoch_1.json", zeros * 40)
+        archive.writestr("bomb.jsonl", zeros * 40)
     report = import_run(folder, tmp_path / "run")
     assert replies(Imported(report)) == ["own"]
-    assert report.files.counts == {
-        "it unpacks to more than 300 times its size, as a bomb does": 2,
-        "no row can be read: a sample of more than 32 MB": 1,
-    }
+    assert sorted(report.files.places.values()) == ["bomb.jsonl.zst"]
+    assert set(report.files.counts) == {"it unpacks to more than 0 GB; unpack it first"}
 
 
 @pytest.mark.parametrize("data", [b"PAR1 and nothing", b"PK\x03\x04 broken", b"\x1f\x8b\x08 no"])
@@ -267,14 +265,12 @@ def test_a_file_of_several_zstandard_frames(tmp_path: Path) -> None:
     assert replies(Imported(import_run(path, tmp_path / "run"))) == ["a", "b", "c"]
 
 
-def test_a_damaged_sample_of_inspect(tmp_path: Path) -> None:
-    data = bytearray((FIXTURES / "inspect_written" / "arith.eval").read_bytes())
-    place = data.index(b"samples/add_epoch_1.json") + 200
-    data[place] ^= 0xFF
-    (tmp_path / "log.eval").write_bytes(bytes(data))
-    report = import_run(tmp_path / "log.eval", tmp_path / "run")
-    assert report.num_kept == 3
-    assert report.rows.total == 1
+def test_a_zip_file_of_several_files_is_to_be_unpacked_first(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "log.eval", "w") as archive:
+        for name in ("a", "b"):
+            archive.writestr(f"samples/{name}.json", json.dumps(chat(name)))
+    with pytest.raises(ImportingError, match="several files of rows; unpack it first"):
+        import_run(tmp_path / "log.eval", tmp_path / "run")
 
 
 def test_steps_that_cannot_be(rows: Rows) -> None:

@@ -89,7 +89,5 @@ def test_a_copy_is_named_in_the_report_and_adds_nothing_later(tmp_path: Path) ->
     (folder / "a.copy.jsonl").write_text(rows("x", "y", step=1))
     report = import_path(folder, run)
     assert (report.written.num_kept, report.written.num_there) == (0, 2)
-    assert report.sentences() == [
-        "passed over a.jsonl: a copy: its rows are those of a.copy.jsonl"
-    ]
+    assert report.sentences() == ["passed over a.jsonl: a copy: its rows are those of a.copy.jsonl"]
     assert open_run(run).info().attempt == 1
