@@ -93,8 +93,6 @@ class RunRow:
     """Of a run that another trainer made: its name, where that is known."""
     source: str = ""
     """Of an imported run: the path of the files that it was made of."""
-    source_run: str = ""
-    """Of an imported run: what the files call the run whose metrics were taken."""
     base_model: str = ""
     parent_run_id: str | None = None
     """The run that it branched from."""
@@ -332,7 +330,6 @@ def _of_run(row: RunRow, run: Mapping[str, Any]) -> RunRow:
         origin=origin_of(config),
         trainer=trainer_name(config),
         source=_path(_entry(config, "imported", "source")),
-        source_run=_path(_entry(config, "imported", "metrics", "run")),
     )
 
 

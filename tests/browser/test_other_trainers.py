@@ -22,7 +22,7 @@ def test_a_click_makes_a_run_of_a_folder_and_the_next_one_leads_to_it(
     root = tmp_path / "runs"
     shutil.copytree(FIXTURES / "verl", root / "my-verl")
     visit(page, serve(root).url)
-    page.get_by_text("verl JSONL rollouts, 3 files").wait_for()
+    page.get_by_text("rollouts, 3 files").wait_for()
     button = page.locator("[class*=st-key-foreign_]").get_by_role("button", name="Import").first
     opened = page.get_by_text("imported as the run my-verl-imported")
     button.click()
