@@ -16,7 +16,7 @@ from .terminal import output_console, print_json, progress_bars
 
 if TYPE_CHECKING:
     from echoscope.core.config.settings import RunConfig
-    from echoscope.diagnostics.tools.preflight.findings import Limits, Preflight
+    from echoscope.diagnostics.tools.preflight import Limits, Preflight
 
 DEFAULT_GROUPS = 32
 
@@ -36,9 +36,6 @@ def preflight(
             "--groups", min=1, help="Smallest number of groups to play, rounded up to whole steps."
         ),
     ] = DEFAULT_GROUPS,
-    information: Annotated[
-        bool, typer.Option(help="Measure the mutual information I(X;Z) of first-turn reasoning.")
-    ] = True,
     as_json: AsJson = False,
 ) -> None:
     """Check a run before you start it: play its first tasks without learning.
@@ -51,8 +48,8 @@ def preflight(
     search_working_folder()
     from echoscope.core.config.loading import load_config
     from echoscope.core.run.trial import run_trial
-    from echoscope.diagnostics.tools.preflight.trial import dependence_of, judge
-    from echoscope.envs.checks.measure import has_expert
+    from echoscope.diagnostics.tools.preflight import judge
+    from echoscope.envs.checks.players import has_expert
 
     recipe, words = recipe_and_words(recipe, overrides)
     if recipe is None and config is None:
@@ -60,20 +57,18 @@ def preflight(
     settings = load_config(recipe, file=config, overrides=words)
     with progress_bars() as bar:
         bar_of = functools.cache(bar)
-        trial = run_trial(
+        batches, cost = run_trial(
             settings,
             num_groups=groups,
-            with_information=information,
             on_progress=lambda name, done, of: bar_of(name)(done, of),
         )
     can_demonstrate = all(map(has_expert, settings.envs.train))
     result = judge(
-        trial.batches,
+        batches,
         limits_of(settings),
         command=lambda changes: train_command(recipe, config, words, changes),
         warm_start=warm_start_command(recipe, config) if can_demonstrate else "",
-        dependence=None if trial.information is None else dependence_of(trial.information),
-        cost=trial.cost,
+        cost=cost,
     )
     if as_json:
         print_json(result.to_json())
@@ -84,7 +79,7 @@ def preflight(
 
 def limits_of(settings: RunConfig) -> Limits:
     """What the rollouts of this configuration are judged against."""
-    from echoscope.diagnostics.tools.preflight.findings import Limits
+    from echoscope.diagnostics.tools.preflight import Limits
 
     return Limits(
         group_size=settings.envs.group_size,
@@ -92,8 +87,7 @@ def limits_of(settings: RunConfig) -> Limits:
         max_response_tokens=settings.context.max_response_tokens,
         temperature=settings.sampling.temperature,
         selection=settings.selection,
-        has_instructions=settings.context.instructions,
-        has_format_hint=settings.context.format_hint,
+        explains_format=settings.context.instructions or settings.context.format_hint,
         compares_siblings=settings.compares_siblings,
     )
 
@@ -133,7 +127,7 @@ def _show(found: Preflight) -> None:
     for topic, words in found.lines.items():
         table.add_row(topic, Text(words))
     console.print(table)
-    colours = {"stop": "bold red", "warn": "yellow", "info": "cyan"}
+    colours = {"stop": "bold red", "warn": "yellow"}
     for finding in found.findings:
         head = Text(f"{finding.level.value}: {finding.name}. ", style=colours[finding.level.value])
         console.print(head + Text(f"{finding.text} {finding.advice}".strip(), style="default"))

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,15 +21,13 @@ from echoscope.text.amounts import memory_size
 
 from .config.engine import CPU_CACHE_GIB
 from .config.loading import ConfigError
-from .config.loss import HeadCriticConfig
-from .config.settings import LoraConfig, RunConfig
+from .config.settings import RunConfig
 from .pretrained.names import named_models
 
 if TYPE_CHECKING:
     import torch
 
 DeviceKind = Literal["cpu", "cuda"]
-_Change = Callable[[RunConfig], RunConfig]
 
 LOGITS_AT_ONCE = 1 << 24
 """Logits held at once (64 MiB in float32); beyond it they are computed again in backward."""
@@ -55,8 +52,8 @@ _SAVED_LOGITS = 2
 """Of copies in one piece, between forward and backward: log-probs and probabilities."""
 _COPIES_OF_SAMPLED = 8
 """In sampling, float32 equivalents: scaled, sorted, cumulated in float64, and probabilities."""
-_BYTES_OF_MOMENTS = {"float32": 8.0, "8bit": 2 + 2 * 4 / 256}
-"""Of one weight, both of them; 8-bit ones have a float32 scale for each block of 256."""
+_BYTES_OF_MOMENTS = 8.0
+"""Of one weight, both of them."""
 _SHORTEST_ROW = 64
 """Columns of the key/value cache that every row has."""
 
@@ -179,11 +176,8 @@ def estimate(
     elif config.loss.kl_coef > 0 or config.reward.kl is not None:
         weights += shape.num_parameters * width
     offloads = config.optim.offload and device == "cuda"
-    moments = _BYTES_OF_MOMENTS[config.optim.states]
+    moments = _BYTES_OF_MOMENTS
     optimizer, gradients = _optimizer_bytes(trained, trained_width, moments, offloads=offloads)
-    if config.model.float32_head and width < 4:  # copies while it works, in both phases
-        weights += 4 * shape.vocab_size * shape.hidden_size
-        gradients += 4 * shape.vocab_size * shape.hidden_size * (lora is None)
     per_token, of_critic_trunk = activation_bytes(config, shape, device), 0
     if critic is not None:
         weights += critic.num_parameters * width
@@ -334,71 +328,27 @@ def check_memory(config: RunConfig, device: DeviceKind, available: int) -> Memor
         return needs
     raise ConfigError(
         f"the run needs at least {memory_size(needs.at_least)} of memory, but "
-        f"{memory_size(usable)} can be used "
-        f"of the {memory_size(available)} that are free: {_way_out(config, device, usable)}. "
-        f"As configured: {needs.text}"
+        f"{memory_size(usable)} can be used of the {memory_size(available)} that are free: set "
+        f"{', '.join(_savings(config, device))}, or choose a smaller model.path. As configured: "
+        f"{needs.text}"
     )
 
 
-def _way_out(config: RunConfig, device: DeviceKind, usable: int) -> str:
-    """The first settings that make the run fit, none of them in vain, or a smaller model."""
-    chosen: list[tuple[str, _Change]] = []
-    least = _at_least(config, chosen, device)
-    for saving in _savings(config, device):
-        needed = _at_least(config, [*chosen, saving], device)
-        if needed >= least:
-            continue
-        chosen, least = [*chosen, saving], needed
-        if least <= usable:
-            for each in list(chosen):  # what came before may not be needed any more
-                others = [other for other in chosen if other is not each]
-                if _at_least(config, others, device) <= usable:
-                    chosen = others
-            names = " ".join(setting for setting, _ in chosen)
-            needed = _at_least(config, chosen, device)
-            return f"set {names}, which needs at least {memory_size(needed)}"
-    tried = f" ({' '.join(setting for setting, _ in chosen)} is not enough)" if chosen else ""
-    return f"choose a smaller model.path{tried}"
-
-
-def _at_least(config: RunConfig, savings: list[tuple[str, _Change]], device: DeviceKind) -> int:
-    """What the run needs with these changes."""
-    for _, apply in savings:
-        config = apply(config)
-    return estimate_memory(config, device).at_least
-
-
-def _savings(config: RunConfig, device: DeviceKind) -> Iterator[tuple[str, _Change]]:
+def _savings(config: RunConfig, device: DeviceKind) -> Iterator[str]:
     """Settings that save memory and are not used yet, those that change the least first."""
     if not config.model.checkpoints_activations(device):
-        yield (
-            "model.gradient_checkpointing=true",
-            lambda c: _with(c, "model", gradient_checkpointing=True),
-        )
-    microbatch = config.optim.max_microbatch_tokens
-    if microbatch is not None and microbatch > MIN_MICROBATCH:
-        yield (
-            f"optim.max_microbatch_tokens={MIN_MICROBATCH}",
-            lambda c: _with(c, "optim", max_microbatch_tokens=MIN_MICROBATCH),
-        )
+        yield "model.gradient_checkpointing=true"
+    if (config.optim.max_microbatch_tokens or 0) > MIN_MICROBATCH:
+        yield f"optim.max_microbatch_tokens={MIN_MICROBATCH}"
     if bytes_per_weight(config, device) == 4 and device == "cuda":
-        yield "model.dtype=bfloat16", lambda c: _with(c, "model", dtype="bfloat16")
-    if min(config.engine.max_batch_rows, _num_episodes(config)) > 16:
-        yield "engine.max_batch_rows=16", lambda c: _with(c, "engine", max_batch_rows=16)
-    has_float_moments = config.optim.states == "float32" and not config.optim.offload
-    if device == "cuda" and has_float_moments:
-        yield "optim.offload=true", lambda c: _with(c, "optim", offload=True)
-    if device == "cpu" and has_float_moments and find_spec("bitsandbytes") is not None:
-        yield "optim.states=8bit", lambda c: _with(c, "optim", states="8bit")
-    if config.model.lora is None:
-        lora = LoraConfig(rank=64)
-        yield "'model.lora={rank: 64}'", lambda c: _with(c, "model", lora=lora)
+        yield "model.dtype=bfloat16"
+    if device == "cuda" and not config.optim.offload:
+        yield "optim.offload=true"
     if config.critic.kind == "model":
-        yield "critic.kind=head", lambda c: c.model_copy(update={"critic": HeadCriticConfig()})
-
-
-def _with(config: RunConfig, section: str, **values: object) -> RunConfig:
-    return config.model_copy(update={section: getattr(config, section).model_copy(update=values)})
+        yield "critic.kind=head"
+    if config.model.lora is None:
+        yield "'model.lora={rank: 64}'"
+    yield "engine.max_batch_rows=16"
 
 
 def _optimizer_bytes(
@@ -458,32 +408,28 @@ def read_shape(path: str) -> ModelShape:
 
 
 def _shape(config: Mapping[str, Any], weights: Mapping[str, tuple[int, ...]]) -> ModelShape:
-    def number(*names: str) -> int:
-        for name in names:
-            if config.get(name) is not None:
-                return int(config[name])
-        raise KeyError(names[0])
+    def number(*names: str, default: int | None = None) -> int:
+        values = [config[name] for name in names if config.get(name) is not None]
+        if not values and default is None:
+            raise KeyError(names[0])
+        return int(values[0] if values else default)
 
     if not weights:
         raise KeyError("any weight in *.safetensors")
     hidden = number("hidden_size", "n_embd")
     heads = number("num_attention_heads", "n_head")
+    intermediate = number("intermediate_size", "n_inner", default=4 * hidden)
     if config.get("num_experts_per_tok") is not None:
-        intermediate = number("num_experts_per_tok") * number(
-            "moe_intermediate_size", "intermediate_size"
-        )
-    elif config.get("intermediate_size") or config.get("n_inner"):
-        intermediate = number("intermediate_size", "n_inner")
-    else:
-        intermediate = 4 * hidden
+        width = number("moe_intermediate_size", default=intermediate)
+        intermediate = number("num_experts_per_tok") * width
     return ModelShape(
         weights=weights,
         num_layers=number("num_hidden_layers", "n_layer"),
         hidden_size=hidden,
         intermediate_size=intermediate,
         num_heads=heads,
-        num_kv_heads=int(config.get("num_key_value_heads") or heads),
-        head_dim=int(config.get("head_dim") or hidden // heads),
+        num_kv_heads=number("num_key_value_heads", default=heads),
+        head_dim=number("head_dim", default=hidden // heads),
         vocab_size=number("vocab_size"),
     )
 
@@ -529,20 +475,17 @@ def free_bytes(device: DeviceKind) -> int:
 def _free_host_bytes(meminfo: Path, cgroup: Path) -> int:
     free = 1 << 62  # a system that does not say
     if meminfo.is_file():
-        text = meminfo.read_text(encoding="ascii")
-        sizes = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+        lines = meminfo.read_text(encoding="ascii").splitlines()
+        sizes = dict(line.split(":", 1) for line in lines if ":" in line)
         free = int(sizes["MemAvailable"].split()[0]) << 10
-    limit, used = cgroup / "memory.max", cgroup / "memory.current"
-    if limit.is_file() and used.is_file():
-        most = limit.read_text(encoding="ascii").strip()
-        if most.isdigit():
-            free = min(free, int(most) - int(used.read_text(encoding="ascii")))
+    limit = cgroup / "memory.max"
+    most = limit.read_text(encoding="ascii").strip() if limit.is_file() else ""
+    if most.isdigit():
+        used = (cgroup / "memory.current").read_text(encoding="ascii")
+        free = min(free, int(most) - int(used))
     return free
 
 
 def _span(least: int, most: int) -> str:
-    return (
-        memory_size(least)
-        if memory_size(least) == memory_size(most)
-        else f"{memory_size(least)} to {memory_size(most)}"
-    )
+    ends = dict.fromkeys((memory_size(least), memory_size(most)))
+    return " to ".join(ends)

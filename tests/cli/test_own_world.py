@@ -38,7 +38,7 @@ def folder(tmp_path: Path, config_file: Path, monkeypatch: pytest.MonkeyPatch) -
         ("envs", "play", WORLD, "--expert"),
         ("sft", "generate", WORLD, "--episodes", "2", "-o", "demos.jsonl"),
         ("sft", "generate", "own.yaml", "--episodes", "2", "-o", "demos.jsonl"),
-        ("preflight", "--config", "own.yaml", "--groups", "2", "--no-information"),
+        ("preflight", "--config", "own.yaml", "--groups", "2"),
         ("train", "--config", "own.yaml", "--headless", "-o", "run", "steps=1"),
     ],
     ids=" ".join,

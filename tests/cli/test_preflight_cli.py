@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from echoscope.cli.preflight import train_command, warm_start_command
-from echoscope.envs.checks.measure import has_expert
+from echoscope.envs.checks.players import has_expert
 from echoscope.envs.settings import EnvGroup
 
 Command = Callable[..., Any]
@@ -26,11 +26,10 @@ def test_a_run_worth_starting(type_command: Command, config_file: Path) -> None:
     assert f"echoscope train --config {config_file} {way_out}" in answer.out
 
 
-def test_json_and_no_information(type_command: Command, config_file: Path) -> None:
-    words = ("--config", config_file, "--groups", "2", "--no-information", "--json", "steps=7")
+def test_json(type_command: Command, config_file: Path) -> None:
+    words = ("--config", config_file, "--groups", "2", "--json", "steps=7")
     found = json.loads(type_command("preflight", *words).out)
     assert found["go"] is False
-    assert found["dependence"] is None
     assert found["cost"]["steps"] == 7
     assert found["numbers"]["num_groups"] == 2
 

@@ -259,19 +259,8 @@ def test_what_cannot_fit_is_refused_with_what_to_change(make_config: MakeConfig)
     assert text.startswith("the run needs at least")
     assert "set model.gradient_checkpointing=true" in text
     assert "weights" in text
-    with pytest.raises(ConfigError, match=r"choose a smaller model\.path"):
-        check_memory(settings, "cpu", 1000)
-
-
-def test_the_way_out_is_enough(make_config: MakeConfig) -> None:
-    settings = make_config("critic.kind=model", "advantage.kind=gae")
-    wanted = ("model.gradient_checkpointing=true", "critic.kind=head", "advantage.kind=gae")
-    enough = int(estimate_memory(make_config(*wanted), "cpu").at_least / 0.9)
-    with pytest.raises(ConfigError) as refusal:
-        check_memory(settings, "cpu", enough)
-    way_out = str(refusal.value).partition(": set ")[2].partition(", which")[0]
-    assert way_out.split() == ["model.gradient_checkpointing=true", "critic.kind=head"]
-    assert check_memory(make_config(*wanted), "cpu", enough) is not None
+    assert "critic.kind=head" in text
+    assert "choose a smaller model.path" in text
 
 
 def test_a_model_that_is_not_here_is_not_judged() -> None:

@@ -1,1 +1,0 @@
-"""Is a run worth starting? Trial rollouts of its starting policy, counted and judged."""
