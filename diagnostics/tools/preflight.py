@@ -382,8 +382,8 @@ def _findings(
     if n.num_groups > 1 and n.num_prompts <= n.num_groups / 2:
         yield found(
             "repeated prompts",
-            f"{n.num_groups} groups begin with {counted(n.num_prompts, 'distinct prompt')}: too few to "
-            "measure whether the reasoning depends on the prompt.",
+            f"{n.num_groups} groups begin with {counted(n.num_prompts, 'distinct prompt')}: too "
+            "few to measure whether the reasoning depends on the prompt.",
             "Vary the tasks, if they are meant to vary.",
         )
     if n.num_empty and n.num_mixed:

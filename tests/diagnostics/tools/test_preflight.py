@@ -201,7 +201,7 @@ def test_episodes_that_end_early() -> None:
 def test_repeated_prompts_and_identical_siblings() -> None:
     same = changed(batch(MIXED), prompt_key="one")
     assert "8 groups begin with 1 distinct prompt" in one(judged(same), "repeated prompts").text
-    turn = replace(batch([[0]]).groups[0][0].turns[0], response="same")
+    turn = batch([[0]]).groups[0][0].turns[0]
     stuck = changed(batch([[0] * 4] * 4), turns=(turn,))
     cold = judged(stuck, replace(LIMITS, temperature=0.1))
     assert one(cold, "identical siblings").command == "train sampling.temperature=1.0"
