@@ -14,7 +14,6 @@ import logging
 import math
 import re
 import shutil
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -43,10 +42,10 @@ from ..records import (
 from ..writer import RunWriter
 from .beside.metrics import IS_RECONSTRUCTED, Beside, Merger
 from .draft import SUMMED_REWARDS, Draft, Place, RowError, trajectory_of
-from .format import NO_ROLES, RewardValues, Roles
+from .format import RewardValues
 from .lines import BadJsonError
 from .registry import FORMATS
-from .survey import Progress, Refusals, Survey, survey
+from .survey import Progress, Refusals, Survey
 
 logger = logging.getLogger("echoscope.store")
 KIND = "import"
@@ -103,49 +102,6 @@ class ImportReport:
     """No row says a step: all episodes are one evaluation, stored as step 0."""
 
 
-def import_run(
-    path: Path,
-    run_path: Path,
-    *,
-    beside: Beside | None = None,
-    roles: Roles = NO_ROLES,
-    scanning: Progress | None = None,
-    writing: Progress | None = None,
-    is_packing: bool = True,
-) -> ImportReport:
-    """Import the rollouts that a path holds into a run's folder, or add what is new to one.
-
-    `diagnostics.tools.importing` imports the metrics files of a path as well.
-
-    Args:
-        beside: Metrics of the run's steps, read already. A step with metrics alone becomes a step
-            without trajectories.
-        roles: What a user says of the keys of rows.
-        scanning: Called with (bytes, of bytes) in the first pass.
-        writing: Called with (rows, of rows) in the second pass.
-        is_packing: Merge the files of every 256 steps, in a process of its own.
-
-    Raises:
-        ImportingError: neither rollouts nor metrics, or the folder is not the run of such an
-            import.
-        OSError: a file cannot be read, or the disk refuses.
-    """
-    check_paths(path, run_path)
-    with tempfile.TemporaryDirectory(prefix="echoscope-import-") as spool:
-        found = survey(path, Path(spool), scanning, roles=roles)
-        try:
-            return import_surveyed(
-                path,
-                run_path,
-                found,
-                beside=beside,
-                writing=writing,
-                is_packing=is_packing,
-            )
-        finally:
-            found.close()
-
-
 def check_paths(path: Path, run_path: Path) -> None:
     """Raises ImportingError where a path cannot be imported into a run's folder at all."""
     if not path.exists():
@@ -167,114 +123,134 @@ def check_paths(path: Path, run_path: Path) -> None:
 def import_surveyed(
     source: Path | str,
     run_path: Path,
-    found: Survey | None,
+    rollouts: Survey | None,
     *,
     beside: Beside | None = None,
     writing: Progress | None = None,
     is_packing: bool = True,
     measure: Measure | None = None,
 ) -> ImportReport:
-    """Import rows that were surveyed, metrics that were read, or both.
+    """Import rows that were surveyed, metrics that were read, or both; or add what is new.
 
     Args:
         source: What is imported: the path that was surveyed, or an address. Kept in the run's
             configuration.
-        found: None: there are no rollouts.
+        rollouts: None: there are none.
+        beside: Metrics of the run's steps, read already. A step with metrics alone becomes a step
+            without trajectories.
+        writing: Called with (rows, of rows).
+        is_packing: Merge the files of every 256 steps, in a process of its own.
         measure: What else is measured of each step that is written.
-        beside, writing, is_packing, raises: as of `import_run`.
+
+    Raises:
+        ImportingError: neither rollouts nor metrics, or the folder is not the run of such an
+            import.
+        OSError: a file cannot be read, or the disk refuses.
     """
-    found = Survey() if found is None else found
-    beside = beside or Beside()
-    has_rows = found.format is not None and found.num_rows > 0
-    if not has_rows and not beside.steps:
-        raise ImportingError(_nothing(str(source), found))
-    if found.unseen:
-        raise ImportingError(_unseen(str(source), found))
-    merger = Merger.of(beside, len(found.digests))
-    is_success = _rewards_say_success(found)
+    survey, beside = rollouts or Survey(), beside or Beside()
+    if not survey.num_rows and not beside.steps:
+        raise ImportingError(_nothing(str(source), survey))
+    if survey.unseen:
+        raise ImportingError(_unseen(str(source), survey))
+    merger = Merger.of(beside, len(survey.digests))
+    is_success = _rewards_say_success(survey)
     mark = "success" if is_success else ""  # where that changes, all steps are written again
     digests = {
-        step: merger.digest(step, found.digests.get(step, "")) + mark
-        for step in sorted({*found.digests, *beside.steps})
+        step: merger.digest(step, survey.digests.get(step, "")) + mark
+        for step in sorted({*survey.digests, *beside.steps})
     }
-    trainer = found.format.trainer if found.format else beside.trainer
+    description = _description(str(source), survey, beside)
     report = ImportReport(
         path=run_path,
-        format=found.format.name if found.format else "",
-        trainer=trainer,
-        rows=found.refused_rows,
-        files=found.refused_files,
-        others=found.others,
-        num_unclean=found.num_unclean,
-        encoding=found.encoding,
-        is_evaluation=found.is_evaluation,
+        format=survey.format.name if survey.format else "",
+        trainer=description["trainer"],
+        rows=survey.refused_rows,
+        files=survey.refused_files,
+        others=survey.others,
+        num_unclean=survey.num_unclean,
+        encoding=survey.encoding,
+        is_evaluation=survey.is_evaluation,
     )
-    stored = _stored_steps(run_path, found)
+    stored = _stored_steps(run_path, survey)
     start = _first_difference(run_path, stored, digests)
     if start is None:
-        report.num_there, report.num_steps_there = found.num_rows, len(digests)
+        report.num_there, report.num_steps_there = survey.num_rows, len(digests)
         return report
+    tags = ("imported", *([report.trainer] if report.trainer else []))
     if stored is None:
         writer = RunWriter.create(
             run_path,
             run_id=run_path.name,
-            config={"imported": _description(str(source), found, beside)},
+            config={"imported": description},
             name=run_path.name,
-            tags=("imported", *([trainer] if trainer else [])),
+            tags=tags,
             is_packing=is_packing,
         )
     else:
         info = open_run(run_path).info()
-        before = info.config.get("imported")
-        now = _brought_up_to_date(before, _description(str(source), found, beside))
+        # What these files do not say is as it was.
+        changed = {key: value for key, value in description.items() if value}
         writer = RunWriter.resume(
             run_path,
             from_step=max((step for step in stored if step < start), default=-1),
-            config={**info.config, "imported": now},
-            tags=tuple(dict.fromkeys((*info.tags, *([trainer] if trainer else [])))),
+            config={**info.config, "imported": {**info.config["imported"], **changed}},
+            tags=tuple(dict.fromkeys((*info.tags, *tags))),
             is_packing=is_packing,
         )
     with writer:
-        _write_steps(
-            *(writer, found, merger, digests, start, report, writing, measure),
-            rewards_say_success=is_success,
-        )
+        rows_of, total = dict(survey.steps()), survey.num_rows or len(digests)
+        num_done = 0
+        for step, digest in digests.items():
+            rows = rows_of.get(step, range(0))
+            num_done += len(rows) if survey.num_rows else 1
+            if step < start:
+                report.num_there += len(rows)
+                report.num_steps_there += 1
+                continue
+            content = _StepDrafts(
+                step=step, survey=survey, report=report, rewards_say_success=is_success
+            )
+            content.read(rows)
+            _write_step(writer, content, merger, _record(digest, len(rows), content), measure)
+            report.num_steps_with_numbers += step in beside.steps
+            if writing:
+                writing(num_done, total)
     if stored is None and not report.num_kept and not report.num_steps_with_numbers:
         shutil.rmtree(run_path)  # made a moment ago, and empty
-        raise ImportingError(_nothing(str(source), found))
+        raise ImportingError(_nothing(str(source), survey))
     return report
 
 
-def _unseen(path: str, found: Survey) -> str:
+def _unseen(path: str, survey: Survey) -> str:
     """What is said where no row has a key that a user named."""
-    role = found.unseen[0]
-    key = found.roles.given[role]
-    hint = did_you_mean(key, found.keys)
+    role = survey.unseen[0]
+    key = survey.roles.given[role]
+    hint = did_you_mean(key, survey.keys)
     return f"{path}: --map {role}={key}: no row of the rollouts has the key {key!r}{hint}"
 
 
-def _rewards_say_success(found: Survey) -> bool:
+def _rewards_say_success(survey: Survey) -> bool:
     """Whether the rewards of all episodes are 0 or 1, or -1 or 1: then they are its success.
 
     All rows are read for that; but as soon as one says anything else, no further one.
     """
     values = RewardValues()
-    for row in range(found.num_rows):
+    for row in range(survey.num_rows):
         with contextlib.suppress(RowError, BadJsonError, *_BAD_ROW):  # said when it is written
-            for draft in found.episodes(row):
+            for draft in survey.episodes(row):
                 values.add(draft)
         if values.is_other:
             break
-    found.close()
+    survey.close()
     return values.say_success
 
 
-def _nothing(path: str, found: Survey) -> str:
-    refused = [f"{file}: {why}" for why, file in found.refused_files.places.items()]
-    rows = [f"{place}: {why}" for why, place in found.refused_rows.places.items()]
+def _nothing(path: str, survey: Survey) -> str:
+    refused = [f"{file}: {why}" for why, file in survey.refused_files.places.items()]
+    rows = [f"{place}: {why}" for why, place in survey.refused_rows.places.items()]
     why = f" ({'; '.join([*refused, *rows][:3])})" if refused or rows else ""
-    trainers = ", ".join(dict.fromkeys(known.trainer for known in FORMATS))
-    if found.num_rows:
+    trainers = ", ".join(dict.fromkeys(form.trainer for form in FORMATS))
+    if survey.num_rows:
         return f"{path}: no episode can be stored{why}"
     return (
         f"{path}: holds neither rollouts nor metrics of a known form{why}. Rollouts of these can "
@@ -282,32 +258,22 @@ def _nothing(path: str, found: Survey) -> str:
     )
 
 
-def _description(source: str, found: Survey, beside: Beside) -> dict[str, Any]:
-    names = sorted({FORMATS[index].name for index in np.unique(found.rows_R["format"]).tolist()})
+def _description(source: str, survey: Survey, beside: Beside) -> dict[str, Any]:
+    names = sorted({FORMATS[index].name for index in np.unique(survey.rows_R["format"]).tolist()})
     return {
-        "trainer": found.format.trainer if found.format else beside.trainer,
+        "trainer": survey.format.trainer if survey.format else beside.trainer,
         "formats": names,
         "source": source,
-        "num_files": len(found.files),
-        "num_rows": found.num_rows,
-        "skipped_rows": dict(found.refused_rows.counts),
-        "refused_files": dict(found.refused_files.counts),
-        "left_out": {name: times for name, (times, _) in found.others.items()},
+        "num_files": len(survey.files),
+        "num_rows": survey.num_rows,
+        "skipped_rows": dict(survey.refused_rows.counts),
+        "refused_files": dict(survey.refused_files.counts),
+        "left_out": {name: times for name, (times, _) in survey.others.items()},
         **({"metrics": dict(beside.description)} if beside.steps else {}),
     }
 
 
-def _brought_up_to_date(before: Any, now: dict[str, Any]) -> dict[str, Any]:
-    """What a run says of its import once more was imported: what these files do not say is kept."""
-    if not isinstance(before, Mapping):
-        return now
-    formats = sorted({*before.get("formats", ()), *now["formats"]})
-    lasting = ("trainer", "num_files", "num_rows", "metrics")
-    kept = {key: before[key] for key in lasting if key in before and not now.get(key)}
-    return {**now, **kept, "formats": formats}
-
-
-def _stored_steps(run_path: Path, found: Survey) -> dict[int, str] | None:
+def _stored_steps(run_path: Path, survey: Survey) -> dict[int, str] | None:
     """The steps that the run has, with the hashes of their rows; None for a new run.
 
     Raises:
@@ -323,11 +289,11 @@ def _stored_steps(run_path: Path, found: Survey) -> dict[int, str] | None:
         raise ImportingError(
             f"{run_path}: is a run that was not imported; name another folder with -o"
         )
-    is_of_rollouts = bool(imported.get("formats")) and found.format is not None
-    if is_of_rollouts and found.format and imported.get("trainer") != found.format.trainer:
+    is_of_rollouts = bool(imported.get("formats")) and survey.format is not None
+    if is_of_rollouts and survey.format and imported.get("trainer") != survey.format.trainer:
         raise ImportingError(
             f"{run_path}: was imported from {imported.get('trainer')}, and these files are of "
-            f"{found.format.trainer}; name another folder with -o"
+            f"{survey.format.trainer}; name another folder with -o"
         )
     rows = reader.sql("SELECT step, payload FROM diagnostics WHERE kind = $1", [KIND])
     pairs = zip(rows.column("step").to_pylist(), rows.column("payload").to_pylist(), strict=True)
@@ -357,52 +323,33 @@ def _first_difference(
     return first
 
 
-def _write_steps(
+def _write_step(
     writer: RunWriter,
-    found: Survey,
+    content: _StepDrafts,
     merger: Merger,
-    digests: Mapping[int, str],
-    start: int,
-    report: ImportReport,
-    writing: Progress | None,
+    record: DiagnosticRecord,
     measure: Measure | None,
-    rewards_say_success: bool,
 ) -> None:
-    rows_of = dict(found.steps())
-    done, total = 0, found.num_rows or len(digests)
-    for step, digest in digests.items():
-        rows = rows_of.get(step, range(0))
-        done += len(rows) if found.num_rows else 1
-        if step < start:
-            report.num_there += len(rows)
-            report.num_steps_there += 1
-            continue
-        content = _StepDrafts(
-            step=step, found=found, report=report, rewards_say_success=rewards_say_success
-        )
-        content.read(rows)
-        own = step_metrics(writer.run_id, step, content.trajectories)
-        records = [_record(step, digest, len(rows), content)]
-        if measure and content.trajectories:
-            values, more = measure(step, content.trajectories)
-            own = replace(own, values={**own.values, **values})
-            records += more
-        writer.commit_step(
-            metrics=merger.metrics(own),
-            trajectories=content.trajectories,
-            outcomes=content.outcomes,
-            diagnostics=records,
-        )
-        report.num_kept += len(content.trajectories)
-        report.num_steps += 1
-        report.num_steps_with_numbers += step in merger.beside.steps
-        report.first_step = step if report.first_step is None else report.first_step
-        report.last_step = step
-        if writing:
-            writing(done, total)
+    metrics = step_metrics(writer.run_id, content.step, content.trajectories)
+    records = [record]
+    if measure and content.trajectories:
+        values, more = measure(content.step, content.trajectories)
+        metrics = replace(metrics, values={**metrics.values, **values})
+        records += more
+    writer.commit_step(
+        metrics=merger.metrics(metrics),
+        trajectories=content.trajectories,
+        outcomes=content.outcomes,
+        diagnostics=records,
+    )
+    report = content.report
+    report.num_kept += len(content.trajectories)
+    report.num_steps += 1
+    report.first_step = content.step if report.first_step is None else report.first_step
+    report.last_step = content.step
 
 
-def _record(step: int, digest: str, num_rows: int, content: _StepDrafts) -> DiagnosticRecord:
+def _record(digest: str, num_rows: int, content: _StepDrafts) -> DiagnosticRecord:
     payload = {
         "rows": digest,
         "num_rows": num_rows,
@@ -410,7 +357,7 @@ def _record(step: int, digest: str, num_rows: int, content: _StepDrafts) -> Diag
         "skipped": dict(content.skipped),
         "reconstructed": dict(content.reconstructed),
     }
-    return DiagnosticRecord(step=step, kind=KIND, payload=json.dumps(payload))
+    return DiagnosticRecord(step=content.step, kind=KIND, payload=json.dumps(payload))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -418,7 +365,7 @@ class _StepDrafts:
     """The episodes of one step while they are collected."""
 
     step: int
-    found: Survey
+    survey: Survey
     report: ImportReport
     rewards_say_success: bool
     trajectories: list[Trajectory] = field(default_factory=list)
@@ -432,13 +379,13 @@ class _StepDrafts:
 
     def read(self, rows: range) -> None:
         for row in rows:
-            file, at = self.found.file_of(row), int(self.found.rows_R[row]["place"])
+            file, at = self.survey.file_of(row), int(self.survey.rows_R[row]["place"])
             place = f"{file.where.path}:{at}"
             try:
-                for draft in self.found.episodes(row):
+                for draft in self.survey.episodes(row):
                     if self.rewards_say_success:
                         RewardValues.read_success(draft)
-                    self._add(draft, place, self.found.format_of(row).name)
+                    self._add(draft, place, self.survey.format_of(row).name)
             except RowError as error:
                 self._skip(str(error), place)
             except BadJsonError as error:
@@ -446,7 +393,7 @@ class _StepDrafts:
             except _BAD_ROW as error:
                 logger.debug("%s: %r", place, error)
                 self._skip("its values are not of the kinds that its keys promise", place)
-            if row + 1 == rows.stop or self.found.file_of(row + 1) is not file:
+            if row + 1 == rows.stop or self.survey.file_of(row + 1) is not file:
                 file.source.close()
 
     def _skip(self, reason: str, place: str) -> None:

@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
+from rollout_import import import_run
 
 from echoscope.dashboard.data import foreign
 from echoscope.dashboard.data.foreign import Source, Sources, is_root, is_source
-from echoscope.store.importers.importing import import_run
 from echoscope.store.query.listing import RunList
 
 FIXTURES = Path(__file__).parents[2] / "store" / "importers" / "fixtures"

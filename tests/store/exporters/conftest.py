@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from made_run import step_metrics
+from rollout_import import import_run
 
-from echoscope.store.importers.importing import import_run
 from echoscope.store.reader import open_run
 from echoscope.store.records import Trajectory, TrajectoryOutcome
 from echoscope.store.writer import RunWriter

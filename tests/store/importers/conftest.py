@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rollout_import import import_run
 
-from echoscope.store.importers.importing import ImportReport, import_run
+from echoscope.store.importers.importing import ImportReport
 from echoscope.store.reader import RunReader, open_run
 
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -21,8 +21,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "shared"))
 from harness_seed import draw, told
+from rollout_import import import_run
 
-from echoscope.store.importers.importing import ImportingError, import_run
+from echoscope.store.importers.importing import ImportingError
 from echoscope.store.importers.survey import is_rollouts
 
 FIXTURES = Path(__file__).parent / "fixtures"

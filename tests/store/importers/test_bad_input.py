@@ -17,9 +17,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rollout_import import import_run
 
 from echoscope.store.importers import packed_file, sources
-from echoscope.store.importers.importing import ImportingError, import_run
+from echoscope.store.importers.importing import ImportingError
 from echoscope.store.importers.lines import wide_encoding
 from echoscope.store.importers.sources import ParquetRows, SourceError
 from echoscope.store.importers.survey import look, survey

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rollout_import import import_run
 
 from echoscope.diagnostics.tools.importing import import_path
-from echoscope.store.importers.importing import import_run
 from echoscope.store.importers.survey import survey
 from echoscope.store.reader import open_run
 

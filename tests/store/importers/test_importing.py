@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 from killed_start import PLACES, KilledError, leave_killed_start
+from rollout_import import import_run
 from trajectories import make_trajectory
 
 from echoscope.store.importers import importing
 from echoscope.store.importers import survey as surveying
-from echoscope.store.importers.importing import ImportingError, import_run, step_metrics
+from echoscope.store.importers.importing import ImportingError, step_metrics
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
 from echoscope.store.records import Turn
@@ -97,7 +98,7 @@ def test_an_import_that_was_killed_before_its_first_step_begins_with_it(
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(importing, "_write_steps", die)
+        patch.setattr(importing, "_write_step", die)
         with pytest.raises(KilledError):
             import_run(tmp_path / "in", tmp_path / "run")
     assert open_run(tmp_path / "run").info().last_step == -1
@@ -142,7 +143,8 @@ def test_an_import_that_was_interrupted_goes_on(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from echoscope.store.importers.importing import import_run
+sys.path.insert(0, sys.argv[3])
+from rollout_import import import_run
 def stop(done, of):
     if done >= 6:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -152,7 +154,8 @@ import_run(Path(sys.argv[1]), Path(sys.argv[2]), writing=stop)
 
 def test_an_import_that_was_killed_goes_on(tmp_path: Path) -> None:
     write_steps(tmp_path / "in", range(5))
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "in"), str(tmp_path / "run")]
+    shared = str(Path(__file__).parents[2] / "shared")
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "in"), str(tmp_path / "run"), shared]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     report = import_run(tmp_path / "in", tmp_path / "run")
     assert report.num_there + report.num_kept == 10

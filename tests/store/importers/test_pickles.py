@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rollout_import import import_run
 
-from echoscope.store.importers.importing import ImportingError, import_run
+from echoscope.store.importers.importing import ImportingError
 from echoscope.store.importers.lines import BadJsonError
 from echoscope.store.importers.sources import SourceError, source_of
 from echoscope.store.importers.spooled import pickled

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rollout_import import import_run
 
 from echoscope.diagnostics.read.names import ROLES
 from echoscope.store.importers.format import NO_ROLES, Roles, Where, success_of
-from echoscope.store.importers.importing import ImportingError, import_run
+from echoscope.store.importers.importing import ImportingError
 from echoscope.store.importers.survey import format_of
 from echoscope.store.reader import RunReader, open_run
 

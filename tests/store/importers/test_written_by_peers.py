@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rollout_import import import_run
 
-from echoscope.store.importers.importing import import_run
 from echoscope.store.records import FinishReason
 
 from .conftest import Imported, texts
