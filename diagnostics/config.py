@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from .judge.courses.channels import CHANNELS, OUTCOMES
+from .judge.courses.channels import CHANNELS, OUTCOMES, SPECS
 from .judge.courses.outcome import LARGE_SHARE
+from .judge.rules.texts import RuleName
 
 MAX_STEPS = 99_999_999
 """Ids of trajectories hold eight digits of the step."""
@@ -28,16 +29,13 @@ LIVE: dict[str, Any] = {"live": True}
 
 
 class SelectionConfig(FrozenModel):
-    """Which groups, or which trajectories, train: SNR-adaptive filtering (RAGEN-2, section 4) and
-    the filters of DAPO (`mixed`, `overlong`, `max_groups`)."""
+    """Which groups train: SNR-adaptive filtering (RAGEN-2, section 4) and the filters of DAPO
+    (`mixed`, `overlong`, `max_groups`)."""
 
-    unit: Literal["group", "trajectory"] = Field(
-        "group", description="Keep whole groups, or single trajectories.", json_schema_extra=LIVE
-    )
     strategy: Literal["none", "top_p", "top_k", "top_k_abs", "min_p", "custom"] = Field(
         "none",
-        description="none: keep all. top_p: keep the best units that hold `value` of the metric's "
-        "sum. top_k: keep this share of the units. top_k_abs: keep this many. min_p: keep units "
+        description="none: keep all. top_p: keep the best groups that hold `value` of the metric's "
+        "sum. top_k: keep this share of the groups. top_k_abs: keep this many. min_p: keep groups "
         "above value * max. custom: your own rule, selection.function.",
         json_schema_extra=LIVE,
     )
@@ -59,17 +57,6 @@ class SelectionConfig(FrozenModel):
         description="Threshold of the strategy: a share, or with top_k_abs a number.",
         json_schema_extra=LIVE,
     )
-    mode: Literal["linear", "softmax"] = Field(
-        "linear",
-        description="How top_p weighs the units: by the metric itself, or by its softmax.",
-        json_schema_extra=LIVE,
-    )
-    scope: Literal["batch", "tag"] = Field(
-        "batch",
-        description="Rank all units of the batch together, or those of each environment (tag) by "
-        "themselves, so that large rewards of one do not drop the others.",
-        json_schema_extra=LIVE,
-    )
     keep: Literal["largest", "smallest"] = Field(
         "largest",
         description="Keep the units with the largest, or with the smallest metric.",
@@ -78,13 +65,6 @@ class SelectionConfig(FrozenModel):
     include_zero: bool = Field(
         False,
         description="Also consider units whose metric is zero.",
-        json_schema_extra=LIVE,
-    )
-    eps: float = Field(
-        0.01,
-        ge=0,
-        lt=1,
-        description="Tolerance of linear top_p, as a share of the metric's sum.",
         json_schema_extra=LIVE,
     )
     mixed: Literal["any", "return", "success"] = Field(
@@ -115,10 +95,9 @@ class SelectionConfig(FrozenModel):
                 "selection.function=module:function"
             )
         if self.strategy in ("top_p", "top_k", "min_p") and self.value > 1:
-            units = "groups" if self.unit == "group" else "trajectories"
             raise ValueError(
                 "selection.value must be between 0 and 1 with "
-                f"selection.strategy={self.strategy}, not {self.value:g}. For a count of {units} "
+                f"selection.strategy={self.strategy}, not {self.value:g}. For a count of groups "
                 "set selection.strategy=top_k_abs."
             )
         return self
@@ -154,75 +133,10 @@ class TextConfig(FrozenModel):
     )
 
 
-RuleName = Literal[
-    "NON_FINITE",
-    "FORMAT_COLLAPSE",
-    "ENTROPY_EXPLOSION",
-    "LOW_ENTROPY_COLLAPSE",
-    "TEMPLATE_COLLAPSE",
-    "ECHO_TRAP",
-    "LOW_SUCCESS",
-    "NOT_LEARNING",
-    "DEGENERATE_TEXT",
-    "REWARD_HACKING",
-    "TRAIN_EVAL_DIVERGENCE",
-    "PROMPT_INDEPENDENT",
-    "STARVED_SIGNAL",
-    "LENGTH_SATURATION",
-    "REGULARISER_DOMINATES",
-    "LIKELIHOOD_DECAY",
-    "STALE_ENGINE",
-    "OFF_POLICY_DRIFT",
-    "KL_DRIFT",
-    "REWARD_WITHOUT_REASONING",
-    "EMPTY_SELECTION",
-    "GRADIENT_SPIKE",
-    "STALLED",
-    "CONVERGED",
-]
-"""Most serious first: the order in which a verdict names them, other things being equal."""
-
-
-ChannelName = Literal[
-    "closed",
-    "format",
-    "action",
-    "eval_action",
-    "truncated",
-    "capped",
-    "length",
-    "success_probe",
-    "success_eval",
-    "success_train",
-    "eval_reward",
-    "reward",
-    "entropy_up",
-    "entropy_down",
-    "conditional_entropy_down",
-    "sibling_distance_down",
-    "dependence_first",
-    "dependence_all",
-    "retrieval",
-    "text_retrieval",
-    "text_dependence",
-    "template",
-    "agreement",
-    "duplicates",
-    "loops",
-    "echo",
-    "spread",
-    "zero_spread",
-    "gradient",
-    "non_finite",
-    "regulariser",
-    "success_logprob",
-    "mismatch",
-    "mismatch_ratio",
-    "staleness",
-    "ref_kl",
-    "empty_selection",
-]
-"""What the rules look at: `channels.CHANNELS` and `outcome.OUTCOMES` say what each of them is."""
+if TYPE_CHECKING:
+    ChannelName = str
+else:
+    ChannelName = Literal[tuple(spec.name for spec in SPECS)]
 
 
 class AlarmConfig(FrozenModel):

@@ -15,7 +15,8 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 from echoscope.diagnostics.catalogue import METRICS, metric
-from echoscope.diagnostics.judge.alarms import rules_reading
+from echoscope.diagnostics.judge.alarms import ALL_RULES, rules_reading
+from echoscope.diagnostics.judge.rules.needed import in_table, logged_keys
 from echoscope.diagnostics.metric_entry import Metric
 from echoscope.envs import registry
 from echoscope.envs.checks.description import described
@@ -97,4 +98,17 @@ def _metric_row(entries: Sequence[Metric]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-TABLES: Mapping[str, Callable[[], str]] = {"metrics": metric_tables, "columns": schema_markdown}
+def rule_table() -> str:
+    """The alarms: what raises each, what makes it critical, and which metrics it needs."""
+    lines = ["| rule | raised by | critical with | needs |", "| --- | --- | --- | --- |"]
+    for rule in ALL_RULES:
+        needs = in_table(logged_keys(rule.needs))
+        lines.append(f"| {rule.name} | {rule.raised_by} | {rule.critical_with} | {needs} |")
+    return "\n".join(lines)
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "metrics": metric_tables,
+    "columns": schema_markdown,
+    "rules": rule_table,
+}

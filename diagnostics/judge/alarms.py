@@ -25,7 +25,7 @@ from echoscope.store.records import (
 from echoscope.text.sentences import capitalised, in_sentence
 from echoscope.text.strict_json import finite_or_none
 
-from ..config import AlarmConfig, RuleName
+from ..config import AlarmConfig
 from .advice.actions import Action, advise, live_command
 from .advice.causes import Cause, causes_of
 from .advice.situation import History, Situation
@@ -47,9 +47,11 @@ from .rules import signal as rules_signal
 from .rules import task as rules_task
 from .rules.base import FIXED, Finding, Rule, Sign, View, describe
 from .rules.needed import logged_keys
+from .rules.texts import RULE_TEXTS
 
 ALL_RULES: tuple[Rule, ...] = (*rules_reasoning.RULES, *rules_signal.RULES, *rules_task.RULES)
-RULE_ORDER: tuple[str, ...] = RuleName.__args__  # type: ignore[attr-defined]
+RULE_ORDER: tuple[str, ...] = tuple(RULE_TEXTS)
+"""Most serious first."""
 SYMPTOMS = ("LOW_SUCCESS", "DEGENERATE_TEXT")
 CLEAR_AFTER = 5
 """Rows in a row without a finding after which an alarm is cleared: one good batch ends nothing."""
@@ -174,10 +176,10 @@ class AlarmEngine:
     def _obey(self, config: AlarmConfig) -> None:
         self._rules = [rule for rule in ALL_RULES if rule.name not in config.disabled]
         for name, spec in self._specs.items():
-            distance = config.thresholds.get(name)  # type: ignore[call-overload]
+            distance = config.thresholds.get(name)
             self.channels[name].spec = spec if distance is None else at_distance(spec, distance)
         for name, outcome in self.outcomes.items():
-            share = config.thresholds.get(name)  # type: ignore[call-overload]
+            share = config.thresholds.get(name)
             outcome.large_share = LARGE_SHARE if share is None else share
 
     def observe(
@@ -468,7 +470,7 @@ def action_commands(
         now: Seconds since the epoch.
     """
     wanted = {
-        config.actions.get(event.rule, "notify"): event  # type: ignore[call-overload]
+        config.actions.get(event.rule, "notify"): event
         for event in events
         if event.state is AlarmState.RAISED and event.severity is not AlarmSeverity.INFO
     }
@@ -504,7 +506,7 @@ def blindness(keys: Iterable[str], config: AlarmConfig | None = None) -> list[Bl
             continue
         is_blind = not seen & set(rule.needs)
         if is_blind or (rule.confirms and not _can_confirm(seen, rule)):
-            names = rule.needs if is_blind else (*rule.confirms, *rule.confirms_alone)
+            names = rule.needs if is_blind else rule.confirms
             if not is_blind and seen & set(rule.confirms):
                 # One confirms: something else must agree with it.
                 had = {*seen, *(FIXED if seen & set(FIXED) else ())}
@@ -529,8 +531,6 @@ def rules_reading(key: str) -> list[str]:
 
 
 def _can_confirm(seen: set[str], rule: Rule) -> bool:
-    if seen & set(rule.confirms_alone):
-        return True
     confirming = seen & set(rule.confirms)
     return bool(confirming) and len(seen & {*rule.needs, *rule.confirms}) > (
         1 if set(rule.needs) != set(rule.confirms) else 0

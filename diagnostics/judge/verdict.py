@@ -414,7 +414,7 @@ def diagnose(
             `rollouts.of_another_trainer`), or of a folder with metrics, rollouts, or both.
         config: Which rules judge, and by which thresholds; None for those of the run itself.
         mapping: Names of columns in a file that are not known (see `metric_names.parse_map`).
-        progress: Called with (done, of) while trajectories are read.
+        progress: Called with (done, of) while rollouts of another trainer are read.
         rescore: Adds what a model at hand says of a stored run (see `rescoring.py`).
         run: Which run's metrics to judge, where a file or folder holds those of several.
         at: The step after which to judge, as the verdict was then; None for the last one.
@@ -433,7 +433,7 @@ def diagnose(
         with of_another_trainer(Path(source), progress, rescore, mapping, run) as opened:
             if opened is not None:
                 return _judged(opened, config, at)
-    return _judged(open_source(source, mapping, progress, rescore, run), config, at)
+    return _judged(open_source(source, mapping, rescore, run), config, at)
 
 
 def judged_again(

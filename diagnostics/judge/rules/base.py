@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from echoscope.store.records import AlarmSeverity
 from echoscope.text.amounts import number, percent
 
 from ...catalogue import metric
-from ...config import RuleName
 from ...metric_entry import POINTS, SHARE
 from ..claims import Level
 from ..courses.changes import DRASTIC, Channel
 from ..courses.outcome import Outcome
+from .texts import RULE_TEXTS, RuleName, RuleText
 
 FIXED = ("success_probe", "success_eval")
 RATES = (*FIXED, "success_train")
@@ -47,6 +48,25 @@ class Finding:
     title: str = ""
     meaning: str = ""
     """What it is called and what it means, where that is not what the rule says of itself."""
+
+
+def finding(
+    main: Sign,
+    *agreeing: Sign,
+    words: str = "",
+    is_critical: bool = False,
+    title: str = "",
+    meaning: str = "",
+) -> Finding:
+    """A critical alarm or a warning; without other words, what its signs did."""
+    return Finding(
+        severity=AlarmSeverity.CRITICAL if is_critical else AlarmSeverity.WARNING,
+        main=main,
+        agreeing=agreeing,
+        words=words or sentence([main, *agreeing]),
+        title=title,
+        meaning=meaning,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,8 +204,8 @@ Judge = Callable[[View], Finding | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """A rule: what it needs, how it judges, and what one can do about what it finds."""
+class Rule(RuleText):
+    """A rule: its words, what it needs, and how it judges."""
 
     name: RuleName
     judge: Judge = field(repr=False)
@@ -193,17 +213,31 @@ class Rule:
     """Channels of which one must be there; without any the rule is blind."""
     confirms: tuple[str, ...] = ()
     """Channels of which one must be there for the rule to become critical; empty if it cannot."""
-    confirms_alone: tuple[str, ...] = ()
-    """Channels of which one is enough for the rule to become critical, with no other beside it."""
     clears_at_once: bool = False
     """What it rests on turns only beyond chance: a row without a finding is the end of it."""
     is_moot: Callable[[Collection[str]], bool] | None = field(default=None, repr=False)
     """Do a run's metric keys say that what the rule watches for does not exist there?"""
-    title: str
-    meaning: str = ""
-    """What it means, in a sentence that a newcomer understands."""
-    advice: str
-    refuted_by: str
+
+
+def rule(name: RuleName, judge: Judge, needs: tuple[str, ...], **rest: Any) -> Rule:
+    """A rule with its words from `rules.toml`."""
+    return Rule(name=name, judge=judge, needs=needs, **rest, **asdict(RULE_TEXTS[name]))
+
+
+def when_raised(name: str, then: str = "", *, if_so: Callable[[View], bool] | None = None) -> Judge:
+    """A warning while one channel is raised, and what else must be so.
+
+    Args:
+        then: how its sentence ends.
+    """
+
+    def judge(view: View) -> Finding | None:
+        sign = view[name]
+        if not sign.is_raised or (if_so is not None and not if_so(view)):
+            return None
+        return finding(sign, words=describe(sign) + then)
+
+    return judge
 
 
 def first(signs: Iterable[Sign]) -> Sign:

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import math
 
-from echoscope.store.records import AlarmSeverity
-
 from ..claims import Independent
-from .base import Finding, Rule, Sign, View, describe, describe_jump, first, onset_of, sentence
+from .base import (
+    Finding,
+    Rule,
+    Sign,
+    View,
+    describe,
+    describe_jump,
+    finding,
+    first,
+    onset_of,
+    rule,
+    sentence,
+    when_raised,
+)
 
 _PARSING = ("closed", "format")
 _ACTING = ("action", "eval_action")
@@ -36,12 +47,8 @@ def _format_collapse(view: View) -> Finding | None:
         others += [c for c in raised if c.spec.name in _PARSING and c not in others]
     is_now = any(channel.strength >= 1 for channel in raised)
     critical = bool(others) and is_now and view.is_warm_for(raised)
-    return Finding(
-        severity=AlarmSeverity.CRITICAL if critical else AlarmSeverity.WARNING,
-        main=main,
-        agreeing=tuple(others),
-        words=sentence([*raised, *others]),
-    )
+    words = sentence([*raised, *others])
+    return finding(main, *others, words=words, is_critical=critical)
 
 
 def _format_cliff(view: View) -> Finding | None:
@@ -50,12 +57,8 @@ def _format_cliff(view: View) -> Finding | None:
     channels = [channel for family in fallen for channel in family]
     if len(fallen) < 2 or channels[0].spec.name not in (*_PARSING, *_ACTING) or not view.is_warm:
         return None
-    return Finding(
-        severity=AlarmSeverity.CRITICAL,
-        main=channels[0],
-        agreeing=tuple(channels[1:]),
-        words="; ".join(describe_jump(channel) for channel in channels),
-    )
+    words = "; ".join(describe_jump(channel) for channel in channels)
+    return finding(*channels, words=words, is_critical=True)
 
 
 def _template_collapse(view: View) -> Finding | None:
@@ -63,22 +66,17 @@ def _template_collapse(view: View) -> Finding | None:
     dependence = view.raised(*_DEPENDENCE, "text_dependence")
     retrieval = view.raised(*_RETRIEVAL)
     template = view.leaning("template")
-    found = [*dependence, *retrieval, *template]
+    signs = [*dependence, *retrieval, *template]
     is_seen_twice = bool(dependence and retrieval) or bool(retrieval and template)
     if not is_seen_twice or _is_entropy_low(view) or _broke_first(view, [*dependence, *retrieval]):
         return None
     lost = view.is_success_declining and view.is_warm
-    words = sentence(found)
+    words = sentence(signs)
     if view.success is not None:
         words += f"; {describe(view.success)}" if lost else f"; {_holding(view)}"
     main = first([*dependence, *retrieval])
-    return Finding(
-        severity=AlarmSeverity.CRITICAL if lost else AlarmSeverity.WARNING,
-        main=main,
-        agreeing=tuple(channel for channel in found if channel is not main),
-        words=words,
-        meaning=_meaning(view),
-    )
+    others = (sign for sign in signs if sign is not main)
+    return finding(main, *others, words=words, is_critical=lost, meaning=_meaning(view))
 
 
 def _meaning(view: View) -> str:
@@ -138,13 +136,12 @@ def _prompt_independent(view: View) -> Finding | None:
         return None
     margin = next(m for name in _RETRIEVAL if (m := view.channels[name]).count)
     alike = "nearly the same text is written" if claim.is_alike else "the text varies"
-    return Finding(
-        severity=AlarmSeverity.WARNING,
-        main=margin,
-        words=f"the prompt could not be told from the reasoning above chance in "
+    words = (
+        f"the prompt could not be told from the reasoning above chance in "
         f"{sum(value <= 0 for _, value in margin.history)} of {len(margin.history)} "
-        f"measured steps; {alike}",
+        f"measured steps; {alike}"
     )
+    return finding(margin, words=words)
 
 
 def _holding(view: View) -> str:
@@ -155,10 +152,10 @@ def _holding(view: View) -> str:
     return f"{describe(success)}{', too early to confirm it' if fallen else ''}"
 
 
-def _broke_first(view: View, found: list[Sign]) -> bool:
+def _broke_first(view: View, signs: list[Sign]) -> bool:
     """Replies lost their form before: then they depend on nothing, template or not."""
     broken = view.raised(*_PARSING, *_ACTING)
-    return bool(broken) and onset_of(broken) <= onset_of(found)
+    return bool(broken) and onset_of(broken) <= onset_of(signs)
 
 
 def _low_entropy(view: View) -> list[Sign]:
@@ -186,14 +183,9 @@ def _low_entropy_collapse(view: View) -> Finding | None:
     if measured and not dependence:
         return None
     lost = view.is_success_declining and view.is_warm
-    agreeing = [*low[1:], *dependence]
-    return Finding(
-        severity=AlarmSeverity.CRITICAL if lost else AlarmSeverity.WARNING,
-        main=low[0],
-        agreeing=tuple(agreeing),
-        words=sentence([*low, *dependence])
-        + ("" if view.success else "; whether success fell cannot be seen"),
-    )
+    words = sentence([*low, *dependence])
+    words += "" if view.success else "; whether success fell cannot be seen"
+    return finding(*low, *dependence, words=words, is_critical=lost)
 
 
 def _entropy_explosion(view: View) -> Finding | None:
@@ -205,12 +197,7 @@ def _entropy_explosion(view: View) -> Finding | None:
         return None
     agreeing = [*view.leaning(*_PARSING, *_ACTING), *view.declining_success()]
     critical = bool(agreeing) and view.is_warm_for([entropy])
-    return Finding(
-        severity=AlarmSeverity.CRITICAL if critical else AlarmSeverity.WARNING,
-        main=entropy,
-        agreeing=tuple(agreeing),
-        words=sentence([entropy, *agreeing]),
-    )
+    return finding(entropy, *agreeing, is_critical=critical)
 
 
 def _degenerate_text(view: View) -> Finding | None:
@@ -219,122 +206,44 @@ def _degenerate_text(view: View) -> Finding | None:
         return None
     agreeing = view.leaning(*_SUCCESS, *_PARSING, *_ACTING)
     critical = bool(agreeing) and view.is_success_declining and view.is_warm
-    return Finding(
-        severity=AlarmSeverity.CRITICAL if critical else AlarmSeverity.WARNING,
-        main=loops,
-        agreeing=tuple(agreeing),
-        words=sentence([loops, *agreeing]),
-    )
-
-
-def _length_saturation(view: View) -> Finding | None:
-    capped = view["capped"]
-    if not capped.is_raised:
-        return None
-    return Finding(severity=AlarmSeverity.WARNING, main=capped, words=describe(capped))
-
-
-def _reward_without_reasoning(view: View) -> Finding | None:
-    agreement = view["agreement"]
-    if not agreement.is_raised or not view.is_success_at_best:
-        return None
-    return Finding(
-        severity=AlarmSeverity.WARNING,
-        main=agreement,
-        words=describe(agreement) + " while success is at its best",
-    )
+    return finding(loops, *agreeing, is_critical=critical)
 
 
 RULES: tuple[Rule, ...] = (
-    Rule(
-        name="FORMAT_COLLAPSE",
-        judge=_format_collapse,
+    rule(
+        "FORMAT_COLLAPSE",
+        _format_collapse,
         needs=("closed", "format", "action", "eval_action"),
         confirms=("truncated", "length", "entropy_up", *_SUCCESS, "closed", "action"),
-        title="Format collapse",
-        meaning="Replies no longer have the form that the environment can read, so they earn "
-        "nothing.",
-        advice="First read three broken replies, beside replies from before the change: they show "
-        "whether replies are cut off, loop, or lost their tags.",
-        refuted_by="the rate returns to within 10 points of its best on the same tasks",
     ),
-    Rule(
-        name="TEMPLATE_COLLAPSE",
-        judge=_template_collapse,
+    rule(
+        "TEMPLATE_COLLAPSE",
+        _template_collapse,
         needs=(*_DEPENDENCE, "text_dependence", *_RETRIEVAL),
         confirms=_SUCCESS,
-        title="Template collapse",
-        meaning="The reasoning no longer depends on the prompt: nearly the same text is "
-        "written whatever the task shows.",
-        advice="First compare the reasoning of three prompts, and the rewards within their groups. "
-        "If rewards differ where replies do the same, they are noise: use larger groups "
-        "(`envs.group_size`).",
-        refuted_by="on new prompts, the right prompt is identified clearly above chance, or I(X;Z) "
-        "is above half of its best",
     ),
-    Rule(
-        name="PROMPT_INDEPENDENT",
-        judge=_prompt_independent,
-        needs=_RETRIEVAL,
-        title="Reasoning does not depend on the prompt",
-        meaning="From the first measured step on, the right prompt cannot be told from the "
-        "reasoning.",
-        advice="Read the replies to three different prompts. Check that the prompt holds the task "
-        "and is not cut off.",
-        refuted_by="on more prompts, the right prompt is identified clearly above chance",
-    ),
-    Rule(
-        name="LOW_ENTROPY_COLLAPSE",
-        judge=_low_entropy_collapse,
+    rule("PROMPT_INDEPENDENT", _prompt_independent, needs=_RETRIEVAL),
+    rule(
+        "LOW_ENTROPY_COLLAPSE",
+        _low_entropy_collapse,
         needs=("entropy_down", "conditional_entropy_down", "sibling_distance_down"),
         confirms=_SUCCESS,
-        title="Low-entropy collapse",
-        meaning="The policy writes nearly the same reply each time and no longer explores "
-        "better ones.",
-        advice="First compare the replies to one prompt from before and after the change: are they "
-        "the same, and right? As a trial, raise the upper clip limit (`loss.clip_high`).",
-        refuted_by="success rises while entropy stays low (then the policy is converging)",
     ),
-    Rule(
-        name="ENTROPY_EXPLOSION",
-        judge=_entropy_explosion,
+    rule(
+        "ENTROPY_EXPLOSION",
+        _entropy_explosion,
         needs=("entropy_up",),
         confirms=(*_SUCCESS, "closed", "action"),
-        title="Entropy explosion",
-        meaning="The policy has become more random: it is much less certain of each token than it "
-        "was.",
-        advice="First compare replies from before and after the rise, and the entropy of single "
-        "positions: does it rise everywhere, or in one part of the reply?",
-        refuted_by="entropy per token falls below 1.4 times its minimum",
     ),
-    Rule(
-        name="DEGENERATE_TEXT",
-        judge=_degenerate_text,
-        needs=("loops",),
-        confirms=_SUCCESS,
-        title="Degenerate text",
-        meaning="Replies repeat themselves until they are cut off.",
-        advice="Read the looping replies. Check the stop strings and the response limit.",
-        refuted_by="the looping replies are valid answers",
-    ),
-    Rule(
-        name="LENGTH_SATURATION",
-        judge=_length_saturation,
-        needs=("capped",),
-        title="Length saturation",
-        meaning="Nearly all replies are cut at the length limit.",
-        advice="Raise the response limit (`context.max_response_tokens`), or give long replies a "
-        "smaller reward. A reply that is cut off loses the answer at its end.",
-        refuted_by="replies at the limit are complete",
-    ),
-    Rule(
-        name="REWARD_WITHOUT_REASONING",
-        judge=_reward_without_reasoning,
+    rule("DEGENERATE_TEXT", _degenerate_text, needs=("loops",), confirms=_SUCCESS),
+    rule("LENGTH_SATURATION", when_raised("capped"), needs=("capped",)),
+    rule(
+        "REWARD_WITHOUT_REASONING",
+        when_raised(
+            "agreement",
+            " while success is at its best",
+            if_so=lambda view: view.is_success_at_best,
+        ),
         needs=("agreement",),
-        title="Reward without reasoning",
-        meaning="Rewards rise although the answers no longer follow from the reasoning.",
-        advice="Reward answers that agree with their reasoning, or accept that this task needs no "
-        "reasoning.",
-        refuted_by="answers change when the reasoning is replaced by another prompt's",
     ),
 )

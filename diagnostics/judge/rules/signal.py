@@ -7,7 +7,7 @@ from collections.abc import Collection
 from echoscope.store.records import AlarmSeverity
 from echoscope.text.amounts import number, percent
 
-from .base import Finding, Rule, View, describe, sentence
+from .base import Finding, Rule, View, describe, finding, rule, sentence, when_raised
 
 _REPETITION = ("duplicates", "loops", "echo", "sibling_distance_down")
 _MOVES = ("success_probe", "success_eval", "success_train", "closed", "format", "action")
@@ -30,12 +30,7 @@ def _echo_trap(view: View) -> Finding | None:
         words += "; whether replies repeat themselves is not measured or does not show"
     if view.success is None:
         words += "; without success or reward a solved task looks the same"
-    return Finding(
-        severity=AlarmSeverity.CRITICAL if critical else AlarmSeverity.WARNING,
-        main=spread,
-        agreeing=tuple(repetition),
-        words=words,
-    )
+    return finding(spread, *repetition, words=words, is_critical=critical)
 
 
 def _starved_signal(view: View) -> Finding | None:
@@ -55,7 +50,7 @@ def _starved_signal(view: View) -> Finding | None:
     success = view.success
     if success is not None and success.level <= 1e-9:
         words += "; all fail"
-    return Finding(severity=AlarmSeverity.WARNING, main=main, words=words)
+    return finding(main, words=words)
 
 
 def _is_excused(view: View, *, has_spread: bool) -> bool:
@@ -89,19 +84,9 @@ def _non_finite(view: View) -> Finding | None:
     if not channel.is_raised:
         return None
     critical = channel.streak >= NON_FINITE_STEPS
-    return Finding(
-        severity=AlarmSeverity.CRITICAL if critical else AlarmSeverity.WARNING,
-        main=channel,
-        words="a loss or gradient is not finite"
-        + (f", {channel.streak} steps in a row: nothing is learned" if critical else ""),
-    )
-
-
-def _regulariser_dominates(view: View) -> Finding | None:
-    ratio = view["regulariser"]
-    if not ratio.is_raised:
-        return None
-    return Finding(severity=AlarmSeverity.WARNING, main=ratio, words=describe(ratio))
+    words = "a loss or gradient is not finite"
+    words += f", {channel.streak} steps in a row: nothing is learned" if critical else ""
+    return finding(channel, words=words, is_critical=critical)
 
 
 def _has_no_regulariser(keys: Collection[str]) -> bool:
@@ -111,15 +96,9 @@ def _has_no_regulariser(keys: Collection[str]) -> bool:
     return has_terms and not any(key.startswith(found) for key in keys)
 
 
-def _likelihood_decay(view: View) -> Finding | None:
-    decay, reward = view["success_logprob"], view.outcomes["reward"]
-    if not decay.is_raised or not reward.count or reward.has_fallen:
-        return None
-    return Finding(
-        severity=AlarmSeverity.WARNING,
-        main=decay,
-        words=describe(decay) + " while the reward does not",
-    )
+def _reward_holds(view: View) -> bool:
+    reward = view.outcomes["reward"]
+    return reward.count > 0 and not reward.has_fallen
 
 
 def _stale_engine(view: View) -> Finding | None:
@@ -132,7 +111,7 @@ def _stale_engine(view: View) -> Finding | None:
     words = f"the weights that sampled lack the last {lag} updates"
     if view["mismatch"].count:
         words += f"; {describe(view['mismatch'])}"
-    return Finding(severity=AlarmSeverity.WARNING, main=staleness, words=words)
+    return finding(staleness, words=words)
 
 
 def _never_says_its_version(keys: Collection[str]) -> bool:
@@ -145,125 +124,33 @@ def _off_policy_drift(view: View) -> Finding | None:
     moved = [channel for channel in (mismatch, ratio) if channel.is_raised]
     if not moved or view["staleness"].is_raised:
         return None
-    return Finding(
-        severity=AlarmSeverity.WARNING,
-        main=moved[0],
-        agreeing=tuple(moved[1:]),
-        words="; ".join(
-            describe(channel)
-            if channel is mismatch
-            else "the trainer's probabilities of the sampled tokens are "
-            f"{percent(channel.shown_level)} off the recorded ones on average"
-            for channel in moved
-        ),
+    words = "; ".join(
+        describe(channel)
+        if channel is mismatch
+        else "the trainer's probabilities of the sampled tokens are "
+        f"{percent(channel.shown_level)} off the recorded ones on average"
+        for channel in moved
     )
-
-
-def _kl_drift(view: View) -> Finding | None:
-    drift = view["ref_kl"]
-    if not drift.is_raised:
-        return None
-    return Finding(severity=AlarmSeverity.WARNING, main=drift, words=describe(drift))
+    return finding(*moved, words=words)
 
 
 RULES: tuple[Rule, ...] = (
-    Rule(
-        name="ECHO_TRAP",
-        judge=_echo_trap,
-        needs=("spread",),
-        confirms=_REPETITION,
-        title="Echo trap",
-        meaning="All samples of a prompt earn the same reward, so there is nothing left to "
-        "learn from, although the task is not solved.",
-        advice="Train only on groups whose rewards differ "
-        "(`selection.strategy=top_p selection.value=0.9`), and check whether samples of a "
-        "group are identical.",
-        refuted_by="rewards differ again on harder or easier tasks, or the task is solved",
-    ),
-    Rule(
-        name="STARVED_SIGNAL",
-        judge=_starved_signal,
-        needs=("zero_spread", "spread"),
-        title="Too little learning signal",
-        meaning="In most groups all samples earn the same reward, so most rollouts teach nothing.",
-        advice="Check the grader first. If all samples fail, use easier tasks. If all succeed, use "
-        "harder tasks. If all samples of a group are identical, raise the temperature "
-        "(`sampling.temperature`).",
-        refuted_by="on a wider range of tasks, rewards differ within groups",
-    ),
-    Rule(
-        name="GRADIENT_SPIKE",
-        judge=_gradient_spike,
-        needs=("gradient",),
-        title="Gradient spike",
-        meaning="One update was far larger than those before it. A spike alone is no "
-        "collapse: most runs recover.",
-        advice="Look at the rollouts of this step. Act only if success or format falls as well.",
-        refuted_by="success and format are unchanged ten steps later",
-    ),
-    Rule(
-        name="NON_FINITE",
-        judge=_non_finite,
-        needs=("non_finite",),
-        confirms=("non_finite",),
-        title="Non-finite numbers",
-        meaning="A loss or a gradient is infinite or not a number: such an update teaches nothing.",
-        advice="First check the rewards and log-probabilities of that step for infinite values, "
-        "and whether the gradient had grown before.",
-        refuted_by="later losses are finite and the step did not change the weights",
-    ),
-    Rule(
-        name="REGULARISER_DOMINATES",
-        judge=_regulariser_dominates,
+    rule("ECHO_TRAP", _echo_trap, needs=("spread",), confirms=_REPETITION),
+    rule("STARVED_SIGNAL", _starved_signal, needs=("zero_spread", "spread")),
+    rule("GRADIENT_SPIKE", _gradient_spike, needs=("gradient",)),
+    rule("NON_FINITE", _non_finite, needs=("non_finite",), confirms=("non_finite",)),
+    rule(
+        "REGULARISER_DOMINATES",
+        when_raised("regulariser"),
         needs=("regulariser",),
         is_moot=_has_no_regulariser,
-        title="The regulariser dominates",
-        meaning="The entropy or KL term moves the policy more than the reward does.",
-        advice="Lower the entropy or KL coefficient (`loss.entropy_coef`, `loss.kl_coef`), or keep "
-        "only groups whose rewards differ.",
-        refuted_by="the task gradient grows with the batch size",
     ),
-    Rule(
-        name="LIKELIHOOD_DECAY",
-        judge=_likelihood_decay,
+    rule(
+        "LIKELIHOOD_DECAY",
+        when_raised("success_logprob", " while the reward does not", if_so=_reward_holds),
         needs=("success_logprob",),
-        title="Likelihood decay",
-        meaning="Successful trajectories become less likely although the reward holds, which "
-        "often comes before a collapse.",
-        advice="First compare successful replies from before and after the change: which of their "
-        "tokens became less likely?",
-        refuted_by="the log-probability of successful trajectories rises again",
     ),
-    Rule(
-        name="STALE_ENGINE",
-        judge=_stale_engine,
-        needs=("staleness",),
-        is_moot=_never_says_its_version,
-        title="Stale sampler",
-        meaning="The sampler plays with older weights than the trainer has, and the update treats "
-        "its samples as the trainer's own. That biases the gradient.",
-        advice="Sync the sampler's weights before every step. If samples must be older, weigh "
-        "them (`off_policy.old_logprobs=trainer off_policy.correction=tis`).",
-        refuted_by="the turns of the next step carry the trainer's policy version",
-    ),
-    Rule(
-        name="OFF_POLICY_DRIFT",
-        judge=_off_policy_drift,
-        needs=("mismatch",),
-        title="Off-policy drift",
-        meaning="The sampler and the trainer give the same tokens different probabilities.",
-        advice="Check the weight sync and the precision of the sampler, and truncate the "
-        "importance ratio.",
-        refuted_by="the KL is near zero right after a weight sync",
-    ),
-    Rule(
-        name="KL_DRIFT",
-        judge=_kl_drift,
-        needs=("ref_kl",),
-        title="Large KL to the reference",
-        meaning="The policy has moved more than one nat per token from its reference.",
-        advice="If success rises as well, nothing is wrong. If the policy should stay near its "
-        "reference, raise the KL coefficient (`loss.kl_coef`).",
-        refuted_by="success rises together with the KL",
-    ),
+    rule("STALE_ENGINE", _stale_engine, needs=("staleness",), is_moot=_never_says_its_version),
+    rule("OFF_POLICY_DRIFT", _off_policy_drift, needs=("mismatch",)),
+    rule("KL_DRIFT", when_raised("ref_kl"), needs=("ref_kl",)),
 )

@@ -18,7 +18,9 @@ from .base import (
     Sign,
     View,
     describe,
+    finding,
     level_amount,
+    rule,
     sentence,
 )
 
@@ -188,11 +190,11 @@ def _reward_hacking(view: View) -> Finding | None:
     critical = down in view.deciding and down.is_large_fall and down.is_confirmed and view.is_warm
     words = [describe(down), _change_words(claim.up)]
     words += [_change_words(term) for term in claim.terms[:2]]
-    return Finding(
-        severity=AlarmSeverity.CRITICAL if critical else AlarmSeverity.WARNING,
-        main=down,
-        agreeing=(view["reward"],),
+    return finding(
+        down,
+        view["reward"],
         words="; ".join(words),
+        is_critical=critical,
         meaning=f"{_name(claim.up)} rose while {_name(claim.down, in_sentence=True)} fell: the "
         "policy is paid for something else than solving tasks.",
     )
@@ -228,23 +230,18 @@ def _not_learning(view: View) -> Finding | None:
         if not never or not _is_constant(reward):
             return None
         words = f"all {spread.count} steps gave every sample of a group the same reward"
-        return Finding(severity=AlarmSeverity.WARNING, main=spread, words=words)
+        return finding(spread, words=words)
     if not measured:
         if reward.count < LEAST_ROWS or not _is_constant(reward) or reward.value > 0:
             return None
         words = f"the mean reward was {reward.value:.3g} in all {reward.count} measurements"
-        return Finding(severity=AlarmSeverity.WARNING, main=reward, words=words)
+        return finding(reward, words=words)
     is_open = "NOT_LEARNING" in view.open_rules
     is_low = all(_is_next_to_none(outcome, is_open=is_open) for outcome in measured)
     if not is_low or is_rising or not any(_is_enough(outcome) for outcome in measured):
         return None
-    return Finding(
-        severity=AlarmSeverity.WARNING,
-        main=measured[0],
-        agreeing=tuple(measured[1:]),
-        words=sentence(measured),
-        meaning="" if all(outcome.peak <= 0 for outcome in measured) else _HARDLY_ANY,
-    )
+    is_none = all(outcome.peak <= 0 for outcome in measured)
+    return finding(*measured, meaning="" if is_none else _HARDLY_ANY)
 
 
 _HARDLY_ANY = (
@@ -286,12 +283,8 @@ def _train_eval_divergence(view: View) -> Finding | None:
     lost = [o for name in FIXED if (o := view.outcomes[name]).has_fallen and o.is_confirmed]
     if not lost or not train.was_ready or train.has_fallen or not train.is_at_best:
         return None
-    return Finding(
-        severity=AlarmSeverity.WARNING,
-        main=lost[0],
-        agreeing=(train,),
-        words=f"{describe(lost[0])}, while training success is {percent(train.level)}",
-    )
+    words = f"{describe(lost[0])}, while training success is {percent(train.level)}"
+    return finding(lost[0], train, words=words)
 
 
 def _converged(view: View) -> Finding | None:
@@ -326,89 +319,22 @@ def _empty_selection(view: View) -> Finding | None:
     empty = view.channels["empty_selection"]
     if not empty.is_raised:
         return None
-    return Finding(
-        severity=AlarmSeverity.WARNING,
-        main=empty,
-        words=f"no group was selected for {empty.streak} steps in a row: nothing trains",
-    )
+    words = f"no group was selected for {empty.streak} steps in a row: nothing trains"
+    return finding(empty, words=words)
 
 
 RULES: tuple[Rule, ...] = (
-    Rule(
-        name="LOW_SUCCESS",
-        clears_at_once=True,
-        judge=_low_success,
-        needs=(*RATES, "eval_reward", "reward"),
-        title="Success dropped",
-        meaning="The policy solves fewer tasks than it did before.",
-        advice="First compare replies to the same tasks from before and after the drop, those with "
-        "a low reward beside those with a high one.",
-        refuted_by="success on fixed tasks returns to near its best",
-    ),
-    Rule(
-        name="NOT_LEARNING",
-        judge=_not_learning,
-        needs=(*FIXED, "success_train", "spread", "reward"),
-        title="Not learning",
-        meaning="No episode has succeeded so far, so there is no reward to learn from.",
-        advice="Read some replies and check the grader. Then show the policy the format "
-        "(`context.format_hint=true`), warm-start it on demonstrations "
-        "(`echoscope sft generate`), or use easier tasks.",
-        refuted_by="any task succeeds once",
-    ),
-    Rule(
-        name="REWARD_HACKING",
-        clears_at_once=True,
-        judge=_reward_hacking,
+    rule("LOW_SUCCESS", _low_success, needs=(*RATES, "eval_reward", "reward"), clears_at_once=True),
+    rule("NOT_LEARNING", _not_learning, needs=(*FIXED, "success_train", "spread", "reward")),
+    rule(
+        "REWARD_HACKING",
+        _reward_hacking,
         needs=("reward",),
         confirms=(*RATES, "eval_reward"),
-        title="Reward up, success down",
-        meaning="The return rises while success falls: the policy is paid for something else than "
-        "solving tasks.",
-        advice="First read three replies with a high return: do they solve their tasks? If not, "
-        "take what they are paid for out of the reward (`reward.shaping`), and go on from a "
-        "checkpoint before the fall. If so, the policy overfits: use more training tasks.",
-        refuted_by="success rises again at the same return, or the term of the reward is the "
-        "same for replies that succeed and replies that fail",
-    ),
-    Rule(
-        name="TRAIN_EVAL_DIVERGENCE",
         clears_at_once=True,
-        judge=_train_eval_divergence,
-        needs=FIXED,
-        title="Training and evaluation disagree",
-        meaning="Success falls in evaluation but not in training.",
-        advice="Play the evaluation tasks with the sampling settings of training (temperature, "
-        "length limit, prompt). If success is low there too, the policy overfits: use more "
-        "training tasks, and go back to the checkpoint of the best evaluation.",
-        refuted_by="success is equal once evaluation uses the sampling settings of training",
     ),
-    Rule(
-        name="CONVERGED",
-        judge=_converged,
-        needs=(*RATES, "reward"),
-        title="Converged",
-        meaning="Success is at its best and stays there.",
-        advice="Stop the run, or continue on harder tasks.",
-        refuted_by="a new peak of success",
-    ),
-    Rule(
-        name="STALLED",
-        judge=_stalled,
-        needs=(*RATES, "reward"),
-        title="No progress",
-        meaning="Success has not improved for a long time.",
-        advice="Look at the reward spread within groups. Read failed replies side by side.",
-        refuted_by="a new peak of success",
-    ),
-    Rule(
-        name="EMPTY_SELECTION",
-        judge=_empty_selection,
-        needs=("empty_selection",),
-        title="Nothing is selected",
-        meaning="The filter selects no group, so nothing trains.",
-        advice="Use harder tasks if all samples succeed and easier ones if all fail. To train on "
-        "every group, set `selection.strategy=none`.",
-        refuted_by="rewards differ within some groups",
-    ),
+    rule("TRAIN_EVAL_DIVERGENCE", _train_eval_divergence, needs=FIXED, clears_at_once=True),
+    rule("CONVERGED", _converged, needs=(*RATES, "reward")),
+    rule("STALLED", _stalled, needs=(*RATES, "reward")),
+    rule("EMPTY_SELECTION", _empty_selection, needs=("empty_selection",)),
 )

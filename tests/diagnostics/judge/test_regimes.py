@@ -1,6 +1,5 @@
 """The four regimes, their borders and their hysteresis."""
 
-
 import pytest
 
 from echoscope.diagnostics.judge.regimes import Point, Regime, RegimeTracker, classify, point_of
