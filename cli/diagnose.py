@@ -115,7 +115,7 @@ def _found(
             rescore = None
             if model is not None or checkpoint is not None:
                 rescore = _rescore(model, checkpoint, every, bar("scoring reasonings"))
-            progress = bar("measuring text")
+            progress = bar("importing (rows)")
             try:
                 verdict = judge(
                     path, mapping=mapping, progress=progress, rescore=rescore, run=run, at=at

@@ -29,10 +29,6 @@ def import_(
         typer.Option("--each", help="Import each of several runs, into folders below RUN."),
     ] = False,
     map_: Meanings = None,
-    no_measures: Annotated[
-        bool,
-        typer.Option("--no-measures", help="Leave the text of rollouts unmeasured: faster."),
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Import the rollouts and metrics of another trainer into a run, or add what is new to it.
@@ -50,7 +46,7 @@ def import_(
     except MetricNameError as error:
         raise typer.BadParameter(str(error)) from None
     target = output or Path("runs") / run_name(path)
-    reports = _imported(path, target, run, each, mapping, not no_measures)
+    reports = _imported(path, target, run, each, mapping)
     if as_json:
         print_json([_as_json(report) for report in reports] if each else _as_json(reports[0]))
         return
@@ -65,7 +61,6 @@ def _imported(
     run: str,
     each: bool,
     mapping: Mapping[str, Meaning],
-    is_measuring: bool,
 ) -> list[JointReport]:
     """One import; with `each`, one for each run that the metrics are of."""
     from echoscope.diagnostics.tools.importing import SeveralRunsError, import_path
@@ -79,7 +74,6 @@ def _imported(
                 mapping=mapping,
                 scanning=bar("reading (bytes)"),
                 writing=bar("importing (rows)"),
-                is_measuring=is_measuring,
             )
 
     try:

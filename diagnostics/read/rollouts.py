@@ -153,7 +153,7 @@ def of_another_trainer(
             writing=progress,
             is_packing=False,
         )
-        opened = open_source(report.path, progress=progress, rescore=rescore)
+        opened = open_source(report.path, rescore=rescore)
         quoted = shlex.quote(str(path))
         notes = (
             *notes_of(report, quoted),

@@ -1,39 +1,27 @@
-"""Open whatever can be diagnosed: a table, a stored run, or a metrics file.
-
-A run without measurements of its text (an import without them, say) is measured here, by the sample
-of `measure/text/sampling.py`.
-"""
+"""Open whatever can be diagnosed: a table, a stored run, or a metrics file."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from echoscope.store.records import Trajectory, num_outcomes, parse_trajectory_id
+from echoscope.store.records import parse_trajectory_id
 
 from ..judge.advice.actions import trainer_of
 from ..judge.advice.situation import Situation, situation_of
 from ..judge.record import Shown
-from ..measure.text.sampling import (
-    IN_ORDER,
-    MAX_TRAJECTORIES,
-    measure_sample,
-    steps_to_measure,
-    words_of_sample,
-)
+from ..measure.text.sampling import words_of_sample
 from .foreign_names import Meaning
 from .metrics_file import read_metrics
 from .names import is_read
 from .records import AnswersError, MetricsFileError, no_such_run
 from .rollouts import no_rollouts
 from .runs import read_runs
-from .table import MetricTable, TableBuilder, steps_with_groups, table_of_run
+from .table import MetricTable, steps_with_groups, table_of_run
 from .wandb_address import is_address, read_address
 
 if TYPE_CHECKING:
@@ -44,9 +32,6 @@ if TYPE_CHECKING:
 NOT_MEASURED = "not measured from text: "
 """How a note begins that lists metrics, with the reason in brackets."""
 MAX_SHOWN = 6
-
-Progress = Callable[[int, int], None]
-"""Called with (done, of) while trajectories are read."""
 
 Rescore = Callable[[MetricTable, "RunReader"], MetricTable]
 """Adds to a run's table what a model at hand says of its rollouts (see `rescoring.py`)."""
@@ -100,8 +85,8 @@ class Opened:
     def exemplars(self, rules: Iterable[str], upto: int | None = None) -> Exhibits:
         """Trajectories that show what the rules found, as of a step: one of each prompt.
 
-        They are those that the run's own monitor stored, so that every page names the same
-        template with the same share. A run without such records is measured here.
+        They are those that were stored with the run, so that every page names the same template
+        with the same share.
 
         Args:
             rules: Names of alarm rules.
@@ -111,8 +96,6 @@ class Opened:
         if self.reader is None or not findings:
             return Exhibits()
         stored = _stored_text(self.reader, upto)
-        if stored is None:
-            stored = _measured_text(self.reader, upto)
         if stored is None:
             return Exhibits()
         places: dict[str, Shown] = {}
@@ -158,16 +141,6 @@ def _stored_text(reader: RunReader, upto: int | None) -> StoredText | None:
     return read_record(records[-1]) if records else None
 
 
-def _measured_text(reader: RunReader, upto: int | None) -> StoredText | None:
-    """The findings of the newest step with trajectories, measured now."""
-    from ..measure.text.report import read_record
-
-    steps = [s for s in steps_with_groups(reader) if upto is None or s <= upto]
-    if not steps:
-        return None
-    return read_record(measure_sample(sample_of_step(reader, steps[-1])).record(steps[-1]))
-
-
 def _is_stored_run(path: Path) -> bool:
     if not path.is_dir():
         return False
@@ -179,7 +152,6 @@ def _is_stored_run(path: Path) -> bool:
 def open_source(
     source: MetricTable | RunReader | str | Path,
     mapping: Mapping[str, Meaning] | None = None,
-    progress: Progress | None = None,
     rescore: Rescore | None = None,
     run: str = "",
 ) -> Opened:
@@ -193,7 +165,7 @@ def open_source(
         if not _is_stored_run(path):
             if rescore is not None:
                 raise MetricsFileError(f"{source}: is no stored run, so it has nothing to score")
-            return _of_table(_foreign_table(source, mapping, run, progress))
+            return _of_table(_foreign_table(source, mapping, run))
         from echoscope.store.reader import open_run  # metrics alone do without
 
         source = open_run(path)
@@ -205,11 +177,7 @@ def open_source(
             raise MetricsFileError(
                 f"{source.path}: --map names the column {name!r}, which the run has not"
             )
-    measured = table.keys()
-    if not any(key.startswith(("text/", "info/")) for key in measured):
-        table = with_text(table, source, progress)
-    else:
-        table = replace(table, notes=(*table.notes, *_notes_of_import(source)))
+    table = replace(table, notes=(*table.notes, *_notes_of_import(source)))
     if rescore is not None:
         table = rescore(table, source)
     name = shlex.quote(shown_path(source.path))
@@ -231,7 +199,7 @@ def _of_table(table: MetricTable) -> Opened:
 
 
 def _foreign_table(
-    source: str | Path, mapping: Mapping[str, Meaning] | None, run: str, progress: Progress | None
+    source: str | Path, mapping: Mapping[str, Meaning] | None, run: str
 ) -> MetricTable:
     """The metrics at an address, of a file, or of a folder's one run or the run that is named.
 
@@ -244,7 +212,7 @@ def _foreign_table(
         return read_address(str(source), mapping).table
     path = Path(source)
     if path.is_dir():
-        return _of_folder(path, mapping, run, progress)
+        return _of_folder(path, mapping, run)
     try:
         return read_metrics(path, mapping, run=run)
     except AnswersError:
@@ -255,9 +223,7 @@ def _foreign_table(
         raise MetricsFileError(file_unread(path, str(error))) from None
 
 
-def _of_folder(
-    folder: Path, mapping: Mapping[str, Meaning] | None, run: str, progress: Progress | None
-) -> MetricTable:
+def _of_folder(folder: Path, mapping: Mapping[str, Meaning] | None, run: str) -> MetricTable:
     from echoscope.store.log.layout import Layout
 
     from .unread import file_sentences, folder_unread, leftover_of, reasons_of
@@ -271,7 +237,7 @@ def _of_folder(
         )
     if not inside:
         raise MetricsFileError(f"{folder}: is empty")
-    metrics = read_runs(folder, mapping, progress=progress)
+    metrics = read_runs(folder, mapping)
     left = leftover_of(folder, metrics)
     if not metrics.runs:
         raise MetricsFileError(folder_unread(folder, reasons_of(metrics, left)))
@@ -282,31 +248,6 @@ def _of_folder(
         raise MetricsFileError(f"{folder}: {no_such_run(run, metrics.names())}")
     notes = file_sentences((metrics.refused, left.refused), left.passed)
     return replace(chosen.table, notes=(*chosen.table.notes, *notes))
-
-
-def with_text(
-    table: MetricTable, reader: RunReader, progress: Progress | None = None
-) -> MetricTable:
-    """`table` with measurements of the text of a sample of steps."""
-    steps = steps_with_groups(reader)
-    if not steps:
-        return table
-    chosen = steps_to_measure(steps)
-    builder = TableBuilder()
-    for step, values in table.rows():
-        builder.add_row(step, values)
-    reasons: Mapping[str, str] = {}
-    for done, step in enumerate(chosen):
-        trajectories = sample_of_step(reader, step)
-        report = measure_sample(trajectories)
-        reasons = report.reasons
-        values = _outcomes(trajectories) | report.metrics()
-        builder.add_row(step, {k: v for k, v in values.items() if k not in table.columns})
-        if progress:
-            progress(done + 1, len(chosen))
-    full = builder.build(kind=table.kind, path=table.path)
-    note = words_of_sample(len(chosen), len(steps))
-    return replace(full, notes=(*table.notes, note, *_not_measured(reasons)))
 
 
 def _notes_of_import(reader: RunReader) -> list[str]:
@@ -332,29 +273,3 @@ def _not_measured(reasons: Mapping[str, str]) -> list[str]:
     for name, reason in reasons.items():
         names.setdefault(reason, []).append(name)
     return [f"{NOT_MEASURED}{', '.join(n)} ({reason})" for reason, n in names.items()]
-
-
-def sample_of_step(reader: RunReader, step: int) -> list[Trajectory]:
-    """At most `MAX_TRAJECTORIES` of a step, whole groups first, in their order."""
-    rows = reader.sql(
-        "SELECT id FROM trajectories WHERE step = $1 AND split IN ('train', 'import') "
-        "ORDER BY group_index, sibling_index, id",
-        [step],
-    )
-    ids = [str(identity) for identity in rows.column("id").to_pylist()]
-    if len(ids) <= IN_ORDER:
-        chosen = set(ids[:MAX_TRAJECTORIES])
-        return [t for t in reader.trajectories_of_step(step) if t.id in chosen]
-    return [reader.trajectory(trajectory_id) for trajectory_id in ids[:MAX_TRAJECTORIES]]
-
-
-def _outcomes(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Success and return of the sample; absent where not recorded."""
-    successes = [float(t.is_success) for t in trajectories if t.is_success is not None]
-    returns = [t.episode_return for t in trajectories if not np.isnan(t.episode_return)]
-    out = num_outcomes(trajectories)
-    if returns:
-        out["reward/return_mean"] = float(np.mean(returns))
-    if successes:
-        out["rollout/success_rate"] = float(np.mean(successes))
-    return out

@@ -137,7 +137,6 @@ def import_path(
     scanning: Progress | None = None,
     writing: Progress | None = None,
     is_packing: bool = True,
-    is_measuring: bool = True,
 ) -> JointReport:
     """Import the rollouts and metrics that a file or folder holds into a run's folder.
 
@@ -157,8 +156,6 @@ def import_path(
         scanning: Called with (bytes, of bytes) while files are read.
         writing: Called with (rows, of rows), or of steps where there are metrics alone.
         is_packing: Merge the files of every 256 steps, in a process of its own.
-        is_measuring: Measure the text of a sample of rollouts (`measure/text/sampling.py`) and
-            store it. False: a verdict measures the same sample whenever it is asked for.
 
     Raises:
         SeveralRunsError: metrics of several runs, and `run` names none; `runs` has their names.
@@ -173,7 +170,7 @@ def import_path(
             metrics = read_address(str(path), mapping)
         except MetricsFileError as error:
             raise ImportingError(str(error)) from None
-        return _write(metrics, str(path), run_path, None, Refusals(), writing, is_packing, False)
+        return _write(metrics, str(path), run_path, None, Refusals(), writing, is_packing)
     check_paths(path, run_path)
     with tempfile.TemporaryDirectory(prefix="echoscope-import-") as spool:
         rollouts, folder = _joined(path, Path(spool), mapping, scanning)
@@ -215,7 +212,6 @@ def import_path(
                 folder.refused,
                 writing,
                 is_packing,
-                is_measuring,
             )
             return replace(report, left=left)
 
@@ -265,7 +261,6 @@ def _write(
     refused: Refusals,
     writing: Progress | None,
     is_packing: bool,
-    is_measuring: bool,
 ) -> JointReport:
     """Write metrics and rollouts that were read; arguments and errors as of `import_path`.
 
@@ -278,7 +273,7 @@ def _write(
     steps = [] if rollouts is None else sorted(rollouts.digests)
     # Measures that the files hold are of the policy's own sampling, and are not mixed with others.
     has_measures = any(key.startswith(("text/", "info/")) for key in beside.counts())
-    measures = _Measures(steps if is_measuring and not has_measures else ())
+    measures = _Measures(() if has_measures else steps)
     written = import_surveyed(
         source,
         run_path,

@@ -1,7 +1,7 @@
 """The text of rollouts that nobody measured while they were made, in bounded time.
 
 At most `MAX_STEPS` steps, spread evenly, and at most `MAX_TRAJECTORIES` trajectories of each, whole
-groups first. An import stores these measures; a run without them is measured when it is judged.
+groups first. An import stores these measures.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ import pytest
 from trajectories import make_trajectory
 
 from echoscope.diagnostics.judge.verdict import diagnose
-from echoscope.diagnostics.read import sources
+from echoscope.diagnostics.measure.text.sampling import measure_sample
 from echoscope.diagnostics.read.records import MetricsFileError
-from echoscope.diagnostics.read.sources import open_source, sample_of_step
+from echoscope.diagnostics.read.sources import open_source
 from echoscope.store.reader import open_run
 from echoscope.store.records import Split, StepMetrics, Trajectory, Turn
 from echoscope.store.writer import RunWriter
@@ -57,36 +57,35 @@ def trajectory(step: int, p: int, g: int, template_from: int, split: Split) -> T
     )
 
 
-def write_run(path: Path, num_steps: int, values: Callable[[int], dict[str, float]]) -> Path:
+def write_run(
+    path: Path,
+    num_steps: int,
+    values: Callable[[int], dict[str, float]],
+    *,
+    is_measured: bool = False,
+) -> Path:
     writer = RunWriter.create(path, run_id=path.name, config={}, is_packing=False)
     for step in range(num_steps):
+        rows = [trajectory(step, p, g, 12, Split.TRAIN) for p in range(4) for g in range(4)]
+        report = measure_sample(rows) if is_measured else None
         metrics = StepMetrics(
             run_id=path.name,
             step=step,
             phase="train",
             policy_version=step,
             wall_time=float(step),
-            values=values(step),
+            values=values(step) | (report.metrics() if report else {}),
         )
-        rows = [trajectory(step, p, g, 12, Split.TRAIN) for p in range(4) for g in range(4)]
-        writer.commit_step(metrics=[metrics], trajectories=rows, outcomes=[])
+        records = [report.record(step)] if report else []
+        writer.commit_step(metrics=[metrics], trajectories=rows, outcomes=[], diagnostics=records)
     writer.close(status="finished")
     return path
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_run(tmp_path_factory.mktemp("runs") / "r1", 24, lambda s: {"optim/lr": 1e-6})
-
-
-def test_a_run_without_text_metrics_is_measured_by_its_text(run: Path) -> None:
-    seen: list[tuple[int, int]] = []
-    opened = open_source(run, progress=lambda done, of: seen.append((done, of)))
-    assert opened.run_id == "r1"
-    assert opened.table.columns["text/template_frac"][-1] > 0.9
-    assert opened.table.columns["rollout/success_rate"][0] == 0.5
-    assert any("text of 24 of 24 steps" in note for note in opened.table.notes)
-    assert seen[-1] == (24, 24)
+    folder = tmp_path_factory.mktemp("runs") / "r1"
+    return write_run(folder, 24, lambda s: {"rollout/success_rate": 0.5}, is_measured=True)
 
 
 def test_template_collapse_from_text_alone(run: Path) -> None:
@@ -108,20 +107,12 @@ def test_an_open_run_is_a_source_too(run: Path) -> None:
     assert diagnose(open_run(run)).kinds == diagnose(run).kinds
 
 
-def test_a_run_with_its_own_measurements_is_not_measured_again(tmp_path: Path) -> None:
+def test_a_run_has_the_measures_that_were_stored_with_it(tmp_path: Path) -> None:
     path = write_run(tmp_path / "r2", 10, lambda s: {"text/dependence": 0.5, "loss/total": np.nan})
     opened = open_source(path)
     assert "text/template_frac" not in opened.table.columns
     assert opened.table.columns["text/dependence"].tolist() == [0.5] * 10
     assert opened.exemplars(["CONVERGED"]).places == ()
-
-
-def test_samples_are_whole_groups_first(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "MAX_TRAJECTORIES", 8)
-    chosen = sample_of_step(open_run(run), 0)
-    assert sorted({t.group_index for t in chosen}) == [0, 1]
-    monkeypatch.setattr(sources, "MAX_TRAJECTORIES", 1)
-    assert [t.group_index for t in sample_of_step(open_run(run), 0)] == [0]
 
 
 def test_a_folder_that_is_no_run_names_only_what_exists(tmp_path: Path) -> None:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from echoscope.dashboard.data.verdict_cache import Judge
-from echoscope.diagnostics.judge.verdict import diagnose
 from echoscope.diagnostics.measure.text import sampling
 from echoscope.diagnostics.read.sources import open_source
 from echoscope.diagnostics.tools.importing import import_path
-from echoscope.notebook.run import Run
 from echoscope.store.reader import open_run
 
 FIXTURES = Path(__file__).parents[2] / "store" / "importers" / "fixtures"
@@ -84,38 +81,6 @@ def collapsing(folder: Path) -> Path:
     for step in range(1, 13):
         write_step(folder, step)
     return folder
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "source",
-    [
-        pytest.param(collapsing, id="collapsing"),
-        *[
-            pytest.param(lambda _, name=name: FIXTURES / name, id=name)
-            for name in ("verl", "ragen", "trl", "messages", "verifiers")
-        ],
-    ],
-)
-def test_stored_measures_are_those_that_a_verdict_made(
-    source: Callable[[Path], Path], tmp_path: Path
-) -> None:
-    path = source(tmp_path / "in")
-    stored, bare = tmp_path / "a" / "run", tmp_path / "b" / "run"
-    import_path(path, stored, is_packing=False)
-    import_path(path, bare, is_packing=False, is_measuring=False)
-    assert text_records(stored)
-    assert not text_records(bare)
-    ours, before = open_source(stored).table, open_source(bare).table
-    assert ours.steps.tolist() == before.steps.tolist()
-    assert ours.keys() == before.keys()
-    for key in before.keys():  # noqa: SIM118 - not a mapping
-        np.testing.assert_array_equal(ours.columns[key], before.columns[key], err_msg=key)
-    assert ours.notes == before.notes
-    page = Judge().verdict(stored, 0, lambda: open_run(stored), wait_s=60)
-    verdicts = [diagnose(stored), diagnose(bare), Run(stored).diagnose().verdict, page]
-    assert len({(v.state, v.kinds, v.onset_step, v.exemplars) for v in verdicts}) == 1
-    assert verdicts[0].text.replace(str(stored), str(bare)) == verdicts[1].text
 
 
 def test_large_steps_are_measured_by_the_same_sample(
