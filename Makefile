@@ -7,7 +7,7 @@ export TOKENIZERS_PARALLELISM := false
 # Where it is set, every command that a test starts would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo docs test test-all test-long coverage test-browser test-pretrained test-gpu test-8bit test-vllm test-ray test-textworld test-install test-cure test-trl test-notify test-sinks test-peers test-exports test-notebook test-worlds test-lean test-kill test-harness lint bench bench-pretrained policy search-data clean
+.PHONY: help install demo docs test test-all test-long coverage test-browser test-pretrained test-gpu test-vllm test-ray test-textworld test-install test-cure test-trl test-notify test-sinks test-peers test-exports test-notebook test-worlds test-lean test-kill test-harness lint bench bench-pretrained policy search-data clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -37,7 +37,7 @@ test: install lint  ## Lint, types, and all tests that take no long time
 
 # First what .ci/run has too, then by time. -k: what comes after a failure is run as well.
 EVERY := test test-notify test-trl test-sinks test-browser \
-  test-notebook test-worlds search-data test-8bit test-exports test-peers test-lean test-pretrained \
+  test-notebook test-worlds search-data test-exports test-peers test-lean test-pretrained \
   test-ray test-textworld test-vllm test-install test-long test-kill test-harness test-cure
 test-all: export HF_HUB_OFFLINE := 1
 test-all: export ECHOSCOPE_SANDBOX := required
@@ -93,11 +93,6 @@ $(VENV)/.installed-textworld: $(STAMP)
 test-textworld: $(VENV)/.installed-textworld  ## TextWorld's and ALFWorld's own engines (260 MB; a C++ compiler and cmake)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/envs/worlds/text_games tests/envs/checks/test_every_world.py \
 	  tests/core/run/test_every_world.py -k "text_games or textworld or alfworld" --timeout=900
-
-# In a folder beside: peft imports bitsandbytes wherever it is installed, which costs every start time.
-test-8bit: install  ## 8-bit optimizer states, with bitsandbytes in build/8bit
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target build/8bit -c constraints.txt bitsandbytes
-	OMP_NUM_THREADS=1 PYTHONPATH=build/8bit $(BIN)/python -m pytest tests/core/test_8bit_states.py tests/core/test_memory.py
 
 test-trl: install  ## TRL with our callback, watched without it, and training on our exports (downloads 25 MB)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trl]'

@@ -57,7 +57,6 @@ CASES = {
     "reference": Case(settings=("loss.kl_coef=0.1",)),
     "checkpointing": Case(settings=("model.gradient_checkpointing=true",), layers=12),
     "bfloat16": Case(settings=("model.dtype=bfloat16",)),
-    "8-bit moments": Case(settings=("optim.states=8bit",)),
     "long prompts": Case(prompt=1536, reply=64, groups=1, siblings=8),
     "long prompts, padded": Case(
         settings=("model.packing=false",), prompt=1536, reply=64, groups=1, siblings=2

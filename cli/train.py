@@ -94,13 +94,12 @@ def train(
 def _resume(
     path: Path, words: list[str], checkpoint: int | None, headless: bool, dashboard: bool
 ) -> None:
-    from echoscope.core.config.loading import apply_settings, parse_override
-    from echoscope.core.config.stored import read_stored
+    from echoscope.core.config.loading import apply_settings, parse_override, validate
     from echoscope.store.reader import open_run
 
     settings = dict(parse_override(word) for word in words)
     reader = open_run(path)
-    config, _ = read_stored(reader.info().config)
+    config = validate(reader.info().config)
     if settings:
         config = apply_settings(config, settings)
     done = _nothing_to_train(reader, settings) if checkpoint is None else ""

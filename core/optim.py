@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from .config.loading import ConfigError
 from .config.settings import OptimConfig
 
 
@@ -59,31 +57,6 @@ class StepResult:
         return frozenset(name for name, norm in self.grad_norms.items() if norm > 0)
 
 
-def require_package(config: OptimConfig) -> None:
-    """Raise if the settings need a package that is not there.
-
-    Raises:
-        ConfigError: bitsandbytes cannot be imported.
-    """
-    if config.states == "8bit":
-        _adamw_8bit()
-
-
-def _adamw_8bit() -> Callable[..., torch.optim.Optimizer]:
-    """AdamW whose moments have 8 bits, by blocks (Dettmers et al. 2022, arXiv 2110.02861)."""
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it names kernels of other machines
-    try:
-        from bitsandbytes.optim import AdamW8bit
-    except ImportError as error:
-        raise ConfigError(
-            "optim.states is 8bit, which needs the package bitsandbytes "
-            f"({' '.join(str(error).split())}): run pip install 'bitsandbytes>=0.50', or set "
-            "optim.states=float32"
-        ) from None
-    adamw: Callable[..., torch.optim.Optimizer] = AdamW8bit
-    return adamw
-
-
 def needs_offload(parameter: Tensor) -> bool:
     """Whether the weight lies outside of host memory."""
     return parameter.device.type != "cpu"
@@ -105,8 +78,6 @@ class Optimizer:
     Args:
         groups: learning rates are given at each step by name.
 
-    Raises:
-        ConfigError: `config.states` needs a package that is not there.
     """
 
     def __init__(self, groups: Sequence[ParameterGroup], config: OptimConfig) -> None:
@@ -126,15 +97,7 @@ class Optimizer:
                     param_groups.append(
                         {"params": chosen, "name": group.name, "weight_decay": decay}
                     )
-        self._adamw: torch.optim.Optimizer
-        self._counts_steps = config.states == "8bit"
-        """Whether a weight's step count is an int, which checkpoints hold as a tensor."""
-        if config.states == "8bit":
-            self._adamw = _adamw_8bit()(param_groups, lr=config.lr, betas=config.betas)
-        else:
-            self._adamw = torch.optim.AdamW(
-                param_groups, lr=config.lr, betas=config.betas, fused=True
-            )
+        self._adamw = torch.optim.AdamW(param_groups, lr=config.lr, betas=config.betas, fused=True)
 
     def _master(self, parameter: nn.Parameter) -> Tensor:
         if self._offloads and needs_offload(parameter):
@@ -199,18 +162,14 @@ class Optimizer:
         out: dict[str, Tensor] = {}
         for index, (parameter, master) in enumerate(self._pairs):
             for name, value in self._adamw.state.get(master, {}).items():
-                # Cloned: 8-bit states of all weights share their table of levels.
-                tensor = torch.tensor(value) if isinstance(value, int) else value
-                out[f"{index}.{name}"] = (
-                    tensor.clone() if self._counts_steps else tensor.contiguous()
-                )
+                out[f"{index}.{name}"] = value.contiguous()
             if master is not parameter:
                 out[f"{index}.master"] = master.detach().contiguous()
         return out
 
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Take back what `state_tensors` gave."""
-        state: dict[int, dict[str, Tensor | int]] = {}
+        state: dict[int, dict[str, Tensor]] = {}
         place_of = {id(master): place for place, master in enumerate(self._in_adamw_order())}
         for key, value in tensors.items():
             index, _, name = key.partition(".")
@@ -220,9 +179,7 @@ class Optimizer:
                     master.copy_(value)
                     parameter.copy_(master)
             else:
-                is_count = self._counts_steps and name == "step"
-                held = int(value) if is_count else value
-                state.setdefault(place_of[id(master)], {})[name] = held
+                state.setdefault(place_of[id(master)], {})[name] = value
         groups = self._adamw.state_dict()["param_groups"]
         self._adamw.load_state_dict({"state": state, "param_groups": groups})
 

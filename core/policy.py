@@ -32,7 +32,7 @@ from .update.packing import (
     packed_microbatches,
     padded_hidden,
 )
-from .update.vocabulary import SampledTokens, VocabularyHead, use_float32_head
+from .update.vocabulary import SampledTokens, VocabularyHead
 
 
 def resolve_device(name: str) -> torch.device:
@@ -107,8 +107,6 @@ def load_model(path: str, config: ModelConfig) -> PreTrainedModel:
             "copy the folder again, or name a causal language model with its head, not an encoder, "
             "a bare trunk or a reward model"
         )
-    if config.float32_head:
-        use_float32_head(model)
     return model.to(device).eval()
 
 

@@ -64,14 +64,6 @@ _OF_A_GROUP: Mapping[str, tuple[InertRule, ...]] = {
 }
 """By the beginning of a dotted key."""
 _OF_A_SETTING: Mapping[str, tuple[InertRule, ...]] = {
-    "selection.mode": (_ONLY_TOP_P,),
-    "selection.eps": (
-        _ONLY_TOP_P,
-        {
-            "when": {"selection.mode": ["softmax"]},
-            "why": "only selection.mode=linear uses it.",
-        },
-    ),
     "loss.clip_low": _CLIP,
     "loss.clip_high": _CLIP,
     "loss.value_coef": ({"when": {"critic.kind": ["none"]}, "why": "the run has no critic."},),
@@ -100,7 +92,6 @@ _OF_A_SETTING: Mapping[str, tuple[InertRule, ...]] = {
     ),
 }
 _ALWAYS_ACTS = ("selection.strategy",)
-_ACTS_WITH_OWN_SELECTION = ("selection.unit",)
 
 
 def inert_rules(key: str) -> list[InertRule]:
@@ -108,10 +99,7 @@ def inert_rules(key: str) -> list[InertRule]:
     if key in _ALWAYS_ACTS:
         return []
     groups = [rules for group, rules in _OF_A_GROUP.items() if key.startswith(group)]
-    of_groups = [rule for rules in groups for rule in rules]
-    if key in _ACTS_WITH_OWN_SELECTION:
-        of_groups.remove(_OWN_SELECTION)
-    return [*of_groups, *_OF_A_SETTING.get(key, ())]
+    return [rule for rules in (*groups, _OF_A_SETTING.get(key, ())) for rule in rules]
 
 
 def may_hold(rule: InertRule, fixed: Callable[[str], tuple[bool, Any]]) -> bool:

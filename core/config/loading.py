@@ -70,7 +70,6 @@ _NOT_TRAINING = (
     "recipe",
     "eval",
     "probe",
-    "early_stopping",
     "checkpoint",
     "diagnostics",
     "sinks",

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from echoscope.diagnostics.config import LIVE, MAX_STEPS, FrozenModel
 
-from .limits import MAX_COUNT, MAX_ROWS, GreedyTemperature, PluginName
+from .limits import MAX_ROWS, GreedyTemperature, PluginName
 
 MAX_MINUTES = 1_000_000.0
 
@@ -26,9 +26,6 @@ class EvalConfig(FrozenModel):
     )
     before: bool = Field(True, description="Evaluate before the first step.")
     temperature: GreedyTemperature = Field(1.0, ge=0, le=10, description="0 for greedy.")
-    top_p: float = Field(1.0, ge=1e-6, le=1)
-    top_k: int = Field(0, ge=0, le=MAX_COUNT, description="0 for off.")
-    min_p: float = Field(0.0, ge=0, le=1, description="0 for off.")
     pass_at_k: list[Annotated[int, Field(ge=1, le=MAX_ROWS)]] = Field(
         default_factory=list,
         max_length=20,
@@ -65,25 +62,6 @@ class CurriculumConfig(FrozenModel):
         "none",
         description="none: as many as configured. success: most where about half of the episodes "
         "succeed, fewer where nearly all or nearly none do.",
-        json_schema_extra=LIVE,
-    )
-
-
-class EarlyStoppingConfig(FrozenModel):
-    """End a run whose evaluations no longer improve. An alarm ends one by its action `stop`."""
-
-    patience: int = Field(
-        0,
-        ge=0,
-        le=MAX_STEPS,
-        description="Stop after this many evaluations in a row without a better success; 0: never.",
-        json_schema_extra=LIVE,
-    )
-    min_delta: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="By how much success must rise above its best to count as better.",
         json_schema_extra=LIVE,
     )
 

@@ -36,7 +36,6 @@ from .schedule import (
     BranchedFrom,
     CheckpointConfig,
     CurriculumConfig,
-    EarlyStoppingConfig,
     EvalConfig,
     ObserverEntry,
     ProbeConfig,
@@ -64,12 +63,6 @@ class ModelConfig(FrozenModel):
         "auto", description="auto: bfloat16 on CUDA, float32 elsewhere."
     )
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    float32_head: bool = Field(
-        False,
-        description="Compute logits in float32 where the weights are bfloat16: sampler and trainer "
-        "then agree better, for some time and a float32 copy of the output layer while it works. "
-        "With an engine that samples elsewhere, that engine must do the same.",
-    )
     lora: LoraConfig | None = None
     gradient_checkpointing: bool | None = Field(
         None,
@@ -131,13 +124,6 @@ class SamplingConfig(FrozenModel):
         max_length=64,
         description="Token ids that end a reply, besides those that the model names.",
     )
-    max_repeats: int | None = Field(
-        None,
-        ge=3,
-        le=10_000,
-        description="A reply ends when its last tokens are the same piece of at most 32 tokens so "
-        "many times in a row; its finish reason is then `repetition`. null for never.",
-    )
 
 
 class DynamicSamplingConfig(FrozenModel):
@@ -181,21 +167,8 @@ class KlRewardConfig(FrozenModel):
     """A KL penalty in the reward: every sampled token is paid minus `coef` times its KL to the
     reference policy (Ziegler et al. 2019; part of REINFORCE++)."""
 
-    coef: float = Field(0.001, gt=0, le=1e3, description="At the first step, if it is adaptive.")
+    coef: float = Field(0.001, gt=0, le=1e3)
     estimator: Literal["k1", "k2", "k3"] = "k1"
-    target: float | None = Field(
-        None,
-        gt=0,
-        le=1e3,
-        description="Nats per token: the coefficient rises where the KL is above it and falls "
-        "where it is below; null for a fixed one.",
-    )
-    horizon: int = Field(
-        10_000,
-        ge=1,
-        le=1_000_000_000,
-        description="Trajectories in which an adaptive coefficient changes by at most 20 %.",
-    )
 
 
 class RewardConfig(FrozenModel):
@@ -204,12 +177,6 @@ class RewardConfig(FrozenModel):
         "arpo",
         description="arpo: raw returns; brpo: standardised over the batch; grpo: over the group; "
         "mean: minus the group's mean; asym_clip: grpo, limited to -1 to 3.",
-    )
-    normalization_scope: Literal["batch", "tag"] = Field(
-        "batch",
-        description="batch: brpo compares with the whole batch, the others with the group. tag: "
-        "brpo, mean and asym_clip compare with all trajectories of the same environment (tag), so "
-        "that large rewards of one do not outweigh the others.",
     )
     shaping: list[ShapingTerm] = Field(default_factory=list, max_length=100)
     kl: KlRewardConfig | None = Field(
@@ -278,29 +245,6 @@ AdvantageConfig = Annotated[
     | CustomAdvantageConfig,
     Field(discriminator="kind"),
 ]
-
-
-class AdvantageWeightsConfig(FrozenModel):
-    """Factors on finished advantages, as RAGEN has them. Value, KL and entropy terms keep theirs.
-
-    Off by default: each moves the gradient away from that of the expected return.
-    """
-
-    group_std: bool = Field(
-        False,
-        description="Multiply a group's advantages by its reward std over the largest of the step: "
-        "undecided groups pull more.",
-    )
-    kept_groups: Literal["none", "linear", "sqrt"] = Field(
-        "none",
-        description="Multiply all advantages by the share of groups that selection kept, or by its "
-        "square root: a step with few groups moves the policy less.",
-    )
-    inverse_length: bool = Field(
-        False,
-        description="Divide a trajectory's advantages by its sampled tokens over their mean: long "
-        "replies pull no more than short ones.",
-    )
 
 
 class OffPolicyConfig(FrozenModel):
@@ -387,21 +331,6 @@ class OptimConfig(FrozenModel):
         description="Keep the optimizer's moments, float32 weights and summed gradients in host "
         "memory while the policy is on CUDA; without effect on the CPU.",
     )
-    states: Literal["float32", "8bit"] = Field(
-        "float32",
-        description="Numbers of AdamW's two moments. 8bit: 2 bytes a weight instead of 8, with a "
-        "float32 scale for each block of 256; needs the package bitsandbytes. Moments of tensors "
-        "with fewer than 4096 weights stay float32.",
-    )
-
-    @model_validator(mode="after")
-    def _one_place_for_moments(self) -> OptimConfig:
-        if self.states == "8bit" and self.offload:
-            raise ValueError(
-                "optim.states is 8bit and optim.offload is true, but AdamW with 8-bit moments is "
-                "slow in host memory: set optim.offload=false, or optim.states=float32"
-            )
-        return self
 
 
 class RunConfig(FrozenModel):
@@ -434,7 +363,6 @@ class RunConfig(FrozenModel):
     reward: RewardConfig = Field(default_factory=RewardConfig)
     selection: SelectionConfig = Field(default_factory=SelectionConfig)
     advantage: AdvantageConfig = Field(default_factory=GrpoConfig)
-    advantage_weights: AdvantageWeightsConfig = Field(default_factory=AdvantageWeightsConfig)
     loss: LossConfig = Field(default_factory=ClipLossConfig)
     off_policy: OffPolicyConfig = Field(default_factory=OffPolicyConfig)
     critic: CriticConfig = Field(default_factory=NoCriticConfig)
@@ -442,7 +370,6 @@ class RunConfig(FrozenModel):
     curriculum: CurriculumConfig = Field(default_factory=CurriculumConfig)
     eval: EvalConfig = Field(default_factory=EvalConfig)
     probe: ProbeConfig = Field(default_factory=ProbeConfig)
-    early_stopping: EarlyStoppingConfig = Field(default_factory=EarlyStoppingConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     diagnostics: DiagnosticsConfig = Field(default_factory=DiagnosticsConfig)
     sinks: SinksConfig = Field(default_factory=SinksConfig)
@@ -464,13 +391,6 @@ class RunConfig(FrozenModel):
             raise ValueError(
                 f"reward.credit is turn, so reward.normalization must be arpo, not "
                 f"{self.reward.normalization}: it normalises returns of whole episodes"
-            )
-        by_tag = self.reward.normalization_scope == "tag"
-        if by_tag and self.reward.normalization in ("arpo", "grpo"):
-            raise ValueError(
-                "reward.normalization_scope is tag, which brpo, mean and asym_clip use, not "
-                f"reward.normalization={self.reward.normalization}: choose one of them, or leave "
-                "reward.normalization_scope at batch"
             )
         self._check_kl_reward()
         self._check_dynamic_sampling()
@@ -512,18 +432,12 @@ class RunConfig(FrozenModel):
         may_compare = self.compares_siblings or self.advantage.kind == "custom"
         if self.reward.kl is None or not may_compare:
             return
-        by_trajectory = self.selection.unit == "trajectory" and self.selection.strategy != "none"
-        drops_cut = self.selection.overlong == "drop"
-        for setting, way_out, is_set in (
-            ("selection.unit=trajectory", "selection.unit=group", by_trajectory),
-            ("selection.overlong=drop", "selection.overlong=keep", drops_cut),
-        ):
-            if is_set:
-                raise ValueError(
-                    f"advantage.kind={self.advantage.kind} compares siblings after reward.kl, but "
-                    f"with {setting} some have no KL: set {way_out}, or loss.kl_coef instead of "
-                    "reward.kl"
-                )
+        if self.selection.overlong == "drop":
+            raise ValueError(
+                f"advantage.kind={self.advantage.kind} compares siblings after reward.kl, but with "
+                "selection.overlong=drop some have no KL: set selection.overlong=keep, or "
+                "loss.kl_coef instead of reward.kl"
+            )
 
     def _check_dynamic_sampling(self) -> None:
         rounds = self.dynamic_sampling.max_rounds
@@ -575,12 +489,6 @@ class RunConfig(FrozenModel):
                 f"envs.eval_group_size is {self.envs.eval_group_size}: set "
                 f"envs.eval_group_size={most}"
             )
-        if self.early_stopping.patience and not (self.envs.eval and self.eval.every):
-            raise ValueError(
-                f"early_stopping.patience is {self.early_stopping.patience}, which counts "
-                "evaluations, but there are none: set envs.eval and eval.every, or "
-                "early_stopping.patience=0"
-            )
 
     @property
     def has_choice_of_tags(self) -> bool:
@@ -617,9 +525,7 @@ class RunConfig(FrozenModel):
         settings = {
             f"advantage.kind={self.advantage.kind}": self.compares_siblings,
             f"reward.normalization={self.reward.normalization}": self.reward.normalization
-            in ("grpo", "mean", "asym_clip")
-            and self.reward.normalization_scope == "batch",
-            "advantage_weights.group_std": self.advantage_weights.group_std,
+            in ("grpo", "mean", "asym_clip"),
             "selection.metric=reward_std": self.selection.strategy not in ("none", "custom")
             and self.selection.metric == "reward_std",
         }

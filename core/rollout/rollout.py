@@ -343,7 +343,7 @@ class _Collection:
     # -- episodes go on ---------------------------------------------------------------------
 
     def _submit(self, index: int, call: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        threaded = not self._pace.in_lockstep or self._pool.is_threaded(index)
+        threaded = not self._pace.in_lockstep
         self._calls.submit(index, call, then, threaded=threaded)
 
     def _seed_of(self, episode: Episode) -> int:

@@ -23,7 +23,7 @@ from echoscope.store.records import RolloutBatch, Split, Trajectory
 from ..config.collection import CollectionConfig
 from ..config.loading import ConfigError
 from ..config.settings import RunConfig, SamplingConfig
-from ..engines.base import Engine
+from ..engines.base import Engine, SamplingParams
 from .chat import ChatFormat
 from .episode import SamplingSettings
 from .rollout import LOCKSTEP, Pace, Waiting, collect
@@ -275,7 +275,9 @@ class LazySource:
 def _sampling(config: RunConfig, split: Split) -> SamplingSettings:
     if split is Split.TRAIN:
         return config.sampling
-    return config.eval if split is Split.EVAL else PROBE_SAMPLING
+    if split is Split.EVAL:
+        return SamplingParams(max_new_tokens=1, temperature=config.eval.temperature)
+    return PROBE_SAMPLING
 
 
 def with_stored_sampling(config: RunConfig, say: Callable[[str], None]) -> RunConfig:

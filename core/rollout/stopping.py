@@ -1,7 +1,7 @@
-"""What ends a reply before its limit: stop tokens, stop strings, and a piece that repeats itself.
+"""What ends a reply before its limit: stop tokens and stop strings.
 
-Nothing here changes what is sampled, only where sampling ends: the tokens of a stop string or of a
-repetition were sampled like any others, keep their log-probs, and train.
+Nothing here changes what is sampled, only where sampling ends: the tokens of a stop string were
+sampled like any others, keep their log-probs, and train.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from echoscope.store.records import FinishReason
 from ..config.loading import ConfigError
 from .chat import ChatFormat
 
-MAX_PERIOD = 32
-"""Tokens of the longest piece whose repetition is noticed."""
 _SLACK = 8
 """Tokens that a window has more than its stop string has characters: some tokens have no text."""
 
@@ -27,8 +25,6 @@ class StopSettings(Protocol):
     def stop(self) -> list[str]: ...
     @property
     def stop_token_ids(self) -> list[int]: ...
-    @property
-    def max_repeats(self) -> int | None: ...
 
 
 class Stopping:
@@ -49,50 +45,27 @@ class Stopping:
         """A reply ends with any of these."""
         self._chat = chat
         self._strings = tuple(settings.stop)
-        self._max_repeats = settings.max_repeats
 
     @property
     def watches(self) -> bool:
         """Whether replies must be watched token by token."""
-        return bool(self._strings) or self._max_repeats is not None
+        return bool(self._strings)
 
     def watch(self) -> ReplyWatch:
         """A fresh watch for one reply."""
-        return ReplyWatch(self._chat, self._strings, self._max_repeats)
+        return ReplyWatch(self._chat, self._strings)
 
 
 class ReplyWatch:
     """Follows one reply token by token."""
 
-    def __init__(self, chat: ChatFormat, strings: tuple[str, ...], max_repeats: int | None) -> None:
+    def __init__(self, chat: ChatFormat, strings: tuple[str, ...]) -> None:
         self._chat = chat
         self._strings = strings
-        self._max_repeats = max_repeats
-        window = max([*map(len, strings), 0]) + _SLACK
-        self._recent: deque[int] = deque(maxlen=max(window, MAX_PERIOD))
-        self._window = window
-        self._matches = [0] * (MAX_PERIOD + 1)
-        """Per period: how many of the last tokens equal the one a period before them."""
+        self._recent: deque[int] = deque(maxlen=max(map(len, strings)) + _SLACK)
 
     def ends(self, token: int) -> FinishReason | None:
-        """Why the reply ends with this token; None if it goes on."""
-        repeats = self._max_repeats is not None and self._repeats(token, self._max_repeats)
+        """STOP if the token completes a stop string: one before it would have ended this."""
         self._recent.append(token)
-        if self._strings and self._has_stop_string():
-            return FinishReason.STOP
-        return FinishReason.REPETITION if repeats else None
-
-    def _repeats(self, token: int, most: int) -> bool:
-        """Whether some piece now stands `most` times in a row at the end."""
-        has_ended = False
-        for period, earlier in enumerate(reversed(self._recent), start=1):
-            if period > MAX_PERIOD:
-                break
-            self._matches[period] = self._matches[period] + 1 if earlier == token else 0
-            has_ended = has_ended or self._matches[period] >= period * (most - 1)
-        return has_ended
-
-    def _has_stop_string(self) -> bool:
-        """Whether the last token completes a stop string: one before it would have ended this."""
-        text = self._chat.decode(list(self._recent)[-self._window :])
-        return any(string in text for string in self._strings)
+        text = self._chat.decode(list(self._recent))
+        return FinishReason.STOP if any(string in text for string in self._strings) else None

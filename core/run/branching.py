@@ -30,7 +30,6 @@ _FIXED = (
     "model.lora",
     "critic.kind",
     "critic.path",
-    "optim.states",
 )
 """What gives the weights and the optimizer's state their shape."""
 _OWN = ("name", "branched_from")

@@ -21,7 +21,7 @@ from ..config.settings import RunConfig
 from ..engines.base import Engine
 from ..engines.build import build_engine, check_engine
 from ..memory import MemoryEstimate, check_memory, device_kind, fitting_microbatch, free_bytes
-from ..optim import Optimizer, require_package
+from ..optim import Optimizer
 from ..plugins.checks import load_plugins
 from ..plugins.observing import user_observers
 from ..policy import Policy, build_policy, resolve_device
@@ -77,7 +77,6 @@ class Builder:
         load_plugins(self.config)
         self._notifier(self.run_path.name)  # raises where a target cannot be told
         require_packages(self.config.sinks)
-        require_package(self.config.optim)
         if self.config.from_run is not None:
             StoredSource(Path(self.config.from_run), self.config)
         model = resolve_model(self.config.model.path)

@@ -11,7 +11,6 @@ checkpoints/step_000100/
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import shutil
@@ -35,7 +34,6 @@ from echoscope.store.checkpoints import (
     checkpoint_folders,
     checkpoint_path,
     earliest_onset,
-    has_checksums,
     newest_before,
     none_before,
     older_whole_checkpoint,
@@ -56,19 +54,13 @@ from echoscope.store.records import (
 )
 from echoscope.store.writer import RunWriter
 
-from ..config.loading import ConfigError
+from ..config.loading import ConfigError, validate
 from ..config.settings import RunConfig
-from ..config.stored import read_stored
 from ..optim import Optimizer
 from ..policy import Policy, causal_model
 from ..pretrained.base import is_other_base, remember_base
 
-logger = logging.getLogger("echoscope.core")
-
-FORMAT_VERSION = 2
-"""Version 1 had no manifest: such a checkpoint is read, and nothing proves its content."""
-
-
+FORMAT_VERSION = 3
 LOST_SHARE = 0.05
 """Of the time trained: what a crash may cost, where that is more than checkpoint.minutes."""
 WRITING_SHARE = 0.05
@@ -87,8 +79,6 @@ class Progress:
     """The last finished step."""
     num_nonfinite: int = 0
     """Consecutive steps skipped because of a NaN or infinite gradient."""
-    kl_coef: float | None = None
-    """Of the KL penalty in the reward at the next step; None for the configured one."""
     success_by_tag: Mapping[str, float] = field(default_factory=dict)
     """Running success of each environment, for the curriculum."""
 
@@ -300,7 +290,6 @@ def adopt_checkpoint(
         step=before.step,
         policy_version=before.policy_version,
         config=config,
-        kl_coef=before.kl_coef if config.reward.kl == before.config.reward.kl else None,
         success_by_tag=before.success_by_tag
         if config.envs.train == before.config.envs.train
         else {},
@@ -435,7 +424,6 @@ def _state_json(state: TrainState) -> str:
             "step": state.step,
             "policy_version": state.policy_version,
             "num_nonfinite": state.num_nonfinite,
-            "kl_coef": state.kl_coef,
             "success_by_tag": dict(state.success_by_tag),
             "observers": dict(state.observers),
             "config": state.config.model_dump(mode="json"),
@@ -468,9 +456,9 @@ def read_state(path: Path) -> TrainState:
     if not isinstance(values, dict):
         raise ConfigError(f"{path} is not a checkpoint: it has no readable state.json")
     version = values.get("format_version")
-    if version not in (1, FORMAT_VERSION):
+    if version != FORMAT_VERSION:
         raise ConfigError(
-            f"{path} has checkpoint format {version}, but this Echoscope reads formats 1 to "
+            f"{path} has checkpoint format {version}, but this Echoscope reads format "
             f"{FORMAT_VERSION}; use the version that wrote it"
         )
     try:
@@ -478,12 +466,11 @@ def read_state(path: Path) -> TrainState:
             step=int(values["step"]),
             policy_version=int(values["policy_version"]),
             num_nonfinite=int(values["num_nonfinite"]),
-            kl_coef=None if values.get("kl_coef") is None else float(values["kl_coef"]),
             success_by_tag={
-                str(tag): float(rate) for tag, rate in values.get("success_by_tag", {}).items()
+                str(tag): float(rate) for tag, rate in values["success_by_tag"].items()
             },
             observers=values["observers"],
-            config=read_stored(values["config"])[0],
+            config=validate(values["config"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path}/state.json is damaged: {_one_line(error)}") from None
@@ -499,10 +486,7 @@ def require_whole(path: Path) -> TrainState:
     why = checkpoint_damage(path, run_id=_run_id(run_path))
     if why:
         raise _refused(path, f"is damaged: {why}")
-    state = read_state(path)
-    if not has_checksums(path):
-        logger.warning("%s carries no checksums: damage to its weights would go unnoticed", path)
-    return state
+    return read_state(path)
 
 
 def _refused(path: Path, why: str) -> ConfigError:

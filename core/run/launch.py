@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import time
@@ -20,9 +19,8 @@ from echoscope.store.steer.settings import applied, replayed
 from echoscope.store.steer.steering import unfinished_action
 from echoscope.store.writer import RunWriter
 
-from ..config.loading import ConfigError, apply_settings, live_schema
+from ..config.loading import ConfigError, apply_settings, live_schema, validate
 from ..config.settings import RunConfig
-from ..config.stored import read_stored
 from ..rollout.sources import with_stored_sampling
 from .build import Builder
 from .checkpoint import load_weights, require_whole, step_of
@@ -88,12 +86,7 @@ def resume(
     """
     reader = open_run(run_path)
     info = reader.info()
-    config, gone = read_stored(info.config)
-    if gone:
-        events.message(
-            "settings of the run that this version no longer has are left out: "
-            + ", ".join(f"{key}={json.dumps(value)}" for key, value in gone.items())
-        )
+    config = validate(info.config)
     origin = config.branched_from
     whole = resumable_checkpoints(reader)
     if checkpoint is not None:

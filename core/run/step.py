@@ -16,7 +16,7 @@ from ..config.settings import RunConfig
 from ..rollout.curriculum import curriculum_metrics, note_success
 from ..update.assemble import fresh_tokens, outcomes
 from ..update.batch import TokenBatch
-from ..update.kl_reward import mean_kl, next_coef
+from ..update.kl_reward import mean_kl
 from ..update.metrics import rollout_metrics, staleness_metrics
 from ..update.update import UpdateResult, mismatch_metrics
 from .checkpoint import Progress
@@ -57,7 +57,7 @@ class TrainedStep:
 
     step: int
     config: RunConfig
-    """Of this step: with its KL coefficient, and the groups that each environment got."""
+    """Of this step: with the groups that each environment got."""
     version: int
     """Of the weights before the update."""
     rollouts: RolloutBatch
@@ -70,15 +70,10 @@ class TrainedStep:
 
     def after(self, progress: Progress) -> Progress:
         """What the loop carries on to the next step."""
-        kl, coef = self.config.reward.kl, progress.kl_coef
-        if kl is not None:
-            num_trajectories = len(set(self.batch.trajectory_index.tolist()))
-            coef = next_coef(kl, mean_kl(self.batch, kl), num_trajectories)
         return replace(
             progress,
             num_nonfinite=progress.num_nonfinite + 1 if self.result.num_skipped else 0,
             success_by_tag=note_success(progress.success_by_tag, self.rollouts),
-            kl_coef=coef,
         )
 
     def metrics(self, success_by_tag: Mapping[str, float]) -> dict[str, float]:
@@ -101,7 +96,6 @@ class TrainedStep:
             values["rollout/num_rounds"] = rollouts.num_groups / sum(counts)
         if config.reward.kl is not None:
             values["reward/kl"] = mean_kl(self.batch, config.reward.kl)
-            values["reward/kl_coef"] = config.reward.kl.coef
         return values
 
     def outcomes(self) -> list[TrajectoryOutcome]:

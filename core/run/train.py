@@ -25,7 +25,6 @@ from echoscope.store.records import (
     AlarmState,
     Command,
     CommandAck,
-    CommandAction,
     DiagnosticRecord,
     RolloutBatch,
     SettingsRecord,
@@ -50,11 +49,10 @@ from ..rollout.evaluate import evaluation_metrics
 from ..rollout.sources import RolloutSource, Sources, StepDroppedError, unreserved
 from ..update.assemble import pack_kept, with_advantages
 from ..update.batch import TokenBatch
-from ..update.kl_reward import with_coef
 from ..update.update import UpdateResult, annotate, update, updates_per_step
 from .checkpoint import Checkpoints, Progress, TrainState
 from .control import Control, StepInterruptedError, Wishes
-from .early_stopping import Evaluations, why_stop
+from .evaluations import Evaluations
 from .observers import Observed, StepObservation, StepObserver, TrainEvents, judge, observe
 from .step import Stopwatch, TimeSpent, TrainedStep
 
@@ -173,7 +171,7 @@ class Trainer:
             self.events.message(f"no checkpoint was written: {error}")
 
     def _train_step(self, step: int) -> None:
-        config, watch = self._config_of_step(), Stopwatch()
+        config, watch = with_groups(self.config, self.progress.success_by_tag), Stopwatch()
         version = self.model.policy.version
         with self._phase(step, "rollout", watch):
             rollouts = self._collect(self.sources.train, step, config)
@@ -204,11 +202,6 @@ class Trainer:
         ):
             self.events.message(sentence)
 
-    def _config_of_step(self) -> RunConfig:
-        """The settings with what earlier steps have led to: the KL coefficient, the groups."""
-        config = with_coef(self.config, self.progress.kl_coef)
-        return with_groups(config, self.progress.success_by_tag)
-
     @contextmanager
     def _phase(self, step: int, name: str, watch: Stopwatch) -> Iterator[None]:
         self.events.phase(step, name)
@@ -220,9 +213,9 @@ class Trainer:
     ) -> tuple[TokenBatch, Tensor | None]:
         """The rows that train, with advantages, and the trainer's log-probs if there was a pass."""
         policy = self.model.policy
-        batch, unpacked = pack_kept(rollouts, selection, config, self.model.chat)
+        batch, left_out = pack_kept(rollouts, selection, config, self.model.chat)
         batch, logprobs = annotate(policy, batch.to(policy.device), config)
-        return with_advantages(batch, config, unpacked), logprobs
+        return with_advantages(batch, config, left_out), logprobs
 
     def _observed(
         self,
@@ -295,7 +288,7 @@ class Trainer:
         self.progress, self.weights_are_of_step = replace(self.progress, step=step), True
         for each in metrics:
             self.events.metrics(each)
-        self._note_success(metrics)
+        self.evaluations.note(metrics)
         self.checkpoints.age.add(watch.total())
         if _is_due(step, self.config.checkpoint.every):
             self._checkpoint("schedule")
@@ -335,20 +328,10 @@ class Trainer:
         metrics = [of_split for _, _, of_split in out]
         if metrics:
             self._commit(metrics, [t for _, played, _ in out for t in played.trajectories])
-        self._note_success(metrics)
+        self.evaluations.note(metrics)
         self.evaluations.saved()
         for each in metrics:
             self.events.metrics(each)
-
-    def _note_success(self, metrics: Sequence[StepMetrics]) -> None:
-        """Remember an evaluation among these, and ask for a stop if they no longer improve."""
-        step = self.evaluations.note(metrics)
-        if step is None or not 0 < step < self.config.steps:
-            return
-        reason = why_stop(self.evaluations.success, self.config.early_stopping)
-        if reason:  # it is recorded like a person's stop
-            self.events.message(f"stopping early: {reason}")
-            self.control.request(CommandAction.STOP, reason, issued_by="early_stopping")
 
     def _recall_success(self) -> None:
         """What an earlier attempt has evaluated, up to the step that this one goes on from."""
@@ -456,7 +439,6 @@ class Trainer:
         state = TrainState(
             step=self.step,
             num_nonfinite=self.progress.num_nonfinite,
-            kl_coef=self.progress.kl_coef,
             success_by_tag=self.progress.success_by_tag,
             policy_version=policy.version,
             config=self.config,

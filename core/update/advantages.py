@@ -7,12 +7,10 @@ use which.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -20,7 +18,6 @@ from echoscope.store.records import FloatArray64, IntArray64, RolloutBatch
 
 from ..config.settings import (
     AdvantageConfig,
-    AdvantageWeightsConfig,
     BiLevelGaeConfig,
     CustomAdvantageConfig,
     DrGrpoConfig,
@@ -52,7 +49,6 @@ def normalize_returns(
     mode: Normalization,
     *,
     trainable_PG: NDArray[np.bool_] | None = None,
-    tags_P: Sequence[str] | None = None,
 ) -> FloatArray64:
     """Episode returns on the scale that trains (RAGEN's reward normalisation).
 
@@ -65,15 +61,13 @@ def normalize_returns(
         returns_PG: (P, G) episode returns.
         mode: One of the five.
         trainable_PG: (P, G) which returns count; all by default. The others become 0.
-        tags_P: (P,) environment of each group: `brpo`, `mean` and `asym_clip` then compare with all
-            trajectories of the same environment (RAGEN's `inductive`).
 
     Raises:
         ValueError: the mode compares siblings, but groups have one member.
     """
     returns = np.asarray(returns_PG, dtype=np.float64)
     trainable = np.ones(returns.shape, np.bool_) if trainable_PG is None else trainable_PG
-    by_group = mode == "grpo" or (mode in ("mean", "asym_clip") and tags_P is None)
+    by_group = mode in ("grpo", "mean", "asym_clip")
     if by_group and returns.shape[1] == 1:
         raise ValueError(
             f"reward normalization {mode!r} compares siblings, but groups have one member: set "
@@ -84,13 +78,9 @@ def normalize_returns(
         out[trainable] = returns[trainable]
         return out
     rule = _centre if mode == "mean" else _standardize
-    compared: Sequence[object] = tags_P or [""] * len(returns)
-    if by_group:
-        compared = range(len(returns))
-    for place in dict.fromkeys(compared):
-        is_inside_P = np.array([other == place for other in compared])
-        members = trainable & is_inside_P[:, None]
-        out[members] = rule(returns[members])
+    for rows in range(len(returns)) if by_group else [slice(None)]:
+        counts = trainable[rows]
+        out[rows][counts] = rule(returns[rows][counts])
     return np.clip(out, *ASYM_CLIP) if mode == "asym_clip" else out
 
 
@@ -179,40 +169,6 @@ def estimate_advantages(
             advantages = whiten(advantages, tokens.mask_NL)
     targets = None if batch.values is None else tokens.scatter(returns, batch)
     return tokens.scatter(advantages, batch), targets
-
-
-def row_weights(
-    batch: TokenBatch,
-    config: AdvantageWeightsConfig,
-    *,
-    group_std: Mapping[int, float],
-    kept_share: float,
-) -> Tensor:
-    """(B,) float32 factors on the advantages of each row, 1 by default.
-
-    group_std: the reward std of the row's group over the largest of the batch; kept_groups:
-    `kept_share` or its square root; inverse_length: the mean number of sampled tokens of a
-    trajectory over that of the row's own. RAGEN calls them `soft_advantage_reweight`,
-    `filter_loss_scaling` and `grpo_advantage_length_weight`.
-
-    Args:
-        batch: The rows of a step.
-        group_std: Group index to the std of its returns; NaN counts as 0.
-        kept_share: Groups that train over all groups.
-    """
-    weights_B = torch.ones(batch.num_rows, dtype=torch.float64, device=batch.input_ids.device)
-    if config.kept_groups != "none":
-        weights_B *= kept_share if config.kept_groups == "linear" else math.sqrt(kept_share)
-    if config.group_std and batch.num_rows:
-        stds = [group_std[index] for index in batch.group_index.tolist()]
-        stds_B = torch.tensor(stds, dtype=torch.float64).nan_to_num(nan=0.0).to(weights_B)
-        weights_B *= stds_B / (stds_B.max() + 1e-6)
-    if config.inverse_length and batch.num_rows:
-        lengths_B = batch.trajectory_num_tokens.to(weights_B)
-        num_trajectories = len(torch.unique(batch.trajectory_index))
-        mean_length = int(batch.loss_mask.sum()) / num_trajectories
-        weights_B *= mean_length / lengths_B
-    return weights_B.float()
 
 
 def _with_critic(

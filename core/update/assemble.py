@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,27 +14,9 @@ from echoscope.store.records import FloatArray, RolloutBatch, Trajectory, Trajec
 
 from ..config.settings import RunConfig
 from ..rollout.chat import ChatFormat
-from .advantages import (
-    LeftOut,
-    estimate_advantages,
-    left_out_rewards,
-    normalize_returns,
-    row_weights,
-)
+from .advantages import LeftOut, estimate_advantages, left_out_rewards, normalize_returns
 from .batch import TokenBatch, credit_rewards, pack, scatter_to_turns
 from .kl_reward import penalize
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unpacked:
-    """What advantages need to know of a step that its packed rows do not hold."""
-
-    left_out: LeftOut
-    """Rewards of siblings that selection left out, whom the group's baseline still counts."""
-    group_std: Mapping[int, float]
-    """Group index to the std of its returns; NaN where it is not defined."""
-    kept_share: float
-    """Groups that train over all groups; 1 for a step without any."""
 
 
 def kept_trajectories(rollouts: RolloutBatch, selection: Selection) -> list[Trajectory]:
@@ -44,8 +26,10 @@ def kept_trajectories(rollouts: RolloutBatch, selection: Selection) -> list[Traj
 
 def pack_kept(
     rollouts: RolloutBatch, selection: Selection, config: RunConfig, chat: ChatFormat
-) -> tuple[TokenBatch, Unpacked]:
+) -> tuple[TokenBatch, LeftOut]:
     """Rows of the kept trajectories, with rewards on the tokens that earn them.
+
+    Also returns the rewards of siblings that selection left out, whom a group's baseline counts.
 
     Returns are normalised over all groups before selection, so that the choice of groups does not
     change what a return means.
@@ -54,9 +38,6 @@ def pack_kept(
         rollouts.returns_PG,
         config.reward.normalization,
         trainable_PG=rollouts.trainable_PG,
-        tags_P=[group[0].tag for group in rollouts.groups]
-        if config.reward.normalization_scope == "tag"
-        else None,
     )
     trajectories, rewards = [], []
     for p, g in np.argwhere(selection.keep_PG):
@@ -70,34 +51,21 @@ def pack_kept(
         pad_token_id=chat.pad_token_id,
         default_temperature=config.sampling.temperature,
     )
-    stds = zip(rollouts.groups, selection.reward_std_P.tolist(), strict=True)
-    unpacked = Unpacked(
-        left_out=left_out,
-        group_std={group[0].group_index: std for group, std in stds},
-        kept_share=float(selection.keep_P.mean()) if selection.keep_P.size else 1.0,
-    )
-    return batch, unpacked
+    return batch, left_out
 
 
-def with_advantages(batch: TokenBatch, config: RunConfig, unpacked: Unpacked) -> TokenBatch:
+def with_advantages(batch: TokenBatch, config: RunConfig, left_out: LeftOut) -> TokenBatch:
     """The batch with its advantages, and with the critic's targets if it has values.
 
     Args:
-        config: `reward.kl.coef` is the penalty's coefficient at this step.
-        unpacked: See `pack_kept`.
+        left_out: See `pack_kept`.
     """
     if config.reward.kl is not None:
         batch = penalize(batch, config.reward.kl)
     advantages, returns = estimate_advantages(
-        batch, config.advantage, credit=config.reward.credit, left_out=unpacked.left_out
+        batch, config.advantage, credit=config.reward.credit, left_out=left_out
     )
-    weights_B = row_weights(
-        batch,
-        config.advantage_weights,
-        group_std=unpacked.group_std,
-        kept_share=unpacked.kept_share,
-    )
-    return replace(batch, advantages=advantages * weights_B[:, None], returns=returns)
+    return replace(batch, advantages=advantages, returns=returns)
 
 
 def fresh_tokens(

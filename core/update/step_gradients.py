@@ -47,9 +47,9 @@ def step_gradients(
         torch.OutOfMemoryError: memory ran out twice.
     """
     selection = select_groups(rollouts, SelectionConfig(strategy="none"))
-    batch, unpacked = pack_kept(rollouts, selection, config, chat)
+    batch, left_out = pack_kept(rollouts, selection, config, chat)
     batch, _ = annotate(policy, batch.to(policy.device), config)
-    advantaged = with_advantages(batch, config, unpacked)
+    advantaged = with_advantages(batch, config, left_out)
 
     def work() -> GradientReport:
         step = _Step(policy, advantaged, selection, config)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 from typing import TypeVar
 
 import torch
@@ -16,7 +15,7 @@ from ..optim import Optimizer, StepResult, lr_multiplier
 from ..policy import Policy
 from .batch import TokenBatch, minibatches, select_rows
 from .kl import mismatch_kl
-from .losses import Denominators, compute_loss, rows_with_gradient, value_loss
+from .losses import Denominators, compute_loss, rows_with_gradient
 from .metrics import MetricTotals
 from .off_policy import needs_old_logprobs, with_old_logprobs
 
@@ -91,21 +90,21 @@ def update(
     """
     lrs, clips = _learning_rates(config, step), _grad_clips(config)
     totals, done = MetricTotals(), []
-    num_counted = 0  # optimizer steps that the metrics of the loss are of
+    only_critic = step <= config.critic_warmup_steps
     logprobs = torch.zeros_like(batch.behaviour_logprobs)
-    for trained in _passes(config, step) if batch.num_rows else ():
+    for _ in range(config.optim.epochs if batch.num_rows else 0):
         for part, rows in minibatches(batch, config.optim.minibatches):
-            seen = _fitting(policy, optimizer, part, config, totals, trained)
-            if seen is not None:
-                logprobs[rows, : part.width] = seen
-                num_counted += 1
-            done.append(optimizer.step(lrs=lrs, grad_clip=clips, only=trained.groups))
+            logprobs[rows, : part.width] = _fitting(
+                policy, optimizer, part, config, totals, only_critic
+            )
+            groups = ("critic_trunk", "critic_head") if only_critic else None
+            done.append(optimizer.step(lrs=lrs, grad_clip=clips, only=groups))
             policy.version += "policy" in done[-1].moved
     is_single = updates_per_step(config) == 1
     num_skipped = sum(one.is_skipped for one in done)
     num_updates = sum("policy" in one.moved for one in done)
     num_tried = sum("policy" in one.grad_norms or one.is_skipped for one in done)
-    metrics = totals.result(num_updates=max(num_counted, 1))
+    metrics = totals.result(num_updates=max(len(done), 1))
     metrics |= _grad_norms(done, has_critic=policy.critic is not None)
     metrics |= {
         "optim/lr": lrs["policy"],
@@ -192,29 +191,6 @@ def _grad_clips(config: RunConfig) -> dict[str, float]:
     return dict.fromkeys(("policy", "critic_trunk", "critic_head"), config.optim.grad_clip)
 
 
-class Trained(Enum):
-    """What a pass over the batch trains."""
-
-    BOTH = auto()
-    CRITIC = auto()
-    """Warm-up: the policy's part of the loss is measured, and trains nothing."""
-    ONLY_VALUES = auto()
-    """A further pass of the warm-up, without log-probs."""
-
-    @property
-    def groups(self) -> tuple[str, ...] | None:
-        """The optimizer's groups that may move; None for all."""
-        return None if self is Trained.BOTH else ("critic_trunk", "critic_head")
-
-
-def _passes(config: RunConfig, step: int) -> list[Trained]:
-    """What each pass of a step trains, in order."""
-    epochs = config.optim.epochs
-    if step <= config.critic_warmup_steps:
-        return [Trained.CRITIC, *[Trained.ONLY_VALUES] * (epochs - 1)]
-    return [Trained.BOTH] * epochs
-
-
 def _grad_norms(done: Sequence[StepResult], *, has_critic: bool) -> dict[str, float]:
     """Mean over optimizer steps of the gradient norms before clipping; NaN without any.
 
@@ -242,16 +218,13 @@ def _accumulate(
     batch: TokenBatch,
     config: RunConfig,
     totals: MetricTotals,
-    trained: Trained,
-) -> Tensor | None:
+    only_critic: bool,
+) -> Tensor:
     """Add up the gradient of one optimizer step; its log-probs (B, T), detached.
 
-    Rows that have no gradient are left out; the log-probs of their sampled tokens are NaN. None for
-    a pass of the critic alone.
+    Rows that have no gradient are left out; the log-probs of their sampled tokens are NaN. With
+    `only_critic` the policy's part of the loss is measured, and trains nothing.
     """
-    if trained is Trained.ONLY_VALUES:
-        _accumulate_values(policy, optimizer, batch, config, totals)
-        return None
     loss = config.loss
     denominators = Denominators.of(batch, config.norm_tokens)
     with_gradient_B = rows_with_gradient(batch, loss)
@@ -262,7 +235,7 @@ def _accumulate(
         outputs = policy.outputs(micro)
         totals.add_forwarded(outputs.num_forwarded, micro)
         terms = compute_loss(outputs, micro, loss, denominators, config.off_policy)
-        trains = terms.value if trained is Trained.CRITIC else terms.total
+        trains = terms.value if only_critic else terms.total
         if trains is not None:
             trains.backward()
             optimizer.accumulate()
@@ -277,8 +250,8 @@ def _fitting(
     batch: TokenBatch,
     config: RunConfig,
     totals: MetricTotals,
-    trained: Trained,
-) -> Tensor | None:
+    only_critic: bool,
+) -> Tensor:
     """As `_accumulate`, once more from the start if memory runs out.
 
     A failed backward pass leaves part of its gradient behind, so all of it is thrown away.
@@ -290,7 +263,7 @@ def _fitting(
         totals.take_back(before)
 
     return retrying(
-        lambda: _accumulate(policy, optimizer, batch, config, totals, trained),
+        lambda: _accumulate(policy, optimizer, batch, config, totals, only_critic),
         forget,
         policy,
         config,
@@ -328,25 +301,3 @@ def retrying(
             "pass: set model.gradient_checkpointing=true or model.lora, or choose a smaller "
             "model.path"
         ) from None
-
-
-def _accumulate_values(
-    policy: Policy,
-    optimizer: Optimizer,
-    batch: TokenBatch,
-    config: RunConfig,
-    totals: MetricTotals,
-) -> None:
-    """Add up the gradient of the value loss alone; the loss's metrics are of the first pass."""
-    if not config.loss.value_coef or batch.returns is None:
-        return
-    num_tokens = max(batch.num_loss_tokens, 1)
-    for micro, _ in policy.microbatches(batch, config.optim):
-        mask = micro.loss_mask
-        assert micro.returns is not None
-        old = None if micro.values is None else micro.values[mask]
-        outputs = policy.values(micro)
-        totals.add_forwarded(outputs.num_forwarded, micro)
-        loss = value_loss(outputs.values[mask], old, micro.returns[mask], config.loss)
-        (loss / num_tokens).backward()
-        optimizer.accumulate()

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
-from transformers import PreTrainedModel
 
 from ..config.loading import ConfigError
 from ..memory import LOGITS_AT_ONCE
@@ -70,33 +69,6 @@ class SampledTokens:
                 support_sizes=None if sizes is None else sizes[part],
                 support_tokens=held,
             )
-
-
-class Float32Head(nn.Linear):
-    """An output layer that multiplies in float32, so that no logit is rounded to bfloat16.
-
-    Its weights keep their precision, and their tie to the input embedding. MiniMax-M1 (2025) found
-    this rounding to be what drove its sampler and its trainer apart.
-    """
-
-    def forward(self, input: Tensor) -> Tensor:
-        bias = None if self.bias is None else self.bias.float()
-        return linear(input.float(), self.weight.float(), bias)
-
-
-def use_float32_head(model: PreTrainedModel) -> None:
-    """Give the model a `Float32Head` over the very weights that it has.
-
-    Raises:
-        ConfigError: its output layer is of a kind of its own.
-    """
-    head = model.get_output_embeddings()
-    if type(head) is not nn.Linear:
-        raise ConfigError(
-            f"the model's output layer is a {type(head).__name__}, which model.float32_head cannot "
-            "replace: set model.float32_head=false"
-        )
-    head.__class__ = Float32Head  # names, ties and hooks stay as they are
 
 
 class VocabularyHead:

@@ -95,22 +95,6 @@ def test_caches_of_128_rows_at_the_context_limits() -> None:
     assert [round((size - logits) / GIB, 1) for size in found] == [5.9, 27.3]
 
 
-@pytest.mark.parametrize(("dtype", "lora", "copies"), [
-    ("bfloat16", "null", (1, 1)),  # of the head, and of its gradient
-    ("bfloat16", "{rank: 4, alpha: 8}", (1, 0)),
-    ("float32", "null", (0, 0)),
-])  # fmt: skip
-def test_the_float32_copy_of_the_head_counts(
-    dtype: str, lora: str, copies: tuple[int, int]
-) -> None:
-    settings = (f"model.dtype={dtype}", f"model.lora={lora}")
-    plain = estimate(config(*settings), QWEN_05B, "cuda")
-    needs = estimate(config(*settings, "model.float32_head=true"), QWEN_05B, "cuda")
-    copy = 151_936 * 896 * 4
-    assert needs.weights - plain.weights == copies[0] * copy
-    assert needs.gradients - plain.gradients == copies[1] * copy
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("lora", ["null", "{rank: 4, alpha: 8}"])
 def test_weights_and_optimizer_are_what_a_run_holds(

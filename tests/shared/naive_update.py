@@ -77,7 +77,6 @@ class NaiveStep:
         for token in step.tokens if penalty is not None else ():
             token.reward -= penalty.coef * _kl(token.behaviour - token.ref, penalty.estimator)
         _advantages(step.episodes, bench.config)
-        _reweigh(step.episodes, rollouts, bench.config)
         return step
 
     def _add(self, number: int, trajectory: Trajectory, num_rows: int) -> int:
@@ -249,26 +248,6 @@ def _advantages(episodes: list[list[Token]], config: RunConfig) -> None:
         _compare([e for e in episodes if e[0].group == group], config)
     if advantage.kind == "reinforce_pp_baseline":
         _whiten(everything)
-
-
-def _reweigh(episodes: list[list[Token]], rollouts: RolloutBatch, config: RunConfig) -> None:
-    """Every group trains here, so the share of kept groups is 1."""
-    weights = config.advantage_weights
-    mean_length = sum(len(episode) for episode in episodes) / len(episodes)
-    spreads = {}
-    for group in rollouts.groups:
-        returns = [trajectory.episode_return for trajectory in group]
-        mean = sum(returns) / len(returns)
-        square = sum((value - mean) ** 2 for value in returns) / (len(returns) - 1)
-        spreads[group[0].group_index] = math.sqrt(square)
-    for episode in episodes:
-        factor = 1.0
-        if weights.group_std:
-            factor *= spreads[episode[0].group] / (max(spreads.values()) + 1e-6)
-        if weights.inverse_length:
-            factor *= mean_length / len(episode)
-        for token in episode:
-            token.advantage *= factor
 
 
 def _gae(episode: list[Token], config: RunConfig) -> None:

@@ -231,17 +231,17 @@ def test_each_prompt_extends_the_last_with_what_was_sampled(chat):
 
 
 def test_a_malformed_reply_is_stepped_as_one(chat):
-    result = {"format_penalty": -0.1, "stop_reason": "parse_failed", "is_effective": False}
+    result = {"format_penalty": -0.1, "stop_reason": "max_actions", "is_effective": False}
     pool = ScriptedPool(results=[{0: result}])
     trajectory = only(play(chat, [["Up, I say"]], pool)[0])
     assert pool.steps == [{0: ((), False)}]
-    assert trajectory.stop_reason is StopReason.PARSE_FAILED
+    assert trajectory.stop_reason is StopReason.MAX_ACTIONS
     assert trajectory.turns[0].format_penalty == -0.1
     assert trajectory.turns[0].is_valid is False
 
 
 @pytest.mark.parametrize(
-    "reason", ["max_turns", "max_actions", "parse_failed", "env_error", "timeout"]
+    "reason", ["max_turns", "max_actions", "env_error", "timeout"]
 )
 def test_the_worlds_reasons_are_the_trajectorys(chat, reason):
     pool = ScriptedPool(results=[{0: {"stop_reason": reason, "success": None}}])

@@ -1,4 +1,4 @@
-"""Where a reply ends: stop strings across tokens, extra stop ids, and replies in a loop."""
+"""Where a reply ends: stop strings across tokens, and extra stop ids."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tool_templates import QWEN2_5
 
 from echoscope.core.config.context import ContextConfig
@@ -16,13 +14,13 @@ from echoscope.core.config.loading import ConfigError
 from echoscope.core.config.settings import RunConfig, SamplingConfig
 from echoscope.core.rollout.chat import ChatFormat, ChatFormatError, load_tokenizer
 from echoscope.core.rollout.context import Conversation
-from echoscope.core.rollout.stopping import MAX_PERIOD, ReplyWatch, Stopping
+from echoscope.core.rollout.stopping import ReplyWatch, Stopping
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.store.reader import open_run
 from echoscope.store.records import FinishReason
 
-STOP, REPETITION = FinishReason.STOP, FinishReason.REPETITION
+STOP = FinishReason.STOP
 
 
 def followed(watch: ReplyWatch, tokens: list[int]) -> tuple[int, FinishReason | None]:
@@ -34,34 +32,11 @@ def followed(watch: ReplyWatch, tokens: list[int]) -> tuple[int, FinishReason | 
     return len(tokens), None
 
 
-def repeats_naively(tokens: list[int], most: int) -> bool:
-    """Some piece of at most MAX_PERIOD tokens stands `most` times in a row at the end."""
-    return any(
-        len(tokens) >= size * most and tokens[-size * most :] == tokens[-size:] * most
-        for size in range(1, MAX_PERIOD + 1)
-    )
-
-
-@given(st.lists(st.integers(0, 2), max_size=60), st.integers(3, 6))
-def test_a_repetition_is_found_where_the_naive_search_finds_it(tokens, most) -> None:
-    watch = ReplyWatch(None, (), most)  # type: ignore[arg-type]
-    wanted = next((n for n in range(1, len(tokens) + 1) if repeats_naively(tokens[:n], most)), None)
-    number, reason = followed(watch, tokens)
-    assert (number if reason else None) == wanted
-
-
-@pytest.mark.parametrize("size", [1, 7, MAX_PERIOD, MAX_PERIOD + 1])
-def test_a_piece_of_up_to_32_tokens_counts(size: int) -> None:
-    watch = ReplyWatch(None, (), 4)  # type: ignore[arg-type]
-    number, reason = followed(watch, [9, 9, *list(range(100, 100 + size)) * 6])
-    assert (number, reason) == ((2 + 4 * size, REPETITION) if size <= MAX_PERIOD else (200, None))
-
-
 @pytest.mark.parametrize("stop", ["</answer>", "wer>", "> ", "é", "\U0001f600!"])
 def test_a_stop_string_ends_a_reply_with_the_token_that_completes_it(any_tokenizer, stop) -> None:
     chat = ChatFormat(any_tokenizer)
     tokens = chat.encode(f"I go <up> héé </answer> \U0001f600! and {stop} more")
-    number, reason = followed(ReplyWatch(chat, (stop, "never"), None), tokens)
+    number, reason = followed(ReplyWatch(chat, (stop, "never")), tokens)
     assert reason is STOP
     assert stop in chat.decode(tokens[:number])
     assert stop not in chat.decode(tokens[: number - 1])
@@ -69,7 +44,7 @@ def test_a_stop_string_ends_a_reply_with_the_token_that_completes_it(any_tokeniz
 
 def test_words_of_the_prompt_are_no_part_of_a_stop_string(any_tokenizer) -> None:
     chat = ChatFormat(any_tokenizer)
-    assert followed(ReplyWatch(chat, ("ab",), None), chat.encode("b a c"))[1] is None
+    assert followed(ReplyWatch(chat, ("ab",)), chat.encode("b a c"))[1] is None
 
 
 def test_stop_ids_join_those_of_the_model(shipped_tokenizer) -> None:
@@ -107,21 +82,6 @@ def test_a_run_stops_replies_and_trains_on_the_tokens_that_stopped_them(
                 np.testing.assert_allclose(logprobs, turn.logprobs, atol=1e-5)
     assert splits == {"train", "eval", "probe"}
     assert stopped > 5
-
-
-def test_a_reply_in_a_loop_says_so(make_config: Callable[..., RunConfig], tmp_path: Path) -> None:
-    config = make_config(
-        "steps=1", "sampling.max_repeats=3", "sampling.top_k=1", "eval.every=0",
-        "eval.before=false", "checkpoint.every=0", "context.max_response_tokens=80",
-        "diagnostics.enabled=false",
-    )  # fmt: skip
-    assert start(config, tmp_path / "run", SilentEvents()) == "finished"
-    turns = [turn for t in open_run(tmp_path / "run").trajectories_of_step(1) for turn in t.turns]
-    looped = [turn for turn in turns if turn.finish_reason is REPETITION]
-    assert looped
-    for turn in looped:
-        assert repeats_naively(turn.response_tokens.tolist(), 3)
-        assert turn.finish_reason.is_cut
 
 
 class TestTemplateArguments:

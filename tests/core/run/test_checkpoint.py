@@ -242,10 +242,10 @@ def test_a_newer_format_is_refused(bench: Bench, tmp_path: Path) -> None:
     save(bench, tmp_path)
     path = checkpoint_path(tmp_path, 1) / "state.json"
     values = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(values | {"format_version": 3}), encoding="utf-8")
+    path.write_text(json.dumps(values | {"format_version": 4}), encoding="utf-8")
     (path.parent / "MANIFEST.json").unlink()
     write_checkpoint_manifest(path.parent, step=1, run_id=None)
-    with pytest.raises(ConfigError, match="format 3, but this Echoscope reads formats 1 to 2"):
+    with pytest.raises(ConfigError, match="format 4, but this Echoscope reads format 3"):
         read_state(path.parent)
 
 
@@ -357,25 +357,6 @@ def test_another_steps_checkpoint_under_this_name_is_refused(bench: Bench, tmp_p
     checkpoint_path(tmp_path, 1).rename(checkpoint_path(tmp_path, 4))
     with pytest.raises(ConfigError, match="it is the checkpoint of step 1"):
         read_state(checkpoint_path(tmp_path, 4))
-
-
-def test_a_checkpoint_of_format_1_loads_and_says_that_it_has_no_checksums(
-    bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    save(bench, tmp_path)
-    folder = checkpoint_path(tmp_path, 1)
-    (folder / "MANIFEST.json").unlink()
-    text = (folder / "state.json").read_text(encoding="utf-8")
-    (folder / "state.json").write_text(
-        text.replace('"format_version": 2', '"format_version": 1'), encoding="utf-8"
-    )
-    load_weights(folder, bench.policy, bench.optimizer)
-    assert [record.message for record in caplog.records] == [
-        f"{folder} carries no checksums: damage to its weights would go unnoticed"
-    ]
-    (folder / "model/config.json").unlink()
-    with pytest.raises(ConfigError, match=r"model/config\.json is missing"):
-        load_weights(folder, bench.policy, bench.optimizer)
 
 
 def test_folders_of_people_among_the_checkpoints_are_left_alone(tmp_path: Path) -> None:

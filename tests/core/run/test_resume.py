@@ -33,10 +33,7 @@ VARIANTS = {
     "schedule": ("optim.warmup_steps=2", "optim.schedule=cosine", "optim.weight_decay=0.1"),
     "bfloat16": ("model.dtype=bfloat16", "optim.lr=1e-5"),
     "kl_and_epochs": ("loss.kl_coef=0.05", "optim.epochs=2"),
-    "kl_in_reward": (
-        "reward.kl={coef: 0.05, target: 0.2, horizon: 20}",
-        "advantage.kind=reinforce_pp",
-    ),
+    "kl_in_reward": ("reward.kl={coef: 0.05}", "advantage.kind=reinforce_pp"),
 }
 
 

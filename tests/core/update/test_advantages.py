@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from echoscope.core.config.settings import (
-    AdvantageWeightsConfig,
     BiLevelGaeConfig,
     DrGrpoConfig,
     GaeConfig,
@@ -21,7 +20,7 @@ from echoscope.core.config.settings import (
     ReinforcePpConfig,
     RlooConfig,
 )
-from echoscope.core.update.advantages import estimate_advantages, row_weights
+from echoscope.core.update.advantages import estimate_advantages
 from echoscope.core.update.batch import TokenBatch
 
 
@@ -426,38 +425,3 @@ class TestReinforcePpBaseline:
         std = math.sqrt(sum((x - mean) ** 2 for x in raw) / 7 + 1e-8)
         out = flat(advantages_of(episodes, ReinforcePpBaselineConfig()))
         assert out == pytest.approx([(x - mean) / std for x in raw])
-
-
-class TestRowWeights:
-    batch = make_batch(
-        [
-            Episode(3, [[0.0], [0.0]], [0.0, 1.0], breaks={1}),  # two rows of one trajectory
-            Episode(3, [[0.0] * 4], [0.0]),
-            Episode(7, [[0.0] * 6], [1.0]),
-        ]
-    )
-
-    def weights(self, **settings) -> list[float]:
-        config = AdvantageWeightsConfig(**settings)
-        out = row_weights(self.batch, config, group_std={3: 0.5, 7: 2.0}, kept_share=0.25)
-        return out.tolist()
-
-    def test_without_any_they_are_one(self):
-        assert self.weights() == [1, 1, 1, 1]
-
-    def test_undecided_groups_pull_more(self):
-        assert self.weights(group_std=True) == pytest.approx([0.25, 0.25, 0.25, 1])
-
-    def test_a_spread_that_is_not_known_has_no_weight(self):
-        config = AdvantageWeightsConfig(group_std=True)
-        out = row_weights(self.batch, config, group_std={3: math.nan, 7: 2.0}, kept_share=1.0)
-        assert out.tolist() == pytest.approx([0, 0, 0, 1])
-
-    def test_a_step_with_few_groups_moves_the_policy_less(self):
-        assert self.weights(kept_groups="linear") == [0.25] * 4
-        assert self.weights(kept_groups="sqrt") == [0.5] * 4
-
-    def test_long_trajectories_pull_no_more_than_short_ones(self):
-        # 2, 4 and 6 tokens, mean 4.
-        expected = pytest.approx([2, 2, 1, 2 / 3])
-        assert self.weights(inverse_length=True) == expected

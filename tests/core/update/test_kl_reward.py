@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 import torch
 
-from echoscope import open_run
-from echoscope.core.config.settings import KlRewardConfig, RunConfig
-from echoscope.core.run.launch import start
-from echoscope.core.run.observers import SilentEvents
+from echoscope.core.config.settings import KlRewardConfig
 from echoscope.core.update.batch import TokenBatch
-from echoscope.core.update.kl_reward import mean_kl, next_coef, penalize
+from echoscope.core.update.kl_reward import mean_kl, penalize
 
 
 def two_rows() -> TokenBatch:
@@ -48,31 +41,3 @@ def test_each_sampled_token_is_paid_less_by_its_own_kl() -> None:
 def test_the_kl_of_a_step_counts_every_trajectory_alike() -> None:
     # Means of the trajectories are -.25 and 0.
     assert mean_kl(two_rows(), KlRewardConfig()) == pytest.approx(-0.125)
-
-
-@pytest.mark.parametrize(
-    ("kl", "expected"),
-    [
-        (0.1, 0.01),  # on the target
-        (0.11, 0.01 * (1 + 0.1 * 64 / 1000)),
-        (5.0, 0.01 * (1 + 0.2 * 64 / 1000)),  # the error is limited
-        (0.0, 0.01 * (1 - 0.2 * 64 / 1000)),
-        (math.nan, 0.01),
-    ],
-)
-def test_the_coefficient_follows_the_kl(kl: float, expected: float) -> None:
-    settings = KlRewardConfig(coef=0.01, target=0.1, horizon=1000)
-    assert next_coef(settings, kl, 64) == pytest.approx(expected)
-    assert next_coef(KlRewardConfig(coef=0.01), kl, 64) == 0.01
-
-
-def test_the_coefficient_of_each_step_is_recorded(
-    make_config: Callable[..., RunConfig], tmp_path: Path
-) -> None:
-    config = make_config("reward.kl={coef: 0.05, target: 0.2, horizon: 20}", "steps=2")
-    start(config, tmp_path / "run", SilentEvents())
-    reader = open_run(tmp_path / "run")
-    num_trajectories = reader.metrics("rollout/num_trajectories")[1][0]
-    kl, coef = reader.metrics("reward/kl")[1], reader.metrics("reward/kl_coef")[1]
-    assert abs(float(kl[0])) < 1e-6  # the reference is where the run begins
-    assert coef.tolist() == pytest.approx([0.05, 0.05 * (1 - 0.2 * num_trajectories / 20)])

@@ -50,28 +50,6 @@ class TestNormalizeReturns:
             normalize_returns(np.ones((4, 1)), "grpo")
         assert normalize_returns(np.ones((4, 1)), "arpo").tolist() == [[1]] * 4
 
-    def test_brpo_by_tag_gives_every_environment_the_same_scale(self):
-        returns = np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 100.0], [100.0, 100.0]])
-        out = normalize_returns(returns, "brpo", tags_P=["a", "a", "b", "b"])
-        assert out[:2] == pytest.approx(normalize_returns(returns[:2], "brpo"))
-        assert out[2:] == pytest.approx(normalize_returns(returns[2:], "brpo"))
-        whole = normalize_returns(returns, "brpo")
-        # Over the batch, the small environment's rewards hardly differ.
-        assert np.ptp(whole[:2]) < 0.03 < 1.7 < np.ptp(out[:2])
-
-    def test_mean_and_asym_clip_by_tag_compare_with_the_whole_environment(self):
-        returns = np.array([[0.0, 1.0], [2.0, 5.0], [7.0, 7.0]])
-        tags = ["a", "a", "b"]
-        mean = normalize_returns(returns, "mean", tags_P=tags)
-        assert mean.tolist() == [[-2, -1], [0, 3], [0, 0]]
-        # Squared distances of environment a sum to 14; with n - 1 = 3 the variance is 14 / 3.
-        clipped = normalize_returns(returns, "asym_clip", tags_P=tags)
-        spread = math.sqrt(14 / 3)
-        expected = np.array([[-2, -1], [0, 3], [0, 0]]) / spread
-        assert clipped == pytest.approx(expected, abs=1e-5)  # nothing reaches the limits here
-        alone = normalize_returns(np.array([[1.0], [3.0]]), "mean", tags_P=["a", "a"])
-        assert alone.tolist() == [[-1], [1]]  # no siblings, and none needed
-
     def test_no_groups(self):
         assert normalize_returns(np.zeros((0, 4)), "brpo").shape == (0, 4)
 

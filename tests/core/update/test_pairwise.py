@@ -55,10 +55,6 @@ FACTORS = {
     ],
     "credit": ["reward.credit=trajectory", "reward.credit=turn"],
     "kl in reward": ["reward.kl=null", "reward.kl={coef: 0.05, estimator: k2}"],
-    "weights": [
-        "advantage_weights={group_std: false}",
-        "advantage_weights={group_std: true, kept_groups: sqrt, inverse_length: true}",
-    ],
     "window": [
         "context.history_turns=null",
         "context.history_turns=1",

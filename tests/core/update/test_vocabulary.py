@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from echoscope.core.config.loading import ConfigError
 from echoscope.core.update import vocabulary
-from echoscope.core.update.vocabulary import Float32Head, SampledTokens, VocabularyHead
+from echoscope.core.update.vocabulary import SampledTokens, VocabularyHead
 
 NUM_TOKENS, HIDDEN, VOCABULARY = 23, 8, 300
 CHUNK = 5
@@ -167,23 +167,3 @@ def test_no_more_than_a_chunk_of_logits_is_ever_made(chunked: None, kind: str) -
 def test_a_model_that_scales_its_logits_is_refused() -> None:
     with pytest.raises(ConfigError, match="final_logit_softcapping"):
         VocabularyHead(nn.Linear(2, 3), SimpleNamespace(final_logit_softcapping=30.0))
-
-
-@pytest.mark.parametrize("chunk", [CHUNK, 10_000])
-def test_a_float32_head_does_not_round_logits(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    """Against the same bfloat16 numbers multiplied in float64, values and gradients."""
-    monkeypatch.setattr(vocabulary, "LOGITS_AT_ONCE", chunk * VOCABULARY)
-    head, hidden, sampled = case("whole", torch.bfloat16)
-    exact_head = nn.Linear(HIDDEN, VOCABULARY, bias=False, dtype=torch.float64)
-    with torch.no_grad():
-        exact_head.weight.copy_(head.weight)
-    exact, _ = naive(exact_head, hidden.detach().double(), sampled)
-    rounded, _ = VocabularyHead(head, SimpleNamespace())(hidden, sampled)
-    head.__class__ = Float32Head
-    found, _ = VocabularyHead(head, SimpleNamespace())(hidden, sampled)
-    assert float((found - exact).abs().max()) < 1e-5
-    assert float((rounded - exact).abs().max()) > 1e-3
-    found.sum().backward()
-    assert hidden.grad is not None
-    assert head.weight.grad is not None
-    assert head.weight.grad.dtype == torch.bfloat16
