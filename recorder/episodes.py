@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from echoscope.diagnostics.tools.setting_errors import shown
 from echoscope.store.importers.dialogue import read_messages
-from echoscope.store.importers.draft import Draft, DraftTurn, Place, RowError, trajectory_of
-from echoscope.store.importers.importing import outcome_of
+from echoscope.store.importers.draft import Draft, DraftTurn, RowError
+from echoscope.store.importers.step_episodes import StepEpisodes
 from echoscope.store.records import (
-    RolloutBatch,
     Split,
     StopReason,
-    Trajectory,
-    TrajectoryOutcome,
 )
 from echoscope.text.sentences import in_one_line
 
@@ -135,65 +131,13 @@ def _set_tokens(turns: Sequence[DraftTurn], tokens: Sequence[TurnTokens]) -> Non
             raise RowError(f"its tokens cannot be read: {error}") from error
 
 
-@dataclass(slots=True)
-class StepEpisodes:
-    """The episodes of one step: numbered, grouped, and what was refused."""
-
-    step: int
-    trajectories: list[Trajectory] = field(default_factory=list)
-    outcomes: list[TrajectoryOutcome] = field(default_factory=list)
-    refused: Counter[str] = field(default_factory=Counter)
-    _groups: dict[tuple[Split, str], list[int]] = field(default_factory=dict)
-
-    def add(
-        self, episode: Episode | Draft, *, source: str = FORMAT, format_name: str = FORMAT
-    ) -> None:
-        """Take an episode, or count why it cannot be taken.
-
-        Args:
-            source: where the episode stands, file and place.
-            format_name: of the file.
-        """
-        index = len(self.trajectories)
-        try:
-            draft = episode if isinstance(episode, Draft) else draft_of(episode)
-            key = (draft.split, draft.prompt if draft.group is None else f"\0{draft.group}")
-            if draft.group is None:
-                draft.reconstructed.add("groups")
-            siblings = self._groups.get(key, [])
-            place = Place(
-                step=self.step,
-                index=index,
-                group_index=list(self._groups).index(key) if siblings else len(self._groups),
-                sibling_index=len(siblings),
-                source=source,
-            )
-            trajectory = trajectory_of(draft, place, format_name)
-        except RowError as error:
-            self.refused[str(error)] += 1
-            return
-        except Exception as error:  # noqa: BLE001 - one odd episode must not cost its step
-            self.refused[in_one_line(error)] += 1
-            return
-        self.trajectories.append(trajectory)
-        outcome = outcome_of(draft, trajectory)
-        if outcome is not None:
-            self.outcomes.append(outcome)
-        self._groups.setdefault(key, []).append(index)
-
-    def batch(self) -> RolloutBatch:
-        """Training episodes in groups of equal size: the commonest size of at least two.
-
-        Smaller groups are left out and larger ones cut: what is measured of groups needs a
-        rectangle.
-        """
-        groups = [rows for (split, _), rows in self._groups.items() if split is Split.IMPORT]
-        sizes = Counter(len(rows) for rows in groups if len(rows) > 1)
-        size = max(sizes, key=lambda n: (sizes[n] * n, n)) if sizes else 1
-        return RolloutBatch(
-            groups=tuple(
-                tuple(self.trajectories[row] for row in rows[:size])
-                for rows in groups
-                if len(rows) >= size
-            )
-        )
+def take(content: StepEpisodes, episode: Episode | Draft) -> None:
+    """Add an episode to those of its step, or count why it cannot be taken."""
+    try:
+        draft = episode if isinstance(episode, Draft) else draft_of(episode)
+    except RowError as error:
+        content.refused[str(error)] += 1
+    except Exception as error:  # noqa: BLE001 - one odd episode must not cost its step
+        content.refused[in_one_line(error)] += 1
+    else:
+        content.add(draft, source=FORMAT, format_name=FORMAT)

@@ -18,12 +18,10 @@ from echoscope.diagnostics.read.names import RowNamer
 from echoscope.diagnostics.read.run_meaning import RunMeaning
 from echoscope.diagnostics.read.table import stored_meaning, stored_rows
 from echoscope.store.importers.beside.metrics import without_reconstructed
-from echoscope.store.importers.importing import step_metrics
+from echoscope.store.importers.step_episodes import StepEpisodes, step_metrics
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import Alarm, DiagnosticRecord, IntArray, StepMetrics
 from echoscope.store.writer import RunWriter
-
-from .episodes import StepEpisodes
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from echoscope.diagnostics.tools.rescoring import as_cross_entropy
 from echoscope.diagnostics.tools.setting_errors import SettingError
 from echoscope.store.importers.dialogue import reply_text
 from echoscope.store.importers.draft import Draft, RowError
+from echoscope.store.importers.step_episodes import StepEpisodes
 from echoscope.store.models import Detokenizer, token_span
 from echoscope.store.records import (
     FinishReason,
@@ -47,7 +48,7 @@ from echoscope.store.records import (
 from echoscope.text.replies import THINK_CLOSE, THINK_OPEN, parse_response
 from echoscope.text.sentences import in_one_line
 
-from .episodes import Episode, StepEpisodes, TurnTokens
+from .episodes import Episode, TurnTokens, take
 
 
 class ScoringConfig(FrozenModel):
@@ -193,7 +194,7 @@ class Scoring:
         spoken: dict[str, Spoken] = {}
         for episode, words in self._waiting:
             size = len(content.trajectories)
-            content.add(episode)
+            take(content, episode)
             if len(content.trajectories) > size:
                 spoken[content.trajectories[-1].id] = words
         groups = content.batch().groups

@@ -20,6 +20,7 @@ from echoscope.diagnostics.read.foreign_names import Meaning
 from echoscope.diagnostics.sinks.mirror import Mirror
 from echoscope.store.errors import RunBusyError, RunExistsError, StoreError
 from echoscope.store.importers.draft import Draft
+from echoscope.store.importers.step_episodes import StepEpisodes
 from echoscope.store.log.layout import Layout, shown_path
 from echoscope.store.reader import open_run
 from echoscope.store.records import Alarm, Command, CommandAck, SettingsRecord
@@ -28,7 +29,7 @@ from echoscope.store.writer import RunWriter
 from echoscope.text.amounts import counted
 from echoscope.text.sentences import in_one_line
 
-from .episodes import Episode, StepEpisodes
+from .episodes import Episode, take
 from .foreign_run import ForeignRun, JudgedStep, StepEnd
 
 RETRY_S = 10.0
@@ -199,7 +200,7 @@ class RunSteps:
         """The step with what is measured of it and the alarms that it raised or cleared."""
         content = StepEpisodes(step.number)
         for episode in waiting:
-            content.add(episode)
+            take(content, episode)
         for why, times in content.refused.items():
             were = "was" if times == 1 else "were"
             self._say(

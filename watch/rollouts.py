@@ -13,12 +13,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from echoscope.recorder.episodes import StepEpisodes
 from echoscope.store.importers.draft import Draft, RowError
 from echoscope.store.importers.format import Format, RewardValues, Roles, Where
 from echoscope.store.importers.lines import MAX_LINE_BYTES, BadJsonError, json_of
 from echoscope.store.importers.registry import FORMATS
 from echoscope.store.importers.sources import FoundRow, Source
+from echoscope.store.importers.step_episodes import StepEpisodes
 from echoscope.store.importers.survey import MAX_STEP, format_of
 from echoscope.store.records import MAX_INDEX
 

@@ -11,9 +11,9 @@ from echoscope.diagnostics.config import DiagnosticsConfig
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.read.foreign_names import Meaning
 from echoscope.diagnostics.read.table import stored_rows
-from echoscope.recorder.episodes import StepEpisodes
 from echoscope.recorder.foreign_run import ForeignRun, JudgedStep, StepEnd
 from echoscope.store.errors import StoreError
+from echoscope.store.importers.step_episodes import StepEpisodes
 from echoscope.store.log.layout import Layout, shown_path
 from echoscope.store.log.starting import is_free
 from echoscope.store.reader import open_run

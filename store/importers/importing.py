@@ -8,15 +8,11 @@ what is new.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import logging
-import math
-import re
 import shutil
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,21 +26,16 @@ from ..log.layout import Layout
 from ..log.starting import is_free
 from ..reader import open_run
 from ..records import (
-    MAX_INDEX,
     DiagnosticRecord,
-    Split,
-    StepMetrics,
     Trajectory,
-    TrajectoryOutcome,
-    num_outcomes,
-    trajectory_id,
 )
 from ..writer import RunWriter
-from .beside.metrics import IS_RECONSTRUCTED, Beside, Merger
-from .draft import SUMMED_REWARDS, Draft, Place, RowError, trajectory_of
+from .beside.metrics import Beside, Merger
+from .draft import RowError
 from .format import RewardValues
 from .lines import BadJsonError
 from .registry import FORMATS
+from .step_episodes import StepEpisodes, step_metrics
 from .survey import Progress, Refusals, Survey
 
 logger = logging.getLogger("echoscope.store")
@@ -207,11 +198,10 @@ def import_surveyed(
                 report.num_there += len(rows)
                 report.num_steps_there += 1
                 continue
-            content = _StepDrafts(
-                step=step, survey=survey, report=report, rewards_say_success=is_success
-            )
-            content.read(rows)
-            _write_step(writer, content, merger, _record(digest, len(rows), content), measure)
+            content = StepEpisodes(step)
+            _read(content, rows, survey, report, is_success)
+            record = _record(digest, len(rows), content)
+            _write_step(writer, content, merger, record, measure, report)
             report.num_steps_with_numbers += step in beside.steps
             if writing:
                 writing(num_done, total)
@@ -325,10 +315,11 @@ def _first_difference(
 
 def _write_step(
     writer: RunWriter,
-    content: _StepDrafts,
+    content: StepEpisodes,
     merger: Merger,
     record: DiagnosticRecord,
     measure: Measure | None,
+    report: ImportReport,
 ) -> None:
     metrics = step_metrics(writer.run_id, content.step, content.trajectories)
     records = [record]
@@ -342,173 +333,52 @@ def _write_step(
         outcomes=content.outcomes,
         diagnostics=records,
     )
-    report = content.report
     report.num_kept += len(content.trajectories)
     report.num_steps += 1
     report.first_step = content.step if report.first_step is None else report.first_step
     report.last_step = content.step
 
 
-def _record(digest: str, num_rows: int, content: _StepDrafts) -> DiagnosticRecord:
+def _record(digest: str, num_rows: int, content: StepEpisodes) -> DiagnosticRecord:
     payload = {
         "rows": digest,
         "num_rows": num_rows,
         "num_kept": len(content.trajectories),
-        "skipped": dict(content.skipped),
+        "skipped": dict(content.refused),
         "reconstructed": dict(content.reconstructed),
     }
     return DiagnosticRecord(step=content.step, kind=KIND, payload=json.dumps(payload))
 
 
-@dataclass(slots=True, kw_only=True)
-class _StepDrafts:
-    """The episodes of one step while they are collected."""
+def _read(
+    content: StepEpisodes, rows: range, survey: Survey, report: ImportReport, is_success: bool
+) -> None:
+    """Take the episodes of a step's rows; what is skipped is counted in `content` and `report`.
 
-    step: int
-    survey: Survey
-    report: ImportReport
-    rewards_say_success: bool
-    trajectories: list[Trajectory] = field(default_factory=list)
-    outcomes: list[TrajectoryOutcome] = field(default_factory=list)
-    skipped: Counter[str] = field(default_factory=Counter)
-    reconstructed: Counter[str] = field(default_factory=Counter)
-    _num_episodes: Counter[Split] = field(default_factory=Counter)
-    _num_groups: Counter[Split] = field(default_factory=Counter)
-    _groups: dict[tuple[str, bytes], tuple[int, int]] = field(default_factory=dict)
-    """Key of a group -> its number, and its siblings so far."""
-
-    def read(self, rows: range) -> None:
-        for row in rows:
-            file, at = self.survey.file_of(row), int(self.survey.rows_R[row]["place"])
-            place = f"{file.where.path}:{at}"
-            try:
-                for draft in self.survey.episodes(row):
-                    if self.rewards_say_success:
-                        RewardValues.read_success(draft)
-                    self._add(draft, place, self.survey.format_of(row).name)
-            except RowError as error:
-                self._skip(str(error), place)
-            except BadJsonError as error:
-                self._skip(f"the file changed while it was read: {error}", place)
-            except _BAD_ROW as error:
-                logger.debug("%s: %r", place, error)
-                self._skip("its values are not of the kinds that its keys promise", place)
-            if row + 1 == rows.stop or self.survey.file_of(row + 1) is not file:
-                file.source.close()
-
-    def _skip(self, reason: str, place: str) -> None:
-        self.skipped[reason] += 1
-        self.report.rows.add(reason, place)
-
-    def _add(self, draft: Draft, place: str, format_name: str) -> None:
-        if len(self.trajectories) > MAX_INDEX:
-            raise RowError(f"a step holds at most {MAX_INDEX + 1:,} episodes")
-        if not draft.turns:
-            raise RowError("it has no reply of the policy")
-        kind = "group"
-        name = draft.group
-        if name is None:
-            kind, name = "prompt", draft.prompt
-            draft.reconstructed.add("groups")
-        key = (
-            f"{draft.split}{kind}",
-            hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=16).digest(),
-        )
-        # Each split counts from 0, as in the runs that training writes.
-        group, sibling = self._groups.get(key, (self._num_groups[draft.split], 0))
-        trajectory = trajectory_of(
-            draft,
-            Place(
-                step=self.step,
-                index=self._num_episodes[draft.split],
-                group_index=group,
-                sibling_index=sibling,
-                source=place,
-            ),
-            format_name,
-        )
-        self._num_groups[draft.split] += key not in self._groups
-        self._num_episodes[draft.split] += 1
-        self._groups[key] = (group, sibling + 1)
-        self.trajectories.append(trajectory)
-        self.reconstructed.update(draft.reconstructed)
-        self.report.reconstructed.update(draft.reconstructed)
-        outcome = outcome_of(draft, trajectory)
-        if outcome is not None:
-            self.outcomes.append(outcome)
-
-
-def outcome_of(draft: Draft, trajectory: Trajectory) -> TrajectoryOutcome | None:
-    """What the file says of the update; None where it says nothing."""
-    per_token = (draft.advantages, draft.trainer_logprobs, draft.reference_logprobs)
-    is_said = draft.advantage is not None or draft.is_kept is not None
-    if not is_said and all(values is None for values in per_token):
-        return None
-    return TrajectoryOutcome(
-        trajectory_id=trajectory_id(trajectory.split, trajectory.step, trajectory.index),
-        advantage=draft.advantage,
-        kept=draft.is_kept is not False,
-        drop_reason="the trainer masked it" if draft.is_kept is False else None,
-        advantages=draft.advantages,
-        trainer_logprobs=draft.trainer_logprobs,
-        ref_logprobs=draft.reference_logprobs,
-    )
-
-
-def step_metrics(run_id: str, step: int, trajectories: Sequence[Trajectory]) -> StepMetrics:
-    """The numbers of a step that rollouts alone give; none where the files do not say.
-
-    Evaluations are no part of them: a step that holds nothing else has none.
+    Args:
+        is_success: The rewards say success.
     """
-    own = [t for t in trajectories if t.split in (Split.IMPORT, Split.TRAIN)]
-    returns = [t.episode_return for t in own]
-    known = np.array([value for value in returns if not math.isnan(value)])
-    solved = [float(t.is_success) for t in own if t.is_success is not None]
-    is_made_up = any(re.search(SUMMED_REWARDS, t.extra or "") for t in own)
-    # What was added up without weights is shown, and says nothing of what groups can teach.
-    groups = [] if is_made_up else list(_groups(own))
-    stds = [std for std, _ in groups]
-    solved_of = [(std == 0, rate) for std, rate in groups if rate is not None]
-    values = {
-        "reward/return_mean": float(known.mean()) if known.size else math.nan,
-        IS_RECONSTRUCTED: 1.0 if is_made_up else math.nan,
-        "reward/return_std": float(known.std(ddof=1)) if known.size > 1 else math.nan,
-        "reward/return_min": float(known.min()) if known.size else math.nan,
-        "reward/return_max": float(known.max()) if known.size else math.nan,
-        "reward/group_std_mean": float(np.mean(stds)) if stds else math.nan,
-        "reward/zero_std_frac": float(np.mean(np.array(stds) == 0)) if stds else math.nan,
-        "reward/solved_frac": _share(is_equal and rate == 1 for is_equal, rate in solved_of),
-        "reward/hopeless_frac": _share(is_equal and rate == 0 for is_equal, rate in solved_of),
-        "rollout/success_rate": float(np.mean(solved)) if solved else math.nan,
-        "rollout/num_trajectories": float(len(own)) if own else math.nan,
-        **num_outcomes(own),
-        "rollout/num_turns_mean": float(np.mean([t.num_turns for t in own])) if own else math.nan,
-    }
-    return StepMetrics(
-        run_id=run_id,
-        step=step,
-        phase="train",
-        policy_version=None,
-        wall_time=time.time(),
-        values={key: value for key, value in values.items() if not math.isnan(value)},
-    )
-
-
-def _groups(trajectories: Sequence[Trajectory]) -> Iterator[tuple[float, float | None]]:
-    """Of each group of two and more siblings whose returns are known: the spread of the return, and
-    the success rate; None where it is not known of all."""
-    groups: dict[int, list[Trajectory]] = {}
-    for trajectory in trajectories:
-        if not math.isnan(trajectory.episode_return):
-            groups.setdefault(trajectory.group_index, []).append(trajectory)
-    for siblings in groups.values():
-        if len(siblings) > 1:
-            known = [t.is_success for t in siblings if t.is_success is not None]
-            rate = float(np.mean(known)) if len(known) == len(siblings) else None
-            yield float(np.std([t.episode_return for t in siblings], ddof=1)), rate
-
-
-def _share(flags: Iterable[bool]) -> float:
-    """How many are so; NaN of none."""
-    known = list(flags)
-    return sum(known) / len(known) if known else math.nan
+    for row in rows:
+        file = survey.file_of(row)
+        place = f"{file.where.path}:{int(survey.rows_R[row]['place'])}"
+        reason = ""
+        try:
+            for draft in survey.episodes(row):
+                if is_success:
+                    RewardValues.read_success(draft)
+                name = survey.format_of(row).name
+                if problem := content.add(draft, source=place, format_name=name):
+                    report.rows.add(problem, place)
+        except RowError as error:
+            reason = str(error)
+        except BadJsonError as error:
+            reason = f"the file changed while it was read: {error}"
+        except _BAD_ROW as error:
+            logger.debug("%s: %r", place, error)
+            reason = "its values are not of the kinds that its keys promise"
+        if reason:
+            content.refused[reason] += 1
+            report.rows.add(reason, place)
+        if row + 1 == rows.stop or survey.file_of(row + 1) is not file:
+            file.source.close()
+    report.reconstructed.update(content.reconstructed)

@@ -137,8 +137,9 @@ AREAL = Format(
 
 def _is_art(row: Row) -> bool:
     messages = row.get("messages")
-    is_known = "group_index" in row and "reward" in row and is_messages(messages)
-    return is_known and all("trainable" in message for message in messages)
+    if "group_index" not in row or "reward" not in row or not is_messages(messages):
+        return False
+    return all("trainable" in message for message in messages)
 
 
 def _art_drafts(row: Row, where: Where) -> list[Draft]:

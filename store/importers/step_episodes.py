@@ -1,0 +1,181 @@
+"""The episodes of one step: numbered, grouped, and what their step is like in numbers.
+
+An import, a recorder and a watch fill it with drafts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..records import (
+    MAX_INDEX,
+    RolloutBatch,
+    Split,
+    StepMetrics,
+    Trajectory,
+    TrajectoryOutcome,
+    num_outcomes,
+)
+from .beside.metrics import IS_RECONSTRUCTED
+from .draft import SUMMED_REWARDS, Draft, Place, RowError, trajectory_of
+
+
+@dataclass(slots=True)
+class StepEpisodes:
+    """The episodes of one step, what was refused, and what had to be guessed."""
+
+    step: int
+    trajectories: list[Trajectory] = field(default_factory=list)
+    outcomes: list[TrajectoryOutcome] = field(default_factory=list)
+    refused: Counter[str] = field(default_factory=Counter)
+    """Why episodes were not taken -> how many."""
+    reconstructed: Counter[str] = field(default_factory=Counter)
+    _groups: dict[tuple[Split, bytes], list[int]] = field(default_factory=dict)
+    """Split and hash of the name or the prompt -> places of the siblings in `trajectories`."""
+    _num_episodes: Counter[Split] = field(default_factory=Counter)
+    _num_groups: Counter[Split] = field(default_factory=Counter)
+
+    def add(self, draft: Draft, *, source: str, format_name: str) -> str:
+        """Take an episode; why it cannot be taken, "" where it was.
+
+        Args:
+            source: where the episode stands, file and place.
+            format_name: of the file.
+        """
+        try:
+            self._add(draft, source, format_name)
+        except RowError as error:
+            self.refused[str(error)] += 1
+            return str(error)
+        self.reconstructed.update(draft.reconstructed)
+        return ""
+
+    def _add(self, draft: Draft, source: str, format_name: str) -> None:
+        if len(self.trajectories) > MAX_INDEX:
+            raise RowError(f"a step holds at most {MAX_INDEX + 1:,} episodes")
+        if not draft.turns:
+            raise RowError("it has no reply of the policy")
+        if draft.group is None:
+            draft.reconstructed.add("groups")
+        name = f"prompt {draft.prompt}" if draft.group is None else f"group {draft.group}"
+        digest = hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=16).digest()
+        siblings = self._groups.get((draft.split, digest), [])
+        # Each split counts from 0, as in the runs that training writes.
+        place = Place(
+            step=self.step,
+            index=self._num_episodes[draft.split],
+            group_index=self.trajectories[siblings[0]].group_index
+            if siblings
+            else self._num_groups[draft.split],
+            sibling_index=len(siblings),
+            source=source,
+        )
+        trajectory = trajectory_of(draft, place, format_name)
+        self._num_groups[draft.split] += not siblings
+        self._num_episodes[draft.split] += 1
+        self._groups.setdefault((draft.split, digest), []).append(len(self.trajectories))
+        self.trajectories.append(trajectory)
+        outcome = _outcome_of(draft, trajectory)
+        if outcome is not None:
+            self.outcomes.append(outcome)
+
+    def batch(self) -> RolloutBatch:
+        """Training episodes in groups of equal size: the commonest size of at least two.
+
+        Smaller groups are left out and larger ones cut: what is measured of groups needs a
+        rectangle.
+        """
+        groups = [rows for (split, _), rows in self._groups.items() if split is Split.IMPORT]
+        sizes = Counter(len(rows) for rows in groups if len(rows) > 1)
+        size = max(sizes, key=lambda n: (sizes[n] * n, n)) if sizes else 1
+        return RolloutBatch(
+            groups=tuple(
+                tuple(self.trajectories[row] for row in rows[:size])
+                for rows in groups
+                if len(rows) >= size
+            )
+        )
+
+
+def _outcome_of(draft: Draft, trajectory: Trajectory) -> TrajectoryOutcome | None:
+    """What the file says of the update; None where it says nothing."""
+    per_token = (draft.advantages, draft.trainer_logprobs, draft.reference_logprobs)
+    is_given = draft.advantage is not None or draft.is_kept is not None
+    if not is_given and all(values is None for values in per_token):
+        return None
+    return TrajectoryOutcome(
+        trajectory_id=trajectory.id,
+        advantage=draft.advantage,
+        kept=draft.is_kept is not False,
+        drop_reason="the trainer masked it" if draft.is_kept is False else None,
+        advantages=draft.advantages,
+        trainer_logprobs=draft.trainer_logprobs,
+        ref_logprobs=draft.reference_logprobs,
+    )
+
+
+def step_metrics(run_id: str, step: int, trajectories: Sequence[Trajectory]) -> StepMetrics:
+    """The numbers of a step that rollouts alone give; none where the files do not say.
+
+    Evaluations are no part of them: a step that holds nothing else has none.
+    """
+    own = [t for t in trajectories if t.split in (Split.IMPORT, Split.TRAIN)]
+    returns = [t.episode_return for t in own]
+    known = np.array([value for value in returns if not math.isnan(value)])
+    solved = [float(t.is_success) for t in own if t.is_success is not None]
+    is_made_up = any(re.search(SUMMED_REWARDS, t.extra or "") for t in own)
+    # What was added up without weights is shown, and says nothing of what groups can teach.
+    groups = [] if is_made_up else list(_groups(own))
+    stds = [std for std, _ in groups]
+    solved_of = [(std == 0, rate) for std, rate in groups if rate is not None]
+    values = {
+        "reward/return_mean": float(known.mean()) if known.size else math.nan,
+        IS_RECONSTRUCTED: 1.0 if is_made_up else math.nan,
+        "reward/return_std": float(known.std(ddof=1)) if known.size > 1 else math.nan,
+        "reward/return_min": float(known.min()) if known.size else math.nan,
+        "reward/return_max": float(known.max()) if known.size else math.nan,
+        "reward/group_std_mean": float(np.mean(stds)) if stds else math.nan,
+        "reward/zero_std_frac": float(np.mean(np.array(stds) == 0)) if stds else math.nan,
+        "reward/solved_frac": _share(is_equal and rate == 1 for is_equal, rate in solved_of),
+        "reward/hopeless_frac": _share(is_equal and rate == 0 for is_equal, rate in solved_of),
+        "rollout/success_rate": float(np.mean(solved)) if solved else math.nan,
+        "rollout/num_trajectories": float(len(own)) if own else math.nan,
+        **num_outcomes(own),
+        "rollout/num_turns_mean": float(np.mean([t.num_turns for t in own])) if own else math.nan,
+    }
+    return StepMetrics(
+        run_id=run_id,
+        step=step,
+        phase="train",
+        policy_version=None,
+        wall_time=time.time(),
+        values={key: value for key, value in values.items() if not math.isnan(value)},
+    )
+
+
+def _groups(trajectories: Sequence[Trajectory]) -> Iterator[tuple[float, float | None]]:
+    """Of each group of two and more siblings whose returns are known: the spread of the return, and
+    the success rate; None where it is not known of all."""
+    groups: dict[int, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        if not math.isnan(trajectory.episode_return):
+            groups.setdefault(trajectory.group_index, []).append(trajectory)
+    for siblings in groups.values():
+        if len(siblings) > 1:
+            known = [t.is_success for t in siblings if t.is_success is not None]
+            rate = float(np.mean(known)) if len(known) == len(siblings) else None
+            yield float(np.std([t.episode_return for t in siblings], ddof=1)), rate
+
+
+def _share(flags: Iterable[bool]) -> float:
+    """How many are so; NaN of none."""
+    known = list(flags)
+    return sum(known) / len(known) if known else math.nan
