@@ -96,7 +96,6 @@ def configured(options: argparse.Namespace, mode: str) -> RunConfig:
         "groups": options.groups,
         "max_turns": options.turns,
         "max_actions_per_turn": 1,
-        "parallel": "threads",
     }
     return load_config(
         overrides=[

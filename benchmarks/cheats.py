@@ -22,7 +22,7 @@ from machine import describe_machine
 
 from echoscope.envs import registry
 from echoscope.envs.base import TextEnv
-from echoscope.envs.checks.measure import has_expert
+from echoscope.envs.checks.players import has_expert
 from echoscope.envs.settings import EnvGroup
 from echoscope.envs.turns.turn import TurnResult
 from echoscope.envs.turns.wrappers import runner_of, wrap

@@ -20,7 +20,7 @@ from PIL import Image
 from echoscope.dashboard.replay.boards import board_html
 from echoscope.envs import registry
 from echoscope.envs.base import EnvError
-from echoscope.envs.checks.measure import typical_actions
+from echoscope.envs.checks.episodes import typical_actions
 
 HOME = Path(__file__).parents[1]
 sys.path.insert(0, str(HOME / "tests" / "shared"))

@@ -31,7 +31,7 @@ from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.diagnostics.measure.rates import wilson_interval
 from echoscope.envs import registry
-from echoscope.envs.checks.measure import noise_seed_of
+from echoscope.envs.checks.episodes import noise_seed_of
 from echoscope.envs.settings import EnvGroup
 from echoscope.envs.turns.wrappers import runner_of, wrap
 

@@ -19,7 +19,6 @@ from . import (
     dashboard,
     diagnose,
     envs,
-    envs_serve,
     export,
     importing,
     mirror,
@@ -82,7 +81,6 @@ app.command("dashboard")(dashboard.dashboard)
 app.command("report")(report.report)
 app.add_typer(ctl.app, name="ctl")
 app.add_typer(runs.app, name="runs")
-envs.app.command("serve")(envs_serve.serve)
 app.add_typer(envs.app, name="envs")
 app.add_typer(plugins.app, name="plugins")
 app.add_typer(sft.app, name="sft")

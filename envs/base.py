@@ -83,23 +83,6 @@ class Message:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TextPart:
-    """Text in what a policy is shown."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ImagePart:
-    """A picture in what a policy is shown: the bytes of a PNG file."""
-
-    png: bytes
-
-
-Part = TextPart | ImagePart
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """What the policy reads, and optionally how to draw it.
@@ -108,23 +91,14 @@ class Observation:
     be a whole chat (at most one system message first, then user and assistant in turns, a user
     message last), and a later one tool results and then at most one user message. `text` is then
     what people and the diagnostics read. `frame` is compact JSON for people (see `frames.py`); the
-    policy never sees it. `view` is a frame of what the text says and nothing more: the same as
-    `frame` where a world hides nothing. `image` is a PNG picture: with `render: rgb` that of the
-    view, or of the text where there is none, or the world's own. It is stored, and a policy with a
-    vision tower can be shown it.
+    policy never sees it, because it may show what the text hides. `image` is a PNG picture of the
+    world's own, for people, too.
     """
 
     text: str
     frame: str | None = None
     messages: tuple[Message, ...] = ()
     image: bytes | None = None
-    view: str | None = None
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """The picture, if there is one, and then the text."""
-        text = TextPart(self.text)
-        return (text,) if self.image is None else (ImagePart(self.image), text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,8 +270,6 @@ def checked_observation(value: object) -> Observation:
     checked_text("the observation", value.text)
     if value.frame is not None:
         checked_text("the frame", value.frame)
-    if value.view is not None:
-        checked_text("the view", value.view)
     if value.image is not None:
         try:
             picture_size(value.image)

@@ -9,12 +9,9 @@ do not meet either.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from threading import Thread
-from typing import TypeVar
 
 import numpy as np
 
@@ -32,11 +29,9 @@ from .settings import EnvGroup
 from .turns.turn import TurnEnv, TurnResult
 from .turns.wrappers import world_of, wrap
 
-T = TypeVar("T")
 SPLIT_CODES: Mapping[str, int] = {"train": 0, "eval": 1, "probe": 2}
 STREAM_CODES: Mapping[str, int] = {"tasks": 0, "noise": 1, "sampling": 2}
 """The random streams of a run: what is drawn in one changes nothing in another."""
-_MAX_THREADS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,27 +190,12 @@ class EnvPool:
             draw_round: 0, or how often the step has been asked for other tasks; of "train" only.
         """
         first_group = self.check_step(step, draw_round)
-        leaders = self._map(
-            {
-                p * self._group_size: partial(self.lead, step, p, first_group)
-                for p in range(self.num_groups)
-            }
-        )
-        started = {slot: seen for leader in leaders.values() for slot, seen in leader.seen.items()}
-        of_group = [leaders[p * self._group_size] for p in range(self.num_groups)]
-        started |= self._map(
-            {
-                index: partial(
-                    self.follow, step, index, of_group[index // self._group_size], first_group
-                )
-                for index in range(len(self._stacks))
-                if index not in started
-            }
-        )
-        slots = [
-            self.slot(step, index, of_group[index // self._group_size], started[index], first_group)
-            for index in range(len(self._stacks))
-        ]
+        slots = []
+        for p in range(self.num_groups):
+            leader = self.lead(step, p, first_group)
+            for index in range(p * self._group_size, (p + 1) * self._group_size):
+                seen = leader.seen.get(index) or self.follow(step, index, leader, first_group)
+                slots.append(self.slot(step, index, leader, seen, first_group))
         self.check_started(slots)
         for p in range(self.num_groups):
             self.check_group(slots[p * self._group_size : (p + 1) * self._group_size])
@@ -238,12 +218,7 @@ class EnvPool:
         """One turn of some running slots: {slot: (actions, is_well_formed)} -> {slot: result}."""
         for index in actions:
             self._check_running(index)
-        return self._map(
-            {
-                index: partial(self.step_one, index, moves, is_well_formed)
-                for index, (moves, is_well_formed) in actions.items()
-            }
-        )
+        return {index: self.step_one(index, *said) for index, said in actions.items()}
 
     def step_one(self, index: int, actions: Sequence[str], is_well_formed: bool) -> TurnResult:
         """One turn of a running slot."""
@@ -251,10 +226,6 @@ class EnvPool:
         result = self._stacks[index].step_turn(list(actions), is_well_formed)
         self._is_running[index] = result.stop_reason is None
         return result
-
-    def is_threaded(self, index: int) -> bool:
-        """Whether the world of a slot asks for calls in threads."""
-        return self._groups[index // self._group_size].parallel == "threads"
 
     def _check_running(self, index: int) -> None:
         if not 0 <= index < len(self._stacks) or not self._is_running[index]:
@@ -286,8 +257,7 @@ class EnvPool:
 
     def _noise_seed(self, step: int, index: int, first_group: int) -> int:
         p, g = divmod(index, self._group_size)
-        noise_of = 0 if self._groups[p].shared_noise else g
-        return transition_seed(self._seed, self._split, step, first_group + p, noise_of)
+        return transition_seed(self._seed, self._split, step, first_group + p, g)
 
     def lead(self, step: int, p: int, first_group: int) -> Leader:
         """Draw the task of group p, and start one sibling on it, or more where some cannot start.
@@ -343,23 +313,6 @@ class EnvPool:
             is_one_action=self._are_one_action[self._kinds[p]],
         )
 
-    def _map(self, calls: Mapping[int, Callable[[], T]]) -> dict[int, T]:
-        """Run the calls, in threads where the group asks for it; results keyed and ordered alike.
-
-        Slots share no state, so the order of execution cannot change a result.
-        """
-        threaded = {index: call for index, call in calls.items() if self.is_threaded(index)}
-        try:
-            finish = _start_threads(threaded)
-            results = {index: call() for index, call in calls.items() if index not in threaded}
-            results |= finish()
-        except Exception:
-            raise
-        except BaseException:  # nobody waits for the calls any more, and some may hang for ever
-            self._is_abandoned = True
-            raise
-        return {index: results[index] for index in calls}
-
     def check_started(self, slots: Sequence[Slot]) -> None:
         """One world that cannot start is data; a tag of which none can is a broken set-up.
 
@@ -400,41 +353,3 @@ class EnvPool:
 def turns_of(group: EnvGroup) -> TurnEnv:
     """The turns of an entry, with its limits around a world in this process."""
     return wrap(partial(registry.make, group.env, **group.params), group.settings())
-
-
-def _start_threads(calls: Mapping[int, Callable[[], T]]) -> Callable[[], dict[int, T]]:
-    """Begin the calls in threads; what is returned waits for them and gives their results.
-
-    The threads are daemons, because Python cannot end a call that hangs: whoever stops waiting
-    leaves it behind, and it does not keep the process alive.
-    """
-    waiting = deque(calls.items())
-    results: dict[int, T] = {}
-    failures: list[BaseException] = []
-
-    def work() -> None:
-        while waiting:
-            try:
-                index, call = waiting.popleft()
-            except IndexError:
-                return  # another thread took the last one
-            try:
-                results[index] = call()
-            except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
-                failures.append(error)
-
-    threads = [
-        Thread(target=work, name="echoscope-env", daemon=True)
-        for _ in range(min(_MAX_THREADS, len(calls)))
-    ]
-    for thread in threads:
-        thread.start()
-
-    def finish() -> dict[int, T]:
-        for thread in threads:
-            thread.join()
-        if failures:
-            raise failures[0]
-        return results
-
-    return finish

@@ -11,7 +11,7 @@ A world with few tasks cannot spare an eighth of them; see `TaskVariety`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .base import EnvParamsError
@@ -66,16 +66,20 @@ def variety_of(world: TurnEnv) -> TaskVariety:
         world.reset(seed, 0)
         if inner.task_key is not None:
             drawn.append(inner.task_key)
-    return TaskVariety(num_tasks=_effective_number(drawn))
+    equal, pairs = equal_pairs(Counter(drawn).values())
+    if not pairs:
+        return TaskVariety(num_tasks=0)
+    return TaskVariety(num_tasks=round(pairs / equal) if equal else None)
 
 
-def _effective_number(keys: Sequence[str]) -> int | None:
-    """Pairs over equal pairs; 0 without a pair, None without an equal one."""
-    num_pairs = len(keys) * (len(keys) - 1) // 2
-    num_equal = sum(n * (n - 1) // 2 for n in Counter(keys).values())
-    if not num_pairs:
-        return 0
-    return round(num_pairs / num_equal) if num_equal else None
+def equal_pairs(counts: Iterable[int]) -> tuple[int, int]:
+    """How many pairs of draws are equal, and how many pairs there are.
+
+    Args:
+        counts: how often each different task was drawn.
+    """
+    counted = list(counts)
+    return sum(n * (n - 1) // 2 for n in counted), sum(counted) * (sum(counted) - 1) // 2
 
 
 def gave_up(tag: str, split: str) -> EnvParamsError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -18,8 +18,7 @@ class EnvGroup(BaseModel):
     """Some groups of one environment: `groups` prompts per step.
 
     `params` configure the environment. `max_turns` and `max_actions_per_turn` are those of its
-    spec where None. `parallel="threads"` helps only environments that wait (network,
-    subprocesses); results are the same.
+    spec where None.
 
     Raises:
         pydantic.ValidationError: an unknown name, a wrong type, a value out of range.
@@ -42,24 +41,6 @@ class EnvGroup(BaseModel):
         le=0,
         description="Reward of a reply that is malformed, has no action or has an invalid one, "
         "once a reply.",
-    )
-    end_on_invalid: bool = Field(
-        False, description="A reply without a valid action ends the episode."
-    )
-    action_timeout_s: float | None = Field(
-        None, gt=0, le=1e6, description="Seconds that one action may take; null for no limit."
-    )
-    reset_timeout_s: float | None = Field(
-        None, gt=0, le=1e6, description="Seconds that one reset may take; null for no limit."
-    )
-    shared_noise: bool = Field(
-        False, description="All trajectories of a group meet the same random events."
-    )
-    parallel: Literal["none", "threads"] = "none"
-    render: Literal["none", "rgb"] = Field(
-        "none",
-        description="rgb: draw what the text of every observation says as a PNG picture, which is "
-        "stored with the turn and which context.images can show to a vision-language model.",
     )
 
     @property
@@ -90,8 +71,4 @@ class EnvGroup(BaseModel):
             max_actions_per_turn=self.max_actions_per_turn or spec.max_actions_per_turn,
             max_actions=self.max_actions,
             format_penalty=self.format_penalty,
-            end_on_invalid=self.end_on_invalid,
-            action_timeout_s=self.action_timeout_s,
-            reset_timeout_s=self.reset_timeout_s,
-            render=self.render,
         )

@@ -59,8 +59,6 @@ class StopReason(StrEnum):
     """The episode's budget of sampled tokens was spent."""
     PROMPT_TOO_LONG = "prompt_too_long"
     """The next prompt would not have fitted the context."""
-    PARSE_FAILED = "parse_failed"
-    """A reply without a valid action, where the configuration ends the episode on one."""
     ENV_ERROR = "env_error"
     TIMEOUT = "timeout"
     ABORTED = "aborted"

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from .. import registry
 from ..base import EnvUnavailableError, shorten
-from .cheats import PlayerScore, expect_no_cheat, expect_solvable, failed_search, scores_of
+from ..settings import EnvGroup
 from .contract import CHECKS
+from .players import PlayerScore, scores_of
 from .subject import CheckFailure, Skip, Subject
 
 ALL = "all"
 """What is skipped if an environment cannot be built."""
-DETERMINISM = frozenset({"seeds", "steps", "instances", "processes"})
+DETERMINISM = frozenset({"seeds", "steps", "processes"})
 """The checks that compare one episode with another of the same seeds."""
 
 
@@ -66,34 +68,29 @@ def check_env(
     The limits are the spec's where None. An environment that lacks its data, server or package is
     skipped as a whole, with the reason. Raises `UnknownEnvError` and `EnvParamsError`.
     """
+    group = EnvGroup(
+        tag="check",
+        env=env_id,
+        params=dict(params or {}),
+        max_turns=max_turns,
+        max_actions_per_turn=max_actions_per_turn,
+    )
     try:
-        spec = registry.spec(env_id)
-        registry.make(env_id, **(params or {})).close()
+        registry.make(env_id, **group.params).close()
     except EnvUnavailableError as error:
         return CheckReport(env_id=env_id, skipped={ALL: str(error)})
-    subject = Subject(
-        env_id=env_id,
-        params=dict(params or {}),
-        max_turns=spec.max_turns if max_turns is None else max_turns,
-        max_actions_per_turn=(
-            spec.max_actions_per_turn if max_actions_per_turn is None else max_actions_per_turn
-        ),
-    )
+    scores: dict[str, PlayerScore] = {}
+
+    @cache
+    def played() -> Mapping[str, PlayerScore]:
+        scores.update(scores_of(subject))
+        return scores
+
+    subject = Subject(group=group, scores=played)
     passed: list[str] = []
     failed: dict[str, str] = {}
     skipped: dict[str, str] = {}
-    scores: dict[str, PlayerScore] = {}
-
-    def check_solvable(subject: Subject) -> None:
-        if reason := failed_search(subject):
-            raise Skip(reason)
-        scores.update(scores_of(subject))
-        expect_solvable(scores, reports_success=subject.make().reports_success)
-
-    def check_cheats(_: Subject) -> None:
-        expect_no_cheat(scores)
-
-    for name, check in {**CHECKS, "solvable": check_solvable, "cheats": check_cheats}.items():
+    for name, check in CHECKS.items():
         try:
             check(subject)
             passed.append(name)

@@ -5,21 +5,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import textwrap
 from functools import partial
-from typing import Any, get_type_hints
 
 import numpy as np
 
 from echoscope.text.amounts import counted
 
 from .. import registry
-from ..base import EnvError, EnvSpec, Observation, TextEnv
-from ..params import describe_type
+from ..base import EnvError, EnvSpec, TextEnv
+from ..params import described_parameters
 from ..settings import EnvGroup
-from ..turns.turn import TurnEnv, TurnResult
 from ..turns.wrappers import runner_of, wrap
 from .contract import HEADINGS
 
@@ -36,8 +33,8 @@ MAX_LINES, MAX_CHARS = 16, 900
 """Of one observation in an example; longer ones are cut."""
 NOISE_SEEDS = 10
 """That are tried for an episode that the expert solves."""
-FIRST_TURNS, LAST_TURNS = 4, 1
-"""Of an example; those between are left out."""
+MAX_TURNS = 5
+"""Of an example; those between the first ones and the last one are left out."""
 
 
 def described(env_id: str) -> str:
@@ -74,14 +71,13 @@ def limits(spec: EnvSpec) -> str:
 
 def parameters(spec: EnvSpec) -> str:
     """A table of the parameters, and what the configuration says about them."""
-    fields = dataclasses.fields(spec.config_type)
-    if not fields:
+    listed = described_parameters(spec.config_type)
+    if not listed:
         return "**Parameters.** None."
-    hints = get_type_hints(spec.config_type)
-    rows = [
-        f"| `{field.name}` | {_cell(describe_type(hints[field.name]))} | {_cell(_default(field))} |"
-        for field in fields
-    ]
+    rows = []
+    for name, facts in listed.items():
+        default = f"`{_yaml(facts['default'])}`" if "default" in facts else "required"
+        rows.append(f"| `{name}` | {facts['type']} | {default} |")
     meaning = inspect.cleandoc(spec.config_type.__doc__ or "")
     after_title = " ".join(meaning.partition("\n\n")[2].split()) or " ".join(meaning.split())
     return "\n".join(
@@ -89,27 +85,14 @@ def parameters(spec: EnvSpec) -> str:
     )
 
 
-def _default(field: dataclasses.Field[Any]) -> str:
-    if field.default is not dataclasses.MISSING:
-        return f"`{_yaml(field.default)}`"
-    if field.default_factory is not dataclasses.MISSING:
-        return f"`{_yaml(field.default_factory())}`"
-    return "required"
-
-
 def _yaml(value: object) -> str:
     """As one writes it in a run file."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
     if isinstance(value, tuple):
         return f"[{', '.join(map(_yaml, value))}]"
-    return str(value) if value != "" else '""'
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+    spelled: dict[object, str] = {None: "null", "": '""'}
+    if value is None or value == "":
+        return spelled[value]
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def example(env_id: str) -> str:
@@ -130,66 +113,48 @@ def episode(env_id: str) -> str:
     """
     settings = EnvGroup(env=env_id).settings()
     stack = wrap(partial(registry.make, env_id), settings)
+    most, rng = settings.max_actions_per_turn, np.random.default_rng(0)
     try:
         for noise_seed in range(NOISE_SEEDS):
-            first = stack.reset(0, noise_seed)
+            lines, total, result = [_cut(stack.reset(0, noise_seed).text)], 0.0, None
             if error := runner_of(stack).error:
                 raise EnvError(error)
-            has_expert = runner_of(stack).env.solve() is not None
-            turns = _played(stack, settings.max_actions_per_turn)
-            if turns[-1][1].success or not has_expert:
+            env = runner_of(stack).env
+            has_expert = env.solve() is not None
+            while result is None or result.stop_reason is None:
+                legal = env.legal_actions()
+                actions = env.solve() or [
+                    legal[int(n)] for n in rng.integers(len(legal), size=most)
+                ]
+                result = stack.step_turn(actions[:most], True)
+                total += result.reward + result.format_penalty
+                said = _cut(result.observation.text)
+                played = _cut(" || ".join(actions[:most]))
+                lines.append(f"> {played}\nreward {result.reward:g}\n{said}")
+            if result.success or not has_expert:
                 break
     finally:
         stack.close()
+    if (left_out := len(lines) - 1 - MAX_TURNS) > 0:
+        lines[MAX_TURNS:-1] = [f"({counted(left_out, 'more turn')})"]
+    success = {True: "yes", False: "no", None: "unknown"}[result.success]
+    lines.append(f"{result.stop_reason}: return {total:g}, success {success}")
     player = "the expert" if has_expert else "random legal actions (there is no expert)"
     noise = f" (noise seed {noise_seed})" if noise_seed else ""
-    return f"Example, played by {player}{noise}:\n\n```text\n{_transcript(first, turns)}\n```"
-
-
-def _played(stack: TurnEnv, max_actions: int) -> list[tuple[str, TurnResult]]:
-    """(actions, result) of every turn."""
-    env, rng = runner_of(stack).env, np.random.default_rng(0)
-    turns: list[tuple[str, TurnResult]] = []
-    while not turns or turns[-1][1].stop_reason is None:
-        moves = env.solve()
-        if moves is None:
-            legal = env.legal_actions()
-            moves = [legal[int(n)] for n in rng.integers(len(legal), size=max_actions)]
-        actions = moves[:max_actions]
-        turns.append((" || ".join(actions), stack.step_turn(actions, True)))
-    return turns
-
-
-def _transcript(first: Observation, turns: list[tuple[str, TurnResult]]) -> str:
-    """The first turns of an episode and the last one."""
-    lines = [_cut(first.text)]
-    left_out = len(turns) - FIRST_TURNS - LAST_TURNS
-    for number, (actions, result) in enumerate(turns, start=1):
-        if FIRST_TURNS < number <= len(turns) - LAST_TURNS:
-            if number == FIRST_TURNS + 1:
-                lines.append(f"({counted(left_out, 'more turn')})")
-            continue
-        observation = _cut(result.observation.text)
-        lines.append(f"> {_cut(actions)}\nreward {result.reward:g}\n{observation}")
-    last = turns[-1][1]
-    total = sum(result.reward + result.format_penalty for _, result in turns)
-    success = {True: "yes", False: "no", None: "unknown"}[last.success]
-    lines.append(f"{last.stop_reason}: return {total:g}, success {success}")
-    return "\n\n".join(lines).replace("```", "'''")
+    transcript = "\n\n".join(lines).replace("```", "'''")
+    return f"Example, played by {player}{noise}:\n\n```text\n{transcript}\n```"
 
 
 def _cut(text: str) -> str:
     """The beginning of a long text."""
     lines = [
-        textwrap.shorten(line, 300, placeholder=" (cut)") if len(line) > 300 else line
+        textwrap.shorten(line, 300, placeholder=" (cut)") if len(line) > 300 else line.rstrip()
         for line in text.expandtabs(4).splitlines()
     ]
-    kept: list[str] = []
-    size = 0
+    shorter: list[str] = []
     for line in lines:
-        size += len(line)
-        if len(kept) == MAX_LINES or size > MAX_CHARS:
-            kept.append(f"({counted(len(lines) - len(kept), 'more line')})")
+        if len(shorter) == MAX_LINES or len("".join(shorter)) + len(line) > MAX_CHARS:
+            shorter.append(f"({counted(len(lines) - len(shorter), 'more line')})")
             break
-        kept.append(line.rstrip())
-    return "\n".join(kept)
+        shorter.append(line)
+    return "\n".join(shorter)

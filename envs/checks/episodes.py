@@ -1,20 +1,22 @@
-"""Fixed episodes that every environment can play: what `contract.py` compares and hashes."""
+"""Episodes that every environment can play: what the checks compare and hash."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from .. import registry
-from ..base import Observation, TextEnv
+from ..base import Observation, StepResult, TextEnv
 
 SEEDS = (0, 1, 2, 12345, 2**62 + 7)
 EPISODE_ACTIONS = 40
+_MAX_PLANS = 50
+"""Plans of an expert, or of forty random actions, after which an episode does not end."""
 HOSTILE_ACTIONS: tuple[str, ...] = (
     "",
     " ",
@@ -43,49 +45,35 @@ LONG_HOSTILE_ACTIONS: tuple[str, ...] = (
     # Length alone.
     "a" * MEGABYTE,
     " " * MEGABYTE,
-    "\n" * MEGABYTE,
     "9" * MEGABYTE,
-    "up " * (MEGABYTE // 3),
     "\u0130" * 100_000,  # grows when its case is folded
-    "e" + "\u0301" * 100_000,
     # Brackets that close wrongly, late or never: no parser may recurse through them.
     "]})([{",
-    "(" * 12 + "1" + ")" * 12,
     "(" * 10_000 + "1" + ")" * 10_000,
     "(" * MEGABYTE,
-    "[" * MEGABYTE,
     '{"a":' * (MEGABYTE // 5),
     "\\frac{" * 50_000,
     "\\boxed{" * 100_000,
     "search[" * 100_000,
     "click[[" + "]" * 100_000,
     # Numbers and operators.
-    "-" * 60 + "1",
     "-" * 100_000 + "1",
     "not " * 100_000,
     "1+" * (MEGABYTE // 2) + "1",
-    "1/" * 1_000 + "3",
     "1e999",
     "\u0661\u0662+\u0663",  # digits of another script
     "\u00b2\u2460\uff11",  # what only looks like digits
     # Code where an expression, an answer or a program is expected.
     "(lambda: 0).__class__.__mro__",
-    "[x for x in ().__class__.__base__.__subclasses__()]",
-    "1 if __import__('os').getpid() else 2",
     "import os\nprint(open('../../../../etc/passwd').read())",
-    "print(open('/proc/self/environ').read())",
     "../" * 10_000 + "etc/passwd",
-    "file:///etc/passwd",
     # Tool calls that are none.
     "<tool_call>" * 50_000,
     'lookup {"item": ' + "[" * 50_000,
-    "answer " + "9" * MEGABYTE,
     # What terminals, files and columns stumble over.
     "up\x00",
     "".join(map(chr, range(32))),
     "\x1b[2J\x1b]0;title\x07\x1b[31mup",
-    "\u202eup\u202c",
-    "\ufeffup",
     "\udfff\ud800" * 1_000,
 )
 """Too many or too long for every task: tried on one."""
@@ -103,10 +91,21 @@ def plan(env: TextEnv, seed: int) -> list[str]:
     return [*mixed[:8], *expert, *mixed[8:]]
 
 
-def play(env: TextEnv, seed: int, noise_seed: int, actions: Sequence[str]) -> list[Any]:
-    """One episode as plain data: the first observation and the results up to termination."""
+def play(
+    env: TextEnv,
+    seed: int,
+    noise_seed: int,
+    actions: Sequence[str],
+    before_each: Callable[[int], None] = lambda number: None,
+) -> list[Any]:
+    """One episode as plain data: the first observation and the results up to termination.
+
+    Args:
+        before_each: called with the number of each action, counted from 0, before it is played.
+    """
     out: list[Any] = [[seen(env.reset(seed, noise_seed))]]
-    for action in actions:
+    for number, action in enumerate(actions):
+        before_each(number)
         result = env.step(action)
         out.append(
             [
@@ -124,13 +123,35 @@ def play(env: TextEnv, seed: int, noise_seed: int, actions: Sequence[str]) -> li
     return out
 
 
+def noise_seed_of(seed: int) -> int:
+    """Of the task that a seed draws; equal seeds would give both the same random numbers."""
+    return seed + 1_000_003
+
+
+def typical_actions(env: TextEnv, seed: int) -> list[str]:
+    """The expert's actions from here, or else random legal ones."""
+    legal = env.legal_actions() or ("wait",)
+    rng = np.random.default_rng(seed)
+    return env.solve() or [legal[int(i)] for i in rng.integers(len(legal), size=EPISODE_ACTIONS)]
+
+
+def steps_after_the_end(env: TextEnv, seed: int) -> list[tuple[str, StepResult]]:
+    """What junk and once sensible actions give when the episode is over; [] if it does not end."""
+    env.reset(seed, noise_seed_of(seed))
+    sensible = typical_actions(env, seed)[:3]
+    for _ in range(_MAX_PLANS):
+        for action in typical_actions(env, seed):
+            if env.step(action).terminated:
+                return [(late, env.step(late)) for late in dict.fromkeys([*JUNK, *sensible])]
+    return []
+
+
 def seen(observation: Observation) -> tuple[Any, ...]:
     """An observation as plain data; its picture by a hash."""
     picture = observation.image
     return (
         observation.text,
         observation.frame,
-        observation.view,
         tuple((message.role, message.name, message.content) for message in observation.messages),
         None if picture is None else hashlib.sha256(picture).hexdigest(),
     )
@@ -147,7 +168,7 @@ def digest(env: TextEnv) -> str:
 
 
 def digest_main() -> None:
-    """Entry of the child process: reads {path, id, entry_point, params} from standard input."""
+    """Entry of the child process: reads {path, entry_point, params} from standard input."""
     request = json.loads(sys.stdin.read())
     sys.path[:0] = [entry for entry in request["path"] if entry not in sys.path]
     sys.stdout.write(digest(registry.make(request["entry_point"], **request["params"])))

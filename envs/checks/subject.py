@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from .. import registry
-from ..base import Observation, TextEnv, hash_task
+from ..base import TextEnv
 from ..settings import EnvGroup
 
 
@@ -23,34 +23,28 @@ class Skip(Exception):  # noqa: N818 - control flow, not an error
 class Subject:
     """What is checked: an id with parameters, and the limits it is used with."""
 
-    env_id: str
-    params: Mapping[str, Any]
-    max_turns: int
-    max_actions_per_turn: int
+    group: EnvGroup
+    scores: Callable[[], Mapping[str, Any]]
+    """What the players earn, by name; played when first asked for."""
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        return self.group.params
+
+    @property
+    def max_turns(self) -> int:
+        return self.group.settings().max_turns
+
+    @property
+    def max_actions_per_turn(self) -> int:
+        return self.group.settings().max_actions_per_turn
 
     def make(self) -> TextEnv:
         """A fresh instance."""
-        return registry.make(self.env_id, **self.params)
-
-    def group(self, **settings: Any) -> EnvGroup:
-        """Its groups in a run with these limits."""
-        return EnvGroup(
-            tag="check",
-            env=self.env_id,
-            params=dict(self.params),
-            max_turns=self.max_turns,
-            max_actions_per_turn=self.max_actions_per_turn,
-            **settings,
-        )
+        return registry.make(self.group.env, **self.group.params)
 
 
 def expect(condition: bool, message: str) -> None:
     """Raises `CheckFailure` with `message` unless the condition holds."""
     if not condition:
         raise CheckFailure(message)
-
-
-def key_of(env: TextEnv, first: Observation) -> str:
-    """The key that a run gives the task which the last reset drew."""
-    key = env.task_key()
-    return hash_task(env.spec.id, first.text) if key is None else key

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import TypeVar
 
 from echoscope.text.amounts import counted
 
@@ -34,32 +31,20 @@ from ..base import (
 )
 from .turn import TurnResult, WorldTurns
 
-T = TypeVar("T")
-
 
 class TurnRunner(WorldTurns):
     """Runs actions in order until the task ends; an invalid one is skipped and said.
 
-    After an exception or a timeout the world's state is unknown: the episode ends, and the next
-    `reset` builds a new world with `build`.
+    After an exception the world's state is unknown: the episode ends, and the next `reset` builds a
+    new world with `build`.
     """
 
-    def __init__(
-        self,
-        build: Callable[[], TextEnv],
-        *,
-        max_actions_per_turn: int,
-        action_timeout_s: float | None = None,
-        reset_timeout_s: float | None = None,
-    ) -> None:
+    def __init__(self, build: Callable[[], TextEnv], *, max_actions_per_turn: int) -> None:
         self._build = build
         self._env = build()
         self._max_actions = max_actions_per_turn
-        self._timeout_s = action_timeout_s
-        self._reset_timeout_s = reset_timeout_s
         self._state = Observation(text="")
         self._is_broken = False
-        self._has_timed_out = False
         self._error: str | None = None
         self._task_key: str | None = None
         self._instructions: str | None = None
@@ -101,8 +86,9 @@ class TurnRunner(WorldTurns):
         """Start an episode. A world that cannot start says so, and ends at its first turn."""
         self._error = self._task_key = self._instructions = None
         try:
-            start = partial(self._start, seed, noise_seed)
-            self._state = call_within(start, self._reset_timeout_s, "the reset")
+            if self._is_broken:
+                self._env, self._is_broken = self._build(), False
+            self._state = checked_opening(self._env.reset(seed, noise_seed))
             self._task_key = _task_key(self._env, self._state)
             self._instructions = checked_text("instructions()", self._env.instructions())
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a world's failure is data
@@ -114,12 +100,6 @@ class TurnRunner(WorldTurns):
             raise
         return self._state
 
-    def _start(self, seed: int, noise_seed: int) -> Observation:
-        if self._is_broken:
-            self._env = self._build()
-            self._is_broken = False
-        return checked_opening(self._env.reset(seed, noise_seed))
-
     def step_turn(self, actions: Sequence[str], is_well_formed: bool) -> TurnResult:
         if self._error is not None:
             return self._failed((), 0.0, is_well_formed)
@@ -130,7 +110,7 @@ class TurnRunner(WorldTurns):
         try:
             for action in actions[: self._max_actions]:
                 spelled = self._spell(action)
-                result = self._step(spelled)
+                result = checked_result(self._env.step(spelled))
                 reward += result.reward
                 answers.append(result.observation)
                 if result.is_valid:
@@ -227,7 +207,6 @@ class TurnRunner(WorldTurns):
             frame=answers[-1].frame if answers and answers[-1].frame else self._state.frame,
             messages=tuple(results),
             image=answers[-1].image if answers else self._state.image,
-            view=answers[-1].view if answers else self._state.view,
         )
 
     def _success(self, result: StepResult | None) -> bool | None:
@@ -235,13 +214,8 @@ class TurnRunner(WorldTurns):
             return bool(result.success)
         return False if self._env.reports_success else None
 
-    def _step(self, action: str) -> StepResult:
-        step = partial(self._env.step, action)
-        return checked_result(call_within(step, self._timeout_s, "the action"))
-
     def _fail(self, error: BaseException) -> None:
         self._is_broken = True
-        self._has_timed_out = isinstance(error, ActionTimeoutError)
         self._error = _named(error)
 
     def _failed(self, actions: tuple[str, ...], reward: float, is_valid: bool) -> TurnResult:
@@ -253,7 +227,7 @@ class TurnRunner(WorldTurns):
             is_valid=is_valid,
             is_effective=False,
             terminated=False,
-            stop_reason="timeout" if self._has_timed_out else "env_error",
+            stop_reason="env_error",
             success=None,
             error=self._error,
         )
@@ -286,34 +260,3 @@ def _named(error: BaseException) -> str:
     if isinstance(error, EnvValueError):
         return shorten(str(error), 300)
     return f"{type(error).__name__}: {shorten(str(error), 300)}"
-
-
-class ActionTimeoutError(Exception):
-    """An action or a reset took longer than it may."""
-
-
-def call_within(function: Callable[[], T], seconds: float | None, what: str) -> T:
-    """The result of `function`, or `ActionTimeoutError` after `seconds`; None calls it right here.
-
-    The call runs in a daemon thread: Python cannot stop it, so a call that never returns is
-    abandoned, not ended, and does not keep the process alive.
-    """
-    if seconds is None:
-        return function()
-    results: list[T] = []
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(function())
-        except BaseException as error:  # noqa: BLE001 - raised again in the calling thread
-            failures.append(error)
-
-    thread = threading.Thread(target=run, name="echoscope-action", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if failures:
-        raise failures[0]
-    if not results:
-        raise ActionTimeoutError(f"{what} took more than {seconds:g} s")
-    return results[0]

@@ -5,13 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from ..base import Observation, Tool, no_info
 
-STOP_REASONS = frozenset(
-    {"terminated", "max_turns", "max_actions", "parse_failed", "env_error", "timeout"}
-)
+STOP_REASONS = frozenset({"terminated", "max_turns", "max_actions", "env_error", "timeout"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,19 +56,13 @@ class TurnSettings:
 
     `max_actions` counts executed actions over the whole episode (None: no limit).
     `format_penalty` (<= 0) falls due once per turn whose reply is malformed, has no action, or has
-    an invalid one. `end_on_invalid` ends the episode at a turn in which no action was valid.
-    `action_timeout_s` bounds one action, `reset_timeout_s` one reset (None: no bound, no thread).
-    `render="rgb"` gives every observation a picture of its view.
+    an invalid one.
     """
 
     max_turns: int
     max_actions_per_turn: int
     max_actions: int | None = None
     format_penalty: float = -0.1
-    end_on_invalid: bool = False
-    action_timeout_s: float | None = None
-    reset_timeout_s: float | None = None
-    render: Literal["none", "rgb"] = "none"
 
 
 class TurnEnv(ABC):

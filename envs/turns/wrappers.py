@@ -1,4 +1,4 @@
-"""From actions to turns: the limits, penalties and pictures around a world.
+"""From actions to turns: the limits and penalties around a world.
 
 `wrap` builds what `TurnSettings` describes. The world itself knows nothing of limits.
 """
@@ -11,7 +11,6 @@ from dataclasses import replace
 from echoscope.text.amounts import counted
 
 from ..base import Observation, TextEnv
-from ..frames import card_frame, to_png
 from .runner import TurnRunner
 from .turn import TurnEnv, TurnResult, TurnSettings, WorldTurns
 
@@ -36,10 +35,9 @@ class TurnLayer(TurnEnv):
 
 
 class LimitedTurns(TurnLayer):
-    """Limits, penalties and pictures, as `TurnSettings` describes them.
+    """Limits and penalties, as `TurnSettings` describes them.
 
-    An episode stops with the first of these reasons: its own end, `max_actions`, `parse_failed`,
-    `max_turns`.
+    An episode stops with the first of these reasons: its own end, `max_actions`, `max_turns`.
     """
 
     def __init__(self, inner: TurnEnv, settings: TurnSettings) -> None:
@@ -49,7 +47,7 @@ class LimitedTurns(TurnLayer):
 
     def reset(self, seed: int, noise_seed: int) -> Observation:
         self._num_turns = self._num_actions = 0
-        return self._with_picture(super().reset(seed, noise_seed))
+        return super().reset(seed, noise_seed)
 
     def step_turn(self, actions: Sequence[str], is_well_formed: bool) -> TurnResult:
         most = self._settings.max_actions
@@ -59,7 +57,6 @@ class LimitedTurns(TurnLayer):
         self._num_actions += len(result.actions)
         return replace(
             result,
-            observation=self._with_picture(result.observation),
             format_penalty=0.0 if result.is_valid else self._settings.format_penalty,
             stop_reason=result.stop_reason or self._limit_reached(result),
         )
@@ -76,37 +73,12 @@ class LimitedTurns(TurnLayer):
         settings = self._settings
         if settings.max_actions is not None and self._num_actions >= settings.max_actions:
             return "max_actions"
-        if settings.end_on_invalid and not result.actions:
-            return "parse_failed"
         return "max_turns" if self._num_turns >= settings.max_turns else None
-
-    def _with_picture(self, observation: Observation) -> Observation:
-        return observation if self._settings.render == "none" else rendered(observation)
-
-
-def rendered(observation: Observation) -> Observation:
-    """An observation with a picture: of its view, or of its text where it has no readable one.
-
-    Never of its frame, which may show people what the policy has to find out.
-    """
-    if observation.image is not None:
-        return observation
-    if observation.view is not None:
-        try:
-            return replace(observation, image=to_png(observation.view))
-        except ValueError:
-            pass  # a frame of somebody's own kind
-    return replace(observation, image=to_png(card_frame("", observation.text.splitlines())))
 
 
 def wrap(build: Callable[[], TextEnv], settings: TurnSettings) -> TurnEnv:
     """The turns that `settings` ask for, around the world that `build` makes."""
-    runner = TurnRunner(
-        build,
-        max_actions_per_turn=settings.max_actions_per_turn,
-        action_timeout_s=settings.action_timeout_s,
-        reset_timeout_s=settings.reset_timeout_s,
-    )
+    runner = TurnRunner(build, max_actions_per_turn=settings.max_actions_per_turn)
     return LimitedTurns(runner, settings)
 
 

@@ -2,16 +2,49 @@
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from ..base import Observation, Tool, shorten
-from ..turns.runner import ActionTimeoutError, call_within
 from ..turns.turn import TurnEnv, TurnResult, WorldTurns
 from ..turns.wrappers import world_of
+
+T = TypeVar("T")
+
+
+class ActionTimeoutError(Exception):
+    """An action or a reset took longer than it may."""
+
+
+def call_within(function: Callable[[], T], seconds: float | None, what: str) -> T:
+    """The result of `function`, or `ActionTimeoutError` after `seconds`; None calls it right here.
+
+    The call runs in a daemon thread: Python cannot stop it, so a call that never returns is
+    abandoned, not ended, and does not keep the process alive.
+    """
+    if seconds is None:
+        return function()
+    results: list[T] = []
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(function())
+        except BaseException as error:  # noqa: BLE001 - raised again in the calling thread
+            failures.append(error)
+
+    thread = threading.Thread(target=run, name="echoscope-action", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if failures:
+        raise failures[0]
+    if not results:
+        raise ActionTimeoutError(f"{what} took more than {seconds:g} s")
+    return results[0]
 
 
 class WorkerDiedError(Exception):

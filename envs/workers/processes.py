@@ -16,14 +16,13 @@ from functools import partial
 from itertools import count
 from multiprocessing.connection import Connection
 from threading import Event, Lock, Thread
-from typing import Any, Protocol
+from typing import Any
 
 from ..base import EnvUnavailableError, shorten
 from ..pool import turns_of
 from ..settings import EnvGroup
-from ..turns.runner import ActionTimeoutError
 from ..turns.turn import TurnEnv
-from .bounded import BoundedTurns, WorkerDiedError, perform
+from .bounded import ActionTimeoutError, BoundedTurns, WorkerDiedError, perform
 
 START_S = 120.0
 """Seconds that a worker may take to start."""
@@ -41,24 +40,7 @@ class _Call:
         self.error: Exception | None = None
 
 
-class Worker(Protocol):
-    """Where worlds live, seen from those who play in them."""
-
-    has_answered: bool
-    is_retired: bool
-    """It holds a call that hangs: no new episode begins here."""
-    episodes: set[int]
-    """Worlds that are in the middle of an episode here."""
-
-    @property
-    def is_dead(self) -> bool: ...
-    @property
-    def pid(self) -> int | None: ...
-    def call(self, message: tuple[Any, ...], limit_s: float | None) -> Any: ...
-    def end(self) -> None: ...
-
-
-class _Worker:
+class Worker:
     """One process, seen from its parent."""
 
     def __init__(self) -> None:
@@ -75,7 +57,9 @@ class _Worker:
         self._is_dead = False
         self.has_answered = False
         self.is_retired = False
+        """It holds a call that hangs: no new episode begins here."""
         self.episodes: set[int] = set()
+        """Worlds that are in the middle of an episode here."""
         self._reader = Thread(target=self._read, name="echoscope-env-reader", daemon=True)
         self._reader.start()
 
@@ -199,25 +183,17 @@ class WorkerProcesses:
                 self._retired.append(worker)
                 worker = None
             if worker is None:
-                worker = self._workers[home] = self.new_worker(home)
+                worker = self._workers[home] = Worker()
             for old in [old for old in self._retired if not old.episodes]:
                 self._retired.remove(old)
                 old.end()
             return worker
-
-    def new_worker(self, home: int) -> Worker:
-        """A worker that starts, for a place."""
-        return _Worker()
 
     def take_losses(self) -> int:
         """Workers that died and were replaced since the last call of this."""
         with self._lock:
             num_lost, self._num_lost = self._num_lost, 0
             return num_lost
-
-    def take_metrics(self) -> dict[str, float]:
-        """What the workers have done since the last call of this, by the names of metrics."""
-        return {}
 
     def close(self) -> None:
         """End every process."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from echoscope.envs import registry
-from echoscope.envs.checks.measure import has_expert
+from echoscope.envs.checks.players import has_expert
 from echoscope.envs.settings import EnvGroup
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from browsing import DashboardProcess, table_rows, text_of, until, visit
 from made_run import made_trajectory, open_writer, step_metrics
+from PIL import Image
 
-from echoscope.envs.frames import grid_frame, to_png
+from echoscope.envs.frames import grid_frame
 from echoscope.store.records import Split, ToolCall, TrajectoryOutcome
+from echoscope.text.png import encode_picture
 
 PLAIN = {"policy/entropy": 1.0}
 
@@ -211,7 +213,7 @@ def test_the_picture_of_a_turn_stands_beside_its_board(
 ) -> None:
     """The browser decodes it; bytes that are no picture are a note instead."""
     frame = grid_frame(["#_", "_G"], {"#": "wall", "_": "floor", "G": "goal"}, ())
-    pictures = (to_png(frame), b"<script>alert(1)</script>")
+    pictures = (encode_picture(Image.new("RGB", (32, 32))), b"<script>alert(1)</script>")
     made = []
     for number, png in enumerate(pictures):
         plain = made_trajectory(0, number)

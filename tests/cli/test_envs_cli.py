@@ -23,15 +23,12 @@ def test_list() -> None:
     result = run("list")
     assert result.exit_code == 0
     assert "frozen_lake" in result.output
-    rows = json.loads(run("list", "--json").output)["environments"]
-    sokoban = next(row for row in rows if row["id"] == "sokoban")
-    assert sokoban["max_turns"] == 5
-    assert sokoban["params"]["symbols"] == {
-        "type": "one of 'plain', 'xsb', 'letters'",
-        "values": ["plain", "xsb", "letters"],
-        "default": "plain",
-    }
+    rows = {row["id"]: row for row in json.loads(run("list", "--json").output)}
+    sokoban = rows["sokoban"]
+    assert (sokoban["max_turns"], sokoban["unavailable"]) == (5, None)
     assert sokoban["params"]["levels"] == {"type": "a string or null", "default": None}
+    formats = ["grid", "coord", "both", "relative"]
+    assert sokoban["params"]["observation"]["values"] == formats
 
 
 def test_the_list_names_the_way_to_a_missing_package_as_written(
@@ -41,12 +38,12 @@ def test_the_list_names_the_way_to_a_missing_package_as_written(
     monkeypatch.setattr(registry, "_is_installed", lambda name: name != "bm25s")
     monkeypatch.setitem(registry.BUILTIN, "lost", "no_such_module:World")
     monkeypatch.setattr(registry, "known_ids", lambda: ("bandit", "search_qa", "lost"))
-    monkeypatch.setenv("COLUMNS", "200")
-    assert "needs bm25s, which is not installed: pip install -e '.[search]'" in run("list").output
-    listed = json.loads(run("list", "--json").output)
-    assert set(listed["unavailable"]) == {"search_qa", "lost"}
-    assert listed["unavailable_params"]["search_qa"]["hops"]["type"] == "an integer or null"
-    assert listed["unavailable_params"]["lost"] is None
+    assert "needs bm25s, which is not installed: pip install -e '.[search]'" in " ".join(
+        run("list").output.split()
+    )
+    _, search, lost = json.loads(run("list", "--json").output)
+    assert search["params"]["hops"]["type"] == "an integer or null"
+    assert "cannot import 'no_such_module'" in lost["unavailable"]
 
 
 def test_the_expert_plays() -> None:
@@ -83,12 +80,11 @@ def test_check_all_prints_a_table_and_the_reason_of_every_skip(
     missing = "their_lab_world"
     monkeypatch.setitem(registry.BUILTIN, missing, "no_such_module:World")
     monkeypatch.setattr(registry, "known_ids", lambda: ("bandit", "gymnasium", missing))
-    result = run("check", "--all", "--seeds", "3")
+    result = run("check", "all", "--seeds", "3")
     assert result.exit_code == 0
     header, *rows = result.output.splitlines()
-    assert header.split() == ["id", "installed", "checks", "deterministic", "solvable", "steps/s"]
-    assert rows[0].split()[:8] == ["bandit", "yes", "21", "passed", "yes", "3", "of", "3"]
-    assert "no expert" in rows[1]
+    assert header.split() == ["id", "installed", "checks", "deterministic", "expert", "solves"]
+    assert rows[0].split()[:8] == ["bandit", "yes", "15", "passed", "yes", "3", "of", "3"]
     assert rows[2].split() == [missing, "no", "skipped"]
     assert f"skipped {missing}, all: cannot import 'no_such_module'" in result.output
     assert "skipped gymnasium, expert: there is no scripted expert" in result.output
@@ -98,10 +94,9 @@ def test_check_all_prints_a_table_and_the_reason_of_every_skip(
     monkeypatch.setattr(registry, "known_ids", lambda: ("bandit", missing))
     played, skipped = json.loads(run("check", "all", "--seeds", "3", "--json").output)
     assert (played["installed"], played["deterministic"]) == (True, True)
-    assert played["expert"] == {"num_solved": 3, "num_tried": 3}
-    assert played["steps_per_s"] > 1
+    assert (played["expert"]["num_solved"], played["expert"]["num_tried"]) == (3, 3)
     assert (skipped["installed"], skipped["deterministic"]) == (False, None)
-    assert (skipped["expert"], skipped["steps_per_s"]) == (None, None)
+    assert skipped["expert"] is None
 
 
 @pytest.mark.long
@@ -114,7 +109,7 @@ def test_a_failed_check_exits_with_1() -> None:
     assert "failed  frozen_lake, expert: an optimal episode takes" in result.output
     report = json.loads(run(*words, "--json").output)[0]
     assert report["ok"] is False
-    assert set(report["failed"]) == {"expert", "solvable"}
+    assert set(report["failed"]) == {"expert"}
 
 
 def test_a_world_that_raises_is_reported_and_not_measured(
@@ -130,7 +125,7 @@ def test_a_world_that_raises_is_reported_and_not_measured(
     result = run("check", "raising_world:Raising", "--seeds", "2")
     assert result.exit_code == 1
     row = result.output.splitlines()[1].split()
-    assert [*row[:3], *row[-2:]] == ["raising_world:Raising", "yes", "FAILED", "not", "measured"]
+    assert row[:3] == ["raising_world:Raising", "yes", "FAILED"]
     assert "failed  raising_world:Raising, hostile: raised KeyError: 'lost'" in result.output
 
 
@@ -143,8 +138,6 @@ def test_a_world_that_raises_is_reported_and_not_measured(
         (["play", "frozen_lake", "size=["], "is not valid YAML"),
         (["play", "gymnasium", "--expert"], "has no expert"),
         (["check", "all", "size=3"], "not with 'all'"),
-        (["check", "bandit", "--all"], "not with 'all'"),
-        (["check"], "name an environment, or give --all"),
     ],
 )
 def test_mistakes_are_one_line_errors(words: list[str], message: str) -> None:

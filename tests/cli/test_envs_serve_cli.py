@@ -11,7 +11,7 @@ from serving_worlds import ServerProcess, ask, error, free_port
 from typer.testing import CliRunner
 
 from echoscope.cli import app
-from echoscope.cli.envs_serve import _served
+from echoscope.cli.envs import served_worlds
 from echoscope.envs.base import EnvError
 from echoscope.envs.worlds.remote.sessions import Served
 
@@ -33,7 +33,7 @@ def test_it_says_where_it_serves_and_ends_at_ctrl_c() -> None:
 
 @pytest.mark.parametrize("word", ["slip=0.5", "frozen_lake.slip=0.5"])
 def test_one_environment_takes_parameters_with_and_without_its_name(word: str) -> None:
-    assert _served(["frozen_lake"], [word]) == [Served(id="frozen_lake", params={"slip": 0.5})]
+    assert served_worlds(["frozen_lake", word]) == [Served(id="frozen_lake", params={"slip": 0.5})]
 
 
 @pytest.mark.parametrize(
@@ -58,11 +58,6 @@ def test_mistakes_are_one_line_errors(
     assert isinstance(result.exception, EnvError)
     assert message in str(result.exception)
     assert "\n" not in str(result.exception)
-
-
-def test_a_port_that_is_none_is_named() -> None:
-    result = CliRunner().invoke(app, ["envs", "serve", "bandit", "--port", "99999"])
-    assert str(result.exception) == "--port is 99999, but must lie in [0, 65535]"
 
 
 def test_ctrl_c_does_not_wait_for_a_call_that_hangs() -> None:

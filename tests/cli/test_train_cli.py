@@ -281,14 +281,11 @@ def test_ctrl_c_on_a_hanging_environment_keeps_a_checkpoint_of_the_last_step(
     assert verify(path).problems == ()
 
 
-@pytest.mark.parametrize("parallel", ["none", "threads"])
-def test_a_hanging_environment_gives_way_to_stop_now(
-    config_file: Path, root: Path, parallel: str
-) -> None:
+def test_a_hanging_environment_gives_way_to_stop_now(config_file: Path, root: Path) -> None:
     path = root / "run"
     trainer = start(
         *(config_file, path, "checkpoint.every=0", "probe.every=0", "envs.group_size=4"),
-        f"envs.train=[{{env: 'slow_bandit:HangingBandit', groups: 2, parallel: {parallel}}}]",
+        "envs.train=[{env: 'slow_bandit:HangingBandit', groups: 2}]",
         ready="the bandit hangs",
     )
     post(path, new_command("run", "stop_now"))

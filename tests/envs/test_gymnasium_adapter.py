@@ -1,4 +1,4 @@
-"""Gymnasium both ways, and frames as pixels."""
+"""A Gymnasium world as a text world."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 
 from echoscope.envs import registry
 from echoscope.envs.base import EnvParamsError, EnvUnavailableError
-from echoscope.envs.frames import card_frame, grid_frame, read_frame, to_rgb
 from echoscope.text.png import open_picture
 
 MISSING = registry.unavailable()
@@ -158,31 +157,3 @@ def test_numbered_actions_where_none_are_known() -> None:
     env = registry.make("gymnasium", env="CartPole-v1")
     assert env.legal_actions() == ("0", "1")
     assert env.reset(0, 0).text.startswith("Observation: [")
-
-
-def test_frames_read_back() -> None:
-    grid = grid_frame(["#_"], {"#": "wall", "_": "floor"}, [("player", (0, 1))])
-    assert read_frame(grid)["overlays"] == [{"is": "player", "at": [0, 1]}]
-    pixels = to_rgb(grid, tile=8)
-    assert pixels.shape == (8, 16, 3)
-    assert len({tuple(pixels[3, col]) for col in (2, 10, 12)}) == 2
-    assert read_frame(card_frame("Title", ["a", "b"]))["lines"] == ["a", "b"]
-
-
-@pytest.mark.parametrize(
-    "frame",
-    [
-        "[]",
-        '{"kind":"film"}',
-        '{"kind":"card","lines":[1]}',
-        '{"kind":"grid","cells":[]}',
-        '{"kind":"grid","size":[1,1],"cells":["##"],"legend":{"#":"wall"}}',
-        '{"kind":"grid","size":[1,2],"cells":["#x"],"legend":{"#":"wall"}}',
-        '{"kind":"grid","size":[1,1],"cells":["#"],"legend":{"#":"wall"},'
-        '"overlays":[{"is":"player","at":[0,1]}]}',
-        '{"kind":"grid","size":[1,5000],"cells":["' + "#" * 5000 + '"],"legend":{"#":"wall"}}',
-    ],
-)
-def test_bad_frames_are_refused(frame: str) -> None:
-    with pytest.raises(ValueError, match=r"grid|card"):
-        read_frame(frame)

@@ -108,14 +108,6 @@ def test_siblings_share_the_task_and_draw_their_own_noise() -> None:
     assert len({slot.noise_seed for slot in group}) == 4
 
 
-def test_shared_noise_gives_siblings_the_same_luck() -> None:
-    shared = LAKE.model_copy(update={"shared_noise": True})
-    with EnvPool([shared], group_size=4, seed=1, split="train") as envs:
-        slots = envs.reset(5)
-    assert len({slot.noise_seed for slot in slots[:4]}) == 1
-    assert slots[0].noise_seed != slots[4].noise_seed
-
-
 def test_tasks_are_a_pure_function_of_seed_split_step_and_group() -> None:
     with EnvPool([LAKE], group_size=2, seed=3, split="train") as used:
         for step in range(4):
@@ -173,12 +165,9 @@ MOVES = ("down", "right", "up", "left")
 SLIPPERY = EnvGroup(env="frozen_lake", groups=2, params={"slip": 0.5}, max_turns=6)
 
 
-def episodes(
-    parallel: str = "none", make_turns: Callable[[EnvGroup], TurnEnv] | None = None
-) -> list[list[TurnResult]]:
+def episodes(make_turns: Callable[[EnvGroup], TurnEnv] | None = None) -> list[list[TurnResult]]:
     """What each slot went through, with one action a turn."""
-    group = SLIPPERY.model_copy(update={"parallel": parallel})
-    with EnvPool([group], group_size=4, seed=2, split="train", make_turns=make_turns) as envs:
+    with EnvPool([SLIPPERY], group_size=4, seed=2, split="train", make_turns=make_turns) as envs:
         running = [slot.index for slot in envs.reset(0)]
         seen: list[list[TurnResult]] = [[] for _ in running]
         while running:
@@ -189,15 +178,11 @@ def episodes(
     return seen
 
 
-def test_threads_change_nothing() -> None:
-    assert episodes("threads") == episodes()
-
-
 def test_processes_change_nothing() -> None:
     processes = WorkerProcesses(2)
     try:
         make_turns = partial(ProcessTurns, limit_s=60.0, processes=processes)
-        assert episodes("threads", make_turns) == episodes()
+        assert episodes(make_turns) == episodes()
     finally:
         processes.close()
 
@@ -270,22 +255,6 @@ def test_an_environment_that_raises_ends_its_own_episode_only() -> None:
         assert envs.step({0: (("go",), True)})[0].reward == 1.0
 
 
-def test_a_slow_action_ends_with_a_timeout() -> None:
-    with pool(params={"wait_s": 0.5}, action_timeout_s=0.01) as envs:
-        envs.reset(0)
-        result = envs.step({0: (("go",), True)})[0]
-    assert result.stop_reason == "timeout"
-    assert "more than 0.01 s" in (result.error or "")
-
-
-def test_an_action_within_its_time_is_as_without_a_timeout() -> None:
-    with pool(params={"fault": "step"}, action_timeout_s=30.0) as envs:
-        envs.reset(0)
-        results = envs.step({0: (("go",), True), 1: (("break",), True)})
-    assert results[0].reward == 1.0
-    assert results[1].error == "KeyError: 'lost'"
-
-
 def test_one_failed_reset_is_data_and_all_failed_is_a_broken_setup() -> None:
     with (
         pool(params={"fault": "reset"}) as envs,
@@ -305,11 +274,9 @@ def test_one_failed_reset_is_data_and_all_failed_is_a_broken_setup() -> None:
     [
         ({"groups": 0}, r"groups\n.*greater than or equal to 1 .*input_value=0"),
         ({"tag": " "}, r"tag\n.*should match pattern"),
-        ({"parallel": "fork"}, r"parallel\n.*'none' or 'threads'.*input_value='fork'"),
         ({"max_turns": 0}, r"max_turns\n.*greater than or equal to 1 .*input_value=0"),
         ({"max_actions": 0}, r"max_actions\n.*greater than or equal to 1 .*input_value=0"),
         ({"format_penalty": 0.1}, r"format_penalty\n.*less than or equal to 0 .*input_value=0.1"),
-        ({"action_timeout_s": 0.0}, r"action_timeout_s\n.*greater than 0 .*input_value=0.0"),
         ({"max_turn": 1}, r"max_turn\n.*Extra inputs are not permitted"),
         ({"env": "no_such_world"}, "no environment 'no_such_world'"),
         ({"params": {"fautl": "x"}}, "did you mean 'fault'"),

@@ -23,7 +23,7 @@ from echoscope.envs.base import (
     normalise,
     prefixed,
 )
-from echoscope.envs.frames import card_frame, to_png
+from echoscope.envs.frames import card_frame
 
 MOVES = {"left": -1, "right": 1}
 
@@ -150,18 +150,14 @@ class PaysAfterTheEnd(Walk):
         return replace(result, reward=1.0) if was_over else result
 
 
-class OneKeyForPictures(Walk):
-    """The pictures differ, the texts do not, and no key is given: all tasks have one key."""
+class OneKeyForMaps(Walk):
+    """The maps differ, the texts do not, and no key is given: all tasks have one key."""
 
     def said(self) -> str:
-        return "Look at the picture."
+        return "Look at the map."
 
     def observe(self) -> Observation:
-        row = [
-            "." if i not in (self._place, self._flag) else "PF"[i == self._flag]
-            for i in range(self._size)
-        ]
-        return Observation(text=self.said(), image=to_png(card_frame("Walk", ["".join(row)])))
+        return Observation(text=self.said(), frame=card_frame("Walk", [super().said()]))
 
     def task_key(self) -> str | None:
         return None
@@ -241,17 +237,6 @@ class SharedState(Walk):
     @_place.setter
     def _place(self, place: int) -> None:
         self.shared["place"] = place
-
-
-class HiddenView(Walk):
-    """The text says on which side the flag is; the picture that a policy sees says where."""
-
-    def said(self) -> str:
-        side = "right" if self._flag > self._place else "left"
-        return f"You are at {self._place}. The flag is {side} of you."
-
-    def observe(self) -> Observation:
-        return Observation(text=self.said(), view=card_frame("Walk", [f"flag {self._flag}"]))
 
 
 class LeftOver(Walk):
@@ -479,14 +464,14 @@ class EmptyRight(Sum):
         return not action.strip() or super().is_right(action)
 
 
-class FivePictures(Sum):
-    """Five pictures with one text and no key."""
+class FiveMaps(Sum):
+    """Five maps with one text and no key."""
 
     def reset(self, seed: int, noise_seed: int) -> Observation:
         return super().reset(seed % 5, noise_seed)
 
     def observe(self) -> Observation:
-        return Observation(text="Which sum?", image=to_png(card_frame("Sum", [super().said()])))
+        return Observation(text="Which sum?", frame=card_frame("Sum", [super().said()]))
 
     def task_key(self) -> str | None:
         return None
@@ -555,7 +540,7 @@ FAULTS = (
     AnswerInPrompt,
     PaysForNoise,
     PaysAfterTheEnd,
-    OneKeyForPictures,
+    OneKeyForMaps,
     ConstantKey,
     KeyOfTheSeed,
     AlwaysSuccess,
@@ -564,7 +549,6 @@ FAULTS = (
     TooFewPromised,
     HugeObservation,
     SharedState,
-    HiddenView,
     LeftOver,
     GlobalRandom,
     ReadsTheClock,
@@ -587,7 +571,7 @@ LATER_FAULTS = (
     FewOfMany,
     ListRight,
     EmptyRight,
-    FivePictures,
+    FiveMaps,
     HiddenAndKeyless,
     KeyOfTheNoise,
     WaveringExpert,

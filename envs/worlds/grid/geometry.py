@@ -46,9 +46,9 @@ def board_observation(
     coord: Callable[[], str],
     relative: Callable[[], str],
 ) -> Observation:
-    """The board in a format. Its frame is the policy's view where the text says all of it."""
+    """The board in a format."""
     text = board_text(form, grid=grid, coord=coord, relative=relative)
-    return Observation(text=text, frame=frame, view=None if form == "relative" else frame)
+    return Observation(text=text, frame=frame)
 
 
 def shift(at: Position, move: str) -> Position:

@@ -288,17 +288,8 @@ class Spatial(TaskEnv):
         cells = ["_" * size] * size
         facing = (f"facing {_HEADINGS[self._heading]}", self._place)
         player = [("player", self._place), facing]
-        frame, view = (
-            grid_frame(cells, {"_": "floor"}, [*things, *player])
-            for things in (self._room.things, self._in_view())
-        )
-        return Observation(text="\n".join(lines), frame=frame, view=view)
-
-    def _in_view(self) -> list[tuple[str, Position]]:
-        """What the text says to be seen, and where."""
-        if self._is_right is not None or self._view is None:
-            return []
-        return [(thing, self._room.place(thing)) for thing, _, _ in self._view]
+        frame = grid_frame(cells, {"_": "floor"}, [*self._room.things, *player])
+        return Observation(text="\n".join(lines), frame=frame)
 
 
 def _from(start: Position, end: Position) -> Position:

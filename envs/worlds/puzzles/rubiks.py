@@ -159,8 +159,7 @@ class Rubiks(TaskEnv):
             net.append("".join(faces[face][row] for face in "LFRB"))
         for row in (slice(0, 2), slice(2, 4)):
             net.append(f"  {faces['D'][row]}    ")
-        frame = grid_frame(net, _LEGEND, ())
-        return Observation(text=text, frame=frame, view=frame)
+        return Observation(text=text, frame=grid_frame(net, _LEGEND, ()))
 
 
 def _read_turn(action: str) -> Permutation | None:

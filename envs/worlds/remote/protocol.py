@@ -66,7 +66,6 @@ class Seen(_Record):
     """What a policy may read. The frame shows people more, so it stands in the metadata."""
 
     text: str
-    view: str | None = None
     messages: tuple[Message, ...] = ()
     image: bytes | None = None
     legal_actions: tuple[str, ...] = Field((), max_length=MAX_LISTED)

@@ -261,7 +261,6 @@ def _observation(answer: Answer) -> Observation:
     return Observation(
         text=seen.text,
         frame=facts.frame,
-        view=seen.view,
         messages=seen.messages,
         image=seen.image,
     )

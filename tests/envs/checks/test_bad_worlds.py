@@ -205,14 +205,3 @@ def test_a_close_that_fails_is_a_warning(how: Callable[..., None]) -> None:
     stack = wrap(lambda: world(close=how), SETTINGS)
     with pytest.warns(RuntimeWarning, match=r"scripted: close\(\) raised"):
         stack.close()
-
-
-def test_a_reset_that_takes_too_long_is_a_timeout() -> None:
-    import threading
-
-    for_ever = threading.Event()
-    settings = dataclasses.replace(SETTINGS, reset_timeout_s=0.01)
-    stack = wrap(lambda: world(reset=lambda *_: for_ever.wait()), settings)
-    assert "the reset took more than 0.01 s" in stack.reset(0, 0).text
-    assert stack.step_turn(["go"], is_well_formed=True).stop_reason == "timeout"
-    for_ever.set()

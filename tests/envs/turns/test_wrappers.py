@@ -123,13 +123,6 @@ def test_the_action_limit_counts_executed_actions_only() -> None:
     assert (last.actions, last.stop_reason) == ((go,), "max_actions")
 
 
-def test_end_on_invalid_ends_at_a_turn_without_a_valid_action() -> None:
-    turns = stack(end_on_invalid=True)
-    go, _ = open_moves(turns)
-    assert turns.step_turn(["jump", go], True).stop_reason is None
-    assert turns.step_turn(["jump"], True).stop_reason == "parse_failed"
-
-
 def test_the_end_of_the_task_wins_over_every_limit() -> None:
     turns = stack(max_turns=1, max_actions_per_turn=9, max_actions=9)
     plan = runner_of(turns).env.solve()

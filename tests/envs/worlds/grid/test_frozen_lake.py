@@ -258,22 +258,15 @@ def test_the_careful_expert_comes_close_to_the_best_possible_play() -> None:
     assert best - 1 < arrived / draws <= best + 0.5  # four standard deviations of 1,200 draws
 
 
-def test_siblings_slip_each_on_its_own_unless_they_share_the_noise() -> None:
-    def walks(*, shared_noise: bool) -> set[tuple[str, ...]]:
-        group = EnvGroup(
-            env="frozen_lake", groups=1, params={"slip": 0.5}, shared_noise=shared_noise
-        )
-        with EnvPool([group], group_size=8, seed=0, split="train") as pool:
-            slots = pool.reset(0)
-            seen = {slot.index: [slot.observation.text] for slot in slots}
-            running = list(seen)
-            while running:
-                results = pool.step(dict.fromkeys(running, (("down", "right"), True)))
-                for i, result in results.items():
-                    seen[i].append(result.observation.text)
-                running = [i for i in running if results[i].stop_reason is None]
-        assert len({texts[0] for texts in seen.values()}) == 1
-        return {tuple(texts) for texts in seen.values()}
-
-    assert len(walks(shared_noise=True)) == 1
-    assert len(walks(shared_noise=False)) >= 4
+def test_siblings_slip_each_on_its_own() -> None:
+    group = EnvGroup(env="frozen_lake", groups=1, params={"slip": 0.5})
+    with EnvPool([group], group_size=8, seed=0, split="train") as pool:
+        seen = {slot.index: [slot.observation.text] for slot in pool.reset(0)}
+        running = list(seen)
+        while running:
+            results = pool.step(dict.fromkeys(running, (("down", "right"), True)))
+            for i, result in results.items():
+                seen[i].append(result.observation.text)
+            running = [i for i in running if results[i].stop_reason is None]
+    assert len({texts[0] for texts in seen.values()}) == 1
+    assert len({tuple(texts) for texts in seen.values()}) >= 4

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from PIL import Image
 from serving_worlds import ServerProcess, ask, free_port, served
 
 from echoscope.envs import registry
@@ -24,13 +25,13 @@ from echoscope.envs.base import (
 )
 from echoscope.envs.checks.check_env import check_env
 from echoscope.envs.checks.episodes import HOSTILE_ACTIONS
-from echoscope.envs.frames import grid_frame, to_png
 from echoscope.envs.turns.turn import TurnSettings
 from echoscope.envs.turns.wrappers import runner_of, wrap
 from echoscope.envs.worlds.bandit import Bandit
 from echoscope.envs.worlds.remote.http_client import HttpAnswer, HttpClient, NoConnectionError
 from echoscope.envs.worlds.remote.remote import RemoteError, UnreachableError
 from echoscope.envs.worlds.remote.sessions import Limits, Served
+from echoscope.text.png import encode_picture
 
 SERVED = {
     "frozen_lake": {"slip": 0.3, "observation": "both"},
@@ -138,7 +139,7 @@ def test_an_expired_session_ends_its_episode_and_the_next_one_begins() -> None:
         assert world.step("up") == local.step("up")
 
 
-PICTURE = to_png(grid_frame(["ab"], {"a": "ice", "b": "goal"}, ()))
+PICTURE = encode_picture(Image.new("RGB", (4, 4)))
 
 
 class Painter(Bandit):

@@ -44,7 +44,6 @@ def test_reset_step_and_state_are_openenvs(url: str) -> None:
     assert status == 200
     assert begun["observation"] == {
         "text": first.text,
-        "view": first.view,
         "messages": [],
         "image": None,
         "legal_actions": list(world.legal_actions()),
@@ -73,11 +72,10 @@ def test_reset_step_and_state_are_openenvs(url: str) -> None:
 def test_what_people_may_see_is_not_in_an_observation(url: str) -> None:
     first = registry.make("spatial", **ROOM.params).reset(4, 0)
     begun = ask(url, "/reset", {"env": "spatial", "seed": 4, "episode_id": "room"})[1]
-    assert begun["observation"]["view"] == first.view != first.frame
+    assert begun["metadata"]["frame"] == first.frame
     assert "frame" not in begun["observation"]
     schema = ask(url, "/schema", method="GET")[1]
     assert schema["action"]["required"] == ["text"]
-    assert "view" in schema["observation"]["properties"]
     assert "frame" not in schema["observation"]["properties"]
     assert ask(url, "/metadata", method="GET")[1]["name"] == "frozen_lake, bandit, spatial"
 
