@@ -34,10 +34,6 @@ _OWN_SELECTION: InertRule = {
     "why": "selection.strategy is custom: your own rule decides, with the parameters that it was "
     "started with.",
 }
-_ONLY_TOP_P: InertRule = {
-    "unless": {"selection.strategy": ["top_p"]},
-    "why": "only selection.strategy=top_p uses it, and the strategy is {selection.strategy}.",
-}
 _NO_CORRECTION: InertRule = {
     "when": {"off_policy.correction": ["none"]},
     "why": "off_policy.correction is none. Set for example off_policy.correction=tis as well.",

@@ -49,10 +49,9 @@ def whatif_box(run_id: str, actions: Sequence[Action] = ()) -> None:
         ui.empty("No training trajectories are stored, so there is nothing to select from.")
         return
     try:
-        own = own_settings(reader).at(steps[-1])
+        own = apply_changes(own_settings(reader)(steps[-1]), {})
         changes = _asked(own)
-        config = apply_changes(own, changes)
-        found = simulate(reader, config, thin(steps, MAX_STEPS))
+        found = simulate(reader, changes, thin(steps, MAX_STEPS))
     except WhatIfError as error:
         ui.notice(str(error))
         return
@@ -63,7 +62,7 @@ def whatif_box(run_id: str, actions: Sequence[Action] = ()) -> None:
     st.caption(plain(f"On the rollouts that the run made, {which}. {payoff}", limit=600))
     for note in found.notes:
         st.caption(plain(note, limit=400))
-    if config != own:
+    if changes:
         _apply(run_id, changes)
 
 

@@ -1,4 +1,4 @@
-"""Which groups, or which single trajectories, train: SNR-adaptive filtering (RAGEN-2, section 4).
+"""Which groups train: SNR-adaptive filtering (RAGEN-2, section 4), and the filters of DAPO.
 
 Selection looks at whole trajectories before they are packed into rows. It keeps their order and
 never repeats one. The rules that turn numbers into a choice stand in `rules.py`.
@@ -63,7 +63,6 @@ class Selection:
     keep_PG: BoolArray  # (P, G) trajectories that train
     trainable_PG: BoolArray  # (P, G) trajectories that could train
     values_P: FloatArray64  # (P,) metric of each group, NaN where it is not defined
-    values_PG: FloatArray64 | None  # (P, G) metric of each trajectory, where that is the unit
     reward_std_P: FloatArray64  # (P,) whatever the metric; NaN with fewer than two siblings
     solved_P: BoolArray  # (P,) equal returns, and every sibling succeeded
     hopeless_P: BoolArray  # (P,) equal returns, and every sibling failed
@@ -78,32 +77,10 @@ class Selection:
         return not self.keep_PG.any()
 
     @property
-    def unit_values(self) -> FloatArray64:
-        """The metric of every unit, flat: (P,) groups or (P * G,) trajectories."""
-        return self.values_P if self.values_PG is None else self.values_PG.ravel()
-
-    @property
-    def unit_keep(self) -> BoolArray:
-        return self.keep_P if self.values_PG is None else self.keep_PG.ravel()
-
-    @property
     def num_mixed(self) -> int:
         """Groups whose siblings differ in what `config.mixed` looks at, which is return for any."""
         mixed_P = self.reward_std_P > 0 if self.config.mixed == "any" else self.mixed_P
         return int(mixed_P.sum())
-
-    @property
-    def kept_frac(self) -> float:
-        """Kept units over all units; NaN without units."""
-        return float(self.unit_keep.mean()) if self.unit_keep.size else float("nan")
-
-    @property
-    def threshold(self) -> float:
-        """The metric of the last unit kept; NaN when nothing was ranked or kept."""
-        kept = self.unit_values[self.unit_keep]
-        if self.config.strategy in ("none", "custom") or kept.size == 0:
-            return float("nan")
-        return float(kept.min() if self.config.keep == "largest" else kept.max())
 
     def drop_reason(self, p: int, g: int) -> str | None:
         """Why trajectory g of group p does not train, in words; None if it does."""
@@ -119,28 +96,26 @@ class Selection:
             return f"{self.config.max_groups} groups before it train"
         if self.config.strategy == "custom":
             return f"left out by the rule {self.config.function}"
-        unit, metric = self.config.unit, self.config.metric
-        value = self.values_P[p] if self.values_PG is None else self.values_PG[p, g]
+        metric, value = self.config.metric, self.values_P[p]
         if not np.isfinite(value):
-            return f"{metric} of the {unit} is not defined"
+            return f"{metric} of the group is not defined"
         if not self.config.include_zero and is_zero(value):
-            return f"{metric} of the {unit} is zero"
+            return f"{metric} of the group is zero"
         side = "below" if self.config.keep == "largest" else "above"
-        kept = self.unit_values[self.unit_keep]
-        if self.config.scope == "batch" and is_zero(kept - value).any():
+        if is_zero(self.values_P[self.keep_P] - value).any():
             side = "equal to some of"
-        rule = self.config.strategy
-        where = " in its environment" if self.config.scope == "tag" else ""
-        return f"{metric} of the {unit} is {value:.4g}, {side} what {rule} keeps{where}"
+        return f"{metric} of the group is {value:.4g}, {side} what {self.config.strategy} keeps"
 
     def metrics(self) -> dict[str, float]:
         """`selection/...` of this step. A mean over nothing is NaN."""
-        values, keep = self.unit_values, self.unit_keep
+        values, keep = self.values_P, self.keep_P
         defined = np.isfinite(values)
+        kept = values[keep]
+        is_ranked = self.config.strategy not in ("none", "custom") and kept.size > 0
+        last = kept.min if self.config.keep == "largest" else kept.max
         return {
-            "selection/kept_frac": self.kept_frac,
-            "selection/num_kept": float(keep.sum()),
-            "selection/num_groups_kept": float(self.keep_P.sum()),
+            "selection/kept_frac": _mean(keep.astype(np.float64)),
+            "selection/num_groups_kept": float(keep.sum()),
             "selection/num_trajectories_kept": float(self.keep_PG.sum()),
             "selection/num_untrainable": float((~self.trainable_PG).sum()),
             "selection/num_undefined": float((~defined).sum()),
@@ -152,8 +127,7 @@ class Selection:
             "selection/num_overlong": float(self.overlong_PG.sum()),
             "selection/metric_mean": _mean(values[defined]),
             "selection/metric_mean_kept": _mean(values[defined & keep]),
-            "selection/metric_max": _max(values[defined]),
-            "selection/threshold": self.threshold,
+            "selection/threshold": float(last()) if is_ranked else float("nan"),
             "selection/is_empty": float(self.is_empty),
         }
 
@@ -218,7 +192,8 @@ def select_from(arrays: GroupArrays, config: SelectionConfig) -> Selection:
     """Choose what trains, knowing the numbers of each trajectory.
 
     Siblings that cannot train (no sampled tokens, or a failed environment) count in no metric and
-    are never kept. A group is kept as a whole otherwise, but for what `overlong` drops. Strategy
+    are never kept. A group is kept as a whole otherwise, but for what `overlong` or a rule of the
+    user's own drops. Strategy
     `none` keeps all that can train. `mixed` comes before the strategy, `max_groups` after it.
 
     Raises:
@@ -227,18 +202,15 @@ def select_from(arrays: GroupArrays, config: SelectionConfig) -> Selection:
     trainable_PG, success_PG = arrays.trainable_PG, arrays.success_PG
     reward_std_P = _per_group(arrays.returns_PG, trainable_PG, _std)
     values_P = group_values(arrays, config.metric)
-    by_trajectory = config.unit == "trajectory"
-    values_PG = trajectory_values(arrays, config.metric) if by_trajectory else None
     mixed_P = _mixed(arrays, reward_std_P, config.mixed)
     overlong_PG = arrays.overlong_PG & trainable_PG & (config.overlong == "drop")
     keep_PG = trainable_PG & mixed_P[:, None] & ~overlong_PG
     if config.strategy == "custom":
         keep_PG = keep_PG & keep_by_own_rule(arrays, config)
     elif config.strategy != "none":
-        unit_PG = values_P[:, None] if values_PG is None else values_PG
-        may_train_PU = keep_PG if by_trajectory else keep_PG.any(axis=1, keepdims=True)
-        candidates_PU = np.where(may_train_PU, unit_PG, np.nan)
-        keep_PG = keep_PG & _select_in_scope(candidates_PU, arrays, config)
+        candidates_P = np.where(keep_PG.any(axis=1), values_P, np.nan)
+        ties_P = arrays.ties_PG[:, 0] if arrays.ties_PG.size else None
+        keep_PG = keep_PG & select(candidates_P, config, ties=ties_P)[:, None]
     surplus_P = np.zeros(len(keep_PG), dtype=np.bool_)
     if config.max_groups:
         kept_P = keep_PG.any(axis=1)
@@ -251,7 +223,6 @@ def select_from(arrays: GroupArrays, config: SelectionConfig) -> Selection:
         keep_PG=keep_PG,
         trainable_PG=trainable_PG,
         values_P=values_P,
-        values_PG=values_PG,
         reward_std_P=reward_std_P,
         solved_P=equal_P & ((success_PG == 1) | ~trainable_PG).all(axis=1),
         hopeless_P=equal_P & ((success_PG == 0) | ~trainable_PG).all(axis=1),
@@ -282,20 +253,6 @@ def _is_overlong(trajectory: Trajectory) -> float:
     return float(any(turn.finish_reason.is_cut for turn in trajectory.turns))
 
 
-def _select_in_scope(
-    values_PU: FloatArray64, arrays: GroupArrays, config: SelectionConfig
-) -> BoolArray:
-    """(P, U) which units the rule keeps, of the batch or of each tag; U is 1 for whole groups."""
-    ties_PU = arrays.ties_PG[:, : values_PU.shape[1]]
-    tags = np.array(arrays.tags_P if config.scope == "tag" else ("",) * len(values_PU))
-    keep_PU = np.zeros(values_PU.shape, dtype=np.bool_)
-    for tag in dict.fromkeys(tags.tolist()):
-        of_tag = tags == tag
-        keep = select(values_PU[of_tag].ravel(), config, ties=ties_PU[of_tag].ravel())
-        keep_PU[of_tag] = keep.reshape(-1, values_PU.shape[1])
-    return keep_PU
-
-
 def group_values(arrays: GroupArrays, metric: str) -> FloatArray64:
     """(P,) the metric of every group over its trainable siblings; NaN where it is not defined.
 
@@ -309,30 +266,6 @@ def group_values(arrays: GroupArrays, metric: str) -> FloatArray64:
         return _per_group(arrays.lengths_PG, arrays.trainable_PG, _mean)
     statistic = {"reward_std": _std, "reward_mean": _mean, "reward_sum": _sum}[metric]
     return _per_group(arrays.returns_PG, arrays.trainable_PG, statistic)
-
-
-def trajectory_values(arrays: GroupArrays, metric: str) -> FloatArray64:
-    """(P, G) the metric of every single trajectory; NaN where it cannot train or is not defined.
-
-    reward_std: distance of the return from the mean of its trainable siblings, itself included, so
-    that the squares of a group sum to (n - 1) times its squared reward_std; reward_mean and
-    reward_sum: the return; entropy: mean recorded entropy of its sampled tokens; length: their
-    number.
-    """
-    trainable_PG, returns_PG = arrays.trainable_PG, arrays.returns_PG
-    if metric == "entropy":
-        values_PG = arrays.entropies_PG
-    elif metric == "length":
-        values_PG = arrays.lengths_PG
-    elif metric == "reward_std":
-        means_P = _per_group(returns_PG, trainable_PG, _mean)
-        is_equal_P = _per_group(returns_PG, trainable_PG, _std)
-        values_PG = np.abs(returns_PG - means_P[:, None])
-        values_PG = np.where(is_equal_P[:, None] == 0, 0.0, values_PG)
-        values_PG = np.where(np.isnan(is_equal_P)[:, None], np.nan, values_PG)
-    else:
-        values_PG = returns_PG
-    return np.where(trainable_PG, values_PG, np.nan)
 
 
 def mean_entropy(trajectory: Trajectory) -> float:
@@ -375,13 +308,8 @@ def _sum(values: FloatArray64) -> float:
     return float(values.sum()) if values.size else float("nan")
 
 
-def _max(values: FloatArray64) -> float:
-    return float(values.max()) if values.size else float("nan")
-
-
 def _why_empty(selection: Selection) -> str:
-    config, values = selection.config, selection.unit_values
-    units = "groups" if config.unit == "group" else "trajectories"
+    config, values = selection.config, selection.values_P
     if not selection.trainable_PG.any():
         return (
             f"empty: none of the {selection.trainable_PG.size} trajectories can train; each failed "
@@ -400,17 +328,17 @@ def _why_empty(selection: Selection) -> str:
             "dynamic_sampling.max_rounds"
         )
     if config.strategy == "custom":
-        return f"empty: the rule {config.function} keeps none of the {values.size} {units}"
+        return f"empty: the rule {config.function} keeps none of the {values.size} groups"
     defined = np.isfinite(values)
     if not defined.any():
-        return f"empty: {config.metric} is not defined for any of the {values.size} {units}; " + (
+        return f"empty: {config.metric} is not defined for any of the {values.size} groups; " + (
             "no entropies were recorded"
             if config.metric == "entropy"
             else "it needs at least two siblings that can train"
         )
     # Every rule keeps something where there is any mass, so there is none.
     return (
-        f"empty: {config.metric} is zero for all {int(defined.sum())} {units} where it is defined "
+        f"empty: {config.metric} is zero for all {int(defined.sum())} groups where it is defined "
         f"({int(selection.solved_P.sum())} groups solved, {int(selection.hopeless_P.sum())} "
         "hopeless); easier or harder tasks would give a signal, and selection.strategy=none trains "
         "on them all the same"

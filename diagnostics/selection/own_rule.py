@@ -17,31 +17,29 @@ if TYPE_CHECKING:
 
 
 def keep_by_own_rule(arrays: GroupArrays, config: SelectionConfig) -> BoolArray:
-    """(P, G) what `config.function` keeps, of whole groups or of single trajectories.
+    """(P, G), or (P, 1) for whole groups: what `config.function` keeps.
 
     The rule is called as `function(arrays, **params)` with read-only copies. It returns booleans:
-    (P,) with `selection.unit=group`, (P, G) with `selection.unit=trajectory`.
+    (P,) of whole groups, or (P, G) of single trajectories.
 
     Raises:
         UserCodeError: it is not loaded in this process, it failed, or it returned something else.
     """
     name = config.function
     copies: dict[str, Any] = {
-        one.name: value.copy()
-        for one in fields(arrays)
-        if isinstance(value := getattr(arrays, one.name), np.ndarray)
+        array.name: value.copy()
+        for array in fields(arrays)
+        if isinstance(value := getattr(arrays, array.name), np.ndarray)
     }
-    for array in copies.values():
-        array.setflags(write=False)
+    for value in copies.values():
+        value.setflags(write=False)
     rule = loaded("selection", name)
     result = call("selection", name, rule, replace(arrays, **copies), **config.params)
     keep = np.asarray(result)
     shape = arrays.trainable_PG.shape
-    wanted = shape[:1] if config.unit == "group" else shape
-    if keep.shape != wanted or keep.dtype != np.bool_:
-        letters = "(P,)" if config.unit == "group" else "(P, G)"
+    if keep.shape not in (shape[:1], shape) or keep.dtype != np.bool_:
         raise UserCodeError(
-            f"selection plug-in {name!r} returned {keep.dtype} of the shape {keep.shape}, but with "
-            f"selection.unit={config.unit} must return booleans {letters}, {wanted}"
+            f"selection plug-in {name!r} returned {keep.dtype} of the shape {keep.shape}, but must "
+            f"return booleans of the shape (P,), {shape[:1]}, or (P, G), {shape}"
         )
-    return keep[:, None] if config.unit == "group" else keep
+    return keep[:, None] if keep.ndim == 1 else keep

@@ -18,6 +18,8 @@ from ..config import SelectionConfig
 
 ZERO = 1e-10
 """A metric no larger than this in absolute value is zero."""
+TOLERANCE = 0.01
+"""Share of the mass that `top_p` may miss."""
 ROUNDING = 1e-12
 """Share of the mass by which a sum of floats may miss its target, and of the largest value by which
 equal values may differ."""
@@ -35,7 +37,7 @@ def select(
     Args:
         values: (N,) metric of every unit. NaN and infinite values are never candidates, values of
             zero only with `config.include_zero`.
-        config: The rule; `unit`, `metric` and `scope` play no part here.
+        config: The rule; `metric` plays no part here.
         ties: (N,) among equal values the smaller number comes first; the position where None.
 
     Returns:
@@ -83,7 +85,7 @@ class Units:
 
 
 def mass(values: FloatArray64) -> FloatArray64:
-    """What linear top_p shares out: the values, measured from the smallest if any is negative.
+    """What top_p shares out: the values, measured from the smallest if any is negative.
 
     Equal negative values share equally.
     """
@@ -95,22 +97,16 @@ def mass(values: FloatArray64) -> FloatArray64:
 
 
 def top_p(units: Units, config: SelectionConfig) -> IndexArray:
-    """The shortest prefix of the ranking that holds `value` of the mass.
+    """The shortest prefix of the ranking that holds `value` of the mass, which is the metric.
 
-    Linear: the metric is the mass and `eps` of it may be missing; units without mass are passed
-    over from the largest end, and included from the smallest. Softmax: the mass is
-    softmax(metric), or softmax(-metric) for the smallest, so the metric's scale matters.
+    `TOLERANCE` of it may be missing. Units without mass are passed over from the largest end, and
+    included from the smallest.
     """
     values, order = units.values, units.ranked(config)
     if config.value >= 1:
         return order
-    if config.mode == "softmax":
-        logits = values if config.keep == "largest" else -values
-        shares = np.exp(logits - logits.max())
-        target = config.value * shares.sum()
-    else:
-        shares = mass(values)
-        target = (config.value - config.eps) * shares.sum()
+    shares = mass(values)
+    target = (config.value - TOLERANCE) * shares.sum()
     total = float(shares.sum())
     if total == 0:
         return order[:0]

@@ -255,10 +255,6 @@ def test_environments_have_no_default() -> None:
             "reward.normalization must be arpo, not grpo",
         ),
         (["envs.group_size=1"], "envs.group_size must be at least 2, not 1"),
-        (
-            ["reward.kl={coef: 0.1}", "selection={unit: trajectory, strategy: top_p}"],
-            "some have no KL: set selection.unit=group",
-        ),
         (["envs.eval=[{env: a}, {env: a}]"], "has the tags ['a', 'a'], but each must be unique"),
     ],
 )

@@ -16,7 +16,7 @@ from echoscope.core.run.branching import plan_branch, start_branch
 from echoscope.core.run.checkpoint import list_checkpoints
 from echoscope.core.run.launch import resume, start
 from echoscope.core.run.observers import SilentEvents
-from echoscope.diagnostics.tools.whatif import WhatIfError, own_settings, simulate
+from echoscope.diagnostics.tools.whatif import WhatIfError, simulate
 from echoscope.store.reader import open_run
 from echoscope.text import user_code
 from echoscope.text.user_code import UserCodeError, load
@@ -50,7 +50,12 @@ def test_own_parts_that_do_what_the_built_in_ones_do_train_alike(
 ) -> None:
     config = make_config(*UNWATCHED, *BUILT_IN)
     assert start(config, tmp_path / "built_in", SilentEvents()) == "finished"
-    for key in ("reward/return_mean", "loss/policy", "optim/grad_norm", "selection/num_kept"):
+    for key in (
+        "reward/return_mean",
+        "loss/policy",
+        "optim/grad_norm",
+        "selection/num_groups_kept",
+    ):
         assert metric(own_run, key) == pytest.approx(
             metric(tmp_path / "built_in", key), rel=1e-4, abs=1e-6
         )
@@ -140,8 +145,7 @@ def test_a_stored_run_never_makes_whatif_import_its_rule(
     reader = open_run(own_run)
     with pytest.raises(WhatIfError, match="whatif runs a rule only if you name it yourself"):
         simulate(reader)
-    other = own_settings(reader).changed({"selection.strategy": "top_p"})
-    found = simulate(reader, other)
+    found = simulate(reader, {"selection.strategy": "top_p"})
     assert found.recorded is not None
     assert found.recorded.num_groups == 6
     monkeypatch.undo()

@@ -116,8 +116,8 @@ class History:
             assert live.at(step) == values, step
             assert alarms.at(step).thresholds == values[THRESHOLDS], step
             assert alarms.at(step).actions == values[ACTIONS], step
-            assert selection.at(step).value == values["selection.value"], step
-            assert selection.at(step).strategy == values["selection.strategy"], step
+            assert selection(step)["value"] == values["selection.value"], step
+            assert selection(step)["strategy"] == values["selection.strategy"], step
 
     def _build(self, writer: RunWriter, config: RunConfig, step: int, control: Control) -> None:
         self.trainer = Trainer(

@@ -18,13 +18,7 @@ from echoscope.diagnostics.judge.advice.luck import luck_words
 from echoscope.diagnostics.read.table import steps_with_groups
 from echoscope.diagnostics.selection.filter import select_groups
 from echoscope.diagnostics.selection.payoff import Worth, payoff_of
-from echoscope.diagnostics.tools.whatif import (
-    Drop,
-    WhatIfError,
-    apply_changes,
-    own_settings,
-    simulate,
-)
+from echoscope.diagnostics.tools.whatif import WhatIfError, apply_changes, simulate
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import (
     CommandAction,
@@ -101,6 +95,11 @@ def step_of(returns: Sequence[Sequence[float]], step: int = 1) -> list[Trajector
     ]
 
 
+def rule(strategy: str, value: float, **more: object) -> dict[str, object]:
+    settings = {"strategy": strategy, "value": value, **more}
+    return {f"selection.{name}": setting for name, setting in settings.items()}
+
+
 RETURNS = [[0, 2], [0, 1], [1, 1], [0, 0]]
 """Reward std sqrt(2), sqrt(1/2), 0 (solved), 0 (hopeless)."""
 
@@ -108,53 +107,34 @@ RETURNS = [[0, 2], [0, 1], [1, 1], [0, 0]]
 def test_a_worked_example(tmp_path: Path) -> None:
     """top_p 0.5: the first group has 2/3 of all reward std, so it alone is kept."""
     reader = write(tmp_path / "run", [step_of(RETURNS)], kept=lambda t: True)
-    found = simulate(reader, SelectionConfig(strategy="top_p", value=0.5))
+    found = simulate(reader, rule("top_p", 0.5))
     (row,) = found.rows
-    assert row.keep_P.tolist() == [True, False, False, False]
-    assert row.drop_P == (None, Drop.RANKED, Drop.SOLVED, Drop.HOPELESS)
+    assert [group.would_keep for group in row.groups] == [True, False, False, False]
+    assert [group.why_dropped for group in row.groups] == ["", "ranked out", "solved", "hopeless"]
     assert row.simulated.signal_frac == pytest.approx(2 / 3)
     assert row.simulated.tokens_saved_frac == 0.75
     assert row.recorded is not None
     assert (row.recorded.kept_frac, row.recorded.signal_frac) == (1, 1)
     assert row.num_changed == 3
-    assert found.simulated.drops == {Drop.SOLVED: 1, Drop.HOPELESS: 1, Drop.RANKED: 1}
+    assert found.simulated.drops == {"solved": 1, "hopeless": 1, "ranked out": 1}
 
 
-@pytest.mark.parametrize("scope", ["batch", "tag"])
-@pytest.mark.parametrize("unit", ["group", "trajectory"])
-def test_ties_and_scopes_select_again_what_the_run_selected(
-    tmp_path: Path, scope: str, unit: str
-) -> None:
-    """Three equal groups of a lake and three of a cave, with ten times its rewards."""
-    step = [
-        replace(t, tag="cave" if t.group_index > 2 else "lake", env_seed=77 + t.group_index)
-        for t in step_of([[0, 1]] * 3 + [[0, 10]] * 3)
-    ]
+def test_ties_select_again_what_the_run_selected(tmp_path: Path) -> None:
+    """Six equal groups."""
+    step = [replace(t, env_seed=77 + t.group_index) for t in step_of([[0, 1]] * 6)]
     batch = RolloutBatch(groups=tuple((step[2 * p], step[2 * p + 1]) for p in range(6)))
-    rule = SelectionConfig(strategy="top_k", value=0.34, scope=scope, unit=unit)  # type: ignore[arg-type]
-    selection = select_groups(batch, rule)
+    selection = select_groups(batch, SelectionConfig(strategy="top_k", value=0.34))
     kept = {step[2 * p + g].id for p, g in np.argwhere(selection.keep_PG)}
-    assert len(kept) == {"group": 4, "trajectory": 4}[unit]
+    assert len(kept) == 4
     reader = write(tmp_path / "run", [step], kept=lambda t: t.id in kept)
-    found = simulate(reader, rule)
-    assert found.num_changed == 0
-    assert found.rows[0].keep_P.tolist() == selection.keep_P.tolist()
-    assert {p > 2 for p in np.flatnonzero(selection.keep_P)} == (
-        {True} if scope == "batch" else {False, True}
-    )
-
-
-def test_a_timeout_is_what_cannot_train(tmp_path: Path) -> None:
-    failed = [replace(t, stop_reason=StopReason.TIMEOUT) for t in step_of([[0, 1]])]
-    row = simulate(write(tmp_path / "run", [failed], kept=None), SelectionConfig()).rows[0]
-    assert row.drop_P == (Drop.FAILED,)
+    assert simulate(reader, rule("top_k", 0.34)).num_changed == 0
 
 
 def test_totals_are_ratios_of_sums(tmp_path: Path) -> None:
     """Step 2 has no signal: it counts no share, but an update less."""
     steps = [step_of(RETURNS), step_of([[0, 0], [0, 0], [0, 0], [1, 1]], step=2)]
     reader = write(tmp_path / "run", steps, kept=None)
-    found = simulate(reader, SelectionConfig(strategy="top_p", value=0.5))
+    found = simulate(reader, rule("top_p", 0.5))
     assert np.isnan(found.rows[1].simulated.signal_frac)
     assert found.rows[1].reason.startswith("empty: reward_std is zero for all 4 groups")
     assert found.simulated.signal_frac == pytest.approx(2 / 3)
@@ -162,34 +142,22 @@ def test_totals_are_ratios_of_sums(tmp_path: Path) -> None:
     assert found.simulated.kept_frac == 1 / 8
     assert found.recorded is None
     assert "2 of 2 steps do not say what was kept" in found.notes
-    assert any("says nothing about selection" in note for note in found.notes)
-
-
-def test_single_trajectories(tmp_path: Path) -> None:
-    """The best of [0, 0, 3] is 2 from the mean 1, the others 1 each: half of the signal."""
-    reader = write(tmp_path / "run", [step_of([[0, 0, 3]])], kept=None)
-    rule = SelectionConfig(strategy="top_k_abs", value=1, unit="trajectory")
-    kept = simulate(reader, rule).simulated
-    assert kept.num_trajectories_kept == 1
-    assert kept.signal_frac == pytest.approx(0.5)
 
 
 def test_other_metrics(tmp_path: Path) -> None:
     """Entropy is p for every token of group p: the largest is the last."""
     reader = write(tmp_path / "run", [step_of(RETURNS)], kept=None)
-    rule = SelectionConfig(strategy="top_k", value=0.25, metric="entropy")
-    assert simulate(reader, rule).rows[0].keep_P.tolist() == [False, False, False, True]
-    zero = SelectionConfig(strategy="top_k", value=1, metric="reward_sum")
-    assert simulate(reader, zero).rows[0].drop_P[3] is Drop.ZERO
+    row = simulate(reader, rule("top_k", 0.25, metric="entropy")).rows[0]
+    assert [group.would_keep for group in row.groups] == [False, False, False, True]
 
 
 def test_what_cannot_train_and_what_is_not_defined(tmp_path: Path) -> None:
-    failed = [replace(t, stop_reason=StopReason.ENV_ERROR) for t in step_of([[0, 1]])]
+    failed = [replace(t, stop_reason=StopReason.TIMEOUT) for t in step_of([[0, 1]])]
     lonely = [episode(1, 0, 1.0)]  # a group of one among groups of two
     fine = [episode(2, 0, 1.0), episode(2, 1, 0.0)]
     reader = write(tmp_path / "run", [[*failed, *lonely, *fine]], kept=None)
-    row = simulate(reader, SelectionConfig(strategy="top_p", value=0.9)).rows[0]
-    assert row.drop_P == (Drop.FAILED, Drop.UNDEFINED, None)
+    row = simulate(reader, rule("top_p", 0.9)).rows[0]
+    assert [group.why_dropped for group in row.groups] == ["cannot train", "metric not defined", ""]
 
 
 def test_imported_text_without_tokens(tmp_path: Path) -> None:
@@ -198,7 +166,7 @@ def test_imported_text_without_tokens(tmp_path: Path) -> None:
         replace(t, split=Split.IMPORT, turns=tuple(replace(turn, **bare) for turn in t.turns))
         for t in step_of(RETURNS)
     ]
-    found = simulate(write(tmp_path / "run", [imported], kept=None), SelectionConfig())
+    found = simulate(write(tmp_path / "run", [imported], kept=None))
     assert found.simulated.num_groups_kept == 4
     assert np.isnan(found.simulated.tokens_saved_frac)
     assert any("no token counts" in note for note in found.notes)
@@ -207,7 +175,7 @@ def test_imported_text_without_tokens(tmp_path: Path) -> None:
 def test_evaluations_are_not_selected_from(tmp_path: Path) -> None:
     trained = step_of(RETURNS)
     reader = write(tmp_path / "run", [[*trained, episode(9, 0, 1.0, split=Split.EVAL)]], kept=None)
-    assert simulate(reader, SelectionConfig()).simulated.num_groups == 4
+    assert simulate(reader).simulated.num_groups == 4
 
 
 def test_progress_and_steps(tmp_path: Path) -> None:
@@ -240,7 +208,7 @@ def test_a_step_in_progress_is_left_out(tmp_path: Path) -> None:
     assert seen.column("step").to_pylist() == [1, 2]
     assert steps_with_groups(reader) == [1]
     assert steps_with_groups(reader, with_tokens=True) == [1]
-    assert [row.step for row in simulate(reader, SelectionConfig()).rows] == [1]
+    assert [row.step for row in simulate(reader).rows] == [1]
     writer.close(status="stopped")
 
 
@@ -250,7 +218,7 @@ def test_a_step_in_progress_is_left_out(tmp_path: Path) -> None:
         ({"selection.valu": 1}, "did you mean 'selection.value'"),
         ({"value": 1}, "did you mean 'selection.value'"),
         ({"optim.lr": 1}, "no setting of the selection"),
-        ({"selection.value": -1}, r"selection\.value is -1, but .*greater than 0"),
+        ({"selection.value": -1}, r"selection\.value is -1, but must be above 0|more than 0"),
         ({"selection.strategy": "top_k", "selection.value": 3}, "between 0 and 1 .*, not 3"),
         ({"selection.strategy": "top_p", "selection.value": 2}, "strategy=top_p, not 2"),
         ({"selection.value": float("nan")}, "finite"),
@@ -258,7 +226,7 @@ def test_a_step_in_progress_is_left_out(tmp_path: Path) -> None:
 )
 def test_changes_are_checked(changes: dict[str, object], message: str) -> None:
     with pytest.raises(WhatIfError, match=message):
-        apply_changes(SelectionConfig(), changes)
+        apply_changes({}, changes)
 
 
 # -- a real run ----------------------------------------------------------------------------------
@@ -304,8 +272,6 @@ def test_the_runs_own_settings_give_what_it_kept(recorded: Path) -> None:
     assert [row.simulated.num_groups_kept for row in found.rows][2:] == [2] * 4
     assert found.num_changed == 0
     assert found.recorded == found.simulated
-    stored = reader.sql("SELECT sum(kept::INT) AS n FROM trajectories WHERE split = 'train'")
-    assert found.simulated.num_trajectories_kept == stored.to_pylist()[0]["n"]
 
 
 @pytest.mark.parametrize("metric", ["entropy", "length", "reward_mean"])
@@ -320,23 +286,21 @@ def test_every_metric_selects_as_training_would(
         "selection.strategy=top_p",
         "selection.value=0.7",
         f"selection.metric={metric}",
-        "selection.unit=trajectory",
     )
     start(config, tmp_path / "run", SilentEvents())
     found = simulate(open_run(tmp_path / "run"))
     assert found.recorded == found.simulated
-    assert 0 < found.simulated.num_trajectories_kept < 40
+    assert 0 < found.simulated.num_groups_kept < 10
 
 
 def test_a_change_on_top_of_the_runs_own(recorded: Path) -> None:
     reader = open_run(recorded)
-    settings = own_settings(reader).changed({"selection.keep": "smallest"})
-    assert [settings.at(step).strategy for step in (2, 3)] == ["top_p", "top_k_abs"]
-    assert settings.at(3).keep == "smallest"
-    found = simulate(reader, settings)
+    found = simulate(reader, {"selection.keep": "smallest"})
+    assert {row.settings.keep for row in found.rows} == {"smallest"}
+    assert [row.settings.strategy for row in found.rows[1:3]] == ["top_p", "top_k_abs"]
     assert found.num_changed > 0
-    assert found.simulated.signal_kept < (found.recorded.signal_kept if found.recorded else 0)
-    assert "selection was changed while the run was going, at step 3" in found.notes
+    assert found.recorded is not None
+    assert found.simulated.signal_kept < found.recorded.signal_kept
 
 
 # -- does it pay? --------------------------------------------------------------------------------
