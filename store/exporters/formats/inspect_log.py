@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import tempfile
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from echoscope.text.amounts import counted
 from echoscope.text.strict_json import json_value
@@ -61,7 +62,8 @@ def _sample(episode: Episode, dialogue: Dialogue, model: str) -> dict[str, Any]:
     row = episode.row
     messages = _messages(episode, dialogue)
     reply = messages[dialogue.last_reply] if dialogue.last_reply >= 0 else None
-    stop = {"length": "max_tokens"}.get(_last_finish(episode), "stop")
+    is_cut = bool(episode.turns) and episode.turns[-1]["finish_reason"] == "length"
+    stop = "max_tokens" if is_cut else "stop"
     sample: dict[str, Any] = {
         "id": f"{episode.step:08d}-{row['split']}-{row['group_index']:05d}",
         "epoch": row["sibling_index"] + 1,
@@ -95,10 +97,6 @@ def _sample(episode: Episode, dialogue: Dialogue, model: str) -> dict[str, Any]:
     return value
 
 
-def _last_finish(episode: Episode) -> str:
-    return str(episode.turns[-1]["finish_reason"]) if episode.turns else ""
-
-
 def _scores(episode: Episode) -> dict[str, dict[str, Any]]:
     scores: dict[str, dict[str, Any]] = {}
     if episode.episode_return is not None:
@@ -112,17 +110,16 @@ def _header(
     info: RunInfo, source: RunSource, totals: Mapping[str, list[float]], epochs: Mapping[str, int]
 ) -> dict[str, Any]:
     created = datetime.fromtimestamp(info.created_at, UTC).isoformat(timespec="seconds")
-    count = int(totals["episodes"][0])
+    count = sum(epochs.values())
     model = _model(info)
     scores = [
         {
             "name": name,
             "scorer": name,
-            "params": {},
-            "metrics": {"mean": {"name": "mean", "value": total / number, "params": {}}},
+            "metrics": {"mean": {"name": "mean", "value": total / number}},
         }
         for name, (number, total) in totals.items()
-        if name != "episodes" and number
+        if number
     ]
     return {
         "version": _LOG_VERSION,
@@ -133,19 +130,12 @@ def _header(
             "created": created,
             "task": info.name or info.run_id,
             "task_id": info.run_id,
-            "task_version": 0,
-            "task_attribs": {},
-            "task_args": {},
             "dataset": {"name": info.project or info.run_id, "samples": len(epochs)},
             "model": model,
-            "model_args": {},
             "config": {"epochs": max(epochs.values(), default=1)},
-            "packages": {},
             "metadata": {"run": info.run_id, "run_status": info.status, "last_step": source.cut},
         },
-        "plan": {"name": "plan", "steps": [], "config": {}},
         "results": {"total_samples": count, "completed_samples": count, "scores": scores},
-        "stats": {"started_at": created, "completed_at": created, "model_usage": {}},
     }
 
 
@@ -157,7 +147,7 @@ def _write(source: RunSource, path: Path, options: Options) -> Written:
     written = Written()
     model = _model(source.info)
     epochs: Counter[str] = Counter()
-    totals = {"episodes": [0.0, 0.0], "return": [0.0, 0.0], "success": [0.0, 0.0]}
+    totals = {"return": [0.0, 0.0], "success": [0.0, 0.0]}
     with (
         zipfile.ZipFile(path, "x", zipfile.ZIP_DEFLATED) as archive,
         tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as summaries,
@@ -166,7 +156,6 @@ def _write(source: RunSource, path: Path, options: Options) -> Written:
             sample = _sample(episode, dialogue_of(episode), model)
             name = f"samples/{sample['id']}_epoch_{sample['epoch']}.json"
             archive.writestr(name, line_of(sample))
-            totals["episodes"][0] += 1
             for score, entry in sample["scores"].items():
                 totals[score][0] += 1
                 totals[score][1] += entry["value"]
@@ -174,8 +163,10 @@ def _write(source: RunSource, path: Path, options: Options) -> Written:
             summaries.write(line_of(_summary(sample)))
             written.num_rows += 1
             epochs[sample["id"]] += 1
-        summaries.write(b"]" if written.num_rows else b"[]")
-        _copy(summaries, archive)
+        summaries.write(b"]")
+        summaries.seek(0)
+        with archive.open("summaries.json", "w", force_zip64=True) as member:
+            shutil.copyfileobj(summaries, member)
         header = json_value(_header(source.info, source, totals, epochs))
         archive.writestr("header.json", line_of(header))
     written.notes.append(
@@ -198,13 +189,6 @@ def _summary(sample: Mapping[str, Any]) -> dict[str, Any]:
         "message_count": len(sample["messages"]),
         **({"error": error} if error else {}),
     }
-
-
-def _copy(spool: IO[bytes], archive: zipfile.ZipFile) -> None:
-    spool.seek(0)
-    with archive.open("summaries.json", "w", force_zip64=True) as member:
-        while block := spool.read(1 << 20):
-            member.write(block)
 
 
 INSPECT = Format(

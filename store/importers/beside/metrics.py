@@ -8,7 +8,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...records import StepMetrics
@@ -20,11 +20,6 @@ IS_RECONSTRUCTED = "reward/is_reconstructed"
 _RETURNS = tuple(
     f"reward/{name}" for name in ("return_mean", "return_std", "return_min", "return_max")
 )
-_OUTCOMES: Mapping[str, tuple[str, ...]] = {
-    "success_rate": ("success_rate", "success_rate_low", "success_rate_high", "num_tasks"),
-    "return_mean": ("return_mean",),
-}
-"""Outcome of an evaluation -> the numbers that belong to it, and have its source."""
 
 
 def without_reconstructed(values: Mapping[str, float]) -> Mapping[str, float]:
@@ -71,72 +66,54 @@ class Merger:
     A key has one source in all steps, because two sources seldom measure the same: the metrics
     files where they have the key in at least as many steps as there are steps with rollouts, else
     the rollouts. A number that the rollouts do not give is taken from the files in any case.
-    Evaluations are rarer than steps: where the files give the success (or the return) of any, the
-    evaluation episodes are not asked for theirs.
+    Evaluations are rarer than steps: where the files give any, all of their numbers are the files'.
     """
 
     beside: Beside
     owned: frozenset[str] = frozenset()
     """Keys that the rollouts do not give."""
-    owned_outcomes: tuple[str, ...] = ()
-    """Of `_OUTCOMES`, what the files say of evaluations."""
+    has_evaluations: bool = False
     has_return: bool = False
     """The files give the trainer's own return, which is preferred to one made up from parts."""
 
     @classmethod
     def of(cls, beside: Beside, num_steps_with_rollouts: int) -> Merger:
         counts = beside.counts()
-        owned = {key for key, times in counts.items() if times >= num_steps_with_rollouts}
-        outcomes = tuple(
-            name
-            for name in _OUTCOMES
-            if any(key.startswith(EVALUATION) and key.endswith(f"/{name}") for key in counts)
-        )
         return cls(
             beside=beside,
-            owned=frozenset(owned),
-            owned_outcomes=outcomes,
+            owned=frozenset(k for k, times in counts.items() if times >= num_steps_with_rollouts),
+            has_evaluations=any(key.startswith(EVALUATION) for key in counts),
             has_return=counts[_RETURNS[0]] > 0,
         )
 
     def digest(self, step: int, rows: str) -> str:
         """What tells whether a step changed: of its rows, and of its numbers if it has any."""
         numbers = self.beside.steps.get(step)
-        if rows and self.owned_outcomes:
-            rows = f"{rows} without {self.owned_outcomes}"
+        if rows and self.has_evaluations:
+            rows = f"{rows} without evaluations"
         if numbers is None:
             return rows
         values = sorted((key, repr(value)) for key, value in numbers.values.items())
         text = json.dumps([rows, values, sorted(self.owned & numbers.values.keys())])
         return hashlib.blake2b(text.encode(errors="replace"), digest_size=12).hexdigest()
 
-    def metrics(self, own: StepMetrics) -> list[StepMetrics]:
-        """One step's numbers, those of an evaluation apart; `own` are those of its rollouts."""
-        numbers = self.beside.steps.get(own.step, StepNumbers(values={}))
-        counted = without_reconstructed(own.values) if self.has_return else own.values
-        values = {k: v for k, v in counted.items() if not self._is_owned(k)}
+    def metrics(self, counted: StepMetrics) -> list[StepMetrics]:
+        """One step's numbers, those of an evaluation apart; `counted` are those of its rollouts."""
+        numbers = self.beside.steps.get(counted.step, StepNumbers(values={}))
+        values = without_reconstructed(counted.values) if self.has_return else counted.values
+        values = {key: value for key, value in values.items() if not self._is_owned(key)}
         for key, value in numbers.values.items():
             if math.isnan(values.get(key, math.nan)):
                 values[key] = value
-        wall_time = own.wall_time if numbers.wall_time is None else numbers.wall_time
+        wall_time = counted.wall_time if numbers.wall_time is None else numbers.wall_time
         phases = {"train": {}, "eval": {}}  # type: dict[str, dict[str, float]]
         for key, value in values.items():
             phases["eval" if key.startswith(EVALUATION) else "train"][key] = value
         return [
-            StepMetrics(
-                run_id=own.run_id,
-                step=own.step,
-                phase=phase,
-                policy_version=own.policy_version,
-                wall_time=wall_time,
-                values=values,
-            )
+            replace(counted, phase=phase, wall_time=wall_time, values=values)
             for phase, values in phases.items()
             if values or phase == "train"
         ]
 
     def _is_owned(self, key: str) -> bool:
-        if key.startswith(EVALUATION):
-            name = key.rpartition("/")[2]
-            return any(name in _OUTCOMES[outcome] for outcome in self.owned_outcomes)
-        return key in self.owned
+        return self.has_evaluations if key.startswith(EVALUATION) else key in self.owned

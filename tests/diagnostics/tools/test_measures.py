@@ -178,7 +178,6 @@ def test_the_evaluations_of_a_metrics_file_are_believed(tmp_path: Path) -> None:
     write(tmp_path / "in" / "log.jsonl", [{"step": 4, "eval/math/success_rate": 0.25, "lr": 1.0}])
     import_path(tmp_path / "in", tmp_path / "run", is_packing=False)
     assert values(tmp_path / "run", "eval/", "eval") == {
-        2: {"eval/math/return_mean": 5.0},
         4: {"eval/math/success_rate": 0.25},
     }
 
