@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 from echoscope.text.extras import missing_package
 
 __version__ = "0.1.0"
-__all__ = ["Recorder", "Run", "Runs", "__version__", "open_run", "open_runs"]
+__all__ = ["Recorder", "Run", "__version__", "open_run", "open_runs"]
 
 if TYPE_CHECKING:
     from echoscope.notebook.run import Run
-    from echoscope.notebook.runs import Runs
     from echoscope.recorder.recorder import Recorder
     from echoscope.store.reader import open_run, open_runs
 
@@ -22,7 +21,6 @@ _HOMES = {
     "open_runs": "echoscope.store.reader",
     "Recorder": "echoscope.recorder.recorder",
     "Run": "echoscope.notebook.run",
-    "Runs": "echoscope.notebook.runs",
 }
 
 

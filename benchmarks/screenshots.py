@@ -60,9 +60,8 @@ _DESKTOP = (
         path="/replay?run=demo&step={measured}&heat=information&order=best",
         wait_for=".es-talk",
     ),
-    Shot(name="alarms", path="/alarms?run=collapse-template"),
     Shot(name="compare", path="/compare?runs=demo,collapse-template", wait_for=".js-plotly-plot"),
-    Shot(name="runs", path="/?columns=optim.lr", wait_for=".js-plotly-plot"),
+    Shot(name="runs", path="/?columns=optim.lr", wait_for="[data-testid=stDataFrame]"),
 )
 SHOTS = [replace(shot, theme=theme) for shot in _DESKTOP for theme in BOTH]
 

@@ -26,31 +26,23 @@ def report(
     """Write verdict, charts, alarms, commands and telling trajectories into one HTML file."""
     from rich.console import Console
 
-    from echoscope.dashboard.page.problems import Problem
     from echoscope.dashboard.report.report import make_report
-    from echoscope.dashboard.web.settings import DashboardSettings, configure
-    from echoscope.store.errors import NotARunError
+    from echoscope.store.errors import QueryError, StoreError
     from echoscope.store.log.layout import Layout
 
     console = Console(stderr=True)
     if output.exists() and not overwrite:
         raise typer.BadParameter(f"{output} exists; --overwrite replaces it, -o names another")
-    try:
-        Layout(run).require_run()
-    except NotARunError as error:
-        fail(error, Exit.UNREADABLE)
-    place = run.resolve()
-    configure(DashboardSettings(root=place.parent, is_read_only=True))
     with console.status("report") as status:
         try:
+            Layout(run).require_run()
             text = make_report(
-                place.name,
+                run.resolve(),
                 chosen=trajectories or (),
                 progress=lambda what: status.update(f"report: {what}"),
             )
-        except Problem as problem:
-            advice = f". {problem.advice}" if problem.advice else ""
-            fail(f"{problem.text.removesuffix('.')}{advice}", Exit.UNREADABLE)
+        except (StoreError, QueryError) as error:
+            fail(error, Exit.UNREADABLE)
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(text, encoding="utf-8")
     typer.echo(f"{output}: {len(text.encode()) / 1e6:.1f} MB, opens in any browser, offline")

@@ -66,14 +66,3 @@ def interval_words(key: str, interval: tuple[float, float] | None) -> str:
     if interval is None:
         return NONE
     return f"{value_words(key, interval[0])} to {value_words(key, interval[1])}"
-
-
-def change_words(ratio: float) -> str:
-    """A relative change as people say it: percent while that is small, else how many times.
-
-    >>> change_words(0.1016), change_words(-0.5), change_words(51.0), change_words(float("nan"))
-    ('+10 %', '-50 %', '52 times', 'none')
-    """
-    if not math.isfinite(ratio):
-        return NONE
-    return f"{1 + ratio:.3g} times" if ratio >= 3 else f"{100 * ratio:+.0f} %"

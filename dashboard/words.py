@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from echoscope.store.reader import RunInfo
 from echoscope.store.status import RunStatus, Status
 
 from .escaping import visible
@@ -56,11 +55,6 @@ def status_words(stands: RunStatus, last_step: int, steps: int, now: float) -> t
     if last_step >= 0:
         words += f", step {last_step}" + (f" of {steps}" if steps >= max(1, last_step) else "")
     return words, _STATUS_COLOURS[stands.status]
-
-
-def plain_config(found: RunInfo) -> Mapping[str, Any]:
-    """The configuration of a run as a flat mapping of dotted keys."""
-    return flat(found.config)
 
 
 def flat(config: Mapping[str, Any]) -> Mapping[str, Any]:

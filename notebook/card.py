@@ -9,21 +9,21 @@ from dataclasses import dataclass
 from echoscope.dashboard.charts.tiles import NOTHING, Tile, tile_keys, tiles
 from echoscope.dashboard.data import tables
 from echoscope.dashboard.data.alarm_history import histories
-from echoscope.dashboard.data.progress import pace, progress_words, training_episodes
+from echoscope.dashboard.data.progress import pace, progress_words
 from echoscope.dashboard.escaping import attribute, escape, visible
+from echoscope.dashboard.report import verdict_html
 from echoscope.dashboard.words import status_words
 from echoscope.diagnostics.judge.record import Verdict
+from echoscope.diagnostics.judge.sentences import verdict_parts
 from echoscope.store.reader import RunReader, info_status
 from echoscope.store.steer.settings import settings_over
 from echoscope.store.steer.steering import standing
 
 from . import html
-from .judgement import Judgement
 
 MAX_ALARMS = 3
 """Open alarms that a card names."""
 MAX_NOTES = 20
-_UNJUDGED = "No verdict yet: .diagnose() reads the episodes first, which takes a moment."
 _HAS_EPISODES = "SELECT count(*) > 0 FROM (FROM trajectories LIMIT 1)"
 
 
@@ -34,38 +34,55 @@ class Card:
     name: str
     facts: Sequence[str]
     """Status, model and the like."""
-    verdict: Judgement | None
+    verdict: Verdict | None
+    unjudged: str
+    """What stands in place of a verdict."""
     tiles: Sequence[Tile]
     """None before the first step."""
     lines: Sequence[tuple[str, str]]
     """(alarm, note or what one types; the words for it)."""
 
-    @property
-    def unjudged(self) -> str:
-        """What stands in place of a verdict."""
-        return _UNJUDGED if self.tiles else "No step yet."
+    def to_html(self) -> str:
+        facts = " &middot; ".join(escape(fact, 200) for fact in self.facts)
+        shown = "".join(
+            f'<div class="es-nb-tile" title="{attribute(tile.help)}"><span>{escape(tile.name)}'
+            f"</span><b>{escape(tile.value)}</b>{html.curve_svg(tile.spark)}"
+            f"<span>{escape(tile.change)}</span></div>"
+            for tile in self.tiles
+        )
+        return html.framed(
+            f'<div><span class="es-nb-title">{escape(self.name, 200)}</span> '
+            f'<span class="es-quiet">{facts}</span></div>',
+            f"<p>{self.unjudged}</p>" if self.verdict is None else verdict_html.box(self.verdict),
+            f'<div class="es-nb-tiles">{shown}</div>',
+            *(f"<p><b>{escape(k, 300)}</b> {escape(words, 600)}</p>" for k, words in self.lines),
+        )
+
+    def to_text(self) -> str:
+        """For a terminal."""
+        lines = [f"{self.name}: {', '.join(self.facts)}"]
+        if self.verdict is None:
+            lines.append(self.unjudged)
+        else:
+            lines.append(f"{self.verdict.state.value}: {verdict_parts(self.verdict.text)[0][1]}")
+        width = max((len(tile.name) for tile in self.tiles), default=0)
+        lines += [f"  {tile.name:<{width}}  {tile.value}  {tile.change}" for tile in self.tiles]
+        lines += [f"{label}: {words}" for label, words in self.lines]
+        return visible("\n".join(lines), None)
 
 
 def card_of(
-    run: RunReader,
-    verdict: Verdict | None,
-    *,
-    name: str,
-    typed: str,
-    is_kept: bool,
-    notes: Sequence[str],
+    run: RunReader, verdict: Verdict | None, *, name: str, typed: str, notes: Sequence[str]
 ) -> Card:
     """The card of a run as it stands now.
 
     Args:
         verdict: None where working it out would take long.
         typed: How a command names the run.
-        is_kept: The run's folder stays; False for one that an import made for now.
         notes: What is to be known of an import.
     """
     info, commands, now = run.info(), run.commands(), time.time()
-    steps = run.steps().to_pandas()
-    step_s = pace(steps)
+    step_s = pace(run.steps().to_pandas())
     status = info_status(info, commands, step_s=step_s, now=now)
     planned = standing(info, commands, settings_over(info, commands, run.settings()).now).steps
     keys = run.metric_keys()
@@ -74,7 +91,6 @@ def card_of(
         keys,
         verdict=verdict,
         progress=progress_words(status, step_s, last_step=info.last_step, steps=planned),
-        episodes=training_episodes(steps),
     )
     imported = info.config.get("imported")
     trainer = imported.get("trainer") if isinstance(imported, dict) else None
@@ -92,70 +108,22 @@ def card_of(
         lines.append(("alarm", f"{len(alarms) - MAX_ALARMS} more: .alarms()"))
     lines += [("note", text) for text in [*run.warnings, *notes][:MAX_NOTES]]
     has_steps = info.last_step >= 0
+    if not has_steps:
+        lines.append((".refresh()", "look again once the first step is done"))
+    else:
+        lines += [(".diagnose()", "the verdict with its evidence")]
+        lines += [(".plots()", "the figures; .plot(name) draws one")]
+        if run.sql(_HAS_EPISODES).column(0)[0].as_py():
+            lines.append(('.trajectories(where="success")', "episodes; .episode(id) shows one"))
+        if not notes:  # those of an import say how to keep it
+            lines.append((f"echoscope report {typed}", "one HTML file to pass on (in a shell)"))
     return Card(
         name=name,
         facts=[fact for fact in facts if fact],
-        verdict=None if verdict is None else Judgement(run=typed, verdict=verdict),
+        verdict=verdict,
+        unjudged="No verdict yet: .diagnose() reads the episodes first, which takes a moment."
+        if has_steps
+        else "No step yet.",
         tiles=[tile for tile in numbers if has_steps and tile.change != NOTHING],
-        lines=[*lines, *_next_steps(run, typed, is_kept=is_kept, has_steps=has_steps)],
+        lines=lines,
     )
-
-
-def _next_steps(
-    run: RunReader, typed: str, *, is_kept: bool, has_steps: bool
-) -> list[tuple[str, str]]:
-    if not has_steps:
-        return [(".refresh()", "look again once the first step is done")]
-    episodes = ('.trajectories(where="success")', "episodes; .episode(id) shows one")
-    shell = (f"echoscope report {typed}", "one HTML file to pass on (in a shell)")
-    if not is_kept:
-        shell = (f"echoscope import {typed}", "keeps it as a run (in a shell)")
-    return [
-        (".diagnose()", "the verdict with its evidence"),
-        (".plots()", "the figures; .plot(name) draws one"),
-        (".metrics()", "all curves as a DataFrame"),
-        *([episodes] if run.sql(_HAS_EPISODES).column(0)[0].as_py() else []),
-        shell,
-    ]
-
-
-def html_of(card: Card) -> str:
-    """The card as escaped HTML."""
-    facts = " &middot; ".join(escape(fact, 200) for fact in card.facts)
-    lines = "".join(
-        f"<dt>{escape(label, 300)}</dt><dd>{escape(words, 600)}</dd>" for label, words in card.lines
-    )
-    return html.framed(
-        f'<div><span class="es-nb-title">{escape(card.name, 200)}</span> '
-        f'<span class="es-nb-quiet">{facts}</span></div>',
-        f"<p>{card.unjudged}</p>" if card.verdict is None else card.verdict.box_html(),
-        f'<div class="es-nb-tiles">{"".join(map(_tile_html, card.tiles))}</div>',
-        f"<dl>{lines}</dl>",
-    )
-
-
-def _tile_html(tile: Tile) -> str:
-    proof = " es-nb-proof" * tile.is_evidence
-    return (
-        f'<div class="es-nb-tile{proof}" title="{attribute(tile.help)}">'
-        f"<span>{escape(tile.name)}</span><b>{escape(tile.value)}</b>"
-        f"{html.curve_svg(tile.spark)}<span>{escape(tile.change)}</span></div>"
-    )
-
-
-def text_of(card: Card) -> str:
-    """The card for a terminal."""
-    lines = [f"{card.name}: {', '.join(card.facts)}"]
-    if card.verdict is None:
-        lines.append(card.unjudged)
-    else:
-        state, sentence = card.verdict.state, card.verdict.sentence
-        is_named = sentence.lower().startswith(state)
-        lines.append(sentence if is_named else f"{state}: {sentence}")
-        lines.append(f"reasoning: {card.verdict.regime}")
-    width = max((len(tile.name) for tile in card.tiles), default=0)
-    for tile in card.tiles:
-        curve = html.curve_text(tile.spark)
-        lines.append(f"  {tile.name:<{width}}  {tile.value}  {curve}  {tile.change}".rstrip())
-    lines += [f"{label}: {words}" for label, words in card.lines]
-    return visible("\n".join(lines), None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from echoscope.dashboard.escaping import cut, escape, visible
@@ -20,7 +19,7 @@ _TEXT_CHARS = 600
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Episode:
-    """One episode, with what the update learned of it. Iterating gives its turns.
+    """One episode, with what the update learned of it.
 
     A cell that ends with it shows the dialogue. `trajectory` is the whole record, tokens included.
     """
@@ -30,32 +29,8 @@ class Episode:
     """None where no update has used it."""
 
     @property
-    def id(self) -> str:
-        return self.trajectory.id
-
-    @property
-    def step(self) -> int:
-        return self.trajectory.step
-
-    @property
-    def is_success(self) -> bool | None:
-        """None where success is not defined."""
-        return self.trajectory.is_success
-
-    @property
-    def episode_return(self) -> float:
-        """Environment rewards, penalties and shaping; NaN where an import does not say."""
-        return self.trajectory.episode_return
-
-    @property
     def turns(self) -> tuple[Turn, ...]:
         return self.trajectory.turns
-
-    def __iter__(self) -> Iterator[Turn]:
-        return iter(self.trajectory.turns)
-
-    def __len__(self) -> int:
-        return self.trajectory.num_turns
 
     def __repr__(self) -> str:
         episode = self.trajectory
@@ -75,29 +50,10 @@ class Episode:
         return visible("\n".join(lines), None)
 
     def _repr_html_(self) -> str:
-        episode = self.trajectory
-        more = episode.num_turns - MAX_TURNS
         return html.framed(
-            f'<div class="es-nb-title">{escape(episode.id)}</div>',
-            replay_html.trajectory_facts(episode, self.outcome),
-            replay_html.film_html(episode, -1),
-            '<div class="es-talk">',
-            *(
-                replay_html.turn_html(turn, tokens.text_html(turn), (), is_now=False)
-                for turn in episode.turns[:MAX_TURNS]
-            ),
-            f'<div class="es-note">{more} more turns: see .turns</div>' if more > 0 else "",
-            "</div>",
-            self._ending(),
-            style=html.STYLE + html.REPLAY_STYLE,
-        )
-
-    def _ending(self) -> str:
-        text = self.trajectory.final_observation
-        if not text:
-            return ""
-        return (
-            f"<details><summary>After the last turn</summary>{replay_html.text_box(text)}</details>"
+            f'<div class="es-nb-title">{escape(self.trajectory.id)}</div>',
+            replay_html.episode_html(self.trajectory, self.outcome, most_turns=MAX_TURNS),
+            style=tokens.STYLE + replay_html.STYLE + html.STYLE,
         )
 
 

@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-import pyarrow as pa
 
 from echoscope.dashboard.data.alarm_history import histories
-from echoscope.dashboard.data.comparing import config_diff
-from echoscope.dashboard.data.evaluating import evaluations_of
 from echoscope.dashboard.words import flat
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.verdict import diagnose as judge
@@ -26,18 +23,17 @@ from echoscope.store.query.bounded import SqlLimits
 from echoscope.store.reader import RunReader
 from echoscope.store.steer.settings import live_settings
 
-from . import card, curves
+from . import tables
+from .card import Card, card_of
 from .episode import Episode
-from .frames import LIMITS, TRAJECTORIES, TURNS, As, as_table, rows_of
 from .judgement import Judgement
 from .opening import open_source
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+    from echoscope.dashboard.charts.run_figures import RunFigures
     from echoscope.dashboard.data.curves import AxisKind
-
-    from .figures import Figures
 
 MOST_TO_READ = 4_000
 """Turns that a card has judged by itself where their text was not measured yet: about 3 s."""
@@ -60,13 +56,12 @@ class Run:
         path: A run's folder; or a file or folder that another trainer wrote: rollouts, or metrics.
             Those are imported into a folder that is deleted with this object. Or
             `wandb:ENTITY/PROJECT/RUN` (docs/sinks.md).
-        keep: Folder of the run that such an import makes, to keep it: `runs/from-verl`.
         run: Which run's metrics to take, where such files hold those of several.
         names: Column of a metrics file -> the metric that it is, where its name does not say so:
             `{"ent": "policy/entropy"}`.
 
     Raises:
-        NotARunError: nothing is there, or a folder of several runs (see `Runs`).
+        NotARunError: nothing is there, or a folder of several runs.
         ImportingError: files that nothing here reads.
         StoreError: the run cannot be read.
 
@@ -77,14 +72,9 @@ class Run:
     """
 
     def __init__(
-        self,
-        path: str | Path,
-        *,
-        keep: str | Path | None = None,
-        run: str = "",
-        names: Mapping[str, str] | None = None,
+        self, path: str | Path, *, run: str = "", names: Mapping[str, str] | None = None
     ) -> None:
-        self._source = open_source(path, keep, run, names)
+        self._source = open_source(path, run, names)
         self._judged: tuple[Any, Verdict] | None = None
 
     # --- what it is
@@ -96,14 +86,14 @@ class Run:
 
     @property
     def path(self) -> Path:
-        """The run's folder; of an import that is not kept, one that is deleted with this object."""
+        """The run's folder; of an import, one that is deleted with this object."""
         return self.reader.path
 
     @property
     def name(self) -> str:
         """Of the run's folder, or of the file or folder that was imported."""
         source = self._source
-        return (source.reader.path if source.is_kept else source.path.resolve()).name
+        return (source.path.resolve() if source.folder else source.reader.path).name
 
     @property
     def status(self) -> str:
@@ -131,34 +121,13 @@ class Run:
 
     # --- numbers
 
-    @overload
-    def metrics(
-        self,
-        keys: str | Sequence[str] | None = None,
-        *,
-        wide: bool = True,
-        as_: Literal["pandas"] = ...,
-    ) -> pd.DataFrame: ...
+    def metrics(self, keys: str | Sequence[str] | None = None) -> pd.DataFrame:
+        """The metrics of the run: a row a step (index `step`), a column a metric.
 
-    @overload
-    def metrics(
-        self, keys: str | Sequence[str] | None = None, *, wide: bool = True, as_: Literal["arrow"]
-    ) -> pa.Table: ...
-
-    def metrics(
-        self,
-        keys: str | Sequence[str] | None = None,
-        *,
-        wide: bool = True,
-        as_: As = "pandas",
-    ) -> pd.DataFrame | pa.Table:
-        """The metrics of the run: a row a step, a column a metric.
+        `.attrs["units"]` and `.attrs["names"]` say what the columns are.
 
         Args:
             keys: Names or patterns (`"eval/*"`); None for all. docs/metrics-guide.md explains them.
-            wide: False for one row a value: step, phase, key, value.
-            as_: "pandas" (index `step`; `.attrs["units"]` and `.attrs["names"]`), or "arrow" (a
-                column `step`; unit and name in the metadata of each field).
 
         Raises:
             QueryError: a metric that the run does not have, or too many numbers at once.
@@ -169,28 +138,7 @@ class Run:
             >>> Run("runs/demo").metrics("policy/entropy").attrs["units"]
             {'policy/entropy': 'nats per token'}
         """
-        meant = curves.keys_meant(keys, self.reader.metric_keys())
-        return curves.as_metrics(self.reader, meant, is_wide=wide, as_=as_)
-
-    @overload
-    def trajectories(
-        self,
-        where: str | None = None,
-        *,
-        columns: str | Sequence[str] | None = None,
-        limit: int | None = None,
-        as_: Literal["pandas"] = ...,
-    ) -> pd.DataFrame: ...
-
-    @overload
-    def trajectories(
-        self,
-        where: str | None = None,
-        *,
-        columns: str | Sequence[str] | None = None,
-        limit: int | None = None,
-        as_: Literal["arrow"],
-    ) -> pa.Table: ...
+        return tables.metrics_of(self.reader, tables.keys_meant(keys, self.reader.metric_keys()))
 
     def trajectories(
         self,
@@ -198,8 +146,7 @@ class Run:
         *,
         columns: str | Sequence[str] | None = None,
         limit: int | None = None,
-        as_: As = "pandas",
-    ) -> pd.DataFrame | pa.Table:
+    ) -> pd.DataFrame:
         """The episodes that match a condition, by step: one row each.
 
         Args:
@@ -207,7 +154,6 @@ class Run:
                 left out: `success` is `is_success`.
             columns: Names; "all" for all; None for those without long texts.
             limit: Rows at most. Without it: 100,000, and a warning where there are more.
-            as_: "pandas" or "arrow".
 
         Raises:
             QueryError: not a condition that only reads, or a column that does not exist.
@@ -220,28 +166,8 @@ class Run:
             Traceback (most recent call last):
             echoscope.store.errors.QueryError: turns have no column 'stepp'; did you mean 'step'?
         """
-        table = rows_of(self.reader, TRAJECTORIES, where, columns, limit, named=self.name)
-        return as_table(table, as_)
-
-    @overload
-    def turns(
-        self,
-        where: str | None = None,
-        *,
-        columns: str | Sequence[str] | None = None,
-        limit: int | None = None,
-        as_: Literal["pandas"] = ...,
-    ) -> pd.DataFrame: ...
-
-    @overload
-    def turns(
-        self,
-        where: str | None = None,
-        *,
-        columns: str | Sequence[str] | None = None,
-        limit: int | None = None,
-        as_: Literal["arrow"],
-    ) -> pa.Table: ...
+        rows = tables.TRAJECTORIES
+        return tables.rows_of(self.reader, rows, where, columns, limit, named=self.name)
 
     def turns(
         self,
@@ -249,8 +175,7 @@ class Run:
         *,
         columns: str | Sequence[str] | None = None,
         limit: int | None = None,
-        as_: As = "pandas",
-    ) -> pd.DataFrame | pa.Table:
+    ) -> pd.DataFrame:
         """The turns that match a condition, by step and episode: one row each.
 
         As `trajectories`. A turn has the columns of `turns` (docs/store.md); `reasoning` and
@@ -262,37 +187,11 @@ class Run:
             >>> run.turns("success and turn = 0", columns=["reasoning"], limit=1)["reasoning"][0]
             'I go up.'
         """
-        table = rows_of(self.reader, TURNS, where, columns, limit, named=self.name)
-        return as_table(table, as_)
-
-    @overload
-    def query(
-        self,
-        sql: str,
-        params: Sequence[Any] | None = None,
-        *,
-        as_: Literal["pandas"] = ...,
-        limits: SqlLimits = ...,
-    ) -> pd.DataFrame: ...
-
-    @overload
-    def query(
-        self,
-        sql: str,
-        params: Sequence[Any] | None = None,
-        *,
-        as_: Literal["arrow"],
-        limits: SqlLimits = ...,
-    ) -> pa.Table: ...
+        return tables.rows_of(self.reader, tables.TURNS, where, columns, limit, named=self.name)
 
     def query(
-        self,
-        sql: str,
-        params: Sequence[Any] | None = None,
-        *,
-        as_: As = "pandas",
-        limits: SqlLimits = LIMITS,
-    ) -> pd.DataFrame | pa.Table:
+        self, sql: str, params: Sequence[Any] | None = None, *, limits: SqlLimits = tables.LIMITS
+    ) -> pd.DataFrame:
         """The answer to one SELECT over the tables of the run (docs/store.md).
 
         The query can only read, and reaches no other file. A process of its own answers it, so
@@ -308,7 +207,7 @@ class Run:
             >>> Run("runs/demo").query("SELECT count(*) AS num FROM turns")["num"][0]
             np.int64(120)
         """
-        return as_table(self.reader.sql(sql, params, limits=limits), as_)
+        return tables.frame_of(self.reader.sql(sql, params, limits=limits))
 
     def episode(self, trajectory_id: str) -> Episode:
         """One episode with its dialogue, rewards and boards.
@@ -317,7 +216,7 @@ class Run:
             QueryError: the run has no such episode; one line that names ids that it has.
 
         Examples:
-            >>> Run("runs/demo").episode("t00000029-00001").episode_return
+            >>> Run("runs/demo").episode("t00000029-00001").trajectory.episode_return
             0.0
         """
         if not isinstance(trajectory_id, str):
@@ -326,18 +225,13 @@ class Run:
             trajectory = self.reader.trajectory(trajectory_id)
             return Episode(trajectory, self.reader.outcome(trajectory_id))
         except (KeyError, ValueError) as error:
-            there = self._ids(trajectory_id[:9]) or self._ids("")
+            rows = self.reader.sql(
+                "SELECT min(id) AS first, max(id) AS last FROM trajectories "
+                "GROUP BY left(id, 1) ORDER BY first"
+            ).to_pylist()
+            there = ", ".join(f"{row['first']} to {row['last']}" for row in rows)
             rest = f"there are {there}. trajectories() lists them" if there else "the run has none"
             raise QueryError(f"{self.name}: no episode {trajectory_id[:80]!r}; {rest}") from error
-
-    def _ids(self, start: str) -> str:
-        """The first and the last id of each split, among those that begin so."""
-        rows = self.reader.sql(
-            "SELECT min(id) AS first, max(id) AS last FROM trajectories WHERE starts_with(id, $1) "
-            "GROUP BY left(id, 1) ORDER BY first",
-            [start],
-        ).to_pylist()
-        return ", ".join(f"{row['first']} to {row['last']}" for row in rows)
 
     def alarms(self) -> pd.DataFrame:
         """The alarms of the run, one row each: open ones first, then by severity.
@@ -360,27 +254,6 @@ class Run:
         whole = dict.fromkeys(("raised_step", "onset_step", "cleared_step"), "Int64")
         return frame.astype(whole)
 
-    def evaluations(self) -> pd.DataFrame:
-        """The evaluations on fixed tasks, by tag and step.
-
-        Columns: tag, step, success, low, high (95 % interval), num_tasks, and `pass_at_k` for each
-        k that was measured.
-        """
-        keys = [key for key in self.reader.metric_keys() if key.startswith("eval/")]
-        long = as_table(
-            self.reader.sql(
-                "SELECT step, key, value FROM metrics WHERE key IN (SELECT unnest($1))", [keys]
-            ),
-            "pandas",
-        )
-        rows = [
-            asdict(result) | {f"pass_at_{k}": rate for k, rate in sorted(result.passes.items())}
-            for result in evaluations_of(self.name, long)
-        ]
-        columns = ["tag", "step", "success", "low", "high", "num_tasks"]
-        passes = [name for row in rows for name in row if name.startswith("pass_at_")]
-        return pd.DataFrame(rows, columns=[*columns, *dict.fromkeys(passes)])
-
     def settings(self, step: int | None = None) -> pd.Series[Any]:
         """The configuration by dotted key, as it held at a step; None for the next one.
 
@@ -391,26 +264,13 @@ class Run:
             >>> Run("runs/demo").settings()["advantage.kind"]
             'grpo'
         """
-        if step is not None:
-            self._check_step(step)
+        if step is not None and not 0 <= step <= self.last_step:
+            raise QueryError(f"{self.name}: has no step {step}; its last one is {self.last_step}")
         live = live_settings(self.reader)
         held = live.now if step is None else live.at(step)
         values = {**flat(self.reader.info().config), **held}
         index = pd.Index(sorted(values), name="setting")
         return pd.Series([values[key] for key in index], index=index, name="value", dtype=object)
-
-    def _check_step(self, step: int) -> None:
-        if not isinstance(step, int):
-            raise TypeError(f"a step is a whole number, not {step!r}")
-        bounds = self.reader.sql("SELECT min(step) AS first, max(step) AS last FROM steps")
-        first, last = (column[0].as_py() for column in bounds.columns)
-        if first is None:
-            raise QueryError(f"{self.name}: has no step yet; settings() are those of the first one")
-        if not first <= step <= last:
-            raise QueryError(
-                f"{self.name}: has no step {step}; its steps are {first} to {last}, and settings() "
-                "without a step are those of the next one"
-            )
 
     # --- what is happening
 
@@ -431,7 +291,7 @@ class Run:
         position = (info.attempt, info.last_step, info.heard_at, info.status)
         if self._judged is None or self._judged[0] != position:
             opened = judged_source(self.reader)
-            if not self._source.is_kept:
+            if self._source.folder is not None:
                 named = self._source.typed
                 opened = replace(
                     opened,
@@ -483,45 +343,39 @@ class Run:
         if axis not in ("step", "time", "tokens"):
             raise ValueError(f"axis is {axis!r}, but must be 'step', 'time' or 'tokens'")
         figures = self._figures(axis=axis, smooth=smooth, log_y=log_y)
-        if name is None:
-            names = figures.names()
-            if not names:
-                raise QueryError(f"{self.name}: no figure yet, because nothing was measured")
-            name = names[0]
-        return figures.figure(name)
+        names = [name] if name is not None else figures.names()
+        if not names:
+            raise QueryError(f"{self.name}: no figure yet, because nothing was measured")
+        return themed(figures.figure(names[0]))
 
-    def _figures(self, **options: Any) -> Figures:
-        from .figures import Figures  # plotly takes a moment
+    def _figures(self, **options: Any) -> RunFigures:
+        from echoscope.dashboard.charts.run_figures import RunFigures  # plotly takes a moment
 
-        return Figures(run=self.reader, verdict=self._quick_verdict, **options)
-
-    def compare(self, other: Run | str | Path) -> pd.DataFrame:
-        """The settings in which two runs differ: setting, and a column for each run.
-
-        `Runs` lists the results of several runs.
-        """
-        beside = other if isinstance(other, Run) else Run(other)
-        names = [self.name, beside.name]
-        if names[0] == names[1]:
-            names = [str(self._source.typed), str(beside._source.typed)]
-        own, others = dict(self.settings()), dict(beside.settings())
-        return config_diff(dict(zip(names, (own, others), strict=True)))
+        return RunFigures(run=self.reader, verdict=self._quick_verdict(), **options)
 
     # --- how it is shown
 
-    def _card(self) -> card.Card:
-        source = self._source
-        return card.card_of(
-            self.reader,
-            self._quick_verdict(),
-            name=self.name,
-            typed=source.typed,
-            is_kept=source.is_kept,
-            notes=source.notes,
-        )
+    def _card(self) -> Card:
+        source, verdict = self._source, self._quick_verdict()
+        return card_of(self.reader, verdict, name=self.name, typed=source.typed, notes=source.notes)
 
     def __repr__(self) -> str:
-        return card.text_of(self._card())
+        return self._card().to_text()
 
     def _repr_html_(self) -> str:
-        return card.html_of(self._card())
+        return self._card().to_html()
+
+
+def themed(figure: go.Figure) -> go.Figure:
+    """Colours that can be read in light and dark notebooks alike."""
+    grid = "rgba(128,128,128,0.22)"
+    axis = {"gridcolor": grid, "zerolinecolor": grid, "linecolor": grid, "automargin": True}
+    layout = {
+        "font": {"color": "#7d7d7d"},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "xaxis": axis,
+        "yaxis": axis,
+        "colorscale": {"sequential": "Cividis"},
+    }
+    return figure.update_layout(template={"layout": layout})

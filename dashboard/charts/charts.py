@@ -2,6 +2,8 @@
 
 axis = step_axis(steps, "tokens")
 figure = line_chart([curve], axis, marks, LineOptions(smooth=0.6), title="Policy entropy")
+
+All curves of a chart share one axis, so they have one unit.
 """
 
 from __future__ import annotations
@@ -20,16 +22,7 @@ from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.metric_entry import POINTS, SHARE
 from echoscope.store.records import FloatArray64
 
-from ..data.curves import (
-    Axis,
-    Curve,
-    Zoom,
-    clipped_range,
-    downsample,
-    full_range,
-    smoothed,
-    steady_fence,
-)
+from ..data.curves import Axis, Curve, Zoom, downsample, full_range, smoothed
 from ..escaping import visible
 from . import theme
 from .marks import MARK_AXIS, Mark, Trace, mark_traces, scatter
@@ -40,16 +33,13 @@ _FEW_STEPS = 8
 """Up to which plotly would put ticks between steps."""
 _BAND_OPACITY = 0.16
 _LEGEND_ROW = 20
-EACH_STEP = "each step"
-"""Name of the faint curve behind the level that a verdict reads."""
 _NARROWEST = 270
-"""Pixels between the axes of a chart on a telephone."""
-_MARK_LAYOUT = MARK_AXIS.replace("y", "yaxis")
+"""Pixels between the edges of a chart on a telephone."""
 _HOVER_WIDTH = 36
 """Characters a line of what hovering shows, so that it fits beside the cursor."""
 _LEAST_NATS = 1e-4
 """Divergences below it are rounding errors: a chart does not blow them up to its height."""
-_ARROWS = "An arrow marks values outside the axis; double-click to show them."
+_NOTHING = "No value was measured."
 _GRID = "rgba(128,128,128,0.18)"
 _LINE = "rgba(128,128,128,0.45)"
 
@@ -75,10 +65,6 @@ class LineOptions:
     smooth: float = 0.0
     """Weight of the moving average, 0 to 0.99; the raw curve stays visible behind it."""
     log_y: bool = False
-    clip: bool = False
-    """Outliers do not set the range of the y axis."""
-    is_steady: bool = False
-    """Early outliers do not set it either; an arrow at the edge stands for them."""
     max_points: int = 1_200
     height: int = 246
     zoom: Zoom | None = None
@@ -108,60 +94,41 @@ def line_spec(
     *,
     title: str = "",
     help: str = "",
-    missing: str = "",
 ) -> dict[str, Any]:
     """Curves over one axis with their intervals, gaps and marks: `data` and `layout` of a figure.
 
-    `missing` is said instead where no curve has a value. All texts may be foreign.
+    All texts may be foreign.
     """
     options = options or LineOptions()
-    drawn = [one for one in curves if np.isfinite(one.values).any()]
-    has_left = any(not one.is_right for one in drawn)
-    left = [one for one in drawn if not (one.is_right and has_left)]
-    right = [one for one in drawn if one.is_right and has_left]
-    traces = [
-        trace
-        for one in drawn
-        for trace in _curve_traces(one, axis, options, yaxis="y2" if one in right else "y")
-    ]
-    for trace in [trace for trace in traces if trace.get("name") == EACH_STEP][1:]:
-        trace["showlegend"] = False
-    axes = _y_axes(left, right, axis, options)
-    for side, yaxis in ((left, "y"), (right, "y2")):
-        limits = _steady_range(side, axis, options)
-        if limits is not None:
-            axes[yaxis.replace("y", "yaxis")]["range"] = limits
-            beyond = [_beyond(one, axis, limits, yaxis) for one in side]
-            traces += beyond
-            help = f"{help} {_ARROWS}"
-    named = drawn if options.has_legend else []
-    layout = _layout(axis, options) | axes | _legend(named)
+    drawn = [one for one in curves if one.has_values]
+    named = drawn if options.has_legend and _needs_legend(drawn) else []
+    traces = [trace for one in drawn for trace in _curve_traces(one, axis, options)]
+    layout = _layout(axis, options) | _legend(named) | {"yaxis": _y_axis(drawn, axis, options)}
     if axis.kind == "step" and not options.zoom:
         layout["xaxis"] |= _whole_steps(drawn)
     notes = []
     if title:
-        words = f"<b>{figure_text(title, width=200, limit=120)}</b>{_unit_words(left, right)}"
+        words = f"<b>{figure_text(title, width=200, limit=120)}</b>{_unit_words(drawn)}"
         keys = ", ".join(one.key for one in drawn)
         about = figure_text(f"{help} [{keys}]" if keys else help)
         notes.append(_title(words, about, num_rows=_legend_rows(named)))
     if drawn:
         traces += mark_traces(marks, axis.at, figure_text)
     else:
-        notes.append(_nothing(missing or "Nothing measured yet."))
+        notes.append(_nothing())
         # A shaded stretch would stand anywhere: there is no axis.
         layout |= {"xaxis": {"visible": False}, "yaxis": {"visible": False}, "shapes": []}
     return {"data": traces, "layout": layout | {"annotations": notes}}
 
 
-def _curve_traces(one: Curve, axis: Axis, options: LineOptions, *, yaxis: str) -> list[Trace]:
+def _curve_traces(one: Curve, axis: Axis, options: LineOptions) -> list[Trace]:
     if one.is_sparse:
-        return [_points(one, axis, options, yaxis)]
-    level = one.level if options.smooth == 0 else None
-    shown = smoothed(one.values, options.smooth) if level is None else level
-    is_smoothed = level is not None or options.smooth > 0
+        return [_points(one, axis, options)]
+    shown = smoothed(one.values, options.smooth)
+    is_smoothed = options.smooth > 0
     traces = []
     if one.low is not None and one.high is not None:
-        traces.append(_band(one, (one.low, one.high), axis, options, yaxis))
+        traces.append(_band(one, (one.low, one.high), axis, options))
     name = figure_text(one.name, width=200, limit=80)
     if is_smoothed:
         raw = downsample(one.values, options.max_points)
@@ -169,34 +136,28 @@ def _curve_traces(one: Curve, axis: Axis, options: LineOptions, *, yaxis: str) -
             scatter(
                 x=axis.at(one.steps[raw]),
                 y=_drawable(one.values[raw], options),
-                name=EACH_STEP,
                 mode="lines",
                 opacity=theme.RAW_OPACITY,
                 line={"color": one.color, "width": 1},
                 hoverinfo="skip",
-                showlegend=level is not None,
-                legendgroup=EACH_STEP,
-                legendrank=2000,  # the last of its legend
-                yaxis=yaxis,
+                showlegend=False,
             )
         )
     at = downsample(shown, options.max_points)
-    few = len(at) <= _MARKED_BELOW
     traces.append(
         scatter(
             **_told(one, at, axis, name, is_smoothed=is_smoothed),
             y=_drawable(shown[at], options),
-            mode="lines+markers" if few else "lines",
+            mode="lines+markers" if len(at) <= _MARKED_BELOW else "lines",
             marker={"size": 4, "color": one.color},
-            line={"color": one.color, "width": 2, "dash": "dot" if yaxis == "y2" else one.dash},
+            line={"color": one.color, "width": 2},
             connectgaps=False,
-            yaxis=yaxis,
         )
     )
     return traces
 
 
-def _points(one: Curve, axis: Axis, options: LineOptions, yaxis: str) -> Trace:
+def _points(one: Curve, axis: Axis, options: LineOptions) -> Trace:
     """A sparse curve: a dot with its interval where it was measured, and nothing in between."""
     at = np.flatnonzero(np.isfinite(one.values))
     name = figure_text(one.name, width=200, limit=80)
@@ -211,7 +172,6 @@ def _points(one: Curve, axis: Axis, options: LineOptions, yaxis: str) -> Trace:
         mode="markers",
         marker={"size": 6, "color": one.color},
         line={"color": one.color},
-        yaxis=yaxis,
         **whiskers,
     )
 
@@ -255,29 +215,22 @@ def _hover_template(one: Curve, name: str, *, is_smoothed: bool) -> str:
 
 
 def _band(
-    one: Curve,
-    interval: tuple[FloatArray64, FloatArray64],
-    axis: Axis,
-    options: LineOptions,
-    yaxis: str,
+    one: Curve, interval: tuple[FloatArray64, FloatArray64], axis: Axis, options: LineOptions
 ) -> Trace:
     """The interval as filled polygons, one for each stretch without a gap."""
-    thinned = [downsample(end, options.max_points // 2) for end in interval]
-    edges = np.union1d(*thinned)
+    edges = np.union1d(*(downsample(end, options.max_points // 2) for end in interval))
     low, high = (_drawable(end[edges], options) for end in interval)
     x = axis.at(one.steps[edges])
     good = np.isfinite(low) & np.isfinite(high)
-    xs: list[FloatArray64] = []
-    ys: list[FloatArray64] = []
+    xs, ys = [np.empty(0)], [np.empty(0)]
     ends = np.flatnonzero(np.diff(np.concatenate([[False], good, [False]]).astype(np.int8)))
     for start, stop in ends.reshape(-1, 2).tolist():
         part = slice(start, stop)
         xs += [x[part], x[part][::-1], np.array([np.nan])]
         ys += [low[part], high[part][::-1], np.array([np.nan])]
-    empty = np.empty(0)
     return scatter(
-        x=np.concatenate(xs) if xs else empty,
-        y=np.concatenate(ys) if ys else empty,
+        x=np.concatenate(xs),
+        y=np.concatenate(ys),
         fill="toself",
         fillcolor=one.color,
         opacity=_BAND_OPACITY,
@@ -285,13 +238,17 @@ def _band(
         line={"color": one.color, "width": 0},
         hoverinfo="skip",
         showlegend=False,
-        yaxis=yaxis,
         name=f"{figure_text(one.name, width=200, limit=80)}, 95 % interval",
     )
 
 
 def _y_axis(curves: Sequence[Curve], axis: Axis, options: LineOptions) -> dict[str, Any]:
-    units = list(dict.fromkeys(_axis_unit(one) for one in curves if one.unit))
+    # A difference of two shares stands on the axis of shares.
+    units = {SHARE if one.unit == POINTS else one.unit for one in curves if one.unit}
+    is_share = units == {SHARE} and not options.log_y
+    values = _in_sight(curves, axis, options)
+    known = values[np.isfinite(values)]
+    largest = np.abs(known).max(initial=0.0)
     out: dict[str, Any] = {
         "type": "log" if options.log_y else "linear",
         "gridcolor": _GRID,
@@ -300,74 +257,15 @@ def _y_axis(curves: Sequence[Curve], axis: Axis, options: LineOptions) -> dict[s
         "tickmode": "auto",
         "nticks": 6,
         "title": {"text": ""},
+        "exponentformat": "none" if 1e-3 <= largest < 1e5 else "power",
+        **({"tickformat": ".0%"} if is_share else {}),
     }
-    if units == [SHARE] and not options.log_y:
-        out["tickformat"] = ".0%"
-    known = _in_sight(curves, axis, options)
-    largest = np.abs(known[np.isfinite(known)]).max(initial=0.0)
-    out["exponentformat"] = "none" if 1e-3 <= largest < 1e5 else "power"
-    if options.clip:
-        limits = clipped_range(known, log_y=options.log_y)
-    else:
-        limits = full_range(known, log_y=options.log_y) if options.zoom else None
-    steady = known[np.isfinite(known)]
-    is_flat = len(steady) > 0 and float(np.ptp(steady)) == 0
-    if limits is None and units == [SHARE] and not options.log_y and is_flat:
+    limits = full_range(known, log_y=options.log_y) if options.zoom else None
+    if limits is None and is_share and len(known) and float(np.ptp(known)) == 0:
         limits = (-0.05, 1.05)  # plotly would go up to 200 %
     if limits is None and not options.log_y and largest < _LEAST_NATS and _is_divergence(curves):
         limits = (-_LEAST_NATS, _LEAST_NATS)
-    if limits is not None:
-        out["range"] = limits
-    return out
-
-
-def _steady_range(
-    curves: Sequence[Curve], axis: Axis, options: LineOptions
-) -> tuple[float, float] | None:
-    """The range of an axis that leaves early outliers out; None where nothing is left out."""
-    if not options.is_steady or options.zoom or options.clip or options.log_y or not curves:
-        return None
-    steps = np.concatenate([one.steps for one in curves])
-    values = np.concatenate([one.values for one in curves])
-    fence = steady_fence(values[np.argsort(steps, kind="stable")])
-    if fence is None:
-        return None
-    known = _in_sight(curves, axis, options)
-    return full_range(known[(known >= fence[0]) & (known <= fence[1])], log_y=False)
-
-
-def _beyond(one: Curve, axis: Axis, limits: tuple[float, float], yaxis: str) -> Trace:
-    """What lies above and below the axis, in words at the edge where its outermost value stands."""
-    low, high = limits
-    form = "{:.0%}" if one.unit == SHARE else "{:.3g}"
-    inset = 0.04 * (high - low)
-    found = []
-    for is_out, outermost, arrow, edge in (
-        (one.values > high, np.nanargmax, "\u2191", high - inset),
-        (one.values < low, np.nanargmin, "\u2193", low + inset),
-    ):
-        number = int(is_out.sum())
-        if number:
-            place = int(outermost(one.values))
-            value = form.format(one.values[place])
-            words = value if number == 1 else f"{number} values, outermost {value}"
-            found.append((one.steps[place], edge, f"{arrow} {words}"))
-    return scatter(
-        x=axis.at([step for step, _, _ in found]),
-        y=np.array([edge for _, edge, _ in found]),
-        text=[words for _, _, words in found],
-        mode="text",
-        textposition="middle right",
-        textfont={"color": one.color, "size": 11},
-        hoverinfo="skip",
-        showlegend=False,
-        yaxis=yaxis,
-    )
-
-
-def _axis_unit(one: Curve) -> str:
-    """A difference of two shares stands on the axis of shares."""
-    return SHARE if one.unit == POINTS else one.unit
+    return out if limits is None else {**out, "range": limits}
 
 
 def _is_divergence(curves: Sequence[Curve]) -> bool:
@@ -383,20 +281,6 @@ def _in_sight(curves: Sequence[Curve], axis: Axis, options: LineOptions) -> Floa
         inside = (at >= low) & (at <= high)
         parts += [part[inside] for part in (one.values, one.low, one.high) if part is not None]
     return np.concatenate(parts)
-
-
-def _y_axes(
-    left: Sequence[Curve], right: Sequence[Curve], axis: Axis, options: LineOptions
-) -> dict[str, Any]:
-    marks = {"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True}
-    out: dict[str, Any] = {"yaxis": _y_axis(left, axis, options), _MARK_LAYOUT: marks}
-    if right:
-        beside = {"overlaying": "y", "side": "right", "showgrid": False}
-        out["yaxis2"] = _y_axis(right, axis, options) | beside
-        for name, side in (("yaxis", left), ("yaxis2", right)):
-            if len(side) == 1:  # its numbers have the curve's colour
-                out[name]["tickfont"] = {"color": side[0].color}
-    return out
 
 
 def _onset(axis: Axis, steps: tuple[int, int]) -> dict[str, Any]:
@@ -419,6 +303,7 @@ def _onset(axis: Axis, steps: tuple[int, int]) -> dict[str, Any]:
 
 
 def _layout(axis: Axis, options: LineOptions) -> dict[str, Any]:
+    signs = {"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True}
     return {
         "shapes": [] if options.onset is None else [_onset(axis, options.onset)],
         "height": options.height,
@@ -427,6 +312,7 @@ def _layout(axis: Axis, options: LineOptions) -> dict[str, Any]:
         "hovermode": "x unified",
         "modebar": {"bgcolor": "rgba(0,0,0,0)"},
         "hoverlabel": {"font": {"size": 11}},
+        MARK_AXIS.replace("y", "yaxis"): signs,
         "xaxis": {
             "title": {"text": axis.title, "standoff": 4},
             "gridcolor": _GRID,
@@ -451,11 +337,16 @@ def _whole_steps(drawn: Sequence[Curve]) -> dict[str, Any]:
     return {"tick0": 0, "dtick": 1} if is_short else {}
 
 
+def _needs_legend(curves: Sequence[Curve]) -> bool:
+    """A single curve needs one where it is not called as its metric is: it is a part of a chart."""
+    return len(curves) > 1 or any(one.name != metric(one.key).name for one in curves)
+
+
 def _legend(curves: Sequence[Curve]) -> dict[str, Any]:
-    """A legend between title and curves where there are several, and room for both."""
+    """A legend between title and curves, and room for both."""
     return {
         "margin": {"l": 8, "r": 8, "t": 36 + _LEGEND_ROW * _legend_rows(curves), "b": 8},
-        "showlegend": _has_legend(curves),
+        "showlegend": bool(curves),
         "legend": {
             "orientation": "h",
             "x": 0,
@@ -470,32 +361,15 @@ def _legend(curves: Sequence[Curve]) -> dict[str, Any]:
     }
 
 
-def _has_legend(curves: Sequence[Curve]) -> bool:
-    """A single curve needs one where it is not called as its metric is: it is a part of a chart."""
-    return len(curves) > 1 or any(one.name != metric(one.key).name for one in curves)
-
-
 def _legend_rows(curves: Sequence[Curve]) -> int:
     """How many rows a legend takes in the narrowest chart: plotly breaks it, and tells nobody.
 
-    Where not all names fit in one row, each gets the room of the widest, unless some are a group of
-    their own: then a row takes as many as fit.
+    Where not all names fit in one row, each gets the room of the widest.
     """
-    if not _has_legend(curves):
-        return 0
-    is_grouped = any(one.level is not None for one in curves)
-    names = [one.name for one in curves] + ([EACH_STEP] if is_grouped else [])
-    widths = [48 + 6 * min(len(name), 80) for name in names]
+    widths = [48 + 6 * min(len(one.name), 80) for one in curves]
     if sum(widths) <= _NARROWEST:
-        return 1
-    if not is_grouped:
-        return math.ceil(len(widths) / max(1, _NARROWEST // max(widths)))
-    rows, used = 1, 0
-    for width in widths:
-        if used and used + width > _NARROWEST:
-            rows, used = rows + 1, 0
-        used += width
-    return rows
+        return min(len(widths), 1)
+    return math.ceil(len(widths) / max(1, _NARROWEST // max(widths)))
 
 
 def _title(words: str, about: str, *, num_rows: int) -> dict[str, Any]:
@@ -516,10 +390,10 @@ def _title(words: str, about: str, *, num_rows: int) -> dict[str, Any]:
     }
 
 
-def _nothing(words: str) -> dict[str, Any]:
+def _nothing() -> dict[str, Any]:
     """In the middle of an empty chart."""
     return {
-        "text": figure_text(words),
+        "text": _NOTHING,
         "x": 0.5,
         "y": 0.5,
         "xref": "paper",
@@ -529,16 +403,8 @@ def _nothing(words: str) -> dict[str, Any]:
     }
 
 
-def _unit_words(left: Sequence[Curve], right: Sequence[Curve]) -> str:
-    """The units behind a title: `nats per token`, or `share, right: reward`."""
-    sides = [
-        list(dict.fromkeys(one.unit for one in side if one.unit not in ("", SHARE, POINTS)))
-        for side in (left, right)
-    ]
-    here, there = (" / ".join(units) for units in sides)
-    words = (
-        here
-        if here == there
-        else ", ".join(filter(None, (here, f"right: {there}" if there else "")))
-    )
-    return f'  <span style="font-size:11px">{figure_text(words, limit=80)}</span>' if words else ""
+def _unit_words(curves: Sequence[Curve]) -> str:
+    """The unit behind a title: `nats per token`."""
+    units = dict.fromkeys(one.unit for one in curves if one.unit not in ("", SHARE, POINTS))
+    words = figure_text(" / ".join(units), limit=80)
+    return f'  <span style="font-size:11px">{words}</span>' if units else ""

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from numpy.typing import NDArray
 
 from ..data.diagnosis import GROUP_KINDS, FamilyInformation, RegimePath
-from .charts import figure_text
 from .theme import ACCENT, REGIMES, SERIES, TONES
 
 HEIGHT = 340
@@ -128,76 +126,26 @@ def _quadrants(figure: go.Figure, path: RegimePath, right: float, top: float) ->
         y0, y1 = (-0.06, y) if edge == "bottom" else (y, top)
         shape = {"type": "rect", "x0": x0, "x1": x1, "y0": y0, "y1": y1, "layer": "below"}
         figure.add_shape(shape, fillcolor=REGIMES[name], opacity=0.10, line_width=0)
-        at = {"x": x0 if side == "left" else x1, "y": y1 if edge == "top" else y0}
-        _corner(figure, name, side, edge, at)
-
-
-def _corner(figure: go.Figure, regime: str, side: str, edge: str, at: Mapping[str, Any]) -> None:
-    """The name of a regime in its corner."""
-    figure.add_annotation(
-        text=_WORDS[regime],
-        showarrow=False,
-        xanchor=side,
-        yanchor=edge,
-        font={"size": 11},
-        opacity=0.75,
-        **at,
-    )
-
-
-def regime_paths(
-    paths: Mapping[str, RegimePath], styles: Mapping[str, tuple[str, str]]
-) -> go.Figure:
-    """The ways of several runs over one plane, each relative to its own borders.
-
-    `styles`: run -> colour and dash, as in the legend of the page.
-
-    1 on an axis is the run's own border: to the left reasonings vary little, below they ignore
-    their prompts. So runs of different policies and tasks can stand on one plane.
-    """
-    figure = go.Figure()
-    for run, path in paths.items():
-        color, dash = styles[run]
-        points = path.points
-        name = figure_text(run, width=200, limit=60)
-        figure.add_scatter(
-            x=points["entropy"] / path.entropy_border,
-            y=points["dependence"] / path.dependence_border,
-            mode="lines+markers",
-            name=name,
-            line={"color": color, "width": 1.5, "dash": dash},
-            showlegend=False,
-            marker={"size": [5] * (len(points) - 1) + [13], "color": color},
-            customdata=points["step"],
-            hovertemplate="step %{customdata}: entropy %{x:.2f}, dependence %{y:.2f} times the "
-            f"border<extra>{name}</extra>",
+        figure.add_annotation(
+            text=_WORDS[name],
+            x=x0 if side == "left" else x1,
+            y=y1 if edge == "top" else y0,
+            showarrow=False,
+            xanchor=side,
+            yanchor=edge,
+            font={"size": 11},
+            opacity=0.75,
         )
-    line = {"color": "rgba(127,127,127,0.6)", "dash": "dot", "width": 1}
-    figure.add_hline(y=1.0, line=line)
-    figure.add_vline(x=1.0, line=line)
-    for regime, side, edge in _CORNERS:
-        at = {"x": int(side == "right"), "y": int(edge == "top")}
-        _corner(figure, regime, side, edge, at | {"xref": "paper", "yref": "paper"})
-    return _laid_out(
-        figure,
-        height=380,
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        xaxis={"title": "H(Z|X), in units of the run's border", "rangemode": "tozero"},
-        yaxis={"title": "dependence / threshold", "rangemode": "tozero"},
-    )
 
 
 def information_curve(
-    families: Sequence[FamilyInformation],
-    ceilings: Mapping[str, float],
-    identification: Mapping[str, float],
+    families: Sequence[FamilyInformation], values: Mapping[str, float]
 ) -> go.Figure:
     """I(X; first k tokens): where in the reasoning the prompt comes in.
 
     Args:
-        ceilings: ln N by family, nats.
-        identification: by family, tokens after which the prompt can be told.
+        values: `info/...` metrics of the step: how many prompts there were, and after how many
+            tokens they can be told apart.
     """
     figure = go.Figure()
     longest = max((float(one.curve_k[-1]) for one in families if len(one.curve_k)), default=1.0)
@@ -211,16 +159,17 @@ def information_curve(
             line={"color": color, "width": 2},
             hovertemplate="first %{x} tokens: %{y:.3g} nats<extra>%{fullData.name}</extra>",
         )
+        num_prompts = values.get(f"info/{one.family}/num_prompts", np.nan)
         figure.add_scatter(
             x=[1.0, longest],
-            y=[ceilings.get(one.family, np.nan)] * 2,
+            y=[math.log(num_prompts) if num_prompts > 1 else np.nan] * 2,
             mode="lines",
             name=f"ceiling ln N, {name}",
             line={"color": color, "width": 1, "dash": "dot"},
             hovertemplate="ceiling ln N: %{y:.3g} nats<extra>%{fullData.name}</extra>",
             showlegend=False,
         )
-        k = identification.get(one.family, np.nan)
+        k = values.get(f"info/{one.family}/identification_length", np.nan)
         if np.isfinite(k):
             figure.add_scatter(
                 x=[k],
@@ -242,34 +191,6 @@ def information_curve(
             "range": [-0.05, np.log10(longest * 1.1)],
         },
         yaxis={"title": "I(X; first k tokens), nats", "rangemode": "tozero"},
-    )
-
-
-def posterior_matrix(matrix_NN: NDArray[np.float64]) -> go.Figure:
-    """Row: the prompt a reasoning was sampled under; column: the prompt it points to."""
-    names = [f"{n + 1}" for n in range(len(matrix_NN))]
-    figure = go.Figure(
-        go.Heatmap(
-            z=matrix_NN,
-            x=names,
-            y=names,
-            zmin=0,
-            zmax=1,
-            colorscale="Cividis",
-            colorbar={"thickness": 10, "title": "posterior"},
-            hovertemplate="reasonings of prompt %{y} point to prompt %{x}: %{z:.2f}<extra></extra>",
-        )
-    )
-    return _laid_out(
-        figure,
-        xaxis={"title": "prompt it points to", "constrain": "domain", "showgrid": False},
-        yaxis={
-            "title": "own prompt",
-            "autorange": "reversed",
-            "scaleanchor": "x",
-            "constrain": "domain",
-            "showgrid": False,
-        },
     )
 
 
@@ -328,34 +249,6 @@ def group_map(grid: pd.DataFrame) -> go.Figure:
 
 def _shown(value: float) -> str:
     return "unknown" if math.isnan(value) else f"{value:.2f}"
-
-
-def tiers(series: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> go.Figure:
-    """Measures of the same thing over steps: what text alone says beside what the model says.
-
-    Args:
-        series: step, key, value.
-        pairs: (key, name) of each line.
-    """
-    figure = go.Figure()
-    for color, (key, name) in zip(SERIES, pairs, strict=False):
-        part = series[(series["key"] == key) & series["value"].notna()].sort_values("step")
-        if not part.empty:
-            figure.add_scatter(
-                x=part["step"],
-                y=part["value"],
-                mode="lines+markers",
-                name=name,
-                marker={"size": 5},
-                line={"color": color, "width": 1.8},
-                hovertemplate="step %{x}: %{y:.3f}<extra>" + name + "</extra>",
-            )
-    return _laid_out(
-        figure,
-        xaxis={"title": "step"},
-        yaxis={"rangemode": "tozero"},
-        hovermode="x unified",
-    )
 
 
 def gradient_bars(table: pd.DataFrame) -> go.Figure:

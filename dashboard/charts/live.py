@@ -3,43 +3,39 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import pandas as pd
 import streamlit as st
 
-from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.reader import RunInfo
 from echoscope.store.status import Origin, origin_of
 
 from ..data import queries, tables
 from ..data.cache import AnswerCache
-from ..data.curves import AXES, Axis, AxisKind, Curve, Zoom, curve, describe, step_axis, to_csv
+from ..data.curves import AXES, Axis, AxisKind, Curve, Zoom, describe, step_axis
 from ..escaping import visible
 from ..live import cursor, figures, pulses
 from ..page.problems import Problem
 from . import charts
 from .curated import (
-    CHARTS,
     EVIDENCE,
     Chart,
     chart_curves,
     chart_keys,
+    charts_of,
     evidence_chart,
-    shown_charts,
+    onset_range,
+    plain_chart,
 )
-from .marks import Mark, run_marks
+from .marks import run_marks
 
 _MIN_WIDTH = 360
 """Of a chart, in pixels: three fit beside each other on a laptop, one on a telephone."""
-_PLAIN = "metrics"
-"""Names every chart outside of the curated ones where the controls speak of them."""
-
 _drawings = AnswerCache(max_entries=256)
 """Shared by everyone who looks at the same charts in the same way."""
 
@@ -50,9 +46,7 @@ class Controls:
 
     axis: AxisKind = "step"
     smooth: float = 0.0
-    clip: bool = False
-    logged: frozenset[str] = frozenset()
-    """Names of the charts with a logarithmic scale."""
+    log_y: bool = False
     zoom: Zoom | None = None
     """Of all charts together."""
 
@@ -67,53 +61,46 @@ class Snapshot:
     steps: pd.DataFrame
     known: Sequence[str]
     """The metrics that the run has."""
+    verdict: Verdict | None
+    """None where the run is not judged yet."""
     is_followed: bool = False
     """Whether charts go on by themselves."""
     controls: Controls = field(default_factory=Controls)
 
     @property
-    def max_points(self) -> int | None:
-        return tables.most_points(self.info.last_step)
-
-    @property
     def axis(self) -> Axis:
         return step_axis(self.steps, self.controls.axis)
 
-    def options(self, name: str) -> charts.LineOptions:
-        return charts.LineOptions(
-            smooth=self.controls.smooth,
-            clip=self.controls.clip,
-            log_y=name in self.controls.logged,
-            is_steady=name == EVIDENCE,
-            zoom=self.controls.zoom,
-            onset=self.onset,
-        )
-
-    @property
-    def onset(self) -> tuple[int, int] | None:
-        """When the change began that the verdict speaks of; None for a run without one."""
-        found = queries.known_verdict(self.run_id)
-        if found is None or found.onset_step is None:
-            return None
-        return found.onset_interval or (found.onset_step, found.onset_step)
-
     def charts(self) -> list[Chart]:
-        """The curated charts, with the one that shows what the verdict rests on."""
-        evidence = evidence_chart(queries.known_verdict(self.run_id), self.known)
-        return [evidence if chart.name == EVIDENCE else chart for chart in CHARTS]
+        return charts_of(self.verdict, self.known)
 
-    @property
-    def is_foreign(self) -> bool:
-        """Another trainer made the run: what it does not log has no chart."""
-        return origin_of(self.info.config) is not Origin.TRAINED
+    def curves(self, chart: Chart, beside: Sequence[Chart]) -> list[Curve]:
+        """The curves of a chart; the metrics of those beside it are asked for together with it."""
+        most = tables.most_points(self.info.last_step)
+        data = queries.series(self.run_id, chart_keys(beside, self.known), max_points=most)
+        return chart_curves(chart, data, self.steps, self.known)
 
-    def marks(self) -> list[Mark]:
-        run_id = self.run_id
-        return run_marks(queries.alarms(run_id), queries.commands(run_id), self.steps)
+    def spec(self, chart: Chart, curves: Sequence[Curve]) -> dict[str, Any]:
+        seen = self.controls
+        options = charts.LineOptions(
+            smooth=seen.smooth, log_y=seen.log_y, zoom=seen.zoom, onset=onset_range(self.verdict)
+        )
+        happened = queries.alarms(self.run_id), queries.commands(self.run_id)
+        marks = run_marks(*happened, self.steps)
+        return charts.line_spec(curves, self.axis, marks, options, **chart.words)
 
 
-def snapshot(run_id: str, controls: Controls, *, is_followed: bool) -> Snapshot:
+def snapshot(
+    run_id: str,
+    controls: Controls | None = None,
+    *,
+    is_followed: bool = False,
+    verdict: Verdict | None = None,
+) -> Snapshot:
     """The run as it is now.
+
+    Args:
+        verdict: What the charts prove; None for the newest that there is.
 
     Raises:
         Problem: no such run, or it cannot be read.
@@ -124,7 +111,8 @@ def snapshot(run_id: str, controls: Controls, *, is_followed: bool) -> Snapshot:
         info=queries.info(run_id),
         steps=queries.step_table(run_id),
         known=queries.metric_keys(run_id),
-        controls=controls,
+        verdict=verdict or queries.known_verdict(run_id),
+        controls=controls or Controls(),
         is_followed=is_followed,
     )
 
@@ -151,44 +139,24 @@ def controls(run_id: str) -> Controls:
             key="x",
             bind="query-params",
         )
-        logged = st.multiselect(
-            "Logarithmic scale",
-            [*(chart.name for chart in CHARTS), _PLAIN],
-            key="log",
-            bind="query-params",
-            placeholder="No chart",
-            help="Which of the charts; 'metrics' means all those further down.",
-        )
-        clipped = st.toggle(
-            "Clip outliers",
-            key="clip",
-            bind="query-params",
-            help="The middle 96 % of the values set the range.",
-        )
+        log_y = st.toggle("Logarithmic scale", key="log", bind="query-params")
     return Controls(
         axis=chosen or "step",
         smooth=float(weight),
-        clip=bool(clipped),
-        logged=frozenset(logged),
+        log_y=bool(log_y),
         zoom=cursor.synchronise(f"{run_id}:{chosen}"),
     )
 
 
 def curated(page: Snapshot) -> None:
-    """The curated charts: three in a row where there is room.
-
-    Of a run that another trainer made those that it has data for, and the others by name.
-    """
-    shown, absent = shown_charts(page.charts(), page.known, is_ours=not page.is_foreign)
+    """The curated charts: three in a row where there is room."""
+    shown = page.charts()
+    if not shown:
+        st.caption("Charts appear here with the first step that logs metrics.")
     grid = st.grid("auto", min_column_width=_MIN_WIDTH)
     for chart in shown:
         with grid.cell():
             figures.show_sent(sent(page, chart.name), key=f"chart_{chart.name}")
-    if absent:
-        titles = ", ".join(chart.title for chart in absent)
-        is_read = origin_of(page.info.config) is not Origin.RECORDED
-        way = " A metrics file or log beside the rollouts may hold them." if is_read else ""
-        st.caption(f"Not in the data of this run: {titles}.{way}")
 
 
 def legend() -> None:
@@ -208,92 +176,61 @@ def signs() -> None:
     )
 
 
-def export(page: Snapshot) -> None:
-    """The numbers behind the curated charts."""
-    with st.popover("CSV", on_change="rerun", key="csv", width="stretch") as box:
-        if box.open:
-            _downloads(page, chart_keys(CHARTS, page.known))
-
-
 def plain(page: Snapshot, keys: Sequence[str]) -> None:
     """One chart for each metric, under its plain name."""
     grid = st.grid("auto", min_column_width=_MIN_WIDTH)
     for key in keys:
-        name = f"{_PLAIN}_{key}"
         with grid.cell():
-            figures.show_sent(sent(page, name, beside=keys), key=f"chart_{name}")
+            figures.show_sent(sent(page, key, beside=keys), key=f"chart_{key}")
 
 
 def sent(page: Snapshot, name: str, *, beside: Sequence[str] = ()) -> bytes:
     """A chart as the browser gets it.
 
     Args:
-        name: Of a curated one, or "metrics_" and the key of a metric.
+        name: Of a curated one, or the key of a metric.
         beside: Keys of metrics that are asked for together with this one.
 
     Raises:
         Problem: there is no such chart, or the run cannot be read.
     """
-    chart, curves = _found(page, name, beside)
+    chart, others = _chart(page, name, beside)
 
     def build() -> tuple[figures.Drawing, str]:
-        found = curves()
-        return figures.drawing(_spec(page, chart, found)), describe(found)
+        curves = page.curves(chart, others)
+        return figures.drawing(page.spec(chart, curves)), describe(curves)
 
     # The verdict may come after the step that it is about: then the chart is another one.
-    wanted = (page.run_id, name, page.controls, chart.title, chart.lines, page.onset)
+    wanted = (page.run_id, name, page.controls, chart.lines, onset_range(page.verdict))
     drawn, words = _drawings.get(wanted, page.position, build)
     seen = page.controls
     return figures.sent(
         drawn,
-        revision=f"{page.run_id} {seen.axis} {seen.clip} {chart.name in seen.logged}",
-        name=file_name(page.run_id, name),
+        revision=f"{page.run_id} {seen.axis} {seen.log_y}",
+        name=f"{page.run_id}_{name}",
         alt=visible(f"{chart.title}. {words}", 600),
         source=_source(page, name) if page.is_followed else None,
     )
 
 
-def figure_of(page: Snapshot, name: str, verdict: Verdict) -> Any:
-    """One of the curated charts as a figure, with the evidence of a verdict of any step."""
-    all_charts = {chart.name: chart for chart in CHARTS}
-    chart = evidence_chart(verdict, page.known) if name == EVIDENCE else all_charts[name]
-    return _spec(page, chart, _curves(page, chart, [chart]))
+def figure_of(page: Snapshot, name: str) -> dict[str, Any]:
+    """A chart as a figure that stays as it is."""
+    chart, others = _chart(page, name, ())
+    return page.spec(chart, page.curves(chart, others))
 
 
-def _spec(page: Snapshot, chart: Chart, curves: Sequence[Curve]) -> dict[str, Any]:
-    options = page.options(chart.name)
-    return charts.line_spec(curves, page.axis, page.marks(), options, **chart.words)
-
-
-def _found(
-    page: Snapshot, name: str, beside: Sequence[str]
-) -> tuple[Chart, Callable[[], list[Curve]]]:
-    for chart in page.charts():
-        if chart.name == name:
-            return chart, partial(_curves, page, chart, page.charts())
-    key = name.removeprefix(f"{_PLAIN}_")
-    if key == name or key not in page.known:
+def _chart(page: Snapshot, name: str, beside: Sequence[str]) -> tuple[Chart, list[Chart]]:
+    """A chart by its name, and the charts whose metrics are asked for together with its own."""
+    curated = page.charts()
+    if name == EVIDENCE:
+        found = evidence_chart(page.verdict, page.known)
+    else:
+        found = next((chart for chart in curated if chart.name == name), None)
+    if found is not None:
+        return found, curated
+    if name not in page.known:
         raise Problem(f"there is no chart {name[:80]!r}")
-    words = metric(key)
-    chart = Chart(
-        name=_PLAIN,
-        title=words.name,
-        help=words.help,
-        lines=(),
-        missing="Every value is NaN: it could not be computed.",
-    )
-    return chart, partial(_plain_curve, page, key, beside or (key,))
-
-
-def _curves(page: Snapshot, chart: Chart, beside: Sequence[Chart]) -> list[Curve]:
-    """The curves of a chart; those of the charts beside it are asked for with them."""
-    keys = chart_keys(beside, page.known)
-    data = queries.series(page.run_id, keys, max_points=page.max_points)
-    return chart_curves(chart, data, page.steps, page.known)
-
-
-def _plain_curve(page: Snapshot, key: str, keys: Sequence[str]) -> list[Curve]:
-    return [curve(queries.series(page.run_id, keys), key)]
+    return plain_chart(name), [plain_chart(key) for key in beside or (name,)]
 
 
 def _source(page: Snapshot, name: str) -> figures.Source:
@@ -310,8 +247,7 @@ def to_query(name: str, controls: Controls) -> str:
         "name": name,
         "x": controls.axis,
         "smooth": controls.smooth,
-        "clip": int(controls.clip),
-        "log": ",".join(sorted(controls.logged)),
+        "log": int(controls.log_y),
         "zoom": "" if controls.zoom is None else "{:.7g},{:.7g}".format(*controls.zoom),
     }
     return urlencode(words)
@@ -321,31 +257,10 @@ def from_query(query: Mapping[str, str]) -> tuple[str, Controls]:
     """What `to_query` wrote; what is none of it counts as not set."""
     axes: Mapping[str, AxisKind] = {kind: kind for kind in AXES}
     smooth = re.fullmatch(r"0(\.\d{1,20})?", query.get("smooth", ""))
-    names = {*(chart.name for chart in CHARTS), _PLAIN}
     controls = Controls(
         axis=axes.get(query.get("x", ""), "step"),
         smooth=min(0.99, float(smooth[0])) if smooth else 0.0,
-        clip=query.get("clip") == "1",
-        logged=frozenset(query.get("log", "").split(",")) & names,
+        log_y=query.get("log") == "1",
         zoom=cursor.read_zoom(query.get("zoom", "")),
     )
     return query.get("name", ""), controls
-
-
-def _downloads(page: Snapshot, keys: Sequence[str]) -> None:
-    data = queries.series(page.run_id, keys, max_points=None)
-    for chart in CHARTS:
-        st.download_button(
-            chart.title,
-            to_csv(chart_curves(chart, data, page.steps, page.known), page.axis),
-            file_name=f"{file_name(page.run_id, chart.name)}.csv",
-            mime="text/csv",
-            key=f"csv_{chart.name}",
-            on_click="ignore",
-            width="stretch",
-        )
-
-
-def file_name(*parts: str) -> str:
-    """A file name of nothing but letters, digits, dots and dashes."""
-    return re.sub(r"[^A-Za-z0-9.-]+", "_", "_".join(parts))[:120].strip("._") or "chart"

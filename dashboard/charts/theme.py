@@ -18,19 +18,6 @@ ACCENT = "#3b6fd4"
 ACCENT_ON_DARK = "#6f9bee"
 SERIES = ("#3b6fd4", "#d55e00", "#009e73", "#cc79a7", "#8c6d31", "#56b4e9", "#7a7a7a", "#6a3d9a")
 """Runs on one chart, terms on one chart: in this order."""
-DASHES = ("solid", "dash", "dot", "dashdot")
-"""Runs beyond the last colour begin the colours again with the next dash."""
-
-
-def style_of(place: int) -> tuple[str, str]:
-    """Colour and dash of the run at a place of the list: no two alike among the first 32.
-
-    >>> style_of(0), style_of(8)
-    (('#3b6fd4', 'solid'), ('#3b6fd4', 'dash'))
-    """
-    return SERIES[place % len(SERIES)], DASHES[place // len(SERIES) % len(DASHES)]
-
-
 RAW_OPACITY = 0.25
 """A raw curve behind its smoothed one."""
 TONES: Mapping[Colour, str] = {

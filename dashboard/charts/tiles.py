@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.claims import Change, Claim, Dip, Level, Lost
-from echoscope.diagnostics.judge.courses.channels import CHANNELS
 from echoscope.diagnostics.judge.courses.course import matches
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.rules.base import level_amount
 from echoscope.diagnostics.metric_entry import ENTROPY, RESPONSE_LENGTH, RETURN, SHARE, SUCCESS
-from echoscope.text.amounts import counted
 
 from ..data.curves import FIXED_TASKS
 from ..data.tables import Outline
@@ -21,8 +18,6 @@ from ..labels import value_words
 from .curated import eval_keys
 
 NOTHING = "not measured"
-FEW_EPISODES = 30
-"""A change that rests on fewer training episodes a step is shown with their number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +33,7 @@ class Tile:
     """What the number is, what is good, and when to worry."""
     chart: str
     """Name of the chart that a click scrolls to."""
-    spark: tuple[float | None, ...] = ()
-    is_evidence: bool = False
-    """Whether the verdict rests on this number, and the tile shows no change to the contrary."""
+    spark: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +47,6 @@ class _Number:
     """Empty where the metric's own sentence says it."""
     is_rest: bool = False
     """Whether the tile shows what is left of a share: 1 - value."""
-    is_of_training: bool = False
-    """Whether it is a mean over the training episodes of a step."""
 
 
 _EVALUATION = (
@@ -66,13 +57,8 @@ _SIGNAL = (
     "Groups whose siblings earned different rewards. Only these give a gradient. Worry below 25 %."
 )
 _STEP = "Steps done, of those planned; the time of a step; and the time that is left."
-_SUCCESS = _Number(
-    name="Training success",
-    key=SUCCESS,
-    chart="success",
-    is_of_training=True,
-)
-_REWARD = _Number(name="Mean reward", key=RETURN, chart="return", is_of_training=True)
+_SUCCESS = _Number(name="Training success", key=SUCCESS, chart="success")
+_REWARD = _Number(name="Mean reward", key=RETURN, chart="return")
 """Of a run that logs no success: a mean reward is none, whatever values it takes."""
 _OTHERS = (
     _Number(name="Policy entropy", key=ENTROPY, chart="entropy"),
@@ -108,7 +94,6 @@ def tiles(
     *,
     verdict: Verdict | None,
     progress: tuple[str, str],
-    episodes: Sequence[int] = (),
 ) -> list[Tile]:
     """The six tiles of a run.
 
@@ -117,38 +102,27 @@ def tiles(
         known: The metrics that the run has.
         verdict: None where the run is not judged yet.
         progress: Value and second line of the tile that says how far the run is.
-        episodes: Training episodes of each step, where that is known.
     """
     done, pace = progress
     return [
-        *(_tile(number, outlines, verdict, episodes) for number in _numbers(known)),
+        *(_tile(number, outlines, verdict) for number in _numbers(known)),
         Tile(name="Step", value=done, change=pace, help=_STEP, chart="speed"),
     ]
 
 
-def _tile(
-    number: _Number,
-    outlines: Mapping[str, Outline],
-    verdict: Verdict | None,
-    episodes: Sequence[int],
-) -> Tile:
+def _tile(number: _Number, outlines: Mapping[str, Outline], verdict: Verdict | None) -> Tile:
     help = number.help or metric(number.key).help
     outline = outlines.get(number.key)
     if outline is None:
         return Tile(name=number.name, value="-", change=NOTHING, help=help, chart=number.chart)
     claim = _claim(number.key, verdict)
-    change = _change(number, outline) if claim is None else claim_words(claim)
-    if claim is None and number.is_of_training:
-        change += _few_words(episodes)
-    moved = outline.last - outline.first if claim is None else _claimed_move(claim)
     return Tile(
         name=number.name,
         value=_value(number, outlines, outline.last),
-        change=change,
+        change=_change(number, outline) if claim is None else claim_words(claim),
         help=help,
         chart=number.chart,
         spark=tuple(float(f"{_shown(number, mean):.4g}") for mean in outline.means),
-        is_evidence=_is_evidence(number.key, moved, verdict),
     )
 
 
@@ -196,51 +170,6 @@ def claim_words(claim: Claim) -> str:
     assert isinstance(claim, Level), claim
     ends = [level_amount(claim, end).removesuffix(" %") for end in (claim.low, claim.high)]
     return f"mean {level_amount(claim)} ({' to '.join(ends)}), no trend"
-
-
-def _claimed_move(claim: Claim) -> float:
-    """Above 0 for a rise."""
-    if isinstance(claim, Lost):
-        claim = claim.change
-    if isinstance(claim, Change):
-        return claim.after.value - claim.before.value
-    return 0.0
-
-
-def _is_evidence(key: str, moved: float, verdict: Verdict | None) -> bool:
-    """Whether an alarm rests on a metric, and it did not move the other way.
-
-    Args:
-        moved: by how much, as the tile shows it; of the metric itself, not of what is left of it.
-    """
-    for evidence in () if verdict is None else verdict.evidence:
-        if matches(key, evidence.metric):
-            alarming = evidence.after - evidence.before
-            if not math.isfinite(alarming):  # against a limit, not against what was
-                alarming = _alarming_way(evidence.metric)
-            return moved * alarming >= 0
-    return False
-
-
-def _alarming_way(key: str) -> float:
-    """1 for a metric whose rise alarms, -1 for one whose fall does, 0 for none of both."""
-    ways = {"rise": 1.0, "fall": -1.0}
-    found = (spec for spec in CHANNELS if any(matches(key, pattern) for pattern in spec.keys))
-    return next((ways.get(spec.direction, 0.0) for spec in found), 0.0)
-
-
-def _few_words(counts: Sequence[int]) -> str:
-    """On how many episodes each step rests; empty where they are enough.
-
-    >>> _few_words([4, 4]), _few_words([1, 2]), _few_words([1]), _few_words([64, 64])
-    (' (4 episodes a step)', ' (1 to 2 episodes a step)', ' (1 episode)', '')
-    """
-    if not counts or min(counts) >= FEW_EPISODES:
-        return ""
-    if len(counts) == 1:
-        return f" ({counted(counts[0], 'episode')})"
-    low, high = min(counts), max(counts)
-    return f" ({counted(low, 'episode') if low == high else f'{low} to {high} episodes'} a step)"
 
 
 def _points_words(points: float) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from echoscope.store.reader import CommandState
 from echoscope.store.records import SEVERITY_RANK, Alarm, AlarmState
-from echoscope.store.steer.annotations import AlarmNote
+
+from ..charts.marks import command_words, outcome_words
+from ..words import NONE
+
+MAX_ROWS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,11 +23,10 @@ class AlarmHistory:
     latest: Alarm
     """As it was raised last: a warning may have become critical."""
     cleared_step: int | None
-    ending: str = ""
-    """Why it was cleared, in words."""
-    done: tuple[CommandState, ...] = ()
+    ending: str
+    """Why it was cleared, in words; empty while it is open."""
+    done: tuple[CommandState, ...]
     """What it did by itself."""
-    note: AlarmNote = field(default_factory=AlarmNote)
 
     @property
     def is_open(self) -> bool:
@@ -33,49 +36,47 @@ class AlarmHistory:
     def severity(self) -> str:
         return self.latest.severity.value
 
-    @property
-    def severity_words(self) -> str:
-        """How severe it is, or was: `critical`, `cleared, was critical`."""
-        return self.severity if self.is_open else f"cleared, was {self.severity}"
 
-    def standing(self, now: float) -> str:
-        """`open`, `acknowledged`, `snoozed` or `cleared`."""
-        if not self.is_open:
-            return "cleared"
-        if self.note.is_snoozed(now):
-            return "snoozed"
-        return "acknowledged" if self.note.is_acknowledged else "open"
-
-
-def histories(
-    events: Iterable[Alarm],
-    commands: Sequence[CommandState] = (),
-    notes: Mapping[str, AlarmNote] | None = None,
-) -> list[AlarmHistory]:
+def histories(events: Iterable[Alarm], commands: Sequence[CommandState] = ()) -> list[AlarmHistory]:
     """Alarms in the order of attention: open ones first, then by severity, the newest first."""
     by_alarm: dict[str, list[Alarm]] = {}
-    for event in sorted(events, key=lambda one: one.step):
+    for event in sorted(events, key=lambda event: event.step):
         by_alarm.setdefault(event.alarm_id, []).append(event)
-    found = []
-    for alarm_id, some in by_alarm.items():
-        raised = [one for one in some if one.state is AlarmState.RAISED]
+    alarms = []
+    for alarm_id, course in by_alarm.items():
+        raised = [event for event in course if event.state is AlarmState.RAISED]
         if not raised:
             continue
-        last = some[-1]
-        found.append(
+        is_cleared = course[-1].state is AlarmState.CLEARED
+        start = f"alarm-{alarm_id}-"
+        alarms.append(
             AlarmHistory(
                 raised=raised[0],
                 latest=raised[-1],
-                cleared_step=last.step if last.state is AlarmState.CLEARED else None,
-                ending=last.message if last.state is AlarmState.CLEARED else "",
-                done=tuple(
-                    state
-                    for state in commands
-                    if state.command.command_id.startswith(f"alarm-{alarm_id}-")
-                ),
-                note=(notes or {}).get(alarm_id, AlarmNote()),
+                cleared_step=course[-1].step if is_cleared else None,
+                ending=course[-1].message if is_cleared else "",
+                done=tuple(one for one in commands if one.command.command_id.startswith(start)),
             )
         )
     return sorted(
-        found, key=lambda one: (not one.is_open, -SEVERITY_RANK[one.severity], -one.raised.step)
+        alarms, key=lambda one: (not one.is_open, -SEVERITY_RANK[one.severity], -one.raised.step)
     )
+
+
+def alarm_rows(alarms: Sequence[AlarmHistory]) -> list[dict[str, object]]:
+    """Alarms as rows of a table: column -> hostile text or a number."""
+    return [
+        {
+            "rule": one.latest.rule,
+            "severity": one.severity if one.is_open else f"cleared, was {one.severity}",
+            "raised": one.raised.step,
+            "began": NONE if one.raised.onset_step is None else one.raised.onset_step,
+            "cleared": "open" if one.is_open else one.cleared_step,
+            "what happened": f"{one.latest.message} {one.ending}".strip(),
+            "done by the alarm": "; ".join(
+                f"{command_words(state)} ({outcome_words(state)})" for state in one.done
+            )
+            or NONE,
+        }
+        for one in alarms[:MAX_ROWS]
+    ]

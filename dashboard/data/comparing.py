@@ -1,16 +1,21 @@
-"""Runs side by side: what differs in their settings, their metrics and what they solved. Pure."""
+"""Runs side by side: what differs in their settings, their evaluations, what they solved. Pure."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from ..words import setting_words
+from ..labels import value_words
+from ..words import NONE, setting_words
 
 MISSING = "not set"
+_EVALUATED = re.compile(r"eval/(?P<tag>.+)/(?P<name>[^/]+)")
+_NOT_THE_TASK = ("tag", "groups", "group_size")
+"""Keys of an evaluation's settings that do not change its tasks."""
 
 
 def config_diff(configs: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
@@ -22,52 +27,77 @@ def config_diff(configs: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     >>> config_diff({"a": {"lr": 1, "seed": 0}, "b": {"lr": 2, "seed": 0}}).to_dict("records")
     [{'setting': 'lr', 'a': '1', 'b': '2'}]
     """
-    keys = sorted({key for values in configs.values() for key in values})
     rows = []
-    for key in keys:
-        values = [_shown(config, key) for config in configs.values()]
+    for key in sorted({key for values in configs.values() for key in values}):
+        values = [
+            setting_words(config[key])[:200] if key in config else MISSING
+            for config in configs.values()
+        ]
         if len(set(values)) > 1:
             rows.append({"setting": key, **dict(zip(configs, values, strict=True))})
     return pd.DataFrame(rows, columns=["setting", *configs])
 
 
-def _shown(config: Mapping[str, Any], key: str) -> str:
-    return setting_words(config[key])[:200] if key in config else MISSING
-
-
-def relative_change(
-    series: Mapping[str, pd.DataFrame], baseline: str, keys: Sequence[str], window: int = 5
-) -> pd.DataFrame:
-    """The last level of each metric in every run, and its change against the baseline's.
-
-    Compared at the last step that all runs have reached: the median over up to `window` values
-    up to there.
+def last_evaluations(metrics: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """The last evaluation of each tag in every run: one row a tag and run, the best run first.
 
     Args:
-        series: run -> metrics (step, key, value).
-
-    Returns:
-        key, and for each run its level and, but for the baseline, `<run> change` (a fraction).
+        metrics: run -> its metrics under `eval/` (step, key, value), by step.
     """
-    ends = [part["step"].max() for part in series.values() if not part.empty]
-    upto = min(ends) if ends else 0
-    rows = []
-    for key in keys:
-        row: dict[str, Any] = {"key": key}
-        base = _level(series[baseline], key, upto, window)
-        for run, part in series.items():
-            level = _level(part, key, upto, window)
-            row[run] = level
-            if run != baseline:
-                row[f"{run} change"] = (level - base) / abs(base) if base else np.nan
-        rows.append(row)
-    return pd.DataFrame(rows)
+    rows: list[dict[str, Any]] = []
+    for run, table in metrics.items():
+        last: dict[str, dict[str, float]] = {}
+        for step, key, value in zip(table["step"], table["key"], table["value"], strict=True):
+            match = _EVALUATED.fullmatch(str(key))
+            if match is not None and value == value:
+                last.setdefault(match["tag"], {})[match["name"]] = value
+                last[match["tag"]]["step"] = step
+        for tag, values in last.items():
+            if "success_rate" in values:
+                rows.append({"tag": tag, "run": run, **values})
+    ranked = sorted(rows, key=lambda row: (row["tag"], -row["success_rate"]))
+    return pd.DataFrame([_evaluated(row) for row in ranked])
 
 
-def _level(part: pd.DataFrame, key: str, upto: float, window: int) -> float:
-    known = part[(part["key"] == key) & (part["step"] <= upto) & part["value"].notna()]
-    values = known.sort_values("step")["value"].to_numpy(np.float64)
-    return float(np.median(values[-window:])) if len(values) else float("nan")
+def _evaluated(row: Mapping[str, Any]) -> dict[str, Any]:
+    key = "eval/all/success_rate"
+    ends = [row.get(f"success_rate_{end}") for end in ("low", "high")]
+    return {
+        "tasks": row["tag"],
+        "run": row["run"],
+        "step": int(row["step"]),
+        "success": value_words(key, row["success_rate"]),
+        "95 % interval": NONE
+        if None in ends
+        else " to ".join(value_words(key, end) for end in ends if end is not None),
+        "number of tasks": row.get("num_tasks"),
+    }
+
+
+def task_settings(config: Mapping[str, Any]) -> dict[str, str]:
+    """Tag -> the settings that decide which tasks an evaluation draws and what solving one takes.
+
+    Success rates of two runs compare only where these are equal.
+
+    >>> task_settings({"envs": {"eval": [{"tag": "easy", "env": "lake", "params": {"size": 4}}]}})
+    {'easy': '{"env": "lake", "params": {"size": 4}}'}
+    """
+    envs = config.get("envs")
+    entries = envs.get("eval") if isinstance(envs, Mapping) else None
+    out = {}
+    for entry in entries if isinstance(entries, Sequence) else ():
+        if isinstance(entry, Mapping):
+            kept = {str(k): v for k, v in entry.items() if k not in _NOT_THE_TASK and v is not None}
+            name = str(entry.get("tag") or entry.get("env"))
+            out[name] = json.dumps(kept, sort_keys=True, default=str)
+    return out
+
+
+def other_tasks(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Tags under which some runs draw other tasks than the others do."""
+    settings = [task_settings(config) for config in configs]
+    tags = sorted(set().union(*settings))
+    return [tag for tag in tags if len({one[tag] for one in settings if tag in one}) > 1]
 
 
 def with_task(
@@ -111,8 +141,6 @@ def solved_by(tasks: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         part = grouped.agg(success=("is_success", "mean"), id=("id", "first"))
         parts.append(part.rename(columns={"success": run, "id": f"{run} id"}))
         names.append(grouped[["tag", "env_seed"]].first())
-    if not parts:
-        return pd.DataFrame(columns=["task", "tag", "env_seed"])
     named = pd.concat(names)
     parts.insert(0, named[~named.index.duplicated()])
     joined = pd.concat(parts, axis=1)
@@ -121,16 +149,3 @@ def solved_by(tasks: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     spread = joined[runs].max(axis=1) - joined[runs].min(axis=1)
     order = spread.sort_values(ascending=False, kind="stable").index
     return joined.loc[order].reset_index()
-
-
-def overlap(solved: pd.DataFrame, runs: Sequence[str]) -> pd.DataFrame:
-    """How many of the common tasks each combination of runs solved (a success of half or more)."""
-    if solved.empty:
-        return pd.DataFrame(columns=["solved by", "tasks"])
-    flags = solved[list(runs)] >= 0.5
-    words = [
-        ", ".join(run for run, is_in in zip(runs, row, strict=True) if is_in) or "none"
-        for row in flags.to_numpy()
-    ]
-    counts = pd.Series(words).value_counts()
-    return pd.DataFrame({"solved by": counts.index, "tasks": counts.to_numpy()})

@@ -94,14 +94,12 @@ class Curve:
     low: FloatArray64 | None = None
     """(N,), the lower end of the interval; NaN where there is none."""
     high: FloatArray64 | None = None
-    level: FloatArray64 | None = None
-    """(N,), what a verdict reads of the metric: drawn as the curve, the values faint behind."""
     unit: str = ""
     color: str = theme.SERIES[0]
-    dash: str = "solid"
-    """One of plotly's dashes: tells curves of one colour apart."""
-    is_right: bool = False
-    """On an axis of its own at the right."""
+
+    @property
+    def has_values(self) -> bool:
+        return bool(np.isfinite(self.values).any())
 
     @property
     def is_sparse(self) -> bool:
@@ -126,7 +124,6 @@ def curve(
     low_key: str = "",
     high_key: str = "",
     color: str = theme.SERIES[0],
-    is_right: bool = False,
 ) -> Curve:
     """One key of a table with the columns `step`, `key`, `value`.
 
@@ -146,7 +143,6 @@ def curve(
         low=low if has_interval else None,
         high=high if has_interval else None,
         color=color,
-        is_right=is_right,
     )
 
 
@@ -157,31 +153,6 @@ def _values_at(data: pd.DataFrame, key: str, steps: NDArray[np.int64]) -> FloatA
     found = data[data["key"] == key]
     by_step = dict(zip(found["step"].tolist(), found["value"].tolist(), strict=True))
     return np.array([by_step.get(step, np.nan) for step in steps.tolist()], np.float64)
-
-
-def to_csv(curves: Sequence[Curve], axis: Axis) -> str:
-    """The numbers behind a chart: one row for each key and step, not smoothed, not thinned."""
-    parts = []
-    for one in curves:
-        nothing = np.full(len(one.steps), np.nan)
-        parts.append(
-            pd.DataFrame(
-                {
-                    "key": one.key,
-                    "step": one.steps,
-                    axis.kind if axis.kind != "step" else "position": axis.at(one.steps),
-                    "value": one.values,
-                    "low": nothing if one.low is None else one.low,
-                    "high": nothing if one.high is None else one.high,
-                }
-            )
-        )
-    if not parts:
-        return "key,step,value,low,high\n"
-    table = pd.concat(parts, ignore_index=True)
-    if axis.kind == "step":
-        table = table.drop(columns="position")
-    return str(table.to_csv(index=False))
 
 
 def describe(curves: Sequence[Curve]) -> str:
@@ -257,58 +228,15 @@ def smoothed(values: FloatArray64, weight: float) -> FloatArray64:
     return np.where(np.isfinite(values), means, np.nan)
 
 
-def clipped_range(values: FloatArray64, *, log_y: bool) -> tuple[float, float] | None:
-    """A range of the y axis that leaves outliers out: the middle 96 % and a tenth around it.
+def full_range(values: FloatArray64, *, log_y: bool) -> tuple[float, float] | None:
+    """A range of the y axis with every value and a twentieth around them.
 
     In logarithms of ten where `log_y`. None where there is nothing to range over.
     """
-    return _range(values, (0.02, 0.98), 0.1, log_y=log_y)
-
-
-def full_range(values: FloatArray64, *, log_y: bool) -> tuple[float, float] | None:
-    """As `clipped_range`, with every value and a twentieth around them."""
-    return _range(values, (0.0, 1.0), 0.05, log_y=log_y)
-
-
-NEWEST = 0.1
-"""Share of the values, but three at least, that are always in sight."""
-
-
-def steady_fence(values: FloatArray64) -> tuple[float, float] | None:
-    """Between which values most of a curve lies, where a few others would squeeze it flat.
-
-    The middle 90 % of the values with their own height above and below. None where the axis would
-    not be half as high, or where one of the newest values lies outside: what happens now is seen.
-
-    Args:
-        values: (N,), the oldest first; NaN where nothing was measured.
-
-    >>> steady_fence(np.array([90.0] + 20 * [1.0, 2.0]))
-    (0.0, 3.0)
-    >>> steady_fence(np.array(20 * [1.0, 2.0] + [90.0]))
-    """
-    known = values[np.isfinite(values)]
-    if not len(known):
-        return None
-    low = float(np.quantile(known, 0.05, method="higher"))
-    high = float(np.quantile(known, 0.95, method="lower"))
-    fence = 2 * low - high, 2 * high - low
-    inside = (known >= fence[0]) & (known <= fence[1])
-    is_current = inside[-max(3, round(NEWEST * len(known))) :].all()
-    pays = inside.any() and np.ptp(known[inside]) < 0.5 * np.ptp(known)
-    return fence if low < high and is_current and pays else None
-
-
-def _range(
-    values: FloatArray64, quantiles: tuple[float, float], margin: float, *, log_y: bool
-) -> tuple[float, float] | None:
     known = values[np.isfinite(values)]
     if log_y:
         known = np.log10(known[known > 0])
-    if len(known) < 2:
+    if len(known) < 2 or known.min() == known.max():
         return None
-    low, high = (float(value) for value in np.quantile(known, quantiles))
-    if not low < high:
-        return None
-    around = margin * (high - low)
-    return low - around, high + around
+    around = 0.05 * float(np.ptp(known))
+    return float(known.min()) - around, float(known.max()) + around

@@ -5,7 +5,6 @@ Legend: **N** prompts, **P** groups.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -96,51 +95,20 @@ class FamilyInformation:
     """One family of one information record."""
 
     family: str
-    problem: str
     curve_k: NDArray[np.float64]
     curve: NDArray[np.float64]
     """I(X; first k tokens of Z), nats."""
-    posterior_NN: NDArray[np.float64] | None
-    """None in runs that did not store it."""
-    prompts: tuple[tuple[str, int], ...]
-    """Trajectory id and turn of one reasoning of each prompt."""
 
 
-def payload_of(record: DiagnosticRecord) -> dict[str, Any]:
-    """The record's JSON; empty where it is none, since files are not trusted."""
-    try:
-        found = json.loads(record.payload or "{}")
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def families_of(record: DiagnosticRecord) -> dict[str, FamilyInformation]:
-    """The families of a record of kind `information`, by name."""
-    known = payload_of(record).get("families")
-    out: dict[str, FamilyInformation] = {}
-    for name, entry in known.items() if isinstance(known, dict) else ():
-        if not isinstance(entry, dict):
-            continue
-        k = record.arrays.get(f"{name}_curve_k", np.zeros(0))
-        curve = record.arrays.get(f"{name}_curve", np.zeros(0))
-        matrix = record.arrays.get(f"{name}_posterior")
-        is_square = matrix is not None and matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1]
-        out[str(name)] = FamilyInformation(
-            family=str(name),
-            problem=str(entry.get("problem", "")),
-            curve_k=k if k.shape == curve.shape else np.zeros(0),
-            curve=curve if k.shape == curve.shape else np.zeros(0),
-            posterior_NN=matrix if is_square and matrix is not None and matrix.size else None,
-            prompts=tuple(_place(one) for one in entry.get("prompts") or ()),
-        )
-    return out
-
-
-def _place(entry: Any) -> tuple[str, int]:
-    if isinstance(entry, list) and len(entry) == 2 and isinstance(entry[1], int):
-        return str(entry[0]), entry[1]
-    return "", 0
+def families_of(record: DiagnosticRecord) -> list[FamilyInformation]:
+    """The families of a record of kind `information`; files are not trusted."""
+    families = []
+    for name, curve in record.arrays.items():
+        k = record.arrays.get(f"{name}_k")
+        if name.endswith("_curve") and k is not None and k.shape == curve.shape:
+            family = name.removesuffix("_curve")
+            families.append(FamilyInformation(family=family, curve_k=k, curve=curve))
+    return families
 
 
 def group_grid(groups: pd.DataFrame) -> pd.DataFrame:

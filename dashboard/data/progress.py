@@ -52,10 +52,3 @@ def progress_words(
 def _median(values: np.ndarray) -> float:
     known = values[np.isfinite(values)]
     return float(np.median(known)) if len(known) else math.nan
-
-
-def training_episodes(steps: pd.DataFrame) -> list[int]:
-    """Training episodes of each step, imported ones too; without steps that have none."""
-    latest = steps.sort_values("attempt").drop_duplicates("step", keep="last")
-    counts = latest["num_trajectories"].dropna()
-    return [int(count) for count in counts if count > 0]

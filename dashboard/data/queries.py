@@ -44,12 +44,10 @@ from echoscope.store.records import (
     parse_trajectory_id,
 )
 from echoscope.store.status import RUNNING, RunStatus
-from echoscope.store.steer.annotations import Annotations, read_annotations
 from echoscope.store.steer.settings import live_settings
 
 from ..page.problems import Problem
 from ..web.settings import settings
-from ..words import plain_config
 from . import tables
 from .cache import AnswerCache
 from .foreign import Source, Sources
@@ -164,12 +162,6 @@ def run_details(row: RunRow) -> RunDetails:
         return RunDetails()
 
 
-def noted(run_id: str) -> Annotations:
-    """Tags, note, pin and what was done about alarms."""
-    with reading(run_id):
-        return read_annotations(path_of(run_id))
-
-
 def path_of(run_id: str) -> Path:
     """The run's folder, which lies under the root.
 
@@ -234,7 +226,7 @@ def reader(run_id: str) -> RunReader:
             return found[1].cursor()
 
 
-def _kept(ask: Callable[Concatenate[RunReader, P], T]) -> Callable[Concatenate[str, P], T]:
+def kept(ask: Callable[Concatenate[RunReader, P], T]) -> Callable[Concatenate[str, P], T]:
     """A question to a reader as one to the run of a name, with the answer kept.
 
     Raises:
@@ -257,7 +249,7 @@ def _kept(ask: Callable[Concatenate[RunReader, P], T]) -> Callable[Concatenate[s
     return answer
 
 
-info = _kept(RunReader.info)
+info = kept(RunReader.info)
 """Name, status, configuration and progress."""
 
 
@@ -267,13 +259,13 @@ def warnings(run_id: str) -> list[str]:
         return reader(run_id).warnings
 
 
-@_kept
+@kept
 def table(run: RunReader, sql: str, params: Sequence[Any] = ()) -> pd.DataFrame:
     """The answer to a SELECT of ours. What a person typed goes through `sql_box.ask`."""
     return _frame(run.sql(sql, list(params)))
 
 
-@_kept
+@kept
 def step_table(run: RunReader) -> pd.DataFrame:
     """The table `steps`, in order, one row per acknowledged step."""
     return _frame(run.steps())
@@ -283,7 +275,7 @@ _KEYS = "SELECT DISTINCT key FROM metrics WHERE step > $1"
 _known_keys: OrderedDict[Path, tuple[int, int, frozenset[str]]] = OrderedDict()
 
 
-@_kept
+@kept
 def metric_keys(run: RunReader) -> list[str]:
     """Every metric that the run has, sorted.
 
@@ -302,7 +294,7 @@ def metric_keys(run: RunReader) -> list[str]:
     return sorted(keys)
 
 
-@_kept
+@kept
 def series(
     run: RunReader,
     keys: Sequence[str],
@@ -325,11 +317,11 @@ def series(
     return found.assign(key=found["key"].astype("category"))
 
 
-outlines = _kept(tables.outlines)
+outlines = kept(tables.outlines)
 """Where some metrics began, where they are, and means between."""
 
 
-@_kept
+@kept
 def listing(run: RunReader, step: int) -> pd.DataFrame:
     """The rows of `trajectories` of one step, by id. Opens the files of that step only."""
     return _frame(run.listing(step))
@@ -352,11 +344,11 @@ def environments(run_id: str) -> tuple[str, ...]:
     return _environments[path]
 
 
-trajectory_steps = _kept(tables.trajectory_steps)
+trajectory_steps = kept(tables.trajectory_steps)
 """Steps that have trajectories, in order."""
 
 
-@_kept
+@kept
 def trajectory(run: RunReader, trajectory_id: str) -> Trajectory:
     """One full record, tokens included.
 
@@ -367,7 +359,7 @@ def trajectory(run: RunReader, trajectory_id: str) -> Trajectory:
     return run.trajectory(trajectory_id)
 
 
-@_kept
+@kept
 def outcome(run: RunReader, trajectory_id: str) -> TrajectoryOutcome | None:
     """What the update learned about a trajectory; None where it has not seen it."""
     _require_trajectory_id(trajectory_id)
@@ -383,7 +375,7 @@ def _require_trajectory_id(text: str) -> None:
         ) from error
 
 
-alarms = _kept(RunReader.alarms)
+alarms = kept(RunReader.alarms)
 """Every alarm raised or cleared during the run, by step."""
 
 
@@ -404,40 +396,29 @@ def alarm_advice(run_id: str, alarm: Alarm, *, is_open: bool = True) -> AlarmAdv
     )
 
 
-commands = _kept(RunReader.commands)
+commands = kept(RunReader.commands)
 """Every command in the order it was answered, those that still wait last."""
 
 
-@_kept
-def setting_at(run: RunReader, key: str, step: int) -> Any:
-    """A setting as it held at a step, live or not; None where the run does not say."""
-    live = live_settings(run).at(step)
-    return live[key] if key in live else plain_config(run.info()).get(key)
-
-
-@_kept
+@kept
 def current_settings(run: RunReader) -> Mapping[str, Any]:
     """The live settings that hold for the next step, by dotted key."""
     return live_settings(run).now
 
 
-checkpoints = _kept(RunReader.checkpoints)
+checkpoints = kept(RunReader.checkpoints)
 """Checkpoints that exist, by step."""
 
 
-last_good = _kept(last_good_checkpoint)
+last_good = kept(last_good_checkpoint)
 """The checkpoint to go back to, and why."""
 
 
-diagnostics = _kept(RunReader.diagnostics)
+diagnostics = kept(RunReader.diagnostics)
 """The diagnostic arrays of one step."""
 
 
-groups_of = _kept(tables.groups)
-"""A row per group of some steps, as `tables.groups` has it."""
-
-
-diagnostic_steps = _kept(tables.diagnostic_steps)
+diagnostic_steps = kept(tables.diagnostic_steps)
 """Steps at which a diagnostic of this kind was stored, in order."""
 
 
@@ -453,7 +434,7 @@ def verdict(run_id: str, *, wait_s: float = 0.5) -> Verdict:
         return _judge.verdict(path_of(run_id), at, lambda: reader(run_id), wait_s)
 
 
-verdict_at = _kept(judge_at)
+verdict_at = kept(judge_at)
 """What was to be said of the run after a step, from nothing later."""
 
 

@@ -9,12 +9,15 @@ import base64
 import json
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from echoscope.store.errors import QueryError
 from echoscope.store.query import bounded
 from echoscope.store.query.bounded import BoundedAnswer, SqlLimits
 
+from ..escaping import visible
 from ..page.problems import Problem
 from ..web.settings import settings
 from . import queries
@@ -22,6 +25,7 @@ from . import queries
 MAX_SQL = 20_000
 MAX_ANSWER_BYTES = 64_000_000
 """Of the rows that are shown."""
+CELL_CHARS = 2_000
 
 EXAMPLES: dict[str, str] = {
     "Success and return by step": (
@@ -32,12 +36,6 @@ EXAMPLES: dict[str, str] = {
         "       avg(num_turns) AS mean_turns\nFROM trajectories\nWHERE split = 'train'\n"
         "GROUP BY stop_reason\nORDER BY episodes DESC"
     ),
-    "Groups without spread": (
-        "SELECT step, count(*) FILTER (WHERE spread = 0) / count(*) AS share_without_spread\n"
-        "FROM (SELECT step, group_index, stddev_pop(episode_return) AS spread\n"
-        "      FROM trajectories WHERE split = 'train' GROUP BY ALL)\n"
-        "GROUP BY step\nORDER BY step"
-    ),
     "Longest responses": (
         "SELECT trajectory_id, turn, length(response) AS characters, reward, response\n"
         "FROM turns\nORDER BY characters DESC\nLIMIT 20"
@@ -47,22 +45,9 @@ EXAMPLES: dict[str, str] = {
         "FROM turns\nWHERE step = (SELECT max(step) FROM trajectories WHERE split = 'train')\n"
         "GROUP BY response\nORDER BY times DESC\nLIMIT 20"
     ),
-    "One metric": (
-        "SELECT step, value AS kept_frac\nFROM metrics\nWHERE key = 'selection/kept_frac'\n"
-        "ORDER BY step"
-    ),
     "Evaluations": (
         "SELECT step, key, value\nFROM metrics\n"
         "WHERE phase = 'eval' AND key LIKE '%success_rate%'\nORDER BY key, step"
-    ),
-    "Unlikely tokens": (
-        "SELECT trajectory_id, turn, list_min(logprobs) AS lowest_logprob,\n"
-        "       list_position(logprobs, list_min(logprobs)) - 1 AS token\n"
-        "FROM tokens\nORDER BY lowest_logprob\nLIMIT 20"
-    ),
-    "Who steered": (
-        "SELECT to_timestamp(issued_at) AS at, issued_by, action, settings, reason\n"
-        "FROM commands\nORDER BY issued_at"
     ),
 }
 """Name -> query."""
@@ -133,10 +118,28 @@ def _harmless(text: str) -> str:
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
-def parquet_bytes(table: pa.Table) -> bytes:
-    """The table as a Parquet file, types and all."""
-    import pyarrow.parquet as pq
+def shown_frame(table: pa.Table) -> pd.DataFrame:
+    """The answer as it is shown: text cut and made visible, lists and maps as JSON text.
 
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd")
-    return bytes(sink.getvalue())
+    A column with NaN becomes text: pandas and the table of the browser take NaN for NULL.
+    """
+    columns: dict[str, Any] = {}
+    for place, name in enumerate(table.column_names):
+        column, heading, number = table.column(place), visible(name, 80), 2
+        while heading in columns:
+            heading, number = f"{visible(name, 80)} ({number})", number + 1
+        has_nan = pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py()
+        is_plain = pa.types.is_primitive(column.type) or pa.types.is_decimal(column.type)
+        if is_plain and not has_nan:
+            columns[heading] = column.to_pandas()
+        else:
+            columns[heading] = pd.Series(map(_cell, column.to_pylist()), dtype=object)
+    return pd.DataFrame(columns)
+
+
+def _cell(value: Any) -> str | None:
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    if value is not None and not isinstance(value, str):
+        value = json.dumps(value, default=str, ensure_ascii=False)
+    return None if value is None else visible(value, CELL_CHARS)

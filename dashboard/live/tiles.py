@@ -11,7 +11,6 @@ from urllib.parse import quote
 from ..charts.tiles import tile_keys, tiles
 from ..data import queries
 from ..data.cache import AnswerCache
-from ..data.progress import training_episodes
 from . import pulses
 from .scripts import component
 
@@ -37,8 +36,7 @@ def answer(run_id: str) -> dict[str, Any]:
         known = queries.metric_keys(run_id)
         outlines = queries.outlines(run_id, tile_keys(known))
         progress = pulses.progress(run_id)
-        episodes = training_episodes(queries.step_table(run_id))
-        made = tiles(outlines, known, verdict=found, progress=progress, episodes=episodes)
+        made = tiles(outlines, known, verdict=found, progress=progress)
         return [asdict(tile) for tile in made]
 
     shown: list[dict[str, Any]] = _answers.get((run_id, judged), position, build)

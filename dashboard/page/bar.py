@@ -17,10 +17,8 @@ from echoscope.text.sentences import capitalised, parts_of_list
 from ..charts import theme
 from ..data import queries
 from ..escaping import escape
-from ..live import lines as live_lines
-from ..live import pulses
-from . import links, ui
-from .verdict_box import apply_button
+from . import links
+from .verdict_box import apply_button, newest_line
 
 MAX_FACTS = 3
 """Pieces of evidence in the bar; the page Diagnosis has all of them."""
@@ -43,7 +41,6 @@ TONES
 .es-tile { font: inherit; color: inherit; text-align: left; cursor: pointer; height: 6.1rem;
   padding: 0.35rem 0.6rem; border-radius: 0.5rem; overflow: hidden; background: transparent;
   border: 1px solid var(--st-border-color); display: flex; flex-direction: column; }
-.es-tile.es-evidence { border-left: 5px solid var(--st-orange-color); }
 .es-tile span { white-space: nowrap; overflow: hidden; text-overflow: ellipsis; flex: none; }
 .es-name { font-size: 0.78rem; opacity: 0.75; }
 .es-value { font-size: 1.15rem; font-weight: 600; line-height: 1.4rem; }
@@ -80,11 +77,7 @@ def bar(run_id: str) -> Verdict:
             for action in found.actions[:1]:
                 apply_button(run_id, action, is_live_page=True)
             _ways_on(run_id, found)
-            if found.last_step is not None:
-                is_moving = ui.is_following(run_id) or queries.is_judging(run_id)
-                every_s = pulses.EVERY_S if is_moving else None
-                newest = pulses.verdict_line(run_id)
-                live_lines.show(run_id, "verdict", newest, kind="caption", every_s=every_s)
+            newest_line(run_id, found)
     return found
 
 

@@ -1,13 +1,18 @@
-"""The table of the page Runs: what it shows of a run, in which order, and what people note."""
+"""The table of the page Runs: what it shows of a run, in which order, and what people note.
+
+Further columns are settings (`optim.lr`) and, by a name with a slash, metrics (`policy/entropy`).
+"""
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -16,24 +21,27 @@ import streamlit as st
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.metric_entry import SHARE
+from echoscope.store.errors import StoreError
+from echoscope.store.log.index import read_run_json
+from echoscope.store.log.layout import Layout
 from echoscope.store.query.listing import RunDetails, RunRow, row_status
 from echoscope.store.status import Origin, after_step
 from echoscope.store.steer.annotations import AddTag, Change, Pin, RemoveTag, SetNote
+from echoscope.store.steer.steering import MAX_AUTHOR, os_user
 
 from ..charts import theme
 from ..data import queries
 from ..escaping import visible
-from ..web.api import author
-from ..words import NONE, Colour, plain
+from ..words import NONE, Colour, flat, plain, setting_words
 from .problems import Problem
-from .runs_columns import value_of
+from .url_state import list_param
 
 SORTS: dict[str, Callable[[RunRow], Any]] = {
     "newest": lambda row: -row.created_at,
     "last active": lambda row: -row.updated_at,
     "name": lambda row: row.run_id.lower(),
     "status": lambda row: (not row.is_live, row.status, -row.created_at),
-    "success": lambda row: -_or(row.success_rate, -1.0),
+    "success": lambda row: 1.0 if row.success_rate is None else -row.success_rate,
     "steps": lambda row: -row.last_step,
     "environment": lambda row: (row.environments, -row.created_at),
 }
@@ -75,6 +83,7 @@ class Picked:
     """The run whose name was clicked just now; empty for none."""
 
 
+MAX_COLUMNS = 12
 _QUIET = (RunState.HEALTHY, RunState.CONVERGED)
 _MAY_BE_EMPTY = {"planned", "alarm", "environment", "algorithm", "trainer", "branched"}
 _MAY_BE_EMPTY |= {"note", "tags", "pinned"}
@@ -107,7 +116,7 @@ def tick_table(rows: Sequence[RunRow], *, key: str, extra: Sequence[str] = ()) -
     answer = st.dataframe(
         _coloured(cells),
         hide_index=True,
-        column_config={**_COLUMNS, **extra_config(cells, extra), "run": name},
+        column_config={**_COLUMNS, **_extra_config(cells, extra), "run": name},
         placeholder=NONE,
         key=table_key,
         on_select="rerun",
@@ -131,20 +140,78 @@ def _note_opened(click_key: str, opened_key: str, ids: tuple[str, ...]) -> None:
 
 def _coloured(cells: pd.DataFrame) -> Any:
     """The table with the verdict and the status in their colours."""
-    styled = cells.style
-    for column, tones in (("state", theme.STATE_TONES), ("status", theme.STATUS_TONES)):
-        styled = styled.map(partial(_colour, tones), subset=[column])
-    return styled
+    tones: Mapping[str, Colour] = {**theme.STATUS_TONES, **theme.STATE_TONES, "live": "blue"}
+
+    def colour(words: object) -> str:
+        """CSS for `collapsed`, `healthy, diverse`, `finished`; empty for any other words."""
+        name = str(words).partition(",")[0]
+        return f"color: {theme.TONES[tones[name]]}; font-weight: 600" if name in tones else ""
+
+    return cells.style.map(colour, subset=["state", "status"])
 
 
-def _colour(tones: Mapping[str, Colour], words: object) -> str:
-    """CSS for `collapsed`, `healthy, diverse`, `finished`, `live`; empty for any other words."""
-    first = str(words).partition(",")[0].partition(" ")[0]
-    name = {"live": "running", "insufficient": "", "not": "not learning"}.get(first, first)
-    return f"color: {theme.TONES[tones[name]]}; font-weight: 600" if name in tones else ""
+def pick_columns(rows: Sequence[RunRow]) -> list[str]:
+    """The columns that the address names, and a picker of settings and metrics behind a button."""
+    asked = list_param("columns", most=MAX_COLUMNS)
+
+    def changed() -> None:
+        st.query_params["columns"] = ",".join(st.session_state["picked_columns"])
+
+    with st.popover("Columns", on_change="rerun", key="columns_box", width="stretch") as box:
+        if box.open:
+            names = {name for row in rows for name in (*_settings_of(row), *_metrics_of(row))}
+            st.multiselect(
+                "Settings and metrics",
+                sorted(names.union(asked)),
+                default=asked,
+                key="picked_columns",
+                on_change=changed,
+                max_selections=MAX_COLUMNS,
+                format_func=lambda name: visible(name, 120),
+                help="Settings have dots (optim.lr), metrics a slash (policy/entropy).",
+            )
+    return asked
 
 
-def extra_config(cells: pd.DataFrame, extra: Sequence[str]) -> dict[str, Any]:
+def _metrics_of(row: RunRow) -> Sequence[str]:
+    try:
+        return queries.metric_keys(row.run_id)
+    except Problem:
+        return ()
+
+
+def _settings_of(row: RunRow) -> Mapping[str, Any]:
+    """All settings of a run, as flat dotted keys; none where they cannot be read."""
+    return _settings(row.path, row.created_at)
+
+
+@functools.lru_cache(maxsize=1024)
+def _settings(path: Path, created_at: float) -> Mapping[str, Any]:
+    try:
+        config = read_run_json(Layout(path)).get("config")
+        config = json.loads(config) if isinstance(config, str) else config
+    except (StoreError, ValueError, RecursionError):
+        return {}
+    return flat(config) if isinstance(config, dict) else {}
+
+
+def _value(row: RunRow, name: str) -> float | str | None:
+    """The setting of a run, or the newest value of its metric, rates in per cent; else None."""
+    settings = _settings_of(row)
+    if name in settings:
+        value = settings[name]
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return float(value) if is_number else visible(setting_words(value), 120)
+    try:
+        values = queries.series(row.run_id, [name])["value"].dropna()
+    except Problem:
+        return None
+    if not len(values):
+        return None
+    return float(values.iloc[-1]) * (100 if metric(name).unit == SHARE else 1)
+
+
+def _extra_config(cells: pd.DataFrame, extra: Sequence[str]) -> dict[str, Any]:
     """How the columns of settings and metrics look."""
     out: dict[str, Any] = {}
     for name in extra:
@@ -162,15 +229,6 @@ def extra_config(cells: pd.DataFrame, extra: Sequence[str]) -> dict[str, Any]:
     return out
 
 
-def extra_value(row: RunRow, name: str) -> float | str | None:
-    """A setting or the newest value of a metric as a cell: rates in per cent."""
-    value = value_of(row, name)
-    if isinstance(value, str):
-        return visible(value, 120)
-    is_share = "/" in name and metric(name).unit == SHARE
-    return 100 * value if is_share and value is not None else value
-
-
 def run_cells(rows: Sequence[RunRow], extra: Sequence[str] = ()) -> pd.DataFrame:
     """What the table shows, one row a run, without the columns that no run has anything in."""
     now = time.time()
@@ -181,7 +239,7 @@ def run_cells(rows: Sequence[RunRow], extra: Sequence[str] = ()) -> pd.DataFrame
     place = list(_COLUMNS).index("environment")
     shown = [name for name in dict.fromkeys(extra) if name not in cells]
     for number, name in enumerate(shown):
-        cells.insert(place + number, name, [extra_value(row, name) for row in rows])
+        cells.insert(place + number, name, [_value(row, name) for row in rows])
     return cells.drop(columns=empty)
 
 
@@ -251,7 +309,8 @@ def note_changes(
     Raises:
         AnnotationError: a tag or the note is not fit to be kept.
     """
-    who: dict[str, Any] = {"author": author(), "at": time.time()}
+    author = f"{os_user()} (dashboard)"[:MAX_AUTHOR]
+    who: dict[str, Any] = {"author": author, "at": time.time()}
     wanted = [tag.strip() for tag in tags]
     changes: list[Change] = [AddTag(tag=tag, **who) for tag in wanted if tag not in row.tags]
     changes += [RemoveTag(tag=tag, **who) for tag in before if tag not in wanted]
@@ -260,7 +319,3 @@ def note_changes(
     if is_pinned != row.is_pinned:
         changes.append(Pin(is_pinned=is_pinned, **who))
     return changes
-
-
-def _or(value: float | None, otherwise: float) -> float:
-    return otherwise if value is None else value

@@ -8,7 +8,7 @@ advantages, whose unit depends on the estimator, are scaled to what is shown.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,52 +68,45 @@ class Scale:
         return [(n, self.neutral + n * self.reach / LEVELS) for n in range(low, high + 1)]
 
 
-def _of_turn(name: str) -> Read:
-    def read(turn: Turn, _: TrajectoryOutcome | None) -> FloatArray64 | None:
-        return _wide(turn, getattr(turn, name))
-
-    return read
-
-
-def _of_outcome(name: str) -> Read:
-    def read(turn: Turn, outcome: TrajectoryOutcome | None) -> FloatArray64 | None:
-        return _outcome_values(name, turn, outcome)
-
-    return read
-
-
-def _outcome_values(
-    name: str, turn: Turn, outcome: TrajectoryOutcome | None
-) -> FloatArray64 | None:
-    arrays: tuple[FloatArray, ...] | None = None if outcome is None else getattr(outcome, name)
-    if arrays is None or turn.index >= len(arrays):
-        return None
-    return _wide(turn, arrays[turn.index])
-
-
-def _wide(turn: Turn, array: FloatArray | None) -> FloatArray64 | None:
+def _numbers(turn: Turn, array: FloatArray | None) -> FloatArray64 | None:
     """As float64, None unless there is one number for each sampled token."""
     if array is None or turn.response_tokens is None or len(array) != len(turn.response_tokens):
         return None
     return np.asarray(array, dtype=np.float64)
 
 
+def _of_turn(name: str) -> Read:
+    return lambda turn, _: _numbers(turn, getattr(turn, name))
+
+
+def _of_outcome(name: str) -> Read:
+    def read(turn: Turn, outcome: TrajectoryOutcome | None) -> FloatArray64 | None:
+        arrays: tuple[FloatArray, ...] | None = getattr(outcome, name, None)
+        is_there = arrays is not None and turn.index < len(arrays)
+        return _numbers(turn, arrays[turn.index]) if arrays is not None and is_there else None
+
+    return read
+
+
+_LOGPROBS, _TRAINER, _REFERENCE = (
+    _of_turn("logprobs"),
+    _of_outcome("trainer_logprobs"),
+    _of_outcome("ref_logprobs"),
+)
+
+
 def _ratio(turn: Turn, outcome: TrajectoryOutcome | None) -> FloatArray64 | None:
     """exp(log-prob of the trainer - log-prob at sampling)."""
-    trainer = _outcome_values("trainer_logprobs", turn, outcome)
-    behaviour = _wide(turn, turn.logprobs)
-    return None if trainer is None or behaviour is None else np.exp(_bounded(trainer - behaviour))
-
-
-def _bounded(values: FloatArray64) -> FloatArray64:
-    return np.clip(values, -50.0, 50.0)
+    trainer, behaviour = _TRAINER(turn, outcome), _LOGPROBS(turn, outcome)
+    if trainer is None or behaviour is None:
+        return None
+    return np.exp(np.clip(trainer - behaviour, -50.0, 50.0))
 
 
 def _reference_gap(turn: Turn, outcome: TrajectoryOutcome | None) -> FloatArray64 | None:
-    reference = _outcome_values("ref_logprobs", turn, outcome)
-    own = _outcome_values("trainer_logprobs", turn, outcome)
-    own = _wide(turn, turn.logprobs) if own is None else own
-    return None if reference is None or own is None else own - reference
+    reference, policy = _REFERENCE(turn, outcome), _TRAINER(turn, outcome)
+    policy = _LOGPROBS(turn, outcome) if policy is None else policy
+    return None if reference is None or policy is None else policy - reference
 
 
 _ALL = (
@@ -124,7 +117,7 @@ _ALL = (
         meaning="log-probability of each sampled token; strong colour = unlikely",
         neutral=0.0,
         reach=5.0,
-        read=_of_turn("logprobs"),
+        read=_LOGPROBS,
     ),
     Heat(
         key="entropy",
@@ -185,7 +178,14 @@ def available(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> list
     ]
 
 
-def scale_of(heat: Heat, values: Iterable[FloatArray64 | None]) -> Scale:
+def trajectory_scale(
+    heat: Heat, trajectory: Trajectory, outcome: TrajectoryOutcome | None
+) -> Scale:
+    """One scale for all turns."""
+    return scale_of(heat, [heat.read(turn, outcome) for turn in trajectory.turns])
+
+
+def scale_of(heat: Heat, values: Sequence[FloatArray64 | None]) -> Scale:
     """The scale of a heat. The values only say which sides of it a legend needs.
 
     A heat without a fixed reach gets that of the values, and at least LEAST_REACH.
@@ -204,13 +204,6 @@ def scale_of(heat: Heat, values: Iterable[FloatArray64 | None]) -> Scale:
         has_below=bool((distance < 0).any()),
         has_above=bool((distance > 0).any()) or not (distance < 0).any(),
     )
-
-
-def trajectory_scale(
-    heat: Heat, trajectories: Sequence[tuple[Trajectory, TrajectoryOutcome | None]]
-) -> Scale:
-    """One scale for all turns of all these trajectories."""
-    return scale_of(heat, (heat.read(turn, o) for t, o in trajectories for turn in t.turns))
 
 
 def _round_up(value: float) -> float:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from echoscope.store.importers.draft import reconstructions
+from echoscope.store.models import Detokenizer
 from echoscope.store.records import (
     FinishReason,
     Split,
@@ -20,9 +21,11 @@ from echoscope.text.png import picture_key
 
 from ..escaping import attribute, cut, cut_note, escape, marked
 from ..words import NONE
+from . import tokens
 from .boards import board_html, picture_html, player_position
 from .frames import Card, Position, read_frame
-from .list import NEVER_TRAINED, SPLITS
+from .heat import HEATS, available, trajectory_scale
+from .listing import NEVER_TRAINED, SPLITS
 
 STYLE = (
     "<style>"
@@ -35,11 +38,6 @@ STYLE = (
     "padding:0 .5rem;font-weight:600}"
     ".es-good{color:light-dark(#146c46,#56c596)}.es-bad{color:light-dark(#b3261e,#ff8a80)}"
     ".es-plain{opacity:.75}"
-    ".es-film{display:flex;gap:.45rem;overflow-x:auto;padding:.25rem 0 .5rem}"
-    ".es-shot{flex:0 0 auto;text-align:center;font-size:.74rem;line-height:1.4;"
-    "border:2px solid transparent;border-radius:.4rem;padding:.15rem;max-width:8rem}"
-    ".es-shot.es-now{border-color:#3b6fd4}"
-    ".es-shot span{display:block;overflow:hidden;text-overflow:ellipsis;white-space:nowrap}"
     ".es-boards{display:flex;flex-wrap:wrap;gap:.6rem;align-items:flex-start}"
     ".es-boards figure{margin:0;flex:0 1 auto;min-width:8rem;max-width:100%}"
     ".es-boards figcaption{font-size:.78rem;opacity:.75}"
@@ -59,7 +57,7 @@ STYLE = (
     "</style>"
 )
 _ENDS = {FinishReason.REPETITION: "stopped: it repeated itself"}
-MAX_SHOTS = 24
+HEAT_ORDER = ("information", "advantage", "entropy", "logprob")
 MAX_CALLS = 16
 _CALL_CHARS = 2_000
 _FACT_CHARS = 200
@@ -101,12 +99,7 @@ def success_badge(is_success: bool | None) -> str:
     return _badge("solved", "good") if is_success else _badge("failed", "bad")
 
 
-def trajectory_facts(
-    trajectory: Trajectory,
-    outcome: TrajectoryOutcome | None,
-    *,
-    advantage: float | None = None,
-) -> str:
+def trajectory_facts(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> str:
     """Everything that is known about an episode, in a line or two; a `<div>`."""
     terms = {k: v for k, v in trajectory.reward_terms.items() if v or k == "env"}
     parts = [
@@ -114,7 +107,7 @@ def trajectory_facts(
         _kept_badge(trajectory, outcome),
         _return_fact(trajectory),
         *(fact(k, _number(v)) for k, v in list(terms.items())[:12] if len(terms) > 1),
-        *_advantage_fact(trajectory, outcome.advantage if outcome else advantage),
+        *_advantage_fact(trajectory, outcome.advantage if outcome else None),
         *_ended(trajectory),
         fact("turns", str(trajectory.num_turns)),
         *_fact_of("tokens", trajectory.num_sampled_tokens or None, "{:,}"),
@@ -333,45 +326,6 @@ def _figure(image: str, words: str) -> str:
     return f"<figure>{image}<figcaption>{words}</figcaption></figure>"
 
 
-def film_html(trajectory: Trajectory, current: int) -> str:
-    """All states in small, the current one in a frame; a window of MAX_SHOTS around it."""
-    if all(turn.frame is None and turn.image is None for turn in trajectory.turns):
-        return ""
-    first = max(0, min(current - MAX_SHOTS // 2, trajectory.num_turns - MAX_SHOTS))
-    shots = [
-        _shot(
-            (turn.frame, turn.image),
-            f"{turn.index}: {', '.join(turn.actions) or 'nothing'}",
-            turn,
-            current,
-        )
-        for turn in trajectory.turns[first : first + MAX_SHOTS]
-    ]
-    final = (trajectory.final_frame, trajectory.final_image)
-    if any(final) and first + MAX_SHOTS >= trajectory.num_turns:
-        shots.append(_shot(final, "end", None, current))
-    left_out = trajectory.num_turns - min(MAX_SHOTS, trajectory.num_turns)
-    note = f'<span class="es-note">{left_out} more turns</span>' if left_out else ""
-    return f'<div class="es-film">{"".join(shots)}{note}</div>'
-
-
-def _shot(
-    state: tuple[str | None, bytes | None], words: str, turn: Turn | None, current: int
-) -> str:
-    frame, png = state
-    image = ""
-    if frame is not None:
-        image = board_html(frame, max_width=76)
-    elif png is not None:
-        image = picture_html(png, words, max_width=76)
-    reward = f"<span>{_number(turn.reward)}</span>" if turn is not None and turn.reward else ""
-    now = " es-now" if turn is not None and turn.index == current else ""
-    return (
-        f'<div class="es-shot{now}" title="{attribute(words)}">{image}'
-        f"<span>{escape(words, 40)}</span>{reward}</div>"
-    )
-
-
 def heading(text: str) -> str:
     """A small heading of ours or of theirs."""
     return f'<div class="es-head">{escape(text, _FACT_CHARS)}</div>'
@@ -384,38 +338,64 @@ def text_box(text: str, hits: Sequence[str] = ()) -> str:
     return f'<div class="es-text" dir="auto">{marked(shown, hits) or "&#160;"}{note}</div>'
 
 
+def ending_html(trajectory: Trajectory) -> str:
+    """What the policy would have seen next; empty where nothing is stored."""
+    if not trajectory.final_observation:
+        return ""
+    return (
+        f'<div class="es-turn es-asked">{heading("Observation after the last turn")}'
+        f"{text_box(trajectory.final_observation)}</div>"
+    )
+
+
+def episode_html(
+    trajectory: Trajectory,
+    outcome: TrajectoryOutcome | None,
+    *,
+    detokenizer: Detokenizer | None = None,
+    most_turns: int,
+) -> str:
+    """A whole episode for a page without controls: facts, dialogue, boards, coloured tokens.
+
+    Tokens are coloured by the first of HEAT_ORDER that was recorded, where a tokenizer spells them.
+    """
+    recorded = available(trajectory, outcome) if detokenizer is not None else []
+    heat = HEATS.get(next((name for name in HEAT_ORDER if name in recorded), ""))
+    scale = None if heat is None else trajectory_scale(heat, trajectory, outcome)
+    parts = [trajectory_facts(trajectory, outcome)]
+    parts += [tokens.legend_html(heat, scale)] if heat and scale else []
+    parts.append('<div class="es-talk">')
+    for turn in trajectory.turns[:most_turns]:
+        reply = tokens.text_html(turn)
+        values = None if heat is None else heat.read(turn, outcome)
+        if detokenizer and heat and scale and values is not None:
+            assert turn.response_tokens is not None  # or there would be no values
+            pieces = detokenizer.pieces(turn.response_tokens[: tokens.MAX_TOKENS].tolist())
+            reply = tokens.heat_html(turn, heat, values, scale, pieces=pieces)
+        parts += [turn_html(turn, reply, (), is_now=False), turn_boards(trajectory, turn)]
+    left_out = trajectory.num_turns - most_turns
+    more = f'<div class="es-note">{left_out} more turns are not shown</div>'
+    return "".join([*parts, more if left_out > 0 else ending_html(trajectory), "</div>"])
+
+
 def sibling_card(
-    trajectory: Trajectory, row: Mapping[str, object], turn: int, *, max_chars: int = 1_500
+    trajectory: Trajectory, outcome: TrajectoryOutcome | None, turn: int, *, max_chars: int = 1_500
 ) -> str:
     """An episode in a narrow column: outcome, last board, actions, what it said at one turn."""
     frame = trajectory.final_frame
     actions = " > ".join(", ".join(t.actions) or NONE for t in trajectory.turns[:40])
-    has_actions = any(turn.actions for turn in trajectory.turns)
-    is_silent = trajectory.split is Split.IMPORT and not has_actions
+    has_actions = any(each.actions for each in trajectory.turns)
+    reply = '<div class="es-note">it had ended by then</div>'
+    if turn < trajectory.num_turns:
+        text = escape(trajectory.turns[turn].response, max_chars) or "&#160;"
+        reply = f'<div class="es-text" dir="auto">{text}</div>'
     parts = [
-        '<div class="es-facts">',
-        success_badge(trajectory.is_success),
-        _return_fact(trajectory),
-        *_advantage_fact(trajectory, _float(row.get("advantage"))),
-        *_ended(trajectory),
-        "</div>",
+        headline(trajectory, outcome),
         board_html(frame, _start(trajectory), max_width=170) if frame is not None else "",
-        ""
-        if is_silent
-        else f'{heading("actions")}<div class="es-facts">{fact("", actions, css="es-long")}</div>',
+        f'{heading("actions")}<div class="es-facts">{fact("", actions, css="es-long")}</div>'
+        if has_actions
+        else "",
         heading(f"turn {turn}"),
-        _said(trajectory.turns, turn, max_chars),
+        reply,
     ]
     return "".join(parts)
-
-
-def _float(value: object) -> float | None:
-    return float(value) if isinstance(value, float | int) and value == value else None
-
-
-def _said(turns: Sequence[Turn], turn: int, max_chars: int) -> str:
-    if turn >= len(turns):
-        return '<div class="es-note">it had ended by then</div>'
-    found = turns[turn]
-    said = escape(found.response, max_chars) or "&#160;"
-    return f'<div class="es-text" dir="auto">{said}</div>'

@@ -17,8 +17,8 @@ from echoscope.store.records import FloatArray64, Span, Turn
 from ..escaping import cut_note, escape_fragment, marked
 from .heat import LEVELS, Heat, Scale
 
-MAX_TOKENS = 2_000
-"""Tokens that one call shows; the page turns over for more."""
+MAX_TOKENS, MAX_CHARS = 2_000, 20_000
+"""Of a response that are shown; a trajectory can be downloaded as a whole."""
 _TAG = re.compile(r"</?(?:think|answer|ans)>")
 _RETURN_SIGN = '<span class="es-nl">&#8629;</span>'
 
@@ -69,24 +69,19 @@ def level_class(level: int) -> str:
     return "" if level == 0 else f"es-{'p' if level > 0 else 'n'}{min(abs(level), LEVELS)}"
 
 
-def text_html(turn: Turn, start: int = 0, size: int = 20_000, hits: Sequence[str] = ()) -> str:
-    """`turn.response[start : start + size]` with reasoning, answer and tags marked; a `<div>`.
+def text_html(turn: Turn, size: int = MAX_CHARS, hits: Sequence[str] = ()) -> str:
+    """The first characters of a response with reasoning, answer and tags marked; a `<div>`.
 
-    `hits` are pieces of text that a search matched: they are marked, too.
-
-    Says what it leaves out before and after.
+    `hits` are pieces of text that a search matched: they are marked, too. Says what it leaves out.
     """
-    end = min(start + size, len(turn.response))
     blocks = []
-    for name, span in _regions(turn):
-        low, high = max(span[0], start), min(span[1], end)
-        if low < high:
-            words = "tool call" if turn.calls and name == "answer" else name
-            blocks.append(_region_html(name, turn.response[low:high], hits, words))
+    for name, (low, high) in _regions(turn):
+        text = turn.response[low : min(high, size)]
+        words = "tool call" if turn.calls and name == "answer" else name
+        blocks.append(_region_html(name, text, hits, words) if text else "")
     body = "".join(blocks) or '<span class="es-note">empty response</span>'
-    notes = [f"{start:,} characters before this"] if start else []
-    notes += [cut_note(len(turn.response) - end)] if end < len(turn.response) else []
-    note = f'<div class="es-note">{"; ".join(notes)}</div>' if notes else ""
+    note = cut_note(max(len(turn.response) - size, 0))
+    note = f'<div class="es-note">{note}</div>' if note else ""
     return f'<div class="es-text" dir="auto">{body}</div>{note}'
 
 
@@ -137,21 +132,18 @@ def heat_html(
     scale: Scale,
     *,
     pieces: Sequence[str] | None,
-    start: int = 0,
     size: int = MAX_TOKENS,
 ) -> str:
-    """Tokens `start` to `start + size` of a response, coloured by `values`; a `<div>`.
+    """The first tokens of a response, coloured by `values`; a `<div>`.
 
     Args:
         values: one per sampled token.
         pieces: text of each of these tokens; None (no tokenizer at hand) makes a strip of cells.
             Regions are marked where all tokens of the response are shown.
     """
-    end = window_end(len(values), start, size)
-    levels = scale.levels(values[start:end])
     marks = [
-        (level_class(int(level)), _tooltip(start + n, float(values[start + n]), heat))
-        for n, level in enumerate(levels)
+        (level_class(int(level)), _tooltip(place, float(values[place]), heat))
+        for place, level in enumerate(scale.levels(values[:size]))
     ]
     if pieces is None or len(pieces) != len(marks):
         cells = "".join(
@@ -165,17 +157,12 @@ def heat_html(
             for piece, name, (css, title) in zip(pieces, names, marks, strict=True)
         ]
         body = f'<div class="es-text" dir="auto">{"".join(spans)}</div>'
-    if start == 0 and end == len(values):
+    if len(marks) == len(values):
         return body
     return (
-        f'{body}<div class="es-note">tokens {start:,} to {end - 1:,} of {len(values):,}; '
+        f'{body}<div class="es-note">the first {len(marks):,} tokens of {len(values):,}; '
         "the others are not shown</div>"
     )
-
-
-def window_end(num_tokens: int, start: int, size: int = MAX_TOKENS) -> int:
-    """One past the last token that `heat_html` shows."""
-    return max(start, min(start + min(size, MAX_TOKENS), num_tokens))
 
 
 def _tooltip(position: int, value: float, heat: Heat) -> str:

@@ -11,23 +11,13 @@ STYLE = """
 body{font:15px/1.55 system-ui,sans-serif;color:var(--ink);background:var(--paper);
 max-width:1280px;margin:0 auto;padding:1.5rem}
 h1{margin:0;font-size:1.7rem;overflow-wrap:anywhere}h2{margin:2.2rem 0 .6rem;font-size:1.25rem}
-h3{margin:1rem 0 .2rem;font-size:1rem}.quiet{opacity:.7;font-size:.9rem}
-.verdict{border-left:5px solid;padding:.6rem 1rem;background:var(--soft);margin:1rem 0}
-dl{display:grid;grid-template-columns:max-content 1fr;gap:.35rem 1rem;margin:.6rem 0 0}
-dt{opacity:.7;font-weight:600}dd{margin:0;min-width:0;overflow-wrap:anywhere}
-pre{margin:.4rem 0 0;padding:.5rem .7rem;border-radius:.4rem;background:var(--line);
-white-space:pre-wrap;overflow-wrap:anywhere;font-size:.85rem}
-@media(max-width:640px){body{padding:1rem}dl{grid-template-columns:1fr;gap:.1rem}
-dd{margin-bottom:.5rem}}
+h3{margin:1rem 0 .2rem;font-size:1rem}
+@media(max-width:640px){body{padding:1rem}}
 .grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(420px,100%),1fr));gap:1rem}
 .chart{min-width:0}
-.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.88rem;width:100%}
-th,td{text-align:left;vertical-align:top;padding:.3rem .6rem;border-bottom:1px solid var(--line);
-overflow-wrap:break-word}th{opacity:.7;font-weight:600;white-space:nowrap}
-details{border:1px solid var(--line);border-radius:.5rem;padding:.6rem 1rem;margin:.8rem 0}
-summary{cursor:pointer;font-weight:600}
-.turn{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(320px,100%),1fr));gap:1rem;
-border-top:1px solid var(--line);padding:.8rem 0}.turn>div{min-width:0}
+body>details{border:1px solid var(--line);border-radius:.5rem;padding:.6rem 1rem;margin:.8rem 0}
+body>details>summary{cursor:pointer;font-weight:600}
+.es-talk.es-talk{height:auto;max-height:none;min-height:0}
 """
 
 PAGE = (
@@ -35,6 +25,6 @@ PAGE = (
     '<meta name="viewport" content="width=device-width, initial-scale=1">'
     f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
     '<meta name="referrer" content="no-referrer"><title>{title}</title>'
-    "<style>{style}</style></head><body>{head}{body}{figures}"
+    "<style>{style}</style>{styles}</head><body>{head}{body}{figures}"
     '<script type="text/plain" id="plotly">{plotly}</script><script>{script}</script></body></html>'
 )

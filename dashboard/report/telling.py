@@ -15,8 +15,6 @@ from echoscope.diagnostics.judge.claims import Disagreement
 from echoscope.diagnostics.judge.record import Shown, Verdict
 from echoscope.diagnostics.metric_entry import RETURN
 
-from ..replay.list import ORDERS
-
 EXAMPLES = 3
 _WELL = (RunState.HEALTHY, RunState.CONVERGED, RunState.RECOVERING, RunState.INSUFFICIENT)
 
@@ -43,18 +41,20 @@ def telling(verdict: Verdict, rows: pd.DataFrame) -> Telling:
         return Telling(places=verdict.exemplars)
     trained = rows[rows["split"].isin(["train", "import"]) & (rows["num_turns"] > 0)]
     failed = trained[trained["is_success"].eq(False)]
+    returns = trained["episode_return"]
     paid = [claim for claim in verdict.claims if isinstance(claim, Disagreement)]
     if any(claim.up.metric == RETURN for claim in paid) and len(failed):
-        return _chosen(failed, "best", "failed trajectories with the highest return")
+        return _chosen(failed, -returns, "failed trajectories with the highest return")
     if verdict.state in _WELL:
-        return _chosen(trained, "typical", "typical trajectories")
+        return _chosen(trained, (returns - returns.median()).abs(), "typical trajectories")
     if len(failed):
-        return _chosen(failed, "worst", "failed trajectories")
-    return _chosen(trained, "worst", "trajectories with the lowest return")
+        return _chosen(failed, returns, "failed trajectories")
+    return _chosen(trained, returns, "trajectories with the lowest return")
 
 
-def _chosen(rows: pd.DataFrame, order: str, words: str) -> Telling:
-    """The first of each prompt, in an order of the replay."""
-    first = ORDERS[order].sort(rows).drop_duplicates("prompt_key").head(EXAMPLES)
+def _chosen(rows: pd.DataFrame, rank: pd.Series[float], words: str) -> Telling:
+    """The first of each prompt, those of the smallest rank first."""
+    ranked = rows.assign(_rank=rank).sort_values(["_rank", "id"])
+    first = ranked.drop_duplicates("prompt_key").head(EXAMPLES)
     places = tuple(Shown(trajectory_id=str(name), turn=0) for name in first["id"])
     return Telling(places=places, words=words if places else "")

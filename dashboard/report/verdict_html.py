@@ -1,46 +1,37 @@
-"""A verdict in its parts: as escaped HTML for the report and a notebook, and its lists. Pure."""
+"""A verdict as escaped HTML: the page Diagnosis, the report and a notebook show this. Pure."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.sentences import STARTING, onset_words, verdict_parts
 from echoscope.text.sentences import capitalised, parts_of_list
 
+from ..charts.theme import STATES, shown_state
 from ..escaping import escape
+from .evidence_rows import evidence_rows
 
-
-def parts(verdict: Verdict) -> str:
-    """What, since when, the evidence, what to do; then the rest; a `<dl>`.
-
-    Commands stand by themselves.
-    """
-    since = onset_words(verdict.onset_step, verdict.onset_interval)
-    (_, what), *others = verdict_parts(verdict.text)
-    rows = [("What", what.replace(f"{STARTING}{since}", "", 1) if since else what)]
-    rows += [("Since when", capitalised(since))] if since else []
-    rest = [part for part in others if part[0] not in _LISTED]
-    rows += sorted(rest, key=lambda part: _ORDER.get(part[0], len(_ORDER)))
-    out = []
-    for title, words in rows:
-        text, _, command = words.partition("\n  ")
-        pieces = parts_of_list(text) if title == "Evidence" else [text]
-        lines = [capitalised(piece) for piece in pieces]
-        shown = "<br>".join(escape(line, 2000) for line in lines)
-        typed = f"<pre>{escape(command, 1000)}</pre>" if command else ""
-        out.append(f"<dt>{escape(title)}</dt><dd>{shown}{typed}</dd>")
-    return f"<dl>{''.join(out)}</dl>"
-
-
-def lists(verdict: Verdict) -> list[tuple[str, tuple[str, ...]]]:
-    """What stands below a verdict in full, each list under its title; without empty ones."""
-    titled = [
-        ("Likely causes, in order", verdict.causes),
-        ("This verdict is false if", verdict.refuted_by),
-        ("Not checked", verdict.could_not_see),
-        ("Notes", verdict.notes),
-    ]
-    return [(title, tuple(texts)) for title, texts in titled if texts]
-
+STYLE = """<style>
+.es-verdict{border-left:5px solid;padding:.4rem .9rem;margin:.5rem 0;
+background:rgba(128,128,128,.08)}
+.es-state{color:#fff;border-radius:.6rem;padding:.05rem .55rem;font-weight:650;white-space:nowrap}
+.es-quiet{opacity:.72;font-size:.9em}
+.es-verdict dl{display:grid;grid-template-columns:max-content minmax(0,1fr);gap:.3rem 1rem;
+margin:.4rem 0 0}
+.es-verdict dt{opacity:.72;font-weight:600;float:none;width:auto}
+.es-verdict dd{margin:0;width:auto;min-width:0;overflow-wrap:anywhere}
+.es-verdict pre{margin:.3rem 0;padding:.35rem .6rem;border-radius:.25rem;font-size:.88em;
+color:inherit;background:rgba(128,128,128,.14);white-space:pre-wrap;overflow-wrap:anywhere}
+.es-wide{overflow-x:auto}
+.es-wide table{border-collapse:collapse;font-size:.9em;margin:.4rem 0;width:100%;table-layout:auto}
+.es-wide.es-wide th,.es-wide.es-wide td{text-align:left;vertical-align:top;
+padding:.2rem .6rem .2rem 0;border-bottom:1px solid rgba(128,128,128,.25);overflow-wrap:anywhere}
+.es-wide th{opacity:.72;font-weight:600}
+.es-list{margin:.3rem 0}.es-list summary{cursor:pointer}
+.es-list ul{margin:.2rem 0 .2rem 1.2rem;padding:0}
+@media(max-width:640px){.es-verdict dl{grid-template-columns:1fr;gap:.1rem}}
+</style>"""
 
 _ORDER = {"Evidence": 0, "What to do": 1}
 _LISTED = (
@@ -51,3 +42,68 @@ _LISTED = (
     "Cannot be confirmed",
 )
 """Parts that stand below as lists, in full."""
+
+
+def box(verdict: Verdict) -> str:
+    """State and confidence, what, since when, the evidence, and what to do."""
+    color = STATES[shown_state(verdict)]
+    # White words are readable on the colour once it is a little darker.
+    badge = f"background:color-mix(in srgb,{color} 80%,black)"
+    step = "" if verdict.last_step is None else f"after step {verdict.last_step}, "
+    return (
+        f'<div class="es-verdict" style="border-color:{color}">'
+        f'<span class="es-state" style="{badge}">{escape(verdict.state.value)}</span> '
+        f'<span class="es-quiet">{step}confidence {escape(verdict.confidence)}; reasoning: '
+        f"{escape(verdict.regime.words)}</span>{_parts(verdict)}</div>"
+    )
+
+
+def grounds(verdict: Verdict) -> str:
+    """All evidence in numbers; then causes, what would refute the verdict, and what is missing."""
+    titled: list[tuple[str, Sequence[str]]] = [
+        ("Likely causes, in order", verdict.causes),
+        ("This verdict is false if", verdict.refuted_by),
+        ("Not checked", verdict.could_not_see),
+        ("Notes", verdict.notes),
+    ]
+    lists = [
+        f'<details class="es-list"><summary>{title}</summary><ul>'
+        + "".join(f"<li>{escape(text, 1000)}</li>" for text in texts)
+        + "</ul></details>"
+        for title, texts in titled
+        if texts
+    ]
+    return table([row.cells() for row in evidence_rows(verdict)]) + "".join(lists)
+
+
+def table(rows: Sequence[Mapping[str, object]]) -> str:
+    """Rows of hostile text as a table; empty without rows."""
+    if not rows:
+        return ""
+    head = "".join(f"<th>{escape(name, 100)}</th>" for name in rows[0])
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(str(cell), 2000)}</td>" for cell in row.values()) + "</tr>"
+        for row in rows
+    )
+    return (
+        f'<div class="es-wide"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _parts(verdict: Verdict) -> str:
+    """The parts of a verdict as a `<dl>`; commands stand by themselves."""
+    since = onset_words(verdict.onset_step, verdict.onset_interval)
+    (_, what), *others = verdict_parts(verdict.text)
+    rows = [("What", what.replace(f"{STARTING}{since}", "", 1) if since else what)]
+    rows += [("Since when", capitalised(since))] if since else []
+    rest = [part for part in others if part[0] not in _LISTED]
+    rows += sorted(rest, key=lambda part: _ORDER.get(part[0], len(_ORDER)))
+    out = []
+    for title, words in rows:
+        text, _, command = words.partition("\n  ")
+        pieces = parts_of_list(text) if title == "Evidence" else [text]
+        shown = "<br>".join(escape(capitalised(piece), 2000) for piece in pieces)
+        typed = f"<pre>{escape(command, 1000)}</pre>" if command else ""
+        out.append(f"<dt>{escape(title)}</dt><dd>{shown}{typed}</dd>")
+    return f"<dl>{''.join(out)}</dl>"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import streamlit as st
 
 from echoscope.store.reader import RunInfo
 from echoscope.store.status import after_step
-from echoscope.store.steer.steering import SteeringError, check_settings, why_no_branch
+from echoscope.store.steer.steering import why_no_branch
 from echoscope.text.amounts import duration
 
 from ..data import queries
@@ -20,19 +20,20 @@ from ..page import ui
 from ..page.lineage import open_button
 from ..page.problems import Problem
 from ..web.settings import settings
-from ..words import Colour, plain, setting_words
-from . import knobs, question
-from .branch_orders import (
+from ..words import flat, plain, setting_words
+from . import question
+from .branching import (
     BranchError,
     BranchOrder,
-    check_setting,
+    BranchState,
+    Launch,
+    check,
     command,
+    launch,
+    launches,
     override_words,
-    parse_lines,
     settings_at,
-    value_at,
 )
-from .branching import BranchReport, BranchState, Launch, check, launch, launches
 from .question import Draft, line
 
 MAX_LINES = 4_000
@@ -41,7 +42,6 @@ MAX_SHOWN = 5
 """Branches that were started here."""
 _SHOWN_S = 600.0
 """How long a branch that was started here stays beside the form."""
-_PENDING = (BranchState.STARTING, BranchState.LOADING)
 
 
 def preset(run_id: str, changes: Mapping[str, Any]) -> None:
@@ -65,9 +65,7 @@ def suggest(run_id: str, step: int | None, changes: Mapping[str, Any], reason: s
             raise BranchError("the run has no checkpoint from before the change")
         config = settings_at(queries.path_of(run_id), at)
         st.session_state[_at_key(run_id)] = at
-        steps = {"steps": _last_step(config, at)}
-        form = {key: value for key, value in steps.items() if value != value_at(config, key)}
-        words = (*override_words(form), *override_words(changes))
+        words = (*_steps_word(config, _last_step(config, at)), *override_words(changes))
         order = BranchOrder(parent=queries.path_of(run_id), checkpoint=at, settings=words)
         _propose(run_id, order, _preview(config, order), reason)
     except (BranchError, Problem) as error:
@@ -85,18 +83,17 @@ def form(run_id: str) -> None:
             return
         why = _forbidden()
         if why:
-            st.caption(why)
-            words = f"echoscope ctl {queries.typed(run_id)} branch KEY=VALUE ..."
-            st.code(visible(words, 1000), language="bash")
+            st.caption(f"{why} In a terminal:")
+            ui.command(f"echoscope ctl {queries.typed(run_id)} branch KEY=VALUE ...")
             return
         _form(run_id, queries.info(run_id))
 
 
 def _forbidden() -> str:
     if settings().is_read_only:
-        return "This dashboard is read-only: no branches are started from here. In a terminal:"
+        return "This dashboard is read-only: no branches are started from here."
     if not settings().may_branch:
-        return "This dashboard was started with --no-branch. In a terminal:"
+        return "This dashboard was started with --no-branch."
     return ""
 
 
@@ -113,21 +110,19 @@ def _form(run_id: str, info: RunInfo) -> None:
         "A new run that goes on from a checkpoint of this one, with other settings. "
         "This run stays as it is; the new one trains on when the dashboard is closed."
     )
-    steps = [found.step for found in reversed(queries.checkpoints(run_id))]
+    steps = [checkpoint.step for checkpoint in reversed(queries.checkpoints(run_id))]
     if not steps:
-        live = (
-            f"echoscope ctl {queries.typed(run_id)} checkpoint" if info.status == "running" else ""
-        )
-        ui.empty("The run has no checkpoint yet.", live)
+        is_live = info.status == "running"
+        way = f"echoscope ctl {queries.typed(run_id)} checkpoint" if is_live else ""
+        ui.empty("The run has no checkpoint yet.", way)
         return
-    head = st.container()  # above the settings: what was changed is seen without scrolling
-    left, middle, right = st.columns(3)
     good = queries.last_good(run_id)
     if good.step is None:
         line("no good checkpoint", "orange", f"{good.reason} The newest one is chosen.")
     if st.session_state.get(_at_key(run_id)) not in steps:
         st.session_state[_at_key(run_id)] = steps[0] if good.step is None else good.step
-    at = left.selectbox(
+    columns = st.columns(3)
+    at = columns[0].selectbox(
         "Checkpoint after step",
         steps,
         key=_at_key(run_id),
@@ -139,13 +134,13 @@ def _form(run_id: str, info: RunInfo) -> None:
     except BranchError as error:
         line("not possible", "red", str(error))
         return
-    name = middle.text_input(
+    name = columns[1].text_input(
         "Name",
         key=f"branch_name:{run_id}",
         max_chars=100,
         placeholder=visible(str(config.get("name", "")), 100),
     )
-    until = right.number_input(
+    until = columns[2].number_input(
         "Train until step",
         at + 1,
         MAX_STEPS,
@@ -153,43 +148,22 @@ def _form(run_id: str, info: RunInfo) -> None:
         key=f"branch_until:{run_id}:{at}",
         help="Steps are counted on from the checkpoint.",
     )
-    live_knobs = {key: schema for key, schema in info.live_knobs.items() if key != "steps"}
-    current = {key: value_at(config, key) for key in live_knobs}
-    # A run's name has no slash: these are other widgets than those of the steering form.
-    changed = knobs.form(f"branch/{run_id}", live_knobs, current)
     lines = st.text_area(
         "Other settings, KEY=VALUE, one a line",
         key=_lines_key(run_id),
         max_chars=MAX_LINES,
-        placeholder="envs.group_size=8",
+        placeholder="optim.lr=1e-4",
     )
-    with head:
-        _offer(run_id, config, at, name or "", {"steps": int(until), **changed}, lines or "")
-
-
-def _last_step(config: Mapping[str, Any], at: int) -> int:
-    """As planned; as many steps again where the plan was fulfilled."""
-    planned = config.get("steps")
-    steps = planned if isinstance(planned, int) else at + 1
-    return max(at + 1, min(steps if steps > at else at + max(steps, 1), MAX_STEPS))
-
-
-def _offer(
-    run_id: str, config: Mapping[str, Any], at: int, name: str, form: Mapping[str, Any], lines: str
-) -> None:
-    """The differences and the button; or what is wrong."""
-    changes = {key: value for key, value in form.items() if value != value_at(config, key)}
-    live_changes = {key: value for key, value in changes.items() if key != "steps"}
+    words = (word.strip() for word in (lines or "").splitlines())
+    order = BranchOrder(
+        parent=queries.path_of(run_id),
+        checkpoint=at,
+        settings=(*_steps_word(config, int(until)), *filter(None, words)),
+        name=(name or "").strip(),
+    )
     try:
-        if live_changes:
-            check_settings(queries.info(run_id).live_knobs, live_changes)
-        words = (*override_words(changes), *parse_lines(lines))
-        order = BranchOrder(
-            parent=queries.path_of(run_id), checkpoint=at, settings=words, name=name.strip()
-        )
-        _require_once(words)
         command(order, settings().root)
-    except (BranchError, SteeringError) as error:
+    except BranchError as error:
         line("not possible", "red", str(error))
         return
     preview = _preview(config, order)
@@ -200,25 +174,26 @@ def _offer(
         st.rerun()  # the question stands above the form
 
 
-def _require_once(words: Sequence[str]) -> None:
-    seen: set[str] = set()
-    for word in words:
-        check_setting(word)
-        key = word.partition("=")[0].strip()
-        if key in seen:
-            raise BranchError(f"{key} is given twice; leave out one")
-        seen.add(key)
+def _last_step(config: Mapping[str, Any], at: int) -> int:
+    """As planned; as many steps again where the plan was fulfilled."""
+    planned = config.get("steps")
+    steps = planned if isinstance(planned, int) else at + 1
+    return max(at + 1, min(steps if steps > at else at + max(steps, 1), MAX_STEPS))
+
+
+def _steps_word(config: Mapping[str, Any], until: int) -> tuple[str, ...]:
+    return () if config.get("steps") == until else (f"steps={until}",)
 
 
 def _preview(config: Mapping[str, Any], order: BranchOrder) -> str:
     """`key: value -> new value`, one line each, under where it starts and what it is called."""
+    before = flat(config)
     lines = [f"{order.parent.name} {after_step(order.checkpoint)}"]
     if order.name:
         lines.append(f"name: {config.get('name')} -> {order.name}")
     for word in order.settings:
         key, _, new = word.partition("=")
-        old = setting_words(value_at(config, key.strip()))
-        lines.append(f"{key.strip()}: {old} -> {new.strip()}")
+        lines.append(f"{key.strip()}: {setting_words(before.get(key.strip()))} -> {new.strip()}")
     return visible("\n".join(lines), MAX_LINES)
 
 
@@ -252,42 +227,33 @@ def start(order: BranchOrder, author: str, reason: str) -> Launch:
     """
     why = _forbidden()
     if why:
-        raise BranchError(why.partition(". In a")[0])
+        raise BranchError(why)
     return launch(replace(order, reason=reason, author=author), settings().root)
 
 
 def answers(run_id: str) -> None:
     """Branches of this run that were started here lately, whoever asked; follows them."""
-    recent = _recent(run_id)
-    is_pending = any(one.report().state in _PENDING for one in recent)
+    recent = [
+        one
+        for one in launches(queries.path_of(run_id))[:MAX_SHOWN]
+        if time.time() - one.at < _SHOWN_S
+    ]
+    is_pending = any(one.report().state is BranchState.STARTING for one in recent)
 
     @st.fragment(run_every="1s" if is_pending else None, key="branch_started")
     def part() -> None:
-        reports = [(one, one.report()) for one in _recent(run_id)]
-        if is_pending and not any(found.state in _PENDING for _, found in reports):
+        reports = [one.report() for one in recent]
+        if is_pending and not any(report.state is BranchState.STARTING for report in reports):
             st.rerun()  # all have answered: no beat any more
-        for one, found in reports:
-            _launch_line(one, found)
+        for one, report in zip(recent, reports, strict=True):
+            who = f"{one.order.author or 'somebody'}, {duration(time.time() - one.at)} ago"
+            if report.state is BranchState.STARTING:
+                line("starting", "blue", f"{who}: a branch {after_step(one.order.checkpoint)}")
+            elif report.state is BranchState.REFUSED:
+                line("refused", "red", f"{who}: {report.text}")
+            else:
+                with line("branched", "green", f"{who}: {report.run_id}"):
+                    open_button("Open the new run", report.run_id)
 
     if recent:
         part()
-
-
-def _recent(run_id: str) -> list[Launch]:
-    found = launches(queries.path_of(run_id))
-    return [one for one in found[:MAX_SHOWN] if time.time() - one.at < _SHOWN_S]
-
-
-def _launch_line(one: Launch, found: BranchReport) -> None:
-    who = f"{one.order.author or 'somebody'}, {duration(time.time() - one.at)} ago"
-    looks: Mapping[BranchState, tuple[str, Colour, str]] = {
-        BranchState.STARTING: ("starting", "blue", f"a branch {after_step(one.order.checkpoint)}"),
-        BranchState.LOADING: ("loading", "blue", f"{found.run_id} loads its weights"),
-        BranchState.REFUSED: ("refused", "red", found.text),
-        BranchState.RUNNING: ("branched", "green", found.run_id),
-    }
-    badge, colour, words = looks[found.state]
-    row = line(badge, colour, f"{who}: {words}")
-    if found.state is BranchState.RUNNING:
-        with row:
-            open_button("Open the new run", found.run_id)

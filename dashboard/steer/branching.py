@@ -2,6 +2,10 @@
 
 A branch outlives the dashboard: it leads its own session, reads nothing from us and writes to a
 log in `.branches/` under the root. What it is to do goes as a list of words, never through a shell.
+
+What a browser sends is not what a person types in a terminal: a setting's value must be words or
+numbers. So nothing that a page sends names code to load or a file to open, and no part of it is
+read as an option.
 """
 
 from __future__ import annotations
@@ -11,36 +15,160 @@ import os
 import re
 import secrets
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from echoscope.store.checkpoints import STATE_NAME, checkpoint_path
+from echoscope.store.log.durable import read_json_object
 from echoscope.store.log.layout import Layout
+from echoscope.store.steer.steering import MAX_AUTHOR, MAX_REASON
 
 from ..web.gate import PASSWORD_VARIABLE
-from .branch_orders import BranchError, BranchOrder, command
 
 FOLDER = ".branches"
 """Under the root: the logs."""
 MAX_LIVE = 4
 """Branches of one dashboard that train at once."""
-MAX_KEPT = 200
-CHECK_S = 60.0
+MAX_SETTINGS = 64
+_MAX_STATE_BYTES = 64_000_000
+_CHECK_S = 60.0
 """Patience with the command when it is only asked whether it would start a branch."""
 _READ_BYTES = 65_536
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_KEY = re.compile(r"[a-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+){0,9}")
+_VALUE = re.compile(r"[A-Za-z0-9_.+-]{1,200}")
+_NOT_HERE = frozenset(
+    {"branched_from", "data", "file", "from_run", "function", "observers", "path", "url"}
+)
+"""Parts of keys that name files, code or addresses."""
+
+
+class BranchError(ValueError):
+    """A branch that must not or cannot be started: names the value, the rule and the way out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchOrder:
+    """What somebody asks for."""
+
+    parent: Path
+    """Folder of the run."""
+    checkpoint: int
+    """Step of one of its checkpoints."""
+    settings: tuple[str, ...] = ()
+    """KEY=VALUE words."""
+    name: str = ""
+    """Of the new run; its parent's if empty."""
+    reason: str = ""
+    author: str = ""
+
+
+def override_words(changes: Mapping[str, Any]) -> tuple[str, ...]:
+    """Settings as KEY=VALUE words; those of a mapping one by one.
+
+    >>> override_words({"optim.lr": 1e-05, "rules": {"KL_DRIFT": "stop"}, "enabled": True})
+    ('optim.lr=1e-05', 'rules.KL_DRIFT=stop', 'enabled=true')
+    """
+    out: list[str] = []
+    for key, value in changes.items():
+        if isinstance(value, Mapping):
+            out += override_words({f"{key}.{name}": entry for name, entry in value.items()})
+        else:
+            out.append(f"{key}={value if isinstance(value, str) else json.dumps(value)}")
+    return tuple(out)
+
+
+def check_setting(word: str) -> None:
+    """Raises BranchError unless a word sets one setting to a word, a number or a list of those."""
+    key, equals, value = word.partition("=")
+    key, value = key.strip(), value.strip()
+    if not equals or not _KEY.fullmatch(key):
+        raise BranchError(f"{word[:80]!r} is not KEY=VALUE; write for example optim.lr=1e-4")
+    if key == "name":
+        raise BranchError("the name has a field of its own")
+    if _NOT_HERE.intersection(key.split(".")):
+        raise BranchError(
+            f"{key} names a file, code or an address, which a page may not; "
+            "use `echoscope ctl RUN branch` in a terminal"
+        )
+    entries = [value]
+    if value.startswith("[") and value.endswith("]"):
+        inner = value[1:-1].strip()
+        entries = [entry.strip() for entry in inner.split(",")] if inner else []
+    if not all(_VALUE.fullmatch(entry) for entry in entries):
+        raise BranchError(
+            f"the value of {key} is {value[:80]!r}, but a page may send only a word, a number, or "
+            "a list of those in [brackets]; use `echoscope ctl RUN branch` in a terminal"
+        )
+
+
+def command(order: BranchOrder, root: Path, *, is_dry_run: bool = False) -> list[str]:
+    """The words of the process to start; with `is_dry_run` it only says what it would do.
+
+    Raises:
+        BranchError: something in the order is not fit to become one.
+    """
+    if order.name and not _NAME.fullmatch(order.name):
+        raise BranchError(
+            f"the name is {order.name[:80]!r}, but must begin with a letter or digit and have only "
+            "letters, digits, dots, dashes and underscores, at most 100"
+        )
+    if len(order.settings) > MAX_SETTINGS:
+        raise BranchError(f"{len(order.settings)} settings, at most {MAX_SETTINGS} can change")
+    keys: set[str] = set()
+    for word in order.settings:
+        check_setting(word)
+        key = word.partition("=")[0].strip()
+        if key in keys:
+            raise BranchError(f"{key} is given twice; leave out one")
+        keys.add(key)
+    texts = (("reason", order.reason, MAX_REASON), ("author", order.author, MAX_AUTHOR))
+    for what, text, limit in texts:
+        if len(text) > limit or not text.isprintable():
+            raise BranchError(f"the {what} must be one line of at most {limit} characters")
+    if order.checkpoint < 0:
+        raise BranchError(f"{order.checkpoint} is not the step of a checkpoint")
+    return [
+        *(sys.executable, "-P", "-m", "echoscope"),
+        *("ctl", str(order.parent.absolute()), "branch", "--json", f"--root={root.absolute()}"),
+        f"--checkpoint={order.checkpoint}",
+        *([f"--name={order.name}"] if order.name else []),
+        *([f"--reason={order.reason}"] if order.reason else []),
+        *([f"--by={order.author}"] if order.author else []),
+        *(["--dry-run"] if is_dry_run else []),
+        *("--", *order.settings),
+    ]
+
+
+def settings_at(run: Path, checkpoint: int) -> Mapping[str, Any]:
+    """The whole configuration, nested, as a checkpoint of a run has it: live changes included.
+
+    Raises:
+        BranchError: the checkpoint is gone or damaged.
+    """
+    file = checkpoint_path(run, checkpoint) / STATE_NAME
+    try:
+        if file.stat().st_size > _MAX_STATE_BYTES:
+            raise BranchError(f"{file} has more than {_MAX_STATE_BYTES} bytes")
+        config = read_json_object(file).get("config")
+    except OSError as error:
+        raise BranchError(f"the checkpoint of step {checkpoint} cannot be read: {error}") from error
+    if not isinstance(config, Mapping):
+        raise BranchError(f"the checkpoint of step {checkpoint} has no settings: {file}")
+    return config
 
 
 class BranchState(StrEnum):
     """How far a launch has come."""
 
     STARTING = "starting"
-    LOADING = "loading"
-    """It was accepted; its run is not on the disk yet."""
     RUNNING = "running"
     """There is a run: its own page tells the rest."""
     REFUSED = "refused"
@@ -54,8 +182,6 @@ class BranchReport:
     run_id: str = ""
     text: str = ""
     """Why it was refused, one line."""
-    changed: Mapping[str, Any] = field(default_factory=dict)
-    """Dotted key to [old, new], as the new run tells it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,17 +198,12 @@ class Launch:
     def report(self) -> BranchReport:
         """How it stands now: reads the beginning and the end of its log."""
         has_ended = self.process.poll() is not None  # first: what it wrote last is then read
-        start, last = _read(self.log)
-        if start is None:
-            if has_ended:
-                return BranchReport(state=BranchState.REFUSED, text=last or "it ended silently")
-            return BranchReport(state=BranchState.STARTING)
-        run_id, changed = start["run_id"], start["changed"]
-        if Layout(self.root / run_id).run_json.is_file():
-            return BranchReport(state=BranchState.RUNNING, run_id=run_id, changed=changed)
+        run_id, last = _read(self.log)
+        if run_id and Layout(self.root / run_id).run_json.is_file():
+            return BranchReport(state=BranchState.RUNNING, run_id=run_id)
         if has_ended:
-            return BranchReport(state=BranchState.REFUSED, run_id=run_id, text=last)
-        return BranchReport(state=BranchState.LOADING, run_id=run_id, changed=changed)
+            return BranchReport(state=BranchState.REFUSED, text=last or "it ended silently")
+        return BranchReport(state=BranchState.STARTING, run_id=run_id)
 
 
 _launches: list[Launch] = []
@@ -124,7 +245,6 @@ def launch(order: BranchOrder, root: Path) -> Launch:
             raise BranchError(f"the branch was not started: {error}") from error
         started = Launch(order=order, root=root, log=log, at=time.time(), process=process)
         _launches.append(started)
-        del _launches[:-MAX_KEPT]
     return started
 
 
@@ -136,18 +256,18 @@ def check(order: BranchOrder, root: Path) -> None:
     """
     words = command(order, root, is_dry_run=True)
     try:
-        found = subprocess.run(
+        done = subprocess.run(
             words,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             env=_environment(),
-            timeout=CHECK_S,
+            timeout=_CHECK_S,
             check=False,
         )
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         raise BranchError(f"the settings could not be checked: {error}") from error
-    if found.returncode:
-        raise BranchError(_last_line(found.stderr) or "the command refused without a reason")
+    if done.returncode:
+        raise BranchError(_last_line(done.stderr) or "the command refused without a reason")
 
 
 def _environment() -> dict[str, str]:
@@ -166,18 +286,17 @@ def _open_log(root: Path) -> tuple[Path, int]:
     return log, os.open(log, flags, 0o600)
 
 
-def _read(log: Path) -> tuple[dict[str, Any] | None, str]:
-    """The line that says which run it is, if it is there, and the last line."""
+def _read(log: Path) -> tuple[str, str]:
+    """The name of the new run, empty while the log does not say it, and the last line."""
     try:
         with log.open("rb") as file:
             head = file.read(_READ_BYTES)
             file.seek(max(0, file.seek(0, os.SEEK_END) - _READ_BYTES))
             tail = file.read()
     except OSError as error:
-        return None, f"{log}: {error.strerror}"
+        return "", f"{log}: {error.strerror}"
     lines = head.decode("utf-8", "replace").split("\n")[:-1]
-    start = next((found for found in map(_start, lines) if found is not None), None)
-    return start, _last_line(tail)
+    return next(filter(None, map(_run_id, lines)), ""), _last_line(tail)
 
 
 def _last_line(output: bytes) -> str:
@@ -185,15 +304,12 @@ def _last_line(output: bytes) -> str:
     return last[-1].removeprefix("error: ")[:2_000] if last else ""
 
 
-def _start(line: str) -> dict[str, Any] | None:
-    """The command's first line; None for any other."""
+def _run_id(line: str) -> str:
+    """The name of the new run in the command's first line; empty for any other line."""
     try:
-        found = json.loads(line)
+        value = json.loads(line)
     except (ValueError, RecursionError):
-        return None
-    is_it = isinstance(found, dict) and found.get("outcome") == "starting"
-    run_id = found.get("run_id") if is_it else None
-    if not isinstance(run_id, str) or not _RUN_ID.fullmatch(run_id):
-        return None
-    changed = found.get("changed")
-    return {"run_id": run_id, "changed": changed if isinstance(changed, dict) else {}}
+        return ""
+    is_start = isinstance(value, dict) and value.get("outcome") == "starting"
+    run_id = value.get("run_id") if is_start else None
+    return run_id if isinstance(run_id, str) and _RUN_ID.fullmatch(run_id) else ""

@@ -18,7 +18,7 @@ from ..escaping import visible
 from ..page import ui
 from ..page.problems import Problem
 from ..words import Colour
-from .branch_orders import BranchError
+from .branching import BranchError
 
 _DRAFT, _PROBLEM, _NAME = "draft", "draft_problem", "author_name"
 _AUTHOR, _REASON = "draft_author", "draft_reason"

@@ -6,46 +6,32 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import streamlit as st
 
 from echoscope.dashboard.charts import charts as lines
 from echoscope.dashboard.charts import theme
-from echoscope.dashboard.charts.diagnosis import regime_paths
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.data.comparing import (
     config_diff,
-    overlap,
-    relative_change,
+    last_evaluations,
+    other_tasks,
     solved_by,
+    task_settings,
     with_task,
 )
-from echoscope.dashboard.data.curves import AXES, Axis, AxisKind, Curve, curve, step_axis
-from echoscope.dashboard.data.diagnosis import REGIME_KEYS, regime_path
-from echoscope.dashboard.data.evaluating import task_settings
+from echoscope.dashboard.data.curves import AXES, AxisKind, curve, step_axis
 from echoscope.dashboard.escaping import escape, visible
-from echoscope.dashboard.labels import change_words, value_words
 from echoscope.dashboard.live import figures
 from echoscope.dashboard.page import links, ui, url_state
-from echoscope.dashboard.words import NONE, plain, plain_config
+from echoscope.dashboard.words import NONE, flat
 from echoscope.diagnostics.catalogue import metric
-from echoscope.diagnostics.metric_entry import ENTROPY, RESPONSE_LENGTH, RETURN, SUCCESS
+from echoscope.diagnostics.metric_entry import ENTROPY, RETURN, SUCCESS
 
-MAX_RUNS = len(theme.SERIES) * len(theme.DASHES)
+MAX_RUNS = len(theme.SERIES)
 MAX_TASKS = 300
-# Lengths of line and gap in pixels, as plotly draws each dash.
-_STROKES = {"solid": (30, 0), "dash": (8, 4), "dot": (2, 3), "dashdot": (9, 3, 2, 3)}
-CURATED = (
-    SUCCESS,
-    RETURN,
-    "reward/group_std_mean",
-    ENTROPY,
-    "info/first_turn/dependence",
-    "text/retrieval_accuracy",
-    "optim/grad_norm",
-    RESPONSE_LENGTH,
-)
-EVALUATED = """
+CURATED = (SUCCESS, RETURN, ENTROPY, "info/first_turn/dependence", "text/retrieval_accuracy")
+EVALUATIONS = "SELECT step, key, value FROM metrics WHERE starts_with(key, 'eval/') ORDER BY step"
+TASKS = """
 SELECT t.tag, t.env_seed, t.task_key, md5(u.observation) AS first_observation, t.is_success, t.id
 FROM trajectories t LEFT JOIN turns u
   ON u.trajectory_id = t.id AND u.attempt = t.attempt AND u.turn = 0 AND u.step = t.step
@@ -76,17 +62,13 @@ def draw() -> None:
         "Axis", AXES, default="step", required=True, key="x", bind="query-params"
     )
     smooth = right.slider("Smoothing", 0.0, 0.99, 0.0, 0.01, key="smooth", bind="query-params")
-    baseline = st.segmented_control(
-        "Baseline", runs, default=runs[0], required=True, key="baseline", format_func=plain
-    )
     _legend(runs)
     _curves(runs, shown, kind or "step", float(smooth))
-    _changes(runs, str(baseline), shown)
     left, right = st.columns(2, gap="medium")
     with left:
-        _settings(runs)
+        _evaluations(runs)
     with right:
-        _regimes(runs)
+        _settings(runs)
     _tasks(runs)
 
 
@@ -95,7 +77,7 @@ def _pick_runs() -> list[str]:
     rows = [row for row in queries.runs() if not row.problem]
     ids = [row.run_id for row in rows[: ui.MAX_PICKED]]
     asked = []
-    for run in url_state.list_param("runs"):
+    for run in url_state.list_param("runs", most=MAX_RUNS):
         if ui.exists(run):
             asked.append(run)
         else:
@@ -108,7 +90,7 @@ def _pick_runs() -> list[str]:
     chosen = st.multiselect(
         "Runs",
         ids,
-        default=asked[:MAX_RUNS],
+        default=asked,
         key="compared",
         on_change=changed,
         max_selections=MAX_RUNS,
@@ -119,43 +101,31 @@ def _pick_runs() -> list[str]:
 
 def _legend(runs: list[str]) -> None:
     """One legend for all charts of the page."""
-    entries = []
-    for place, run in enumerate(runs):
-        color, dash = theme.style_of(place)
-        stops, end = [], 0
-        for length, paint in zip(_STROKES[dash], (color, "transparent") * 2, strict=False):
-            stops.append(f"{paint} {end}px {end + length}px")
-            end += length
-        line = (
-            '<span style="display:inline-block;width:30px;height:3px;vertical-align:middle;'
-            f'background:repeating-linear-gradient(90deg,{",".join(stops)})"></span>'
-        )
-        entries.append(f"<span>{line} {escape(run, 80)}</span>")
-    st.html(
-        '<div style="display:flex;flex-wrap:wrap;gap:.2rem 1.2rem;font-size:.85rem">'
-        + "".join(entries)
-        + "</div>"
-    )
+    entries = [
+        '<span><span style="display:inline-block;width:30px;height:3px;vertical-align:middle;'
+        f'background:{color}"></span> {escape(run, 80)}</span>'
+        for run, color in zip(runs, theme.SERIES, strict=False)
+    ]
+    style = "display:flex;flex-wrap:wrap;gap:.2rem 1.2rem;font-size:.85rem"
+    st.html(f'<div style="{style}">{"".join(entries)}</div>')
 
 
 def _curves(runs: list[str], keys: list[str], kind: AxisKind, smooth: float) -> None:
     columns = st.columns(2, gap="medium")
     tables = {run: queries.series(run, keys) for run in runs}
     axes = {run: step_axis(queries.step_table(run), kind) for run in runs}
+    # Runs have axes of their own: curves are placed on them before they are drawn on one.
+    first = axes[runs[0]]
+    common = replace(first, kind="step", positions=first.steps.astype(np.float64))
     for place, key in enumerate(keys):
         drawn = []
-        for at, run in enumerate(runs):
-            color, dash = theme.style_of(at)
-            one = replace(curve(tables[run], key, name=run, color=color), dash=dash)
-            # Runs have axes of their own: on time or tokens they are placed before they are drawn.
-            if kind != "step" and len(one.steps):
-                one = _placed(one, axes[run])
-            drawn.append(one)
-        axis = axes[runs[0]]
-        plain_axis = replace(axis, kind="step", positions=axis.steps.astype(np.float64))
+        for run, color in zip(runs, theme.SERIES, strict=False):
+            one = curve(tables[run], key, name=run, color=color)
+            positions: Any = axes[run].at(one.steps)
+            drawn.append(one if kind == "step" else replace(one, steps=positions))
         figure = lines.line_spec(
             drawn,
-            plain_axis,
+            common,
             options=lines.LineOptions(smooth=smooth, height=290, has_legend=False),
             title=metric(key).name,
             help=metric(key).help,
@@ -164,56 +134,32 @@ def _curves(runs: list[str], keys: list[str], kind: AxisKind, smooth: float) -> 
             figures.show(figure, key, key=f"compare {key}", revision=f"{kind} {runs}")
 
 
-def _placed(one: Curve, axis: Axis) -> Curve:
-    """The curve with positions on its own run's axis in the place of steps."""
-    positions: Any = axis.at(one.steps)
-    return replace(one, steps=positions)
-
-
-def _changes(runs: list[str], baseline: str, keys: list[str]) -> None:
-    if not keys:
+def _evaluations(runs: list[str]) -> None:
+    st.subheader("Evaluations", anchor=False)
+    table = last_evaluations({run: queries.table(run, EVALUATIONS) for run in runs})
+    if table.empty:
+        st.caption("None of these runs was evaluated on fixed tasks.")
         return
-    series = {run: queries.series(run, keys) for run in runs}
-    table = relative_change(series, baseline, keys)
-    shown = pd.DataFrame(
-        {"metric, at the last common step": [f"{metric(k).name} ({k})" for k in table["key"]]}
-    )
-    for run in runs:
-        shown[run] = [value_words(k, v) for k, v in zip(table["key"], table[run], strict=True)]
-        if run != baseline:
-            shown[f"{run} change"] = [change_words(ratio) for ratio in table[f"{run} change"]]
-    st.dataframe(shown, hide_index=True)
+    st.dataframe(table, hide_index=True, placeholder=NONE)
+    differing = other_tasks([queries.info(run).config for run in runs])
+    if differing:
+        st.caption(
+            f"Not comparable, because these runs draw other tasks: {visible(', '.join(differing))}"
+        )
 
 
 def _settings(runs: list[str]) -> None:
     st.subheader("Settings that differ", anchor=False)
-    table = config_diff({run: plain_config(queries.info(run)) for run in runs})
+    table = config_diff({run: flat(queries.info(run).config) for run in runs})
     if table.empty:
         st.caption("None: these runs have the same configuration.")
     else:
         st.dataframe(table, hide_index=True)
 
 
-def _regimes(runs: list[str]) -> None:
-    st.subheader("Regimes", anchor=False)
-    found = {run: regime_path(queries.series(run, REGIME_KEYS, phase="train")) for run in runs}
-    known = {run: path for run, path in found.items() if path is not None}
-    if not known:
-        ui.empty("None of these runs measured how reasonings depend on their prompts.")
-        return
-    styles = {run: theme.style_of(place) for place, run in enumerate(runs)}
-    figures.show(
-        regime_paths(known, styles),
-        "Regime paths of the runs",
-        key="regimes",
-        revision=str(list(known)),
-    )
-    st.caption("The large dot is where a run is now.")
-
-
 def _tasks(runs: list[str]) -> None:
     st.subheader("The same tasks", anchor=False)
-    rows = {run: queries.table(run, EVALUATED) for run in runs}
+    rows = {run: queries.table(run, TASKS) for run in runs}
     has_keys = all(table["task_key"].notna().all() for table in rows.values())
     solved = solved_by(
         {
@@ -227,35 +173,29 @@ def _tasks(runs: list[str]) -> None:
             "of the evaluation and the first state of the task are equal."
         )
         return
-    left, right = st.columns([1, 2], gap="medium")
-    with left:
-        st.caption(f"{len(solved)} tasks in common, at each run's last evaluation")
-        st.dataframe(overlap(solved, runs), hide_index=True, placeholder=NONE)
-    with right:
-        shown = solved.head(MAX_TASKS)
-        table = shown[["tag", "env_seed", *runs]].astype({"env_seed": str})
-        table[runs] = 100 * table[runs]
-        links = {}
-        for run in runs:
-            name = f"{run} replay"
-            table[name] = [_link(run, identity) for identity in shown[f"{run} id"]]
-            links[name] = st.column_config.LinkColumn(name, display_text="open")
-        st.dataframe(
-            table.rename(columns={"tag": "tasks", "env_seed": "task"}),
-            hide_index=True,
-            height=320,
-            placeholder=NONE,
-            column_config={
-                **{run: st.column_config.NumberColumn(format="%.0f %%") for run in runs},
-                **links,
-            },
-        )
-        if len(solved) > MAX_TASKS:
-            st.caption(f"The {MAX_TASKS} in which the runs differ most.")
+    shown = solved.head(MAX_TASKS)
+    table = shown[["tag", "env_seed", *runs]].astype({"env_seed": str})
+    table[runs] = 100 * table[runs]
+    columns: dict[str, Any] = {run: st.column_config.NumberColumn(format="%.0f %%") for run in runs}
+    for run in runs:
+        name = f"{run} replay"
+        table[name] = [_link(run, identity) for identity in shown[f"{run} id"]]
+        columns[name] = st.column_config.LinkColumn(name, display_text="open")
+    st.dataframe(
+        table.rename(columns={"tag": "tasks", "env_seed": "task"}),
+        hide_index=True,
+        height=320,
+        placeholder=NONE,
+        column_config=columns,
+    )
+    st.caption(
+        f"{len(solved)} tasks in common, at each run's last evaluation; those in which the runs "
+        "differ most come first."
+    )
 
 
 def _link(run: str, identity: object) -> str | None:
-    if not isinstance(identity, str) or pd.isna(identity):
+    if not isinstance(identity, str):
         return None
     return links.url("replay", run=run, trajectory=identity)
 

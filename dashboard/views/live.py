@@ -88,20 +88,14 @@ def draw_charts(run_id: str) -> None:
 
     def controlled() -> None:
         shown = st.container()  # the controls stand below the charts
-        signs, look, numbers = st.columns([6, 1, 1], vertical_alignment="center")
-        with signs:
+        about, look = st.columns([7, 1], vertical_alignment="center")
+        with about:
             live_charts.legend()
         with look:
             controls = live_charts.controls(run_id)
-        page = snapshot(controls)
-        with numbers:
-            live_charts.export(page)
         with shown:
             live_charts.signs()
-            if page.is_foreign:  # it has a chart for each thing that it logs
-                part("curated", run_id, ("keys",), lambda: live_charts.curated(snapshot(controls)))
-            else:
-                live_charts.curated(page)
+            part("curated", run_id, ("keys",), lambda: live_charts.curated(snapshot(controls)))
         part("sections", run_id, ("keys",), lambda: sections(controls))
 
     def sections(controls: live_charts.Controls) -> None:
@@ -117,12 +111,14 @@ def draw_charts(run_id: str) -> None:
 
 def open_alarms(run_id: str) -> None:
     """What is alarming, the worst and newest first, behind one line."""
-    found = queries.open_alarms(run_id)
-    worst = sorted(found, key=lambda alarm: (-SEVERITY_RANK[alarm.severity], -alarm.step))
+    worst = sorted(
+        queries.open_alarms(run_id),
+        key=lambda alarm: (-SEVERITY_RANK[alarm.severity], -alarm.step),
+    )
     with st.expander(_alarms_title(worst), key="open_alarms"):
         for alarm in worst:
             _alarm(run_id, alarm)
-        links.link("All alarms", "alarms", run=run_id)
+        links.link("All alarms", "diagnosis", run=run_id)
 
 
 def _alarms_title(worst: Sequence[Alarm]) -> str:

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import functools
-
 import pandas as pd
 import streamlit as st
 
 from echoscope.dashboard.data import queries
-from echoscope.dashboard.live import keyboard, pulses
-from echoscope.dashboard.live.refreshing import guarded
+from echoscope.dashboard.live import pulses
+from echoscope.dashboard.live.refreshing import guarded, problem
 from echoscope.dashboard.page import ui, url_state
 from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.page.url_state import choose, go, number
 from echoscope.dashboard.replay import html as replay_html
-from echoscope.dashboard.replay import news as replay_news
-from echoscope.dashboard.replay import panels as replay_panels
-from echoscope.dashboard.replay import tokens
-from echoscope.dashboard.replay.list import summary
-from echoscope.dashboard.replay.rows import pick_table
-from echoscope.dashboard.replay.search import hits_in
-from echoscope.dashboard.replay.sources import (
-    Source,
+from echoscope.dashboard.replay import news, panels, tokens
+from echoscope.dashboard.replay.controls import (
     asked_of_page,
-    choose_source,
+    choose_list,
     follow_trajectory,
+    title,
+    why_empty,
 )
+from echoscope.dashboard.replay.listing import Listed, hits_in, summary
+from echoscope.dashboard.replay.table import pick_table
 from echoscope.dashboard.words import plain
 from echoscope.store.status import Origin, origin_of
 
@@ -34,7 +30,7 @@ from echoscope.store.status import Origin, origin_of
 ROWS = 14
 # Turns up to which two buttons lead anywhere; a longer episode has a field for the number.
 SHORT = 8
-PANELS = {"turn": "Conversation", "siblings": "Siblings", "prompt": "Same prompt"}
+PANELS = {"turn": "Conversation", "siblings": "Siblings"}
 # On a phone the conversation stands above the list.
 STYLE = """<style>
 .st-key-replay_head h3 { font-size: 1rem; padding: 0; white-space: nowrap; }
@@ -45,26 +41,13 @@ STYLE = """<style>
   .st-key-replay_parts [data-testid=stHorizontalBlock] [data-testid=stHorizontalBlock]:has(
     > [data-testid=stColumn]) { flex-direction: row; }
   [data-testid=stVerticalBlock] > :has(> .st-key-replay_bar) { order: 1; }
-  .st-key-replay_controls [data-testid=stColumn] [data-testid=stColumn],
-  .st-key-replay_controls [data-testid=stColumn]:nth-child(n + 4) { min-width: 40%;
-    flex: 1 1 40%; }
+  .st-key-replay_controls [data-testid=stColumn] { min-width: 40%; flex: 1 1 40%; }
 }
 </style>"""
-KEYS = """
-| key | does |
-| --- | --- |
-| `j` `k` | next, previous trajectory of the list |
-| `n` `p` | next, previous turn |
-| `[` `]` | previous, next step |
-| `/` | search |
-| `Esc` | leave a field |
-| `?` | this list |
-"""
 
 
 def draw(run_id: str) -> None:
     st.html(tokens.STYLE + replay_html.STYLE + STYLE)
-    keyboard.listen()
     seen = pulses.pulse(run_id)  # first: whatever comes while the rest is read is news
     info = queries.info(run_id)
     if info.last_step < 0 and not len(queries.listing(run_id, 0)):
@@ -73,15 +56,19 @@ def draw(run_id: str) -> None:
             "Trajectories appear here within seconds of being sampled."
         )
         if ui.is_following(run_id):
-            replay_news.await_the_first(run_id, seen)
+            news.await_news(run_id, seen)
         return
     is_foreign = origin_of(info.config) is not Origin.TRAINED
     if is_foreign and not queries.trajectory_steps(run_id):
         ui.empty("This run has metrics and no rollouts, so there is nothing to replay.")
         return
-    source = choose_source(run_id)
+    try:
+        found = choose_list(run_id)
+    except Problem as trouble:
+        problem(trouble)
+        return
     asked = asked_of_page(run_id)
-    replay_news.watch(run_id, source, seen)
+    news.watch(run_id, found, seen)
 
     is_click = False
 
@@ -93,21 +80,21 @@ def draw(run_id: str) -> None:
         if is_click and asked_of_page(run_id) != asked:
             st.rerun()  # it asked for another list
         is_click = True  # not while the page itself is drawn: it might never reach its end
-        guarded(lambda: _list_and_trajectory(run_id, source))
+        guarded(lambda: _list_and_trajectory(run_id, found))
 
     part()
 
 
-def _list_and_trajectory(run_id: str, source: Source) -> None:
-    shown = _shown(run_id, source.rows)
+def _list_and_trajectory(run_id: str, found: Listed) -> None:
+    shown = _shown(run_id, found.rows)
     left, right = st.container(key="replay_parts").columns([4, 9], gap="medium")
     with left:
-        _list(source, shown)
+        _list(run_id, found, shown)
     with right:
         if shown is None:
             st.caption("Choose a trajectory.")
         else:
-            _trajectory(run_id, shown, source)
+            _trajectory(run_id, shown, found)
 
 
 def _shown(run_id: str, rows: pd.DataFrame) -> str | None:
@@ -118,53 +105,38 @@ def _shown(run_id: str, rows: pd.DataFrame) -> str | None:
         return asked or first
     try:
         queries.trajectory(run_id, asked)
-    except Problem as problem:
+    except Problem as trouble:
         instead = "the first of the list is shown" if first else "nothing is shown"
-        ui.notice(f"{problem.text}; {instead}")
+        ui.notice(f"{trouble.text}; {instead}")
         return first
     return asked
 
 
-def _list(source: Source, shown: str | None) -> None:
-    rows = source.rows
-    st.caption(plain(f"{source.title}. {summary(rows)}.", 600))
+def _list(run_id: str, found: Listed, shown: str | None) -> None:
+    rows = found.rows
+    st.caption(plain(f"{title(run_id, found)}. {summary(rows)}.", 600))
     if not len(rows):
-        ui.empty(source.if_empty)
+        ui.empty(why_empty(run_id, found.asked))
         return
-    ids = [str(found) for found in rows["id"]]
-    place = ids.index(shown) if shown in ids else 0
-    page = place // ROWS
+    ids = [str(name) for name in rows["id"]]
+    page = (ids.index(shown) if shown in ids else 0) // ROWS
     window = rows.iloc[page * ROWS : (page + 1) * ROWS]
-    pick_table(
-        window,
-        source.extra_columns,
-        key="replay_rows",
-        picked=shown,
-        on_pick=_go_to,
-    )
+    pick_table(window, key="replay_rows", picked=shown, on_pick=_go_to)
     pages = -(-len(ids) // ROWS)
     if pages > 1:
-        st.session_state["replay_firsts"] = ids[::ROWS]
         key = f"replay_page_{page}"
+        firsts = ids[::ROWS]
         st.pagination(
             pages,
             default=page + 1,
             key=key,
-            on_change=_pick_page,
-            args=(key,),
+            on_change=lambda: _go_to(firsts[min(st.session_state[key], pages) - 1]),
             max_visible_pages=5,
         )
 
 
-def _pick_page(key: str) -> None:
-    firsts = st.session_state.get("replay_firsts", [])
-    page = st.session_state[key]
-    if 0 < page <= len(firsts):
-        _go_to(firsts[page - 1])
-
-
 def _go_to(trajectory_id: str) -> None:
-    go(trajectory=trajectory_id, turn=None, part=None, page=None)
+    go(trajectory=trajectory_id, turn=None, page=None)
 
 
 def _first_turn(rows: pd.DataFrame, shown: str, num_turns: int) -> int:
@@ -176,12 +148,8 @@ def _first_turn(rows: pd.DataFrame, shown: str, num_turns: int) -> int:
     return min(int(turns.iloc[0]), last) if len(turns) else last
 
 
-def _matched(run_id: str, search: tuple[str, str] | None, text: str) -> list[str]:
-    return [] if search is None else hits_in(run_id, *search, text)
-
-
-def _trajectory(run_id: str, shown: str, source: Source) -> None:
-    rows = source.rows
+def _trajectory(run_id: str, shown: str, found: Listed) -> None:
+    rows = found.rows
     trajectory = queries.trajectory(run_id, shown)
     outcome = queries.outcome(run_id, shown)
     num_turns = trajectory.num_turns
@@ -194,9 +162,7 @@ def _trajectory(run_id: str, shown: str, source: Source) -> None:
         st.subheader(plain(trajectory.id, 60), anchor=False, width="content")
         st.html(replay_html.headline(trajectory, outcome), width="content")
         with st.popover("Details", help="Seeds, ids, prompt, download"):
-            replay_panels.details(trajectory, outcome, chosen)
-        with st.popover("Keys", key=keyboard.HELP, help="or press ?"):
-            st.markdown(KEYS)
+            panels.details(run_id, trajectory, outcome, chosen)
     with st.container(key="replay_bar", horizontal=True, gap="small", vertical_alignment="center"):
         panel = choose(
             "panel",
@@ -209,19 +175,16 @@ def _trajectory(run_id: str, shown: str, source: Source) -> None:
         )
         _buttons(shown, [str(name) for name in rows["id"]], turn, first, num_turns)
         with st.container(width=170):
-            replay_panels.heat_choice(trajectory, outcome)
+            panels.heat_choice(trajectory, outcome)
     if chosen is None:
         ui.empty(f"No turn was played: the episode ended by {trajectory.stop_reason.value}.")
         if trajectory.final_observation:
             st.html(replay_html.text_box(trajectory.final_observation))
     elif panel == "turn":
-        matched = functools.partial(_matched, run_id, source.search)
-        replay_panels.conversation(run_id, trajectory, outcome, turn, matched)
-        replay_panels.as_sent(run_id, chosen)
-    elif panel == "siblings":
-        replay_panels.siblings_panel(run_id, trajectory, turn)
+        words = found.asked.text
+        panels.conversation(run_id, trajectory, outcome, turn, lambda text: hits_in(text, words))
     else:
-        replay_panels.prompt_panel(run_id, trajectory, turn)
+        panels.siblings_panel(run_id, trajectory, turn)
 
 
 def _buttons(shown: str, ids: list[str], turn: int, first: int, num_turns: int) -> None:
@@ -246,7 +209,7 @@ def _buttons(shown: str, ids: list[str], turn: int, first: int, num_turns: int) 
             shortcut=key,
             disabled=not 0 <= target_turn < num_turns,
             on_click=go,
-            kwargs={"trajectory": shown, "turn": target_turn, "part": None},
+            kwargs={"trajectory": shown, "turn": target_turn},
         )
     if num_turns > SHORT:
         with st.container(width=120):
@@ -256,7 +219,6 @@ def _buttons(shown: str, ids: list[str], turn: int, first: int, num_turns: int) 
                 default=first,
                 least=0,
                 most=num_turns - 1,
-                clears=("part",),
                 hides_label=True,
                 now=turn,
             )

@@ -12,27 +12,19 @@ from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.live.refreshing import beat
 from echoscope.dashboard.page import foreign_box, lineage, links, ui
 from echoscope.dashboard.page.problems import Problem
-from echoscope.dashboard.page.runs_columns import (
-    curves,
-    pick_columns,
-    seed_groups,
-    seeds_table,
-)
 from echoscope.dashboard.page.runs_table import (
     SORTS,
     branched_from,
     note_changes,
+    pick_columns,
     tick_table,
 )
 from echoscope.dashboard.steer import importing
 from echoscope.dashboard.web.settings import settings
-from echoscope.dashboard.words import NONE
 from echoscope.store.query.listing import RunRow
 from echoscope.store.steer.annotations import Change, annotate
 
 PER_PAGE = 25
-ROWS = ("runs", "seeds")
-UNTICKED = 4
 EVERY_S = 5.0
 WAITING_S = 1.0
 _WAITING = "_runs_waiting"
@@ -48,7 +40,7 @@ def draw() -> None:
         beat("no_runs", EVERY_S, _no_runs, has_news=lambda: bool(queries.runs()))
         _foreign()
         return
-    left, right, rows_place, columns_place = st.columns([6, 2, 2, 1], vertical_alignment="bottom")
+    left, right, columns_place = st.columns([6, 2, 1], vertical_alignment="bottom")
     pattern = left.text_input(
         "Filter",
         key="filter",
@@ -58,25 +50,13 @@ def draw() -> None:
         max_chars=500,
     )
     sort = right.selectbox("Sort by", list(SORTS), key="sort", bind="query-params")
-    rows_as = rows_place.segmented_control(
-        "Rows",
-        ROWS,
-        default=ROWS[0],
-        required=True,
-        key="rows",
-        bind="query-params",
-        help="Seeds: runs that differ in nothing but their seed are one row, with the mean and its "
-        "95 % interval.",
-    )
     with columns_place:
         columns = pick_columns([row for row in all_rows if not row.problem][:PER_PAGE])
     is_waiting = st.session_state.get(_WAITING, True)
 
     def part() -> None:
         st.session_state[_WAITING] = False
-        st.session_state[_WAITING] = _list(
-            pattern or "", sort or "newest", columns, is_by_seed=rows_as == ROWS[1]
-        )
+        st.session_state[_WAITING] = _list(pattern or "", sort or "newest", columns)
 
     beside = _beside(all_rows)
 
@@ -104,7 +84,7 @@ def _beside(rows: Sequence[RunRow]) -> tuple[object, ...]:
     return bool(rows), broken
 
 
-def _list(pattern: str, sort: str, columns: Sequence[str], *, is_by_seed: bool) -> bool:
+def _list(pattern: str, sort: str, columns: Sequence[str]) -> bool:
     """Draw the runs that match; whether there is more to come of those that are shown."""
     rows = [row for row in queries.runs(pattern) if not row.problem]
     order = SORTS[sort]
@@ -113,43 +93,24 @@ def _list(pattern: str, sort: str, columns: Sequence[str], *, is_by_seed: bool) 
     if not rows:
         ui.empty("No run matches the filter.")
         return queries.num_unread_runs() > 0
-    # A row of the page is a run, or all runs that differ in their seed only, wherever they stand.
-    listed = seed_groups(rows) if is_by_seed else [[row] for row in rows]
-    num_pages = -(-len(listed) // PER_PAGE)
-    place = st.container()
+    num_pages = -(-len(rows) // PER_PAGE)
+    table = st.container()
     page = 1
     if num_pages > 1:
-        foot = st.container(horizontal=True, vertical_alignment="center")
-        with foot:
+        with st.container(horizontal=True, vertical_alignment="center"):
             page = st.pagination(num_pages, key="page", bind="query-params")
             st.caption(f"{len(rows):,} runs")
-    groups = listed[(page - 1) * PER_PAGE : page * PER_PAGE]
-    shown = [row for group in groups for row in group]
-    with place:
-        chosen = _seeds(groups, columns) if is_by_seed else _table(shown, columns)
+    shown = rows[(page - 1) * PER_PAGE : page * PER_PAGE]
+    with table:
+        picked = tick_table(shown, key="run_table", extra=columns)
+        if picked.opened:
+            st.switch_page(links.script("live"), query_params={"run": picked.opened})
+        st.caption("Click a run's name to open it. Tick runs to compare, tag, pin or note them.")
     unread = queries.num_unread_runs()
     if unread:
         st.caption(f"{unread:,} more runs are being read; they are listed by name until then.")
-    _actions([row for row in shown if row.run_id in chosen])
+    _actions([row for row in shown if row.run_id in picked.ticked])
     return unread > 0 or any(queries.is_judging(row.run_id) for row in shown)
-
-
-def _seeds(groups: Sequence[Sequence[RunRow]], columns: Sequence[str]) -> tuple[str, ...]:
-    """Draw one row and one curve for runs that differ in their seed only; nothing can be ticked."""
-    st.dataframe(seeds_table(groups, columns), hide_index=True, placeholder=NONE)
-    curves(groups)
-    return ()
-
-
-def _table(rows: Sequence[RunRow], columns: Sequence[str]) -> tuple[str, ...]:
-    """Draw the table and the curves of its ticked runs, or of the first ones; the ticked runs."""
-    picked = tick_table(rows, key="run_table", extra=columns)
-    if picked.opened:
-        st.switch_page(links.script("live"), query_params={"run": picked.opened})
-    st.caption("Click a run's name to open it. Tick runs to compare, tag, pin or note them.")
-    shown = [row for row in rows if row.run_id in picked.ticked] or rows[:UNTICKED]
-    curves([[row] for row in shown])
-    return picked.ticked
 
 
 def _actions(rows: Sequence[RunRow]) -> None:
@@ -164,7 +125,7 @@ def _actions(rows: Sequence[RunRow]) -> None:
             if len(rows) > 1:
                 links.link("Compare", "compare", runs=",".join(ids), run=ids[0])
             else:
-                for page in ("live", "diagnosis", "replay", "alarms"):
+                for page in ("live", "diagnosis", "replay"):
                     links.link("", page, run=ids[0])
         if len(rows) == 1 and rows[0].parent_run_id:
             lineage.parent_line(f"Branched from {branched_from(rows[0])}", rows[0].parent_run_id)

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 import pyarrow as pa
 import streamlit as st
 
-from echoscope.dashboard.charts.sql_result import (
-    KINDS,
-    chart,
-    colour_columns,
-    colour_values,
-    numeric_columns,
-    repeats,
-    shown_frame,
-)
 from echoscope.dashboard.data import sql as sql_box
 from echoscope.dashboard.data.sql import EXAMPLES, MAX_SQL
-from echoscope.dashboard.live import figures
 from echoscope.dashboard.live.refreshing import problem
 from echoscope.dashboard.page import links, ui, url_state
 from echoscope.dashboard.page.problems import Problem
@@ -25,10 +17,8 @@ from echoscope.dashboard.web.settings import settings
 from echoscope.store.query.bounded import BoundedAnswer
 from echoscope.store.schema import TABLES
 
-MAX_CURVES = 8
 NULL = "NULL"
 """What a cell says that SQL has no value for; NaN is a number that says NaN."""
-MAX_CHART_POINTS = 5_000
 _TEXT, _RESULT = "_sql_text", "_sql_result"
 
 
@@ -87,8 +77,8 @@ def _take_example() -> None:
 def _asked(run_id: str, sql: str) -> BoundedAnswer | Problem:
     try:
         return sql_box.ask(run_id, sql)
-    except Problem as found:
-        return found
+    except Problem as trouble:
+        return trouble
 
 
 def _reference() -> None:
@@ -108,102 +98,49 @@ def _reference() -> None:
 
 
 def _result(run_id: str) -> None:
-    asked_of, found = st.session_state.get(_RESULT, (None, None))
-    if found is None or asked_of != run_id:
+    asked_of, answer = st.session_state.get(_RESULT, (None, None))
+    if answer is None or asked_of != run_id:
         return
-    if isinstance(found, Problem):
-        problem(found)
+    if isinstance(answer, Problem):
+        problem(answer)
         return
-    table = found.table
-    _summary(found)
+    table = answer.table
+    rows = f"first {table.num_rows:,} rows" if answer.is_cut else f"{table.num_rows:,} rows"
+    line = st.container(horizontal=True, vertical_alignment="center")
+    line.caption(f"{rows}, {table.num_columns} columns, {answer.seconds:.2f} s")
+    if answer.is_cut:
+        line.badge("There are more rows: add LIMIT or a condition", color="orange")
     if not table.num_rows:
         ui.empty("The query has no rows.")
         return
-    as_table, as_chart = st.tabs(["Table", "Chart"])
-    with as_table:
-        _show(table)
-    with as_chart:
-        _chart(table)
-
-
-def _summary(found: BoundedAnswer) -> None:
-    table = found.table
-    rows = f"first {table.num_rows:,} rows" if found.is_cut else f"{table.num_rows:,} rows"
-    line = st.container(horizontal=True, vertical_alignment="center")
-    line.caption(f"{rows}, {table.num_columns} columns, {found.seconds:.2f} s")
-    if found.is_cut:
-        line.badge("There are more rows: add LIMIT or a condition", color="orange")
-    for name, mime, make in (
-        ("CSV", "text/csv", sql_box.csv_bytes),
-        ("Parquet", "application/vnd.apache.parquet", sql_box.parquet_bytes),
-    ):
-        line.download_button(
-            name,
-            data=lambda make=make: make(table),  # type: ignore[misc]
-            file_name=f"query.{name.lower()}",
-            mime=mime,
-            on_click="ignore",
-            key=f"_sql_{name}",
-        )
+    line.download_button(
+        "CSV",
+        data=lambda: sql_box.csv_bytes(table),
+        file_name="query.csv",
+        mime="text/csv",
+        on_click="ignore",
+        key="_sql_CSV",
+    )
+    _show(table)
 
 
 def _show(table: pa.Table) -> None:
-    frame, words = shown_frame(table), "Answer of the query"
+    """The answer; a row that names a trajectory leads to it."""
     key = next((name for name in ("trajectory_id", "id") if name in table.column_names), None)
-    if key is None:
-        st.dataframe(frame, hide_index=True, placeholder=NULL, alt=words)
-        return
-    event = st.dataframe(
-        frame,
+    event: Any = st.dataframe(
+        sql_box.shown_frame(table),
         hide_index=True,
         key="_sql_answer",
-        on_select="rerun",
+        on_select="ignore" if key is None else "rerun",
         selection_mode="single-row",
         placeholder=NULL,
-        alt=words,
+        alt="Answer of the query",
     )
-    rows = event.selection.rows
+    rows = [] if key is None else event.selection.rows
     if rows and rows[0] < table.num_rows:
         turn = table.column("turn")[rows[0]].as_py() if "turn" in table.column_names else None
-        found = str(table.column(key)[rows[0]].as_py())
-        links.link(f"Replay {found}", "replay", trajectory=found, turn=turn)
-
-
-def _chart(table: pa.Table) -> None:
-    frame = (
-        table.select(numeric_columns(table)).to_pandas()
-        if numeric_columns(table)
-        else pd.DataFrame()
-    )
-    if frame.empty:
-        ui.empty("A chart needs a column of numbers.")
-        return
-    names = [str(name) for name in frame.columns]
-    one, two, three, four = st.columns([2, 3, 2, 2], vertical_alignment="bottom")
-    x = one.selectbox("X", names, index=names.index("step") if "step" in names else 0)
-    by = colour_columns(table, x)
-    first = 0 if by and repeats(table, x) else None
-    others = [name for name in names if name != x] or names
-    best = [name for name in others if name not in by] or others
-    ys = two.multiselect("Y", others, default=best[:1], max_selections=MAX_CURVES)
-    colour = three.selectbox(
-        "Colour by",
-        by,
-        index=first,
-        key=f"_sql_colour {x} {by}",
-        placeholder="One colour" if by else "No column has few values",
-        disabled=not by,
-    )
-    kind = four.segmented_control("Chart type", KINDS, default="line") or "line"
-    if not ys:
-        ui.empty("Choose a column for Y.")
-        return
-    if len(frame) > MAX_CHART_POINTS:
-        st.caption(f"The first {MAX_CHART_POINTS:,} of {len(frame):,} rows are drawn.")
-    shown = table.slice(0, MAX_CHART_POINTS)
-    colours = colour_values(shown, colour) if colour else ()
-    figure = chart(frame[:MAX_CHART_POINTS], x, ys, kind, colours)
-    figures.show(figure, "Chart of the answer", key="query", revision=f"{x} {ys} {kind} {colour}")
+        name = str(table.column(key)[rows[0]].as_py())
+        links.link(f"Replay {name}", "replay", trajectory=name, turn=turn)
 
 
 def main() -> None:

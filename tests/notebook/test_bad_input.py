@@ -10,15 +10,15 @@ import pytest
 from made_run import add_steps, make_run, open_writer
 
 import echoscope
-from echoscope import Run, Runs
+from echoscope import Run
 from echoscope.diagnostics.read.names import MetricNameError
-from echoscope.notebook import frames
-from echoscope.notebook.frames import LimitWarning
+from echoscope.notebook import tables
+from echoscope.notebook.tables import LimitWarning
 from echoscope.store.errors import NotARunError, QueryError, StoreError
 from echoscope.store.importers.importing import ImportingError
 from echoscope.store.records import Turn
 
-from .conftest import FIXTURES, write_run
+from .conftest import write_run
 
 HOSTILE = (
     "<script>alert(1)</script><img src=x onerror=alert(2)>\" onmouseover='alert(3)' "
@@ -32,8 +32,6 @@ HOSTILE = (
 def test_a_path_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotARunError, match="nothing: no such file or folder"):
         Run(tmp_path / "nothing")
-    with pytest.raises(NotARunError, match="no such folder"):
-        Runs(tmp_path / "nothing")
 
 
 def test_a_run_that_is_named_without_its_folder_is_found(
@@ -47,7 +45,7 @@ def test_a_run_that_is_named_without_its_folder_is_found(
 
 def test_a_folder_of_runs_names_them(tmp_path: Path) -> None:
     make_run(tmp_path / "runs" / "demo", 1)
-    with pytest.raises(NotARunError, match=r"holds runs \(demo\).*Runs\("):
+    with pytest.raises(NotARunError, match=r"holds runs \(demo\). Name one"):
         Run(tmp_path / "runs")
 
 
@@ -77,8 +75,6 @@ def test_an_incomplete_address_of_wandb_is_an_error_in_one_line() -> None:
 def test_what_is_no_path_is_refused(path: object) -> None:
     with pytest.raises(TypeError, match="is named by its path"):
         Run(path)
-    with pytest.raises(TypeError, match="is named by its path"):
-        Runs(path)
 
 
 # --- runs that lack something
@@ -94,7 +90,6 @@ def test_an_empty_run_says_so(tmp_path: Path) -> None:
     assert found.plots() == []
     assert found.diagnose().state == "insufficient evidence"
     assert found.alarms().empty
-    assert found.evaluations().empty
     assert found.last_step == -1
     with pytest.raises(QueryError, match="no figure yet"):
         found.plot()
@@ -161,7 +156,7 @@ def test_an_import_without_rewards_has_no_made_up_ones(tmp_path: Path) -> None:
 def test_more_rows_than_fit_are_left_out_with_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frames, "MAX_ROWS", 10)
+    monkeypatch.setattr(tables, "MAX_ROWS", 10)
     found = Run(make_run(tmp_path / "a", 5))
     with pytest.warns(LimitWarning, match="a: 20 trajectories match, and the first 10 are given"):
         rows = found.trajectories()
@@ -170,19 +165,10 @@ def test_more_rows_than_fit_are_left_out_with_a_sentence(
     assert len(found.trajectories("step = 3")) == 4
 
 
-def test_long_texts_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "MAX_BYTES", 100_000)
-    monkeypatch.setattr(frames, "PAGE_ROWS", 2)
-    found = Run(make_run(tmp_path / "a", 10, text="x" * 10_000))
-    with pytest.warns(LimitWarning, match=r"the first \d+ of 40 turns take .* so the others are"):
-        rows = found.turns(as_="arrow")
-    assert 100_000 < rows.nbytes < 200_000
-
-
 def test_too_many_metrics_at_once_are_refused_with_the_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("echoscope.notebook.curves.MAX_VALUES", 5)
+    monkeypatch.setattr("echoscope.notebook.tables.MAX_VALUES", 5)
     found = Run(make_run(tmp_path / "a", 3, values=lambda _: {"a": 1.0, "b": 2.0}))
     with pytest.raises(QueryError, match="2 metrics over 3 steps are more than 5 numbers; name"):
         found.metrics()
@@ -244,8 +230,6 @@ def test_bad_arguments_are_named(demo: Path) -> None:
         found.trajectories(columns=["id", "stepp"])
     with pytest.raises(QueryError, match="names no column"):
         found.trajectories(columns=[])
-    with pytest.raises(ValueError, match="as_ is 'polars'"):
-        found.trajectories(as_="polars")
     with pytest.raises(TypeError, match="is named by its id"):
         found.episode(3)
     assert found.trajectories(limit=0).empty
@@ -257,7 +241,6 @@ def test_bad_arguments_are_named(demo: Path) -> None:
         ("t99", "t00000000-00000 to t00000029-00003"),
         ("", "t00000000-00000 to t00000029-00003"),
         ("t00000099-00000", "t00000000-00000 to t00000029-00003"),
-        ("t00000012-00099", "t00000012-00000 to t00000012-00003"),
     ],
 )
 def test_an_episode_that_is_not_there_is_answered_with_those_that_are(
@@ -274,7 +257,7 @@ def test_an_episode_that_is_not_there_is_answered_with_those_that_are(
 def test_settings_of_a_step_that_is_not_there_are_refused(demo: Path, step: int) -> None:
     with pytest.raises(QueryError) as raised:
         Run(demo).settings(step)
-    assert str(raised.value).startswith(f"demo: has no step {step}; its steps are 0 to 29")
+    assert str(raised.value).startswith(f"demo: has no step {step}; its last one is 29")
     assert Run(demo).settings(29).equals(Run(demo).settings())
 
 
@@ -282,39 +265,11 @@ def test_a_run_without_a_step_or_an_episode_says_so(tmp_path: Path) -> None:
     found = Run(make_run(tmp_path / "a", 0, status="failed"))
     with pytest.raises(QueryError, match="a: no episode 't00000000-00000'; the run has none"):
         found.episode("t00000000-00000")
-    with pytest.raises(QueryError, match="a: has no step yet"):
+    with pytest.raises(QueryError, match="a: has no step 0; its last one is -1"):
         found.settings(0)
-    with pytest.raises(TypeError, match="a step is a whole number, not 'last'"):
-        found.settings("last")
 
 
 # --- what the arguments of Run cannot be
-
-
-def test_errors_of_an_import_name_the_arguments_of_run(
-    demo: Path, messages: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "file").touch()
-    Run(messages, keep=tmp_path / "kept")
-    for path, arguments, said in (
-        (
-            messages,
-            {"keep": demo},
-            "is a run that was not imported; name another folder with keep=",
-        ),
-        (messages, {"keep": tmp_path / "file"}, "is a file; keep= names the folder of the new run"),
-        (
-            FIXTURES / "verl",
-            {"keep": tmp_path / "kept"},
-            "was imported from messages, and these files are of verl; name another folder with "
-            "keep=",
-        ),
-        (messages, {"run": "b"}, "holds no run 'b'; it names no runs: leave run= out"),
-    ):
-        with pytest.raises(ImportingError) as raised:
-            Run(path, **arguments)
-        assert str(raised.value).endswith(said)
-        assert raised.value.__suppress_context__, "the shell's wording is not shown beside it"
 
 
 def test_a_column_of_an_unknown_name_is_named(tmp_path: Path) -> None:
@@ -389,7 +344,6 @@ def test_hostile_texts_of_a_run_are_shown_and_do_nothing(tmp_path: Path) -> None
     found = Run(path)
     assert_harmless(found._repr_html_(), repr(found))
     assert_harmless(found.diagnose()._repr_html_(), repr(found.diagnose()))
-    assert_harmless(Runs(tmp_path)._repr_html_(), repr(Runs(tmp_path)))
     for name in (*found.plots(), *found.metrics().columns):
         assert "<script" not in found.plot(name).to_json().replace("\\u003c", "<")
 

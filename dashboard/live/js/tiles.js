@@ -44,7 +44,7 @@ class Tiles {
   show({ tiles, position }) {
     this.position = position;
     const buttons = tiles.map((tile) => {
-      const button = element("button", tile.is_evidence ? "es-tile es-evidence" : "es-tile");
+      const button = element("button", "es-tile");
       button.type = "button";
       button.title = tile.help;
       button.setAttribute("aria-label", `${tile.name}: ${tile.value}, ${tile.change}`);

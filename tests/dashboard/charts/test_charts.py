@@ -20,7 +20,7 @@ from echoscope.dashboard.charts.marks import (
     command_marks,
     rewind_marks,
 )
-from echoscope.dashboard.data.curves import Curve, curve, describe, step_axis, to_csv
+from echoscope.dashboard.data.curves import Curve, curve, describe, step_axis
 from echoscope.dashboard.live.cursor import checked_zoom, read_zoom
 from echoscope.dashboard.live.figures import export_config
 from echoscope.store.reader import CommandState
@@ -141,17 +141,6 @@ def test_a_metric_that_was_never_logged_is_an_empty_curve() -> None:
     assert len(curve(long_table(a__x=[1.0]), "b/y").steps) == 0
 
 
-def test_csv_has_every_number_as_it_was_measured() -> None:
-    one = one_curve([0.1, np.nan], low=np.array([0.0, np.nan]), high=np.array([0.2, np.nan]))
-    text = to_csv([one], step_axis(table_of_steps(), "tokens"))
-    assert text.splitlines() == [
-        "key,step,tokens,value,low,high",
-        "policy/entropy,1,100.0,0.1,0.0,0.2",
-        "policy/entropy,2,200.0,,,",
-    ]
-    assert to_csv([], STEP_AXIS) == "key,step,value,low,high\n"
-
-
 def test_a_chart_is_described_for_those_who_cannot_see_it() -> None:
     one = one_curve([0.5, 0.1, 0.3], unit="nats")
     expected = "Policy entropy: 0.3 nats at step 3, from 0.5 (lowest 0.1, highest 0.5)"
@@ -202,13 +191,6 @@ def test_shares_are_percentages_and_other_units_are_named() -> None:
     assert "nats" in nats.layout.annotations[0].text
 
 
-def test_a_second_axis_only_where_a_curve_asks_for_it() -> None:
-    left, right = one_curve([1.0, 2.0]), one_curve([100.0, 200.0], key="k", is_right=True)
-    figure = charts.line_chart([left, right], STEP_AXIS)
-    assert (figure.layout.yaxis2.side, figure.data[1].yaxis) == ("right", "y2")
-    assert "yaxis2" not in charts.line_chart([left], STEP_AXIS).to_dict()["layout"]
-
-
 def test_hovering_is_one_line_a_curve() -> None:
     """Time, value and interval; the title's help has the key."""
     one = one_curve([0.5], low=np.array([0.4]), high=np.array([0.6]))
@@ -238,9 +220,8 @@ def test_without_a_value_the_chart_says_what_is_missing() -> None:
         STEP_AXIS,
         [mark()],
         charts.LineOptions(onset=(1, 2)),
-        missing="Needs a critic",
     )
-    assert "Needs a critic" in [note.text for note in figure.layout.annotations]
+    assert "No value was measured." in [note.text for note in figure.layout.annotations]
     assert not figure.data
     assert not figure.layout.shapes
 
@@ -500,35 +481,3 @@ def test_the_onset_is_a_stretch_behind_the_curves() -> None:
     )
     (stretch,) = spec["layout"]["shapes"]
     assert (stretch["x0"], stretch["x1"], stretch["layer"]) == (2.0, 3.0, "below")
-
-
-def test_an_early_outlier_is_an_arrow_at_the_edge_of_its_axis() -> None:
-    """The right curve lies between 1 and 2, a twentieth more is shown; the left has no outlier."""
-    usual = [1.0, 2.0] * 20
-    curves = [
-        one_curve([0.5, *usual]),
-        one_curve([80.0, 90.0, *usual], key="reward/return_mean", name="Return", is_right=True),
-    ]
-    options = charts.LineOptions(is_steady=True)
-    figure = charts.line_chart(curves, STEP_AXIS, (), options, title="Evidence", help="About.")
-    assert figure.layout.yaxis.range is None
-    assert figure.layout.yaxis2.range == pytest.approx((0.95, 2.05))
-    (arrows,) = traces(figure, mode="text")
-    assert (arrows.yaxis, list(arrows.x)) == ("y2", [2])
-    assert list(arrows.text) == ["\u2191 2 values, outermost 90"]
-    assert "An arrow marks values outside" in figure.layout.annotations[0].hovertext.replace(
-        "<br>", " "
-    )
-
-
-@pytest.mark.parametrize("seen", [{"zoom": (0.0, 9.0)}, {"clip": True}, {"log_y": True}])
-def test_who_chose_a_range_keeps_it(seen: dict[str, Any]) -> None:
-    curves = [one_curve([90.0, *([1.0, 2.0] * 10)])]
-    figure = charts.line_chart(curves, STEP_AXIS, (), charts.LineOptions(is_steady=True, **seen))
-    assert not traces(figure, mode="text")
-
-
-def test_a_curve_is_drawn_with_its_dash() -> None:
-    """It tells runs of one colour apart."""
-    one = one_curve([1.0, 2.0], dash="dash")
-    assert charts.line_chart([one], STEP_AXIS).data[-1].line.dash == "dash"

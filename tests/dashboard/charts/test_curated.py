@@ -15,9 +15,9 @@ from echoscope.dashboard.charts.curated import (
     Chart,
     chart_curves,
     chart_keys,
+    charts_of,
     eval_keys,
     evidence_chart,
-    shown_charts,
 )
 from echoscope.diagnostics.judge.record import Evidence, Verdict
 
@@ -43,7 +43,6 @@ def test_names_are_fit_for_urls_and_titles_are_explained() -> None:
     for one in CHARTS:
         assert one.name.isalpha()
         assert one.help.endswith(".")
-        assert one.missing.endswith(".")
 
 
 def test_success_has_wilson_s_interval_over_the_step_s_trajectories() -> None:
@@ -122,22 +121,21 @@ def verdict(*metrics: str) -> Verdict:
     return cast(Verdict, SimpleNamespace(evidence=evidence))
 
 
-def test_the_second_chart_shows_what_the_verdict_rests_on_besides_success() -> None:
-    known = ["eval/lake/success_rate", "policy/entropy", "text/loop_frac"]
-    found = evidence_chart(
-        verdict("eval/*/success_rate", "text/loop_frac", "policy/entropy"), known
-    )
+def test_a_chart_shows_what_the_verdict_rests_on_besides_success() -> None:
+    known = ["eval/lake/success_rate", "policy/entropy", "text/loop_frac", "text/echo_frac"]
+    rests_on = ("eval/*/success_rate", "text/loop_frac", "policy/entropy", "text/echo_frac")
+    found = evidence_chart(verdict(*rests_on), known)
+    assert found is not None
     assert found.name == EVIDENCE
-    assert [(line.key, line.is_right) for line in found.lines] == [
-        ("text/loop_frac", False),
-        ("policy/entropy", True),  # nats beside a share
-    ]
+    assert [line.key for line in found.lines] == ["text/loop_frac", "text/echo_frac"]  # one unit
+    assert evidence_chart(None, known) is None
 
 
-def test_evidence_is_drawn_as_the_verdict_reads_it() -> None:
+def test_evidence_that_rules_derive_is_drawn_as_they_derive_it() -> None:
     """The verdict says 29 points above chance: the chart must not say 33 % of all prompts."""
     keys = [f"text/retrieval_{end}" for end in ("accuracy", "chance", "p_value")]
     found = evidence_chart(verdict("text/retrieval_margin"), keys)
+    assert found is not None
     assert chart_keys([found], keys) == sorted(keys)
     values = data(
         text__retrieval_accuracy=[0.9, 0.3, 0.8],
@@ -146,46 +144,10 @@ def test_evidence_is_drawn_as_the_verdict_reads_it() -> None:
     )
     (margin,) = chart_curves(found, values, STEPS, keys)
     assert margin.values == pytest.approx([0.8, 0.2, 0.7])
-    assert margin.level is not None
-    assert margin.level == pytest.approx([0.8, 0.5, 0.7])  # the median of the last three
 
 
-def test_without_evidence_the_second_chart_shows_what_there_is_to_learn() -> None:
-    assert evidence_chart(None, ["policy/entropy"]).lines[0].key == "reward/group_std_mean"
-
-
-def test_an_asynchronous_run_shows_who_waits_for_whom_and_how_stale_it_is() -> None:
-    found = data(
-        collection__engine_wait_s=[1.0, 2.0],
-        collection__env_wait_s=[0.5, 0.25],
-        collection__update_wait_s=[3.0, 0.1],
-        collection__num_requests_mean=[8.0, 9.0],
-        collection__num_env_calls_mean=[4.0, 3.0],
-        rollout__staleness_mean=[0.0, 0.75],
-    )
-    known = sorted(set(found["key"]))
-    waiting = chart_curves(chart("waiting"), found, STEPS, known)
-    assert {each.name: list(each.values) for each in waiting} == {
-        "engine": [1.0, 2.0],
-        "environments": [0.5, 0.25],
-        "update": [3.0, 0.1],
-    }
-    queue = chart_curves(chart("queue"), found, STEPS, known)
-    assert [each.name for each in queue] == [
-        "replies at the engine",
-        "environments at work",
-        "staleness",
-    ]
-    assert chart_curves(chart("waiting"), found[:0], STEPS, []) == []
-
-
-def test_no_chart_stands_twice_and_none_waits_for_another_mode() -> None:
-    titles = [one.title for one in shown_charts(CHARTS, ["policy/entropy"], is_ours=True)[0]]
-    assert titles.count("Reward std within groups") == 1
-    assert "Who waits for whom" not in titles
-    known = ["collection/engine_wait_s"]
-    titles = [one.title for one in shown_charts(CHARTS, known, is_ours=True)[0]]
-    assert "Who waits for whom" in titles
-    assert "Queue and staleness" not in titles
-    # Before the first step nobody knows whether it will be filled.
-    assert "Queue and staleness" in [o.title for o in shown_charts(CHARTS, [], is_ours=True)[0]]
+def test_only_charts_with_metrics_are_shown_and_the_evidence_stands_beside_success() -> None:
+    known = ["policy/entropy", "rollout/success_rate"]
+    names = [one.name for one in charts_of(verdict("policy/entropy"), known)]
+    assert names == ["success", EVIDENCE, "entropy"]
+    assert charts_of(None, []) == []

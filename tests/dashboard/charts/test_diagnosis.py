@@ -12,9 +12,7 @@ from echoscope.dashboard.charts.diagnosis import (
     gradient_bars,
     group_map,
     information_curve,
-    posterior_matrix,
     regime_plane,
-    tiers,
 )
 from echoscope.dashboard.data import diagnosis as diagnosis_data
 from echoscope.dashboard.data.diagnosis import FamilyInformation, RegimePath
@@ -61,31 +59,26 @@ def test_the_plane_has_the_four_regimes_behind_it() -> None:
 def family(**changes: object) -> FamilyInformation:
     known = {
         "family": "first_turn",
-        "problem": "",
         "curve_k": np.array([1.0, 2.0, 4.0]),
         "curve": np.array([0.0, 0.5, 1.5]),
-        "posterior_NN": None,
-        "prompts": (),
     }
     return FamilyInformation(**(known | changes))  # type: ignore[arg-type]
 
 
 def test_the_curve_has_its_ceiling_and_where_the_prompt_can_be_told() -> None:
-    figure = information_curve([family()], {"first_turn": 2.08}, {"first_turn": 3.0})
+    figure = information_curve(
+        [family()],
+        {"info/first_turn/num_prompts": 8.0, "info/first_turn/identification_length": 3.0},
+    )
     curve, ceiling, mark = figure.data
     assert list(curve.y) == [0.0, 0.5, 1.5]
-    assert list(ceiling.y) == [2.08, 2.08]
+    assert list(ceiling.y) == [np.log(8)] * 2
     assert (mark.x[0], mark.y[0]) == (3.0, 1.0)
 
 
 def test_an_empty_curve_is_drawn_as_nothing() -> None:
     empty = family(curve_k=np.zeros(0), curve=np.zeros(0))
-    assert len(information_curve([empty], {}, {}).data[0].x) == 0
-
-
-def test_a_matrix_is_drawn_row_by_row() -> None:
-    matrix = np.array([[0.9, 0.1], [0.4, 0.6]])
-    assert np.array_equal(posterior_matrix(matrix).data[0].z, matrix)
+    assert len(information_curve([empty], {}).data[0].x) == 0
 
 
 def test_every_group_is_in_the_map_once() -> None:
@@ -101,12 +94,6 @@ def test_every_group_is_in_the_map_once() -> None:
     )
     cells = [np.asarray(trace.z) for trace in group_map(grid).data if trace.type == "heatmap"]
     assert sum(int(np.isfinite(cell).sum()) for cell in cells) == 3
-
-
-def test_lines_leave_out_what_was_not_measured() -> None:
-    series = pd.DataFrame({"step": [1, 2, 1], "key": ["a", "a", "b"], "value": [0.5, np.nan, 0.2]})
-    figure = tiers(series, [("a", "A"), ("b", "B"), ("c", "C")])
-    assert [(trace.name, list(trace.x)) for trace in figure.data] == [("A", [1]), ("B", [1])]
 
 
 def test_bars_leave_out_the_total() -> None:
@@ -126,8 +113,6 @@ def test_documented_examples_run() -> None:
 
 def test_legends_grow_away_from_the_curves() -> None:
     """Held at its top above the plot, a legend of two rows covered the curves on a phone."""
-    series = pd.DataFrame({"step": [1, 2], "key": ["text/a", "text/a"], "value": [0.1, 0.2]})
-    figure = diagnosis_charts.tiers(series, [("text/a", "a")])
-    legend = figure.layout.legend
+    legend = information_curve([family()], {}).layout.legend
     assert (legend.orientation, legend.yanchor) == ("h", "bottom")
     assert legend.y >= 1

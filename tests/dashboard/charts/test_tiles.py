@@ -1,4 +1,4 @@
-"""The tiles of the page Live: a number, how it has changed, and whether the verdict rests on it."""
+"""The tiles of the page Live: a number, how it has changed, in the words of the verdict."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from made_run import add_steps, open_writer
 from echoscope.dashboard.charts.tiles import NOTHING, Tile, claim_words, tile_keys, tiles
 from echoscope.dashboard.data.tables import OUTLINE_PARTS, Outline, outlines
 from echoscope.diagnostics.judge.claims import Change, Claim, Dip, Level, Lost
-from echoscope.diagnostics.judge.record import Evidence, Verdict
+from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.verdict import Diagnosis
 from echoscope.store.reader import open_run
 
@@ -30,13 +30,11 @@ def outline(values: list[float]) -> Outline:
     )
 
 
-def made(
-    verdict: Verdict | None = None, episodes: tuple[int, ...] = (), **columns: list[float]
-) -> dict[str, Tile]:
+def made(verdict: Verdict | None = None, **columns: list[float]) -> dict[str, Tile]:
     """The tiles of a run with these metrics, by name; `__` in a key stands for a slash."""
     known = {key.replace("__", "/"): outline(values) for key, values in columns.items()}
     progress = ("2 / 60", "1 s a step")
-    found = tiles(known, sorted(known), verdict=verdict, progress=progress, episodes=episodes)
+    found = tiles(known, sorted(known), verdict=verdict, progress=progress)
     return {tile.name: tile for tile in found}
 
 
@@ -51,11 +49,6 @@ def change(before: float, after: float) -> Change:
 
 def says(*claims: Claim) -> Verdict:
     return replace(Diagnosis().verdict(), claims=claims)
-
-
-def rests_on(metric: str, before: float, after: float) -> Verdict:
-    moved = Evidence(metric=metric, before=before, after=after, interval=None, steps=(0, 9))
-    return replace(Diagnosis().verdict(), evidence=(moved,))
 
 
 @pytest.mark.parametrize(
@@ -94,17 +87,6 @@ def test_a_claim_over_all_tags_is_about_each() -> None:
 def test_without_a_verdict_a_change_is_counted_from_the_start() -> None:
     tile = made(eval__lake__success_rate=[0.2, 0.85])["Evaluation success"]
     assert tile.change == "+65 points since step 0"
-
-
-def test_a_change_that_rests_on_few_episodes_names_their_number() -> None:
-    def few(*episodes: int) -> str:
-        found = made(None, episodes, rollout__success_rate=[0.25, 0.75])
-        return found["Training success"].change
-
-    rise = "+50 points since step 0"
-    assert few() == few(64, 64) == rise
-    assert few(4, 4) == f"{rise} (4 episodes a step)"
-    assert few(4, 64) == f"{rise} (4 to 64 episodes a step)"
 
 
 def test_a_long_run_has_its_own_first_and_last_values_and_means_between(
@@ -152,21 +134,6 @@ def test_what_is_not_measured_is_said() -> None:
     assert found["Evaluation success"].change == NOTHING
     assert found["Policy entropy"].change == "measured once, at step 0"
     assert found["Step"].value == "2 / 60"
-
-
-@pytest.mark.parametrize("pattern", [EVAL, "eval/*/success_rate"])
-def test_the_tile_of_the_evidence_is_marked(pattern: str) -> None:
-    verdict = rests_on(pattern, 0.8, 0.5)
-    found = made(verdict, eval__lake__success_rate=[0.8, 0.5], policy__entropy=[1.0])
-    assert found["Evaluation success"].is_evidence
-    assert not found["Policy entropy"].is_evidence
-
-
-@pytest.mark.parametrize(("rates", "is_marked"), [([0.5, 0.9], True), ([0.875, 0.625], False)])
-def test_an_improvement_is_no_evidence(rates: list[float], is_marked: bool) -> None:
-    """The alarm is about too many groups without spread: fewer than before prove nothing."""
-    found = made(rests_on(SPREAD, float("nan"), rates[-1]), reward__zero_std_frac=rates)
-    assert found["Groups with signal"].is_evidence is is_marked
 
 
 def test_a_mean_reward_is_no_success() -> None:

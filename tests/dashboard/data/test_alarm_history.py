@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from echoscope.dashboard.charts.alarm_timeline import timeline
-from echoscope.dashboard.data.alarm_history import AlarmHistory, histories
+from echoscope.dashboard.data.alarm_history import alarm_rows, histories
 from echoscope.store.reader import CommandState
 from echoscope.store.records import (
     Alarm,
@@ -16,9 +16,6 @@ from echoscope.store.records import (
     CommandAction,
     CommandOutcome,
 )
-from echoscope.store.steer.annotations import AlarmNote
-
-NOW = 1_000.0
 
 
 def event(
@@ -64,24 +61,16 @@ def test_an_alarm_raised_again_is_open_again() -> None:
     assert one.is_open
 
 
+def test_a_row_says_since_when_and_how_it_ended() -> None:
+    events = [event("a", 4, onset_step=2), event("a", 8, is_raised=False, message="it is back")]
+    (row,) = alarm_rows(histories(events))
+    assert (row["raised"], row["began"], row["cleared"]) == (4, 2, 8)
+    assert row["severity"] == "cleared, was warning"
+    assert row["what happened"] == "it fell it is back"
+
+
 def test_a_clearing_without_a_raising_is_left_out() -> None:
     assert histories([event("a", 2, is_raised=False)]) == []
-
-
-def test_people_s_notes_say_how_it_stands() -> None:
-    def standing(note: AlarmNote, *, is_open: bool = True) -> str:
-        cleared = None if is_open else 9
-        raised = event("a", 2)
-        return AlarmHistory(raised=raised, latest=raised, cleared_step=cleared, note=note).standing(
-            NOW
-        )
-
-    seen = AlarmNote(acknowledged_by="kim", acknowledged_at=1.0)
-    assert standing(AlarmNote()) == "open"
-    assert standing(seen) == "acknowledged"
-    assert standing(AlarmNote(snoozed_until=NOW + 1)) == "snoozed"
-    assert standing(AlarmNote(snoozed_until=NOW - 1)) == "open"
-    assert standing(seen, is_open=False) == "cleared"
 
 
 def test_what_it_did_by_itself_is_with_it() -> None:

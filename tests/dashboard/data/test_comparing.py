@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import doctest
-import math
 from typing import ClassVar
 
 import pandas as pd
-import pytest
 
-from echoscope.dashboard.charts import theme
-from echoscope.dashboard.charts.diagnosis import regime_paths
 from echoscope.dashboard.data import comparing
 from echoscope.dashboard.data.comparing import (
     config_diff,
-    overlap,
-    relative_change,
+    last_evaluations,
+    other_tasks,
     solved_by,
+    task_settings,
     with_task,
 )
-from echoscope.dashboard.data.diagnosis import RegimePath
 
 
 def test_only_settings_that_differ_are_listed_and_missing_ones_show_as_such() -> None:
@@ -30,23 +26,37 @@ def test_only_settings_that_differ_are_listed_and_missing_ones_show_as_such() ->
     ]
 
 
-def series(*rows: tuple[int, float]) -> pd.DataFrame:
-    return pd.DataFrame([(s, "k", v) for s, v in rows], columns=["step", "key", "value"])
+def metrics(*rows: tuple[int, str, float]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=["step", "key", "value"])
 
 
-def test_change_is_taken_at_the_last_step_that_all_runs_reached() -> None:
-    runs = {"a": series((1, 2.0), (2, 2.0)), "b": series((1, 1.0), (2, 3.0), (3, 99.0))}
-    (row,) = relative_change(runs, "a", ["k"], window=1).to_dict("records")
-    assert (row["a"], row["b"]) == (2.0, 3.0)
-    assert row["b change"] == 0.5
+def test_the_last_evaluation_of_each_run_is_listed_the_best_run_first() -> None:
+    runs = {
+        "r": metrics(
+            (0, "eval/lake/success_rate", 0.95),
+            (20, "eval/lake/success_rate", 0.5),
+            (20, "eval/lake/success_rate_low", 0.25),
+            (20, "eval/lake/success_rate_high", 0.75),
+            (20, "eval/lake/num_tasks", 200.0),
+            (60, "eval/lake/success_rate", float("nan")),
+        ),
+        "s": metrics((5, "eval/lake/success_rate", 0.8), (5, "eval/lake/return_mean", 1.0)),
+    }
+    first, second = last_evaluations(runs).to_dict("records")
+    assert (first["run"], first["step"], first["success"]) == ("s", 5, "80 %")
+    assert (second["run"], second["step"], second["success"]) == ("r", 20, "50 %")
+    assert (second["95 % interval"], second["number of tasks"]) == ("25 % to 75 %", 200.0)
+    assert last_evaluations({"r": metrics()}).empty
 
 
-def test_a_level_is_a_median_and_a_gap_is_no_value() -> None:
-    runs = {"a": series((1, 1.0), (2, 9.0), (3, 2.0)), "b": series((3, float("nan")))}
-    (row,) = relative_change(runs, "a", ["k"]).to_dict("records")
-    assert row["a"] == 2.0
-    assert math.isnan(row["b"])
-    assert math.isnan(row["b change"])
+def config(groups: int = 128, **params: object) -> dict[str, object]:
+    return {"envs": {"eval": [{"env": "lake", "groups": groups, "params": params}]}}
+
+
+def test_evaluations_with_other_parameters_are_named_and_other_numbers_are_not() -> None:
+    assert other_tasks([config(size=4), config(size=8)]) == ["lake"]
+    assert other_tasks([config(size=4), config(16, size=4), {}]) == []
+    assert task_settings(config(size=4)) == task_settings(config(16, size=4))
 
 
 def tasks(*rows: tuple[int, bool | None]) -> pd.DataFrame:
@@ -72,8 +82,6 @@ def test_tasks_are_joined_and_those_that_differ_come_first() -> None:
     assert table["a"].tolist() == [1.0, 1.0]
     assert table["b"].tolist() == [0.0, 1.0]
     assert table["a id"].tolist() == ["e2", "e1"]
-    counts = overlap(table, ["a", "b"]).set_index("solved by")["tasks"].to_dict()
-    assert counts == {"a": 1, "a, b": 1}
 
 
 def test_a_task_tried_several_times_counts_by_its_mean() -> None:
@@ -82,9 +90,7 @@ def test_a_task_tried_several_times_counts_by_its_mean() -> None:
 
 
 def test_nothing_in_common_is_an_empty_table() -> None:
-    assert solved_by({}).empty
     assert solved_by({"a": tasks((1, True)), "b": tasks((2, True))}).empty
-    assert overlap(solved_by({}), ["a"]).empty
 
 
 class TestC3TheSameTask:
@@ -126,18 +132,6 @@ class TestC3TheSameTask:
         other = with_task(self.rows(1, None, "another"), self.SMALL, has_keys=False)
         assert len(solved_by({"old": old, "new": new})) == 1
         assert solved_by({"old": old, "other": other}).empty
-
-
-def test_runs_beyond_the_colours_have_dashes_of_their_own() -> None:
-    assert len({theme.style_of(place) for place in range(32)}) == 32
-
-
-def test_paths_stand_on_one_plane_in_units_of_their_borders() -> None:
-    points = pd.DataFrame({"step": [1, 2], "entropy": [1.0, 2.0], "dependence": [0.5, 0.25]})
-    path = RegimePath(points=points, entropy_border=0.5, dependence_border=0.25, is_from_text=False)
-    (trace,) = regime_paths({"r": path}, {"r": ("#3b6fd4", "solid")}).data
-    assert list(trace.x) == pytest.approx([2.0, 4.0])
-    assert list(trace.y) == pytest.approx([2.0, 1.0])
 
 
 def test_documented_examples_run() -> None:

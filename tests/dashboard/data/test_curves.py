@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echoscope.dashboard.data.curves import clipped_range, downsample, smoothed, steady_fence
+from echoscope.dashboard.data.curves import downsample, full_range, smoothed
 
 VALUES = st.lists(st.one_of(st.floats(-1e6, 1e6), st.just(float("nan"))), min_size=1, max_size=300)
 
@@ -68,31 +68,13 @@ def test_a_weight_outside_of_the_range_is_refused(weight: float) -> None:
         smoothed(np.zeros(2), weight)
 
 
-def test_an_outlier_does_not_set_the_range() -> None:
-    values = np.concatenate([np.linspace(0, 1, 200), [1e6]])
-    low, high = clipped_range(values, log_y=False) or (0.0, 0.0)
-    assert -0.2 < low < 0.05
-    assert 0.95 < high < 1.2
-
-
 def test_a_logarithmic_range_leaves_out_what_has_no_logarithm() -> None:
     values = np.array([-5.0, 0.0, 0.01, 0.1, 1.0, 10.0])
-    low, high = clipped_range(values, log_y=True) or (0.0, 0.0)
+    low, high = full_range(values, log_y=True) or (0.0, 0.0)
     assert -2.5 < low < -1.5
     assert 0.5 < high < 1.5
 
 
 @pytest.mark.parametrize("values", [[], [1.0], [2.0, 2.0], [np.nan, np.inf]])
 def test_nothing_to_range_over(values: list[float]) -> None:
-    assert clipped_range(np.array(values), log_y=False) is None
-
-
-def test_a_high_first_step_does_not_set_the_range_and_a_late_one_does() -> None:
-    """The middle 90 % is 1 to 2; with its height above and below it is 0 to 3."""
-    usual = np.tile([1.0, 2.0], 20)
-    assert steady_fence(np.concatenate([[90.0], usual])) == (0.0, 3.0)
-    assert steady_fence(np.concatenate([usual, [90.0]])) is None, "it is what happens now"
-    assert steady_fence(np.concatenate([[2.5], usual])) is None, "within the fence"
-    assert steady_fence(np.concatenate([[90.0], np.ones(40)])) is None, "nothing to enlarge"
-    assert steady_fence(np.repeat([5.0, 1.0], [4, 36])) is None, "a tenth of all is no outlier"
-    assert steady_fence(np.array([np.nan])) is None
+    assert full_range(np.array(values), log_y=False) is None

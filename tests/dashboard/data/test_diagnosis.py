@@ -15,7 +15,6 @@ from echoscope.dashboard.data.diagnosis import (
     families_of,
     gradient_table,
     group_grid,
-    payload_of,
     regime_path,
     thin,
 )
@@ -72,47 +71,24 @@ def record(payload: object, **arrays: np.ndarray) -> DiagnosticRecord:
     return DiagnosticRecord(step=1, kind="information", arrays=arrays, payload=json.dumps(payload))
 
 
-def test_a_family_has_its_curve_matrix_and_prompts() -> None:
-    found = families_of(
+def test_a_family_has_its_curve_and_one_that_does_not_fit_is_left_out() -> None:
+    (found,) = families_of(
         record(
-            {"families": {"first_turn": {"problem": "", "prompts": [["t00000001-00003", 0]]}}},
+            [],
             first_turn_curve_k=np.array([1.0, 2.0]),
             first_turn_curve=np.array([0.1, 0.5]),
-            first_turn_posterior=np.array([[1.0]]),
-        )
-    )["first_turn"]
-    assert found.curve.tolist() == [0.1, 0.5]
-    assert found.prompts == (("t00000001-00003", 0),)
-    assert found.posterior_NN is not None
-    assert found.posterior_NN.shape == (1, 1)
-
-
-def test_records_that_do_not_fit_are_left_out_and_nothing_is_raised() -> None:
-    odd = families_of(
-        record(
-            {
-                "families": {
-                    "a": 3,
-                    "first_turn": {"prompts": ["x", [1], [1, "2"]]},
-                }
-            },
-            first_turn_curve_k=np.array([1.0]),
-            first_turn_curve=np.array([0.1, 0.5]),
-            first_turn_posterior=np.ones((2, 3)),
+            all_turns_curve_k=np.array([1.0]),
+            all_turns_curve=np.array([0.1, 0.5]),
+            alone_curve=np.array([0.1]),
         )
     )
-    assert list(odd) == ["first_turn"]
-    assert odd["first_turn"].posterior_NN is None
-    assert odd["first_turn"].curve.size == 0
-    assert odd["first_turn"].prompts == (("", 0),) * 3
-    assert families_of(record([])) == {}
-    assert families_of(record({"families": [1]})) == {}
+    assert (found.family, found.curve.tolist()) == ("first_turn", [0.1, 0.5])
+    assert families_of(record([])) == []
 
 
 @given(st.text(max_size=40))
 def test_any_payload_is_read_without_an_exception(text: str) -> None:
     broken = DiagnosticRecord(step=1, kind="text", payload=text)
-    assert isinstance(payload_of(broken), dict)
     assert read_record(broken).template is None
 
 

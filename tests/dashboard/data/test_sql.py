@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
-import pyarrow.parquet as pq
 import pytest
 from evasions import EVASIONS, nothing_changes, written
 from made_run import make_run
@@ -135,11 +134,6 @@ def test_csv_holds_lists_as_json_and_no_formulas() -> None:
 def test_csv_holds_pictures_as_base64() -> None:
     table = pa.table({"png": pa.array([b"\x89PNG", None], pa.binary())})
     assert sql_box.csv_bytes(table) == b'"png"\n"iVBORw=="\n\n'
-
-
-def test_parquet_keeps_types() -> None:
-    table = pa.table({"n": [[1, 2], None], "m": [1, 2]})
-    assert pq.read_table(pa.BufferReader(sql_box.parquet_bytes(table))).equals(table)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 from trajectories import make_trajectory
 
 from echoscope.dashboard.replay.boards import picture_html
-from echoscope.dashboard.replay.export import trajectory_json
-from echoscope.dashboard.replay.html import film_html, turn_boards
+from echoscope.dashboard.replay.html import turn_boards
+from echoscope.dashboard.replay.panels import trajectory_json
 from echoscope.store.records import PromptImage, Trajectory, Turn
 from echoscope.text.png import encode_picture, picture_key
 
@@ -47,10 +47,6 @@ def test_a_picture_in_the_prompt_says_that_the_policy_saw_it() -> None:
     seen = PromptImage(key=picture_key(RED), span=(0, 0), token_id=1)
     one = episode(prompt_images=(seen,))
     assert "image that the policy saw" in turn_boards(one, one.turns[0])
-
-
-def test_a_film_without_boards_shows_the_pictures() -> None:
-    assert shown(film_html(episode(), 0)) == [RED, BLUE]
 
 
 @pytest.mark.parametrize("png", [b"", b"<script>alert(1)</script>", RED[:30], RED + b"x" * 10**6])

@@ -118,7 +118,7 @@ class TestHeat:
         turn, heat = a_turn(entropies=[0, 1, 2, 0, 0, 0, np.nan]), HEATS["entropy"]
         values = heat.read(turn, None)
         assert values is not None
-        scale = trajectory_scale(heat, [(a_trajectory(turn), None)])
+        scale = trajectory_scale(heat, a_trajectory(turn), None)
         return heat_html(turn, heat, values, scale, pieces=pieces, **where)
 
     def test_each_token_has_its_colour_its_number_and_its_region(self) -> None:
@@ -138,11 +138,11 @@ class TestHeat:
         assert len(cells) == 7
         assert {cell.text for cell in cells} == {None}
 
-    def test_a_window_keeps_numbering_and_says_what_it_leaves_out(self) -> None:
-        html = self.draw(PIECES[2:5], start=2, size=3)
+    def test_the_first_tokens_are_shown_and_the_rest_is_counted(self) -> None:
+        html = self.draw(PIECES[:3], size=3)
         assert "token 2:" in html
-        assert "token 5:" not in html
-        assert "tokens 2 to 4 of 7" in html
+        assert "token 3:" not in html
+        assert "the first 3 tokens of 7" in html
 
     def test_a_character_of_several_tokens_stands_in_the_last_of_them(self) -> None:
         html = self.draw(["", "\u00e9", *PIECES[2:]])
@@ -172,10 +172,8 @@ class TestText:
             "</answer>",
         ]
 
-    def test_a_window_shows_each_character_once_and_says_the_rest(self) -> None:
-        html = text_html(a_turn(), start=3, size=4)
-        assert "3 characters before this" in html
-        assert "25 more characters are not shown" in html
+    def test_a_long_response_is_cut_and_says_the_rest(self) -> None:
+        assert "25 more characters are not shown" in text_html(a_turn(), size=7)
 
     def test_overlapping_spans_of_a_broken_file_show_nothing_twice(self) -> None:
         turn = a_turn(response="abcdef", reasoning_chars=(0, 4), answer_chars=(2, 6))

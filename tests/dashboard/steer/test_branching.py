@@ -21,17 +21,18 @@ from streamlit.testing.v1 import AppTest
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.page import runs_table
 from echoscope.dashboard.steer import branch_form, branching
-from echoscope.dashboard.steer.branch_orders import (
+from echoscope.dashboard.steer.branching import (
     BranchError,
     BranchOrder,
+    BranchState,
+    Launch,
     check_setting,
     command,
+    launch,
+    launches,
     override_words,
-    parse_lines,
     settings_at,
-    value_at,
 )
-from echoscope.dashboard.steer.branching import BranchState, Launch, launch, launches
 from echoscope.store.query.listing import RunList
 from echoscope.store.reader import open_run
 
@@ -135,10 +136,6 @@ def test_settings_become_words_those_of_a_mapping_one_by_one() -> None:
         check_setting(word)
 
 
-def test_lines_are_words_and_blank_ones_are_skipped() -> None:
-    assert parse_lines(" a=1 \n\n b.c=x\r\n") == ("a=1", "b.c=x")
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -148,6 +145,7 @@ def test_lines_are_words_and_blank_ones_are_skipped() -> None:
         ({"name": "x" * 101}, "at most 100"),
         ({"name": HOSTILE}, "must begin with a letter"),
         ({"settings": ("--dry-run",)}, "not KEY=VALUE"),
+        ({"settings": ("a=1", " a =2")}, "a is given twice"),
         ({"settings": tuple(f"a{i}=1" for i in range(65))}, "65 settings"),
         ({"reason": "a\0b"}, "the reason must be one line"),
         ({"reason": "a\nb"}, "the reason must be one line"),
@@ -176,9 +174,7 @@ def test_free_text_is_part_of_one_word_and_settings_come_after_the_options(tmp_p
 
 def test_the_settings_are_those_of_the_checkpoint(root: Path) -> None:
     config = settings_at(root / "tiny", 2)
-    assert value_at(config, "optim.lr") == 1e-3
-    assert value_at(config, "envs.train.0.groups") == 2
-    assert value_at(config, "envs.train.7.groups") is None
+    assert config["optim"]["lr"] == 1e-3
     with pytest.raises(BranchError, match="the checkpoint of step 3 cannot be read"):
         settings_at(root / "tiny", 3)
     state = root / "tiny" / "checkpoints" / "step_000002" / "state.json"
@@ -275,7 +271,7 @@ START = '{"outcome": "starting", "run_id": "new", "changed": {"steps": [4, 8]}}\
     [
         ("", None, BranchState.STARTING, ""),
         (START[:-1], None, BranchState.STARTING, ""),  # the line is not whole yet
-        ("warning: x\n" + START, None, BranchState.LOADING, ""),
+        ("warning: x\n" + START, None, BranchState.STARTING, ""),
         (START + "error: no memory\n", 1, BranchState.REFUSED, "no memory"),
         ("error: no such\n\n", 1, BranchState.REFUSED, "no such"),
         ("", -9, BranchState.REFUSED, "it ended silently"),
@@ -295,7 +291,6 @@ def test_a_branch_runs_once_its_run_is_on_the_disk(tmp_path: Path) -> None:
     make_run(tmp_path / "new")
     found = launched(tmp_path, START, 0).report()
     assert (found.state, found.run_id) == (BranchState.RUNNING, "new")
-    assert found.changed == {"steps": [4, 8]}
 
 
 def test_a_log_that_is_gone_is_said(tmp_path: Path) -> None:
@@ -339,10 +334,8 @@ def test_from_the_form_to_a_run_that_knows_its_parent(root: Path, open_page: Ope
     page = open_form(open_page, root)
     page.selectbox(key="branch_at:tiny").set_value(2).run()
     page.text_input(key="branch_name:tiny").set_value("colder").run()
-    field = {widget.label: widget for widget in page.text_input}
-    field["lr"].set_value("1e-4").run()
-    page.text_area(key="branch_lines:tiny").set_value("eval.every=0").run()
-    assert "tiny after step 2\nname: test -> colder\noptim.lr: 0.001 -> 0.0001" in shown(page)
+    page.text_area(key="branch_lines:tiny").set_value("optim.lr=1e-4\n\n eval.every=0").run()
+    assert "tiny after step 2\nname: test -> colder\noptim.lr: 0.001 -> 1e-4" in shown(page)
     press(page, "branch_review")
     assert launches(root / "tiny") == []
     page.text_input(key="draft_author").set_value("ann")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from echoscope.dashboard.steer.knobs import group_of, parse_number, rule_words, typed_value
+from echoscope.dashboard.steer.knobs import rule_words, typed_value
 from echoscope.dashboard.words import setting_words
 
 
@@ -31,12 +31,12 @@ def test_values_as_a_person_would_type_them(value: Any, words: str) -> None:
 
 @pytest.mark.parametrize("value", [0.1 + 0.2, 1 / 3, 1e-12, 123456.789])
 def test_a_number_survives_being_shown_and_typed_again(value: float) -> None:
-    assert parse_number(setting_words(value)) == pytest.approx(value, rel=1e-11)
+    assert typed_value(setting_words(value), {"type": "number"}) == pytest.approx(value, rel=1e-11)
 
 
 @pytest.mark.parametrize("text", ["", "fast", "1,5", "0x1f", "1e", "__import__('os')"])
 def test_what_is_no_number_is_left_for_the_check_to_refuse(text: str) -> None:
-    assert parse_number(text) == text
+    assert typed_value(text, {"type": "number"}) == text
 
 
 def test_rules_in_words() -> None:
@@ -55,11 +55,3 @@ def test_a_number_that_may_be_none_is_typed_as_either(text: str, value: Any) -> 
     schema = {"anyOf": [{"type": "number"}, {"type": "null"}]}
     assert typed_value(text, schema) == value
     assert type(typed_value(text, schema)) is type(value)
-
-
-@pytest.mark.parametrize(
-    ("key", "group"),
-    [("selection.value", "selection"), ("steps", ""), ("eval.every", ""), ("loss", "")],
-)
-def test_settings_stand_under_their_heading(key: str, group: str) -> None:
-    assert group_of(key) == group

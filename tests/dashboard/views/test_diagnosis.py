@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from made_run import CONFIG, made_trajectory, open_writer
+from made_run import made_trajectory, open_writer
 from streamlit.testing.v1 import AppTest
 
 from echoscope.dashboard.data import queries
@@ -59,6 +59,7 @@ def root(tmp_path: Path) -> Path:
 def words(page: AppTest) -> str:
     kinds = ("text", "markdown", "caption", "code", "info", "subheader")
     found = "\n".join(str(element.value) for kind in kinds for element in page.get(kind))
+    found += "".join(element.proto.body for element in page.get("html"))
     return found.replace("\\", "").replace("\u2060", "")
 
 
@@ -90,51 +91,6 @@ def test_the_slider_moves_the_verdict_and_the_rest(root: Path, open_page: OpenPa
     assert page.query_params["step"] == "10"
     assert "after step 10" in words(page)
     assert "Step 10: 30 % of the reasonings share this template" in words(page)
-
-
-@pytest.mark.parametrize(
-    ("every", "expected"),
-    [
-        (0, "The gradient breakdown is off (diagnostics.gradient.every=0). To turn it on:"),
-        (7, "It is measured every 7 steps (diagnostics.gradient.every). To get it more often:"),
-        (2, "It is measured every 2 steps (diagnostics.gradient.every)."),
-    ],
-)
-def test_the_cadence_of_the_gradient_is_the_setting_of_the_run(
-    every: int, expected: str, tmp_path: Path, open_page: OpenPage
-) -> None:
-    config = {**CONFIG, "diagnostics": {"gradient": {"every": every}}}
-    writer = open_writer(tmp_path / "made", config=config)
-    metrics = StepMetrics(
-        run_id="made",
-        step=1,
-        phase="train",
-        policy_version=1,
-        wall_time=1.0,
-        values={"policy/entropy": 1.0},
-    )
-    writer.commit_step(metrics=[metrics], diagnostics=[text_record(1, 0.3)])
-    writer.close(status="finished")
-    page = open_page("diagnosis", tmp_path, run="made")
-    assert not page.exception
-    assert expected in words(page)
-    commands = [code.value for code in page.get("code") if "gradient.every=5" in code.value]
-    assert len(commands) == (every != 2)
-
-
-def test_the_largest_trajectory_of_a_gradient_is_named_in_words(
-    tmp_path: Path, open_page: OpenPage
-) -> None:
-    values = {"gradient/policy/all/norm": 1.0, "gradient/trajectory/max_share": 0.5}
-    writer = open_writer(tmp_path / "made")
-    metrics = StepMetrics(
-        run_id="made", step=1, phase="train", policy_version=1, wall_time=1.0, values=values
-    )
-    writer.commit_step(metrics=[metrics], diagnostics=[text_record(1, 0.3)])
-    writer.close(status="finished")
-    page = open_page("diagnosis", tmp_path, run="made")
-    assert not page.exception
-    assert "One trajectory makes up 50 % of the squared gradient norms" in words(page)
 
 
 @pytest.mark.long

@@ -196,15 +196,14 @@ def test_verdict_and_groups_of_each_format(
     queries.verdict(name, wait_s=60)  # the page shows it as soon as it is there
     page = open_page("diagnosis", imported_root, run=name)
     assert not page.exception
-    assert page.text[0].value == SHOWN[name].verdict
-    shown = figure_of(page, "groups")
+    assert SHOWN[name].verdict in html_of(page)
+    shown = figure_of(page, "group_map")
     traces = [] if shown is None else json.loads(shown.text)["data"]
     texts = [trace["text"] for trace in traces if trace["type"] == "heatmap"]
     assert (
         tuple(cell for text in texts for row in text for cell in row if cell) == SHOWN[name].groups
     )
-    nothing = "No group has two trajectories with a known reward or success"
-    assert (nothing in texts_of(page)) == (shown is None)
+    assert ("Groups and their rewards;" in f"{texts_of(page)};") == (shown is None)
 
 
 # The mean of 1.5, 0, 1, 0; the mean of 0.7, 0, 0 and 0.7 / 2**0.5.
@@ -244,15 +243,6 @@ def test_an_earlier_step_has_its_own_reward_success_and_tool_call(
     )
 
 
-def test_evaluation_of_an_imported_run(imported_root: Path, open_page: OpenPage) -> None:
-    """One task, solved: Wilson's interval of 1 of 1 begins at 1 / (1 + 1.96**2) = 0.207."""
-    page = open_page("evaluations", imported_root, filter="verl")
-    assert not page.exception
-    (row,) = page.dataframe[0].value.to_dict("records")
-    shown = {name: row[name] for name in ("run", "step", "success", "95 % interval")}
-    assert shown == {"run": "verl", "step": 10, "success": 100.0, "95 % interval": "21 to 100 %"}
-
-
 def test_guesses_are_named_on_the_page(imported_root: Path, open_page: OpenPage) -> None:
     page = open_page("replay", imported_root, run="verl", trajectory="i00000010-00000")
     assert not page.exception
@@ -272,25 +262,20 @@ def test_an_imported_run_offers_no_control_and_says_why(
     assert not [one for one in page.button if "steer" in str(one.key)]
     assert "This run was imported from files of verl, so it takes no commands." in texts_of(page)
     assert "The weights of this run are with another trainer" in texts_of(page)
-    assert "Not in the data of this run: Policy entropy, Reasoning" in texts_of(page)
-    assert "Queue and staleness" not in texts_of(page), "only our trainer has one"
+    titles = "".join(figure.text for figure in shown_figures(page).values())
+    assert "<b>Return</b>" in titles
+    assert "<b>Policy entropy</b>" not in titles
 
 
 def test_pages_of_an_imported_run_say_what_it_cannot_have(
     imported_root: Path, open_page: OpenPage
 ) -> None:
-    alarms = open_page("alarms", imported_root, run="ragen")
-    assert "This run was imported afterwards, so it has none" in texts_of(alarms)
     diagnosis = open_page("diagnosis", imported_root, run="ragen")
+    assert "Alarms are raised while a training runs; this run was imported" in texts_of(diagnosis)
     assert "need the model's weights" in texts_of(diagnosis)
 
 
-def test_the_report_of_an_imported_run_has_no_empty_chart(
-    imported_root: Path, serve_root: Callable[..., None]
-) -> None:
-    serve_root(imported_root)
-    text = make_report("verl")
-    assert "Not in the data of this run: Policy entropy, Reasoning" in text
-    assert "this run was imported afterwards" in text
-    for missing in ("The sampler reported no entropies", "collection.mode=async"):
-        assert missing not in text
+def test_the_report_of_an_imported_run_has_no_empty_chart(imported_root: Path) -> None:
+    text = make_report(imported_root / "verl")
+    assert "\\u003cb\\u003eReturn" in text
+    assert "No value was measured." not in text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import time
@@ -19,7 +18,6 @@ from tables import columns_of
 
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.data import verdict_cache as judging
-from echoscope.dashboard.page.runs_columns import mean_interval
 from echoscope.dashboard.page.runs_table import note_changes
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.judge.regimes import Regime
@@ -82,14 +80,11 @@ def test_a_broken_run_is_listed_with_the_reason(tmp_path: Path, open_page: OpenP
     make_run(tmp_path / "good")
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "run.json").write_text("{")
-    (tmp_path / "rollouts").mkdir()
     page = open_page("runs", tmp_path)
     assert columns_of(page)["run"] == ["good"]
     broken = page.dataframe[1].value.iloc[0]
     assert (broken["folder"], broken["why"][:22]) == ("bad", "run.json: not JSON (Ex")
-    looked_at(page)
-    assert any("rollouts" in text.value for text in page.text)
-    assert any("echoscope import" in code.value for code in page.code)
+    assert any("echoscope runs verify" in code.value for code in page.code)
 
 
 def test_a_live_run_says_so(tmp_path: Path, open_page: OpenPage) -> None:
@@ -193,55 +188,6 @@ def test_any_setting_and_any_metric_is_a_column(tmp_path: Path, open_page: OpenP
     assert found["no.such"] == [None, None]
 
 
-def test_runs_that_differ_in_their_seed_are_one_row_with_mean_and_interval(
-    tmp_path: Path, open_page: OpenPage
-) -> None:
-    for seed, success in ((0, 0.4), (1, 0.5), (2, 0.6)):
-        with_seed(tmp_path / f"a{seed}", seed, success)
-    with_seed(tmp_path / "other", 0, 0.5, lr=1e-4)
-    page = open_page("runs", tmp_path, rows="seeds", sort="name", columns="policy/entropy")
-    assert not page.exception
-    table = page.dataframe[0].value
-    assert list(table["runs"]) == [3, 1]
-    assert list(table["optim.lr"]) == ["0.001", "0.0001"]
-    assert table["policy/entropy"][0] == "3 (0.516 to 5.48)"  # 3 -+ 4.303 / sqrt(3)
-    assert table["policy/entropy"][1] == "2"
-
-
-def test_seeds_are_grouped_over_all_runs_and_not_over_a_page(
-    tmp_path: Path, open_page: OpenPage
-) -> None:
-    """Two settings in turn over 28 runs: a page of 25 runs held 13 of one and 12 of the other."""
-    for seed in range(14):
-        with_seed(tmp_path / f"r{seed:02d}a", seed, 0.5)
-        with_seed(tmp_path / f"r{seed:02d}b", seed, 0.5, lr=1e-4)
-    page = open_page("runs", tmp_path, rows="seeds", sort="name")
-    assert list(page.dataframe[0].value["runs"]) == [14, 14]
-
-
-def test_the_mean_of_seeds_has_the_interval_of_student() -> None:
-    mean, low, high = mean_interval([1.0, 2.0, 3.0], is_share=False)
-    half = 4.302653 / 3**0.5
-    assert (mean, low, high) == pytest.approx((2.0, 2 - half, 2 + half), rel=1e-6)
-    for alike in ([1.0], [0.5, 0.5, 0.5]):
-        assert math.isnan(mean_interval(alike, is_share=True)[1])
-
-
-@pytest.mark.parametrize("rates", [[0.0, 0.0, 0.1, 0.05, 0.0], [1.0, 0.9, 1.0, 0.95, 1.0]])
-def test_the_mean_rate_of_seeds_stays_within_0_and_100_percent(rates: list[float]) -> None:
-    """Student's t said -3 % to 9 %, and 91 % to 103 %.
-
-    Wilson's with t = 2.776445: the variance of the mean is 0.0004, so p (1 - p) / 0.0004 = 72.75.
-    """
-    mean, low, high = mean_interval(rates, is_share=True)
-    near = (mean, low, high) if mean < 0.5 else (1 - mean, 1 - high, 1 - low)
-    n, t = 0.03 * 0.97 / 0.0004, 2.776445
-    middle = (0.03 + t * t / (2 * n)) / (1 + t * t / n)
-    half = t / (1 + t * t / n) * (0.0004 + t * t / (4 * n * n)) ** 0.5
-    assert near == pytest.approx((0.03, middle - half, middle + half), rel=1e-5)
-    assert 0 < low < high < 1
-
-
 def test_files_of_other_trainers_are_listed_and_open_by_a_click(
     tmp_path: Path, open_page: OpenPage
 ) -> None:
@@ -254,7 +200,7 @@ def test_files_of_other_trainers_are_listed_and_open_by_a_click(
     listed = page()
     assert "Files of other trainers" in [one.value for one in listed.subheader]
     words = " ".join(one.value for one in listed.caption).replace("\\", "")
-    assert "TRL completions Parquet rollouts, 1 file" in words
+    assert "rollouts, 1 file" in words
     assert [one.label for one in listed.button] == ["Import"]
     read_only = page(is_read_only=True)
     assert [one.label for one in read_only.button] == []
@@ -276,15 +222,3 @@ def test_an_import_that_was_stopped_can_be_continued(tmp_path: Path, open_page: 
     assert "imported only in part as the run verl-imported" in words
     (button,) = [one for one in page.button if one.label == "Import"]
     assert button.help.replace("\\", "") == "Imports it as the run verl-imported."
-
-
-def test_a_file_of_several_runs_offers_the_choice(tmp_path: Path, open_page: OpenPage) -> None:
-    rows = ["Step,<b>first - actor/entropy,second - actor/entropy", "1,0.5,0.4", "2,0.4,"]
-    (tmp_path / "chart.csv").write_text("\n".join(rows))
-    page = looked_at(open_page("runs", tmp_path))
-    (choice,) = [one for one in page.selectbox if one.label == "Run"]
-    assert choice.options == ["<b>first", "second"]
-    words = " ".join(one.value for one in page.caption).replace("\\", "")
-    assert "metrics of 2 runs, 1 file" in words
-    (button,) = [one for one in page.button if one.label == "Import"]
-    assert button.help.replace("\\", "") == "Imports it as the run chart-b-first."

@@ -1,4 +1,4 @@
-"""JSON beside the pages: how runs stand, and commands as `echoscope ctl` sends them."""
+"""JSON beside the pages: which runs there are, and what open pages ask for."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from echoscope.dashboard.charts import live as live_charts
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.web import api
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, CommandAction
-from echoscope.store.steer.commands import read_commands
+from echoscope.store.steer.commands import new_command
+from echoscope.store.steer.steering import send
 from echoscope.store.writer import RunWriter
 
 Serve = Callable[..., None]
 KNOBS = {"optim.lr": {"type": "number", "exclusiveMinimum": 0, "value": 0.1}}
-SENT = {"x-echoscope-command": "1"}
 SECRET = "what the model said"
 
 
@@ -62,17 +62,8 @@ def test_no_filter_keeps_the_server_from_answering(
     if answer.status_code == 200:
         assert answer.json()["runs"] == []
     else:
-        assert answer.status_code == 400
+        assert answer.status_code == 404
         assert "is not a regular expression: 'missing )" in answer.json()["error"]["text"]
-
-
-def test_the_status_of_a_run(client: TestClient, live: RunWriter) -> None:
-    answer = client.get("/api/runs/a/status")
-    status = answer.json()
-    assert (status["status"], status["step"], status["steps"]) == ("live", 2, 100)
-    assert (status["is_paused"], status["num_commands_waiting"]) == (False, 0)
-    assert status["verdict"]["state"] == "insufficient evidence"
-    assert answer.headers["cache-control"] == "no-store"
 
 
 # -- pulses: what a page asks once a second ------------------------------------------------------
@@ -108,10 +99,10 @@ def test_a_step_changes_position_and_lines_and_nothing_that_is_drawn(
 
 
 def test_commands_alarms_metrics_and_the_end_change_a_pulse(
-    client: TestClient, live: RunWriter
+    client: TestClient, live: RunWriter, tmp_path: Path
 ) -> None:
     at = pulse_of(client)
-    client.post("/api/runs/a/commands", json={"action": "pause"}, headers=SENT)
+    send(tmp_path / "a", new_command("a", CommandAction.PAUSE))
     before, at = at, pulse_of(client)
     assert changed(before, at) - {"verdict"} == {"position", "commands"}
     alarm = Alarm(
@@ -160,20 +151,20 @@ def test_a_name_that_is_too_long_for_a_folder_is_no_run(
     client: TestClient, live: RunWriter, run_id: str
 ) -> None:
     assert client.get(f"/api/runs/{run_id}/pulse").json()["lines"] == {}
-    assert client.get(f"/api/runs/{run_id}/status").status_code == 404
+    assert client.get(f"/api/runs/{run_id}/tiles").status_code == 404
 
 
 # -- charts that fetch themselves ----------------------------------------------------------------
 
 
 def test_a_chart_is_as_the_page_would_draw_it(client: TestClient, live: RunWriter) -> None:
-    answer = client.get("/api/runs/a/chart?name=success&x=step&smooth=0.5")
+    answer = client.get("/api/runs/a/chart?name=entropy&x=step&smooth=0.5")
     head, _, spec = answer.text.partition("\n")
     assert json.loads(head)["source"]["position"] == pulse_of(client)["position"]
-    assert json.loads(head)["source"]["address"].startswith("/api/runs/a/chart?name=success&")
+    assert json.loads(head)["source"]["address"].startswith("/api/runs/a/chart?name=entropy&")
     assert json.loads(spec)["layout"]
     page = live_charts.snapshot("a", live_charts.Controls(smooth=0.5), is_followed=True)
-    assert answer.content == live_charts.sent(page, "success")
+    assert answer.content == live_charts.sent(page, "entropy")
 
 
 @pytest.mark.parametrize("query", ["", "name=nothing", "name=metrics_", "name=metrics_no/such"])
@@ -185,88 +176,11 @@ def test_a_chart_that_does_not_exist_is_no_content(
 
 
 def test_what_a_model_wrote_is_withheld(client: TestClient, live: RunWriter) -> None:
-    assert SECRET not in client.get("/api/runs/a/status").text
+    assert SECRET not in client.get("/api/runs/a/tiles").text
     assert SECRET not in client.get("/api/runs").text
 
 
 @pytest.mark.parametrize("run_id", ["nope", "..", "%2e%2e", "..%2fa", "a%00"])
 def test_an_unknown_run(client: TestClient, live: RunWriter, run_id: str) -> None:
-    answer = client.get(f"/api/runs/{run_id}/status")
+    answer = client.get(f"/api/runs/{run_id}/tiles")
     assert answer.status_code == 404
-
-
-def test_a_command_reaches_the_mailbox(client: TestClient, live: RunWriter, tmp_path: Path) -> None:
-    wish = {"action": "set", "settings": {"optim.lr": 0.01}, "reason": "too fast"}
-    answer = client.post("/api/runs/a/commands", json=wish, headers=SENT)
-    assert (answer.status_code, answer.json()["outcome"]) == (202, "sent")
-    [command], refused = read_commands(tmp_path / "a", "a")
-    assert refused == {}
-    assert command.command_id == answer.json()["command_id"]
-    assert (command.action, command.settings) == (CommandAction.SET, {"optim.lr": 0.01})
-    assert command.reason == "too fast"
-    assert command.issued_by.endswith("(dashboard)")
-    assert client.get("/api/runs/a/status").json()["num_commands_waiting"] == 1
-
-
-@pytest.mark.parametrize(
-    ("wish", "status", "why"),
-    [
-        ({"action": "explode"}, 400, "'explode' is not a valid"),
-        ({}, 400, "is not a valid"),
-        ({"action": ["stop"]}, 400, "is not a valid"),
-        ({"action": "set"}, 400, "nothing to set"),
-        ({"action": "set", "settings": {"optim.l": 1}}, 400, "did you mean 'optim.lr'?"),
-        ({"action": "set", "settings": {"optim.lr": "x"}}, 400, "optim.lr is 'x'"),
-        ({"action": "set", "settings": {"optim.lr": -1}}, 400, "optim.lr is -1"),
-        ({"action": "stop", "settings": {"optim.lr": 1}}, 400, "settings belong to 'set'"),
-        ({"action": "set", "settings": [1]}, 400, "must be an object"),
-        ({"action": "stop", "extra": 1}, 400, "unknown fields 'extra'"),
-        ({"action": "stop", "reason": "x" * 3000}, 400, "the reason has 3000 characters"),
-        ({"action": "stop", "reason": {"a": 1}}, 400, "the reason must be text"),
-        ({"action": "stop", "reason": None}, 400, "the reason must be text"),
-        ([], 400, "must be an object"),
-    ],
-)
-def test_commands_that_are_refused(
-    client: TestClient, live: RunWriter, tmp_path: Path, wish: object, status: int, why: str
-) -> None:
-    answer = client.post("/api/runs/a/commands", json=wish, headers=SENT)
-    assert answer.status_code == status
-    assert why in answer.json()["error"]["text"]
-    assert read_commands(tmp_path / "a", "a") == ([], {})
-
-
-@pytest.mark.parametrize(
-    ("headers", "body", "status"),
-    [
-        ({"content-type": "application/json"}, b'{"action": "stop"}', 403),
-        ({**SENT, "content-type": "text/plain"}, b'{"action": "stop"}', 415),
-        ({**SENT, "content-type": "application/x-www-form-urlencoded"}, b"action=stop", 415),
-        ({**SENT, "content-type": "application/json"}, b"{", 400),
-        ({**SENT, "content-type": "application/json"}, b'{"action":"stop","action":"stop"}', 400),
-        ({**SENT, "content-type": "application/json"}, b'{"action":"stop","reason":NaN}', 400),
-        ({**SENT, "content-type": "application/json"}, b"[" * 60_000, 400),
-        ({**SENT, "content-type": "application/json"}, b" " * 70_000, 413),
-    ],
-)
-def test_requests_that_a_form_could_make_are_refused(
-    client: TestClient, live: RunWriter, headers: dict[str, str], body: bytes, status: int
-) -> None:
-    answer = client.post("/api/runs/a/commands", content=body, headers=headers)
-    assert answer.status_code == status
-
-
-def test_a_run_that_has_ended_takes_no_commands(client: TestClient, tmp_path: Path) -> None:
-    make_run(tmp_path / "done")
-    answer = client.post("/api/runs/done/commands", json={"action": "stop"}, headers=SENT)
-    assert answer.status_code == 409
-    assert answer.json()["error"]["text"] == "the run is finished"
-
-
-def test_a_read_only_dashboard_sends_nothing(
-    client: TestClient, live: RunWriter, tmp_path: Path, serve_root: Serve
-) -> None:
-    serve_root(tmp_path, is_read_only=True)
-    answer = client.post("/api/runs/a/commands", json={"action": "stop"}, headers=SENT)
-    assert answer.status_code == 403
-    assert read_commands(tmp_path / "a", "a") == ([], {})

@@ -1,0 +1,203 @@
+"""The figures of one run, by name: the page Diagnosis, the report and a notebook draw these."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from echoscope.diagnostics.judge.record import Verdict
+from echoscope.store.errors import QueryError
+from echoscope.store.reader import RunReader
+from echoscope.text.did_you_mean import did_you_mean
+
+from ..data import diagnosis as data
+from ..data import tables
+from ..data.alarm_history import histories
+from ..data.curves import AxisKind, Curve, step_axis
+from . import diagnosis as drawn
+from .alarm_timeline import timeline
+from .charts import LineOptions, line_chart
+from .curated import (
+    CHARTS,
+    EVIDENCE,
+    Chart,
+    chart_curves,
+    chart_keys,
+    charts_of,
+    evidence_chart,
+    onset_range,
+    plain_chart,
+)
+from .marks import run_marks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A figure that is no curve over the steps."""
+
+    name: str
+    title: str
+    help: str
+    """What it shows, in a sentence or two."""
+    draw: Callable[[RunReader, int | None], go.Figure | None]
+    """The figure at a step, None for the newest that was measured; None where there is no data."""
+
+
+def _step(run: RunReader, kind: str, at: int | None) -> int | None:
+    """The step with a diagnostic of this kind that is nearest to one; None where there is none."""
+    steps = tables.diagnostic_steps(run, kind)
+    return min(steps, key=lambda step: abs(step - (steps[-1] if at is None else at)), default=None)
+
+
+def _values(run: RunReader, step: int, prefix: str) -> dict[str, float]:
+    """The training metrics of one step whose keys begin so."""
+    rows = run.sql(
+        "SELECT key, value FROM metrics "
+        "WHERE step = $1 AND phase = 'train' AND starts_with(key, $2)",
+        [step, prefix],
+    ).to_pylist()
+    return {r["key"]: math.nan if r["value"] is None else r["value"] for r in rows}
+
+
+def _regimes(run: RunReader, at: int | None) -> go.Figure | None:
+    path = data.regime_path(tables.series(run, data.REGIME_KEYS, "train"))
+    return None if path is None else drawn.regime_plane(path, selected=at)
+
+
+def _information(run: RunReader, at: int | None) -> go.Figure | None:
+    step = _step(run, "information", at)
+    if step is None:
+        return None
+    records = [record for record in run.diagnostics(step) if record.kind == "information"]
+    families = [one for one in data.families_of(records[-1]) if len(one.curve)] if records else []
+    return drawn.information_curve(families, _values(run, step, "info/")) if families else None
+
+
+def _groups(run: RunReader, at: int | None) -> go.Figure | None:
+    steps = data.thin(tables.trajectory_steps(run), data.MAX_GROUP_STEPS)
+    grid = data.group_grid(tables.groups(run, steps))
+    return None if grid.empty else drawn.group_map(grid)
+
+
+def _gradients(run: RunReader, at: int | None) -> go.Figure | None:
+    step = _step(run, "gradients", at)
+    table = pd.DataFrame() if step is None else data.gradient_table(_values(run, step, "gradient/"))
+    return None if table.empty else drawn.gradient_bars(table)
+
+
+def _alarms(run: RunReader, at: int | None) -> go.Figure | None:
+    raised = histories(run.alarms(), run.commands())
+    return timeline(raised, run.info().last_step) if raised else None
+
+
+ALARMS = Figure(
+    name="alarms",
+    title="Alarms",
+    help="A bar from the raising of each alarm to its end; thin since the change began.",
+    draw=_alarms,
+)
+DIAGNOSIS = (
+    Figure(
+        name="regimes",
+        title="Regime of the reasoning",
+        help="To the right the reasoning varies for one prompt; upwards it depends on the prompt. "
+        "Ring: the step that is shown, with its 95 % interval.",
+        draw=_regimes,
+    ),
+    Figure(
+        name="information_curve",
+        title="Where the reasoning starts to depend on the prompt",
+        help="Information about the prompt in the first k tokens, in nats. Dotted: the most that "
+        "these prompts allow. Diamond: enough to identify the prompt.",
+        draw=_information,
+    ),
+    Figure(
+        name="group_map",
+        title="Groups and their rewards",
+        help="One cell is one group of siblings. Only mixed groups give a gradient. Darker: more "
+        "reward spread.",
+        draw=_groups,
+    ),
+    Figure(
+        name="gradients",
+        title="Where the gradient comes from",
+        help="Norm of each term's gradient, by the reward spread of the groups. A norm alone grows "
+        "with noise: hover for the share of signal.",
+        draw=_gradients,
+    ),
+)
+FIGURES = {figure.name: figure for figure in (*DIAGNOSIS, ALARMS)}
+
+
+def draw_figure(run: RunReader, name: str, at: int | None) -> go.Figure | None:
+    """One of FIGURES at a step."""
+    return FIGURES[name].draw(run, at)
+
+
+@dataclass(slots=True)
+class RunFigures:
+    """All figures of a run as it stands: its curves, and FIGURES."""
+
+    run: RunReader
+    verdict: Verdict | None
+    """None where the run is not judged: then the chart of the evidence has nothing to show."""
+    axis: AxisKind = "step"
+    smooth: float = 0.0
+    log_y: bool = False
+    _steps: pd.DataFrame = field(init=False)
+    _known: list[str] = field(init=False)
+    _last_step: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._steps, self._known = self.run.steps().to_pandas(), self.run.metric_keys()
+        self._last_step = self.run.info().last_step
+
+    def charts(self) -> list[Chart]:
+        """The curated charts that the run has data for; what the verdict rests on comes first."""
+        charts = charts_of(self.verdict, self._known)
+        charts.sort(key=lambda chart: chart.name != EVIDENCE)
+        return [chart for chart in charts if any(one.has_values for one in self.curves(chart))]
+
+    def curves(self, chart: Chart) -> list[Curve]:
+        keys, most = chart_keys([chart], self._known), tables.most_points(self._last_step)
+        series = tables.series(self.run, keys, max_points=most)
+        return chart_curves(chart, series, self._steps, self._known)
+
+    def names(self) -> list[str]:
+        """Figures that the run has data for."""
+        others = [f.name for f in FIGURES.values() if f.draw(self.run, None) is not None]
+        return [chart.name for chart in self.charts()] + others
+
+    def line_chart(self, chart: Chart, curves: list[Curve]) -> go.Figure:
+        options = LineOptions(
+            smooth=self.smooth, log_y=self.log_y, height=320, onset=onset_range(self.verdict)
+        )
+        marks = run_marks(self.run.alarms(), self.run.commands(), self._steps)
+        axis = step_axis(self._steps, self.axis)
+        return line_chart(curves, axis, marks, options, **chart.words)
+
+    def figure(self, name: str) -> go.Figure:
+        """One figure by its name, or the curve of a metric by its key.
+
+        Raises:
+            QueryError: there is no such figure or metric, or the run has no data for it.
+        """
+        if name in FIGURES:
+            figure = FIGURES[name].draw(self.run, None)
+            if figure is None:
+                raise QueryError(f"the run has no data for the figure {name!r}; see plots()")
+            return figure
+        charts = {chart.name: chart for chart in CHARTS}
+        if (proof := evidence_chart(self.verdict, self._known)) is not None:
+            charts[EVIDENCE] = proof
+        chart = charts.get(name) or (plain_chart(name) if name in self._known else None)
+        if chart is not None:
+            return self.line_chart(chart, self.curves(chart))
+        hint = did_you_mean(name, [*charts, *FIGURES, *self._known])
+        raise QueryError(
+            f"there is no figure or metric {name[:80]!r}{hint or '; plots() lists the figures'}"
+        )

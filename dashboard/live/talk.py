@@ -1,0 +1,10 @@
+"""The conversation of the replay, scrolled to its chosen turn."""
+
+from __future__ import annotations
+
+from .scripts import component
+
+
+def bring_into_sight(shown: str) -> None:
+    """Scroll the conversation of the page to its chosen turn; `shown` names both."""
+    component("echoscope_talk", "talk.js")(key="replay_talk", data=shown, height=0)
