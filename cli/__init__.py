@@ -93,7 +93,6 @@ _USER_ERRORS = (
     ("echoscope.store.errors", "StoreError"),
     ("echoscope.store.errors", "QueryError"),
     ("echoscope.store.errors", "AnnotationError"),
-    ("echoscope.core.pretrained.names", "ModelNameError"),
     ("echoscope.envs.base", "EnvError"),
     ("echoscope.dashboard.web.gate", "ExposureError"),
     ("echoscope.core.config.loading", "ConfigError"),

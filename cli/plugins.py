@@ -60,10 +60,6 @@ def check(
     params: Annotated[
         list[str] | None, typer.Argument(help="KEY=VALUE ..., the values in YAML.")
     ] = None,
-    naive: Annotated[
-        str,
-        typer.Option("--naive", help="A slow second version, 'module:function', that must agree."),
-    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Try a plug-in on made-up steps. Exit code 1 if it breaks its contract."""
@@ -79,13 +75,9 @@ def check(
     if kind == "environment":
         from . import envs
 
-        if naive:
-            raise typer.BadParameter("an environment is not compared with a naive version")
         envs.check(name, params=params, as_json=as_json)
         return
-    report = check_plugin(
-        kind, name, dict(parse_override(word) for word in params or ()), naive=naive
-    )
+    report = check_plugin(kind, name, dict(parse_override(word) for word in params or ()))
     if as_json:
         print_json(
             {

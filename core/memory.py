@@ -436,7 +436,7 @@ def _shape(config: Mapping[str, Any], weights: Mapping[str, tuple[int, ...]]) ->
 
 def _folder(path: str) -> Path | None:
     names = named_models()
-    folder = Path(names[path].path if path in names else path).expanduser()
+    folder = Path(names.get(path, Path(path))).expanduser()
     if folder.is_dir():
         return folder
     if path.count("/") != 1:

@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from echoscope.diagnostics.config import FrozenModel
-from echoscope.store.models import SHIPPED, shipped_folder
+from echoscope.store.models import SHIPPED
 from echoscope.text.did_you_mean import did_you_mean
 
 from .config.loading import ConfigError
@@ -76,16 +76,9 @@ def resolve_model(path: str) -> str:
         ModelPathError: a shipped model whose files are missing, a folder without `config.json`, or
             a path that does not exist.
     """
-    if path in SHIPPED:
-        return str(_checked_folder(shipped_folder(path), path))
     names = named_models()
     if path in names:
-        return resolve_path(names[path].path)
-    return resolve_path(path)
-
-
-def resolve_path(path: str) -> str:
-    """As `resolve_model`, of what is no short name."""
+        return str(_checked_folder(names[path], path))
     folder = Path(path).expanduser()
     if folder.is_file():
         raise ModelPathError(_about_file(folder, path))
@@ -98,8 +91,7 @@ def resolve_path(path: str) -> str:
         raise ModelPathError(
             f"the model {path!r} is not on this disk yet: run `echoscope models get {path}`"
         )
-    known = {*named_models(), *FETCHABLE}
-    raise ModelPathError(f"no model folder {path!r}{did_you_mean(path, known)}")
+    raise ModelPathError(f"no model folder {path!r}{did_you_mean(path, {*names, *FETCHABLE})}")
 
 
 def check_weights(model: str) -> None:

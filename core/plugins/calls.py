@@ -95,32 +95,32 @@ def token_losses(config: CustomLossConfig, inputs: LossInputs) -> Tensor:
         UserCodeError: it failed, or returned the wrong shape or NaN.
     """
     copies = {
-        one.name: value.clone()
-        for one in fields(inputs)
-        if (value := getattr(inputs, one.name)) is not None
+        each.name: value.clone()
+        for each in fields(inputs)
+        if (value := getattr(inputs, each.name)) is not None
     }
     name = config.function
     loss = call("loss", name, loaded("loss", name), replace(inputs, **copies), **config.params)
-    wanted = tuple(inputs.logprobs_L.shape)
+    expected = tuple(inputs.logprobs_L.shape)
     if not isinstance(loss, Tensor):
         raise _wrong("loss", name, f"returned a {type(loss).__name__}, but must return a tensor")
-    if tuple(loss.shape) != wanted:
+    if tuple(loss.shape) != expected:
         raise _wrong(
             "loss",
             name,
             f"returned the shape {tuple(loss.shape)}, but must return one loss for each sampled "
-            f"token, {wanted}",
+            f"token, {expected}",
         )
     if not loss.is_floating_point():
         raise _wrong("loss", name, f"returned {loss.dtype}, but must return floats")
     bad = int((~torch.isfinite(loss.detach())).sum())
     if bad:
-        raise _wrong("loss", name, f"is NaN or infinite at {bad} of {wanted[0]} tokens")
+        raise _wrong("loss", name, f"is NaN or infinite at {bad} of {expected[0]} tokens")
     return loss
 
 
 def _arrays(inputs: AdvantageInputs) -> list[np.ndarray[Any, Any]]:
-    values = [getattr(inputs, one.name) for one in fields(inputs)]
+    values = [getattr(inputs, each.name) for each in fields(inputs)]
     values += [rewards_K for siblings in inputs.left_out.values() for rewards_K in siblings]
     return [value for value in values if isinstance(value, np.ndarray)]
 

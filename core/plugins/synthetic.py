@@ -20,45 +20,41 @@ CASES = ("mixed rewards", "equal rewards", "failed episodes", "large rewards")
 """Rewards that differ, rewards without spread, a group that cannot train, rewards near 1e6."""
 
 
-def rollouts_of(case: str, *, num_groups: int = 3, group_size: int = 4) -> RolloutBatch:
-    """A step of `num_groups` x `group_size` episodes with 1 to 3 turns of 1 to 4 tokens.
+def rollouts_of(case: str, *, group_size: int = 4) -> RolloutBatch:
+    """A step of 3 x `group_size` episodes with 1 to 3 turns of 1 to 4 tokens.
 
     In `mixed rewards` one group is solved and one is hopeless, and one episode failed.
     """
-    rng = np.random.default_rng([CASES.index(case), num_groups, group_size])
-    groups = []
-    for p in range(num_groups):
-        siblings = []
-        for g in range(group_size):
-            turns = _turns(rng)
-            won = {0: bool(g % 2), 1: True, 2: False}[p % 3]
-            if case == "equal rewards":
-                won = True
-            reward = float(won) + (0.1 * g if case == "mixed rewards" and p % 3 == 0 else 0.0)
-            reward *= 1e6 if case == "large rewards" else 1.0
-            turns[-1] = replace(turns[-1], reward=reward)
-            failed = (case == "failed episodes" and p == 0) or (
-                case == "mixed rewards" and (p, g) == (num_groups - 1, 0)
-            )
-            siblings.append(
-                Trajectory(
-                    step=1,
-                    split=Split.TRAIN,
-                    index=p * group_size + g,
-                    group_index=p,
-                    sibling_index=g,
-                    env_id="lake" if p % 2 == 0 else "bandit",
-                    tag="lake" if p % 2 == 0 else "bandit",
-                    env_seed=p,
-                    noise_seed=g,
-                    prompt_key=str(p),
-                    turns=tuple(turns),
-                    stop_reason=StopReason.ENV_ERROR if failed else StopReason.TERMINATED,
-                    is_success=None if failed else won,
-                )
-            )
-        groups.append(tuple(siblings))
+    rng = np.random.default_rng([CASES.index(case), group_size])
+    groups = [
+        tuple(_trajectory(case, p, g, group_size, _turns(rng)) for g in range(group_size))
+        for p in range(3)
+    ]
     return RolloutBatch(groups=tuple(groups))
+
+
+def _trajectory(case: str, p: int, g: int, group_size: int, turns: list[Turn]) -> Trajectory:
+    is_mixed = case == "mixed rewards"
+    is_success = case == "equal rewards" or (bool(g % 2), True, False)[p]
+    reward = float(is_success) + (0.1 * g if is_mixed and p == 0 else 0.0)
+    turns[-1] = replace(turns[-1], reward=reward * (1e6 if case == "large rewards" else 1.0))
+    failed = (case == "failed episodes" and p == 0) or (is_mixed and (p, g) == (2, 0))
+    name = ("lake", "bandit")[p % 2]
+    return Trajectory(
+        step=1,
+        split=Split.TRAIN,
+        index=p * group_size + g,
+        group_index=p,
+        sibling_index=g,
+        env_id=name,
+        tag=name,
+        env_seed=p,
+        noise_seed=g,
+        prompt_key=str(p),
+        turns=tuple(turns),
+        stop_reason=StopReason.ENV_ERROR if failed else StopReason.TERMINATED,
+        is_success=None if failed else is_success,
+    )
 
 
 def batch_of(rollouts: RolloutBatch, *, with_values: bool = False) -> tuple[TokenBatch, LeftOut]:
@@ -68,7 +64,7 @@ def batch_of(rollouts: RolloutBatch, *, with_values: bool = False) -> tuple[Toke
     if keep_PG.sum() > 1:
         keep_PG[tuple(np.argwhere(keep_PG)[-1])] = False
     chosen = [rollouts.groups[p][g] for p, g in np.argwhere(keep_PG)]
-    rewards = [credit_rewards(one, one.episode_return, "trajectory") for one in chosen]
+    rewards = [credit_rewards(each, each.episode_return, "trajectory") for each in chosen]
     left_out = left_out_rewards(rollouts, keep_PG, rollouts.returns_PG, "trajectory")
     batch = pack(chosen, rewards)
     values = _noise(batch, seed=1) if with_values else None

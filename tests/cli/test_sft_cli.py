@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from echoscope.cli import main
-from echoscope.core.pretrained.names import add_model
 
 SETTINGS = ("--iterations", "4", "--batch-episodes", "4")
 
@@ -130,23 +129,6 @@ def test_shipped_models_are_listed() -> None:
     code, out, _ = echoscope("models", "list")
     assert code == 0
     assert "tiny" in out
-
-
-def test_what_an_added_model_says_of_itself_is_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its files may be somebody else's: no terminal control, no markup."""
-    monkeypatch.setenv("ECHOSCOPE_CACHE", str(tmp_path / "cache"))
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "config.json").write_text('{"model_type": "\\u001b[31mred"}')
-    (folder / "origin.json").write_text('{"description": "[bold]loud[/] \\u001b[2J"}')
-    add_model("mine", str(folder))
-    for command in (("show", "mine"), ("list",)):
-        code, out, err = echoscope("models", *command)
-        assert (code, err) == (0, "")
-        assert "\x1b" not in out
-        assert "[bold]loud" in out
 
 
 OWN_WORLD = """

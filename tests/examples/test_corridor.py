@@ -57,8 +57,7 @@ def test_every_part_has_a_name_and_passes_its_checks() -> None:
         if kind == "environment":
             assert dict(check_env(name).failed) == {}
         else:
-            naive = "corridor.algorithm:slow_ranks" if kind == "advantage" else ""
-            assert dict(check_plugin(kind, name, naive=naive).failed) == {}
+            assert dict(check_plugin(kind, name).failed) == {}
 
 
 @pytest.mark.long

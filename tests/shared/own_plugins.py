@@ -20,27 +20,6 @@ def grpo(inputs, *, eps: float = 1e-6):
     return np.where(inputs.mask_NL, advantages_N[:, None], 0.0)
 
 
-def slow_grpo(inputs, *, eps: float = 1e-6):
-    out = np.zeros(inputs.mask_NL.shape)
-    for n, group in enumerate(inputs.groups_N):
-        siblings = [
-            sum(inputs.rewards_NL[m]) for m, other in enumerate(inputs.groups_N) if other == group
-        ]
-        mean = sum(siblings) / len(siblings)
-        squares = sum((one - mean) ** 2 for one in siblings)
-        std = (squares / (len(siblings) - 1)) ** 0.5 if len(siblings) > 1 else 0.0
-        if std <= 1e-6 * max(abs(one) for one in siblings):
-            continue
-        for t in range(out.shape[1]):
-            if inputs.mask_NL[n, t]:
-                out[n, t] = (sum(inputs.rewards_NL[n]) - mean) / (std + eps)
-    return out
-
-
-def plain_returns(inputs):
-    return np.where(inputs.mask_NL, inputs.returns_N[:, None], 0.0)
-
-
 def with_targets(inputs):
     return grpo(inputs), np.where(inputs.mask_NL, 0.5, 0.0)
 
@@ -126,11 +105,6 @@ def infinite(inputs):
     return inputs.logprobs_L / 0.0
 
 
-def writes_into_tensors(inputs):
-    inputs.advantages_L[:] = 1.0
-    return -inputs.advantages_L * inputs.logprobs_L
-
-
 def keeps_numbers(groups):
     return groups.returns_PG.mean(axis=1)
 
@@ -163,12 +137,6 @@ class Blind:
 class Shouting:
     def observe(self, seen):
         return {"LOUD": 1.0}
-
-
-class Writing:
-    def observe(self, seen):
-        seen.batch.advantages.zero_()
-        return {}
 
 
 # -- wrong ones that only show during a run ------------------------------------------------------

@@ -28,22 +28,6 @@ def ranks(inputs: AdvantageInputs) -> NDArray[np.float64]:
     return np.where(inputs.mask_NL, advantages_N[:, None], 0.0)
 
 
-def slow_ranks(inputs: AdvantageInputs) -> NDArray[np.float64]:
-    """`ranks` in plain loops: what `echoscope plugins check --naive` compares it with."""
-    out = np.zeros(inputs.mask_NL.shape)
-    for n, group in enumerate(inputs.groups_N):
-        won = lost = others = 0
-        for m, other in enumerate(inputs.groups_N):
-            if m != n and other == group:
-                others += 1
-                won += sum(inputs.rewards_NL[n]) > sum(inputs.rewards_NL[m])
-                lost += sum(inputs.rewards_NL[n]) < sum(inputs.rewards_NL[m])
-        for t in range(out.shape[1]):
-            if inputs.mask_NL[n, t]:
-                out[n, t] = (won - lost) / max(others, 1)
-    return out
-
-
 def soft_clip(inputs: LossInputs, *, width: float = 0.2) -> torch.Tensor:
     """(L,) PPO's surrogate with a ratio that bends towards 1 + `width` instead of breaking off."""
     log_ratio = (inputs.logprobs_L - inputs.old_logprobs_L).clamp(-20, 20)

@@ -36,7 +36,6 @@ class Corridor(TextEnv):
 
     spec = EnvSpec(
         id="corridor",
-        entry_point=f"{__name__}:Corridor",
         config_type=CorridorConfig,
         max_turns=4,
         max_actions_per_turn=1,

