@@ -15,15 +15,18 @@ import numpy as np
 import pytest
 from letter_tokens import TableScorer, batch, decode
 
-from echoscope.diagnostics.config import DiagnosticsConfig, InformationConfig
+from echoscope.diagnostics.config import DiagnosticsConfig
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.regimes import Regime
 from echoscope.diagnostics.judge.verdict import diagnose
+from echoscope.diagnostics.measure.text.sampling import measure_sample
 from echoscope.diagnostics.monitor import Instruments, Monitor
+from echoscope.diagnostics.read.foreign_names import OUTCOMES
 from echoscope.diagnostics.read.metrics_file import read_metrics
 from echoscope.diagnostics.read.table import table_of_run
 from echoscope.diagnostics.tools.rescoring import Weights, with_information
+from echoscope.store.importers.importing import step_metrics
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import RolloutBatch, StepMetrics, Trajectory, Turn
 from echoscope.store.writer import RunWriter
@@ -99,17 +102,18 @@ def rollouts(name: str, step: int) -> RolloutBatch:
 def write(path: Path, name: str) -> RunReader:
     writer = RunWriter.create(path, run_id=path.name, config={}, is_packing=False)
     for step in range(1, NUM_STEPS + 1):
+        rows = rollouts(name, step).trajectories
+        counted = step_metrics(path.name, step, rows).values
         metrics = StepMetrics(
             run_id=path.name,
             step=step,
             phase="train",
             policy_version=step,
             wall_time=0.0,
-            values={"optim/lr": 1e-6},
+            values={key: counted[key] for key in OUTCOMES if key in counted}
+            | measure_sample(rows).metrics(),
         )
-        writer.commit_step(
-            metrics=[metrics], trajectories=rollouts(name, step).trajectories, outcomes=[]
-        )
+        writer.commit_step(metrics=[metrics], trajectories=rows, outcomes=[])
     writer.close(status="finished")
     return open_run(path)
 
@@ -139,9 +143,7 @@ def test_a_stored_run(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_a_training_run_goes_on(name: str) -> None:
     said: list[str] = []
-    config = DiagnosticsConfig(
-        information=InformationConfig(families=("first_turn",)), budget_frac=1
-    )
+    config = DiagnosticsConfig(budget_frac=1)
     monitor = Monitor(config, run_id="run", on_message=said.append)
     tools = Instruments(scorer=TableScorer, decode=decode)
     found = monitor.measure(1, rollouts(name, 1), config, tools)
@@ -168,9 +170,7 @@ def test_what_cannot_be_measured_is_not_a_number(name: str) -> None:
 def test_scoring_under_a_model_at_hand(tmp_path: Path, name: str) -> None:
     """The table scorer's probabilities are not those recorded: bounds, and said so."""
     reader = write(tmp_path / "run", name)
-    weights = Weights(
-        scorer=TableScorer, decode=decode, name="a table", policy_version=None, vocabulary=256
-    )
+    weights = Weights(scorer=TableScorer, decode=decode, name="a table", vocabulary=256)
     if name == "empty reasonings":  # nothing was sampled
         with pytest.raises(ValueError, match="no trajectories with recorded tokens"):
             with_information(table_of_run(reader), reader, weights, every=6)
