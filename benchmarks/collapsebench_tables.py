@@ -15,10 +15,11 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from resampling import resampled_false_alarms
+
 from echoscope.diagnostics.bench import tables
 from echoscope.diagnostics.bench.harness import LabelledRun, load_curves
 from echoscope.diagnostics.bench.report import REPORT_SEED, BenchReport, made_set, report, small_set
-from echoscope.diagnostics.bench.resampling import resampled_false_alarms
 from echoscope.diagnostics.bench.tables import Grid, in_time, number
 from echoscope.diagnostics.judge.calibration import Count
 
@@ -64,23 +65,8 @@ def _share(count: Count | None) -> str:
 
 
 def section(found: BenchReport) -> str:
-    grids = (tables.by_label(found), tables.beside(found), raised(tables.by_rule(found)))
-    parts = [summary(found), *(grid.markdown() for grid in grids)]
-    if found.regimes:
-        parts.append(tables.matrix("regime labelled", found.regimes).markdown())
-    if found.kinds:
-        parts.append(tables.matrix("kind labelled", found.kinds).markdown())
-    return "\n\n".join(parts)
-
-
-def raised(rules: Grid) -> Grid:
-    """Without the rules that were never raised."""
-    rows = [row for row in rules.rows if any(_counts(cell) for cell in row[1:])]
-    return Grid(head=rules.head, rows=tuple(rows))
-
-
-def _counts(cell: str) -> bool:
-    return cell not in ("", "0") and not cell.startswith("0 of")
+    grids = (tables.by_label(found), tables.beside(found))
+    return "\n\n".join([summary(found), *(grid.markdown() for grid in grids)])
 
 
 def by_chance(runs: Sequence[LabelledRun], draws: int) -> str:

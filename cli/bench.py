@@ -52,40 +52,27 @@ def collapse(
         typer.Option(help="Only synthetic runs (made) or only recorded runs (small)."),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Synthetic runs per kind.")] = 20,
-    resample: Annotated[
-        int,
-        typer.Option(min=0, help="With --curves: how often to resample healthy stretches."),
-    ] = 2,
     as_json: AsJson = False,
 ) -> None:
     """Measure how early and how reliably collapses are detected, next to other alarm rules."""
     if curves is not None and only is not None:
         fail("--only chooses among our own runs; leave it out with --curves", Exit.USAGE)
     if curves is not None:
-        _curves(curves, resample, as_json)
+        _curves(curves, as_json)
         return
     _own(only, seeds, as_json)
 
 
-def _curves(folder: Path, resample: int, as_json: bool) -> None:
+def _curves(folder: Path, as_json: bool) -> None:
     from echoscope.diagnostics.bench.harness import load_curves
-    from echoscope.diagnostics.bench.report_json import report_json, resampled_json
-    from echoscope.diagnostics.bench.resampling import resampled_false_alarms
+    from echoscope.diagnostics.bench.report_json import report_json
 
     runs = _loaded(lambda: load_curves(folder))
     report = _judged(folder.name, runs)
-    chance = resampled_false_alarms(runs, draws=resample)
     if as_json:
-        value = report_json(report) | {"resampled": resampled_json(chance)}
-        print_json(value)
+        print_json(report_json(report))
         return
     show_report(output_console(TABLE_WIDTH, is_wrapped=True), report, with_runs=True)
-    if chance.num_steps:
-        typer.echo(
-            f"\nresampled healthy stretches ({chance.num_stretches} runs, {chance.num_steps} "
-            f"steps): {chance.per_1000(chance.num_critical):.2g} critical alarms and "
-            f"{chance.per_1000(chance.num_warnings):.2g} warnings per 1,000 steps"
-        )
 
 
 def _own(only: RunSet | None, seeds: int, as_json: bool) -> None:
@@ -138,16 +125,6 @@ def show_report(console: Console, report: BenchReport, *, with_runs: bool) -> No
         console.print()
     console.print(_rich(tables.by_label(report)))
     console.print(f"\n{_summary(report)}\n")
-    console.print(_rich(tables.by_rule(report)))
-    console.print()
-    console.print(_rich(tables.by_kinds(report)))
-    console.print()
-    if report.regimes:
-        console.print(_rich(tables.matrix("regime labelled", report.regimes)))
-        console.print()
-    if report.kinds:
-        console.print(_rich(tables.matrix("kind labelled", report.kinds)))
-        console.print()
     console.print(_rich(tables.beside(report)))
 
 

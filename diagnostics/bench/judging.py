@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from echoscope.store.records import SEVERITY_RANK, AlarmState
 
 from ..judge.alarms import RULE_ORDER, RunState
-from ..judge.calibration import Said, kinds_of
+from ..judge.calibration import HORIZON, Calm, Count, kinds_of
 from ..judge.courses.channels import CHANNELS, SPECS, ChannelSpec, derived
 from ..judge.courses.course import matches
 from ..judge.regimes import Regime
@@ -22,6 +23,20 @@ Rows = Iterable[tuple[int, Mapping[str, float]]]
 
 WEIGHTS = ("/num_tasks", "/num_episodes", "/num_groups")
 _QUIET = (RunState.HEALTHY, RunState.CONVERGED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What the verdict said at one step of a labelled run."""
+
+    step: int
+    what: str
+    """`healthy` or `collapse`."""
+    confidence: str
+    calm: Calm | None = None
+    """Of `healthy`."""
+    num_kinds: int = 0
+    """Kinds of signals that were measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,3 +183,38 @@ def judge(
         rules={name: follower.calls(run) for name, follower in rules.items()},
         said=tuple(said),
     )
+
+
+def is_wrong(said: Said, run: LabelledRun) -> bool:
+    """Was it wrong, as the label has it?"""
+    if said.what == "collapse":
+        return said.step < run.healthy_until
+    halved = run.halved_step
+    return run.is_collapsed and halved is not None and said.step < halved <= said.step + HORIZON
+
+
+def calibrated(
+    runs: Iterable[tuple[LabelledRun, Iterable[Said]]],
+) -> dict[tuple[str, str], Count]:
+    """(what was said, confidence) -> how often it was wrong; runs that count only."""
+    wrong: Counter[tuple[str, str]] = Counter()
+    total: Counter[tuple[str, str]] = Counter()
+    for run, said in runs:
+        for one in said if run.counts else ():
+            total[one.what, one.confidence] += 1
+            wrong[one.what, one.confidence] += is_wrong(one, run)
+    return {key: (wrong[key], total[key]) for key in total}
+
+
+def counted_by_kinds(
+    runs: Iterable[tuple[LabelledRun, Iterable[Said]]],
+) -> dict[tuple[Calm, int], Count]:
+    """(how calm, kinds of signals) -> how often a collapse followed; runs that count only."""
+    wrong: Counter[tuple[Calm, int]] = Counter()
+    total: Counter[tuple[Calm, int]] = Counter()
+    for run, said in runs:
+        for one in said if run.counts else ():
+            if one.calm is not None:
+                total[one.calm, one.num_kinds] += 1
+                wrong[one.calm, one.num_kinds] += is_wrong(one, run)
+    return {key: (wrong[key], total[key]) for key in total}

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..judge.alarms import RULE_ORDER
-from ..judge.calibration import Calm, Count, Said, calibrated, counted_by_kinds
+from ..judge.calibration import Calm, Count
 from ..judge.courses.channels import CHANNELS, ChannelSpec
 from .baselines import BaselineResult, baselines
 from .harness import KINDS, SMALL_RUNS, LabelledRun, load_curves
-from .judging import Judged, judge, said_with_less
+from .judging import Judged, Said, calibrated, counted_by_kinds, judge, said_with_less
 from .scores import Call, Scores, score
 from .synthetic_runs import COLLAPSES, HEALTHY, make
 

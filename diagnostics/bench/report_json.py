@@ -9,7 +9,6 @@ from echoscope.text.strict_json import finite_or_none
 from .baselines import BaselineResult
 from .judging import Judged
 from .report import TARGET_DETECTION, TARGET_FALSE_PER_1000, BenchReport, KindScores, RuleScores
-from .resampling import FalseAlarms
 from .scores import Scores
 
 
@@ -63,14 +62,6 @@ def scores_json(scores: Scores) -> dict[str, Any]:
         "false_per_1000_steps": finite_or_none(scores.false_per_1000),
         "controls": scores.num_controls,
         "controls_alarmed": scores.num_controls_alarmed,
-    }
-
-
-def resampled_json(chance: FalseAlarms) -> dict[str, Any]:
-    return {
-        "steps": chance.num_steps,
-        "critical": chance.num_critical,
-        "warnings": chance.num_warnings,
     }
 
 

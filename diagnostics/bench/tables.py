@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..judge.calibration import CALMS, HORIZON
 from .report import BenchReport
 from .scores import Scores
 
@@ -45,50 +43,6 @@ def by_label(report: BenchReport) -> Grid:
     head = ("label", "runs", "called in time", "kind right", "lead", "onset error",
             "false critical", "watched", "critical")  # fmt: skip
     return Grid(head=head, rows=tuple(rows))
-
-
-def by_rule(report: BenchReport) -> Grid:
-    """What each rule is worth."""
-    rows = []
-    for entry in report.by_rule:
-        own = entry.own
-        rows.append(
-            (
-                entry.rule,
-                "" if own is None else in_time(own),
-                "" if own is None else f"{entry.own_warned} of {own.num_collapsed}",
-                "" if own is None else number(own.median_lead),
-                "" if own is None else number(own.median_onset_error),
-                in_time(entry.warning),
-                number(entry.critical.false_per_1000),
-                number(entry.warning.false_per_1000),
-            )
-        )
-    head = ("rule", "own kind: critical in time", "warned in time", "lead", "onset error",
-            "any collapse: warned in time", "false critical / 1,000",
-            "false warnings / 1,000")  # fmt: skip
-    return Grid(head=head, rows=tuple(rows))
-
-
-def by_kinds(report: BenchReport) -> Grid:
-    """How often a collapse followed a quiet step, with kinds of signals left out."""
-    rows = []
-    for num in sorted({num for _, num in report.by_kinds}):
-        counts = [report.by_kinds.get((calm, num)) for calm in CALMS]
-        cells = ["" if count is None else f"{count[0]} of {count[1]}" for count in counts]
-        rows.append((str(num), *cells))
-    title = f"quiet, then a collapse within {HORIZON} steps: kinds of signals"
-    return Grid(head=(title, *CALMS), rows=tuple(rows))
-
-
-def matrix(title: str, counts: Mapping[tuple[str, str], int]) -> Grid:
-    """Runs by what they are labelled (rows) and what they were named (columns)."""
-    columns = sorted({column for _, column in counts})
-    rows = [
-        (row, *(str(counts.get((row, column), "")) for column in columns))
-        for row in dict.fromkeys(row for row, _ in counts)
-    ]
-    return Grid(head=(f"{title} \\ named", *columns), rows=tuple(rows))
 
 
 def beside(report: BenchReport) -> Grid:

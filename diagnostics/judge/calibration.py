@@ -10,12 +10,8 @@ of this again and prints it; docs/collapsebench.md has the tables.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal, get_args
-
-from ..bench.harness import LabelledRun
 
 HORIZON = 20
 """Steps that a verdict of health is held to."""
@@ -112,20 +108,6 @@ MEASURED: Mapping[tuple[str, str], Count] = {
 small runs and the public ones together."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """What the verdict said at one step of a labelled run."""
-
-    step: int
-    what: str
-    """`healthy` or `collapse`."""
-    confidence: str
-    calm: Calm | None = None
-    """Of `healthy`."""
-    num_kinds: int = 0
-    """Kinds of signals that were measured."""
-
-
 def kinds_of(channels: Iterable[str]) -> set[str]:
     """Which kinds of signals these channels are.
 
@@ -193,38 +175,3 @@ def collapse_words(confidence: str) -> str:
     wrong, total = MEASURED["collapse", confidence]
     verdicts = f"{wrong or 'none'} of {total:,} such verdicts"
     return f"in labelled runs, {verdicts} came while the run was healthy"
-
-
-def is_wrong(said: Said, run: LabelledRun) -> bool:
-    """Was it wrong, as the label has it?"""
-    if said.what == "collapse":
-        return said.step < run.healthy_until
-    halved = run.halved_step
-    return run.is_collapsed and halved is not None and said.step < halved <= said.step + HORIZON
-
-
-def calibrated(
-    runs: Iterable[tuple[LabelledRun, Iterable[Said]]],
-) -> dict[tuple[str, str], Count]:
-    """(what was said, confidence) -> how often it was wrong; runs that count only."""
-    wrong: Counter[tuple[str, str]] = Counter()
-    total: Counter[tuple[str, str]] = Counter()
-    for run, said in runs:
-        for one in said if run.counts else ():
-            total[one.what, one.confidence] += 1
-            wrong[one.what, one.confidence] += is_wrong(one, run)
-    return {key: (wrong[key], total[key]) for key in total}
-
-
-def counted_by_kinds(
-    runs: Iterable[tuple[LabelledRun, Iterable[Said]]],
-) -> dict[tuple[Calm, int], Count]:
-    """(how calm, kinds of signals) -> how often a collapse followed; runs that count only."""
-    wrong: Counter[tuple[Calm, int]] = Counter()
-    total: Counter[tuple[Calm, int]] = Counter()
-    for run, said in runs:
-        for one in said if run.counts else ():
-            if one.calm is not None:
-                total[one.calm, one.num_kinds] += 1
-                wrong[one.calm, one.num_kinds] += is_wrong(one, run)
-    return {key: (wrong[key], total[key]) for key in total}

@@ -12,7 +12,6 @@ from echoscope.diagnostics.bench.baselines import baselines, ragen_stop
 from echoscope.diagnostics.bench.harness import halved_for_good, load_curves
 from echoscope.diagnostics.bench.judging import judge
 from echoscope.diagnostics.bench.report import made_set, report
-from echoscope.diagnostics.bench.resampling import healthy_stretch, resampled_false_alarms
 from echoscope.diagnostics.bench.synthetic_runs import COLLAPSES, HEALTHY, make
 from echoscope.diagnostics.judge.regimes import Regime
 from echoscope.diagnostics.read.records import MetricsFileError
@@ -154,16 +153,3 @@ def test_made_runs_as_a_bench() -> None:
     assert found.regimes_right > 0.8
     assert found.by_label["format_collapse"].num_watched == 2
     assert all(found.has_more_lead(other) for other in found.beside)
-
-
-def test_healthy_stretches_resampled(curves: Path) -> None:
-    """The healthy run from row 20 on, and the collapsed one until ten steps before its onset."""
-    runs = load_curves(curves)
-    names, rows = healthy_stretch(runs[1]) or ([], np.empty((0, 0)))
-    assert len(rows) == 140
-    assert len(names) == rows.shape[1]
-    assert healthy_stretch(runs[2]) is None
-    chance = resampled_false_alarms(runs, draws=2, length=60)
-    assert chance.num_steps in (2 * 60, 2 * 2 * 60)
-    assert chance.num_critical == 0
-    assert chance.per_1000(0) == 0

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echoscope.diagnostics.bench.resampling import block_bootstrap, without_trend
 from echoscope.diagnostics.judge.courses.changes import Channel
 from echoscope.diagnostics.judge.courses.channels import ChannelSpec
 from echoscope.diagnostics.judge.courses.course import median, observed, robust_scale
@@ -228,19 +227,3 @@ def test_what_is_not_there_changes_nothing() -> None:
     channel.update(11, {"rate": math.nan, "other": 1.0})
     assert channel == replace(before, rows_since=1)
     assert observed({"a/b/c": math.nan}, ("a/*/c",)) == {}
-
-
-def test_block_bootstrap_keeps_neighbours() -> None:
-    rows = np.arange(20, dtype=np.float64)[:, None]
-    drawn = block_bootstrap(rows, 50, 5, np.random.default_rng(0))
-    assert drawn.shape == (50, 1)
-    inside = np.diff(drawn[:, 0]).reshape(-1)
-    assert (np.delete(inside, np.arange(4, 49, 5)) == 1).all()
-    with pytest.raises(ValueError, match="must lie in"):
-        block_bootstrap(rows, 5, 21, np.random.default_rng(0))
-
-
-def test_without_trend() -> None:
-    flat = without_trend(np.arange(41, dtype=np.float64))
-    assert flat[10:-10] == pytest.approx(20.0)
-    assert np.isnan(without_trend(np.full(3, np.nan))).all()

@@ -11,18 +11,17 @@ import numpy as np
 import pytest
 from trajectories import make_trajectory
 
-from echoscope.diagnostics.bench.judging import judge, said_with_less
+from echoscope.diagnostics.bench.judging import (
+    calibrated,
+    counted_by_kinds,
+    judge,
+    said_with_less,
+)
 from echoscope.diagnostics.bench.report import small_set
 from echoscope.diagnostics.judge.advice.actions import trainer_of
 from echoscope.diagnostics.judge.advice.situation import Situation
 from echoscope.diagnostics.judge.alarms import AlarmEngine, RunState
-from echoscope.diagnostics.judge.calibration import (
-    BY_KINDS,
-    MEASURED,
-    calibrated,
-    counted_by_kinds,
-    quiet_level,
-)
+from echoscope.diagnostics.judge.calibration import BY_KINDS, MEASURED, quiet_level
 from echoscope.diagnostics.judge.lineage import Before
 from echoscope.diagnostics.judge.verdict import Diagnosis, diagnose
 from echoscope.diagnostics.measure.rewards import luck_share

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..judge.alarms import AlarmEngine
-from ..read.table import MetricTable
-from .harness import LabelledRun
+from echoscope.diagnostics.bench.harness import LabelledRun
+from echoscope.diagnostics.judge.alarms import AlarmEngine
+from echoscope.diagnostics.read.table import MetricTable
 
 WARM_ROWS = 20
 """Rows of a healthy stretch that are left out: the policy still changes fast there."""
