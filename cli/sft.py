@@ -6,21 +6,17 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast, get_args
+from typing import Annotated, cast, get_args
 
 import typer
 
 from .options import AsJson
-from .terminal import interruptible, print_json, progress_bars
-
-if TYPE_CHECKING:
-    from echoscope.core.warm_start.sft import SftProgress, SftResult
+from .terminal import print_json, progress_bars
 
 app = typer.Typer(
     help="Warm starts: demonstrations from scripted experts, and training on them.",
     no_args_is_help=True,
 )
-INTERRUPTED = 130
 
 
 @app.command()
@@ -110,10 +106,6 @@ def train(
         str, typer.Option("--save-dtype", help="Of the written weights: float32 or bfloat16.")
     ] = "float32",
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "cpu",
-    vocab_size: Annotated[
-        int,
-        typer.Option("--vocab-size", min=265, help="Vocabulary size of a fresh model's tokenizer."),
-    ] = 640,
     force_think: Annotated[
         bool, typer.Option(help="The prompt opens <think>, as in training.")
     ] = True,
@@ -121,12 +113,9 @@ def train(
     threads: Annotated[
         int, typer.Option(min=1, help="Torch threads; results repeat exactly with 1.")
     ] = 1,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue where Ctrl-C stopped.")
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a policy on demonstrations. Ctrl-C saves the state for --resume."""
+    """Train a policy on demonstrations."""
     import torch
     from pydantic import ValidationError
 
@@ -157,20 +146,21 @@ def train(
     except ValidationError as error:
         first = error.errors()[0]
         raise SftError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    with interruptible() as interrupted, _progress(iterations, as_json=as_json) as on_progress:
-        result = warm_start(
+    with _progress(iterations, as_json=as_json) as on_progress:
+        loss = warm_start(
             data,
             model,
             out,
             config,
-            shape=PolicyShape(vocab_size=vocab_size),
+            shape=PolicyShape(),
             force_think=force_think,
-            resume=resume,
             on_progress=on_progress,
-            should_stop=interrupted.is_set,
             save_dtype=cast(SaveDtype, save_dtype),
         )
-    _report(result, out, as_json=as_json)
+    if as_json:
+        print_json({"out": out, "iterations": iterations, "final_loss": loss})
+    else:
+        typer.echo(f"wrote {out} after {iterations} iterations, loss {loss:.4f}")
 
 
 @app.command()
@@ -228,41 +218,16 @@ def _quiet() -> None:
 
 
 @contextmanager
-def _progress(iterations: int, *, as_json: bool) -> Iterator[Callable[[SftProgress], None]]:
+def _progress(iterations: int, *, as_json: bool) -> Iterator[Callable[[int, float], None]]:
     """A bar on a terminal, a line every fiftieth iteration elsewhere, nothing for machines."""
-    if as_json:
-        yield lambda progress: None
-        return
-    if not sys.stderr.isatty():
 
-        def print_line(progress: SftProgress) -> None:
-            if progress.iteration % 50 == 0 or progress.iteration == iterations:
-                typer.echo(
-                    f"iteration {progress.iteration:>5}/{iterations}  loss {progress.loss:.4f}"
-                )
+    def print_line(iteration: int, loss: float) -> None:
+        if not as_json and (iteration % 50 == 0 or iteration == iterations):
+            typer.echo(f"iteration {iteration:>5}/{iterations}  loss {loss:.4f}")
 
+    if as_json or not sys.stderr.isatty():
         yield print_line
         return
     with progress_bars() as bar:
         report = bar("iteration")
-        yield lambda progress: report(progress.iteration, iterations)
-
-
-def _report(result: SftResult, out: Path, *, as_json: bool) -> None:
-
-    tail = result.losses[-50:]
-    loss = sum(tail) / len(tail) if tail else float("nan")
-    if as_json:
-        facts = {
-            "out": out,
-            "iterations": result.iterations,
-            "is_finished": result.is_finished,
-            "final_loss": loss,
-        }
-        print_json(facts)
-    elif result.is_finished:
-        typer.echo(f"wrote {out} after {result.iterations} iterations, loss {loss:.4f}")
-    else:
-        typer.echo(f"stopped after {result.iterations} iterations; go on with --resume")
-    if not result.is_finished:
-        raise typer.Exit(INTERRUPTED)
+        yield lambda iteration, loss: report(iteration, iterations)

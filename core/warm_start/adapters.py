@@ -13,8 +13,6 @@ from typing import Any
 from peft import PeftModel, get_peft_model_state_dict
 from safetensors import SafetensorError, safe_open
 
-from echoscope.text.amounts import memory_size
-
 from ..config.settings import ModelConfig
 from ..policy import load_model
 from ..policy_assets import resolve_model, save_tokenizer
@@ -33,15 +31,14 @@ def merge_adapters(adapters: Path, out: Path) -> None:
     The weights keep the base's dtype. `out` appears whole or not at all.
 
     Raises:
-        SftError: `adapters` holds none, or those of another base; `out` is not empty; the disk has
-            no room.
+        SftError: `adapters` holds none, or those of another base; `out` is not empty or cannot be
+            written.
         ConfigError: the base model cannot be loaded.
     """
     base = _base_of(adapters)
     folder = Path(resolve_model(base))
     check_out(out)
     _check_base(adapters, base, folder)
-    _check_room(out, folder)
     model = load_model(str(folder), ModelConfig(dtype=_dtype_of(folder), device="cpu"))
     try:
         adapted = PeftModel.from_pretrained(model, str(adapters))
@@ -114,17 +111,6 @@ def _check_layers(adapters: Path, adapted: PeftModel) -> None:
         odd = wanted.keys() ^ set(file.keys())
     if odd:
         raise ValueError(f"the base has other layers, such as {min(odd)}")
-
-
-def _check_room(out: Path, folder: Path) -> None:
-    parent = next(path for path in out.absolute().parents if path.is_dir())
-    needed = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-    free = shutil.disk_usage(parent).free
-    if free < needed:
-        raise SftError(
-            f"{out} needs {memory_size(needed)}, but its disk has {memory_size(free)} left: free "
-            "some, or name a folder on another disk"
-        )
 
 
 def _dtype_of(folder: Path) -> Any:

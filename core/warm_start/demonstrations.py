@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import stat
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -391,23 +390,14 @@ def write_jsonl(demonstrations: Iterable[Demonstration], path: Path) -> int:
     return number
 
 
-def must_be_a_file(path: Path) -> None:
-    """Raises SftError for a pipe or a device, which need not end, and for what is not there."""
-    try:
-        mode = path.stat().st_mode
-    except (OSError, RuntimeError) as error:
-        raise SftError(f"cannot read {path}: {' '.join(str(error).split())}") from None
-    if not stat.S_ISREG(mode):
-        raise SftError(f"{path} is no file but a folder, a pipe or a device; name a file of rows")
-
-
 def read_jsonl(path: Path) -> Iterator[Demonstration]:
     """The demonstrations of a file.
 
     Raises:
         SftError: the file cannot be read, or a line of it is not a demonstration; names the line.
     """
-    must_be_a_file(path)
+    if not path.is_file():
+        raise SftError(f"cannot read {path}: it is no file")
     try:
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):

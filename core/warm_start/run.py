@@ -37,12 +37,11 @@ from .demonstrations import (
     Teaching,
     demonstrate,
     encode,
-    must_be_a_file,
     read_jsonl,
     training_text,
 )
 from .narrators import NarratorOf, plain_narrator
-from .sft import STATE_FILE, SftConfig, SftProgress, SftResult, train
+from .sft import SftConfig, train
 
 FRESH = "fresh"
 """In place of a model: a new small policy with a tokenizer of its own."""
@@ -80,10 +79,10 @@ def plan_lessons(
         ConfigError: a target that is none of these, or a careful tag that names no environment.
     """
     groups = [pair for target in targets for pair in _groups_of(target)]
-    known = {name for group, _ in groups for name in (group.name, group.env)}
+    names = {name for group, _ in groups for name in (group.name, group.env)}
     for tag in careful_by_tag:
-        if tag not in known:
-            raise ConfigError(f"--careful names {tag!r}{did_you_mean(tag, known)}")
+        if tag not in names:
+            raise ConfigError(f"--careful names {tag!r}{did_you_mean(tag, names)}")
     total = sum(group.groups for group, _ in groups)
     lessons = []
     given = seen = 0
@@ -146,54 +145,43 @@ def warm_start(
     *,
     shape: PolicyShape,
     force_think: bool,
-    resume: bool,
-    on_progress: Callable[[SftProgress], None],
-    should_stop: Callable[[], bool],
+    on_progress: Callable[[int, float], None] = lambda iteration, loss: None,
     save_dtype: SaveDtype = "float32",
-) -> SftResult:
+) -> float:
     """Train `model` (a shipped name, a folder or `fresh`) and write the policy to `out`.
 
-    `out` then holds the weights (or the adapters), the tokenizer and `sft.json`. A training that
-    was stopped leaves its state there instead, for `resume`.
+    `out` then holds the weights (or the adapters), the tokenizer and `sft.json`. Returns the mean
+    loss of the last 50 iterations.
 
     Raises:
         SftError, ConfigError, ChatFormatError: something does not fit; nothing was overwritten.
     """
-    _check_out(out, resume=resume)
+    check_out(out)
     if config.dtype != "float32" and config.lora is None:
         raise SftError(
             f"dtype is {config.dtype}, in which small changes of a weight are lost: add --lora, "
             "whose adapters are float32, or leave --dtype out"
         )
-    demonstrations = [one for path in data for one in read_jsonl(path)]
+    demonstrations = [each for path in data for each in read_jsonl(path)]
     if not demonstrations:
         raise SftError(f"no demonstration in {', '.join(map(str, data))}")
     tokenizer, network = _load(model, demonstrations, shape, config)
     chat = ChatFormat(tokenizer)
     check_vocabulary(chat, int(network.get_input_embeddings().weight.shape[0]))
     rows = [
-        encode(one, chat, force_think=force_think, prompt_weight=config.prompt_weight)
-        for one in demonstrations
+        encode(each, chat, force_think=force_think, prompt_weight=config.prompt_weight)
+        for each in demonstrations
     ]
+    losses = train(network, rows, config, on_progress=on_progress)[-50:]
+    loss = sum(losses) / len(losses)
     out.mkdir(parents=True, exist_ok=True)
-    result = train(
-        network,
-        rows,
-        config,
-        state_folder=out,
-        resume=resume,
-        on_progress=on_progress,
-        should_stop=should_stop,
-    )
-    if result.is_finished:
-        _save(network, out, save_dtype)
-        save_tokenizer(tokenizer, out)
-        facts = {"model": model, "num_episodes": len(demonstrations), "data": _digest(data)}
-        if config.lora is not None:
-            remember_base(out, Path(resolve_model(model)))
-        _write_summary(out, config, result, facts)
-        (out / STATE_FILE).unlink(missing_ok=True)
-    return result
+    _save(network, out, save_dtype)
+    save_tokenizer(tokenizer, out)
+    if config.lora is not None:
+        remember_base(out, Path(resolve_model(model)))
+    facts = {"model": model, "num_episodes": len(demonstrations), "data": _digest(data)}
+    _write_summary(out, config, facts | {"final_loss": round(loss, 5)})
+    return loss
 
 
 def _load(
@@ -235,32 +223,15 @@ def _save(network: PreTrainedModel | PeftModel, out: Path, dtype: SaveDtype) -> 
         network.save_pretrained(out)
 
 
-def _check_out(out: Path, *, resume: bool) -> None:
-    if not resume and (out / STATE_FILE).is_file():
-        raise SftError(f"{out} holds an unfinished training; add --resume or remove {STATE_FILE}")
-    if not resume or not out.is_dir():
-        check_out(out)
-
-
 def _digest(data: Sequence[Path]) -> str:
     digest = hashlib.sha256()
     for path in data:
-        must_be_a_file(path)
         digest.update(path.read_bytes())
     return f"sha256:{digest.hexdigest()}"
 
 
-def _write_summary(
-    folder: Path, config: SftConfig, result: SftResult, facts: Mapping[str, Any]
-) -> None:
+def _write_summary(folder: Path, config: SftConfig, facts: Mapping[str, Any]) -> None:
     """How the weights were made. Written last: a folder that has it is complete."""
-    tail = result.losses[-50:]
-    summary = {
-        **facts,
-        "settings": config.model_dump(mode="json"),
-        "iterations": result.iterations,
-        "final_loss": round(sum(tail) / len(tail), 5),
-        "torch": torch.__version__,
-    }
+    summary = {**facts, "settings": config.model_dump(mode="json"), "torch": torch.__version__}
     text = json.dumps(summary, indent=2, sort_keys=True)
     (folder / SUMMARY_FILE).write_text(text + "\n", encoding="utf-8")

@@ -2,26 +2,21 @@
 
 The loss of a batch is the weighted mean of -log p(x_t | x_<t) over its tokens, with weight 1 on
 the tokens of a response and `prompt_weight` on the rest. A batch is a pure function of the seed and
-the iteration, so a training that was interrupted goes on bit for bit as if it had not been.
+the iteration.
 
 Legend: **B** rows, **T** padded length, **L** length of a row.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
-import os
-import pickle
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
+from peft import PeftModel
 from pydantic import Field
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -48,7 +43,6 @@ class SftConfig(FrozenModel):
     microbatch_tokens: int = Field(
         1024, ge=1, description="Padded tokens per forward pass; small parts stay in a CPU's cache."
     )
-    save_every: int = Field(100, ge=0, description="Iterations between saved states; 0 for none.")
     seed: int = Field(0, ge=0)
     lora: LoraConfig | None = None
     dtype: Literal["float32", "bfloat16"] = Field(
@@ -57,80 +51,38 @@ class SftConfig(FrozenModel):
     device: Literal["auto", "cpu", "cuda"] = "cpu"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SftProgress:
-    """One iteration, for whoever watches."""
-
-    iteration: int
-    """Iterations done, from 1."""
-    loss: float
-    """Weighted mean in nats per token."""
-    lr: float
-    num_tokens: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SftResult:
-    iterations: int
-    losses: tuple[float, ...]
-    is_finished: bool
-    """False if `should_stop` ended it; the state file then holds where it stands."""
-
-
 def train(
     model: PreTrainedModel | PeftModel,
     rows: Sequence[Row],
     config: SftConfig,
     *,
-    state_folder: Path | None = None,
-    resume: bool = False,
-    on_progress: Callable[[SftProgress], None] = lambda progress: None,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> SftResult:
-    """Train the weights that require gradients, in place.
+    on_progress: Callable[[int, float], None] = lambda iteration, loss: None,
+) -> list[float]:
+    """Train the weights that require gradients, in place; the loss of each iteration, in nats.
 
     Args:
         model: in float32; with adapters attached if `config.lora` is set.
-        state_folder: where the state is saved every `save_every` iterations and when stopped.
-        resume: go on from the state in `state_folder`.
+        on_progress: told the iterations done, and the loss of the last one.
 
     Raises:
-        SftError: no rows, a row that is too long, a state of another training, a loss that is not
-            finite.
+        SftError: no rows, a row that is too long, a loss that is not finite.
     """
     _check_rows(rows, config)
     optimizer = torch.optim.AdamW(
         _parameter_groups(model, config.weight_decay), lr=config.lr, betas=config.betas, fused=True
     )
-    fingerprint = fingerprint_of(rows, config.model_dump_json())
     losses: list[float] = []
-    if resume and state_folder is not None:
-        losses = load_state(state_folder, fingerprint, model, optimizer)
     model.train()
     try:
-        while len(losses) < config.iterations and not should_stop():
-            iteration = len(losses)
-            lr = learning_rate(iteration, config)
+        for iteration in range(config.iterations):
             for group in optimizer.param_groups:
-                group["lr"] = lr
+                group["lr"] = learning_rate(iteration, config)
             batch = [rows[index] for index in batch_indices(iteration, len(rows), config)]
             losses.append(_iterate(model, optimizer, batch, iteration, config))
-            on_progress(
-                SftProgress(
-                    iteration=len(losses),
-                    loss=losses[-1],
-                    lr=lr,
-                    num_tokens=sum(len(row.tokens) for row in batch),
-                )
-            )
-            if config.save_every and len(losses) % config.save_every == 0:
-                save_state(state_folder, fingerprint, model, optimizer, losses)
+            on_progress(len(losses), losses[-1])
     finally:
         model.eval()
-    is_finished = len(losses) == config.iterations
-    if not is_finished:
-        save_state(state_folder, fingerprint, model, optimizer, losses)
-    return SftResult(iterations=len(losses), losses=tuple(losses), is_finished=is_finished)
+    return losses
 
 
 def learning_rate(iteration: int, config: SftConfig) -> float:
@@ -228,74 +180,3 @@ def _iterate(
         raise SftError(f"the loss is {loss_sum} at iteration {iteration + 1}; lower the lr")
     optimizer.step()
     return loss_sum / total_weight
-
-
-STATE_FILE = "sft_state.pt"
-"""Removed when the training ends."""
-
-
-def fingerprint_of(rows: Sequence[Row], settings: str) -> str:
-    """What a state must agree with to be resumed: every row and every setting."""
-    digest = hashlib.blake2b(settings.encode(), digest_size=16)
-    for row in rows:
-        digest.update(np.int64(len(row.tokens)).tobytes())
-        digest.update(row.tokens.tobytes())
-        digest.update(row.weights.tobytes())
-    return digest.hexdigest()
-
-
-def _trainable_state(model: PreTrainedModel | PeftModel) -> dict[str, Tensor]:
-    if isinstance(model, PeftModel):
-        return dict(get_peft_model_state_dict(model))
-    return dict(model.state_dict())
-
-
-def save_state(
-    folder: Path | None,
-    fingerprint: str,
-    model: PreTrainedModel | PeftModel,
-    optimizer: torch.optim.Optimizer,
-    losses: list[float],
-) -> None:
-    """Write where a training stands; the file is replaced whole. Nothing without a folder."""
-    if folder is None:
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    state = {
-        "fingerprint": fingerprint,
-        "losses": losses,
-        "model": _trainable_state(model),
-        "optimizer": optimizer.state_dict(),
-    }
-    partial = folder / f"{STATE_FILE}.partial"
-    torch.save(state, partial)
-    os.replace(partial, folder / STATE_FILE)
-
-
-def load_state(
-    folder: Path,
-    fingerprint: str,
-    model: PreTrainedModel | PeftModel,
-    optimizer: torch.optim.Optimizer,
-) -> list[float]:
-    """Put model and optimizer where they stood; the losses of the iterations done.
-
-    Raises:
-        SftError: there is no state, it cannot be read, or it belongs to another training.
-    """
-    path = folder / STATE_FILE
-    if not path.is_file():
-        raise SftError(f"nothing to resume: {path} is not there")
-    try:
-        state = torch.load(path, weights_only=True)
-        saved = state["fingerprint"]
-    except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, KeyError, TypeError):
-        raise SftError(f"{path} cannot be read as a saved training; remove it") from None
-    if saved != fingerprint:
-        raise SftError(f"{path} belongs to a training with other data or settings")
-    if isinstance(model, PeftModel):
-        set_peft_model_state_dict(model, state["model"])
-    else:
-        model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    return list(state["losses"])
