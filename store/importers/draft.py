@@ -42,8 +42,6 @@ RECONSTRUCTIONS: Mapping[str, str] = {
     "actions": "actions were read from the answer of the reply; what was executed is not known",
     "reward_terms": "the rewards of several functions were added up; their weights are not known",
     "branches": "the trace has several branches; each is an episode with the reward of the trace",
-    "step_logs": "the text is what the environment logged of each step: replies without reasoning, "
-    "calls and results, no prompt",
     "turn_is_episode": "the file has one row per turn; each turn is stored as an episode",
 }
 """What a reader may have to guess, and how it guesses, in words for people."""

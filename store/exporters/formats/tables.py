@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import pyarrow as pa
 
@@ -27,72 +27,39 @@ _ORDERS = {
 }
 
 
-class _Table:
-    """One CSV file with the columns of a table of the store."""
+def _add(writer: Any, rows: pa.Table) -> None:
+    for start in range(0, rows.num_rows, _SLICE):
+        part = rows.slice(start, _SLICE).to_pylist(maps_as_pydicts="lossy")
+        writer.writerows([_cell(value) for value in row.values()] for row in part)
 
-    def __init__(self, file: TextIO, name: str) -> None:
-        self.num_guarded = 0
-        self.num_replaced = 0
-        self.num_rows = 0
-        self._writer = csv.writer(file, lineterminator="\r\n")
-        self._writer.writerow(TABLES[name].column_names)
 
-    def add(self, rows: pa.Table) -> None:
-        for start in range(0, rows.num_rows, _SLICE):
-            part = rows.slice(start, _SLICE).to_pylist(maps_as_pydicts="lossy")
-            self._writer.writerows([self._cell(value) for value in row.values()] for row in part)
-        self.num_rows += rows.num_rows
-
-    def _cell(self, value: Any) -> Any:
-        if value is None or isinstance(value, bool | int | float):
-            return value
-        text = value if isinstance(value, str) else json.dumps(json_value(value))
-        clean, count = _CONTROLS.subn("\ufffd", text)
-        self.num_replaced += count > 0
-        if clean.startswith(_FORMULA):
-            self.num_guarded += 1
-            return f"'{clean}"
-        return clean
+def _cell(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    text = value if isinstance(value, str) else json.dumps(json_value(value))
+    clean = _CONTROLS.sub("\ufffd", text)
+    return f"'{clean}" if clean.startswith(_FORMULA) else clean
 
 
 def _write(source: RunSource, path: Path, options: Options) -> Written:
     path.mkdir()
-    tables: dict[str, _Table] = {}
-    with (
-        _opened(path, "trajectories") as trajectories,
-        _opened(path, "turns") as turns,
-        _opened(path, "steps") as steps,
-    ):
-        tables["trajectories"] = _Table(trajectories, "trajectories")
-        tables["turns"] = _Table(turns, "turns")
-        tables["steps"] = _Table(steps, "steps")
+    num_rows = 0
+    with ExitStack() as files:
+        writers = {}
+        for name in (*_ORDERS, "steps"):
+            # With the mark, spreadsheets read UTF-8 as UTF-8.
+            file = (path / f"{name}.csv").open("x", encoding="utf-8-sig", newline="")
+            writers[name] = csv.writer(files.enter_context(file), lineterminator="\r\n")
+            writers[name].writerow(TABLES[name].column_names)
         for step, keys in source.by_step():
             for name, order in _ORDERS.items():
                 rows = source.rows_of(name, step, keys)
-                tables[name].add(rows.sort_by([(column, "ascending") for column in order]))
+                _add(writers[name], rows.sort_by([(column, "ascending") for column in order]))
+                num_rows += rows.num_rows if name == "trajectories" else 0
             source.done(len(keys))
         query = "SELECT * FROM steps WHERE step BETWEEN $1 AND $2 ORDER BY step"
-        tables["steps"].add(source.reader.sql(query, list(source.steps)))
-    return Written(num_rows=tables["trajectories"].num_rows, notes=list(_notes(tables.values())))
-
-
-def _opened(folder: Path, name: str) -> TextIO:
-    # With the mark, spreadsheets read UTF-8 as UTF-8.
-    return (folder / f"{name}.csv").open("x", encoding="utf-8-sig", newline="")
-
-
-def _notes(tables: Iterable[_Table]) -> Sequence[str]:
-    guarded = sum(table.num_guarded for table in tables)
-    replaced = sum(table.num_replaced for table in tables)
-    notes = []
-    if guarded:
-        notes.append(
-            f"{guarded} texts begin with =, +, -, @, a tab or a line end; an apostrophe stands "
-            "before them, so that no spreadsheet runs them as formulas."
-        )
-    if replaced:
-        notes.append(f"{replaced} texts hold control characters; U+FFFD stands in their place.")
-    return notes
+        _add(writers["steps"], source.reader.sql(query, list(source.steps)))
+    return Written(num_rows=num_rows)
 
 
 CSV = Format(
@@ -100,6 +67,7 @@ CSV = Format(
     noun="episode",
     write=_write,
     is_folder=True,
-    leaves_out="token ids and log-probs, pictures, diagnostic arrays, alarms, settings, "
-    "checkpoints, and metrics other than the columns of steps.csv",
+    leaves_out="texts as they are (before what a spreadsheet would run as a formula stands an "
+    "apostrophe, and U+FFFD for control characters), token ids and log-probs, pictures, diagnostic "
+    "arrays, alarms, settings, checkpoints, and metrics other than the columns of steps.csv",
 )

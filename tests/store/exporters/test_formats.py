@@ -114,7 +114,7 @@ def test_csv_has_no_formula_and_no_control_character(tmp_path: Path) -> None:
     texts = ["=1+1", "+1", "-1", "@x", "\t=1", CONTROLS, 'quote " and, comma\nline', "plain"]
     replies = [turn(index, response=text, reward=-1.0) for index, text in enumerate(texts)]
     run = write_run(tmp_path / "run", [make_trajectory(*replies)])
-    report = export_run(run, "csv", tmp_path / "out")
+    export_run(run, "csv", tmp_path / "out")
     with (tmp_path / "out" / "turns.csv").open(encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["response"] for row in rows] == [
@@ -124,7 +124,6 @@ def test_csv_has_no_formula_and_no_control_character(tmp_path: Path) -> None:
         "plain",
     ]
     assert {row["reward"] for row in rows} == {"-1.0"}, "numbers stay numbers"
-    assert [note.split()[0] for note in report.notes] == ["5", "1"]
 
 
 def test_demonstrations_end_with_a_reply(tmp_path: Path) -> None:
