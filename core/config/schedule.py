@@ -78,8 +78,8 @@ class CheckpointConfig(FrozenModel):
         10.0,
         ge=0,
         le=MAX_MINUTES,
-        description="Also write a checkpoint after the step at which the last one is so many "
-        "minutes old, or 5 % of the time trained if that is more; 0: by steps alone.",
+        description="Also write a checkpoint after the step at which so many minutes were trained "
+        "since the last one; 0: by steps alone.",
         json_schema_extra=LIVE,
     )
     keep: int = Field(

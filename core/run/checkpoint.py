@@ -15,8 +15,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,6 @@ from echoscope.store.checkpoints import (
     write_checkpoint_manifest,
 )
 from echoscope.store.errors import StoreError
-from echoscope.store.log.durable import new_id
 from echoscope.store.log.index import read_run_json
 from echoscope.store.log.layout import MODEL_NAME, Layout, shown_path
 from echoscope.store.reader import open_run
@@ -61,10 +59,6 @@ from ..policy import Policy, causal_model
 from ..pretrained.base import is_other_base, remember_base
 
 FORMAT_VERSION = 3
-LOST_SHARE = 0.05
-"""Of the time trained: what a crash may cost, where that is more than checkpoint.minutes."""
-WRITING_SHARE = 0.05
-"""Of the time between two checkpoints that writing one may take."""
 
 
 class CheckpointError(OSError):
@@ -95,40 +89,7 @@ class TrainState(Progress):
 
     @property
     def progress(self) -> Progress:
-        return Progress(**{one.name: getattr(self, one.name) for one in fields(Progress)})
-
-
-@dataclass(slots=True, kw_only=True)
-class CheckpointAge:
-    """How much work a crash would cost now, in seconds."""
-
-    now: Callable[[], float] = time.perf_counter
-    trained_s: float = 0.0
-    """Of all steps of this process, evaluations included."""
-    unsaved_s: float = 0.0
-    """Of them since the last checkpoint."""
-    writing_s: float = 0.0
-    """What the last checkpoint took."""
-
-    def add(self, seconds: float) -> None:
-        """A step took so long."""
-        self.trained_s += seconds
-        self.unsaved_s += seconds
-
-    def is_due(self, minutes: float) -> bool:
-        """Whether a crash would cost more than so many minutes and 5 % of the time trained.
-
-        Not while writing would take more than 5 % of the time.
-        """
-        limit = max(60 * minutes, LOST_SHARE * self.trained_s, self.writing_s / WRITING_SHARE)
-        return minutes > 0 and self.unsaved_s >= limit
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """While a checkpoint is written; nothing is unsaved after it."""
-        started = self.now()
-        yield
-        self.writing_s, self.unsaved_s = self.now() - started, 0.0
+        return Progress(**{each.name: getattr(self, each.name) for each in fields(Progress)})
 
 
 class Checkpoints:
@@ -138,7 +99,8 @@ class Checkpoints:
         self._run_path, self._writer, self._say = run_path, writer, say
         self.saved_step = 0
         """The last step whose state is on disk; the starting weights need no file."""
-        self.age = CheckpointAge()
+        self.unsaved_s = 0.0
+        """Seconds trained since the last checkpoint: what a crash would cost now."""
 
     def steps(self) -> list[int]:
         return [step_of(path) for path in list_checkpoints(self._run_path)]
@@ -158,12 +120,9 @@ class Checkpoints:
             CheckpointError: the disk refuses; older checkpoints are as they were.
         """
         self._writer.flush()
-        with self.age.writing():
-            record = save_checkpoint(
-                self._run_path, state, policy, optimizer, tokenizer, reason=reason
-            )
+        record = save_checkpoint(self._run_path, state, policy, optimizer, tokenizer, reason=reason)
         self._writer.record_checkpoint(record)
-        self.saved_step = state.step
+        self.saved_step, self.unsaved_s = state.step, 0.0
         self._writer.flush()  # the new one is on record before an older one goes
         self._remove_surplus(state.step, state.config.checkpoint.keep)
 
@@ -246,15 +205,11 @@ def save_checkpoint(
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)  # a full disk need not stay full
         raise
-    if (final / STATE_NAME).is_file():
+    if final.exists():
         _remove(final)
-    elif final.exists():
-        # Not a checkpoint, so it is somebody's: out of the way, but kept.
-        final.rename(final.with_name(f"{final.name}.{new_id()}.kept"))
     partial.rename(final)
     _fsync(final.parent)
-    size = sum(path.stat().st_size for path in final.rglob("*") if path.is_file())
-    return _record(run_path, final, state.policy_version, size, reason, is_deleted=False)
+    return _record(run_path, final, state.policy_version, reason)
 
 
 def remove_checkpoints(run_path: Path, steps: Collection[int]) -> list[CheckpointRecord]:
@@ -262,9 +217,8 @@ def remove_checkpoints(run_path: Path, steps: Collection[int]) -> list[Checkpoin
     records = []
     for old in list_checkpoints(run_path):
         if step_of(old) in steps:
-            version = _policy_version(old)
             _remove(old)
-            records.append(_record(run_path, old, version, 0, "keep", is_deleted=True))
+            records.append(_record(run_path, old, -1, "keep", is_deleted=True))
     return records
 
 
@@ -307,8 +261,7 @@ def adopt_checkpoint(
         raise CheckpointError(
             f"{final.parent}: cannot take over {source} ({_one_line(error)})"
         ) from error
-    size = sum(path.stat().st_size for path in final.rglob("*") if path.is_file())
-    return _record(run_path, final, state.policy_version, size, "branch", is_deleted=False)
+    return _record(run_path, final, state.policy_version, "branch")
 
 
 def _link(source: str, target: str) -> None:
@@ -392,13 +345,14 @@ def _one_line(error: BaseException) -> str:
 
 
 def _record(
-    run_path: Path, path: Path, version: int, num_bytes: int, reason: str, *, is_deleted: bool
+    run_path: Path, path: Path, version: int, reason: str, *, is_deleted: bool = False
 ) -> CheckpointRecord:
+    files = [] if is_deleted else [file for file in path.rglob("*") if file.is_file()]
     return CheckpointRecord(
         step=step_of(path),
         path=str(path.relative_to(run_path)),
         policy_version=version,
-        num_bytes=num_bytes,
+        num_bytes=sum(file.stat().st_size for file in files),
         wall_time=time.time(),
         reason=reason,
         is_deleted=is_deleted,
@@ -407,14 +361,6 @@ def _record(
 
 def _contiguous(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-
-
-def _policy_version(path: Path) -> int:
-    """The policy version of a checkpoint that is about to go; -1 where it is damaged."""
-    try:
-        return read_state(path).policy_version
-    except ConfigError:
-        return -1
 
 
 def _state_json(state: TrainState) -> str:

@@ -289,10 +289,10 @@ class Trainer:
         for each in metrics:
             self.events.metrics(each)
         self.evaluations.note(metrics)
-        self.checkpoints.age.add(watch.total())
+        self.checkpoints.unsaved_s += watch.total()
         if _is_due(step, self.config.checkpoint.every):
             self._checkpoint("schedule")
-        elif self.checkpoints.age.is_due(self.config.checkpoint.minutes):
+        elif 0 < 60 * self.config.checkpoint.minutes <= self.checkpoints.unsaved_s:
             self._checkpoint("time")
         elif self.config.checkpoint.best and self.evaluations.is_best:
             self._checkpoint("best")

@@ -18,7 +18,6 @@ from echoscope.core.config.loading import ConfigError
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.run import checkpoint as checkpoint_module
 from echoscope.core.run.checkpoint import (
-    CheckpointAge,
     CheckpointError,
     TrainState,
     list_checkpoints,
@@ -374,45 +373,14 @@ def test_folders_of_people_among_the_checkpoints_are_left_alone(tmp_path: Path) 
     ]
 
 
-# -- by time ---------------------------------------------------------------------------------------
-
-
-def age(**values: float) -> CheckpointAge:
-    return CheckpointAge(**values)
-
-
-def test_a_checkpoint_is_due_when_a_crash_would_cost_ten_minutes() -> None:
-    assert not age(trained_s=599, unsaved_s=599).is_due(10)
-    assert age(trained_s=600, unsaved_s=600).is_due(10)
-    assert not age(trained_s=1e6, unsaved_s=1e6).is_due(0)
-
-
-def test_five_percent_of_a_long_run_may_be_lost_and_writing_takes_no_more() -> None:
-    """Of 10 hours, 36,000 s, 5 % are 1800 s. What takes 60 s to write is written every 1200 s."""
-    assert not age(trained_s=36_000, unsaved_s=1799).is_due(10)
-    assert age(trained_s=36_000, unsaved_s=1800).is_due(10)
-    assert not age(trained_s=1199, unsaved_s=1199, writing_s=60).is_due(10)
-    assert age(trained_s=1200, unsaved_s=1200, writing_s=60).is_due(10)
-
-
-def test_nothing_is_unsaved_after_a_checkpoint() -> None:
-    clock = iter([5.0, 8.0])
-    known = CheckpointAge(now=lambda: next(clock))
-    known.add(700)
-    with known.writing():
-        pass
-    assert (known.trained_s, known.unsaved_s, known.writing_s) == (700, 0, 3)
-
-
 def test_a_run_with_slow_steps_writes_checkpoints_by_time(
-    make_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_config: Callable[..., RunConfig], tmp_path: Path
 ) -> None:
-    """Each step counts as six minutes: every second one is ten minutes after a checkpoint."""
-    add = CheckpointAge.add
-    monkeypatch.setattr(CheckpointAge, "add", lambda self, _: add(self, 360))
+    """Every step takes longer than a millionth of a minute."""
     config = make_config(
-        "steps=5", "checkpoint.every=0", "checkpoint.keep=9", "checkpoint.best=false"
+        *("steps=2", "checkpoint.every=0", "checkpoint.minutes=0.000001"),
+        *("checkpoint.keep=9", "checkpoint.best=false"),
     )
     start(config, tmp_path / "run", SilentEvents())
-    found = [(one.step, one.reason) for one in open_run(tmp_path / "run").checkpoints()]
-    assert found == [(2, "time"), (4, "time"), (5, "final")]
+    records = [(each.step, each.reason) for each in open_run(tmp_path / "run").checkpoints()]
+    assert records == [(1, "time"), (2, "time")]
