@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
 from echoscope.text.strict_json import json_value
@@ -18,7 +19,6 @@ from echoscope.text.strict_json import json_value
 from ..records import ToolCall
 from .draft import Draft, DraftTurn, RowError, text_of
 
-ROLES = ("system", "developer", "user", "assistant", "tool", "function", "environment")
 _CHATML = re.compile(r"<\|im_start\|>(\w+)\n?|<\|im_end\|>\n?")
 _HEADERS = re.compile(r"<\|start_header_id\|>(\w+)<\|end_header_id\|>\n{0,2}|<\|eot_id\|>")
 _TURNS = re.compile(r"<start_of_turn>(\w+)\n?|<end_of_turn>\n?")
@@ -28,17 +28,13 @@ _BARE = re.compile(r"(?m)^(user|assistant|tool|system)[ \t]*$\n?")
 _ROLE_NAMES = {"model": "assistant", "human": "user", "gpt": "assistant", "ipython": "tool"}
 
 
+@dataclass(slots=True)
 class Dialogue:
     """The turns of a conversation, and what stood around them."""
 
-    __slots__ = ("final_observation", "observations", "system", "turns")
-
-    def __init__(self) -> None:
-        self.system = ""
-        self.turns: list[DraftTurn] = []
-        self.observations: list[Sequence[Mapping[str, Any]]] = []
-        """For each turn, the messages before its reply, as they were."""
-        self.final_observation = ""
+    system: str = ""
+    turns: list[DraftTurn] = field(default_factory=list)
+    final_observation: str = ""
 
     @property
     def prompt(self) -> str:
@@ -91,31 +87,33 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> Dialogue:
     """
     out = Dialogue()
     waiting: list[str] = []
-    raw: list[Mapping[str, Any]] = []
-    results: dict[str, int] = {}
+    place_of_call: dict[str, int] = {}
     for message in messages:
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise RowError("a message has no role")
         role = _ROLE_NAMES.get(message["role"], message["role"])
         if role == "assistant":
-            turn = DraftTurn(
-                observation="\n\n".join(waiting),
-                response=reply_text(message),
-                calls=tuple(_calls(message)),
+            calls = _calls(message)
+            out.turns.append(
+                DraftTurn(
+                    observation="\n\n".join(waiting),
+                    response=reply_text(message),
+                    calls=tuple(ToolCall(name=name, arguments=text) for name, text, _ in calls),
+                )
             )
-            out.turns.append(turn)
-            out.observations.append(raw)
-            waiting, raw, results = [], [], _call_places(message)
+            waiting = []
+            place_of_call = {identity: place for place, (_, _, identity) in enumerate(calls)}
             continue
         text = content_text(message.get("content"))
-        raw.append(message)
         if role in ("system", "developer") and not out.turns and not waiting:
             out.system = f"{out.system}\n\n{text}" if out.system else text
             continue
         waiting.append(text)
-        place = results.get(str(message.get("tool_call_id")))
+        place = place_of_call.get(str(message.get("tool_call_id")))
         if place is not None and out.turns:
-            _set_result(out.turns[-1], place, text)
+            calls_before = list(out.turns[-1].calls)
+            calls_before[place] = replace(calls_before[place], result=text)
+            out.turns[-1].calls = tuple(calls_before)
     out.final_observation = "\n\n".join(waiting)
     return out
 
@@ -143,13 +141,13 @@ def reply_text(message: Mapping[str, Any]) -> str:
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     if isinstance(reasoning, str) and reasoning.strip() and "<think>" not in text:
         text = f"<think>{reasoning}</think>{text}"
-    for name, arguments, _ in _raw_calls(message):
+    for name, arguments, _ in _calls(message):
         call = f'<tool_call>{{"name": {json.dumps(name)}, "arguments": {arguments}}}</tool_call>'
         text = f"{text}\n{call}" if text else call
     return text
 
 
-def _raw_calls(message: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def _calls(message: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """(name, arguments as text, id) of each tool call."""
     calls = message.get("tool_calls")
     out = []
@@ -169,21 +167,6 @@ def _raw_calls(message: Mapping[str, Any]) -> list[tuple[str, str, str]]:
             arguments = json.dumps(json_value(arguments if arguments is not None else {}))
         out.append((str(name or ""), arguments, str(call.get("id") or "")))
     return out
-
-
-def _calls(message: Mapping[str, Any]) -> list[ToolCall]:
-    return [ToolCall(name=name, arguments=text) for name, text, _ in _raw_calls(message)]
-
-
-def _call_places(message: Mapping[str, Any]) -> dict[str, int]:
-    return {identity: place for place, (_, _, identity) in enumerate(_raw_calls(message))}
-
-
-def _set_result(turn: DraftTurn, place: int, text: str) -> None:
-    calls = list(turn.calls)
-    old = calls[place]
-    calls[place] = ToolCall(name=old.name, arguments=old.arguments, result=text)
-    turn.calls = tuple(calls)
 
 
 def has_marks(text: str) -> bool:

@@ -137,31 +137,31 @@ class Draft:
             self.turns[-1].info = {**self.turns[-1].info, **numbers}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where an episode stands in its step, and where its row came from."""
-
-    step: int
-    index: int
-    group_index: int
-    sibling_index: int
-    source: str
-    """File, and the row or line in it."""
-
-
-def trajectory_of(draft: Draft, place: Place, format_name: str) -> Trajectory:
+def trajectory_of(
+    draft: Draft,
+    format_name: str,
+    *,
+    step: int,
+    index: int,
+    group_index: int,
+    sibling_index: int,
+    source: str,
+) -> Trajectory:
     """The stored form of a draft.
+
+    Args:
+        source: File, and the row or line in it.
 
     Raises:
         RowError: the record refuses it.
     """
     try:
         return Trajectory(
-            step=place.step,
+            step=step,
             split=draft.split,
-            index=place.index,
-            group_index=place.group_index,
-            sibling_index=place.sibling_index,
+            index=index,
+            group_index=group_index,
+            sibling_index=sibling_index,
             env_id=draft.env,
             tag=draft.tag or draft.env,
             env_seed=None,
@@ -172,7 +172,7 @@ def trajectory_of(draft: Draft, place: Place, format_name: str) -> Trajectory:
             stop_reason=draft.stop_reason,
             is_success=draft.is_success,
             duration_s=draft.duration_s,
-            source=place.source,
+            source=source,
             extra=_extra(draft, format_name),
         )
     except (ValueError, TypeError, OverflowError, RecursionError) as error:

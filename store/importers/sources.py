@@ -391,9 +391,7 @@ def _of_json(path: Path, head: bytes) -> Source | None:
         value, _ = json_of(first.data)
     except BadJsonError:
         is_begun = first.data.strip()[-1:] in (b"{", b"[", b",")
-        if is_begun and _is_document(path):
-            return JsonDocument(path)
-        return JsonLines(path)
+        return JsonDocument(path) if is_begun and _is_document(path) else JsonLines(path)
     if isinstance(value, list):
         return JsonDocument(path)
     return JsonLines(path)

@@ -25,7 +25,7 @@ from ..records import (
     num_outcomes,
 )
 from .beside.metrics import IS_RECONSTRUCTED
-from .draft import SUMMED_REWARDS, Draft, Place, RowError, trajectory_of
+from .draft import SUMMED_REWARDS, Draft, RowError, trajectory_of
 
 
 @dataclass(slots=True)
@@ -69,7 +69,9 @@ class StepEpisodes:
         digest = hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=16).digest()
         siblings = self._groups.get((draft.split, digest), [])
         # Each split counts from 0, as in the runs that training writes.
-        place = Place(
+        trajectory = trajectory_of(
+            draft,
+            format_name,
             step=self.step,
             index=self._num_episodes[draft.split],
             group_index=self.trajectories[siblings[0]].group_index
@@ -78,7 +80,6 @@ class StepEpisodes:
             sibling_index=len(siblings),
             source=source,
         )
-        trajectory = trajectory_of(draft, place, format_name)
         self._num_groups[draft.split] += not siblings
         self._num_episodes[draft.split] += 1
         self._groups.setdefault((draft.split, digest), []).append(len(self.trajectories))

@@ -13,13 +13,9 @@ from made_run import add_steps, make_run, open_writer, step_metrics
 from stored_steps import build_trajectory
 from trajectories import make_trajectory
 
-from echoscope.diagnostics.read.metrics_file import read_metrics
-from echoscope.diagnostics.read.records import MetricsFileError
-from echoscope.diagnostics.tools.importing import import_path
 from echoscope.store.errors import NotARunError
 from echoscope.store.exporters.exporting import export_run
 from echoscope.store.exporters.format import ExportError, Options
-from echoscope.store.importers.importing import ImportingError
 from echoscope.store.reader import open_run
 from echoscope.store.records import Turn
 from echoscope.store.writer import RunWriter
@@ -263,42 +259,3 @@ def test_a_format_that_writes_nothing_is_no_success(run: Path, tmp_path: Path) -
     assert "(1 episode: the episode has no turns)" in refused(
         write_run(tmp_path / "none", [make_trajectory(step=0)]), tmp_path / "out", "sft"
     )
-
-
-@pytest.mark.parametrize(
-    ("to", "file", "words"),
-    [
-        ("dpo", "", "holds preference pairs"),
-        ("csv", "trajectories.csv", "is the table trajectories of `echoscope export --to csv`"),
-        ("csv", "turns.csv", "is the table turns of `echoscope export --to csv`"),
-    ],
-)
-def test_an_export_that_is_not_read_back_says_what_to_export_instead(
-    run: Path, to: str, file: str, words: str, tmp_path: Path
-) -> None:
-    if to == "dpo":
-        turns = [
-            Turn(index=0, observation="Q", response=text, reward=len(text)) for text in ("a", "bb")
-        ]
-        siblings = [
-            make_trajectory(turn, step=0, index=k, sibling_index=k, prompt_key="q")
-            for k, turn in enumerate(turns)
-        ]
-        run = write_run(tmp_path / "pair", siblings)
-    target = tmp_path / ("out" if file else "out.jsonl")
-    export_run(run, to, target)
-    said = f"{words}.*--to messages"
-    with pytest.raises(ImportingError, match=said):
-        import_path(target / file, tmp_path / "back")
-    with pytest.raises(MetricsFileError, match=said):
-        read_metrics(target / file)
-
-
-def test_of_a_csv_export_the_metrics_of_the_steps_are_read(run: Path, tmp_path: Path) -> None:
-    export_run(run, "csv", tmp_path / "out")
-    report = import_path(tmp_path / "out", tmp_path / "back")
-    assert report.metrics is not None
-    assert report.metrics.files == ("steps.csv",)
-    assert sorted(report.refused.places.values()) == ["trajectories.csv", "turns.csv"]
-    before = open_run(run).steps().column("return_mean").to_pylist()
-    assert open_run(report.path).metrics("reward/return_mean")[1].tolist() == before
