@@ -19,11 +19,7 @@ from echoscope.store.records import StepMetrics
 
 STEPS, METRICS = 100, 370
 """A run of the recipe bandit logs so many."""
-ON = {
-    "wandb": {"mode": "offline"},
-    "tensorboard": {"enabled": True},
-    "trackio": {"enabled": True},
-}
+ON = {"wandb": "offline", "tensorboard": True, "trackio": True}
 
 
 def resident_mb() -> float:
@@ -44,12 +40,11 @@ def main() -> None:
     rows = list(make("template_collapse", 0).table.rows())[:STEPS]
     more = {f"made/metric_{number}": 0.5 for number in range(METRICS - len(rows[0][1]))}
     print(f"{STEPS} steps of about {METRICS} metrics, load {os.getloadavg()[0]:.1f}")
-    for name, settings in ON.items():
+    for name, setting in ON.items():
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "run"
             path.mkdir()
-            own = settings | ({"folder": folder} if name == "trackio" else {})
-            config = SinksConfig.model_validate({name: own})
+            config = SinksConfig.model_validate({name: setting})
             mirror = Mirror(config, run_path=path, run_config={}, on_message=print)
             diagnosis, calls = Diagnosis(run_id="run"), []
             before_mb, begun = resident_mb(), time.perf_counter()

@@ -90,7 +90,7 @@ class Recorder:
         alarms: settings of the alarms, as under `diagnostics.alarms`: `{"actions": {"LOW_SUCCESS":
             "stop"}}`.
         notify: who is told, as under `diagnostics.notify`.
-        sinks: which other tools get a copy, as under `sinks`: `{"wandb": {"mode": "offline"}}`.
+        sinks: which other tools get a copy, as under `sinks`: `{"wandb": "offline"}`.
         total_steps: how many steps the run will take, where that is known.
         policy: the model that trains, to measure I(X;Z) and H(Z|X) in `step`: a causal language
             model of transformers, or a function `(prompts, continuations) -> log-probs`. It gets

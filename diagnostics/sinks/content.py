@@ -6,16 +6,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from echoscope.store.records import Alarm, Split, Trajectory
 
 from ..judge.record import Verdict
 from .ragen_names import ragen_values
-from .settings import SinkName, SinksConfig
+from .settings import SinksConfig
 
+EPISODES_EVERY = 10
 MAX_MESSAGES = 50
 """Messages of an episode that are copied; of a longer one the last ones are left out."""
+MAX_CHARS = 2000
+"""Of one message."""
 STATE_LEVELS: Mapping[str, int] = {
     "insufficient evidence": 0,
     "healthy": 0,
@@ -28,30 +31,6 @@ STATE_LEVELS: Mapping[str, int] = {
 }
 """The state of the verdict as a number that can be drawn: 0 is well, 3 is collapsed."""
 
-PANELS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "entropy": (
-        "Entropy: per token, and of the reasoning given its prompt, H(Z|X) (nats)",
-        ("policy/entropy", "info/first_turn/conditional_entropy_per_token"),
-    ),
-    "mutual_information": (
-        "Mutual information of prompt and reasoning, I(X;Z) (nats)",
-        (
-            "info/first_turn/mutual_information",
-            "info/all_turns/mutual_information",
-            "text/information_bound",
-        ),
-    ),
-    "gradient_terms": (
-        "Gradient norm of each term of the loss",
-        ("gradient/policy/all/norm", "gradient/entropy/all/norm", "gradient/kl/all/norm"),
-    ),
-    "gradient_buckets": (
-        "Gradient norm of the policy term by reward std of the group (bucket 1: lowest)",
-        tuple(f"gradient/policy/bucket_{number}/norm" for number in range(1, 9)),
-    ),
-}
-"""Charts of several lines: name to title and metrics."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
@@ -60,7 +39,7 @@ class Opening:
     config: SinksConfig
     run: str
     folder: Path
-    """Where the copy goes if the settings name no folder."""
+    """Where files go."""
     run_config: Mapping[str, Any]
     identity: str
     """Of a run that goes on; "" for a new one."""
@@ -68,55 +47,39 @@ class Opening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCopy:
-    """One step."""
+    """One step, as every sink gets it."""
 
     step: int
-    values: Mapping[str, float]
+    numbers: Mapping[str, float]
+    """With `echoscope/level` where there is a verdict."""
     alarms: tuple[Alarm, ...] = ()
     verdict: Verdict | None = None
     is_news: bool = False
     """Whether the verdict differs from that of the step before."""
-    episodes: tuple[Trajectory, ...] = ()
-    tag: str = ""
-    """The environment of all training episodes; "" where there are several."""
+    episodes: tuple[Mapping[str, Any], ...] = ()
+    """See `episode_rows`."""
 
 
-class Writer(Protocol):
-    """A run in one tool, opened by `__init__`. Every method may raise."""
-
-    where: str
-    """A folder, or the address of a page."""
-    identity: str
-    """The run's id there."""
-
-    def write(self, copy: StepCopy) -> None: ...
-
-    def close(self, status: str) -> None: ...
+def shows_episodes(step: int) -> bool:
+    """At the first step, and at every tenth."""
+    return step == 1 or step % EPISODES_EVERY == 0
 
 
-def open_writer(sink: SinkName, opening: Opening) -> Writer:
-    """The writer of a tool, whose package is imported here and nowhere else."""
-    if sink == "wandb":
-        from .wandb_sink import WandbWriter
+def numbers_of(
+    values: Mapping[str, float], verdict: Verdict | None, tag: str = ""
+) -> dict[str, float]:
+    """The numbers of a step. What could not be computed (NaN) is left out, but of the update.
 
-        return WandbWriter(opening)
-    if sink == "tensorboard":
-        from .tensorboard_sink import TensorboardWriter
-
-        return TensorboardWriter(opening)
-    from .trackio_sink import TrackioWriter
-
-    return TrackioWriter(opening)
-
-
-def numbers(copy: StepCopy, config: SinksConfig) -> dict[str, float]:
-    """The numbers of a step. What could not be computed (NaN) is left out, but of the update."""
-    kept = {
+    Args:
+        tag: the environment of all training episodes; "" where there are several.
+    """
+    finite = {
         key: float(value)
-        for key, value in copy.values.items()
+        for key, value in values.items()
         if not math.isnan(value) or key.startswith(("loss/", "optim/"))
     }
-    return kept | ragen_values(kept, copy.tag) if config.ragen_names else kept
+    level = {} if verdict is None else {"echoscope/level": STATE_LEVELS[verdict.state.value]}
+    return finite | ragen_values(finite, tag) | level
 
 
 def tag_of(trajectories: Sequence[Trajectory]) -> str:
@@ -131,16 +94,17 @@ def alarm_title(alarm: Alarm) -> str:
 
 def alarm_text(alarm: Alarm) -> str:
     """What an alarm says and advises."""
-    return "\n\n".join(_line(text) for text in (alarm.message, alarm.advice) if text)
+    lines = (text for text in (alarm.message, alarm.advice) if text)
+    return "\n\n".join("".join(c if c.isprintable() else " " for c in line) for line in lines)
 
 
-def episode_rows(copy: StepCopy, config: SinksConfig) -> list[dict[str, Any]]:
-    """At most `config.episodes` episodes with their text: first one of each group, then more."""
-    chosen = sorted(copy.episodes, key=lambda e: (e.split.value, e.sibling_index, e.index))
-    return [_episode(e, config.max_chars) for e in chosen[: config.episodes]]
+def episode_rows(episodes: Sequence[Trajectory], count: int) -> tuple[dict[str, Any], ...]:
+    """At most `count` episodes with their text: first one of each group, then more."""
+    chosen = sorted(episodes, key=lambda e: (e.split.value, e.sibling_index, e.index))
+    return tuple(_episode(episode) for episode in chosen[:count])
 
 
-def _episode(trajectory: Trajectory, max_chars: int) -> dict[str, Any]:
+def _episode(trajectory: Trajectory) -> dict[str, Any]:
     texts = [
         pair
         for turn in trajectory.turns
@@ -160,17 +124,12 @@ def _episode(trajectory: Trajectory, max_chars: int) -> dict[str, Any]:
         "stop": trajectory.stop_reason.value,
         "turns": len(trajectory.turns),
         "messages": [
-            {"role": role, "content": _clipped(text, max_chars)}
-            for role, text in texts[:MAX_MESSAGES]
+            {"role": role, "content": _clipped(text)} for role, text in texts[:MAX_MESSAGES]
         ],
     }
 
 
-def _clipped(text: str, max_chars: int) -> str:
+def _clipped(text: str) -> str:
     """Characters that UTF-8 cannot carry, lone surrogates, are replaced."""
-    cut = text if len(text) <= max_chars else text[: max_chars - 3] + "..."
+    cut = text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 3] + "..."
     return cut.encode("utf-8", "replace").decode("utf-8")
-
-
-def _line(text: str) -> str:
-    return _clipped("".join(char if char.isprintable() else " " for char in text), 1000)

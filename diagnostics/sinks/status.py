@@ -6,35 +6,26 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ConfigDict
-
-from echoscope.text.amounts import counted
-
 from ..config import FrozenModel
 from .settings import SINK_NAMES, SinkName
 
 FOLDER = "sinks"
 """In the folder of a run."""
-_MAX_BYTES = 100_000
 
 
 class SinkStatus(FrozenModel):
     """How far a run has been copied."""
-
-    model_config = ConfigDict(extra="ignore")
 
     sink: SinkName
     state: Literal["running", "finished", "failed"] = "running"
     where: str = ""
     """A folder, or the address of a page."""
     identity: str = ""
-    """The run's id at W&B: a run that goes on stays one run there."""
+    """The run's id there: a run that goes on stays one run."""
     last_step: int | None = None
-    """The last step that the sink has taken."""
-    num_lost: int = 0
-    """Steps that were not taken."""
+    """The last step that the sink has taken; it has all before, too."""
     problem: str = ""
-    """What went wrong last; empty while all is well."""
+    """Why it failed."""
 
     def in_words(self) -> str:
         """How far it came, and what went wrong.
@@ -44,8 +35,7 @@ class SinkStatus(FrozenModel):
         """
         far = "before the first step" if self.last_step is None else f"after step {self.last_step}"
         where = f", {self.where}" if self.where else ""
-        lost = f", {counted(self.num_lost, 'step')} lost" if self.num_lost else ""
-        return f"{self.state} {far}{where}{lost}" + (f" ({self.problem})" if self.problem else "")
+        return f"{self.state} {far}{where}" + (f" ({self.problem})" if self.problem else "")
 
 
 def path_of(run_path: Path, sink: SinkName) -> Path:
@@ -64,11 +54,9 @@ def write_status(run_path: Path, status: SinkStatus) -> None:
 def read_status(run_path: Path, sink: SinkName) -> SinkStatus | None:
     """What the file of a sink says; None without one, or where it cannot be read."""
     try:
-        with path_of(run_path, sink).open("rb") as file:
-            status = SinkStatus.model_validate_json(file.read(_MAX_BYTES))
+        return SinkStatus.model_validate_json(path_of(run_path, sink).read_bytes())
     except (OSError, ValueError):
         return None
-    return status if status.sink == sink else None
 
 
 def all_statuses(run_path: Path) -> list[SinkStatus]:

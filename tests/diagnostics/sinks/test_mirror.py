@@ -20,13 +20,13 @@ from echoscope.core.run.observers import SilentEvents
 from echoscope.diagnostics.bench.synthetic_runs import make
 from echoscope.diagnostics.judge.verdict import Diagnosis
 from echoscope.diagnostics.sinks import mirror as mirrors
-from echoscope.diagnostics.sinks.content import Opening, StepCopy, episode_rows, numbers
-from echoscope.diagnostics.sinks.mirror import MAX_FAILURES, Mirror
+from echoscope.diagnostics.sinks.content import Opening, StepCopy
+from echoscope.diagnostics.sinks.mirror import Mirror
 from echoscope.diagnostics.sinks.settings import SinkError, SinksConfig
 from echoscope.diagnostics.sinks.status import SinkStatus, read_status
 from echoscope.store.records import StepMetrics
 
-ON = {"tensorboard": {"enabled": True}, "episodes": 2}
+ON = {"tensorboard": True, "episodes": 2}
 
 
 @dataclass
@@ -90,10 +90,10 @@ def mirror_of(path: Path, news: list[str], **settings: Any) -> Mirror:
     return Mirror(config, run_path=path, run_config={"a": 1}, on_message=news.append)
 
 
-def copied(tmp_path: Path, steps: int, **settings: Any) -> tuple[SinkStatus, list[str]]:
+def copied(tmp_path: Path, steps: int) -> tuple[SinkStatus, list[str]]:
     """Copy so many steps; what became of the sink, and what was said."""
     news: list[str] = []
-    mirror = mirror_of(tmp_path / "run-1", news, **settings)
+    mirror = mirror_of(tmp_path / "run-1", news)
     for step in range(1, steps + 1):
         mirror.step([metrics(step, {})])
     mirror.close("finished")
@@ -125,7 +125,7 @@ def test_training_evaluation_and_durations_are_one_row(tool: Tool, tmp_path: Pat
         [metrics(1, {"text/loop_frac": 0.5}), metrics(1, {"eval/all/return_mean": 1.0}, "eval")]
     )
     mirror.close("finished")
-    assert numbers(tool.copies[0], SinksConfig()) == {
+    assert tool.copies[0].numbers == {
         "text/loop_frac": 0.5,
         "eval/all/return_mean": 1.0,
         "time/step_s": 2.0,
@@ -139,8 +139,7 @@ def test_episodes_come_at_the_first_step_and_every_tenth(tool: Tool, tmp_path: P
         episodes = [make_trajectory(text_turn("a"), step=step, index=k) for k in range(3)]
         mirror.step([metrics(step, {})], trajectories=episodes)
     mirror.close("finished")
-    config = SinksConfig.model_validate(ON)
-    tables = {copy.step: len(episode_rows(copy, config)) for copy in tool.copies if copy.episodes}
+    tables = {copy.step: len(copy.episodes) for copy in tool.copies if copy.episodes}
     assert tables == {1: 2, 10: 2, 20: 2}
 
 
@@ -183,7 +182,7 @@ def test_a_run_without_the_package_of_its_sink_does_not_start(
     def missing(distribution: str) -> str:
         raise importlib.metadata.PackageNotFoundError(distribution)
 
-    config = load_config("bandit", overrides=["sinks.wandb.mode=offline"])
+    config = load_config("bandit", overrides=["sinks.wandb=offline"])
     monkeypatch.setattr(importlib.metadata, "version", missing)
     with pytest.raises(SinkError, match="the sink wandb needs the package wandb"):
         start(config, tmp_path / "run", SilentEvents())
@@ -193,7 +192,7 @@ def test_a_run_without_the_package_of_its_sink_does_not_start(
 @pytest.mark.slow
 def test_a_trained_run_tells_every_step_and_how_it_ended(tool: Tool, tmp_path: Path) -> None:
     small = ["steps=2", "envs.eval=[]", "probe.every=0", "envs.group_size=2"]
-    config = load_config("bandit", overrides=[*small, "sinks.tensorboard.enabled=true"])
+    config = load_config("bandit", overrides=[*small, "sinks.tensorboard=true"])
     assert start(config, tmp_path / "run", SilentEvents()) == "finished"
     assert [copy.step for copy in tool.copies] == [1, 2]
     assert all(copy.verdict is not None for copy in tool.copies)
@@ -214,7 +213,7 @@ def test_the_status_says_how_far_the_copy_is(tool: Tool, tmp_path: Path) -> None
     ("error", "words"),
     [
         (ValueError("No API key"), "ValueError: No API key"),
-        (SystemExit(3), "the package ended: 3"),
+        (SystemExit(3), "SystemExit: 3"),
     ],
 )
 def test_a_sink_that_refuses_the_run_stops_with_its_reason(
@@ -225,48 +224,47 @@ def test_a_sink_that_refuses_the_run_stops_with_its_reason(
 
     tool.on_open = refuse
     status, news = copied(tmp_path, 3)
-    assert (status.state, status.problem) == ("failed", f"it refuses the run: {words}")
+    assert (status.state, status.problem) == ("failed", words)
     assert news == [
-        f"sink tensorboard: stopped: it refuses the run: {words}; the run goes on. "
+        f"sink tensorboard: stopped: {words}; the run goes on. "
         f"`echoscope mirror {tmp_path / 'run-1'} --to tensorboard` copies the rest later"
     ]
 
 
 @pytest.mark.parametrize("place", ["on_open", "on_write", "on_close"])
 def test_a_sink_that_hangs_is_abandoned_in_one_sentence_and_nobody_waits_for_it(
-    place: str, hang: Callable[..., object], tool: Tool, tmp_path: Path
+    place: str,
+    hang: Callable[..., object],
+    tool: Tool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(mirrors, "TIMEOUT_S", 0.3)
     setattr(tool, place, hang)
     begun = time.monotonic()
-    status, news = copied(tmp_path, 3, timeout_s=0.3)
+    status, news = copied(tmp_path, 3)
     assert time.monotonic() - begun < 20.0
-    assert (status.state, status.problem) == ("failed", "no answer within 0.3 s")
-    assert (status.last_step, status.num_lost) == ((3, 0) if place == "on_close" else (None, 3))
+    assert status.state == "failed"
+    assert status.problem in ("no answer within 0.3 s", "it did not finish in time")
+    assert status.last_step == (3 if place == "on_close" else None)
     assert len(news) == 1
     assert "the run goes on" in news[0]
 
 
 def test_a_sink_that_hangs_is_given_up_while_the_run_trains(
-    hang: Callable[..., object], tool: Tool, tmp_path: Path
+    hang: Callable[..., object], tool: Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(mirrors, "TIMEOUT_S", 0.01)
     tool.on_write = hang
     news: list[str] = []
-    mirror = mirror_of(tmp_path / "run-1", news, timeout_s=0.01)
+    mirror = mirror_of(tmp_path / "run-1", news)
     for step in range(1, 1000):
         mirror.step([metrics(step, {})])
         if news:
             break
         time.sleep(0.005)
-    assert mirror.has_failed
+    assert mirror.has_failed()
     assert "no answer within 0.01 s" in news[0]
-
-
-def test_the_end_of_a_run_waits_no_longer_than_its_limit(
-    hang: Callable[..., object], tool: Tool, tmp_path: Path
-) -> None:
-    tool.on_close = hang
-    status, _ = copied(tmp_path, 1, finish_s=0.2)
-    assert (status.state, status.problem) == ("failed", "it did not finish in time")
 
 
 def test_one_that_hangs_holds_up_no_other(
@@ -279,7 +277,8 @@ def test_one_that_hangs_holds_up_no_other(
 
     tool.on_write = hang
     monkeypatch.setattr(mirrors, "open_writer", open_writer)
-    mirror = mirror_of(tmp_path / "run-1", [], trackio={"enabled": True}, timeout_s=0.3)
+    monkeypatch.setattr(mirrors, "TIMEOUT_S", 0.3)
+    mirror = mirror_of(tmp_path / "run-1", [], trackio=True)
     for step in range(1, 4):
         mirror.step([metrics(step, {})])
     mirror.close("finished")
@@ -287,10 +286,13 @@ def test_one_that_hangs_holds_up_no_other(
     assert states == {"tensorboard": ("failed", None), "trackio": ("finished", 3)}
 
 
-def test_what_an_abandoned_sink_does_later_changes_nothing(tool: Tool, tmp_path: Path) -> None:
+def test_what_an_abandoned_sink_does_later_changes_nothing(
+    tool: Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirrors, "TIMEOUT_S", 0.1)
     gate = threading.Event()
     tool.on_write = lambda copy: gate.wait(20.0)
-    status, _ = copied(tmp_path, 2, timeout_s=0.1)
+    status, _ = copied(tmp_path, 2)
     gate.set()
     deadline = time.monotonic() + 20.0
     while not tool.copies and time.monotonic() < deadline:
@@ -300,54 +302,29 @@ def test_what_an_abandoned_sink_does_later_changes_nothing(tool: Tool, tmp_path:
     assert [copy.step for copy in tool.copies] == [1]
 
 
-def test_a_step_that_fails_is_counted_and_the_next_are_taken(tool: Tool, tmp_path: Path) -> None:
-    def fail_once(copy: StepCopy) -> None:
-        if copy.step == 2:
-            raise ValueError("no")
-
-    tool.on_write = fail_once
-    status, news = copied(tmp_path, 3)
-    assert (status.state, status.num_lost, status.last_step) == ("finished", 1, 3)
-    assert news == ["sink tensorboard: ValueError: no"]
-
-
-def test_the_same_failure_is_said_once_and_many_in_a_row_stop_the_sink(
-    tool: Tool, tmp_path: Path
-) -> None:
+def test_a_sink_that_fails_is_stopped_with_all_before(tool: Tool, tmp_path: Path) -> None:
     def fail(copy: StepCopy) -> None:
-        raise OSError("disk is full")
+        if copy.step == 2:
+            raise OSError("disk is full")
 
     tool.on_write = fail
-    status, news = copied(tmp_path, MAX_FAILURES + 3)
-    assert status.state == "failed"
-    assert status.num_lost >= MAX_FAILURES
-    assert news[0] == "sink tensorboard: OSError: disk is full"
-    assert len(news) == 2
+    status, news = copied(tmp_path, 3)
+    assert (status.state, status.problem) == ("failed", "OSError: disk is full")
+    assert status.last_step == 1
+    assert read_status(tmp_path / "run-1", "tensorboard") == status
+    assert len(news) == 1
 
 
-def test_while_a_sink_is_too_slow_the_oldest_steps_are_lost_and_counted(
-    tool: Tool, tmp_path: Path
-) -> None:
+def test_a_sink_that_is_too_slow_is_stopped(tool: Tool, tmp_path: Path) -> None:
     gate = threading.Event()
     tool.on_open = lambda: gate.wait(20.0)
     news: list[str] = []
     mirror = mirror_of(tmp_path / "run-1", news)
     for step in range(1, 1009):
         mirror.step([metrics(step, {})])
-    waiting = mirror.num_waiting
     gate.set()
     mirror.close("finished")
     (status,) = mirror.statuses()
-    assert status.last_step == 1008
-    assert waiting == 1000
-    assert status.num_lost + len(tool.copies) == 1008
-    assert news == [f"sink tensorboard: too slow: {status.num_lost} steps lost"]
-
-
-def test_a_full_disk_does_not_stop_the_sink_and_is_said(tool: Tool, tmp_path: Path) -> None:
-    (tmp_path / "run-1").mkdir()
-    (tmp_path / "run-1" / "sinks").write_text("a file where the folder should be")
-    status, news = copied(tmp_path, 2)
-    assert status.state == "finished"
+    assert (status.state, status.last_step) == ("failed", None)
+    assert "too slow: 1000 steps wait for it" in news[0]
     assert len(news) == 1
-    assert "its status is not written" in news[0]

@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -23,6 +24,8 @@ if os.environ.get("ECHOSCOPE_SINKS") != "required":
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"needs {package}: make test-sinks", allow_module_level=True)
 
+os.environ["TRACKIO_DIR"] = tempfile.mkdtemp()  # read when trackio is first imported
+
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from echoscope.cli import app
@@ -30,14 +33,13 @@ from echoscope.diagnostics.bench.synthetic_runs import make
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.verdict import Diagnosis, diagnose
 from echoscope.diagnostics.read.forms.wandb_file import WandbRun, rows_of
+from echoscope.diagnostics.sinks import mirror as mirrors
 from echoscope.diagnostics.sinks.mirror import Mirror
 from echoscope.diagnostics.sinks.settings import SinksConfig
 from echoscope.diagnostics.sinks.status import SinkStatus, read_status
 from echoscope.store.records import AlarmState, StepMetrics
 
 COLLAPSE = make("template_collapse", 0).table
-MORE = {"info/first_turn/mutual_information": 0.5, "gradient/policy/all/norm": 2.0}
-"""Of what the panels show."""
 
 
 def metrics(step: int, values: dict[str, float]) -> StepMetrics:
@@ -58,7 +60,7 @@ def copy(path: Path, config: dict[str, Any], last: int = 10**9) -> tuple[Verdict
             break
         alarms = diagnosis.observe(step, values)
         num_raised += sum(alarm.state is AlarmState.RAISED for alarm in alarms)
-        mirror.step([metrics(step, values | MORE)], alarms=alarms, verdict=diagnosis.verdict)
+        mirror.step([metrics(step, values)], alarms=alarms, verdict=diagnosis.verdict)
     mirror.close("finished")
     return diagnosis.verdict(), news, num_raised
 
@@ -87,7 +89,7 @@ def test_a_wandb_folder_read_again_holds_the_verdict_the_keys_and_the_alarms(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "run-1"
-    verdict, news, num_raised = copy(path, {"wandb": {"mode": "offline", "project": "lake"}})
+    verdict, news, num_raised = copy(path, {"wandb": "offline", "project": "lake"})
     assert verdict.state.is_collapse
     assert news == []
     status = status_of(path, "wandb")
@@ -112,15 +114,12 @@ def test_a_wandb_folder_read_again_holds_the_verdict_the_keys_and_the_alarms(
         assert kept.items() <= rows[step].items()
         if "policy/entropy" in kept:
             assert rows[step]["actor/entropy"] == kept["policy/entropy"]
-    media = {file.name for file in (Path(status.where) / "files/media/table/panels").iterdir()}
-    names = {name.partition("_table_")[0] for name in media}
-    assert names == {"entropy", "mutual_information", "gradient_terms"}
     again = diagnose(Path(status.where))
     assert (again.state, again.kinds) == (verdict.state, verdict.kinds)
 
 
 def test_a_run_that_goes_on_is_one_run_at_wandb(tmp_path: Path) -> None:
-    config = {"wandb": {"mode": "offline"}}
+    config = {"wandb": "offline"}
     copy(tmp_path / "run-1", config, last=5)
     first = status_of(tmp_path / "run-1", "wandb")
     copy(tmp_path / "run-1", config)
@@ -131,7 +130,7 @@ def test_a_run_that_goes_on_is_one_run_at_wandb(tmp_path: Path) -> None:
 
 def test_tensorboards_own_reader_finds_every_number_and_the_verdict(tmp_path: Path) -> None:
     path = tmp_path / "run-1"
-    verdict, news, _ = copy(path, {"tensorboard": {"enabled": True}})
+    verdict, news, _ = copy(path, {"tensorboard": True})
     assert news == []
     events = EventAccumulator(status_of(path, "tensorboard").where)
     events.Reload()
@@ -150,16 +149,16 @@ def test_tensorboards_own_reader_finds_every_number_and_the_verdict(tmp_path: Pa
 
 
 def test_steps_that_are_repeated_replace_those_before_in_tensorboard(tmp_path: Path) -> None:
-    config = {"tensorboard": {"enabled": True, "folder": str(tmp_path / "logs")}}
+    config = {"tensorboard": True}
     for _ in range(2):
         copy(tmp_path / "run-1", config, last=5)
-    events = EventAccumulator(str(tmp_path / "logs" / "run-1"))
+    events = EventAccumulator(str(tmp_path / "run-1" / "sinks" / "tensorboard"))
     events.Reload()
     steps = [event.step for event in events.Scalars("echoscope/level")]
     assert steps == [s for s, _ in COLLAPSE.rows() if s <= 5]
 
 
-def trackio(folder: Path, *words: str) -> Any:
+def trackio_says(folder: Path, *words: str) -> Any:
     script = [sys.executable, "-c", "from trackio.cli import main; main()"]
     env = os.environ | {"TRACKIO_DIR": str(folder)}
     out = subprocess.run([*script, *words, "--json"], env=env, capture_output=True, check=True)
@@ -167,17 +166,20 @@ def trackio(folder: Path, *words: str) -> Any:
 
 
 def test_trackios_own_commands_show_the_run_its_numbers_and_alerts(tmp_path: Path) -> None:
-    path, folder = tmp_path / "run-1", tmp_path / "trackio"
-    config = {"trackio": {"enabled": True, "project": "lake", "folder": str(folder)}}
-    _, news, num_raised = copy(path, config)
+    import trackio.utils
+
+    path, folder = tmp_path / "run-1", Path(trackio.utils.TRACKIO_DIR)
+    _, news, num_raised = copy(path, {"trackio": True, "project": "lake"})
     assert news == []
     name = status_of(path, "trackio").identity
     where = ("--project", "lake")
-    assert name in json.dumps(trackio(folder, "list", "runs", *where))
-    values = trackio(folder, "get", "metric", *where, "--run", name, "--metric", "policy/entropy")
+    assert name in json.dumps(trackio_says(folder, "list", "runs", *where))
+    values = trackio_says(
+        folder, "get", "metric", *where, "--run", name, "--metric", "policy/entropy"
+    )
     wanted = [values["policy/entropy"] for _, values in COLLAPSE.rows()]
     assert [row["value"] for row in values["values"]] == pytest.approx(wanted)
-    assert len(trackio(folder, "get", "alerts", *where)["alerts"]) == num_raised
+    assert len(trackio_says(folder, "get", "alerts", *where)["alerts"]) == num_raised
 
 
 def test_a_stored_run_is_copied_once_and_then_only_what_is_new(
@@ -190,10 +192,10 @@ def test_a_stored_run_is_copied_once_and_then_only_what_is_new(
     mirror(path, "--to", "tensorboard")
     assert "Nothing to add: tensorboard has this run up to step" in capsys.readouterr().out
     assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
-    mirror(path, "--to", "wandb", "--episodes", "2")
+    mirror(path, "--to", "wandb")
     status = status_of(path, "wandb")
     (table,) = list(Path(status.where).glob("files/media/table/episodes_*"))[:1]
-    assert len(json.loads(table.read_text())["data"]) == 2
+    assert json.loads(table.read_text())["data"]
 
 
 def mirror(*words: Any) -> None:
@@ -243,7 +245,6 @@ def online(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def assert_the_run_went_on(path: Path, news: list[str], *words: str) -> None:
     status = status_of(path, "wandb")
     assert status.state == "failed"
-    assert status.num_lost > 0
     assert all(word in status.problem for word in words), status.problem
     assert len([line for line in news if "the run goes on" in line]) == 1
 
@@ -286,7 +287,7 @@ def test_without_a_key_wandbs_own_words_are_said(
     assert_the_run_went_on(tmp_path / "run-1", news, "API key")
 
 
-@pytest.mark.parametrize("sink", ["wandb", "tensorboard", "trackio"])
+@pytest.mark.parametrize("sink", ["wandb", "tensorboard"])
 def test_a_full_disk_is_said_and_the_run_goes_on(sink: str, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -295,16 +296,14 @@ def test_a_full_disk_is_said_and_the_run_goes_on(sink: str, tmp_path: Path) -> N
         pytest.skip("needs the right to mount")
     try:
         (disk / "ballast").write_bytes(b"x" * 2_900_000)
-        on = {"mode": "offline"} if sink == "wandb" else {"enabled": True}
-        config = {sink: on | {"folder": str(disk / "out")}, "timeout_s": 20.0}
-        _, news, _ = copy(tmp_path / "run-1", config)
-        status = status_of(tmp_path / "run-1", sink)
-        assert status.problem
-        assert news
+        path = disk / "run-1"
+        _, news, _ = copy(path, {sink: "offline" if sink == "wandb" else True})
+        assert len(news) == 1
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 if __name__ == "__main__":
-    config = {"wandb": {"mode": "online"}, "timeout_s": float(sys.argv[2])}
+    mirrors.TIMEOUT_S = float(sys.argv[2])
+    config = {"wandb": "online"}
     sys.stdout.write(json.dumps(copy(Path(sys.argv[1]), config)[1]))
