@@ -15,7 +15,6 @@ from .terminal import print_json, printable
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from echoscope.store.reader import RunReader
     from echoscope.store.records import Alarm
     from echoscope.store.steer.annotations import AlarmNote
 
@@ -25,8 +24,6 @@ AlarmId = Annotated[
         help="Id of the alarm, in brackets in the list of `ctl RUN alarms`.", show_default=False
     ),
 ]
-MAX_TEXT = 600
-"""Characters of a reply that are shown."""
 
 
 def alarms(
@@ -34,13 +31,9 @@ def alarms(
     is_all: Annotated[
         bool, typer.Option("--all", help="Also show alarms that have ended.")
     ] = False,
-    content: Annotated[
-        bool,
-        typer.Option("--content", help="Also show the first replies of the policy, as evidence."),
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List open alarms, the most serious first. Text of the policy is hidden by default."""
+    """List open alarms, the most serious first, without any text of the policy."""
     from echoscope.store.reader import open_run
     from echoscope.store.records import SEVERITY_RANK
     from echoscope.store.status import RUNNING
@@ -61,9 +54,6 @@ def alarms(
     shown.sort(
         key=lambda row: (row["state"] == "cleared", -SEVERITY_RANK[row["severity"]], row["step"])
     )
-    if content:
-        for row in shown:
-            row["content"] = _replies(reader, row["evidence"])
     if as_json:
         print_json({"run_id": reader.run_id, "alarms": shown})
         return
@@ -124,19 +114,6 @@ def _standing(note: AlarmNote) -> str:
     return "acknowledged" if note.is_acknowledged else "open"
 
 
-def _replies(reader: RunReader, evidence: Sequence[str]) -> list[dict[str, str]]:
-    """The first reply of each trajectory that shows the finding; what is gone is left out."""
-    out = []
-    for identity in evidence:
-        try:
-            turns = reader.trajectory(identity).turns
-        except (KeyError, ValueError):
-            continue
-        if turns:
-            out.append({"trajectory_id": identity, "response": turns[0].response[:MAX_TEXT]})
-    return out
-
-
 def _print(row: dict[str, Any]) -> None:
     if row["state"] == "cleared":
         typer.echo(printable(f"{row['message']}  [{row['alarm_id']}]"))
@@ -155,9 +132,6 @@ def _print(row: dict[str, Any]) -> None:
         lines.append(f"  suggested: {row['suggested']}")
     if row["evidence"]:
         lines.append(f"  evidence: {', '.join(row['evidence'])}")
-    lines += [
-        f"  {reply['trajectory_id']}: {reply['response']}" for reply in row.get("content", ())
-    ]
     for line in lines:
         typer.echo(printable(line))
 

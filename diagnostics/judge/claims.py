@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Direction = Literal["rise", "fall"]
+FateKind = Literal["crashed", "paused", "stopped", "silent", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +156,7 @@ class Fate:
     """
 
     claim: str = field(default="fate", init=False)
-    kind: Literal["crashed", "paused", "stopped", "silent", "failed"]
+    kind: FateKind
     words: str
     way_on: str = ""
     command: str = ""

@@ -20,7 +20,6 @@ _NO_CAUSE = (
     "eval.before",
     "eval.every",
     "probe.every",
-    "early_stopping",
     "checkpoint",
     "diagnostics",
     "sinks",

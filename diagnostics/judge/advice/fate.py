@@ -5,30 +5,37 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from echoscope.store.records import ALARM_AUTHOR
 from echoscope.store.status import Origin, RunStatus, Status, origin_of
 from echoscope.text.amounts import counted
 
-from ..claims import Fate
+from ..claims import Fate, FateKind
 
 if TYPE_CHECKING:
     from echoscope.store.reader import RunReader
 
-EARLY_STOPPING = "early_stopping"
-"""How a run that stops by its own setting names itself."""
 MAX_REASON = 160
 """Characters of a reason that a sentence shows."""
-_KINDS: Mapping[Status, Literal["crashed", "paused", "stopped", "silent", "failed"]] = {
-    Status.CRASHED: "crashed",
-    Status.PAUSED: "paused",
-    Status.STOPPED: "stopped",
-    Status.INTERRUPTED: "stopped",
-    Status.FAILED: "failed",
-    Status.STALE: "silent",
+_FATES: Mapping[Status, tuple[FateKind, str]] = {
+    Status.STALE: ("silent", "The run is silent: nothing has come since {clock} ({after})."),
+    Status.CRASHED: (
+        "crashed",
+        "The run crashed {after}: its process ended without closing it.",
+    ),
+    Status.FAILED: ("failed", "The run failed {after}: an error ended it."),
+    Status.INTERRUPTED: ("stopped", "The run was interrupted {after}."),
+    Status.PAUSED: ("paused", "paused {after} ({clock})"),
+    Status.STOPPED: ("stopped", "stopped {after}"),
 }
-"""Of the statuses that are a fate; a run that goes on or is finished has none."""
+"""Of the statuses that are a fate; a run that goes on or is finished has none. Somebody paused or
+stopped it: then `_by_whom` makes the sentence."""
+_OF_ANOTHER: Mapping[Origin, str] = {
+    Origin.RECORDED: "To go on, start the trainer from its own last checkpoint.",
+    Origin.WATCHED: "Whether the training goes on is not known. To follow it, watch it again.",
+    Origin.IMPORTED: "Import its files again.",
+}
 
 
 def fate_of(run: RunReader, name: str = "") -> Fate | None:
@@ -44,20 +51,17 @@ def fate_of(run: RunReader, name: str = "") -> Fate | None:
     from echoscope.store.steer.settings import live_settings
 
     status, info = run.status(), run.info()
-    kind = _KINDS.get(status.status)
-    if kind is None:
+    if status.status not in _FATES:
         return None
+    kind, sentence = _FATES[status.status]
     origin = origin_of(info.config)
     steps = live_settings(run).now.get("steps", info.config.get("steps"))
-    words = _words(status, origin, _after(info.last_step, steps))
     name = name or shlex.quote(shown_path(run.path))
     way_on, command = _OF_ANOTHER.get(origin, ""), ""
     if kind == "paused":
         way_on, command = "Let the run go on; no step is lost.", f"echoscope ctl {name} resume"
     elif kind == "silent":
         way_on = "Look at the trainer's own output: this run says nothing about why."
-    elif status.by == EARLY_STOPPING:
-        way_on = ""
     elif origin is Origin.TRAINED:
         way_on, command = _resuming(run, info.last_step), f"echoscope train --resume {name}"
         if kind == "failed":
@@ -65,18 +69,11 @@ def fate_of(run: RunReader, name: str = "") -> Fate | None:
     is_alarm = kind in ("paused", "stopped") and status.by.startswith(ALARM_AUTHOR)
     return Fate(
         kind="silent" if origin is Origin.WATCHED else kind,
-        words=words,
+        words=_words(status, sentence, origin, _after(info.last_step, steps)),
         way_on=way_on,
         command=command,
         alarm=status.by.removeprefix(ALARM_AUTHOR) if is_alarm else "",
     )
-
-
-_OF_ANOTHER = {
-    Origin.RECORDED: "To go on, start the trainer from its own last checkpoint.",
-    Origin.WATCHED: "Whether the training goes on is not known. To follow it, watch it again.",
-    Origin.IMPORTED: "Import its files again.",
-}
 
 
 def _resuming(run: RunReader, last_step: int) -> str:
@@ -92,37 +89,28 @@ def _resuming(run: RunReader, last_step: int) -> str:
     return f"Resume the run: it goes on from {start}, and {again}."
 
 
-def _words(status: RunStatus, origin: Origin, after: str) -> str:
-    """One sentence: what happened, at which step, by whom. Names and reasons come from outside."""
-    found = status.status
-    if found is Status.STALE:
-        return f"The run is silent: nothing has come since {_clock(status.since)} ({after})."
-    if origin is Origin.WATCHED:
+def _words(status: RunStatus, sentence: str, origin: Origin, after: str) -> str:
+    """One sentence: what happened, at which step, by whom."""
+    if status.status is not Status.STALE and origin is Origin.WATCHED:
         return f"The watch of this run ended {after}."
-    if origin is Origin.IMPORTED:
+    if status.status is not Status.STALE and origin is Origin.IMPORTED:
         return f"The import of this run broke off {after}."
-    if found is Status.CRASHED:
-        return f"The run crashed {after}: its process ended without closing it."
-    if found is Status.FAILED:
-        return f"The run failed {after}: an error ended it."
-    if found is Status.INTERRUPTED:
-        return f"The run was interrupted {after}."
-    if found is Status.PAUSED:
-        did, when = "paused", f"{after} ({_clock(status.since)})"
-    else:
-        did, when = "stopped", after
+    happened = sentence.format(after=after, clock=_clock(status.since))
+    is_steered = status.status in (Status.PAUSED, Status.STOPPED)
+    return _by_whom(status, happened) if is_steered else happened
+
+
+def _by_whom(status: RunStatus, happened: str) -> str:
+    """Names and reasons come from outside. An alarm's reason is its text, a paragraph."""
+    did, _, when = happened.partition(" ")
     if not status.by:
-        return f"The run was {did} {when}."
-    if status.by.startswith(ALARM_AUTHOR):  # its reason is the text of the alarm, a paragraph
+        return f"The run was {happened}."
+    if status.by.startswith(ALARM_AUTHOR):
         return f"The alarm {status.by.removeprefix(ALARM_AUTHOR)} {did} the run {when}."
-    who = "Early stopping" if status.by == EARLY_STOPPING else " ".join(status.by.split())
-    return f"{who} {did} the run {when}{_because(status.reason)}."
-
-
-def _because(reason: str) -> str:
-    words = " ".join(reason.split()).rstrip(".")
-    cut = words if len(words) <= MAX_REASON else f"{words[:MAX_REASON]}..."
-    return f": {cut}" if cut else ""
+    reason = " ".join(status.reason.split()).rstrip(".")
+    reason = reason if len(reason) <= MAX_REASON else f"{reason[:MAX_REASON]}..."
+    who = " ".join(status.by.split())
+    return f"{who} {did} the run {when}{f': {reason}' if reason else ''}."
 
 
 def _after(last_step: int, steps: object) -> str:

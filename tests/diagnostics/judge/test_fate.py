@@ -167,18 +167,12 @@ def test_newcomer_h3_a_paused_run_says_who_paused_it_and_since_when(
     assert fate.alarm == by.removeprefix("alarm ") * by.startswith("alarm ")
 
 
-def test_who_stopped_a_run_is_said_and_early_stopping_needs_nothing(tmp_path: Path) -> None:
+def test_which_alarm_stopped_a_run_is_said(tmp_path: Path) -> None:
     steered(tmp_path / "a", CommandAction.STOP, "alarm ECHO_TRAP").close(status="stopped")
     fate = fate_of(open_run(tmp_path / "a"))
     assert fate is not None
     assert fate.words == "The alarm ECHO_TRAP stopped the run after step 10 of 60."
     assert fate.alarm == "ECHO_TRAP"
-    early = steered(tmp_path / "b", CommandAction.STOP, "early_stopping", "no progress")
-    early.close(status="stopped")
-    fate = fate_of(open_run(tmp_path / "b"))
-    assert fate is not None
-    assert fate.words == "Early stopping stopped the run after step 10 of 60: no progress."
-    assert (fate.way_on, fate.command) == ("", "")
 
 
 def test_a_recorded_run_goes_on_by_its_own_trainer(tmp_path: Path) -> None:
