@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from echoscope.diagnostics.config import CommandTarget
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.notify.message import of_verdict
 from echoscope.diagnostics.notify.sending import SendError, sender
@@ -98,9 +97,8 @@ class Acting:
             "ECHOSCOPE_STEP": str(alarms[-1].step),
             "ECHOSCOPE_STATE": verdict.state.value,
         }
-        target = CommandTarget(kind="command", command=command)
         try:
-            sender(target, environ, COMMAND_S)(of_verdict(verdict, alarms, run=self.run))
+            sender(f"command:{command}", environ, COMMAND_S)(of_verdict(verdict, alarms, run=self.run))
         except SendError as error:
             self.say(f"--on-alarm command: {error}")
 

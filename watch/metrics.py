@@ -33,11 +33,6 @@ class Metrics(TableBuilder):
         """The step of the row that came last."""
         self._usual: frozenset[str] = frozenset()
         """Names of the newest row."""
-        self._num_rows = 0
-
-    @property
-    def num_rows(self) -> int:
-        return self._num_rows
 
     @property
     def steps(self) -> Iterable[int]:
@@ -45,7 +40,7 @@ class Metrics(TableBuilder):
 
     def add_row(self, step: float, values: Mapping[str, float], weight: float = 1.0) -> None:
         """Take in the next row of the source."""
-        self._num_rows += 1
+        self.num_rows += 1
         if not values or "train_runtime" in values:  # transformers' summary behind the last step
             return
         number = int(step)

@@ -27,10 +27,7 @@ from .foreign_names import (
 from .forms.answers import MAX_ANSWERS, Outcome, are_answers, outcome_of, short
 from .table import (
     MAX_COLUMNS,
-    MAX_PARTS,
     MetricTable,
-    Parts,
-    Rows,
     TableBuilder,
     TooManyColumnsError,
     outcome_hints,
@@ -77,31 +74,22 @@ class AnswersError(ExportedFileError):
         self.path, self.rows, self.outcome = path, rows, outcome
 
 
-_EXPORTS: Mapping[str, str] = {
-    "prompt chosen rejected": (
-        "holds preference pairs (`prompt`, `chosen`, `rejected`), which leave out most episodes of "
-        "a run"
-    ),
-    "run_id prompt_key sibling_index stop_reason num_turns": (
-        "is the table trajectories of `echoscope export --to csv`, which holds no replies"
-    ),
-    "run_id trajectory_id turn observation response": (
-        "is the table turns of `echoscope export --to csv`, whose texts are changed for "
-        "spreadsheets"
-    ),
-}
-"""Keys that rows of an export have -> what the file is."""
+_EXPORTS = (
+    frozenset({"prompt", "chosen", "rejected"}),
+    frozenset({"run_id", "prompt_key", "sibling_index", "stop_reason"}),
+    frozenset({"run_id", "trajectory_id", "turn", "observation"}),
+)
+"""Keys that rows of an export have which leaves out much of a run, or changes its texts."""
 
 
 def refuse_export(path: Path, names: Iterable[str]) -> None:
     """Raises ExportedFileError where rows with these fields are of an export."""
     given = frozenset(names)
-    for keys, words in _EXPORTS.items():
-        if given.issuperset(words_in(keys)):
-            raise ExportedFileError(
-                f"{path}: {words}. Write the run with `echoscope export RUN --to messages` and "
-                "give that file"
-            )
+    if any(keys <= given for keys in _EXPORTS):
+        raise ExportedFileError(
+            f"{path}: is an export that leaves out much of a run. Write the run with `echoscope "
+            "export RUN --to messages` (or parquet) and give that file"
+        )
 
 
 _WRAPPED = re.compile(
@@ -109,11 +97,6 @@ _WRAPPED = re.compile(
     r"[^()]*\)",
     re.IGNORECASE,
 )
-_DECORATED = re.compile(
-    r"(?=[~≈<>*`$\u2212\d.+-])[~≈<>*`$]*\s*(?P<inner>[-+\u2212]?(?:\d[\d,]*\.?\d*|\.\d+)(?:e[-+]?\d+)?%?)"
-    r"(?<!^.)\s*(?:(?:±|\+/-|\+-)\s*[\d.e+-]+%?|\((?:±|std)?[^()]*\))?[*`]*"
-)
-"""`~0.5`, `**0.5**`, `0.5 ± 0.1`, `0.5 (0.1)`: the number by itself."""
 _GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?")
 _DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+(?:e[-+]?\d+)?")
 
@@ -156,12 +139,7 @@ def _number_in(text: str) -> float:
     if _DECIMAL_COMMA.fullmatch(text):
         return _bounded(float(text.replace(",", ".")))
     wrapped = _WRAPPED.fullmatch(text)
-    if wrapped:
-        return _number_in(wrapped["inner"].strip())
-    decorated = _DECORATED.fullmatch(text)
-    if decorated is None or decorated["inner"] == text:
-        return math.nan
-    return _number_in(decorated["inner"].replace("\u2212", "-"))
+    return _number_in(wrapped["inner"].strip()) if wrapped else math.nan
 
 
 TRANSPARENT = frozenset({"data", "metrics", "values", "logs", "stats", "scalars"})
@@ -278,7 +256,6 @@ class Collector:
     _fractions: str = ""
     _runs: dict[tuple[str, ...], TableBuilder] = field(default_factory=dict)
     _run_fields: dict[str, None] = field(default_factory=dict)
-    _parts: dict[tuple[str, ...], Parts] = field(default_factory=dict)
     _chart: dict[str, int] = field(default_factory=dict)
     """FloatArray64 by run, where the columns are those of an exported chart."""
     _offsets: dict[float, float] = field(default_factory=dict)
@@ -387,16 +364,12 @@ class Collector:
         if plan.is_chart:
             for chart_run, columns in runs_of_chart(numbers).items():
                 self._chart[chart_run] = self._chart.get(chart_run, 0) + len(columns)
-        key = tuple(run)
-        if self.make_builder is not TableBuilder or not self._steps:
-            self._add(key, [(step, numbers, weight)])
-            return
-        parts = self._parts.setdefault(key, Parts(first=step, last=step))
-        number, rows = parts.take(step, numbers, weight)
-        self._add((*key, f"part={number}") if 1 < number <= MAX_PARTS else key, rows)
+        self._add(tuple(run), step, numbers, weight)
 
-    def _add(self, key: tuple[str, ...], rows: Rows) -> None:
-        """Rows of one run."""
+    def _add(
+        self, key: tuple[str, ...], step: float, numbers: Mapping[str, float], weight: float
+    ) -> None:
+        """A row of one run."""
         builder = self._runs.get(key)
         if builder is None:
             num_runs = len(self._runs)
@@ -408,10 +381,9 @@ class Collector:
                     "names no runs"
                 )
             builder = self._runs[key] = self.make_builder()
-        self._num_rows += len(rows)
+        self._num_rows += 1
         try:
-            for step, numbers, weight in rows:
-                builder.add_row(step, numbers, weight)
+            builder.add_row(step, numbers, weight)
         except TooManyColumnsError as error:
             raise MetricsFileError(f"{self.path}: {error}") from None
 
@@ -459,7 +431,6 @@ class Collector:
                 )
         notes = list(notes or [])
         self._refuse_answers()
-        self._end_parts()
         if not self._runs:
             raise MetricsFileError(f"{self.path}: no row with a step was found ({self.kind})")
         if not self._steps and not self.known and not self.mapping:
@@ -480,8 +451,6 @@ class Collector:
             notes.append(f"left out: {counted(self.num_lost, 'row')} without a whole step")
         runs, charts = self._ranked_runs(), self._ranked_charts()
         fields = self._chosen("file", list(runs), notes)
-        if any(1 < parts.number <= MAX_PARTS for parts in self._parts.values()):
-            notes.append("steps that begin again at their beginning are of another run (part=...)")
         chart = self._chosen("chart", charts, notes)
         for run, columns in runs_of_chart(self.names).items():
             runs[fields].leave_out(columns if run != chart else ())
@@ -514,19 +483,6 @@ class Collector:
             return  # nothing is known of it at all, which is said below
         if are_answers(self._answers, outcome, has_one_step=bool(self._steps)):
             raise AnswersError(self.path, self._answers, outcome)
-
-    def _end_parts(self) -> None:
-        """Rows that still wait belong to the run before; the first of several parts is named."""
-        for key, parts in self._parts.items():
-            number = parts.number
-            self._add(
-                (*key, f"part={number}") if 1 < number <= MAX_PARTS else key, parts.given_up()
-            )
-            if number > MAX_PARTS:
-                for part in range(2, MAX_PARTS + 1):
-                    self._runs.pop((*key, f"part={part}"), None)
-            elif number > 1:
-                self._runs[(*key, "part=1")] = self._runs.pop(key)
 
     def _ranked_runs(self) -> dict[str, TableBuilder]:
         """Runs by the fields that tell them apart, such as `seed=1`, the longest first."""

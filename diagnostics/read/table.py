@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from echoscope.store.records import FloatArray64, IntArray64
+from echoscope.text.amounts import counted
 
 from .foreign_names import RETURN, SUCCESS, Meaning, meaning_of, spelled, step_rank, words_in
 from .names import is_ours, to_our_names
@@ -47,6 +48,8 @@ CHUNK_CELLS = 1_000_000
 """Rows that wait to be stored, and cells that they will fill."""
 NUM_FIXED = 2
 """A stored row begins with its step and its weight."""
+Row = tuple[float, Mapping[str, float], float]
+"""Step, numbers and weight."""
 
 
 class TooManyColumnsError(ValueError):
@@ -121,30 +124,28 @@ class TableBuilder:
     """Rows that were averaged into an earlier row of their step."""
     width: int = 1
     """Source rows per stored row."""
-    num_seen: int = 0
+    num_rows: int = 0
+    """Rows that were added."""
     _names: dict[str, int] = field(default_factory=dict)
     _size: int = NUM_FIXED
     """Columns of a stored row."""
     _blocks: list[NDArray[np.float64]] = field(default_factory=list)
     _num_stored: int = 0
-    _carry: NDArray[np.float64] | None = None
-    _pending: list[tuple[float, Mapping[str, float], float]] = field(default_factory=list)
+    _pending: list[Row] = field(default_factory=list)
     _pending_names: set[str] = field(default_factory=set)
 
     def add_row(self, step: float, values: Mapping[str, float], weight: float = 1.0) -> None:
         """`weight`: how many samples the values are means of, where that is known."""
+        num, num_cells = len(self._pending), len(self._pending) * len(self._pending_names)
+        is_full = num >= CHUNK_ROWS or num_cells >= CHUNK_CELLS
+        # The rows of a step are joined, so they are stored together.
+        if is_full and (self._pending[-1][0] != step or num >= 4 * CHUNK_ROWS):
+            self._flush()
         self._pending.append((step, values, weight))
         self._pending_names.update(values)
-        num_cells = len(self._pending) * len(self._pending_names)
-        if len(self._pending) >= CHUNK_ROWS or num_cells >= CHUNK_CELLS:
-            self._flush_pending()
+        self.num_rows += 1
 
-    @property
-    def num_rows(self) -> int:
-        """Rows that were added."""
-        return self.num_seen + len(self._pending)
-
-    def _flush_pending(self) -> None:
+    def _flush(self) -> None:
         """Store the rows that wait.
 
         Raises:
@@ -164,13 +165,13 @@ class TableBuilder:
             block[index, :NUM_FIXED] = step, weight
             for name, value in values.items():
                 block[index, self._names[name]] = value
-        self.num_seen += len(rows)
-        if self._carry is not None:
-            block = np.vstack([_widened(self._carry, block.shape[1]), block])
-        block = self._merged(block)
-        keep = (len(block) - 1) // self.width * self.width
-        self._carry = block[keep:]
-        self._store(block[:keep])
+        self._blocks.append(_averaged(self._merged(block), self.width))
+        self._num_stored += len(self._blocks[-1])
+        max_rows = max(min(self.max_rows, MAX_CELLS // self._size), 1)
+        while self._num_stored > 2 * max_rows:
+            self._blocks = [_averaged(self._joined(), 2)]
+            self._num_stored = len(self._blocks[0])
+            self.width *= 2
 
     def _merged(self, block: NDArray[np.float64]) -> NDArray[np.float64]:
         """Neighbours with the same step become one row, their weighted mean."""
@@ -200,23 +201,9 @@ class TableBuilder:
         out[:, NUM_FIXED:] = np.where(total > 0, means, np.nan)
         return np.asarray(out)
 
-    def _store(self, block: NDArray[np.float64]) -> None:
-        if not len(block):
-            return
-        self._blocks.append(_averaged(block, self.width))
-        self._num_stored += len(self._blocks[-1])
-        max_rows = max(min(self.max_rows, MAX_CELLS // self._size), 1)
-        while self._num_stored > 2 * max_rows:
-            everything = self._joined()
-            even = len(everything) // 2 * 2
-            halved = _averaged(everything[:even], 2)
-            self._blocks = [np.vstack([halved, everything[even:]])]
-            self._num_stored = len(self._blocks[0])
-            self.width *= 2
-
     def leave_out(self, names: Iterable[str]) -> None:
         """Forget these columns."""
-        self._flush_pending()
+        self._flush()
         for name in names:
             self._names.pop(name, None)
 
@@ -234,14 +221,17 @@ class TableBuilder:
         notes: Sequence[str] = (),
     ) -> MetricTable:
         """The table under our keys, steps sorted, repeated steps merged."""
-        self._flush_pending()
-        if self._carry is not None:
-            tail, self._carry = self._carry, None
-            self._blocks.append(_averaged(tail, self.width))
+        self._flush()
         rows = self._joined()
         sentences = list(notes)
         if self.width > 1:
-            sentences.append(f"{self.num_seen} rows were averaged in blocks of {self.width}")
+            sentences.append(f"{self.num_rows} rows were averaged in blocks of {self.width}")
+        if start := _last_run(rows):
+            sentences.append(
+                f"the steps begin again at their beginning: the last run is read, and "
+                f"{counted(start, 'row')} before it left out"
+            )
+        rows = rows[start:]
         num_repeated = len(rows)
         if len(rows) > 1 and not (np.diff(rows[:, 0]) > 0).all():
             rows = _later_wins(rows[np.argsort(rows[:, 0], kind="stable")])
@@ -276,69 +266,29 @@ class TableBuilder:
 
 LEAST_OF_A_RUN = 3
 """Rows with growing steps after which steps that began again are of another run."""
-MAX_PARTS = 16
+MAX_RUNS_IN_A_ROW = 16
 """Steps that begin again more often count something within a run, such as an episode."""
-Rows = list[tuple[float, dict[str, float], float]]
-"""Step, numbers and weight of each row."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Parts:
-    """Runs that were written one after another, told by steps that begin again at their beginning.
+def _last_run(rows: NDArray[np.float64]) -> int:
+    """The row with which the last of several runs begins that were written one behind the other.
 
     A run that was resumed goes back to a checkpoint, which lies behind its beginning: it stays one.
     """
-
-    number: int = 1
-    first: float
-    last: float
-    num_steps: int = 1
-    """Rows whose step was larger than the one before."""
-    num_back: int = 0
-    names: set[str] = field(default_factory=set)
-    waiting: Rows = field(default_factory=list)
-    """Rows that may begin another run."""
-
-    def take(self, step: float, numbers: dict[str, float], weight: float) -> tuple[int, Rows]:
-        """The number of a part, and the rows that are settled to be its."""
-        row = (step, numbers, weight)
-        if not self.waiting:
-            if not self._begins_again(step, numbers):
-                self._follow(step, numbers)
-                return self.number, [row]
-            self.waiting = [row]
-            return self.number, []
-        if step < self.waiting[-1][0] or step > self.last:
-            return self.number, [*self.given_up(), *self.take(step, numbers, weight)[1]]
-        self.waiting.append(row)
-        if len({at for at, _, _ in self.waiting}) < LEAST_OF_A_RUN:
-            return self.number, []
-        rows, self.waiting = self.waiting, []
-        self.number += 1
-        self.first = self.last = rows[0][0]
-        self.num_steps, self.num_back, self.names = 1, 0, set()
-        for at, values, _ in rows:
-            self._follow(at, values)
-        return self.number, rows
-
-    def given_up(self) -> Rows:
-        """Rows that waited and begin no run."""
-        rows, self.waiting = self.waiting, []
-        for at, values, _ in rows:
-            self._follow(at, values)
-        return rows
-
-    def _begins_again(self, step: float, numbers: Mapping[str, float]) -> bool:
-        is_in_order = self.num_back * 10 <= self.num_steps and self.num_steps >= LEAST_OF_A_RUN
-        num_shared = sum(name in self.names for name in numbers)
-        is_back = step <= self.first and step < self.last
-        return is_back and is_in_order and 2 * num_shared > len(numbers)
-
-    def _follow(self, step: float, numbers: Mapping[str, float]) -> None:
-        self.num_steps += step > self.last
-        self.num_back += step < self.last
-        self.last = step
-        self.names.update(numbers)
+    steps, starts, num_back = rows[:, 0], [0], 0
+    for place in np.flatnonzero(steps[1:] < steps[:-1]) + 1:
+        start, follow = starts[-1], steps[place : place + LEAST_OF_A_RUN]
+        is_run = place - start >= LEAST_OF_A_RUN and 10 * num_back <= place - start
+        is_back = steps[place] <= steps[start] and follow[-1] <= steps[start:place].max()
+        is_new = len(follow) == LEAST_OF_A_RUN and bool((np.diff(follow) > 0).all())
+        here = ~np.isnan(rows[place, NUM_FIXED:])
+        shared = here & ~np.isnan(rows[start:place, NUM_FIXED:]).all(axis=0)
+        if is_run and is_back and is_new and 2 * shared.sum() > here.sum():
+            starts.append(int(place))
+            num_back = 0
+        else:
+            num_back += 1
+    return starts[-1] if len(starts) <= MAX_RUNS_IN_A_ROW else 0
 
 
 def without_infinity(columns: Mapping[str, FloatArray64]) -> dict[str, FloatArray64]:

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from echoscope.diagnostics.read.metrics_file import read_metrics
-from echoscope.diagnostics.read.records import MetricsFileError
-from echoscope.diagnostics.tools.importing import SeveralRunsError, import_path
 
 RETURN = "reward/return_mean"
 
@@ -23,24 +21,15 @@ def written(folder: Path, steps: Iterable[int], **more: float) -> Path:
     return path
 
 
-def test_two_runs_that_were_appended_are_offered_as_two(tmp_path: Path) -> None:
+def test_of_two_runs_that_were_appended_the_last_is_read(tmp_path: Path) -> None:
     """Steps 0 to 23, a row at 0, then 0 to 28, as a public file has them."""
-    path = written(tmp_path, [*range(24), 0, *range(29)])
-    table = read_metrics(path)
-    assert table.runs == ("part=2", "part=1")
-    assert (table.run, table.num_rows, table.steps[-1]) == ("part=2", 29, 28)
-    assert not any("repeat" in note for note in table.notes)
-    assert any("--run NAME chooses another" in note for note in table.notes)
-    assert any("begin again at their beginning" in note for note in table.notes)
-    first = read_metrics(path, run="part=1")
-    assert first.columns[RETURN].tolist() == [float(n) for n in range(24)]
-    assert read_metrics(path, run="1").steps.tolist() == list(range(24))
-    with pytest.raises(MetricsFileError, match="no run 'part=3'"):
-        read_metrics(path, run="part=3")
-    with pytest.raises(SeveralRunsError) as caught:
-        import_path(path, tmp_path / "run")
-    assert caught.value.runs == ("part=2", "part=1")
-    import_path(path, tmp_path / "run", run="part=1")
+    table = read_metrics(written(tmp_path, [*range(24), 0, *range(29)]))
+    assert (table.num_rows, table.steps[-1]) == (29, 28)
+    assert table.columns[RETURN].tolist()[1:] == [float(n) for n in range(26, 54)]
+    assert table.notes[0] == (
+        "the steps begin again at their beginning: the last run is read, and 24 rows before it "
+        "left out"
+    )
 
 
 @pytest.mark.parametrize(
