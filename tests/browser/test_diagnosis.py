@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import DashboardProcess, settle, table_rows, text_of, until, visit
-from made_run import CONFIG, made_trajectory, open_writer, step_metrics
+from browsing import DashboardProcess, settle, text_of, until, visit
+from made_run import made_trajectory, open_writer, step_metrics
 
 from echoscope.diagnostics.bench.synthetic_runs import make
 from echoscope.store.records import DiagnosticRecord
@@ -22,15 +22,16 @@ COLLAPSE = 21
 
 
 def template_record(step: int, share: float) -> DiagnosticRecord:
-    payload = {"template": {"text": "Go ___.", "match_frac": share, "coverage": 0.5}}
+    payload = {
+        "template": {"text": "Go ___.", "match_frac": share, "coverage": 0.5, "fillers": [["up"]]}
+    }
     return DiagnosticRecord(step=step, kind="text", payload=json.dumps(payload))
 
 
 @pytest.fixture(scope="module")
 def unparsed(dashboard: DashboardProcess) -> str:
-    """Replies stop parsing at step 21; texts are measured every fifth, gradients every 7th step."""
-    config = {**CONFIG, "diagnostics": {"gradient": {"every": 7}}}
-    writer = open_writer(dashboard.root / "unparsed", config=config)
+    """Replies stop parsing at step 21; texts are measured every fifth step."""
+    writer = open_writer(dashboard.root / "unparsed")
     for step in range(LAST + 1):
         is_well = step < COLLAPSE
         values = {
@@ -49,8 +50,8 @@ def unparsed(dashboard: DashboardProcess) -> str:
 
 def measured(page: Any) -> set[str]:
     """The metrics that the table of evidence lists."""
-    head, *rows = table_rows(page) or [[]]
-    return {row[-1] for row in rows} if "95 % interval" in head else set()
+    table = page.locator("table", has=page.get_by_role("columnheader", name="95 % interval"))
+    return set(table.first.locator("td:last-child").all_inner_texts()) if table.count() else set()
 
 
 def test_verdict_and_table_are_those_of_the_chosen_step(
@@ -80,13 +81,6 @@ def test_the_slider_moves_the_verdict(
     page.get_by_role("slider", name="Step").press("ArrowLeft")
     until(lambda: "after step 25" in box.inner_text(), "verdict of step 25", page=page)
     page.get_by_text("Step 25: 58 % of the reasonings share this template.").wait_for()
-
-
-def test_how_often_the_gradient_is_taken_apart_is_the_setting_of_the_run(
-    unparsed: str, dashboard: DashboardProcess, page: Any
-) -> None:
-    visit(page, f"{dashboard.url}/diagnosis?run={unparsed}")
-    page.get_by_text("It is measured every 7 steps (diagnostics.gradient.every).").wait_for()
 
 
 def test_one_share_for_one_template_on_live_diagnosis_and_in_the_report(

@@ -11,7 +11,6 @@ from browsing import DashboardProcess, until, visit
 from made_run import add_steps, open_writer
 
 from echoscope.dashboard.report.report import make_report
-from echoscope.dashboard.web import settings
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState
 
 Serve = Callable[..., DashboardProcess]
@@ -64,31 +63,12 @@ def test_alarms_do_not_move_the_charts(tmp_path: Path, serve: Serve, page: Any) 
     assert len(places) == 1
 
 
-def test_back_leads_to_the_alarms_as_they_were_filtered(
-    tmp_path: Path, serve: Serve, page: Any
-) -> None:
-    root = tmp_path / "runs"
-    run_with_alarms(root / "bad", 2)
-    visit(page, f"{serve(root).url}/alarms?run=bad")
-    page.get_by_text("2 of 2 alarms").wait_for()
-    page.get_by_role("button", name="warning").click()
-    page.get_by_text("1 of 2 alarms").wait_for()
-    filtered = page.evaluate("location.search")
-    page.get_by_role("link", name="Diagnosis at this step").first.click()
-    page.get_by_role("heading", name="Diagnosis").wait_for()
-    until(lambda: "/diagnosis" in page.url, "the address of Diagnosis", page=page)
-    page.go_back()
-    page.get_by_text("1 of 2 alarms").wait_for()
-    assert page.evaluate("location.pathname + location.search") == f"/alarms{filtered}"
-
-
 @pytest.mark.parametrize("width", [1440, 390])
 def test_a_report_fits_into_a_phone(
     recorded_root: Path, tmp_path: Path, page: Any, width: int
 ) -> None:
-    settings.configure(settings.DashboardSettings(root=recorded_root))
     file = tmp_path / "report.html"
-    file.write_text(make_report("tiny"), encoding="utf-8")
+    file.write_text(make_report(recorded_root / "tiny"), encoding="utf-8")
     page.set_viewport_size({"width": width, "height": 844})
     page.goto(file.as_uri())
     charts = page.locator(".chart").count()

@@ -89,7 +89,7 @@ def test_verdict_numbers_and_charts_are_in_sight(
     else:
         assert "%" in words
         assert any(verb in words for verb in ("since", "mean", "rose", "fell"))
-    if width > 1000:
+    if width > 1000 and state != "starting":
         until(lambda: in_sight(page, height) >= 3, "three charts in sight", page=page)
 
 
@@ -107,8 +107,8 @@ def test_every_state_has_the_same_layout(server: DashboardProcess, page: Any) ->
         tops = [page.locator(".es-tiles"), page.locator(CHARTS).first]
         return [round(one.bounding_box()["y"]) for one in tops]
 
-    found = {state: places(state) for state in STATES}
-    assert len(set(map(tuple, found.values()))) == 1, found
+    tops = {state: places(state) for state in STATES if state != "starting"}
+    assert len(set(map(tuple, tops.values()))) == 1, tops
 
 
 def test_nothing_moves_by_itself_over_thirty_live_steps(

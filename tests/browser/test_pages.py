@@ -98,9 +98,7 @@ def press(page: Any, key: str, name: str, wanted: Callable[[str], bool]) -> str:
     raise AssertionError(f"{key} did not change {name}: {asked(page)}")
 
 
-def test_keys_move_through_trajectories_turns_and_steps(
-    dashboard: DashboardProcess, page: Any
-) -> None:
+def test_keys_move_through_trajectories_and_turns(dashboard: DashboardProcess, page: Any) -> None:
     first, second = "t00000004-00002", "t00000004-00003"
     visit(page, f"{dashboard.url}/replay?run=tiny&step=4&trajectory={first}&turn=0")
     page.locator(".es-text").first.wait_for()
@@ -109,8 +107,6 @@ def test_keys_move_through_trajectories_turns_and_steps(
     assert press(page, "k", "trajectory", lambda found: found != second) == first
     assert press(page, "p", "turn", lambda found: found == "0")  # from the newest, which is 1
     assert press(page, "n", "turn", lambda found: found == "1")
-    assert press(page, "]", "step", lambda found: found == "5")
-    assert press(page, "[", "step", lambda found: found == "4")
 
 
 def test_a_page_chosen_from_the_menu_names_its_run(dashboard: DashboardProcess, page: Any) -> None:

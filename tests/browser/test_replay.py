@@ -40,8 +40,8 @@ def test_the_replay_shows_one_split_at_a_time_and_training_first(
     page.get_by_role("heading", name="t00000000-00000").wait_for()
     page.get_by_text("4 trajectories: 2 solved of 4").wait_for()
     for split, first, words in (
-        ("Evaluation 6", "e00000000-00000", "6 trajectories: 3 solved of 6"),
-        ("Probe 2", "p00000000-00000", "2 trajectories: 1 solved of 2"),
+        ("Evaluation", "e00000000-00000", "6 trajectories: 3 solved of 6"),
+        ("Probe", "p00000000-00000", "2 trajectories: 1 solved of 2"),
     ):
         page.get_by_role("radio", name=split).click()
         page.get_by_role("heading", name=first).wait_for()
@@ -225,7 +225,7 @@ def test_the_picture_of_a_turn_stands_beside_its_board(
     visit(page, f"{dashboard.url}/replay?run=pictures&trajectory=t00000000-00000")
     page.get_by_text("image, not shown to the policy").first.wait_for()
     size = page.locator("img.es-picture").first.evaluate("i => [i.naturalWidth, i.naturalHeight]")
-    assert size == [64, 64]
+    assert size == [32, 32]
     visit(page, f"{dashboard.url}/replay?run=pictures&trajectory=t00000000-00001")
     page.get_by_text("a picture is not a PNG file that can be read").first.wait_for()
     assert page.locator("img.es-picture").count() == 0

@@ -163,6 +163,21 @@ def hover(page: Page, plot: str, sign: Locator) -> str:
     return until(words, "words beside the mouse", page=page)
 
 
+def choose(page: Page, label: str, option: str) -> None:
+    """Choose the first option of a list whose words contain `option`; the list has a `label`."""
+    field = page.get_by_role("combobox", name=label)
+    options = page.get_by_role("option", name=option)
+
+    def is_listed() -> bool:
+        field.click()
+        field.fill(option)  # again: what was typed amid a redraw is lost
+        page.wait_for_timeout(500)
+        return options.count() > 0
+
+    until(is_listed, f"option {option}", page=page)
+    options.first.click()
+
+
 def visit(page: Page, url: str) -> None:
     """Open a page and wait until it has been drawn."""
     page.goto(url)
