@@ -64,7 +64,7 @@ def regime_path(series: pd.DataFrame) -> RegimePath | None:
         point = point_of(values)
         if point is None:
             continue
-        regime = tracker.observe(int(str(step)), values)
+        regime = tracker.observe(values)
         rows.append(
             {
                 "source": point.source,

@@ -29,12 +29,8 @@ class AlarmSettings:
 
     def at(self, step: int) -> AlarmConfig:
         """What held when this step was judged."""
-        found = AlarmConfig()
-        for since, config in self.changes:
-            if since > step:
-                break
-            found = config
-        return found
+        earlier = (config for since, config in self.changes if since <= step)
+        return [AlarmConfig(), *earlier][-1]
 
 
 def alarm_settings(run: RunReader) -> AlarmSettings:
@@ -43,10 +39,7 @@ def alarm_settings(run: RunReader) -> AlarmSettings:
 
 
 def settings_over(config: Mapping[str, Any], live: LiveSettings) -> AlarmSettings:
-    """From the configuration of a run and its live settings.
-
-    What this version does not know is left out, one change at a time: a run of a newer version is
-    judged by what is understood of it.
+    """From the configuration of a run and its live settings; what is not valid changes nothing.
 
     >>> unchanged = LiveSettings(initial={})
     >>> config = {"diagnostics": {"alarms": {"warmup_steps": 5}}}
@@ -55,24 +48,17 @@ def settings_over(config: Mapping[str, Any], live: LiveSettings) -> AlarmSetting
     >>> settings_over({"lr": 0.1}, unchanged).at(0) == AlarmConfig()
     True
     """
-    first = _understood(AlarmConfig(), _mapping(_mapping(config).get("diagnostics")).get("alarms"))
-    changes = [(0, first)]
-    changes += [(step, _understood(first, values)) for step, values in live.below(PREFIX)]
-    return AlarmSettings(changes=tuple(changes))
+    diagnostics = config.get("diagnostics")
+    own = diagnostics.get("alarms") if isinstance(diagnostics, Mapping) else None
+    first = _changed(AlarmConfig(), own)
+    changes = [(step, _changed(first, values)) for step, values in live.below(PREFIX)]
+    return AlarmSettings(changes=((0, first), *changes))
 
 
-def _understood(known: AlarmConfig, said: object) -> AlarmConfig:
-    """`known` with each of the settings that are valid here."""
-    for name, value in _mapping(said).items():
-        values = known.model_dump()
-        if name not in values:
-            continue
-        try:
-            known = AlarmConfig.model_validate(values | {name: value})
-        except ValidationError:
-            continue
-    return known
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+def _changed(before: AlarmConfig, values: object) -> AlarmConfig:
+    if not isinstance(values, Mapping):
+        return before
+    try:
+        return AlarmConfig.model_validate({**before.model_dump(), **values})
+    except ValidationError:
+        return before

@@ -145,36 +145,28 @@ class RegimeTracker:
     """
 
     regime: Regime = Regime.UNDETERMINED
-    since_step: int | None = None
-    """First of the two measurements that led to the present regime."""
-    num_measured: int = 0
     best_dependence: float = 0.0
     source: str = ""
     """One of SOURCES; empty before the first measurement."""
-    history: list[tuple[int, str]] = field(default_factory=list)
-    """(step, regime) of every change."""
     _opening: list[float] = field(default_factory=list)
     _candidate: Regime = Regime.UNDETERMINED
-    _candidate_step: int | None = None
 
-    def observe(self, step: int, values: Mapping[str, float]) -> Regime:
+    def observe(self, values: Mapping[str, float]) -> Regime:
         """Take in a step's metrics; without a measurement nothing changes."""
         point = point_of(values)
         if point is None or not self._is_of_use(point.source):
             return self.regime
-        self.num_measured += 1
         if len(self._opening) < OPENING:
             self._opening.append(point.entropy)
         self.best_dependence = max(self.best_dependence, point.dependence)
-        found = classify(
-            point, start_entropy=median(self._opening), best_dependence=self.best_dependence
+        before, self._candidate = (
+            self._candidate,
+            classify(
+                point, start_entropy=median(self._opening), best_dependence=self.best_dependence
+            ),
         )
-        if found is self._candidate and found is not self.regime:
-            self.regime = found
-            self.since_step = step if self._candidate_step is None else self._candidate_step
-            self.history.append((self.since_step, found.value))
-        if found is not self._candidate:
-            self._candidate, self._candidate_step = found, step
+        if self._candidate is before:
+            self.regime = before
         return self.regime
 
     def _is_of_use(self, source: str) -> bool:
@@ -183,12 +175,9 @@ class RegimeTracker:
             return False
         if source != self.source:
             self.source, self.best_dependence = source, 0.0
-            self._opening, self._candidate, self._candidate_step = [], Regime.UNDETERMINED, None
+            self._opening, self._candidate = [], Regime.UNDETERMINED
         return True
 
     def borders(self) -> tuple[float, float]:
-        """H(Z|X) in nats per token, and dependence, below which they count as low; NaN before the
-        first measurement."""
-        if not self._opening:
-            return math.nan, math.nan
+        """H(Z|X) in nats per token, and dependence, below which they count as low."""
         return _borders(median(self._opening), self.best_dependence)

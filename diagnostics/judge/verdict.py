@@ -94,7 +94,7 @@ class Diagnosis:
         """Take in a step's metrics (see `AlarmEngine.observe`)."""
         self._keys.update(dict.fromkeys(k for k, v in values.items() if math.isfinite(v)))
         events = self.engine.observe(step, values, exemplars)
-        self.regimes.observe(step, values)
+        self.regimes.observe(values)
         return events
 
     def claims(self) -> tuple[Claim, ...]:

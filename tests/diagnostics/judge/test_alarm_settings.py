@@ -70,13 +70,6 @@ def test_what_waits_was_refused_or_is_about_something_else_changes_nothing() -> 
     assert settings_over(START, states).at(9) == settings_over(START, []).at(9)
 
 
-def test_what_this_version_does_not_know_is_left_out_and_the_rest_kept() -> None:
-    config = {
-        "diagnostics": {"alarms": {"warmup_steps": 7, "mood": "calm", "disabled": ["NEW_RULE"]}}
-    }
-    assert settings_over(config, []).at(0) == AlarmConfig(warmup_steps=7)
-
-
 def test_a_run_of_another_program_has_the_defaults() -> None:
     for config in ({}, {"diagnostics": None}, {"diagnostics": {"alarms": 3}}):
         assert settings_over(config, []).at(0) == AlarmConfig()
