@@ -10,14 +10,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 
 from echoscope.store.records import IntArray
 
 MIN_SHARED_TOKENS = 256
-"""A beginning shared by several prompts gets its own forward pass from so many tokens saved on."""
+"""A beginning that all prompts share gets its own forward pass from so many tokens saved on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -159,8 +158,8 @@ def plan_prefill(
 
     Args:
         stored: what every cache row holds now; rows beyond `len(prompts)` may be read, not written.
-        share: forward equal prompts once, and equal beginnings of different prompts where that
-            saves at least `min_shared` tokens.
+        share: forward equal prompts once, and the beginning of all where that saves at least
+            `min_shared` tokens.
     """
     keys = [_sort_key(prompt) for prompt in prompts]
     leader = list(range(len(prompts)))
@@ -176,7 +175,7 @@ def plan_prefill(
     depth = {prompt: size for prompt, (_, size) in matches.items()}
     waves: list[Wave] = []
     if share:
-        waves = _shared_waves([prompts[i] for i in distinct], distinct, depth, rows, min_shared)
+        waves = _shared_wave(prompts, distinct, depth, rows, min_shared)
     last = [
         Span(prompt=i, row=rows[i], start=depth[i], end=len(prompts[i])) for i in sorted(distinct)
     ]
@@ -218,52 +217,30 @@ def _place(num_prompts: int, matches: dict[int, tuple[int, int]]) -> tuple[list[
     return rows, copies
 
 
-def _shared_waves(
-    sorted_prompts: Sequence[IntArray],
-    names: Sequence[int],
+def _shared_wave(
+    prompts: Sequence[IntArray],
+    distinct: Sequence[int],
     depth: dict[int, int],
     rows: Sequence[int],
     min_shared: int,
 ) -> list[Wave]:
-    """Forward beginnings that several distinct prompts share once, from the shortest on.
+    """Forward the beginning of all distinct prompts once, such as their system message.
 
-    `sorted_prompts[k]` is prompt `names[k]`. Walks the tree of common prefixes; prompts below one
-    node with a stored prefix shorter than the node have the same stored prefix, so the first one
-    stands for all. Raises `depth` to what is then in every prompt's row.
+    `distinct` is in the order of the tokens, so that the first and the last prompt share what all
+    share. Prompts whose row has a longer stored beginning are left alone. Raises `depth` to what is
+    then in every prompt's row.
     """
-    adjacent = [0, *(common_prefix(a, b) for a, b in pairwise(sorted_prompts))]
-    spans: list[list[Span]] = []
-    copies: list[list[tuple[int, int, int]]] = []
-    stack = [(0, len(sorted_prompts), 0)]
-    while stack:
-        low, high, level = stack.pop()
-        if high - low < 2:
-            continue
-        common = min(adjacent[low + 1 : high])
-        lead = names[low]
-        usable = min(common, min(map(len, sorted_prompts[low:high])) - 1)
-        if (high - low - 1) * (usable - depth[lead]) >= min_shared:
-            if level == len(spans):
-                spans.append([])
-                copies.append([])
-            spans[level].append(Span(prompt=lead, row=rows[lead], start=depth[lead], end=usable))
-            copies[level] += [(rows[lead], rows[names[k]], usable) for k in range(low + 1, high)]
-            depth.update((names[k], usable) for k in range(low, high))
-            level += 1
-        if len(sorted_prompts[low]) == common:
-            # The first prompt is a beginning of all others, which may still share more.
-            stack.append((low + 1, high, level))
-            continue
-        cuts = [low, *(k for k in range(low + 1, high) if adjacent[k] == common), high]
-        stack.extend((start, end, level) for start, end in pairwise(cuts))
-    return [
-        Wave(
-            spans=wave_spans,
-            copies=RowCopies(
-                sources=[source for source, _, _ in wave_copies],
-                targets=[target for _, target, _ in wave_copies],
-                num_columns=max(size for _, _, size in wave_copies),
-            ),
-        )
-        for wave_spans, wave_copies in zip(spans, copies, strict=True)
-    ]
+    first, last = prompts[distinct[0]], prompts[distinct[-1]]
+    common = min(common_prefix(first, last), min(len(prompts[i]) for i in distinct) - 1)
+    short = [i for i in distinct if depth[i] < common]
+    if not short:
+        return []
+    lead, *others = sorted(short, key=lambda i: -depth[i])
+    if sum(common - depth[i] for i in others) < max(min_shared, 1):
+        return []
+    span = Span(prompt=lead, row=rows[lead], start=depth[lead], end=common)
+    copies = RowCopies(
+        sources=[rows[lead]] * len(others), targets=[rows[i] for i in others], num_columns=common
+    )
+    depth.update(dict.fromkeys(short, common))
+    return [Wave(spans=[span], copies=copies)]

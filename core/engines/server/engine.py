@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ _TIES = 16
 class _Pending:
     ask: Ask
     watch: ReplyWatch | None
-    future: Future[tuple[Reply, str | None]] = field(default_factory=Future)
+    future: Future[tuple[Reply, str | None]]
     """The reply, and the server's own label of the weights that sampled, where it has one."""
 
 
@@ -122,8 +122,10 @@ class ServerEngine(Engine):
             num_logprobs=self._num_logprobs(params),
         )
         watch = params.watch() if params.watch is not None else None
-        self._pending[key] = _Pending(ask=ask, watch=watch)
-        self._send(key)
+        assert self._threads is not None
+        self._pending[key] = _Pending(
+            ask=ask, watch=watch, future=self._threads.submit(self._asked, ask)
+        )
 
     def advance(self, *, max_wait_s: float) -> list[tuple[int, Sample]]:
         """Wait for a reply, at most `max_wait_s`, and return those that have come.
@@ -137,17 +139,10 @@ class ServerEngine(Engine):
         futures = {pending.future: key for key, pending in self._pending.items()}
         done, _ = wait(futures, timeout=max_wait_s, return_when=FIRST_COMPLETED)
         finished: list[tuple[int, Sample]] = []
-        failed: EngineError | None = None
         for future in done:
             key = futures[future]
-            try:
-                reply, label = future.result()
-            except EngineError as error:
-                failed = failed or error
-                continue
+            reply, label = future.result()
             finished.append((key, self._sample(self._pending.pop(key), reply, label)))
-        if failed is not None:
-            self._recover(failed)
         return finished
 
     def cancel(self) -> None:
@@ -192,13 +187,8 @@ class ServerEngine(Engine):
 
     # -- requests --------------------------------------------------------------------------------
 
-    def _send(self, key: int) -> None:
-        assert self._threads is not None
-        pending = self._pending[key]
-        pending.future = self._threads.submit(self._asked, pending.ask)
-
     def _asked(self, ask: Ask) -> tuple[Reply, str | None]:
-        answer = self._server.post(PATH, body_of(ask, self._model_name), is_gone=self._is_gone)
+        answer = self._server.post(PATH, body_of(ask, self._model_name))
         reply = checked_reply(reply_of(answer, ask), ask, self._vocab_size)
         return reply, self._stated_version() if self._tells_version else None
 
@@ -223,14 +213,6 @@ class ServerEngine(Engine):
                 "gave it weights; resume the run, which sends them again"
             )
         return int(label)
-
-    def _is_gone(self) -> bool:
-        """Whether the server is known to have ended, so that asking again is no use."""
-        return False
-
-    def _recover(self, error: EngineError) -> None:
-        """What to do about a failed request: nothing can be done here."""
-        raise error
 
     def _num_logprobs(self, params: SamplingParams) -> int:
         if not (params.records_support and params.truncates(self._vocab_size)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from echoscope.envs.worlds.remote.http_client import (
@@ -52,24 +52,22 @@ class HttpServer:
         body: Mapping[str, Any] | None = None,
         *,
         is_text: bool = False,
-        is_gone: Callable[[], bool] = lambda: False,
     ) -> Any:
         """The server's answer to a POST, parsed from JSON; None for an empty one.
 
         Args:
             is_text: the answer is no JSON, and is not read.
-            is_gone: asked after a failed attempt; True ends the attempts.
 
         Raises:
             EngineError: no answer within the deadline, an error, or no JSON, in every attempt.
         """
         payload = None if body is None else json.dumps(body).encode("ascii")
-        text = self._asked("POST", path, payload, ANSWER_S, is_gone)
+        text = self._asked("POST", path, payload, ANSWER_S)
         return None if is_text else self._parsed(path, text)
 
     def get(self, path: str, *, timeout_s: float = ANSWER_S) -> Any:
         """The server's answer to a GET, as `post`."""
-        text = self._asked("GET", path, None, timeout_s, lambda: False)
+        text = self._asked("GET", path, None, timeout_s)
         return self._parsed(path, text)
 
     def abort(self) -> None:
@@ -77,14 +75,7 @@ class HttpServer:
         self._num_aborts += 1
         self._client.cancel()
 
-    def _asked(
-        self,
-        method: str,
-        path: str,
-        payload: bytes | None,
-        timeout_s: float,
-        is_gone: Callable[[], bool],
-    ) -> str:
+    def _asked(self, method: str, path: str, payload: bytes | None, timeout_s: float) -> str:
         num_aborts, num_failed = self._num_aborts, 0
 
         def attempt() -> str:
@@ -96,7 +87,7 @@ class HttpServer:
                 raise
 
         def may_go_on() -> bool:
-            if is_gone() or self._num_aborts != num_aborts:
+            if self._num_aborts != num_aborts:
                 return False
             self.num_retries += 1
             return True

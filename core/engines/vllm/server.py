@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +37,8 @@ WORKER_FOLDER = Path(__file__).parent / "worker"
 MODEL_NAME = "policy"
 START_S = 1800.0
 """Longest start of a server: a large model that compiles takes many minutes."""
-MAX_RESTARTS = 3
-"""How often a server that died is started again."""
 _LOOK_EVERY_S = 0.25
 _END_WITHIN_S = 10.0
-_DIES_WITHIN_S = 5.0
 
 
 class ServerProcess:
@@ -101,14 +97,6 @@ class ServerProcess:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def is_dying(self) -> bool:
-        """Whether the server has ended, or ends within seconds: its sockets close before it does,
-        and it outlives a worker that died by a moment."""
-        deadline = time.monotonic() + _DIES_WITHIN_S
-        while self.is_alive and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return not self.is_alive
-
     def end(self) -> None:
         """End every process of the server, gently first."""
         for number, seconds in ((signal.SIGTERM, _END_WITHIN_S), (signal.SIGKILL, _END_WITHIN_S)):
@@ -153,12 +141,10 @@ class ServerProcess:
 class VllmEngine(ServerEngine):
     """An engine over a vLLM server that this engine starts, watches and ends.
 
-    A server that dies is started again, gets the weights, and is asked again for what was under
-    way: the seeds are the same, and so are the samples.
+    A server that dies ends the run, whose checkpoint holds the last finished step.
 
     Args:
         folder: a model folder with the shape of `model`, or a hub id.
-        report: is told of each server that was started in the place of another.
 
     Raises:
         VllmMissingError: the server's Python has no vLLM of the right version.
@@ -176,28 +162,29 @@ class VllmEngine(ServerEngine):
         policy_version: int = 0,
         report: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._vllm = config
         most = int(base_of(model).config.max_position_embeddings)
         most = most if positions is None else min(positions, most)
-        self._start = partial(server_of, model, folder, config, positions=most)
-        self._model = model
-        self._num_restarts = self._num_unseen = 0
+        self._sleeps = config.sleep and has_gpu()
         self._is_asleep = False
-        self._is_ending = False
-        self._process = self._start()
-        super().__init__(
-            model,
-            config=self._client_config(),
-            positions=positions,
-            policy_version=policy_version,
-            report=report,
-            api_key=self._process.api_key,
+        self._process: ServerProcess | None = server_of(model, folder, config, positions=most)
+        client = OpenAiEngineConfig(
+            url=self._process.url,
+            model=MODEL_NAME,
+            weights="vllm",
+            max_batch_rows=config.max_batch_rows,
         )
-
-    @property
-    def pid(self) -> int:
-        """The server's process, which leads its process group."""
-        return self._process.pid
+        try:
+            super().__init__(
+                model,
+                config=client,
+                positions=positions,
+                policy_version=policy_version,
+                report=report,
+                api_key=self._process.api_key,
+            )
+        except BaseException:
+            self._end_process()
+            raise
 
     def submit(self, key: int, prompt: IntArray, params: SamplingParams, *, seed: int) -> None:
         if self._is_asleep:
@@ -209,82 +196,30 @@ class VllmEngine(ServerEngine):
     def release_memory(self) -> None:
         """Let the device sleep, where vLLM can. Without effect on the CPU."""
         self._check_open()
-        if self._vllm.sleep and has_gpu() and not self._is_asleep:
+        if self._sleeps and not self._is_asleep:
             self._server.post("/sleep?level=1")
             self._is_asleep = True
 
     def sync_weights(self, policy: Any) -> None:
-        self._model = policy.model
         if self._is_asleep:
             give_back_cached_blocks()
             self._server.post("/wake_up?tags=weights")
-        try:
-            super().sync_weights(policy)
-        except EngineError as error:
-            if not self._process.is_dying():
-                raise
-            self._policy_version = int(policy.version)
-            self._restart(error)
+        super().sync_weights(policy)
 
     def _weights_are_in(self) -> None:
         if self._is_asleep:  # the cache stays away while two copies of the weights are about
             self._server.post("/wake_up?tags=kv_cache")
             self._is_asleep = False
 
-    def take_metrics(self) -> dict[str, float]:
-        """See `Measured`."""
-        restarts, self._num_unseen = self._num_unseen, 0
-        return super().take_metrics() | {"engine/num_restarts": float(restarts)}
-
     def close(self) -> None:
         """Cut off what is under way and end the server, its workers included."""
-        if self._is_ending:
-            return
-        self._is_ending = True
         super().close()
-        self._process.end()
+        self._end_process()
 
-    def _is_gone(self) -> bool:
-        return self._is_ending or not self._process.is_alive
-
-    def _recover(self, error: EngineError) -> None:
-        if not self._process.is_dying():
-            raise error
-        self._restart(error)
-        for key in self._pending:
-            self._send(key)
-
-    def _restart(self, error: EngineError) -> None:
-        """A new server with the present weights.
-
-        Raises:
-            EngineError: too many died.
-        """
-        if self._num_restarts >= MAX_RESTARTS:
-            raise EngineError(
-                f"vLLM's server died {self._num_restarts + 1} times, once too often: {error}"
-            )
-        self._num_restarts += 1
-        self._num_unseen += 1
-        self._server.abort()
-        self._process.end()
-        self._process = self._start()
-        self._server = HttpServer(self._process.url, api_key=self._process.api_key)
-        self._model_name, self._adapter = MODEL_NAME, None
-        self._is_asleep = False
-        self._sync(self._model, self._policy_version)
-        self._report(
-            f"vLLM's server died and was started again ({self._num_restarts} of at most "
-            f"{MAX_RESTARTS} times); {len(self._pending)} replies were sampled anew"
-        )
-
-    def _client_config(self) -> OpenAiEngineConfig:
-        return OpenAiEngineConfig(
-            url=self._process.url,
-            model=MODEL_NAME,
-            weights="vllm",
-            max_batch_rows=self._vllm.max_batch_rows,
-        )
+    def _end_process(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.end()
 
 
 def server_of(
