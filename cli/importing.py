@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +12,6 @@ from .options import AsJson, Meanings, MetricsRun, Output, mapping_of, run_name
 from .terminal import print_json, printable, progress_bars
 
 if TYPE_CHECKING:
-    from echoscope.diagnostics.read.foreign_names import Meaning
     from echoscope.diagnostics.tools.importing import JointReport
 
 
@@ -24,10 +22,6 @@ def import_(
     ],
     output: Output = None,
     run: MetricsRun = "",
-    each: Annotated[
-        bool,
-        typer.Option("--each", help="Import each of several runs, into folders below RUN."),
-    ] = False,
     map_: Meanings = None,
     as_json: AsJson = False,
 ) -> None:
@@ -38,55 +32,26 @@ def import_(
     steps. A second import of the same files adds nothing; one that was interrupted goes on.
     """
     from echoscope.diagnostics.read.names import MetricNameError
+    from echoscope.diagnostics.tools.importing import import_path
 
-    if each and run:
-        raise typer.BadParameter("--each imports all runs and --run one: give one of them")
     try:
         mapping = mapping_of(map_)
     except MetricNameError as error:
         raise typer.BadParameter(str(error)) from None
-    target = output or Path("runs") / run_name(path)
-    reports = _imported(path, target, run, each, mapping)
+    with progress_bars() as bar:
+        report = import_path(
+            path,
+            output or Path("runs") / run_name(path),
+            run=run,
+            mapping=mapping,
+            scanning=bar("reading (bytes)"),
+            writing=bar("importing (rows)"),
+        )
     if as_json:
-        print_json([_as_json(report) for report in reports] if each else _as_json(reports[0]))
+        print_json(_as_json(report))
         return
-    for report in reports:
-        for line in words(report):
-            typer.echo(printable(line))
-
-
-def _imported(
-    path: Path,
-    output: Path,
-    run: str,
-    each: bool,
-    mapping: Mapping[str, Meaning],
-) -> list[JointReport]:
-    """One import; with `each`, one for each run that the metrics are of."""
-    from echoscope.diagnostics.tools.importing import SeveralRunsError, import_path
-
-    def imported(target: Path, name: str) -> JointReport:
-        with progress_bars() as bar:
-            return import_path(
-                path,
-                target,
-                run=name,
-                mapping=mapping,
-                scanning=bar("reading (bytes)"),
-                writing=bar("importing (rows)"),
-            )
-
-    try:
-        return [imported(output, run)]
-    except SeveralRunsError as several:
-        if not each or several.has_rollouts:
-            raise
-        names = several.runs
-    folders = [re.sub(r"[^\w.=+-]+", "-", name).strip("-.") or "run" for name in names]
-    return [
-        imported(output / (folder if folders.count(folder) == 1 else f"{folder}-{number}"), name)
-        for number, (name, folder) in enumerate(zip(names, folders, strict=True), 1)
-    ]
+    for line in words(report):
+        typer.echo(printable(line))
 
 
 def words(joint: JointReport) -> list[str]:

@@ -15,7 +15,7 @@ from echoscope.diagnostics.read.foreign_names import Meaning
 from echoscope.diagnostics.read.names import MetricNameError, parse_map
 from echoscope.diagnostics.read.rollouts import notes_of
 from echoscope.diagnostics.read.wandb_address import is_address
-from echoscope.diagnostics.tools.importing import SeveralRunsError, import_path
+from echoscope.diagnostics.tools.importing import import_path
 from echoscope.store.errors import NotARunError
 from echoscope.store.importers.importing import ImportingError
 from echoscope.store.log.layout import Layout, run_meant, shown_path
@@ -23,7 +23,7 @@ from echoscope.store.reader import RunReader, open_run
 
 _IN_PYTHON = (
     (re.compile(r"leave --run out"), "leave run= out"),
-    (re.compile(r"--run NAME"), "run="),
+    (re.compile(r"--run NAME"), "run=NAME"),
     (re.compile(r"(?:give )?--map NAME=(\S+) for"), r'names={"NAME": "\1"} for'),
     (re.compile(r"--map '?([^'=\s]+)=([^'\s,;:)]+)'?"), r'names={"\1": "\2"}'),
     (re.compile(r"--map"), "names="),
@@ -131,12 +131,6 @@ def _imported(path: Path, target: Path, run: str, mapping: Mapping[str, Meaning]
     """
     try:
         report = import_path(path, target, run=run, mapping=mapping, is_packing=False)
-    except SeveralRunsError as error:
-        listed = ", ".join(map(repr, error.runs[:8]))
-        raise ImportingError(
-            f"{path}: holds metrics of {len(error.runs)} runs ({listed}); name one of them: "
-            f"Run({str(path)!r}, run={error.runs[0]!r})"
-        ) from error
     except ImportingError as error:
         raise ImportingError(_in_python(str(error))) from None
     return [_in_python(note) for note in notes_of(report, shlex.quote(str(path)))]

@@ -15,17 +15,14 @@ from echoscope.text.did_you_mean import did_you_mean
 
 from ..judge.courses.channels import known_keys
 from .foreign_names import (
-    OUTCOMES,
-    RETURN,
     Conversion,
     Meaning,
     is_share,
     is_summary_column,
     meaning_of,
-    spelled,
     words_in,
 )
-from .run_meaning import LARGEST_SHARE, PLUS, ColumnMeaning, How, RunMeaning, Scale
+from .run_meaning import LARGEST_SHARE, ColumnMeaning, How, RunMeaning, Scale
 
 MAX_ENTROPY_PER_TOKEN = 13.0
 """Nats. No vocabulary in use has more (ln 256,000 is 12.5): what is larger is per sequence."""
@@ -46,19 +43,11 @@ _COUNTS = (_EPISODES, "rollout/num_groups")
 _SMALLEST_PERCENT = 1.5
 """Rates in percent exceed it somewhere; a column whose largest value is below may be anything."""
 _PERCENT = re.compile(r"percent|pct|%|rate|acc", re.IGNORECASE)
+
+
 _LEAST_SHARES = 3
 _TIMES_MIXED = (40.0, 250.0)
 """Between a share and the percent of nearly the same lies a factor of 100."""
-_PART_OF_REWARD = re.compile(r"rewards?_(?P<after>\w+)|(?P<before>\w+)_rewards?(?:_fn|_func)?")
-_NO_PART = frozenset(
-    words_in(
-        """
-        std min max best worst var median threshold target weight scale coef coefficient baseline
-        clip length count num time model total zero gap diff delta percentile quantile range ema
-        ma avg10 avg50 avg100 smoothed rolling running eval evaluation val validation test dev
-        """
-    )
-)
 
 
 class MetricNameError(ValueError):
@@ -182,7 +171,6 @@ def decide(
     )
     deciding.read_columns()
     deciding.average_tags()
-    deciding.sum_of_rewards()
     deciding.derive()
     return RunMeaning(tuple(deciding.entries)), tuple(deciding.notes)
 
@@ -230,12 +218,6 @@ class _Deciding:
             self.entries.append(entry)
         elif entry.key in self.values:
             self.entries.append(_unread(name, f"{entry.key} is read from another column"))
-            other = self._column_of(entry.key)
-            if other and _goes_on(self.columns[other], self.columns[name]):
-                self.notes.append(
-                    f"{name} begins where {other} ends, and is not judged: it may be another "
-                    "quantity. If it is the same, give both one name"
-                )
         else:
             self.values[entry.key] = entry.values(self.columns[name])
             if entry.key != name or entry.evidence:
@@ -327,22 +309,6 @@ class _Deciding:
         self.entries.append(ColumnMeaning(key=key, of=of, how=how, evidence=evidence))
         self.values[key] = np.empty(0)
 
-    def sum_of_rewards(self) -> None:
-        """Where only the parts of a reward are logged, their sum is the return, reconstructed."""
-        earlier = self.kept.of_key.get(RETURN)
-        is_final = earlier is not None and earlier.how is How.SUM and self.final >= {*earlier.of}
-        if OUTCOMES & self.values.keys() and not is_final:
-            return
-        parts = [name for name in self.columns if name in self.values and _is_part_of_reward(name)]
-        parts = list(earlier.of) if earlier is not None and is_final else parts
-        if len(parts) < 2:
-            return
-        self._make(RETURN, tuple(parts), How.SUM, "only parts of it are logged")
-        self.notes.append(
-            f"only parts of a reward are logged: their sum ({PLUS.join(parts)}) is shown as "
-            "return, and no alarm acts on it, because the weights of the parts are not known"
-        )
-
     def derive(self) -> None:
         """Keys that follow from others."""
         information = "info/first_turn/mutual_information"
@@ -421,28 +387,10 @@ def _grows(values: FloatArray64) -> bool:
     return len(present) > 2 and bool((np.diff(present) > 0).all())
 
 
-def _goes_on(first: FloatArray64, second: FloatArray64) -> bool:
-    """Whether rows have either of two columns, and those with the second come last."""
-    if len(first) != len(second):
-        return False
-    has_first, has_second = np.isfinite(first), np.isfinite(second)
-    if not has_first.any() or not has_second.any():
-        return False
-    return bool(np.flatnonzero(has_first)[-1] < np.flatnonzero(has_second)[0])
-
-
 def _is_too_large(values: FloatArray64 | None) -> bool:
     """Whether no token can have such numbers."""
     present = np.empty(0) if values is None else values[np.isfinite(values)]
     return bool(len(present)) and float(np.median(present)) > MAX_ENTROPY_PER_TOKEN
-
-
-def _is_part_of_reward(name: str) -> bool:
-    match = _PART_OF_REWARD.fullmatch(spelled(name).removesuffix("_mean"))
-    if match is None or name.startswith("reward/term/"):  # weighted already
-        return False
-    words = set((match["after"] or match["before"]).split("_"))
-    return not words & _NO_PART and not any(word.isdigit() for word in words)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -467,7 +415,7 @@ class RowNamer:
 
     def __post_init__(self) -> None:
         for entry in self.meaning.columns:
-            if entry.is_of_a_column or entry.how is How.SUM:
+            if entry.is_of_a_column:
                 self._final.update(entry.of)
         for name, meant in self.mapping.items():
             earlier = self.meaning.of_column.get(name)
@@ -488,12 +436,8 @@ class RowNamer:
             self._decide()
 
     def leave(self, keys: Iterable[str]) -> None:
-        """Keys that the episodes gave first: no column is read as these in this run.
-
-        What the episodes give is preferred to a sum of parts.
-        """
-        known = self.meaning.of_key
-        self._left |= {key for key in keys if key not in known or known[key].how is How.SUM}
+        """Keys that the episodes gave first: no column is read as these in this run."""
+        self._left |= set(keys) - self.meaning.of_key.keys()
         self.meaning = self._without_left(self.meaning)
 
     def _decide(self) -> None:
@@ -514,7 +458,6 @@ class RowNamer:
                 if entry.key in self._left and entry.key not in entry.of
                 else entry
                 for entry in meaning.columns
-                if entry.how is not How.SUM or entry.key not in self._left
             )
         )
 

@@ -509,14 +509,6 @@ def _run_label(field_name: str, value: Any) -> str:
     return str(value) if spelled(field_name) in _NAMES_OF_RUNS else f"{field_name}={value}"
 
 
-_LONGEST = ", which has most rows; --run NAME chooses another"
-
-
-def as_chosen(table: MetricTable) -> MetricTable:
-    """The table of a run that was asked for by name, though it would be read without that too."""
-    return replace(table, notes=tuple(note.removesuffix(_LONGEST) for note in table.notes))
-
-
 def _which_run(kind: str, names: Sequence[str], chosen: str, asked: str) -> str:
     """The note about a file with several runs: which one is read, and how to choose another.
 
@@ -524,7 +516,7 @@ def _which_run(kind: str, names: Sequence[str], chosen: str, asked: str) -> str:
     'the file holds 2 runs (a; b): a is read, which has most rows; --run NAME chooses another'
     """
     listed = "; ".join(name or "unnamed" for name in names[:4]) + (" ..." if len(names) > 4 else "")
-    why = _LONGEST if not asked else ""
+    why = "" if asked else ", which has most rows; --run NAME chooses another"
     return f"the {kind} holds {len(names)} runs ({listed}): {chosen or 'unnamed'} is read{why}"
 
 

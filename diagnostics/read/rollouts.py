@@ -6,7 +6,6 @@ and which rows were skipped.
 
 from __future__ import annotations
 
-import math
 import shlex
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -14,8 +13,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from echoscope.text.amounts import counted
 from echoscope.text.did_you_mean import did_you_mean
@@ -92,22 +89,11 @@ ONE_EVALUATION = (
     "no step is written in the rollouts: all episodes are one evaluation (step 0), not a course "
     "over time; --map step=KEY names the key of the step where there is one"
 )
-_FEW_STEPS = 8
 _BINARY = (
     *(b"PAR1", b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x80"),
 )
 _ENDINGS = (".pkl", ".pickle", ".pt")
 """Of files whose first bytes do not tell: old pickles."""
-_ORDINARY = (
-    ("rollout/success_rate", "success is {:.0%}"),
-    ("reward/return_mean", "the mean return is {:.3g}"),
-    ("text/template_match_frac", "{:.0%} of the reasonings share one template"),
-    ("text/near_duplicate_frac", "{:.0%} of sibling pairs are near duplicates"),
-    ("text/loop_frac", "{:.0%} of the replies are loops"),
-)
-_RETRIEVED = (
-    "the prompt can be recognised from the reasoning in {:.0%} of the cases (chance {:.0%})"
-)
 
 
 @contextmanager
@@ -149,7 +135,6 @@ def of_another_trainer(
             Path(folder) / "run",
             run=run,
             mapping=mapping,
-            needs_one_run=False,
             writing=progress,
             is_packing=False,
         )
@@ -159,7 +144,6 @@ def of_another_trainer(
             *notes_of(report, quoted),
             *_without_success(opened.table, report.written.trainer),
             *opened.table.notes,
-            *_now(opened.table),
         )
         yield replace(
             opened,
@@ -227,25 +211,3 @@ def _without_success(table: MetricTable, trainer: str) -> list[str]:
     fields = _SUCCESS_FIELDS.get(trainer, "")
     where = f" (no field {fields})" if fields else ""
     return [f"the rows do not say which episodes succeeded{where}: the mean return is judged"]
-
-
-def _now(table: MetricTable) -> list[str]:
-    """The last step in words, where there are too few steps for a verdict on their course."""
-    from ..judge.sentences import of_replies
-    from ..judge.verdict import reads_whole_replies
-
-    if not 0 < table.num_rows < _FEW_STEPS:
-        return []
-    last = {key: float(values[-1]) for key, values in table.columns.items()}
-    parts = [words.format(last[key]) for key, words in _ORDINARY if _is_known(last, key)]
-    chance, accuracy = "text/retrieval_chance", "text/retrieval_accuracy"
-    if _is_known(last, chance) and _is_known(last, accuracy):
-        parts.append(_RETRIEVED.format(last[accuracy], last[chance]))
-    step = int(np.asarray(table.steps)[-1])
-    sentence = "; ".join(parts)
-    sentence = of_replies(sentence) if reads_whole_replies(table.keys()) else sentence
-    return [f"at step {step}: {sentence}"] if parts else []
-
-
-def _is_known(values: Mapping[str, float], key: str) -> bool:
-    return math.isfinite(values.get(key, math.nan))

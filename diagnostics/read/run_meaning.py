@@ -13,13 +13,10 @@ from functools import cached_property
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from echoscope.store.importers.beside.metrics import IS_RECONSTRUCTED
 from echoscope.store.records import DiagnosticRecord, FloatArray64
 
 KIND = "meaning"
 """Of the diagnostic record that stores a `RunMeaning`."""
-PLUS = " + "
-"""Between the columns whose sum a key is."""
 LARGEST_SHARE = 1.01
 """A share is no greater, but for rounding."""
 
@@ -40,7 +37,6 @@ class How(StrEnum):
     NEGATIVE = "-column"
     UNREAD = "unread"
     MEAN = "mean of keys"
-    SUM = "sum of columns"
     RATIO = "first key over second"
     SHARE_OF = "first key over second, within 0 and 1"
 
@@ -55,7 +51,7 @@ class ColumnMeaning:
     key: str
     """Ours; the column's own name where that stays; "" where the column is not read."""
     of: tuple[str, ...]
-    """The column; the columns of a sum; or the keys that it is made from."""
+    """The column; or the keys that it is made from."""
     how: How = How.COLUMN
     scale: Scale = Scale.ANY
     evidence: str = ""
@@ -101,11 +97,6 @@ class RunMeaning:
     def of_key(self) -> Mapping[str, ColumnMeaning]:
         return {entry.key: entry for entry in self.columns if entry.key}
 
-    @property
-    def reconstructed(self) -> tuple[str, ...]:
-        """Keys whose numbers were made up from parts: they may be shown, and never act."""
-        return tuple(entry.key for entry in self.columns if entry.how is How.SUM)
-
     def apply(
         self, columns: Mapping[str, FloatArray64]
     ) -> tuple[dict[str, FloatArray64], dict[str, str]]:
@@ -122,7 +113,7 @@ class RunMeaning:
                 sources[name] = name
         for entry in self.columns:
             if not entry.is_of_a_column:
-                self._derive(entry, columns, out, sources)
+                self._derive(entry, out, sources)
             elif entry.key not in ("", entry.of[0]) and entry.of[0] in columns:
                 out[entry.key] = entry.values(columns[entry.of[0]])
                 sources[entry.key] = entry.of[0]
@@ -131,27 +122,20 @@ class RunMeaning:
     def _derive(
         self,
         entry: ColumnMeaning,
-        columns: Mapping[str, FloatArray64],
         out: dict[str, FloatArray64],
         sources: dict[str, str],
     ) -> None:
         """A key from others; nothing where one is missing, or all of a mean."""
-        given = columns if entry.how is How.SUM else out
-        parts = [part for part in entry.of if part in given]
+        parts = [part for part in entry.of if part in out]
         if not parts or (len(parts) < len(entry.of) and entry.how is not How.MEAN):
             return
-        stacked = np.stack([given[part] for part in parts])
+        stacked = np.stack([out[part] for part in parts])
         if entry.how is How.MEAN:
             is_there = np.isfinite(stacked)
             count = is_there.sum(axis=0)
             total = np.where(is_there, stacked, 0.0).sum(axis=0)
             out[entry.key] = np.where(count > 0, total / np.maximum(count, 1), np.nan)
             sources[entry.key] = ", ".join(sources[part] for part in parts)
-        elif entry.how is How.SUM:
-            out[entry.key] = stacked.sum(axis=0)
-            sources[entry.key] = PLUS.join(parts)
-            out[IS_RECONSTRUCTED] = np.where(np.isnan(out[entry.key]), np.nan, 1.0)
-            sources[IS_RECONSTRUCTED] = sources[entry.key]
         else:
             over = np.where(stacked[1] > 0, stacked[1], np.nan)
             ratio = stacked[0] / over

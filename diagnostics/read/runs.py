@@ -90,17 +90,14 @@ class MetricsFolder:
         """The names of the runs, the one with most rows first."""
         return [run.name for run in self.runs]
 
-    def choice(self, path: Path, also: str = "") -> str:
+    def choice(self, path: Path) -> str:
         """What is said where somebody must choose one of several runs.
 
         The names come last, because there may be hundreds.
-
-        Args:
-            also: A further way out, as a sentence.
         """
         has_files = len({file for run in self.runs for file in run.files}) > 1
         by_file = ", or give the file of one of them" if has_files else ""
-        ways = f"Choose one with --run NAME{by_file}. {also}".strip()
+        ways = f"Choose one with --run NAME{by_file}."
         names = run_names(self.names())
         return f"{path}: holds metrics of {len(self.runs)} runs. {ways} The runs: {names}"
 

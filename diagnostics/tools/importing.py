@@ -45,7 +45,6 @@ from echoscope.store.importers.survey import (
 from echoscope.store.records import FloatArray64, Trajectory
 
 from ..judge.advice.actions import trainer_of
-from ..judge.advice.situation import terms_of
 from ..measure.evaluations import evaluation_metrics
 from ..measure.text.sampling import measure_sample, sample, steps_to_measure
 from ..read.foreign_names import Meaning
@@ -53,12 +52,10 @@ from ..read.names import is_ours
 from ..read.records import (
     ExportedFileError,
     MetricsFileError,
-    as_chosen,
     no_such_run,
-    run_names,
 )
 from ..read.rollouts import ONE_EVALUATION, metrics_mapping, no_rollouts, roles_of
-from ..read.runs import MetricsFolder, RunMetrics, listed, read_runs
+from ..read.runs import MetricsFolder, RunMetrics, read_runs
 from ..read.table import MetricTable
 from ..read.unread import (
     Leftover,
@@ -74,24 +71,6 @@ _CLOCKS = ("_timestamp", "timestamp", "wall_time", "wall time", "time")
 """Columns that may hold seconds since the epoch."""
 _EPOCH_S = (1e9, 4e9)
 """2001 to 2096."""
-
-
-class SeveralRunsError(ImportingError):
-    """The metrics are of several runs, and nobody said of which one."""
-
-    def __init__(self, path: Path, folder: MetricsFolder, has_rollouts: bool) -> None:
-        super().__init__(
-            folder.choice(
-                path,
-                "The rollouts are of one of them."
-                if has_rollouts
-                else "--each imports each into a run of its own.",
-            )
-        )
-        self.has_rollouts = has_rollouts
-        """Of one of the runs, and no file says of which."""
-        self.runs = tuple(run.name for run in folder.runs)
-        """Their names, the one with most rows first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +111,6 @@ def import_path(
     run_path: Path,
     *,
     run: str = "",
-    needs_one_run: bool = True,
     mapping: Mapping[str, Meaning] | None = None,
     scanning: Progress | None = None,
     writing: Progress | None = None,
@@ -149,8 +127,6 @@ def import_path(
             `diagnostics.read` knows, or a folder with both.
         run_path: The run's folder: new, empty, or of an earlier import of the same files.
         run: Which run's metrics to take where the files hold those of several.
-        needs_one_run: False: rollouts beside metrics of several runs are imported alone, and the
-            report says so.
         mapping: Column of metrics or key of rollouts -> what it means, where its name does not
             say so (`names.parse_map`).
         scanning: Called with (bytes, of bytes) while files are read.
@@ -158,9 +134,8 @@ def import_path(
         is_packing: Merge the files of every 256 steps, in a process of its own.
 
     Raises:
-        SeveralRunsError: metrics of several runs, and `run` names none; `runs` has their names.
-        ImportingError: nothing to import; or the folder is not the run of such an import. One
-            sentence with the way out.
+        ImportingError: nothing to import; metrics of several runs, and `run` names none; or the
+            folder is not the run of such an import. One sentence with the way out.
         OSError: a file cannot be read, or the disk refuses.
     """
     if is_address(path):
@@ -174,15 +149,7 @@ def import_path(
     check_paths(path, run_path)
     with tempfile.TemporaryDirectory(prefix="echoscope-import-") as spool:
         rollouts, folder = _joined(path, Path(spool), mapping, scanning)
-        is_unclear = len(folder.runs) > 1 and not run
-        if is_unclear and not needs_one_run and rollouts:
-            folder.refused.add(
-                f"the metrics are of {len(folder.runs)} runs, and --run NAME chooses none of them: "
-                + run_names(folder.names()),
-                listed(folder.read),
-            )
-            folder = MetricsFolder(refused=folder.refused, read=folder.read)
-        chosen = _chosen(path, folder, run, has_rollouts=bool(rollouts))
+        chosen = _chosen(path, folder, run)
         rest = None
         if rollouts or chosen is None:
             rest = survey(path, Path(spool), scanning, skipped=folder.read, roles=roles_of(mapping))
@@ -198,12 +165,6 @@ def import_path(
                 raise ImportingError(_unread(path, folder, left, rest))
             if rest is None and (problem := no_rollouts(path, mapping)):
                 raise ImportingError(problem)
-            conflict = "" if run else _of_two_trainers(chosen, rest)
-            if conflict and needs_one_run:
-                raise ImportingError(f"{path}: {conflict}")
-            if conflict and chosen is not None:
-                folder.refused.add(conflict, listed(chosen.files))
-                chosen = None
             report = _write(
                 chosen,
                 path,
@@ -214,20 +175,6 @@ def import_path(
                 is_packing,
             )
             return replace(report, left=left)
-
-
-def runs_of(path: Path) -> tuple[str, ...]:
-    """Names of the runs whose metrics a path holds, the one with most rows first.
-
-    Where there are several, `import_path` must be told which one to import.
-
-    Raises:
-        ImportingError: it is no export that can be read.
-        OSError: it cannot be read.
-    """
-    with tempfile.TemporaryDirectory(prefix="echoscope-look-") as spool:
-        folder = _joined(path, Path(spool), None, None)[1]
-    return tuple(folder.names())
 
 
 def _joined(
@@ -355,22 +302,6 @@ def _beside_of(metrics: RunMetrics, left_out: Refusals) -> Beside:
 _TRAINERS = {"verl": "verl", "trl": "TRL"}
 
 
-def _of_two_trainers(metrics: RunMetrics | None, rollouts: Survey | None) -> str:
-    """Why metrics and rollouts cannot be of one run; "" where nothing speaks against it."""
-    if metrics is None or rollouts is None or rollouts.format is None:
-        return ""
-    by_metrics = trainer_of(list(metrics.table.raw))
-    by_rollouts = terms_of(rollouts.format.trainer)
-    if not by_metrics or not by_rollouts or by_metrics == by_rollouts:
-        return ""
-    first = rollouts.files[0].where.path
-    return (
-        f"the rollouts are of {rollouts.format.trainer} ({first}) and the metrics of "
-        f"{_TRAINERS[by_metrics]} ({listed(metrics.files)}), so they are not of one run. Give the "
-        "files of one of them"
-    )
-
-
 def _clock(table: MetricTable) -> FloatArray64 | None:
     """When each step ended; None where no column says it."""
     low, high = _EPOCH_S
@@ -381,16 +312,14 @@ def _clock(table: MetricTable) -> FloatArray64 | None:
     return None
 
 
-def _chosen(
-    path: Path, folder: MetricsFolder, run: str, *, has_rollouts: bool
-) -> RunMetrics | None:
+def _chosen(path: Path, folder: MetricsFolder, run: str) -> RunMetrics | None:
     if run:
         chosen = folder.run(run)
         if chosen is None:
             raise ImportingError(f"{path}: {no_such_run(run, folder.names())}")
-        return replace(chosen, table=as_chosen(chosen.table))
+        return chosen
     if len(folder.runs) > 1:
-        raise SeveralRunsError(path, folder, has_rollouts)
+        raise ImportingError(folder.choice(path))
     return folder.runs[0] if folder.runs else None
 
 

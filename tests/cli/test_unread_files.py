@@ -144,12 +144,10 @@ def test_the_exit_codes_of_import_are_those_of_the_docs(
     codes = {
         ("one.jsonl",): 0,
         ("one.jsonl", "--run", "r0"): 0,
-        ("two.jsonl", "--each", "-o", "each"): 0,
         ("missing",): 1,
         ("two.jsonl", "-o", "other"): 1,
         ("one.jsonl", "-o", "taken"): 1,
         ("one.jsonl", "--map", "reward"): 2,
-        ("two.jsonl", "--each", "--run", "r0"): 2,
         ("one.jsonl", "--nosuch"): 2,
     }
     assert {words: type_command("import", *words).code for words in codes} == codes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -14,11 +13,8 @@ from ..records import MAX_DEPTH, flat
 
 Record = dict[str, Any]
 _DECODER = json.JSONDecoder()
-_STEP_KEY = re.compile(r"(?:step|iter|iteration|epoch|checkpoint)?[-_ ]?(\d{1,15})", re.IGNORECASE)
 _HISTORIES = ("log_history", "history", "logs", "metrics", "records", "steps", "rows", "data")
 """Where documents keep their rows, the likeliest first."""
-_CURVE_VALUES = ("values", "value", "y", "data", "vals")
-_CURVE_STEPS = ("steps", "step", "x", "iterations", "epochs", "episodes")
 MAX_GROUPS = 64
 """Groups of a list that are looked into."""
 
@@ -87,8 +83,7 @@ def _tables_inside(document: Mapping[str, Any]) -> list[list[Record]]:
     waiting: list[tuple[Mapping[str, Any], int]] = [(document, 0)]
     while waiting:
         group, depth = waiting.pop()
-        tables = (_of_columns(group), _of_steps(group), _of_split(group), _of_points(group))
-        out += [rows for rows in tables if len(rows) > 1]
+        out += [rows for rows in (_of_columns(group), _of_points(group)) if len(rows) > 1]
         keys = sorted(group, key=lambda k: _HISTORIES.index(k) if k in _HISTORIES else 99)
         for key in keys:
             value = group[key]
@@ -110,42 +105,15 @@ def _is_numbers(value: Any) -> bool:
 
 
 def _of_list(values: list[Any], name: str) -> list[Record]:
-    """Rows, the points of one metric, or a header with rows of cells."""
-    rows = [flat(value) for value in values if isinstance(value, dict)]
-    if rows:
-        return rows
-    if points := _points(values):
+    """Rows, or the points of one metric."""
+    points = _points(values)
+    if points:
         return [{"step": step, name: value} for step, value in points]
-    return _of_cells(values[0], values[1:]) if values else []
-
-
-def _of_cells(head: Any, rows: Any) -> list[Record]:
-    is_head = isinstance(head, list) and bool(head) and all(isinstance(c, str) for c in head)
-    if not is_head or not isinstance(rows, list):
-        return []
-    return [dict(zip(head, row, strict=False)) for row in rows if isinstance(row, list)]
-
-
-def _of_split(group: Mapping[str, Any]) -> list[Record]:
-    """pandas' `{"columns": [...], "data": [[...], ...]}`, and `{"header": ..., "rows": ...}`."""
-    names = _first_of(group, ("columns", "header", "headers", "fields", "names", "keys"))
-    return _of_cells(names, _first_of(group, ("data", "rows", "values", "records")))
-
-
-def _of_steps(group: Mapping[str, Any]) -> list[Record]:
-    """`{"10": {"reward": 0.1}, "20": {"reward": 0.2}}`."""
-    out = []
-    for key, value in group.items():
-        match = _STEP_KEY.fullmatch(str(key))
-        if not match or not isinstance(value, dict):
-            return []
-        out.append({"step": int(match[1]), **flat(value)})
-    return out
+    return [flat(value) for value in values if isinstance(value, dict)]
 
 
 def _of_columns(group: Mapping[str, Any]) -> list[Record]:
-    """`{"steps": [1, 2], "reward": [0.1, 0.2]}`, groups of such, and pandas' form of the same,
-    `{"reward": {"0": 0.1, "1": 0.2}}`.
+    """`{"steps": [1, 2], "reward": [0.1, 0.2]}`, and groups of such.
 
     Lists of another length than the step's (or than most) are left out.
     """
@@ -155,14 +123,7 @@ def _of_columns(group: Mapping[str, Any]) -> list[Record]:
         name, value, depth = waiting.pop()
         if _is_numbers(value) and len(value) > 1:
             columns[name] = value
-        if not isinstance(value, dict) or not value or depth >= MAX_DEPTH:
-            continue
-        if len(value) <= 3 and _first_of(value, _CURVE_STEPS) is not None and _points(value):
-            continue
-        has_groups = any(isinstance(v, dict | list) for v in value.values())
-        if not has_groups and all(str(k).isdigit() for k in value):
-            columns[name] = list(value.values())
-        else:
+        elif isinstance(value, dict) and depth < MAX_DEPTH:
             waiting += [(f"{name}/{k}", v, depth + 1) for k, v in reversed(value.items())]
     if not columns:
         return []
@@ -176,47 +137,23 @@ def _of_columns(group: Mapping[str, Any]) -> list[Record]:
 
 
 def _of_points(group: Mapping[str, Any]) -> list[Record]:
-    """Metrics with a step for each of their values, by name or in a list with names."""
-    series = [(str(name), value) for name, value in group.items()]
-    for many in group.values():
-        for one in many if isinstance(many, list) else ():
-            label = _first_of(one, ("name", "metric", "tag", "key", "label", "title"))
-            if isinstance(label, str):
-                series.append((label, one))
+    """Metrics by name, each a list of `{"step": 1, "value": 0.1}`."""
     rows: dict[Any, Record] = {}
-    for name, value in series:
+    for name, value in group.items():
         for step, number in _points(value):
-            rows.setdefault(step, {"step": step})[name] = number
+            rows.setdefault(step, {"step": step})[str(name)] = number
     return [rows[step] for step in sorted(rows)]
 
 
 def _points(value: Any) -> list[tuple[float, Any]]:
-    """Steps and values of one metric, in any of their forms; empty where it is none of them.
-
-    `[[1, 0.1], ...]`, TensorBoard's `[[time, 1, 0.1], ...]`, `[{"step": 1, "value": 0.1}, ...]` and
-    `{"steps": [1, ...], "values": [0.1, ...]}`.
-    """
-    points: list[tuple[Any, Any]] = []
-    if isinstance(value, dict):
-        numbers, steps = _first_of(value, _CURVE_VALUES), _first_of(value, _CURVE_STEPS)
-        if _is_numbers(numbers) and len(numbers) > 1:
-            is_paired = _is_numbers(steps) and len(steps) == len(numbers)
-            points = list(zip(steps if is_paired else itertools.count(1), numbers, strict=False))
-    elif isinstance(value, list) and len(value) > 1 and isinstance(value[0], list):
-        if all(_is_numbers(p) and len(p) == len(value[0]) for p in value) and len(value[0]) in (
-            2,
-            3,
-        ):
-            points = [(point[-2], point[-1]) for point in value]
-    elif isinstance(value, list) and value and isinstance(value[0], dict) and "value" in value[0]:
-        step = step_column(value[0])
-        rows = [row for row in value if isinstance(row, dict)] if step is not None else []
-        points = [(row.get(step), row.get("value")) for row in rows]
+    """Steps and values of one metric; empty where it is none."""
+    first = value[0] if isinstance(value, list) and value else None
+    if not isinstance(first, dict) or "value" not in first or len(first) > 3:
+        return []
+    step = step_column(first)
+    rows = [row for row in value if isinstance(row, dict)] if step is not None else []
+    points = [(row.get(step), row.get("value")) for row in rows]
     return [(step, number) for step, number in points if isinstance(step, int | float)]
-
-
-def _first_of(group: Any, names: tuple[str, ...]) -> Any:
-    return next((group[n] for n in names if n in group), None) if isinstance(group, dict) else None
 
 
 class _Table(HTMLParser):

@@ -4,14 +4,8 @@ The file is a LevelDB log (blocks of 32 KiB, each piece with a checksum) of prot
 read it with a small reader of our own: wandb's own package is 62 MB with a program for another
 process, its reader is no public interface, and it gives up at the first damaged byte. A run that
 was killed or copied while it trained ends in the middle of a piece; what is whole is read, and what
-is not is counted. Of the messages only four are read, by field numbers that protobuf keeps stable.
-
-| message | field of `Record` | holds |
-| --- | --- | --- |
-| history | 2 | one row: items of key and JSON value |
-| summary | 3 | the same, of the run as a whole |
-| alert | 10 | title, text, level |
-| run | 17 | id, project, name, configuration |
+is not is counted. Of the messages two are read, by field numbers that protobuf keeps stable:
+`history` (field 2 of `Record`: items of key and JSON value) and the id of `run` (17).
 """
 
 from __future__ import annotations
@@ -20,7 +14,7 @@ import json
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -39,7 +33,6 @@ _PIECE = struct.Struct("<IHB")
 _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 MAX_MESSAGE = 64 << 20
 """Bytes; a larger message is left out."""
-MAX_ALERTS = 1000
 _MAX_NESTING = 8
 _OWN_CLOCKS = ("_step", "_runtime")
 
@@ -49,12 +42,6 @@ class WandbRun:
     """What a `.wandb` file says of its run, but for the rows."""
 
     identity: str = ""
-    name: str = ""
-    project: str = ""
-    entity: str = ""
-    config: dict[str, Any] = field(default_factory=dict)
-    summary: dict[str, Any] = field(default_factory=dict)
-    alerts: list[dict[str, str]] = field(default_factory=list)
     num_rows: int = 0
     num_damaged: int = 0
     """Places where something is missing or changed."""
@@ -158,27 +145,16 @@ def _take(message: bytes, run: WandbRun) -> dict[str, float] | None:
     """Read one message; the row, where it is one."""
     row: dict[str, float] | None = None
     for number, value in _groups(message):
-        if number == 2:
+        if number == 2:  # history
             row = _row(value)
-        elif number == 3:
-            run.summary.update(_items(value, 1))
-        elif number == 10 and len(run.alerts) < MAX_ALERTS:
-            texts = {n: _text(v) for n, v in _groups(value)}
-            run.alerts.append(
-                {"title": texts.get(1, ""), "text": texts.get(2, ""), "level": texts.get(3, "")}
-            )
-        elif number == 17:
-            texts = {n: _text(v) for n, v in _groups(value)}
-            run.identity, run.entity = texts.get(1, run.identity), texts.get(2, run.entity)
-            run.project, run.name = texts.get(3, run.project), texts.get(8, run.name)
-            for part, config in _groups(value):
-                run.config.update(_items(config, 1) if part == 4 else {})
+        elif number == 17:  # run
+            run.identity = next((_text(v) for n, v in _groups(value) if n == 1), run.identity)
     return row
 
 
 def _row(message: bytes) -> dict[str, float]:
     out: dict[str, float] = {}
-    for key, value in _items(message, 1).items():
+    for key, value in _items(message).items():
         _flatten(key, value, out)
     for number, step in _groups(message):
         if number == 2 and "_step" not in out:
@@ -227,11 +203,11 @@ def _groups(message: bytes) -> Iterator[tuple[int, bytes]]:
     return ((number, value) for number, value in fields(message) if isinstance(value, bytes))
 
 
-def _items(message: bytes, number: int) -> dict[str, Any]:
-    """The key-value items of a history, summary or configuration; no tables and pictures."""
+def _items(message: bytes) -> dict[str, Any]:
+    """The key-value items of a history; no tables and pictures."""
     out: dict[str, Any] = {}
     for field_number, item in _groups(message):
-        if field_number != number:
+        if field_number != 1:
             continue
         keys: list[str] = []
         key, value = "", None

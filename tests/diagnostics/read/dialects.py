@@ -458,41 +458,10 @@ JSON_SHAPES: dict[str, Callable[[Table], object]] = {
             "training": {"episodes": [{"episode": s, "stats": v} for s, v in t.rows()]},
         }
     },
-    "by step": lambda t: {str(s): v for s, v in t.rows()},
-    "by step named": lambda t: {"metrics": {f"step_{s}": v for s, v in t.rows()}},
-    "list of lists": lambda t: [["step", *t.columns], *([s, *v.values()] for s, v in t.rows())],
-    "header and rows": lambda t: {
-        "header": ["step", *t.columns],
-        "rows": [[s, *v.values()] for s, v in t.rows()],
-    },
-    "split": lambda t: {
-        "columns": ["step", *t.columns],
-        "index": list(range(len(t.steps))),
-        "data": [[s, *v.values()] for s, v in t.rows()],
-    },
-    "points": lambda t: {
-        n: [[s, x] for s, x in zip(t.steps, v, strict=True)] for n, v in t.columns.items()
-    },
     "named points": lambda t: {
         n: [{"step": s, "value": x} for s, x in zip(t.steps, v, strict=True)]
         for n, v in t.columns.items()
     },
-    "x and y": lambda t: {
-        n: {"steps": list(t.steps), "values": list(v)} for n, v in t.columns.items()
-    },
-    "series": lambda t: {
-        "series": [
-            {"name": n, "steps": list(t.steps), "values": list(v)} for n, v in t.columns.items()
-        ]
-    },
-    "sacred": lambda t: {
-        n: {"steps": list(t.steps), "timestamps": ["x"] * len(v), "values": list(v)}
-        for n, v in t.columns.items()
-    },
-    "runs": lambda t: {"runs": [{"name": "a", "history": [{"step": s, **v} for s, v in t.rows()]}]},
-    "wandb": lambda t: [
-        {"_step": s, "_runtime": 1.5 * s, "_timestamp": 1.7e9 + s, **v} for s, v in t.rows()
-    ],
 }
 
 

@@ -174,13 +174,6 @@ DOCUMENTS = {
     "columns": json.dumps({"config": {"lr": 1e-6}, **COLUMNS}),
     "columns in a group": json.dumps({"name": "a", "train": {"history": COLUMNS}}, indent=1),
     "other columns of another length": json.dumps({**COLUMNS, "eval_rewards": [0.1, 0.2]}),
-    "pandas' columns": json.dumps(
-        {name: {str(i): v for i, v in enumerate(values)} for name, values in COLUMNS.items()}
-    ),
-    "pandas' split": json.dumps(
-        {"columns": list(COLUMNS), "data": [*zip(*COLUMNS.values(), strict=True)]}
-    ),
-    "by step": json.dumps({f"step_{row['step']}": {"reward": row["reward"]} for row in ROWS}),
     "points by name": json.dumps(
         {"metrics": {"reward": [{"step": r["step"], "value": r["reward"]} for r in ROWS]}}
     ),
@@ -344,12 +337,6 @@ def test_steps_that_begin_again_with_each_epoch_are_counted_on(tmp_path: Path) -
     assert table.columns[RETURN][[0, 10, 20]].tolist() == [1.5, 2.5, 3.5]
 
 
-def test_a_log_of_bullets_is_no_yaml(tmp_path: Path) -> None:
-    table = read(tmp_path, "".join(f"- Step {s}/99\n- reward: {s}.5\n" for s in range(8)))
-    assert table.steps.tolist() == list(range(8))
-    assert table.columns[RETURN].tolist() == [s + 0.5 for s in range(8)]
-
-
 def test_a_log_without_steps_counts_its_rows_and_says_so(tmp_path: Path) -> None:
     table = read(tmp_path, "".join(map(trl, STEPS)))
     assert table.steps.tolist() == list(STEPS)
@@ -466,15 +453,6 @@ def test_a_column_that_is_mapped_is_not_offered_again(tmp_path: Path) -> None:
     (note,) = table.notes
     assert "--map 'worse=rollout/success_rate'" in note
     assert "'bad=" not in note
-
-
-def test_a_reward_of_parts_is_their_sum(tmp_path: Path) -> None:
-    rows = "".join(f"{s},2.5,{s},0.5,9\n" for s in STEPS)
-    table = read(tmp_path, "step,loss,reward_valid_json,plan_reward,reward_max\n" + rows)
-    assert table.columns[RETURN].tolist() == [s + 0.5 for s in STEPS]
-    assert "their sum (reward_valid_json + plan_reward) is shown as return" in table.notes[0]
-    assert table.meaning.reconstructed == (RETURN,)
-    assert table.columns["reward/is_reconstructed"].tolist() == [1.0] * len(STEPS)
 
 
 def test_a_reward_of_evaluation_alone_is_one_of_evaluation(tmp_path: Path) -> None:

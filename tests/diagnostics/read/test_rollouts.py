@@ -70,13 +70,6 @@ def test_every_format_is_judged(name: str) -> None:
     assert verdict.notes[0].startswith("judged from ")
 
 
-def test_one_step_is_told_in_words(tmp_path: Path) -> None:
-    verdict = diagnose(verl_run(tmp_path / "rollouts", 1, 9))
-    (now,) = [note for note in verdict.notes if note.startswith("at step 0: ")]
-    assert "success is" in now
-    assert "the prompt can be recognised from the reasoning in" in now
-
-
 def test_replies_without_marks_are_measured_whole(tmp_path: Path) -> None:
     path = tmp_path / "chat.jsonl"
     rows = [
@@ -90,7 +83,6 @@ def test_replies_without_marks_are_measured_whole(tmp_path: Path) -> None:
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     verdict = diagnose(path)
-    assert any("can be recognised" in note for note in verdict.notes)
     assert any("closed_reasoning_frac" in note for note in verdict.notes)
 
 

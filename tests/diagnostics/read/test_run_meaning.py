@@ -89,17 +89,6 @@ def test_what_was_counted_from_episodes_is_not_read_from_a_later_column() -> Non
     assert namer.meaning.of_column["reward"].evidence == "counted from the episodes"
 
 
-def test_a_row_with_the_trainers_own_return_takes_the_place_of_a_sum() -> None:
-    parts = {"reward_format": 0.25, "reward_answer": 0.5}
-    namer = RowNamer()
-    found = keys(namer, 1, parts)
-    assert (found[RETURN], found["reward/is_reconstructed"]) == (0.75, 1.0)
-    assert namer.meaning.reconstructed == (RETURN,)
-    found = keys(namer, 2, {**parts, "reward": 0.5})
-    assert found[RETURN] == 0.5
-    assert "reward/is_reconstructed" not in found
-
-
 @pytest.mark.parametrize("name", ["rollout/success_rate", "accuracy", "val-core/x/acc/mean@1"])
 def test_a_column_that_mixes_shares_and_percent_is_not_judged(name: str) -> None:
     values = np.array([0.4, 0.5, 0.45, 47.0, 50.0])
@@ -125,14 +114,6 @@ def test_columns_that_count_episodes_are_read_unless_they_count_on(name: str, ke
     assert key not in to_our_names({name: np.array([64.0, 128, 192])}).columns
     ours = to_our_names({"rollout/num_trajectories": np.array([32.0])}).columns
     assert ours["rollout/num_episodes"].tolist() == [32.0]
-
-
-def test_a_column_that_is_renamed_in_the_middle_is_said_not_to_be_judged() -> None:
-    half = np.array([0.5, np.nan])
-    named = to_our_names({"reward": half, "score": half[::-1]})
-    assert named.columns[RETURN][0] == 0.5
-    assert named.notes[0].startswith("score begins where reward ends, and is not judged")
-    assert not to_our_names({"reward": half, "score": half}).notes
 
 
 BAD = {

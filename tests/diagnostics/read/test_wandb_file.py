@@ -77,15 +77,6 @@ def test_every_row_has_its_numbers_under_wandbs_names() -> None:
     assert not any(name.startswith("generations") for row in rows for name in row)
 
 
-def test_the_run_has_its_names_configuration_summary_and_alerts() -> None:
-    _, run = read(CONTENT)
-    assert (run.identity, run.name, run.project) == ("lake0001", "lake", "ragen")
-    assert run.config["trainer"] == {"n": 4}
-    assert run.config["lr"] == 1e-6
-    assert run.summary["best"] == 0.6
-    assert run.alerts == [{"title": "Entropy", "text": "It fell", "level": "WARN"}]
-
-
 def test_the_table_has_our_keys_at_the_steps_of_the_run() -> None:
     table = read_wandb_table(FILE)
     assert table.steps.tolist() == list(range(1, 13))
