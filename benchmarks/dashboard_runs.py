@@ -7,39 +7,29 @@ step by step through a writer, a hundred million metrics would take an hour.
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from echoscope.dashboard.charts.curated import CHARTS
-from echoscope.store.log.durable import (
-    new_id,
-    parquet_options,
-    read_checked_json,
-    sha256_of,
-    to_checked_json_bytes,
-)
+from echoscope.store.log.durable import new_id, read_checked_json, to_checked_json_bytes
 from echoscope.store.log.journal import encode_piece, read_chunk
-from echoscope.store.log.layout import FileEntry, Layout, Pack
-from echoscope.store.log.packs.manifest import Manifest, read_manifest, write_manifest
+from echoscope.store.log.layout import FileEntry, Layout
+from echoscope.store.log.parquet import write_pack_file
 from echoscope.store.records import StepMetrics
-from echoscope.store.schema import SCHEMA_VERSION, STEP_METRICS, arrow_schema
+from echoscope.store.schema import STEP_METRICS, arrow_schema
 from echoscope.store.writer import RunWriter
-from store import TRAJECTORIES, Steps, build_large, sources
+from store import TRAJECTORIES, Steps, build_large, make_packed_run, sources
 
 RUN_ID = "bench"
 """As `store.py` has it. The dashboard calls a run by its folder."""
 PACK_STEPS = 256
-METRIC_ROWS = 65_536
-"""In a row group, as the store packs them."""
 STEPS_OF_SMALL = 12
 MANY_KEYS = 60
 Values = np.ndarray[Any, np.dtype[np.float64]]
@@ -76,28 +66,14 @@ def once(path: Path, make: Callable[[Path], None]) -> Path:
 
 def make_million(path: Path, steps: int) -> None:
     """`steps` steps of 128 trajectories, as `store.py` makes them, with metrics beside them."""
-    build_large(path, steps, PACK_STEPS, sources())
-    _describe(path, steps)
-    layout = Layout(path)
-    manifest = read_manifest(layout)
-    packs = [
-        replace(pack, files=(*pack.files, *_event_files(layout, pack, metric_keys(MANY_KEYS))))
-        for pack in manifest.packs
-    ]
-    write_manifest(layout, Manifest(piece=0, packs=tuple(packs)))
+    more = partial(_event_files, Layout(path), metric_keys(MANY_KEYS))
+    build_large(path, steps, PACK_STEPS, sources(), more=more, config=config(steps))
 
 
 def make_wide(path: Path, steps: int, keys: int) -> None:
     """`steps` steps of `keys` metrics each, and no trajectories."""
-    RunWriter.create(path, run_id=RUN_ID, config=config(steps)).close(status="finished")
-    _describe(path, steps)
-    layout, names = Layout(path), metric_keys(keys)
-    packs = []
-    for first in range(0, steps, PACK_STEPS):
-        last = min(first + PACK_STEPS, steps) - 1
-        pack = Pack(id=new_id(), attempt=1, first_step=first, last_step=last, files=())
-        packs.append(replace(pack, files=tuple(_event_files(layout, pack, names))))
-    write_manifest(layout, Manifest(piece=0, packs=tuple(packs)))
+    files = partial(_event_files, Layout(path), metric_keys(keys))
+    make_packed_run(path, steps, PACK_STEPS, files, config(steps))
 
 
 def make_many(root: Path, count: int) -> None:
@@ -117,7 +93,7 @@ def make_many(root: Path, count: int) -> None:
         writer.commit_step(metrics=[entry])
     writer.close(status="finished")
     records = read_chunk(Layout(template).journal).records
-    run = _run_json(template)
+    run = read_checked_json(Layout(template).run_json)
     for number in range(count):
         name = f"run-{number:05d}"
         layout = Layout(root / name)
@@ -130,32 +106,21 @@ def make_many(root: Path, count: int) -> None:
     shutil.rmtree(template)
 
 
-def _run_json(path: Path) -> dict[str, Any]:
-    return {k: v for k, v in read_checked_json(Layout(path).run_json).items() if k != "format"}
-
-
-def _describe(path: Path, steps: int) -> None:
-    """Say in `run.json` and at the head of the journal what the packs will hold."""
-    layout = Layout(path)
-    run = {**_run_json(path), "config": json.dumps(config(steps))}
-    layout.run_json.write_bytes(to_checked_json_bytes(run))
-    records = read_chunk(layout.journal).records
-    records[0]["description"] = run
-    records[0]["last_step"] = steps - 1
-    for record in records[1:]:
-        record["step"] = steps - 1
-    layout.journal.write_bytes(encode_piece(records, run["run_id"]))
-    layout.tail.unlink()
-
-
-def _event_files(layout: Layout, pack: Pack, keys: Sequence[str]) -> Iterator[FileEntry]:
+def _event_files(
+    layout: Layout, keys: Sequence[str], number: int, first: int, last: int
+) -> list[FileEntry]:
     """The tables `steps` and `metrics` of one pack; values are random walks within 0 and 1."""
-    size = pack.last_step - pack.first_step + 1
-    rng = np.random.default_rng(pack.first_step)
+    rng = np.random.default_rng(first)
+    size = last - first + 1
     walks = np.abs(rng.normal(0, 0.01, (len(keys), size)).cumsum(axis=1) + 0.5) % 1.0
-    steps = np.arange(pack.first_step, pack.last_step + 1, dtype=np.int32)
-    yield _file(layout, pack, "metrics", _metrics(keys, steps, walks))
-    yield _file(layout, pack, "steps", _steps(keys, steps, walks))
+    steps = np.arange(first, last + 1, dtype=np.int32)
+    tables = {"metrics": _metrics(keys, steps, walks), "steps": _steps(keys, steps, walks)}
+    return [
+        write_pack_file(
+            layout.pack(number), f"pack/{number:06d}/{name}-1-{new_id()}.parquet", name, [rows]
+        )
+        for name, rows in tables.items()
+    ]
 
 
 def _metrics(keys: Sequence[str], steps: Any, walks: Values) -> pa.Table:
@@ -189,22 +154,6 @@ def _steps(keys: Sequence[str], steps: Any, walks: Values) -> pa.Table:
     for column, key in STEP_METRICS.items():
         found[column] = by_key.get(key, np.full(len(steps), np.nan))
     return pa.table(found, schema=arrow_schema("steps"))
-
-
-def _file(layout: Layout, pack: Pack, table: str, rows: pa.Table) -> FileEntry:
-    relative = f"pack/{table}/{pack.first_step:08d}-{pack.last_step:08d}-{pack.id}.parquet"
-    path = layout.root / relative
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with pq.ParquetWriter(path, rows.schema, **parquet_options(table, packed=True)) as writer:
-        writer.write_table(rows, row_group_size=METRIC_ROWS)
-    return FileEntry(
-        table=table,
-        path=relative,
-        num_rows=rows.num_rows,
-        num_bytes=path.stat().st_size,
-        sha256=sha256_of(path),
-        schema_version=SCHEMA_VERSION,
-    )
 
 
 def write_steps(path: Path, count: int, pause_s: float, out: Any) -> None:

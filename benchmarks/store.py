@@ -20,7 +20,8 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from echoscope.store.log.durable import new_id, parquet_options, sha256_of
-from echoscope.store.log.layout import FileEntry, Layout, Pack
-from echoscope.store.log.packs.manifest import Manifest, write_manifest
+from echoscope.store.log.durable import new_id, sha256_of
+from echoscope.store.log.journal import LINKS, Chain, encode_line, read_chunk
+from echoscope.store.log.layout import FileEntry, FileGroup, Layout
+from echoscope.store.log.packs import Pack, write_pack_json
+from echoscope.store.log.parquet import parquet_options
+from echoscope.store.log.state import RunState
 from echoscope.store.query.rows import tokens_table, trajectories_table, turns_table
 from echoscope.store.reader import open_run
 from echoscope.store.records import (
@@ -43,7 +47,6 @@ from echoscope.store.records import (
     prompt_key,
     trajectory_id,
 )
-from echoscope.store.schema import SCHEMA_VERSION
 from echoscope.store.writer import RunWriter
 
 Result = dict[str, Any]
@@ -232,20 +235,60 @@ def _moved(trajectory: Trajectory, step: int) -> Trajectory:
     return dataclasses.replace(trajectory, step=step)
 
 
-def build_large(path: Path, steps: int, pack_steps: int, text: str) -> int:
+MakeFiles = Callable[[int, int, int], Sequence[FileEntry]]
+"""Given the number of a pack, its first and its last step: makes its files."""
+
+
+def build_large(
+    path: Path,
+    steps: int,
+    pack_steps: int,
+    text: str,
+    *,
+    more: MakeFiles = lambda number, first, last: (),
+    config: Mapping[str, Any] | None = None,
+) -> int:
     """A run with `steps` packed steps of 128 trajectories; returns the step to look up."""
-    RunWriter.create(path, run_id="bench", config={}).close(status="finished")
-    full_pack = (steps // pack_steps) // 2
-    packs = []
-    for number, first in enumerate(range(0, steps, pack_steps)):
-        last = min(first + pack_steps, steps) - 1
+    full_pack = (steps // pack_steps) // 2 + 1
+
+    def files(number: int, first: int, last: int) -> list[FileEntry]:
         source = Steps(TOKENS_PER_TURN if number == full_pack else 8, text)
-        packs.append(_write_pack(path, source, first, last))
-    write_manifest(Layout(path), Manifest(piece=0, packs=tuple(packs)))
-    return full_pack * pack_steps + pack_steps // 2
+        made = _pack_files(path, number, source, first, last)
+        return [*made, *more(number, first, last)]
+
+    make_packed_run(path, steps, pack_steps, files, config)
+    return (full_pack - 1) * pack_steps + pack_steps // 2
 
 
-def _write_pack(path: Path, source: Steps, first: int, last: int) -> Pack:
+def make_packed_run(
+    path: Path,
+    steps: int,
+    pack_steps: int,
+    files: MakeFiles,
+    config: Mapping[str, Any] | None = None,
+) -> None:
+    """A finished run whose steps are in packs that are made without a trainer."""
+    RunWriter.create(path, run_id="bench", config=config or {}).close(status="finished")
+    layout = Layout(path)
+    header, *rest = read_chunk(layout.journal).records
+    for number, first in enumerate(range(0, steps, pack_steps), 1):
+        last = min(first + pack_steps, steps) - 1
+        layout.pack(number).mkdir()
+        entries = tuple(files(number, first, last))
+        group = FileGroup(id=new_id(), attempt=1, first_step=first, last_step=last, files=entries)
+        state = {name: header[name] for name in RunState("").header(0.0)} | {"last_step": last}
+        chain = replace(Chain.of("bench"), seq=number)
+        pack = Pack(groups=(group,), first_seq=number - 1, chain=chain, state=state)
+        write_pack_json(layout.pack(number), pack)
+    chain, lines = replace(Chain.of("bench"), seq=number), []
+    for record in (header | {"piece": number + 1, "last_step": steps - 1}, *rest):
+        lines.append(chain.line({k: v for k, v in record.items() if k not in LINKS}))
+        chain.add(lines[-1])
+    layout.journal.write_bytes(b"".join(lines))
+    layout.tail.write_bytes(encode_line({"kind": "tail", "seq": chain.seq}))
+
+
+def _pack_files(path: Path, number: int, source: Steps, first: int, last: int) -> list[FileEntry]:
     identity = new_id()
     batch = source.trajectories(0)
     outcomes = {o.trajectory_id: o for o in source.outcomes(batch)}
@@ -258,7 +301,7 @@ def _write_pack(path: Path, source: Steps, first: int, last: int) -> Pack:
     for table, rows in templates.items():
         column = "id" if table == "trajectories" else "trajectory_id"
         indices = [int(value[-5:]) for value in rows.column(column).to_pylist()]
-        relative = f"pack/{table}/{first:08d}-{last:08d}-{identity}.parquet"
+        relative = f"pack/{number:06d}/{table}-1-{identity}.parquet"
         with pq.ParquetWriter(
             path / relative, rows.schema, **parquet_options(table, packed=True)
         ) as writer:
@@ -282,10 +325,9 @@ def _write_pack(path: Path, source: Steps, first: int, last: int) -> Pack:
                 num_rows=rows.num_rows * (last - first + 1),
                 num_bytes=size,
                 sha256=sha256_of(path / relative),
-                schema_version=SCHEMA_VERSION,
             )
         )
-    return Pack(id=identity, attempt=1, first_step=first, last_step=last, files=tuple(entries))
+    return entries
 
 
 def measure_large(folder: Path, steps: int, text: str) -> list[Result]:

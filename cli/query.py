@@ -55,7 +55,7 @@ def query(
 
     advice = "--timeout and --memory allow more"
     limits = replace(OWN, seconds=timeout, memory=memory, advice=advice)
-    found = ask(run, sql, limits=limits, has_warnings=True)
+    found = ask(run, sql, limits=limits)
     answer = found.table
     for warning in found.warnings:
         typer.echo(f"warning: {printable(warning)}", err=True)

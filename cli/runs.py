@@ -1,4 +1,4 @@
-"""echoscope runs: list, show, verify, repair, pack, seal and remove what was stored."""
+"""echoscope runs: list, show, verify, pack, note and remove what was stored."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from echoscope.store.reader import RunInfo, RunsReader
     from echoscope.store.status import RunStatus
 
-app = typer.Typer(
-    help="List, show, verify, repair, pack, seal and remove runs.", no_args_is_help=True
-)
+app = typer.Typer(help="List, show, verify, pack, note and remove runs.", no_args_is_help=True)
 Run = Annotated[Path, typer.Argument(help="The run's folder.")]
 
 _LATEST = """
@@ -117,13 +115,8 @@ def verify(run: Run, as_json: AsJson = False) -> None:
             f"{report.num_files} files, {report.num_bytes / 1e6:.1f} MB, "
             f"{report.num_trajectories} trajectories: {verdict}"
         )
-        if report.leftovers:
-            names = ", ".join(path.name for path in report.leftovers[:3])
-            more = " ..." if len(report.leftovers) > 3 else ""
-            typer.echo(
-                f"{len(report.leftovers)} temporary files of a killed process: {names}{more}. They "
-                "hold nothing of the run; the next pack, seal or resume removes them."
-            )
+        if report.problems:
+            typer.echo(f"Whole steps: {report.whole_steps or 'none'}. Readers leave out the rest.")
     if report.problems:
         raise typer.Exit(1)
 
@@ -145,48 +138,6 @@ def pack(run: Run, as_json: AsJson = False) -> None:
         if report.num_steps
         else "nothing to pack"
     )
-
-
-@app.command()
-def seal(run: Run, as_json: AsJson = False) -> None:
-    """Write a finished run into one DuckDB file."""
-    from echoscope.store.query.sealing import seal as seal_run
-
-    path = seal_run(run)
-    size = path.stat().st_size
-    if as_json:
-        print_json({"path": path, "num_bytes": size})
-    else:
-        typer.echo(f"{path} ({size / 1e6:.1f} MB)")
-
-
-@app.command()
-def repair(
-    run: Run,
-    to: Annotated[
-        Path | None, typer.Option("--to", help="The new folder. Default: RUN.repaired.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Copy what is intact in a damaged run to a new folder. The damaged run does not change."""
-    from echoscope.store.log.repair import repair as repair_run
-
-    def tell(what: str) -> None:
-        typer.echo(printable(what), err=True)
-
-    report = repair_run(run, to, progress=tell)
-    if as_json:
-        print_json(report, indent=1)
-        return
-    for text in report.rebuilt:
-        typer.echo(f"rebuilt: {printable(text)}")
-    for text in report.lost:
-        typer.echo(f"lost: {printable(text)}")
-    typer.echo(
-        f"{report.path}: {report.num_files} files, {report.num_trajectories} trajectories; "
-        f"{'nothing' if not report.lost else len(report.lost)} lost"
-    )
-    typer.echo("Both folders have the same run id: move one of them away before you open both.")
 
 
 @app.command()

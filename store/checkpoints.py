@@ -1,8 +1,7 @@
 """The checkpoints of a run: their files, which of them stay, and which is the last good one.
 
 A checkpoint holds `MANIFEST.json`: size and SHA-256 of each of its files. The manifest is written
-last, before the folder gets its name. Checkpoints of format 1 have no manifest: they can be read,
-and nothing proves their content.
+last, before the folder gets its name.
 
 `kept_steps` decides what stays on the disk; `last_good_checkpoint` names the one to go back to.
 Both work from what the run has recorded, so the trainer, the command line and the dashboard agree.
@@ -20,7 +19,6 @@ from typing import Any
 from .errors import StoreError
 from .log.durable import (
     read_checked_json,
-    read_json_object,
     sha256_of,
     to_checked_json_bytes,
     write_new_file,
@@ -46,12 +44,14 @@ def checkpoint_folders(folder: Path) -> list[Path]:
     """Folders with the name of a checkpoint that hold a state, by step."""
     if not folder.is_dir():
         return []
-    named = [(int(match[1]), path) for path in folder.iterdir() if (match := _matched(path))]
-    return [path for _, path in sorted(named) if (path / STATE_NAME).is_file()]
+    named = [path for path in folder.iterdir() if checkpoint_step(path) >= 0]
+    return [path for path in sorted(named, key=checkpoint_step) if (path / STATE_NAME).is_file()]
 
 
-def _matched(path: Path) -> re.Match[str] | None:
-    return _NAME.fullmatch(path.name)
+def checkpoint_step(folder: Path) -> int:
+    """The step that a folder is named by; -1 where it has not the name of a checkpoint."""
+    match = _NAME.fullmatch(folder.name)
+    return -1 if match is None else int(match[1])
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -77,11 +77,6 @@ def write_checkpoint_manifest(folder: Path, *, step: int, run_id: str | None) ->
     write_new_file(folder / MANIFEST_NAME, to_checked_json_bytes(value))
 
 
-def has_checksums(folder: Path) -> bool:
-    """Whether the checkpoint carries the checksums of its files."""
-    return (folder / MANIFEST_NAME).is_file()
-
-
 def checkpoint_damage(folder: Path, *, run_id: str | None = None, only: str | None = None) -> str:
     """What is wrong with a checkpoint, in one line; an empty text where nothing is.
 
@@ -89,16 +84,16 @@ def checkpoint_damage(folder: Path, *, run_id: str | None = None, only: str | No
         run_id: the run that it must belong to; None for any.
         only: check this file of it alone, for example `"state.json"`.
     """
-    if not has_checksums(folder):
-        return f"{MANIFEST_NAME} is missing" if _must_have_checksums(folder) else ""
+    if not (folder / MANIFEST_NAME).is_file():
+        # Whoever reads the state says that there is none.
+        return f"{MANIFEST_NAME} is missing" if (folder / STATE_NAME).is_file() else ""
     try:
         manifest = read_checked_json(folder / MANIFEST_NAME)
         files: dict[str, dict[str, Any]] = dict(manifest["files"])
         owner, step = manifest["run_id"], manifest["step"]
     except (StoreError, KeyError, TypeError, ValueError) as error:
         return f"{MANIFEST_NAME} is damaged ({error})"
-    match = _matched(folder)
-    if match is not None and int(match[1]) != step:
+    if checkpoint_step(folder) not in (-1, step):
         return f"it is the checkpoint of step {step}"
     if run_id is not None and owner is not None and owner != run_id:
         return f"it belongs to run {owner!r}"
@@ -111,13 +106,6 @@ def checkpoint_damage(folder: Path, *, run_id: str | None = None, only: str | No
             if name.startswith(f"{MODEL_NAME}/") and name not in files:
                 return f"{name} was not there when the checkpoint was written"
     return ""
-
-
-def _must_have_checksums(folder: Path) -> bool:
-    try:
-        return read_json_object(folder / STATE_NAME).get("format_version") != 1
-    except StoreError:
-        return False  # whoever reads the state says what is wrong with it
 
 
 def _file_damage(path: Path, entry: dict[str, Any]) -> str:
@@ -137,13 +125,8 @@ def _file_damage(path: Path, entry: dict[str, Any]) -> str:
 def older_whole_checkpoint(folder: Path) -> Path | None:
     """The newest checkpoint of the same run that is older than `folder` and not damaged."""
     beside = checkpoint_folders(folder.parent)
-    older = [path for path in beside if _step(path) < _step(folder)]
+    older = [path for path in beside if checkpoint_step(path) < checkpoint_step(folder)]
     return next((path for path in reversed(older) if not checkpoint_damage(path)), None)
-
-
-def _step(folder: Path) -> int:
-    match = _matched(folder)
-    return -1 if match is None else int(match[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,13 +304,17 @@ def resumable_checkpoints(run: RunReader) -> list[Path]:
     if isinstance(origin, Mapping) and isinstance(origin.get("step"), int):
         last_step = max(last_step, origin["step"])
     folders = checkpoint_folders(Layout(run.path).checkpoints)
-    return [path for path in folders if _step(path) <= last_step and _step(path) not in hidden]
+    return [
+        path
+        for path in folders
+        if checkpoint_step(path) <= last_step and checkpoint_step(path) not in hidden
+    ]
 
 
 def resume_step(run: RunReader) -> int | None:
     """The step of the checkpoint that a run goes on from; None where it begins anew."""
     folders = resumable_checkpoints(run)
-    return _step(folders[-1]) if folders else None
+    return checkpoint_step(folders[-1]) if folders else None
 
 
 def hidden_steps(run: RunReader) -> set[int]:

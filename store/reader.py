@@ -58,8 +58,7 @@ from .records import (
 from .schema import DATA_TABLES, TABLES, arrow_schema
 from .status import RECENT_STEPS, RUNNING, RunStatus, origin_of, pace_of, status_of
 
-_JOURNAL_ORDER = "attempt, sequence NULLS FIRST, wall_time"
-"""Runs of store version 1.0 have no sequence: their clock must do."""
+_JOURNAL_ORDER = "attempt, sequence"
 _WALL_TIMES = f"""
 SELECT wall_time FROM steps WHERE run_id = $1 AND attempt = $2
 ORDER BY step DESC LIMIT {RECENT_STEPS + 1}
@@ -252,12 +251,7 @@ class _SqlReader:
 
     @property
     def warnings(self) -> list[str]:
-        """What could not be read and was left out, each naming its file.
-
-        Raises:
-            StoreError: the files keep changing.
-        """
-        self._database.show(TABLES)
+        """What could not be read so far and was left out, each naming its file."""
         return [text for index in self._database.indexes.values() for text in index.warnings]
 
 
@@ -297,7 +291,8 @@ class RunReader(_SqlReader):
                 why=why,
             )
             for table in TABLES
-            for file, why in self._index.files_left_out(table)
+            for file in self._index.visible_files(table)
+            if (why := self._index.left_out.get(file.entry.path))
         ]
 
     def steps(self) -> pa.Table:
@@ -483,7 +478,7 @@ def _mark_of(layout: Layout) -> _Mark:
             return None
         return stats.st_ino, stats.st_size, stats.st_mtime_ns
 
-    return tuple(mark(path) for path in (layout.run_json, layout.manifest, layout.journal))
+    return tuple(mark(path) for path in (layout.run_json, layout.packs, layout.journal))
 
 
 class RunsReader(_SqlReader):
@@ -636,4 +631,6 @@ def _grouped(rows: pa.Table, *keys: str) -> dict[tuple[Any, ...], list[dict[str,
 
 
 def _run_folders(root: Path) -> Iterator[Path]:
-    return (path for path in sorted(root.iterdir()) if Layout(path).run_json.is_file())
+    """The runs in a folder; hidden ones are being started."""
+    visible = (path for path in sorted(root.iterdir()) if not path.name.startswith("."))
+    return (path for path in visible if Layout(path).run_json.is_file())

@@ -1,9 +1,7 @@
 """Every stored column, declared once.
 
 Arrow schemas, DuckDB tables and views, the tables of `docs/store.md` and the checks of `verify` all
-come from `TABLES`. To add a column: append it to its table with `since=` the next minor version,
-raise `SCHEMA_MINOR`, and let the golden test follow. Never rename, retype or reuse a name; that is
-a new major version, which older readers refuse.
+come from `TABLES`. A change of the columns raises `SCHEMA_VERSION`.
 """
 
 from __future__ import annotations
@@ -17,9 +15,8 @@ import pyarrow as pa
 
 from .errors import StoreVersionError
 
-SCHEMA_MAJOR = 1
-SCHEMA_MINOR = 5
-SCHEMA_VERSION = f"{SCHEMA_MAJOR}.{SCHEMA_MINOR}"
+SCHEMA_VERSION = "1"
+"""What `run.json`, the journal and packs carry; a run of another version is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +25,6 @@ class Column:
     type: str
     """DuckDB spelling: `VARCHAR`, `BIGINT`, `FLOAT[]`, `MAP(VARCHAR, DOUBLE)`, ..."""
     doc: str
-    since: int = 0
-    """The minor version that brought it; older files read as NULL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +49,7 @@ _TRAJECTORY = Column(
     "trajectory_id", "VARCHAR", "Split letter, step and index, for example `t00000120-00037`."
 )
 _WALL = Column("wall_time", "DOUBLE", "Seconds since the epoch; `to_timestamp(wall_time)`.")
-_SEQUENCE = Column(
-    "sequence", "BIGINT", "Order within the attempt, whatever the clock did.", since=1
-)
+_SEQUENCE = Column("sequence", "BIGINT", "Order within the attempt, whatever the clock did.")
 
 STEP_METRICS: Mapping[str, str] = MappingProxyType(
     {
@@ -115,7 +108,6 @@ _RUNS = Table(
             "tokenizer",
             "VARCHAR",
             "Hash of the vocabulary that the stored token ids belong to; NULL where unknown.",
-            since=3,
         ),
     ),
     is_audit=True,
@@ -200,13 +192,11 @@ _TRAJECTORIES = Table(
             "task_key",
             "VARCHAR",
             "Hash of the task's first state, whatever seed drew it; NULL where unknown.",
-            since=1,
         ),
         Column(
             "final_image",
             "VARCHAR",
             "Key of the last state's picture in `images`; NULL without one.",
-            since=5,
         ),
     ),
 )
@@ -252,14 +242,8 @@ _TURNS = Table(
             "calls",
             "VARCHAR",
             "JSON text: tool calls with name, arguments, result and problem; NULL without any.",
-            since=4,
         ),
-        Column(
-            "image",
-            "VARCHAR",
-            "Key of that state's picture in `images`; NULL without one.",
-            since=5,
-        ),
+        Column("image", "VARCHAR", "Key of that state's picture in `images`; NULL without one."),
     ),
 )
 
@@ -287,27 +271,20 @@ _TOKENS = Table(
         Column("ref_logprobs", "FLOAT[]", "Reference policy."),
         Column("advantages", "FLOAT[]", "Per token."),
         Column("information", "FLOAT[]", "Per token, nats."),
-        Column("temperature", "DOUBLE", "Of the sampling; 0 for greedy.", since=2),
+        Column("temperature", "DOUBLE", "Of the sampling; 0 for greedy."),
         Column(
             "support_sizes",
             "INTEGER[]",
             "Tokens that top_p, top_k and min_p left in at each place; NULL for all.",
-            since=2,
         ),
-        Column("support_tokens", "INTEGER[]", "Their ids, place by place.", since=2),
+        Column("support_tokens", "INTEGER[]", "Their ids, place by place."),
         Column(
             "prompt_images",
             "VARCHAR[]",
             "Keys in `images` of the pictures that the prompt shows, in order; NULL without any.",
-            since=5,
         ),
-        Column(
-            "prompt_image_starts",
-            "INTEGER[]",
-            "Of each, its first token in the whole prompt.",
-            since=5,
-        ),
-        Column("prompt_image_ends", "INTEGER[]", "Of each, half open.", since=5),
+        Column("prompt_image_starts", "INTEGER[]", "Of each, its first token in the whole prompt."),
+        Column("prompt_image_ends", "INTEGER[]", "Of each, half open."),
     ),
 )
 
@@ -315,16 +292,11 @@ _IMAGES = Table(
     "images",
     "One row per picture: that of the step which showed it first, and again after a resume.",
     (
-        Column("run_id", "VARCHAR", "The run.", since=5),
-        Column("step", "INTEGER", "Training step, from 0.", since=5),
-        Column(
-            "attempt",
-            "INTEGER",
-            "1 for the first process; each resume from a checkpoint adds 1.",
-            since=5,
-        ),
-        Column("key", "VARCHAR", "32 hex characters of blake2b over `png`.", since=5),
-        Column("png", "BLOB", "The bytes of a PNG file.", since=5),
+        _RUN,
+        _STEP,
+        _ATTEMPT,
+        Column("key", "VARCHAR", "32 hex characters of blake2b over `png`."),
+        Column("png", "BLOB", "The bytes of a PNG file."),
     ),
 )
 
@@ -365,7 +337,7 @@ _ALARMS = Table(
         Column("suggested", "VARCHAR", "JSON text: the command that would act on it."),
         Column("evidence", "VARCHAR[]", "Trajectory ids."),
         Column("refuted_by", "VARCHAR", "What would show that the alarm is wrong."),
-        Column("earliest_onset_step", "INTEGER", "The earliest step of the onset.", since=1),
+        Column("earliest_onset_step", "INTEGER", "The earliest step of the onset."),
     ),
 )
 
@@ -422,10 +394,10 @@ _SETTINGS = Table(
     "settings",
     "The live settings changed, or an attempt began: all of them, as they hold from this step on.",
     (
-        Column("run_id", "VARCHAR", "The run.", since=1),
-        Column("step", "INTEGER", "The first step that trains with them.", since=1),
-        Column("attempt", "INTEGER", "The attempt that trained with them.", since=1),
-        Column("settings", "VARCHAR", "JSON text: dotted key to value.", since=1),
+        Column("run_id", "VARCHAR", "The run."),
+        Column("step", "INTEGER", "The first step that trains with them."),
+        Column("attempt", "INTEGER", "The attempt that trained with them."),
+        Column("settings", "VARCHAR", "JSON text: dotted key to value."),
         _SEQUENCE,
     ),
 )
@@ -495,29 +467,19 @@ def create_table_sql(table: str, target: str, *, text_compression: bool = False)
     """`CREATE TABLE target (...)`. Long text is uncompressed in DuckDB files unless told."""
     columns = []
     for column in TABLES[table].columns:
-        compression = (
-            " USING COMPRESSION zstd" if text_compression and column.type == "VARCHAR" else ""
-        )
+        is_compressed = text_compression and column.type == "VARCHAR"
+        compression = " USING COMPRESSION zstd" if is_compressed else ""
         columns.append(f'"{column.name}" {column.type}{compression}')
     return f"CREATE TABLE {target} ({', '.join(columns)})"
 
 
-def check_version(version: object, where: str) -> int:
-    """The minor version, once the major one is known to be readable.
-
-    Raises:
-        StoreVersionError: written by a newer major version, or not a version at all.
-    """
-    parts = version.split(".") if isinstance(version, str) else []
-    if len(parts) != 2 or not all(part.isascii() and part.isdigit() for part in parts):
-        raise StoreVersionError(f"{where}: schema version {version!r} is not like '1.0'")
-    major, minor = int(parts[0]), int(parts[1])
-    if major > SCHEMA_MAJOR:
+def check_version(version: object, where: str) -> None:
+    """Raises StoreVersionError where a run was written by another version of the store."""
+    if version != SCHEMA_VERSION:
         raise StoreVersionError(
-            f"{where}: written with store version {version}, but this Echoscope reads up to "
-            f"{SCHEMA_MAJOR}.x; install a newer one"
+            f"{where}: written with store version {str(version)[:20]!r}, but this Echoscope reads "
+            f"{SCHEMA_VERSION!r}; install the Echoscope that wrote it"
         )
-    return minor
 
 
 def schema_markdown() -> str:

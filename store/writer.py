@@ -26,7 +26,7 @@ from .log.committer import Committer, StepContent, load_committer
 from .log.durable import FileLock
 from .log.index import read_run_json
 from .log.layout import Layout
-from .log.starting import claim, describe, lay_out
+from .log.starting import describe, start
 from .log.state import RunState
 from .query.rows import check_trajectory, plain
 from .records import (
@@ -140,8 +140,7 @@ class RunWriter:
                 "code_version": __version__,
             }
         )
-        lock = claim(layout)
-        journal = lay_out(layout, state, lock)
+        lock, journal = start(layout, state)
         committer = Committer(layout, journal, state, rotate_every=rotate_every)
         return cls(layout, lock, committer, set(), queue_size=queue_size, is_packing=is_packing)
 

@@ -98,7 +98,8 @@ class Acting:
             "ECHOSCOPE_STATE": verdict.state.value,
         }
         try:
-            sender(f"command:{command}", environ, COMMAND_S)(of_verdict(verdict, alarms, run=self.run))
+            tell = sender(f"command:{command}", environ, COMMAND_S)
+            tell(of_verdict(verdict, alarms, run=self.run))
         except SendError as error:
             self.say(f"--on-alarm command: {error}")
 

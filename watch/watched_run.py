@@ -58,7 +58,7 @@ class WatchedRun:
             _require_watched(path, watched)
         elif path.is_file():
             raise WatchError(f"{path}: is a file; -o names the folder of the run")
-        elif not is_free(Layout(path)):
+        elif not is_free(path):
             raise WatchError(f"{path}: exists and is no run; name another folder with -o")
 
     def take_up(self) -> dict[int, Claim]:

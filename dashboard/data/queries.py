@@ -194,14 +194,14 @@ def position(run_id: str) -> Position:
         run = os.stat(layout.run_json)
     except OSError as error:
         raise _gone(run_id) from error
-    journal, manifest, commands = (
-        _stat(path) for path in (layout.journal, layout.manifest, layout.commands)
+    journal, packs, commands = (
+        _stat(path) for path in (layout.journal, layout.packs, layout.commands)
     )
     return (
         str(layout.root),
         identity_of(run),
         (journal.st_ino, journal.st_size) if journal else None,
-        (manifest.st_ino, manifest.st_mtime_ns) if manifest else None,
+        packs.st_mtime_ns if packs else None,
         commands.st_mtime_ns if commands else None,
         is_locked(layout.writer_lock),
     )

@@ -269,7 +269,7 @@ def _stored_steps(run_path: Path, survey: Survey) -> dict[int, str] | None:
     Raises:
         ImportingError: the folder holds something else.
     """
-    if is_free(Layout(run_path)):
+    if is_free(run_path):
         return None
     if not Layout(run_path).run_json.is_file():
         raise ImportingError(f"{run_path}: exists and is no run; name another folder with -o")

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -38,12 +37,12 @@ from ..records import (
 )
 from ..schema import DATA_TABLES
 from ..steer.commands import MailFolder
-from .durable import new_id, sync_folder, write_parquet
+from .durable import new_id, sync_folder
 from .events import event_fields, metric_values, step_row
 from .index import RunIndex
-from .integrity import damage_of
-from .journal import Journal, piece_proof
-from .layout import FileEntry, Layout, Segment, is_own_name
+from .journal import Journal, complete_piece
+from .layout import FileEntry, FileGroup, Layout, is_data_path
+from .parquet import write_segment_file
 from .state import RunState
 
 MAX_KNOWN_IMAGES = 200_000
@@ -52,7 +51,6 @@ ROTATE_BYTES = 4_000_000
 """A piece of the journal is complete at this size, or after `rotate_every` steps."""
 
 _GRACE_S = 10.0
-_NO_CRC = "00000000"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +79,7 @@ class Committer:
         self._rotate_every = rotate_every
         self._steps_in_piece = 0
         self._known_commands: set[str] = set()
-        self._replaced: list[tuple[float, str, Segment | None]] = []
+        self._replaced: list[tuple[float, str]] = []
         self._sequence = itertools.count()
         self._known_images: set[str] = set()
         """Pictures that steps of this process hold. A resume begins anew: it may hide steps."""
@@ -109,7 +107,7 @@ class Committer:
         Returns whether a piece of the journal was completed, so that packing has work.
         """
         step = content.step
-        replaced = [s.id for s in self.state.unfinished.values() if s.step == step]
+        replaced = [s.id for s in self.state.unfinished.values() if s.first_step == step]
         segment = None
         if content.trajectories or content.diagnostics:
             segment = self._write_segment(content)
@@ -138,7 +136,7 @@ class Committer:
             }
         )
         self._know_images(content.trajectories)
-        self._replaced += [(time.monotonic(), identity, segment) for identity in replaced]
+        self._replaced += [(time.monotonic(), identity) for identity in replaced]
         self._remove_replaced(_GRACE_S)
         self._steps_in_piece += 1
         if self._steps_in_piece >= self._rotate_every or self._journal.size >= ROTATE_BYTES:
@@ -199,7 +197,7 @@ class Committer:
         if len(self._known_images) > MAX_KNOWN_IMAGES:
             self._known_images.clear()
 
-    def _write_segment(self, content: StepContent) -> Segment:
+    def _write_segment(self, content: StepContent) -> FileGroup:
         identity = new_id()
         run_id, attempt = self.state.run_id, self.state.attempt
         images = {
@@ -220,12 +218,8 @@ class Committer:
 
         def write(table: str, rows: pa.Table) -> FileEntry:
             relative = f"seg/{table}/{content.step:08d}-{identity}.parquet"
-            folder = self._layout.root / "seg" / table
-            if not folder.is_dir():  # the run began under an older version
-                folder.mkdir(exist_ok=True)
-                sync_folder(folder.parent)
-            entry = write_parquet(self._layout.root, relative, table, rows)
-            sync_folder(folder)
+            entry = write_segment_file(self._layout.root, relative, table, rows)
+            sync_folder(self._layout.root / "seg" / table)
             return entry
 
         waiting = []
@@ -234,7 +228,13 @@ class Committer:
             if rows.num_rows:
                 waiting.append(self._started(partial(write, table, rows)))
         files = tuple(result() for result in waiting)
-        return Segment(id=identity, step=content.step, attempt=attempt, files=files)
+        return FileGroup(
+            id=identity,
+            attempt=attempt,
+            first_step=content.step,
+            last_step=content.step,
+            files=files,
+        )
 
     def _started(self, write: Callable[[], FileEntry]) -> Callable[[], FileEntry]:
         """The result of a write in a thread of its own; in this one where the process ends.
@@ -248,19 +248,13 @@ class Committer:
             return write
 
     def _remove_replaced(self, grace_s: float) -> None:
-        """Delete micro-segments whose step was committed `grace_s` ago: queries may run on them.
-
-        Those of a step whose own segment is not whole any more stay.
-        """
+        """Delete micro-segments whose step was committed `grace_s` ago: queries may run on them."""
         limit = time.monotonic() - grace_s
-        old = [entry for entry in self._replaced if entry[0] <= limit]
+        old = [identity for since, identity in self._replaced if since <= limit]
         self._replaced = self._replaced[len(old) :]
-        for _, identity, segment in old:
-            if segment is not None and not _is_whole(self._layout.root, segment):
-                continue
-            for table in DATA_TABLES:
-                for path in (self._layout.root / "seg" / table).glob(f"*-{identity}.parquet"):
-                    path.unlink(missing_ok=True)
+        for identity in old:
+            for path in (self._layout.root / "seg").glob(f"*/*-{identity}.parquet"):
+                path.unlink(missing_ok=True)
 
     def _bodies(self, acks: Sequence[CommandAck]) -> list[Command]:
         """Commands behind acknowledgements, from the mailbox, unless the journal has them."""
@@ -278,47 +272,38 @@ def load_committer(layout: Layout, *, rotate_every: int) -> tuple[Committer, set
     """Go on with an existing run. The caller holds the writer lock.
 
     What a crash left behind the last journal record is cut off, and segment files that no record
-    names are removed. Returns the committer and the ids of commands that have an acknowledgement.
+    names are removed. A live piece that is damaged stays as it is: the run goes on in a new piece.
+    Returns the committer and the ids of commands that have an acknowledgement.
     """
-    for leftover in layout.left_by_writer():
+    for leftover in layout.leftovers():
         leftover.unlink(missing_ok=True)
     index = RunIndex(layout.root)
-    if layout.journal.exists():
-        journal = Journal.reopen(layout, index.run_id)
+    state, live, chain = index.state, index.live, index.chain
+    if state.description is None:
+        state.description = index.run
+    if index.is_live_whole:
+        journal = Journal(layout, live.number, chain, live.good_end)
     else:
-        last = max(layout.piece_numbers(), default=0)
-        proof, crc = piece_proof(layout.piece(last), last) if last else (None, _NO_CRC)
-        journal = Journal.create(
-            layout,
-            index.state.header(time.time()),
-            piece=max(last, index.manifest.piece) + 1,
-            previous=proof,
-            crc=crc,
-        )
-    if index.state.description is None:
-        index.state.description = index.run
-    committer = Committer(layout, journal, index.state, rotate_every=rotate_every)
+        number = live.number
+        if live.inode is not None:
+            complete_piece(layout, number)
+            number += 1
+        chain.seq = max(chain.seq or 0, index.num_acknowledged)
+        journal = Journal.create(layout, state.header(time.time()), number, chain)
+    committer = Committer(layout, journal, state, rotate_every=rotate_every)
     committer.know_commands(row["command_id"] for row in index.event_rows("commands"))
     _remove_orphans(index)
     return committer, {row["command_id"] for row in index.event_rows("command_events")}
 
 
 def _remove_orphans(index: RunIndex) -> None:
-    state, root = index.state, index.layout.root
-    if index.problems:
-        return  # a damaged record may have named them: `runs repair` can perhaps save them
+    """Delete segments that nothing names: work that a crash cut off."""
+    layout = index.layout
+    is_packing_unfinished = set(layout.piece_numbers()) & index.packs.keys()
+    if index.problems or is_packing_unfinished:
+        return  # a damaged record may have named them, or the next pack removes them
     named = {entry.path for segment in index.segments for entry in segment.files}
-    named |= {dropped.path for dropped in index.manifest.dropped}
-    for table in DATA_TABLES:
-        for path in (root / "seg" / table).glob("*"):  # the folder may be of a later version
-            relative = f"seg/{table}/{path.name}"
-            if relative in named or not is_own_name(relative):
-                continue
-            # Work that a committed step replaced goes only while the step itself is whole.
-            committed = [s for s in state.committed if path.name.startswith(f"{s.step:08d}-")]
-            if all(_is_whole(root, segment) for segment in committed):
-                path.unlink(missing_ok=True)
-
-
-def _is_whole(root: Path, segment: Segment) -> bool:
-    return not any(damage_of(root, entry) for entry in segment.files)
+    for path in (layout.root / "seg").glob("*/*"):
+        relative = str(path.relative_to(layout.root))
+        if relative not in named and is_data_path(relative):
+            path.unlink(missing_ok=True)

@@ -17,25 +17,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from ..errors import RunBusyError, StoreError
-from ..schema import SCHEMA_VERSION, TABLES
-from .layout import FileEntry
-
-CHECKED_FORMAT = 2
-"""Format of journals, manifests and descriptions that carry checksums; format 1 has none."""
-
-_SEGMENT_LEVEL = 1
-_PACK_LEVEL = 3
-_NUMBER_LISTS = ("FLOAT[]", "INTEGER[]")
-_NO_DICTIONARY = {
-    "turns": ("observation", "response", "frame"),
-    "trajectories": ("id", "final_observation", "final_frame", "extra"),
-    "images": ("key", "png"),
-}
-"""Columns whose values hardly repeat inside one step."""
 
 
 def new_id() -> str:
@@ -106,10 +88,6 @@ def replace_file(path: Path, data: bytes) -> None:
     sync_folder(path.parent)
 
 
-def to_json_bytes(value: Mapping[str, Any]) -> bytes:
-    return (json.dumps(value, indent=1, allow_nan=False) + "\n").encode()
-
-
 def read_json_object(path: Path) -> dict[str, Any]:
     """A JSON object from a file.
 
@@ -142,85 +120,35 @@ def _digest_of(value: Mapping[str, Any]) -> str:
 
 def with_checksum(value: Mapping[str, Any]) -> dict[str, Any]:
     """A JSON object that carries the SHA-256 of its own content."""
-    checked = {**value, "format": CHECKED_FORMAT}
-    return checked | {"checksum": _digest_of(checked)}
+    return {**value, "checksum": _digest_of(value)}
 
 
-def is_unchanged(value: Mapping[str, Any]) -> bool:
-    """Whether an object is what `with_checksum` gave, or carries no checksum (format 1)."""
+def without_checksum(value: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The object that `with_checksum` was given; None where its content has changed since."""
     content = {name: entry for name, entry in value.items() if name != "checksum"}
-    has_checksum = "checksum" in value or value.get("format") is not None
-    return not has_checksum or value.get("checksum") == _digest_of(content)
+    return content if value.get("checksum") == _digest_of(content) else None
 
 
 def to_checked_json_bytes(value: Mapping[str, Any]) -> bytes:
     """`with_checksum` as the content of a file: `read_checked_json` reads it."""
-    return to_json_bytes(with_checksum(value))
+    return (json.dumps(with_checksum(value), indent=1, allow_nan=False) + "\n").encode()
 
 
 def read_checked_json(path: Path) -> dict[str, Any]:
     """What `to_checked_json_bytes` wrote, without its checksum.
 
-    Files of format 1 have neither `format` nor `checksum`, and are returned as they are.
-
     Raises:
         StoreError: unreadable, not a JSON object, or changed after it was written.
     """
-    value = read_json_object(path)
-    if not is_unchanged(value):
+    value = without_checksum(read_json_object(path))
+    if value is None:
         raise StoreError(f"{path}: its content changed after it was written")
-    value.pop("checksum", None)
     return value
-
-
-def parquet_options(table: str, *, packed: bool) -> dict[str, Any]:
-    """Arguments of a Parquet writer: measured in benchmarks/store.py."""
-    columns = TABLES[table].columns
-    streams = [f"{c.name}.list.element" for c in columns if c.type == "FLOAT[]"]
-    plain = {*_NO_DICTIONARY.get(table, ()), *(c.name for c in columns if c.type == "DOUBLE")}
-    dictionary = [
-        f"{c.name}.list.element" if c.type.endswith("[]") else c.name
-        for c in columns
-        if c.type not in _NUMBER_LISTS and not c.type.startswith("MAP") and c.name not in plain
-    ]
-    return {
-        "compression": "zstd",
-        "compression_level": _PACK_LEVEL if packed else _SEGMENT_LEVEL,
-        "use_dictionary": dictionary,
-        "column_encoding": dict.fromkeys(streams, "BYTE_STREAM_SPLIT"),
-        "version": "1.0",
-        "write_page_checksum": True,
-    }
-
-
-def write_parquet(root: Path, relative: str, table: str, rows: pa.Table) -> FileEntry:
-    """Write one segment file and fsync it. The bytes are hashed before they leave memory."""
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, rows.schema, **parquet_options(table, packed=False)) as writer:
-        writer.write_table(rows)
-    data = memoryview(sink.getvalue())
-    write_new_file(root / relative, data)
-    return FileEntry(
-        table=table,
-        path=relative,
-        num_rows=rows.num_rows,
-        num_bytes=len(data),
-        sha256=hashlib.sha256(data).hexdigest(),
-        schema_version=SCHEMA_VERSION,
-    )
 
 
 def sha256_of(path: Path) -> str:
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _is_at(path: Path, descriptor: int) -> bool:
-    """Whether an open file is still the one with that name."""
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
 
 
 class FileLock:
@@ -253,11 +181,6 @@ class FileLock:
                         f"{f' ({holder})' if holder else ''}; stop it first"
                     ) from None
                 time.sleep(0.02)
-        if not _is_at(self._path, descriptor):
-            # Who held it removed it, with a start that failed: this lock keeps nobody out.
-            os.close(descriptor)
-            self.acquire(wait_s=max(0.0, deadline - time.monotonic()))
-            return
         self._descriptor = descriptor
         # A forked worker would otherwise keep the lock after the trainer died.
         os.register_at_fork(after_in_child=self._forget)
@@ -274,8 +197,7 @@ class FileLock:
     def release(self) -> None:
         if self._descriptor is not None:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-            os.close(self._descriptor)
-            self._descriptor = None
+            self._forget()
 
 
 def is_locked(path: Path) -> bool:

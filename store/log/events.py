@@ -85,14 +85,9 @@ class EventColumns:
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
         self._columns: dict[str, dict[str, list[Any]]] = {}
-        self._settled: dict[str, list[pa.Table]] = {}
         self.clear()
 
     def clear(self) -> None:
-        self._settled = {name: [] for name in EVENT_TABLES}
-        self._begin()
-
-    def _begin(self) -> None:
         self._columns = {
             name: {column: [] for column in TABLES[name].column_names} for name in EVENT_TABLES
         }
@@ -114,19 +109,7 @@ class EventColumns:
                     self._add_row(name, row, attempt)
 
     def is_empty(self, name: str) -> bool:
-        return not (self._settled[name] or self._columns[name]["run_id"])
-
-    def settle(self) -> None:
-        """Check that what was collected has the types of its tables.
-
-        Raises:
-            pa.ArrowException, ValueError, TypeError, OverflowError: a journal that nobody checked
-                holds something else.
-        """
-        new = {name: self._table(name) for name in EVENT_TABLES if self._columns[name]["run_id"]}
-        for name, table in new.items():
-            self._settled[name].append(table)
-        self._begin()
+        return not self._columns[name]["run_id"]
 
     def _add_metrics(self, record: Row, attempt: int) -> None:
         columns = self._columns["metrics"]
@@ -154,9 +137,6 @@ class EventColumns:
 
     def table(self, name: str) -> pa.Table:
         """All rows of a table that were collected since `clear`."""
-        return pa.concat_tables([*self._settled[name], self._table(name)])
-
-    def _table(self, name: str) -> pa.Table:
         return pa.Table.from_pydict(self._columns[name], schema=arrow_schema(name))
 
 

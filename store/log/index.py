@@ -1,11 +1,12 @@
-"""Follows one run's journal and manifest: which files count now, and which events are new."""
+"""Follows one run's journal and packs: which files count now, and which events are new."""
 
 from __future__ import annotations
 
 import logging
 import os
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +17,10 @@ from ..errors import NotARunError, StoreError, StoreVersionError
 from ..schema import DATA_TABLES, TABLES, check_version
 from .durable import open_regular, read_checked_json, read_json_object
 from .events import EventColumns
-from .integrity import CHECKS
-from .journal import (
-    Chunk,
-    Follower,
-    Record,
-    Tail,
-    read_chunk,
-    read_chunk_of,
-    read_tail,
-    run_mark,
-    tail_problems,
-)
-from .layout import FileEntry, Layout, Segment
-from .packs.manifest import Manifest, load_manifest
-from .packs.salvage import Salvage, salvage
+from .journal import Chain, Chunk, Record, parse_chunk, read_chunk, read_tail
+from .layout import FileEntry, FileGroup, Layout
+from .packs import PACK_JSON, Pack, read_pack
+from .parquet import CHECKS
 from .state import RunState
 
 logger = logging.getLogger("echoscope.store")
@@ -38,10 +28,6 @@ logger = logging.getLogger("echoscope.store")
 _LOAD_ATTEMPTS = 50
 _LOAD_PAUSE_S = 0.01
 _TAIL_ATTEMPTS = 5
-_RETRY_S = 1.0
-"""A file that could not be read is tried again after so long."""
-_UNKNOWN_MARK = (-1, -1, -1)
-"""Of a manifest that no file has: what was read so far is not to be built upon."""
 
 
 class _MovedError(Exception):
@@ -56,8 +42,6 @@ class VisibleFile:
     limit: int | None
     first_step: int
     last_step: int
-    left: Salvage | None = None
-    """What is left of it where it is damaged; None where it is whole, as far as is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +56,31 @@ class Problem:
         return f"{self.path}: {self.what}"
 
 
+@dataclass(slots=True)
+class LivePiece:
+    """The piece of the journal that is being written, as far as it was read."""
+
+    number: int
+    inode: int | None
+    """None where there is none: between two pieces."""
+    end: int = 0
+    """Offset behind the last complete line."""
+    good_end: int = 0
+    """Offset behind the last good line."""
+
+
 def read_run_json(layout: Layout) -> dict[str, Any]:
     """The content of `run.json`, or what the journal repeats of it where it is damaged.
 
     Raises:
         NotARunError: no run there.
-        StoreVersionError: written by a newer major version.
+        StoreVersionError: written by another version of the store.
         StoreError: damaged, and the journal does not repeat it.
     """
-    return describe_run(layout)[0]
+    return _describe(layout)[0]
 
 
-def describe_run(layout: Layout) -> tuple[dict[str, Any], Problem | None]:
+def _describe(layout: Layout) -> tuple[dict[str, Any], Problem | None]:
     """`read_run_json`, and what is wrong with `run.json`."""
     layout.require_run()
     try:
@@ -91,24 +88,12 @@ def describe_run(layout: Layout) -> tuple[dict[str, Any], Problem | None]:
     except (NotARunError, StoreVersionError):
         raise
     except StoreError as error:
-        _refuse_newer(layout)
         repeated = _repeated_description(layout)
         if repeated is None:
-            raise StoreError(
-                f"{error}; `echoscope runs repair {layout.root}` rebuilds what can be rebuilt"
-            ) from error
+            raise
         what = str(error).removeprefix(f"{layout.run_json}: ")
         problem = Problem(layout.run_json, f"{what}; the journal's copy is used", "nothing")
         return _checked_description(layout, repeated), problem
-
-
-def _refuse_newer(layout: Layout) -> None:
-    """Raises StoreVersionError where a newer Echoscope wrote the run, however it checks it."""
-    try:
-        version = read_json_object(layout.run_json).get("schema_version")
-    except StoreError:
-        return
-    check_version(version, str(layout.root))
 
 
 def _checked_description(layout: Layout, value: dict[str, Any]) -> dict[str, Any]:
@@ -119,24 +104,21 @@ def _checked_description(layout: Layout, value: dict[str, Any]) -> dict[str, Any
 
 
 def _repeated_description(layout: Layout) -> dict[str, Any] | None:
-    """What the newest readable header of the journal repeats of `run.json`."""
-    numbers = reversed(layout.piece_numbers())
-    for path in (layout.journal, *(layout.piece(number) for number in numbers)):
+    """What the newest readable header of the journal, or a pack, repeats of `run.json`."""
+    pieces = [layout.journal, *map(layout.piece, reversed(layout.piece_numbers()))]
+    for path in pieces:
         try:
             records = read_chunk(path).records
         except OSError:
             continue
         if records and isinstance(records[0].get("description"), dict):
             return dict(records[0]["description"])
+    for number in reversed(layout.pack_numbers()):
+        try:
+            return dict(read_json_object(layout.pack(number) / PACK_JSON)["state"]["description"])
+        except (OSError, KeyError, TypeError):
+            continue
     return None
-
-
-def _lost_part(file: VisibleFile, left: Salvage) -> VisibleFile:
-    entry = replace(file.entry, num_rows=file.entry.num_rows - left.num_rows)
-    if not left.lost_steps:
-        return replace(file, entry=entry)
-    first, last = left.lost_steps[0][0], left.lost_steps[-1][1]
-    return replace(file, entry=entry, first_step=first, last_step=last)
 
 
 class RunIndex:
@@ -147,34 +129,37 @@ class RunIndex:
 
     def __init__(self, path: Path, *, all_attempts: bool = False) -> None:
         self.layout = Layout(path.resolve())
-        self.run, description_problem = describe_run(self.layout)
+        self.run, self._run_json_problem = _describe(self.layout)
         self.run_id: str = self.run["run_id"]
-        self.warnings: list[str] = []
-        self.bad_paths: dict[str, str] = {}
-        """Data files, relative to the run, that are damaged and are left out -> what is wrong."""
-        self._salvaged: dict[str, tuple[str, Salvage]] = {}
-        """Damaged files of packs that are read in part: what is wrong, and what is left."""
-        self._unreadable: dict[str, tuple[float, str, str]] = {}
-        """Data files that the system did not let us read: when to try again, why, the warning."""
         self.problems: list[Problem] = []
-        """What is wrong with `run.json`, the manifest and the journal. Readers show the rest."""
-        self.is_checked = True
-        """False for runs of format 1, which carry no checksums of manifest and journal."""
+        """What is wrong with `run.json`, the packs and the journal. Readers show the rest."""
+        self.left_out: dict[str, str] = {}
+        """Data files, relative to the run, that cannot be used now -> what is wrong."""
         self._all_attempts = all_attempts
         self.state = RunState(self.run_id)
-        self.manifest = Manifest()
+        self.packs: dict[int, Pack] = {}
         self.events = EventColumns(self.run_id)
-        self._manifest_mark: tuple[int, int, int] | None = None
-        self._piece, self._inode, self._offset = 0, 0, 0
-        self._follower = Follower(run_mark(self.run_id))
-        if description_problem is not None:
-            self._note(description_problem)
-        self._load()
+        self.chain = Chain.of(self.run_id)
+        self.live = LivePiece(1, None)
+        self.num_acknowledged = 0
+        """Records of the whole journal, as `journal.tail` says."""
+        self._pack_numbers: list[int] | None = None
+        self._told: set[str] = set()
+        self.reload()
 
-    def warn(self, message: str) -> None:
-        if message not in self.warnings:
-            self.warnings.append(message)
-            logger.warning(message)
+    @property
+    def warnings(self) -> list[str]:
+        """What cannot be read and is left out, each naming its file."""
+        files = (
+            f"{self.layout.root / path}: {why}; left out" for path, why in self.left_out.items()
+        )
+        return [*map(str, self.problems), *files]
+
+    @property
+    def is_live_whole(self) -> bool:
+        """Whether the live piece is there and whole: a writer may go on with it."""
+        is_damaged = any(problem.path == self.layout.journal for problem in self.problems)
+        return self.live.inode is not None and not is_damaged
 
     def refresh(self) -> str:
         """Read what was appended since the last call.
@@ -187,113 +172,59 @@ class RunIndex:
             OSError: a file cannot be read now; the next call reads everything again.
         """
         try:
-            return self._refresh()
+            records = self._new_records()
         except OSError:
-            self._manifest_mark = _UNKNOWN_MARK
+            self._pack_numbers = None
             raise
-
-    def leave_out(self, entry: FileEntry, why: str) -> bool:
-        """Leave a damaged file out, but for what of it is proven; whether that is news."""
-        try:
-            left = salvage(self.layout.root, entry)
-        except OSError as error:
-            self.set_aside(entry.path, f"it cannot be read ({error.strerror or error})")
-            return True
-        if left is None:
-            is_news = entry.path not in self.bad_paths
-            self.bad_paths[entry.path] = why
-        else:
-            _, before = self._salvaged.get(entry.path, ("", None))
-            is_news = before is None or before.tail != left.tail
-            self._salvaged[entry.path] = why, left
-        lost = "" if left is None else f": {left.lost(entry)}"
-        self.warn(f"{self.layout.root / entry.path}: {why}; left out{lost}")
-        return is_news
-
-    def set_aside(self, path: str, why: str) -> None:
-        """Leave a data file out for a moment: the system did not let us read it."""
-        warning = f"{self.layout.root / path}: {why}; left out until it can be read"
-        self._unreadable[path] = (time.monotonic() + _RETRY_S, why, warning)
-        self.warn(warning)
-
-    def try_again(self) -> bool:
-        """Take files back in whose time has come; whether there was one."""
-        now = time.monotonic()
-        due = [path for path, (at, _, _) in self._unreadable.items() if at <= now]
-        for path in due:
-            _, _, warning = self._unreadable.pop(path)
-            self.warnings.remove(warning)
-        return bool(due)
-
-    def _refresh(self) -> str:
-        if self._mark() != self._manifest_mark:
-            self._load()
-            return "reset"
-        try:
-            records = self._new_records(is_first=False)
-        except (_MovedError, FileNotFoundError):
-            self._load()
-            return "reset"
-        if any(record["kind"] == "rewind" for record in records):
-            self._load()
+        if records is None:
+            self.reload()
             return "reset"
         for record in records:
-            self._take(record)
+            self.state.apply(record)
+            self._add_events(record)
         return "grown" if records else "same"
 
+    def check_files(self, files: Iterable[VisibleFile]) -> bool:
+        """Look which of some files are whole: the others are left out; whether that is news."""
+        before = dict(self.left_out)
+        for path, why in CHECKS.damages(self.layout.root, [file.entry for file in files]).items():
+            if not why:
+                self.left_out.pop(path, None)
+            elif self.left_out.get(path) != why:
+                self.left_out[path] = why
+                self._tell(f"{self.layout.root / path}: {why}; left out")
+        return self.left_out != before
+
     def files(self, table: str) -> list[VisibleFile]:
-        """The files that hold visible rows of a table and can be read, packs first."""
-        left_out = self.bad_paths.keys() | self._unreadable.keys()
-        files = [file for file in self._visible(table) if file.entry.path not in left_out]
-        if not self._salvaged:
-            return files
-        lefts = {path: left for path, (_, left) in self._salvaged.items()}
-        return [replace(file, left=lefts.get(file.entry.path)) for file in files]
+        """The files that hold visible rows of a table and are not known to be damaged."""
+        return [file for file in self.visible_files(table) if file.entry.path not in self.left_out]
 
-    def files_left_out(self, table: str) -> list[tuple[VisibleFile, str]]:
-        """The files with visible rows of a table that are left out, and what is wrong with each.
-
-        Of a file that is read in part: with the rows and the steps that it lost alone.
-        """
-        whys = self.bad_paths | {path: why for path, (_, why, _) in self._unreadable.items()}
-        out = []
-        for file in self._visible(table):
-            path = file.entry.path
-            if path in whys:
-                out.append((file, whys[path]))
-            elif path in self._salvaged:
-                why, left = self._salvaged[path]
-                part = _lost_part(file, left)
-                out += [(part, why)] if part.entry.num_rows else []
-        return out
-
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        """Those that no pack holds, of hidden steps as well."""
-        state = self.state
-        return (*self.manifest.loose, *state.committed, *state.unfinished.values())
-
-    def _visible(self, table: str) -> list[VisibleFile]:
+    def visible_files(self, table: str) -> list[VisibleFile]:
+        """The files that hold visible rows of a table, packs first."""
         visible = []
-        for pack in self.manifest.packs:
-            limit = None if self._all_attempts else self.state.limit(pack.attempt)
-            is_cut = limit is not None and pack.last_step > limit and not TABLES[table].is_audit
+        for group in self.groups:
+            limit = None if self._all_attempts else self.state.limit(group.attempt)
+            is_cut = limit is not None and group.last_step > limit and not TABLES[table].is_audit
             # Events may be dated before the first step of their pack.
-            if is_cut and limit is not None and pack.first_step > limit and table in DATA_TABLES:
+            if is_cut and limit is not None and group.first_step > limit and table in DATA_TABLES:
                 continue
             visible += [
-                VisibleFile(e, limit if is_cut else None, pack.first_step, pack.last_step)
-                for e in pack.files
+                VisibleFile(e, limit if is_cut else None, group.first_step, group.last_step)
+                for e in group.files
                 if e.table == table
             ]
-        for segment in self.segments:
-            if self._all_attempts or self.state.is_visible(segment):
-                visible += [
-                    VisibleFile(e, None, segment.step, segment.step)
-                    for e in segment.files
-                    if e.table == table
-                ]
         return visible
+
+    @property
+    def groups(self) -> tuple[FileGroup, ...]:
+        """All files that count, of hidden steps as well: of packs, and of segments."""
+        packed = (group for pack in self.packs.values() for group in pack.groups)
+        return (*packed, *self.segments)
+
+    @property
+    def segments(self) -> tuple[FileGroup, ...]:
+        """Those that no pack holds."""
+        return (*self.state.committed, *self.state.unfinished.values())
 
     def event_rows(self, table: str) -> list[dict[str, Any]]:
         """Rows of an event table: those in packs, and those in `events`."""
@@ -301,217 +232,159 @@ class RunIndex:
         return self.packed_rows(table) + fresh
 
     def packed_rows(self, table: str) -> list[dict[str, Any]]:
-        """Rows of an event table that are in packs. Damaged packs are left out, with a warning."""
+        """Rows of an event table that are in packs. Damaged files are left out, with a warning."""
+        self.check_files(self.visible_files(table))
         rows: list[dict[str, Any]] = []
-        for pack in self.manifest.packs:
-            for entry in pack.files:
-                if entry.table != table:
-                    continue
-                path = self.layout.root / entry.path
-                try:
-                    why = CHECKS.damage(self.layout.root, entry)
-                    if not why:
-                        rows += pq.read_table(path).to_pylist()
-                    elif left := salvage(self.layout.root, entry):
-                        why += f"; left out: {left.lost(entry)}"
-                        rows += pa.concat_tables(left.rows(path)).to_pylist()
-                except (OSError, pa.ArrowException) as error:
-                    why = f"cannot be read ({error})"
-                if why:
-                    self.warn(f"{path}: {why}")
+        for file in self.files(table):
+            try:
+                found = pq.read_table(self.layout.root / file.entry.path).to_pylist()
+            except (OSError, pa.ArrowException) as error:
+                self.left_out[file.entry.path] = f"it cannot be read ({error})"
+            else:
+                limit = file.limit
+                rows += [row for row in found if limit is None or row["step"] <= limit]
         return rows
 
-    def _mark(self) -> tuple[int, int, int] | None:
-        try:
-            stats = os.stat(self.layout.manifest)
-        except FileNotFoundError:
-            return None
-        return stats.st_ino, stats.st_mtime_ns, stats.st_size
+    def reload(self) -> None:
+        """Read everything again: `events` holds all events then.
 
-    def _load(self) -> None:
+        Raises:
+            StoreError: the files of the run keep changing, or nothing of them can be read.
+        """
         for _ in range(_LOAD_ATTEMPTS):
             try:
                 self._load_once()
                 return
-            except (_MovedError, FileNotFoundError):
+            except _MovedError:
                 time.sleep(_LOAD_PAUSE_S)
-        raise StoreError(f"{self.layout.root}: a piece of the journal is missing")
+        raise StoreError(f"{self.layout.root}: the files of the run keep changing, try again")
 
     def _load_once(self) -> None:
-        tail, tail_problem = self._read_tail()
-        self._manifest_mark = self._mark()
-        manifest, what = load_manifest(self.layout, self.run_id)
-        if what:
-            lost = "nothing: its copy is used" if manifest is not None else "all packed steps"
-            self._note(Problem(self.layout.manifest, what.split(": ", 1)[-1], lost))
-        if manifest is None:
-            first = min(self.layout.piece_numbers(), default=self._live_number(1))
-            manifest = Manifest(piece=first - 1)
-        self.manifest = manifest
+        self._pack_numbers = None
+        self.problems = []
+        if self._run_json_problem is not None:
+            self._note(self._run_json_problem)
+        self.num_acknowledged, tail_problem = self._read_tail()
+        numbers = self.layout.pack_numbers()
+        chunk = self._read_live(max([0, *numbers, *self.layout.piece_numbers()]) + 1)
         self.state = RunState(self.run_id)
         self.events.clear()
-        self._piece, self._inode, self._offset = self.manifest.piece + 1, -1, 0
-        self._follower = Follower(run_mark(self.run_id))
-        self._chunk: Chunk | None = None
+        self.chain, self.packs = Chain.of(self.run_id), {}
         records: list[Record] = []
-        if manifest.state is not None:
-            records.append({"kind": "journal", "run_id": self.run_id, **manifest.state})
-        for number in manifest.kept:
-            records += self._kept_records(number)
-        records += self._new_records(is_first=True)
-        if self._mark() != self._manifest_mark:
+        for number in range(1, self.live.number):
+            pack = self._read_pack(number) if number in numbers else None
+            if pack is not None:
+                self.packs[number] = pack
+                self._note_missing(self.layout.pack(number), pack.first_seq, "before this pack")
+                self.chain = Chain(pack.chain.mark, pack.chain.seq, pack.chain.crc)
+                records.append({"kind": "journal", **pack.state})
+            else:
+                records += self._complete_records(number, numbers)
+        records += self._follow(self.layout.journal, chunk) if chunk is not None else []
+        if self.layout.pack_numbers() != numbers:
             raise _MovedError
-        self._check_tail(tail, tail_problem)
-        self._require_ours(records)
-        if not self.is_checked:
-            self.warn(
-                f"{self.layout.root}: its journal and manifest carry no checksums; an older "
-                "version wrote the run"
-            )
+        if tail_problem:
+            self._note(Problem(self.layout.tail, tail_problem, "perhaps the last records"))
+        where = "at its end, although they were acknowledged"
+        self._note_missing(self.layout.journal, self.num_acknowledged, where)
+        if self.problems and not records:
+            raise StoreError(f"{self.problems[0]}, and nothing else of the journal can be read")
+        self._pack_numbers = numbers
         # Rewinds first: what they hide must not enter the event tables at all.
         for record in records:
             self.state.apply(record)
         for record in records:
             self._add_events(record)
 
-    def _require_ours(self, records: list[Record]) -> None:
-        """Raises StoreError where the journal is another run's as a whole."""
-        foreign = any("another run" in problem.what for problem in self.problems)
-        if foreign and not records and not self.manifest.packs:
-            raise StoreError(
-                f"{self.layout.root}: run.json belongs to run {self.run_id!r}, and the journal to "
-                "another run; put back the one that is right"
-            )
-
-    def _read_tail(self) -> tuple[Tail | None, str]:
-        """The acknowledged end, read before the journal: the journal can only be longer."""
+    def _read_tail(self) -> tuple[int, str]:
+        """How many records were acknowledged, read before the journal: that can only be longer."""
         for _ in range(_TAIL_ATTEMPTS):  # the writer may be at it
             try:
                 return read_tail(self.layout), ""
             except StoreError as error:
                 problem = str(error).split(": ", 1)[1]
-        return None, problem
+        return 0, problem
 
-    def _check_tail(self, tail: Tail | None, problem: str) -> None:
-        path = self.layout.journal
-        if problem:
-            self._note(Problem(self.layout.tail, problem, "perhaps the last records"))
-        elif tail is None:
-            if self.is_checked and self._inode != -1:
-                what = "it is missing, so records at the journal's end may be missing"
-                self._note(Problem(self.layout.tail, what, "perhaps the last records"))
-        elif self._inode == -1:
-            if tail.piece > max(self.layout.piece_numbers(), default=self.manifest.piece):
-                self._note(Problem(path, "it is missing", "the records since the last piece"))
-        elif self._chunk is not None:
-            for what in tail_problems(tail, self._piece, self._chunk):
-                self._note(Problem(path, what))
-
-    def _kept_records(self, number: int) -> list[Record]:
-        """What is left of a damaged piece that stayed when its neighbours were packed."""
-        path = self.layout.piece(number)
-        follower = Follower(run_mark(self.run_id))
+    def _read_live(self, last: int) -> Chunk | None:
+        """The live piece from its beginning; `last` is its number if its header is damaged."""
         try:
-            records = follower.take(read_chunk(path))
+            with open_regular(self.layout.journal) as file:
+                inode = os.fstat(file.fileno()).st_ino
+                chunk = parse_chunk(file.read())
         except FileNotFoundError:
-            self._note(Problem(path, "it is missing"))
-            return []
-        for what in follower.problems:
-            self._note(Problem(path, what))
-        return records
+            # Between two pieces, or a crash left it so: the complete ones are all there is.
+            complete = max([0, *self.layout.pack_numbers(), *self.layout.piece_numbers()])
+            self.live = LivePiece(complete + 1, None)
+            return None
+        header = chunk.records[0] if chunk.records else {}
+        number = header.get("piece")
+        self.live = LivePiece(
+            number if isinstance(number, int) else last, inode, chunk.end, chunk.good_end
+        )
+        return chunk
 
-    def _new_records(self, *, is_first: bool) -> list[Record]:
-        """Records behind our position, from complete pieces and then from the live one."""
-        live = self._read_live()
-        if live is None:
-            return []
-        number, inode, chunk = live
-        records: list[Record] = []
-        before: tuple[Path, Follower, int] | None = None
-        while self._piece < number:
-            path = self.layout.piece(self._piece)
-            try:
-                piece = read_chunk(path, self._offset)
-            except FileNotFoundError:
-                # Gone because it was packed: then the manifest is a new one.
-                if not is_first or self._mark() != self._manifest_mark:
-                    raise
-                self._note(Problem(path, "it is missing", "the steps that only it names"))
-                before = None
-            else:
-                records += self._follow(path, piece, before)
-                before = (path, self._follower, piece.end)
-            self._piece, self._offset = self._piece + 1, 0
-            self._follower = Follower(run_mark(self.run_id))
-        if chunk is not None:
-            records += self._follow(self.layout.journal, chunk, before)
-            self._inode, self._offset = inode, chunk.end
-            if is_first:
-                self._chunk = chunk
-        return records
-
-    def _follow(
-        self, path: Path, chunk: Chunk, before: tuple[Path, Follower, int] | None
-    ) -> list[Record]:
-        """The good records of a chunk; notes what is wrong with it and with the piece before."""
-        is_start = self._follower.seq == 0
-        records = self._follower.take(chunk)
-        problems = list(self._follower.problems)
-        if is_start and (not records or records[0]["kind"] != "journal"):
-            if chunk.records and "seq" not in chunk.records[0]:
-                raise StoreError(f"{path}: the journal has lost its first record")
-            if not problems:
-                problems = ["the journal has lost its first record"]
-        for what in problems:
-            self._note(Problem(path, what, "one record" if "at byte" in what else "records"))
-        if is_start and records and records[0].get("run_id", self.run_id) != self.run_id:
-            self._note(Problem(path, "it belongs to another run and is left out"))
-            return []
-        if is_start and records and records[0]["kind"] == "journal":
-            self.is_checked = bool(records[0].get("format"))
-            if before is not None:
-                earlier, follower, end = before
-                for what in follower.check_end(records[0], end):
-                    self._note(Problem(earlier, what, "those records"))
-        return records
-
-    def _live_number(self, at_least: int) -> int:
-        """The number of a live piece that has lost its header."""
-        return max([at_least, *(number + 1 for number in self.layout.piece_numbers())])
-
-    def _read_live(self) -> tuple[int, int, Chunk | None] | None:
-        """Number, inode and news of the live piece; None where nothing is new."""
+    def _new_records(self) -> list[Record] | None:
+        """What was appended to the live piece; None where everything must be read again."""
+        if self.layout.pack_numbers() != self._pack_numbers:
+            return None
         try:
             with open_regular(self.layout.journal) as file:
                 stats = os.fstat(file.fileno())
-                if stats.st_ino == self._inode:
-                    if stats.st_size == self._offset:
-                        return None
-                    if stats.st_size < self._offset:
-                        raise _MovedError
-                    return self._piece, self._inode, read_chunk_of(file, self._offset)
-                chunk = read_chunk_of(file, 0)
+                if stats.st_ino != self.live.inode or stats.st_size < self.live.end:
+                    return None
+                if stats.st_size == self.live.end:
+                    return []
+                file.seek(self.live.end)
+                chunk = parse_chunk(file.read(), self.live.end)
         except FileNotFoundError:
-            # Between two pieces, or a crash left it so: the complete ones are all there is.
-            return max(self.layout.piece_numbers(), default=self.manifest.piece) + 1, -1, None
-        header = chunk.records[0] if chunk.records else {}
-        number = header.get("piece")
-        if header.get("kind") != "journal" or not isinstance(number, int):
-            number = self._live_number(self._piece)
-        if number < self._piece:
-            raise _MovedError
-        if number == self._piece and self._offset:
-            raise _MovedError
-        return number, stats.st_ino, chunk
+            return [] if self.live.inode is None else None
+        self.live.end, self.live.good_end = chunk.end, chunk.good_end
+        records = self._follow(self.layout.journal, chunk)
+        return None if any(record["kind"] == "rewind" for record in records) else records
+
+    def _read_pack(self, number: int) -> Pack | None:
+        try:
+            return read_pack(self.layout, number, self.run_id)
+        except StoreVersionError:
+            raise
+        except StoreError as error:
+            path, what = self.layout.pack(number) / PACK_JSON, str(error).split(": ", 1)[1]
+            self._note(Problem(path, what, "the steps of this pack"))
+            return None
+
+    def _complete_records(self, number: int, packed: list[int]) -> list[Record]:
+        """The good records of a complete piece."""
+        path = self.layout.piece(number)
+        try:
+            return self._follow(path, read_chunk(path))
+        except FileNotFoundError:
+            if self.layout.pack_numbers() != packed:
+                raise _MovedError from None
+        if number not in packed:
+            self._note(Problem(path, "it is missing", "the steps that only it names"))
+        self.chain.seq = None
+        return []
+
+    def _follow(self, path: Path, chunk: Chunk) -> list[Record]:
+        """The records of a chunk that continue the chain; notes what is wrong with the others."""
+        records, problems = self.chain.take(chunk)
+        for what in problems:
+            self._note(Problem(path, what, "one record" if "at byte" in what else "records"))
+        return records
+
+    def _note_missing(self, path: Path, seq: int, where: str) -> None:
+        for what in self.chain.missing(seq, where):
+            self._note(Problem(path, what, "those records"))
 
     def _note(self, problem: Problem) -> None:
         if problem not in self.problems:
             self.problems.append(problem)
-        self.warn(str(problem))
+            self._tell(str(problem))
 
-    def _take(self, record: Record) -> None:
-        self.state.apply(record)
-        self._add_events(record)
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            logger.warning(text)
 
     def _add_events(self, record: Record) -> None:
         if record["kind"] in ("step", "event"):

@@ -1,4 +1,4 @@
-"""Where a run keeps what: paths, and the entries by which journal and manifest name data files.
+"""Where a run keeps what: paths, and the entries by which the journal and packs name data files.
 
 A file that neither names does not exist for a reader, whatever lies in the folder.
 """
@@ -16,25 +16,17 @@ from ..schema import DATA_TABLES, TABLES
 
 MODEL_NAME = "model"
 """Folder of the weights and the tokenizer in the folder of a checkpoint."""
-_DATA_PATH = re.compile(r"(?:seg|pack)/([a-z_]+)/[0-9A-Za-z_.-]+\.parquet")
-_OWN_NAME = re.compile(
-    r"(?:seg/[a-z_]+/[0-9]{8,}|pack/[a-z_]+/-?[0-9]{7,}--?[0-9]{7,})-[0-9a-f]{8}\.parquet"
+_DATA_PATH = re.compile(
+    r"seg/(?P<segment>[a-z_]+)/[0-9]{8}-[0-9a-f]{8}\.parquet"
+    r"|pack/[0-9]{6,}/(?P<pack>[a-z_]+)-[0-9]+-[0-9a-f]{8}\.parquet"
 )
-_LEFT_BY_WRITER = re.compile(r"(?:run\.json|journal)\.[0-9a-f]{8}\.tmp")
-_LEFT_BY_PACKING = re.compile(
-    r"MANIFEST(?:\.copy)?\.json\.[0-9a-f]{8}\.tmp|run\.[0-9a-f]{8}\.duckdb\.tmp(?:\.wal)?"
-)
+_TEMPORARY = re.compile(r"(?:run\.json|journal)\.[0-9a-f]{8}\.tmp")
 """Files that are written under these names and then renamed; a kill leaves them behind."""
-_PIECE = re.compile(r"([0-9]{6})\.ndjson")
-
-
-def is_own_name(relative: str) -> bool:
-    """Whether the store gives such names itself: files with others are not its to delete."""
-    return _OWN_NAME.fullmatch(relative) is not None
+_NUMBERED = re.compile(r"([0-9]{6,})(?:\.ndjson)?")
 
 
 def is_data_path(relative: str) -> bool:
-    """Whether a path, relative to a run's folder, can be that of a data file."""
+    """Whether a path, relative to a run's folder, is one that the store gives to a data file."""
     return _DATA_PATH.fullmatch(relative) is not None
 
 
@@ -67,13 +59,12 @@ class Layout:
         return self.pieces / f"{number:06d}.ndjson"
 
     @property
-    def manifest(self) -> Path:
-        return self.root / "MANIFEST.json"
+    def packs(self) -> Path:
+        """Folder of the packs: each replaces the piece of its number."""
+        return self.root / "pack"
 
-    @property
-    def manifest_copy(self) -> Path:
-        """The manifest once more, written right after it."""
-        return self.root / "MANIFEST.copy.json"
+    def pack(self, number: int) -> Path:
+        return self.packs / f"{number:06d}"
 
     @property
     def commands(self) -> Path:
@@ -89,21 +80,6 @@ class Layout:
         return self.root / "annotations.ndjson"
 
     @property
-    def sealed(self) -> Path:
-        return self.root / "run.duckdb"
-
-    def left_by_writer(self) -> list[Path]:
-        """Files that a killed start or writer left; to whoever holds `writer_lock`."""
-        return self._named(_LEFT_BY_WRITER)
-
-    def left_by_packing(self) -> list[Path]:
-        """Files that a killed pack or seal left; to whoever holds `pack_lock`."""
-        return self._named(_LEFT_BY_PACKING)
-
-    def _named(self, names: re.Pattern[str]) -> list[Path]:
-        return sorted(path for path in self.root.glob("*.tmp*") if names.fullmatch(path.name))
-
-    @property
     def writer_lock(self) -> Path:
         return self.root / "writer.lock"
 
@@ -112,15 +88,19 @@ class Layout:
         return self.root / "pack.lock"
 
     def data_folders(self) -> list[Path]:
-        segments = [self.root / "seg" / table for table in DATA_TABLES]
-        return segments + [self.root / "pack" / table for table in TABLES if table != "runs"]
+        return [self.root / "seg" / table for table in DATA_TABLES]
 
     def piece_numbers(self) -> list[int]:
-        """Numbers of the complete pieces, in order."""
-        if not self.pieces.is_dir():
-            return []
-        matches = [_PIECE.fullmatch(entry.name) for entry in self.pieces.iterdir()]
-        return sorted(int(match[1]) for match in matches if match)
+        """Numbers of the complete pieces that are not packed, or not removed yet, in order."""
+        return _numbers(self.pieces)
+
+    def pack_numbers(self) -> list[int]:
+        """Numbers of the packs, in order."""
+        return _numbers(self.packs)
+
+    def leftovers(self) -> list[Path]:
+        """Files that a killed writer left; for whoever holds `writer_lock`."""
+        return [path for path in self.root.glob("*.tmp") if _TEMPORARY.fullmatch(path.name)]
 
     def require_text(self) -> None:
         """Raises NotARunError where the path is not valid UTF-8: journal and views hold text."""
@@ -145,18 +125,18 @@ class Layout:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FooterProof:
-    """What the footer of a packed file is, which holds the hashes of the file's row groups."""
-
-    num_bytes: int
-    """The length and the magic bytes behind it included."""
-    sha256: str
+def _numbers(folder: Path) -> list[int]:
+    """The numbers by which the entries of a folder are named."""
+    try:
+        matches = [_NUMBERED.fullmatch(entry.name) for entry in folder.iterdir()]
+    except FileNotFoundError:
+        return []
+    return sorted(int(match[1]) for match in matches if match)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileEntry:
-    """One data file, as the journal or the manifest names it."""
+    """One data file, as the journal or a pack names it."""
 
     table: str
     path: str
@@ -164,97 +144,36 @@ class FileEntry:
     num_rows: int
     num_bytes: int
     sha256: str
-    schema_version: str
-    footer: FooterProof | None = None
-    """None of a segment, and of a pack that was written before footers were proven."""
-    lost_steps: tuple[tuple[int, int], ...] = ()
-    """In a repaired run: first and last step of each stretch of which rows could not be saved."""
-
-    def has_lost(self, step: int) -> bool:
-        return any(first <= step <= last for first, last in self.lost_steps)
 
     def to_json(self) -> dict[str, Any]:
-        value: dict[str, Any] = {
+        return {
             "path": self.path,
             "rows": self.num_rows,
             "bytes": self.num_bytes,
             "sha256": self.sha256,
-            "schema": self.schema_version,
         }
-        if self.footer is not None:
-            value["footer"] = {"bytes": self.footer.num_bytes, "sha256": self.footer.sha256}
-        if self.lost_steps:
-            value["lost_steps"] = [list(span) for span in self.lost_steps]
-        return value
 
     @classmethod
     def from_json(cls, table: str, value: Mapping[str, Any]) -> FileEntry:
         match = _DATA_PATH.fullmatch(value["path"])
-        if match is None or match[1] != table:
-            raise StoreError(f"data file {value['path']!r} does not lie in seg/ or pack/{table}")
-        footer = value.get("footer")
+        if table not in TABLES or match is None or table not in (match["segment"], match["pack"]):
+            raise StoreError(f"{value['path']!r} is not the path of a data file of {table!r}")
         return cls(
             table=table,
             path=value["path"],
             num_rows=int(value["rows"]),
             num_bytes=int(value["bytes"]),
             sha256=str(value["sha256"]),
-            schema_version=str(value["schema"]),
-            footer=None
-            if footer is None
-            else FooterProof(num_bytes=int(footer["bytes"]), sha256=str(footer["sha256"])),
-            lost_steps=tuple((int(a), int(b)) for a, b in value.get("lost_steps", ())),
-        )
-
-
-def _files_to_json(files: tuple[FileEntry, ...]) -> dict[str, Any]:
-    return {entry.table: entry.to_json() for entry in files}
-
-
-def _files_from_json(value: Mapping[str, Any]) -> tuple[FileEntry, ...]:
-    # Tables that a newer minor version brought are none of this reader's business.
-    return tuple(FileEntry.from_json(t, entry) for t, entry in value.items() if t in TABLES)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
-    """The files of one step, or of some finished trajectories of a step that is not."""
-
-    id: str
-    step: int
-    attempt: int
-    files: tuple[FileEntry, ...]
-
-    @property
-    def first_step(self) -> int:
-        """As a pack has it."""
-        return self.step
-
-    @property
-    def last_step(self) -> int:
-        return self.step
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "step": self.step,
-            "attempt": self.attempt,
-            "files": _files_to_json(self.files),
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Segment:
-        return cls(
-            id=str(value["id"]),
-            step=int(value["step"]),
-            attempt=int(value["attempt"]),
-            files=_files_from_json(value["files"]),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pack:
-    """The files of steps `first_step` to `last_step` of one attempt, one row group per step."""
+class FileGroup:
+    """Data files that count together.
+
+    A segment has the files of one step, or of some finished trajectories of a step that is not
+    over. A pack has those of the steps of one attempt, one row group per step.
+    """
 
     id: str
     attempt: int
@@ -266,19 +185,19 @@ class Pack:
         return {
             "id": self.id,
             "attempt": self.attempt,
-            "first_step": self.first_step,
-            "last_step": self.last_step,
-            "files": _files_to_json(self.files),
+            "steps": [self.first_step, self.last_step],
+            "files": {entry.table: entry.to_json() for entry in self.files},
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Pack:
+    def from_json(cls, value: Mapping[str, Any]) -> FileGroup:
+        first, last = value["steps"]
         return cls(
             id=str(value["id"]),
             attempt=int(value["attempt"]),
-            first_step=int(value["first_step"]),
-            last_step=int(value["last_step"]),
-            files=_files_from_json(value["files"]),
+            first_step=int(first),
+            last_step=int(last),
+            files=tuple(FileEntry.from_json(*item) for item in value["files"].items()),
         )
 
 
@@ -289,8 +208,8 @@ def run_meant(path: Path) -> Path | None:
     """
     root = path.absolute()
     name, folder, above = root.name, root.parent, root.parent.parent
-    places = (folder / "runs" / name, above / "runs" / name, above / name)
-    return next((place for place in places if Layout(place).run_json.is_file()), None)
+    candidates = (folder / "runs" / name, above / "runs" / name, above / name)
+    return next((meant for meant in candidates if Layout(meant).run_json.is_file()), None)
 
 
 def shown_path(path: Path) -> str:

@@ -7,35 +7,35 @@ from typing import Any
 
 from ..errors import StoreError
 from ..schema import SCHEMA_VERSION, check_version
-from .layout import Segment
+from .layout import FileGroup
 
 
 class RunState:
     """The state after some journal records. The writer keeps one, each reader its own.
 
     A rewind to step c begins a new attempt: whatever earlier attempts wrote for steps after c is
-    hidden from then on, and kept.
+    hidden from then on, and stays on the disk.
     """
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self.description: Mapping[str, Any] | None = None
-        """What `run.json` says; None in journals of format 1."""
+        """What `run.json` says."""
         self.attempt = 1
         self.rewinds: list[tuple[int, int]] = []
-        """(attempt that it began, last step that it kept), in order."""
+        """(attempt that it began, last step that it left visible), in order."""
         self.last_step = -1
         """Last acknowledged step that is visible."""
         self.status: str | None = None
         """How the run ended; None while nobody said so."""
         self.ended_at: float | None = None
-        self.unfinished: dict[str, Segment] = {}
+        self.unfinished: dict[str, FileGroup] = {}
         """Micro-segments of steps that have no step record yet."""
-        self.committed: list[Segment] = []
-        """Segments of acknowledged steps since the last pack."""
+        self.committed: list[FileGroup] = []
+        """Segments of acknowledged steps that no pack holds."""
 
     def apply(self, record: Mapping[str, Any]) -> None:
-        """Take one more record. Kinds that a newer minor version brought are ignored.
+        """Take one more record.
 
         Raises:
             StoreError: the record contradicts the schema.
@@ -55,7 +55,6 @@ class RunState:
         """The first record of the next piece: enough to forget the pieces before."""
         return {
             "schema": SCHEMA_VERSION,
-            "run_id": self.run_id,
             "description": self.description,
             "attempt": self.attempt,
             "rewinds": [list(pair) for pair in self.rewinds],
@@ -71,33 +70,25 @@ class RunState:
         limits = [step for began, step in self.rewinds if began > attempt]
         return min(limits) if limits else None
 
-    def is_visible(self, segment: Segment) -> bool:
-        limit = self.limit(segment.attempt)
-        return limit is None or segment.step <= limit
-
     def _journal(self, record: Mapping[str, Any]) -> None:
         check_version(record["schema"], f"journal of {self.run_id}")
-        if record["run_id"] != self.run_id:
-            raise StoreError(
-                f"run.json belongs to run {self.run_id!r}, and the journal to {record['run_id']!r}"
-            )
-        self.description = record.get("description")
+        self.description = record["description"]
         self.attempt = int(record["attempt"])
         self.rewinds = [(int(attempt), int(step)) for attempt, step in record["rewinds"]]
         self.last_step = int(record["last_step"])
         self.status, self.ended_at = record["status"], record["ended_at"]
-        segments = [Segment.from_json(value) for value in record["unfinished"]]
+        segments = [FileGroup.from_json(value) for value in record["unfinished"]]
         self.unfinished = {segment.id: segment for segment in segments}
 
     def _micro(self, record: Mapping[str, Any]) -> None:
-        segment = Segment.from_json(record["segment"])
+        segment = FileGroup.from_json(record["segment"])
         self.unfinished[segment.id] = segment
 
     def _step(self, record: Mapping[str, Any]) -> None:
         for replaced in record["replaces"]:
             self.unfinished.pop(replaced, None)
         if record["segment"] is not None:
-            self.committed.append(Segment.from_json(record["segment"]))
+            self.committed.append(FileGroup.from_json(record["segment"]))
         self.last_step = int(record["step"])
 
     def _rewind(self, record: Mapping[str, Any]) -> None:
@@ -118,3 +109,4 @@ _HANDLERS = {
     "rewind": RunState._rewind,
     "close": RunState._close,
 }
+"""By the kind of record. Other records hold events alone."""

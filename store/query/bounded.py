@@ -12,9 +12,8 @@ import atexit
 import json
 import os
 import re
-import select
 import signal
-import struct
+import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +21,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -34,8 +34,6 @@ from ..errors import QueryError
 
 MAX_WORKERS = 3
 """Queries that are answered at once; others wait."""
-MAX_IDLE = 1
-"""Processes that wait for a next query: each takes about 100 MB."""
 GRACE_S = 1.0
 """How long a query may take to end by itself once its time is over."""
 START_S = 120.0
@@ -75,9 +73,9 @@ class SqlLimits:
         match = _MEMORY.fullmatch(self.memory)
         return int(match[1]) * {"M": 10**6, "G": 10**9}[match[2]] if match else 0
 
-    def sentence(self, text: str) -> str:
+    def refusal(self, text: str) -> QueryError:
         """A refusal, with the advice."""
-        return f"{text}. {self.advice}" if self.advice else text
+        return QueryError(f"{text}. {self.advice}" if self.advice else text)
 
 
 OWN = SqlLimits(seconds=300.0, memory="4GB", answer_bytes=4_000_000_000)
@@ -106,7 +104,6 @@ class Question:
     """That a relative path begins from."""
     sql: str
     all_attempts: bool
-    has_warnings: bool
     limits: SqlLimits
 
 
@@ -120,13 +117,11 @@ def ask(
     *,
     limits: SqlLimits,
     all_attempts: bool = False,
-    has_warnings: bool = False,
     running: RunningQuery | None = None,
 ) -> BoundedAnswer:
     """Answer one SELECT over a run, or over the runs of a folder, in a process of its own.
 
     Args:
-        has_warnings: Whether every table is looked through for files that cannot be read.
         running: Another thread may stop the query with it.
 
     Raises:
@@ -135,18 +130,12 @@ def ask(
         StoreError: the run cannot be read.
     """
     question = Question(
-        path=str(path),
-        folder=os.getcwd(),
-        sql=sql,
-        all_attempts=all_attempts,
-        has_warnings=has_warnings,
-        limits=limits,
+        path=str(path), folder=os.getcwd(), sql=sql, all_attempts=all_attempts, limits=limits
     )
-    data = json.dumps(asdict(question)).encode()
-    given = written(_row(params)) if params else b""
+    given = table_bytes(_row(params)) if params else b""
     running = running or RunningQuery()
     with _POOL.worker(limits) as worker, running.on(worker):
-        return worker.ask((data, given), limits)
+        return worker.ask(json.dumps(asdict(question)).encode(), given, limits)
 
 
 def warm_up(limits: SqlLimits) -> None:
@@ -204,30 +193,34 @@ class RunningQuery:
 
 
 class _Worker:
-    """One process. Whatever goes wrong in it, the next query has another one."""
+    """One process. Whatever goes wrong in it, the next query has another one.
+
+    Messages are bytes: JSON, and streams of Arrow. Nothing is unpickled.
+    """
 
     def __init__(self, memory: str) -> None:
         self.memory = memory
         self.is_fit = False
         """It waits for a question: not while it answers one, nor after it failed to."""
         self._is_stopped = False
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", f"from {__package__}.worker import work; work()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment(),
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._requests = self._process.stdin
-        self._answers = _Answers(self._process.stdout.fileno())
+        ours, theirs = socket.socketpair()
+        with theirs:
+            code = f"from {__package__}.worker import work; work({theirs.fileno()})"
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", code],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env=environment(),
+            )
+        self._connection = Connection(ours.detach())
 
     @property
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, frames: Sequence[bytes], limits: SqlLimits) -> BoundedAnswer:
+    def ask(self, question: bytes, params: bytes, limits: SqlLimits) -> BoundedAnswer:
         """Put a question, and read the answer.
 
         Raises:
@@ -236,26 +229,23 @@ class _Worker:
         self.is_fit = False
         started = time.monotonic()
         try:
-            self._answers.until(started + START_S)
-            with suppress(BrokenPipeError):  # then nothing comes back either
-                for frame in frames:
-                    write_frame(self._requests, frame)
-                self._requests.flush()
-            head = self._answers.head()
+            with suppress(BrokenPipeError, ConnectionResetError):  # then nothing comes back either
+                self._connection.send_bytes(question)
+                self._connection.send_bytes(params)
+            head = self._head(START_S)
             if head.get("state") == "begun":
                 started = time.monotonic()
-                self._answers.until(started + limits.seconds + 2 * GRACE_S)
-                head = self._answers.head()
+                head = self._head(limits.seconds + 2 * GRACE_S)
             seconds = time.monotonic() - started
             if head.get("state") != "answer":
                 raise self._refusal(head, limits)
-            self._answers.until(time.monotonic() + START_S, limits.answer_bytes)
-            table = pa.ipc.open_stream(pa.PythonFile(self._answers, mode="r")).read_all()
+            data = self._message(START_S, 2 * limits.answer_bytes + 1_000_000)
+            table = pa.ipc.open_stream(data).read_all()
             table.validate()
-        except (EOFError, TimeoutError, ValueError, KeyError, pa.ArrowException) as error:
-            if isinstance(error, QueryError):
-                raise
-            raise QueryError(limits.sentence(self._why_ended(error, limits))) from error
+        except QueryError:
+            raise
+        except (EOFError, TimeoutError, ValueError, ConnectionError, pa.ArrowException) as error:
+            raise limits.refusal(self._why_ended(error, limits)) from error
         self.is_fit = True
         return BoundedAnswer(
             table=table,
@@ -264,23 +254,32 @@ class _Worker:
             seconds=seconds,
         )
 
+    def _message(self, patience_s: float, most_bytes: int) -> bytes:
+        if not self._connection.poll(patience_s):
+            raise TimeoutError("no answer in time")
+        return self._connection.recv_bytes(most_bytes)
+
+    def _head(self, patience_s: float) -> dict[str, Any]:
+        """The next message, which is a JSON object."""
+        return dict(json.loads(self._message(patience_s, 10_000_000)))
+
     def _refusal(self, head: Mapping[str, Any], limits: SqlLimits) -> Exception:
         """The error that the process names."""
         self.is_fit = bool(head.get("is_fit"))
         kind, text = str(head.get("state")), str(head.get("text"))
         if kind == "time":
-            return QueryError(limits.sentence(_stopped_words(limits)))
+            return limits.refusal(_stopped_words(limits))
         if kind == "limit":
-            return QueryError(limits.sentence(text))
-        found: type[Exception] = vars(errors)[kind if kind in _KINDS else "QueryError"]
-        return found(text)
+            return limits.refusal(text)
+        error_class: type[Exception] = vars(errors)[kind if kind in _KINDS else "QueryError"]
+        return error_class(text)
 
     def _why_ended(self, error: Exception, limits: SqlLimits) -> str:
         """Why the process gave no answer, once it has ended."""
         if self._is_stopped:
             return _INTERRUPTED
         is_late = isinstance(error, TimeoutError)
-        if not is_late and isinstance(error, EOFError):
+        if isinstance(error, EOFError | ConnectionError):
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(START_S)
             is_late = self._process.returncode == -signal.SIGALRM
@@ -296,76 +295,15 @@ class _Worker:
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
-        self._answers.is_closed = True
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with suppress(OSError):  # what was not written goes nowhere
-                    pipe.close()
+        self._connection.close()
 
 
 def _stopped_words(limits: SqlLimits) -> str:
     return f"the query was stopped after {limits.seconds:g} seconds. {SHORTEN}"
 
 
-class _Answers:
-    """What a process writes, read until a deadline and not beyond a size."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._deadline = 0.0
-        self._bytes_left = 0
-        self._poll = select.poll()
-        self._poll.register(descriptor, select.POLLIN)
-        self.is_closed = False
-
-    @property
-    def closed(self) -> bool:
-        """For Arrow."""
-        return self.is_closed
-
-    def until(self, deadline: float, most_bytes: int = 1_000_000) -> None:
-        self._deadline, self._bytes_left = deadline, 2 * most_bytes + 1_000_000
-
-    def head(self) -> dict[str, Any]:
-        """The next frame, which is a JSON object."""
-        (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
-        value = json.loads(self._exactly(length))
-        if not isinstance(value, dict):
-            raise ValueError("not a JSON object")
-        return value
-
-    def _exactly(self, size: int) -> bytes:
-        data = self.read(size)
-        if len(data) < size:
-            raise EOFError("the process ended")
-        return data
-
-    def read(self, size: int) -> bytes:
-        """So many bytes; fewer where the process has ended.
-
-        Raises:
-            TimeoutError: they did not come in time.
-            ValueError: more than may come.
-        """
-        self._bytes_left -= size
-        if self._bytes_left < 0:
-            raise ValueError("the answer is larger than it may be")
-        data = bytearray(size)
-        view, num_read = memoryview(data), 0
-        while num_read < size:
-            left_ms = int((self._deadline - time.monotonic()) * 1000)
-            if left_ms < 0:
-                raise TimeoutError("no answer in time")
-            if self._poll.poll(left_ms + 1):
-                part = os.readv(self._descriptor, [view[num_read:]])
-                if not part:
-                    break
-                num_read += part
-        return bytes(view[:num_read])
-
-
 class _Pool:
-    """The processes of this one."""
+    """The processes of this one. One at most waits for a next query: it takes about 100 MB."""
 
     def __init__(self) -> None:
         self.forget()
@@ -374,8 +312,8 @@ class _Pool:
         """After a fork the processes are those of the parent."""
         self._lock = threading.Lock()
         self._free = threading.Semaphore(MAX_WORKERS)
-        self._idle: list[_Worker] = []
-        self._busy: list[_Worker] = []
+        self._idle: _Worker | None = None
+        self._busy: set[_Worker] = set()
 
     @contextmanager
     def worker(self, limits: SqlLimits) -> Iterator[_Worker]:
@@ -399,62 +337,41 @@ class _Pool:
 
     def _take(self, memory: str) -> _Worker:
         with self._lock:
-            worker = next((w for w in self._idle if w.memory == memory and w.is_alive), None)
-            if worker is None:
-                worker = _Worker(memory)
+            worker = self._idle
+            if worker is not None and worker.memory == memory and worker.is_alive:
+                self._idle = None
             else:
-                self._idle.remove(worker)
-            self._busy.append(worker)
+                worker = _Worker(memory)
+            self._busy.add(worker)
         return worker
 
     def _give_back(self, worker: _Worker) -> None:
         with self._lock:
-            if worker in self._busy:
-                self._busy.remove(worker)
+            self._busy.discard(worker)
+            ended: _Worker | None = worker
             if worker.is_fit:
-                self._idle.append(worker)
-            ended = [] if worker.is_fit else [worker]
-            ended += [self._idle.pop(0) for _ in self._idle[MAX_IDLE:]]
-        for one in ended:
-            one.close()
+                ended, self._idle = self._idle, worker
+        if ended is not None:
+            ended.close()
 
     def warm_up(self, limits: SqlLimits) -> None:
         with self._lock:
-            if not any(w.memory == limits.memory for w in self._idle + self._busy):
-                worker = _Worker(limits.memory)
-                worker.is_fit = True
-                self._idle.append(worker)
+            if self._idle is None and not self._busy:
+                self._idle = _Worker(limits.memory)
+                self._idle.is_fit = True
 
     def close(self) -> None:
         with self._lock:
-            idle, self._idle = self._idle, []
-            busy = list(self._busy)
-        for worker in busy:
-            worker.interrupt()
-        for worker in idle:
-            worker.close()
+            idle, self._idle = self._idle, None
+            for worker in self._busy:
+                worker.interrupt()
+        if idle is not None:
+            idle.close()
 
 
 _POOL = _Pool()
 os.register_at_fork(after_in_child=_POOL.forget)
 atexit.register(end_all)
-
-_LENGTH = struct.Struct(">I")
-
-
-def write_frame(file: Any, data: bytes) -> None:
-    """A length and so many bytes."""
-    file.write(_LENGTH.pack(len(data)))
-    file.write(data)
-
-
-def read_frame(file: Any) -> bytes | None:
-    """The next frame; None at the end."""
-    head = file.read(_LENGTH.size)
-    if len(head) < _LENGTH.size:
-        return None
-    data: bytes = file.read(*_LENGTH.unpack(head))
-    return data
 
 
 def _row(params: Sequence[Any] | Mapping[str, Any]) -> pa.Table:
@@ -467,9 +384,9 @@ def _row(params: Sequence[Any] | Mapping[str, Any]) -> pa.Table:
     return pa.Table.from_arrays(columns, names=[str(name) for name in named])
 
 
-def written(table: pa.Table) -> bytes:
-    """A small table as an Arrow stream."""
+def table_bytes(table: pa.Table) -> pa.Buffer:
+    """A table as an Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
-    return bytes(sink.getvalue().to_pybytes())
+    return sink.getvalue()

@@ -26,90 +26,45 @@ _EXPLAIN = re.compile(
     r"\s*explain\s+(?P<analyze>analyze\s+)?(?:\(\s*format\s+(?P<format>[a-z]+)\s*\)\s*)?",
     re.IGNORECASE,
 )
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 _NODES = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
-_SOURCES = frozenset(
-    {
-        "BASE_TABLE",
-        "EMPTY",
-        "EXPRESSION_LIST",
-        "JOIN",
-        "PIVOT",
-        "SHOW_REF",
-        "SUBQUERY",
-        "TABLE_FUNCTION",
-    }
+_SOURCES = _words(
+    """
+    BASE_TABLE EMPTY EXPRESSION_LIST JOIN PIVOT SHOW_REF SUBQUERY TABLE_FUNCTION
+    """
 )
-_CLAUSES = frozenset(
-    {
-        "DISTINCT_MODIFIER",
-        "LIMIT_MODIFIER",
-        "LIMIT_PERCENT_MODIFIER",
-        "ORDER_MODIFIER",
-        "ASCENDING",
-        "DESCENDING",
-        "ORDER_DEFAULT",
-    }
+_CLAUSES = _words(
+    """
+    DISTINCT_MODIFIER LIMIT_MODIFIER LIMIT_PERCENT_MODIFIER ORDER_MODIFIER ASCENDING
+    DESCENDING ORDER_DEFAULT
+    """
 )
 _TYPES = _NODES | _SOURCES | _CLAUSES
-_EXPRESSIONS = frozenset(
-    {
-        "BETWEEN",
-        "CASE",
-        "CAST",
-        "COLLATE",
-        "COLUMN_REF",
-        "COMPARISON",
-        "CONJUNCTION",
-        "CONSTANT",
-        "DEFAULT",
-        "FUNCTION",
-        "LAMBDA",
-        "LAMBDA_REF",
-        "OPERATOR",
-        "PARAMETER",
-        "POSITIONAL_REFERENCE",
-        "STAR",
-        "SUBQUERY",
-        "TYPE",
-        "WINDOW",
-    }
+_EXPRESSIONS = _words(
+    """
+    BETWEEN CASE CAST COLLATE COLUMN_REF COMPARISON CONJUNCTION CONSTANT DEFAULT
+    FUNCTION LAMBDA LAMBDA_REF OPERATOR PARAMETER POSITIONAL_REFERENCE STAR SUBQUERY
+    TYPE WINDOW
+    """
 )
-TABLE_FUNCTIONS = frozenset(
-    {
-        "duckdb_columns",
-        "duckdb_functions",
-        "duckdb_keywords",
-        "duckdb_tables",
-        "duckdb_types",
-        "duckdb_views",
-        "generate_series",
-        "generate_subscripts",
-        "histogram",
-        "histogram_values",
-        "json_each",
-        "json_tree",
-        "pragma_table_info",
-        "pragma_version",
-        "range",
-        "regexp_split_to_table",
-        "repeat",
-        "repeat_row",
-        "unnest",
-    }
+TABLE_FUNCTIONS = _words(
+    """
+    duckdb_columns duckdb_functions duckdb_keywords duckdb_tables duckdb_types
+    duckdb_views generate_series generate_subscripts histogram histogram_values
+    json_each json_tree pragma_table_info pragma_version range regexp_split_to_table
+    repeat repeat_row unnest
+    """
 )
 """Functions that may stand after FROM: they compute rows, or describe the tables."""
-REFUSED_FUNCTIONS = frozenset(
-    {
-        "currval",
-        "json_serialize_plan",
-        "nextval",
-        "pg_sleep",
-        "setseed",
-        "setval",
-        "sleep_ms",
-        "stats",
-        "write_log",
-    }
+REFUSED_FUNCTIONS = _words(
+    """
+    currval json_serialize_plan nextval pg_sleep setseed setval sleep_ms stats write_log
+    """
 )
 """Functions of values that change something, wait, or plan SQL that nobody has checked."""
 _FILE_NAME = re.compile(r"[/\\:*?]|\.[A-Za-z0-9]+$")
@@ -126,8 +81,6 @@ class CheckedQuery:
     """As it is to be run."""
     tables: tuple[str, ...]
     """The tables of the schema that it names."""
-    is_about_tables: bool = True
-    """It may ask which tables there are, or names one that is not of the schema."""
 
 
 @lru_cache(maxsize=512)
@@ -153,7 +106,6 @@ def checked_query(query: str) -> CheckedQuery:
     return CheckedQuery(
         sql=select if explain is None else f"{_prefix(explain)}{select}",
         tables=tuple(name for name in TABLES if name in names),
-        is_about_tables=not names <= TABLES.keys(),
     )
 
 
@@ -241,8 +193,7 @@ def _prefix(explain: re.Match[str]) -> str:
 
 
 def _check(statements: list[dict[str, Any]]) -> set[str]:
-    """Refuse what is not known to read; the names after FROM, of tables and of the functions that
-    describe them, in small letters."""
+    """Refuse what is not known to read; the names of tables after FROM, in small letters."""
     names = set()
     for node in _dicts(statements):
         expression = node.get("class")
@@ -267,8 +218,6 @@ def _check(statements: list[dict[str, Any]]) -> set[str]:
                     f"{name}() is not allowed after FROM: a query reads the tables of the run and "
                     "nothing else. SHOW TABLES lists them"
                 )
-            if name.lower().startswith(("duckdb_", "pragma_")):
-                names.add(name.lower())
     return names
 
 

@@ -1,4 +1,4 @@
-"""An in-memory DuckDB whose views show runs as their journals and manifests tell them.
+"""An in-memory DuckDB whose views show runs as their journals and packs tell them.
 
 SQL from a browser or a notebook can neither change a run nor look around on the machine. Three
 things see to that, each on its own: a query is checked before it is run (`check.py`); it runs
@@ -21,9 +21,7 @@ import pyarrow as pa
 from ..errors import QueryError, StoreError
 from ..log.durable import is_locked
 from ..log.index import RunIndex, VisibleFile
-from ..log.integrity import CHECKS, proven_damage
-from ..log.layout import FileEntry
-from ..schema import EVENT_TABLES, SCHEMA_VERSION, TABLES, arrow_schema, create_table_sql
+from ..schema import EVENT_TABLES, TABLES, arrow_schema, create_table_sql
 from ..steer.commands import PendingCommands, folder_mark
 from .bounded import RunningQuery
 from .check import CheckedQuery, one_line
@@ -79,8 +77,8 @@ def connect(files: RunFiles, memory_limit: str = "") -> duckdb.DuckDBPyConnectio
 class RunDatabase:
     """Views over several runs, kept up to date. Cursors of one database may be used in threads.
 
-    Most readers ask for little: DuckDB is opened with the first query, and a view is made with the
-    first query that names it.
+    Most readers ask for little: DuckDB is opened with the first query, and the files of a table are
+    shown with the first query that names it.
     """
 
     def __init__(
@@ -100,20 +98,17 @@ class RunDatabase:
         self._memory_limit = memory_limit
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._lock = threading.RLock()
-        self._scans: dict[str, str] = {}
-        """Views that were made, and their SQL."""
-        self._named: set[str] = set()
-        """Files that a view may have named since DuckDB was opened."""
+        self._views: dict[str, str] = {}
+        """Tables whose files are shown, and the SQL of their views."""
+        self._read_files: set[str] = set()
+        """Files that a view has named since DuckDB was opened."""
         self._runs: list[dict[str, Any]] = []
         self._pending: list[dict[str, Any]] = []
         self._mailboxes: list[int | None] = []
         self._mail: dict[str, PendingCommands] = {}
         self._lookup = StepLookup()
-        self._is_stale = True
-        self._num_refreshes = 0
         for index in indexes:
             self.add(index)
-        self.refresh()
 
     @property
     def connection(self) -> duckdb.DuckDBPyConnection:
@@ -121,37 +116,22 @@ class RunDatabase:
         with self._lock:
             if self._connection is None:
                 self._connection = connect(self._files, self._memory_limit)
-                try:
-                    self._create_tables()
-                    for index in self.indexes.values():
-                        self._insert_events(index)
-                except BaseException:
-                    # No half-filled DuckDB: the next caller begins anew, with all events.
-                    self._connection.close()
-                    self._connection = None
-                    raise
+                self._views, self._runs, self._pending, self._mailboxes = {}, [], [], []
+                self._read_files = set()
+                for name in TABLES:
+                    self._connection.execute(create_table_sql(name, f"live_{name}"))
+                    self._connection.execute(f"CREATE VIEW {name} AS FROM live_{name}")
+                self._connection.execute(create_table_sql("commands", "pending_commands"))
                 for index in self.indexes.values():
-                    index.events.clear()
-                self._renew()
+                    self._take_events(index)
+                self._refresh_rows()
             return self._connection
-
-    def show(self, names: Iterable[str]) -> None:
-        """Make the views of some tables, as of the last `refresh`.
-
-        Raises:
-            StoreError: the files keep changing.
-        """
-        with self._lock:
-            for name in names:
-                if name not in self._scans:
-                    self._refresh_view(name)
 
     def add(self, index: RunIndex) -> None:
         """Show one more run.
 
         Raises:
-            StoreError: another folder already has its run id, or its journal holds events of
-                other types than ours.
+            StoreError: another folder already has its run id.
         """
         with self._lock:
             other = self.indexes.get(index.run_id)
@@ -160,70 +140,46 @@ class RunDatabase:
                     f"{index.layout.root}: a copy of {other.layout.root}, with the same run id "
                     f"{index.run_id!r}; move the copy to another folder of runs to open it there"
                 )
-            _settle_events(index)
             self.indexes[index.run_id] = index
             self._prefixes[index.run_id] = self._files.add(index.layout.root)
             self._take_events(index)
-            self._is_stale = True
 
     def remove(self, run_id: str) -> None:
         """Stop showing a run, because its folder is gone."""
         with self._lock:
-            index = self.indexes.pop(run_id)
+            self._delete_events(self.indexes.pop(run_id))
             del self._prefixes[run_id]
-            self._delete_events(index)
-            self._is_stale = True
 
     def refresh(self) -> None:
         """Catch up with every run.
 
         Raises:
-            StoreError: the journal of the only run cannot be read now.
+            StoreError: a journal cannot be read now.
         """
         with self._lock:
             self._catch_up()
-            for index in self.indexes.values():
-                self._is_stale |= index.try_again()
             if self._connection is not None:
-                self._renew()
-
-    def _renew(self) -> None:
-        """What DuckDB shows, as the files of the runs are known by now."""
-        if self._is_stale:
-            self._forget_footers()
-        self._refresh_runs()
-        self._refresh_pending()
-        if self._is_stale:
-            for name in list(self._scans):
-                self._refresh_view(name)
-            self._is_stale = False
-            self._num_refreshes += 1
+                self._refresh_rows()
 
     def run(self, query: CheckedQuery, params: Any, running: RunningQuery) -> pa.Table:
         """Run checked SQL, on a connection and in a read-only transaction of its own.
 
-        SQL is asked for again where files were packed away meanwhile, or are damaged.
+        The files of its tables are hashed before their first use. SQL is asked for again where
+        files were packed away meanwhile.
 
         Raises:
             QueryError: DuckDB refuses the query.
             StoreError: the files keep changing.
         """
         for attempt in range(_RETRIES):
-            before = self._num_refreshes
-            self.show(TABLES if query.is_about_tables else query.tables)
             try:
-                self._require_whole(query.tables)
-                with self._reading() as connection, running.on(connection):
+                with self._reading(query.tables) as connection, running.on(connection):
                     return connection.sql(query.sql, params=params).to_arrow_table()
             except _QUERY_ERRORS as error:
                 raise QueryError(one_line(error)) from error
             except (duckdb.Error, OSError) as error:
-                is_repaired = self._repair(is_thorough=attempt > 0)
-                # Another thread's reader may have caught up first: the views are new, or will be.
-                is_new = self._is_stale or self._num_refreshes != before
-                if not (is_repaired or is_new):
+                if not self._catch_up() and attempt:
                     raise QueryError(one_line(error)) from error
-                self.refresh()
         raise StoreError(f"{self.folder}: the files of the run keep changing, try again")
 
     def step_rows(self, index: RunIndex, name: str, step: int) -> pa.Table:
@@ -232,23 +188,26 @@ class RunDatabase:
         Raises:
             StoreError: the files keep changing.
         """
+        self.refresh()
         for attempt in range(_RETRIES):
-            self.refresh()
-            with self._lock:
-                files = [f for f in index.files(name) if f.first_step <= step <= f.last_step]
             try:
-                if self._leave_out(index, files):
-                    continue
+                with self._lock:
+                    self._check_files(index, [name], step)
+                    files = [f for f in index.files(name) if f.first_step <= step <= f.last_step]
                 return self._lookup.rows(index.layout.root, name, files, step)
             except (OSError, pa.ArrowException) as error:
-                if not self._repair(is_thorough=attempt > 0):
+                if not self._catch_up() and attempt:
                     raise StoreError(f"{index.layout.root}: {one_line(error)}") from error
         raise StoreError(f"{self.folder}: the files of the run keep changing, try again")
 
     @contextmanager
-    def _reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A connection for one query, in a transaction that cannot write."""
+    def _reading(self, tables: Iterable[str]) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A connection for one query over some tables, in a transaction that cannot write."""
         with self._lock:
+            for index in self.indexes.values():
+                self._check_files(index, tables)
+            for name in tables:
+                self._show(name)
             connection = self.connection.cursor()
         try:
             connection.execute("BEGIN TRANSACTION READ ONLY")
@@ -256,98 +215,101 @@ class RunDatabase:
         finally:
             connection.close()
 
-    def _require_whole(self, names: Iterable[str]) -> None:
-        """Hash the files of some tables that were not hashed before; damaged ones are left out.
+    def _check_files(self, index: RunIndex, names: Iterable[str], step: int | None = None) -> None:
+        """Hash files that were not hashed before; damaged ones are left out.
 
-        Raises:
-            OSError: a file is gone, perhaps because it was packed.
+        Args:
+            step: only those that may hold rows of this step; None for all.
         """
-        is_changed = False
-        for index in list(self.indexes.values()):
-            with self._lock:
-                files = [file for name in names for file in index.files(name)]
-            is_changed |= self._leave_out(index, files)
-        if is_changed:
-            self.refresh()
+        for _ in range(_RETRIES):
+            files: list[VisibleFile] = [
+                file
+                for name in names
+                for file in index.visible_files(name)
+                if step is None or file.first_step <= step <= file.last_step
+            ]
+            # What is news may be missing because it was packed: then the journal says so.
+            if not index.check_files(files) or not self.follow(index):
+                return
+            for file in files:
+                index.left_out.pop(file.entry.path, None)
 
-    def _leave_out(self, index: RunIndex, files: Sequence[VisibleFile]) -> bool:
-        """Leave out what is damaged of some files; whether there was anything."""
-        root = index.layout.root
-        bad = CHECKS.damaged((root, file.entry) for file in files if file.left is None)
-        with self._lock:
-            for _, entry, why in bad:
-                index.leave_out(entry, why)
-                self._is_stale = True
-        return bool(bad)
+    def _show(self, name: str) -> None:
+        """Make the view of a table over the files that count and are whole."""
+        sql = self._view_sql(name)
+        if self._views.get(name) != sql:
+            self.connection.execute(f"CREATE OR REPLACE VIEW {name} AS {sql}")
+            self._views[name] = sql
 
-    def _create_tables(self) -> None:
-        for name in TABLES:
-            self.connection.execute(create_table_sql(name, f"live_{name}"))
-        self.connection.execute(create_table_sql("commands", "pending_commands"))
-
-    def _forget_footers(self) -> None:
-        """Begin with a new DuckDB where the old one remembers many files that are gone.
-
-        Its cache of footers makes queries over many files fast, and forgets nothing. Queries that
-        run at this moment end on the DuckDB on which they began.
-        """
-        now = {self._prefixes[index.run_id] + entry.path for index, entry in self._entries()}
-        self._named |= now
-        if len(self._named) - len(now) <= _MAX_FORGOTTEN:
-            return
-        old = self.connection
-        shown = list(self._scans)
-        tables = [*(f"live_{name}" for name in TABLES), "pending_commands"]
-        rows = {name: old.sql(f"SELECT * FROM {name}").to_arrow_table() for name in tables}
-        self._connection = connect(self._files, self._memory_limit)
-        self._create_tables()
-        for name, table in rows.items():
-            if table.num_rows:
-                self._replace(name, table)
-        old.close()
-        self._scans = dict.fromkeys(shown, "")  # each is made again
-        self._named = now
-
-    def _scan(self, name: str) -> str:
-        """SQL for the visible rows of one table."""
+    def _view_sql(self, name: str) -> str:
         parts = [f"FROM live_{name}"]
-        for index in self.indexes.values():
-            prefix = self._prefixes[index.run_id]
-            files = index.files(name)
-            parts += _read_parts([(file, self._files.name_of(prefix, file)) for file in files])
+        for run_id, index in self.indexes.items():
+            prefix = self._prefixes[run_id]
+            files = [(prefix + file.entry.path, file.limit) for file in index.files(name)]
+            self._read_files.update(path for path, _ in files)
+            if whole := [quote(path) for path, limit in files if limit is None]:
+                parts.append(f"FROM read_parquet([{', '.join(whole)}])")
+            for path, limit in files:
+                if limit is not None:
+                    parts.append(f"FROM read_parquet({quote(path)}) WHERE step <= {limit}")
         columns = ", ".join(f'"{column}"' for column in TABLES[name].column_names)
-        return f"SELECT {columns} FROM ({' UNION ALL BY NAME '.join(parts)})"
+        rows = " UNION ALL BY NAME ".join(f"({part})" for part in parts)
+        sql = f"SELECT {columns} FROM ({rows})"
+        if name != "commands":
+            return sql
+        return (
+            f"{sql} UNION ALL SELECT * FROM pending_commands WHERE command_id NOT IN "
+            f"(SELECT command_id FROM ({sql}))"
+        )
+
+    def _forget_footers(self) -> bool:
+        """Close DuckDB where it remembers the footers of many files that are gone.
+
+        Its cache makes queries over many files fast, and forgets nothing. Queries that run at this
+        moment end on the DuckDB on which they began; the next one opens another.
+        """
+        named = {
+            self._prefixes[run_id] + entry.path
+            for run_id, index in self.indexes.items()
+            for group in index.groups
+            for entry in group.files
+        }
+        if len(self._read_files - named) <= _MAX_FORGOTTEN:
+            return False
+        self._connection = None
+        for index in self.indexes.values():
+            index.reload()
+        return True
 
     def _take_events(self, index: RunIndex) -> None:
-        if self._connection is not None:  # or they wait in the index
-            self._insert_events(index)
-            index.events.clear()
-
-    def _insert_events(self, index: RunIndex) -> None:
+        if self._connection is None:
+            return  # they wait in the index
         for name in EVENT_TABLES:
             if not index.events.is_empty(name):
                 rows = index.events.table(name)
-                self.connection.register("new_rows", rows)
-                self.connection.execute(f"INSERT INTO live_{name} BY NAME SELECT * FROM new_rows")
-                self.connection.unregister("new_rows")
+                self._connection.register("new_rows", rows)
+                self._connection.execute(f"INSERT INTO live_{name} BY NAME FROM new_rows")
+                self._connection.unregister("new_rows")
+        index.events.clear()
 
     def _delete_events(self, index: RunIndex) -> None:
-        if self._connection is None:
-            return
-        for name in EVENT_TABLES:
-            self.connection.execute(f"DELETE FROM live_{name} WHERE run_id = ?", [index.run_id])
+        if self._connection is not None:
+            for name in EVENT_TABLES:
+                self._connection.execute(
+                    f"DELETE FROM live_{name} WHERE run_id = ?", [index.run_id]
+                )
 
     def _catch_up(self) -> bool:
         """Follow every journal; whether one had news."""
-        has_news = [self.follow(index) for index in self.indexes.values()]
-        return any(has_news)
+        with self._lock:
+            has_news = [self.follow(index) for index in self.indexes.values()]
+            return any(has_news)
 
     def follow(self, index: RunIndex) -> bool:
         """Follow the journal of one run; whether it had news.
 
         Raises:
-            StoreError: it cannot be read any more, or, from an OSError, not now; or it holds
-                events of other types than ours.
+            StoreError: it cannot be read any more, or, from an OSError, not now.
         """
         with self._lock:
             try:
@@ -360,45 +322,19 @@ class RunDatabase:
                     f"{index.layout.root}: cannot be read now ({why}); ask again"
                 ) from error
             if change == "reset":
+                if self._forget_footers():
+                    return True
                 self._delete_events(index)
             if change != "same":
-                _settle_events(index)
                 self._take_events(index)
-                self._is_stale = True
             return change != "same"
 
-    def _refresh_view(self, name: str) -> None:
-        for attempt in range(_RETRIES):
-            sql = self._view_sql(name)
-            if self._scans.get(name) == sql:
-                return
-            try:
-                self.connection.execute(f"CREATE OR REPLACE VIEW {name} AS {sql}")
-            except duckdb.Error as error:
-                # Creating a view opens its first file: packed away by now, or damaged.
-                if not self._repair(is_thorough=attempt > 0):
-                    raise StoreError(f"{self.folder}: {one_line(error)}") from error
-            else:
-                self._scans[name] = sql
-                return
-        raise StoreError(f"{self.folder}: the files of the run keep changing, try again")
-
-    def _view_sql(self, name: str) -> str:
-        sql = self._scan(name)
-        if name != "commands":
-            return sql
-        return (
-            f"{sql} UNION ALL SELECT * FROM pending_commands WHERE command_id NOT IN "
-            f"(SELECT command_id FROM ({sql}))"
-        )
-
-    def _refresh_runs(self) -> None:
+    def _refresh_rows(self) -> None:
+        """The rows that no file holds: of the runs, and of commands that wait in mailboxes."""
         rows = [run_row(index) for index in self.indexes.values()]
         if rows != self._runs:
             self._replace("live_runs", pa.Table.from_pylist(rows, schema=arrow_schema("runs")))
             self._runs = rows
-
-    def _refresh_pending(self) -> None:
         marks = [folder_mark(index.layout.commands) for index in self.indexes.values()]
         if marks == self._mailboxes and None not in marks:
             return
@@ -407,11 +343,11 @@ class RunDatabase:
             run_id: self._mail.get(run_id) or PendingCommands(index.layout.root, run_id)
             for run_id, index in self.indexes.items()
         }
-        rows = [row for mail in self._mail.values() for row in mail.rows()]
-        if rows != self._pending:
-            table = pa.Table.from_pylist(rows, schema=arrow_schema("commands"))
+        pending = [row for mail in self._mail.values() for row in mail.rows()]
+        if pending != self._pending:
+            table = pa.Table.from_pylist(pending, schema=arrow_schema("commands"))
             self._replace("pending_commands", table)
-            self._pending = rows
+            self._pending = pending
 
     def _replace(self, target: str, rows: pa.Table) -> None:
         self.connection.register("new_rows", rows)
@@ -419,70 +355,6 @@ class RunDatabase:
         self.connection.execute(f"INSERT INTO {target} SELECT * FROM new_rows")
         self.connection.execute("COMMIT")
         self.connection.unregister("new_rows")
-
-    def _entries(self) -> list[tuple[RunIndex, FileEntry]]:
-        """Every data file that is shown, with its run."""
-        return [
-            (index, file.entry)
-            for index in self.indexes.values()
-            for name in TABLES
-            for file in index.files(name)
-        ]
-
-    def _repair(self, *, is_thorough: bool) -> bool:
-        """After a failure: catch up, or leave out what is damaged.
-
-        Returns whether anything changed, so that asking again makes sense.
-        """
-        with self._lock:
-            is_changed = self._catch_up()
-            if is_changed and not is_thorough:
-                return True
-            damaged = []
-            for index, entry in self._entries():
-                try:
-                    why = proven_damage(index.layout.root, entry)
-                except OSError as error:
-                    index.set_aside(entry.path, f"it cannot be read ({error.strerror or error})")
-                    is_changed = self._is_stale = True
-                else:
-                    damaged += [(index, entry, why)] if why else []
-            # What went away because it was packed is not named any more by now.
-            is_changed = self._catch_up() or is_changed
-            for index, entry, why in damaged:
-                paths = (f.entry.path for name in TABLES for f in index.files(name))
-                if entry.path in paths and index.leave_out(entry, why):
-                    is_changed = self._is_stale = True
-            return is_changed
-
-
-def _settle_events(index: RunIndex) -> None:
-    """Raises StoreError where an event does not fit its table: not with some later query."""
-    try:
-        index.events.settle()
-    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-        why = " ".join(str(error).split())[:200]
-        raise StoreError(f"{index.layout.root}: its journal holds a wrong value ({why})") from error
-
-
-def _read_parts(files: Sequence[tuple[VisibleFile, str]]) -> list[str]:
-    """`read_parquet` calls for files and their names: one for files read whole, one per file that
-    is cut at a step."""
-    whole = [(file.entry, name) for file, name in files if file.limit is None]
-    # Only files of other minor versions can differ in their columns: asking DuckDB to reconcile
-    # them would open every file of the list.
-    reconcile = any(entry.schema_version != SCHEMA_VERSION for entry, _ in whole)
-    parts = []
-    if whole:
-        names = ", ".join(quote(name) for _, name in whole)
-        option = ", union_by_name = true" if reconcile else ""
-        parts.append(f"FROM read_parquet([{names}]{option})")
-    parts += [
-        f"FROM read_parquet([{quote(name)}]) WHERE step <= {file.limit}"
-        for file, name in files
-        if file.limit is not None
-    ]
-    return [f"({part})" for part in parts]
 
 
 def run_status(index: RunIndex) -> str:

@@ -7,17 +7,15 @@ setting `allowed_directories` would not do: what it allows to be read may be wri
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from fsspec import AbstractFileSystem
 
-from ..log.index import VisibleFile
 from ..log.layout import is_data_path
-from ..log.packs.salvage import Salvage
 
 SCHEME = "run"
 
@@ -29,10 +27,9 @@ class _OpenFile:
     to them would be moved by one thread while another one reads.
     """
 
-    def __init__(self, path: Path, left: Salvage | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self._descriptor: int | None = None
         self._positions: dict[int, int] = {}
-        self._left = left
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
@@ -48,22 +45,13 @@ class _OpenFile:
 
     def read(self, size: int = -1) -> bytes:
         position = self.tell()
-        wanted = max(0, self._size() - position if size < 0 else size)
-        data = self._pread(wanted, position)
+        num_bytes = max(0, self._size() - position) if size < 0 else size
+        data = os.pread(self._opened(), num_bytes, position)
         self._positions[threading.get_ident()] = position + len(data)
         return data
 
     def _size(self) -> int:
-        return _size_of(os.fstat(self._opened()), self._left)
-
-    def _pread(self, wanted: int, position: int) -> bytes:
-        if self._left is None:
-            return os.pread(self._opened(), wanted, position)
-        inside = max(0, min(wanted, self._left.data_end - position))
-        data = os.pread(self._opened(), inside, position) if inside else b""
-        data = data.ljust(inside, b"\0")  # between proven row groups there may be nothing any more
-        behind = max(0, position - self._left.data_end)
-        return data + self._left.tail[behind : behind + wanted - inside]
+        return os.fstat(self._opened()).st_size
 
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, None
@@ -79,10 +67,6 @@ class _OpenFile:
         return self._descriptor
 
 
-def _size_of(stats: os.stat_result, left: Salvage | None) -> int:
-    return stats.st_size if left is None else left.data_end + len(left.tail)
-
-
 class RunFiles(AbstractFileSystem):  # type: ignore[misc]
     """Data files of several runs under names such as `run://0/seg/turns/00000001-1a2b3c4d.parquet`.
 
@@ -95,38 +79,22 @@ class RunFiles(AbstractFileSystem):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._roots: list[Path] = []
-        self._cut: dict[str, tuple[str, Salvage]] = {}
-        """Names of damaged files that are read in part: the name of the file, and what is left."""
 
     def add(self, root: Path) -> str:
         """Give access to the data files of one run; what their names begin with."""
         self._roots.append(root)
         return f"{SCHEME}://{len(self._roots) - 1}/"
 
-    def name_of(self, prefix: str, file: VisibleFile) -> str:
-        """The name under which a file is read; of a damaged one, what is left of it is a file of
-        its own, so that no footer that was kept in memory is taken for its footer."""
-        name = prefix + file.entry.path
-        if file.left is None:
-            return name
-        digest = hashlib.sha256(file.left.tail).hexdigest()[:16]
-        part = f"{name.removesuffix('.parquet')}.{digest}.parquet"
-        self._cut[part] = name, file.left
-        return part
-
     def open(self, path: str, mode: str = "rb", **_: Any) -> _OpenFile:
         if mode != "rb":
             raise PermissionError(f"{path}: the files of a run are only read here")
-        return _OpenFile(self._path(path), self._left(path))
+        return _OpenFile(self._path(path))
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         stats = self._path(path).stat()
-        size = _size_of(stats, self._left(path))
-        return {"name": path, "size": size, "type": "file", "mtime": stats.st_mtime}
+        return {"name": path, "size": stats.st_size, "type": "file", "mtime": stats.st_mtime}
 
     def modified(self, path: str) -> Any:
-        from datetime import UTC, datetime
-
         return datetime.fromtimestamp(self._path(path).stat().st_mtime, tz=UTC)
 
     def glob(self, path: str, **_: Any) -> list[str]:
@@ -149,11 +117,7 @@ class RunFiles(AbstractFileSystem):  # type: ignore[misc]
             raise PermissionError(f"{name}: only data files of the run can be read")
         return file
 
-    def _left(self, name: str) -> Salvage | None:
-        return self._cut[name][1] if name in self._cut else None
-
     def _find(self, name: str) -> Path | None:
-        name, _ = self._cut.get(name, (name, None))
         number, _, relative = name.removeprefix(f"{SCHEME}://").partition("/")
         if not (number.isdecimal() and int(number) < len(self._roots) and is_data_path(relative)):
             return None

@@ -1,8 +1,8 @@
 """The process that answers SQL of somebody else: `bounded.py` starts it, asks it, and ends it.
 
-It reads questions from its input and writes answers to its output, and ends when its input does.
-What ends it earlier is the operating system: a signal when the time of a query is over, and a limit
-of memory that counts everything, the planning of a query included.
+It reads questions from a socket and writes answers to it, and ends when that is closed. What ends
+it earlier is the operating system: a signal when the time of a query is over, and a limit of memory
+that counts everything, the planning of a query included.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import json
 import os
 import resource
 import signal
-import sys
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -26,7 +26,7 @@ import pyarrow as pa
 from ..errors import NotARunError, QueryError, StoreError
 from ..log.layout import Layout
 from ..reader import RunReader, RunsReader, open_run, open_runs
-from .bounded import GRACE_S, SHORTEN, Question, SqlLimits, read_frame, write_frame
+from .bounded import GRACE_S, SHORTEN, Question, SqlLimits, table_bytes
 from .check import checked_query
 
 MAX_READERS = 2
@@ -36,54 +36,49 @@ SLACK_BYTES = 512 << 20
 _readers: OrderedDict[tuple[Any, ...], RunReader | RunsReader] = OrderedDict()
 
 
-def work() -> None:
-    """Answer questions until there are no more: `python -c "from ... import work; work()"`."""
+def work(descriptor: int) -> None:
+    """Answer questions until there are no more: `python -c "from ... import work; work(7)"`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: whoever asked decides
-    questions = sys.stdin.buffer
-    with os.fdopen(os.dup(1), "wb") as answers:
-        os.dup2(2, 1)  # what a library prints must not stand between answers
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # it writes no file
-        while (data := read_frame(questions)) is not None:
-            params = read_frame(questions) or b""
-            fields = json.loads(data)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # it writes no file
+    with Connection(descriptor) as connection, suppress(EOFError, ConnectionError):
+        while True:
+            fields = json.loads(connection.recv_bytes())
+            params = connection.recv_bytes()
             question = Question(**fields | {"limits": SqlLimits(**fields["limits"])})
-            _answer(question, params, answers)
+            _answer(question, params, connection)
 
 
-def _answer(question: Question, params: bytes, answers: BinaryIO) -> None:
+def _answer(question: Question, params: bytes, connection: Connection) -> None:
     """Answer one question: a head in JSON, and the rows as a stream of Arrow."""
     started = time.monotonic()
     try:
         reader = _reader(question)
-        _send(answers, {"state": "begun"})
+        _send(connection, {"state": "begun"})
         started = time.monotonic()
         with _limited(reader, question):
             table, is_cut = _asked(reader, question, _values(params))
-        warnings = reader.warnings if question.has_warnings else []
+        data = table_bytes(table)
     except StoreError as error:
-        _send(answers, {"state": type(error).__name__, "text": str(error), "is_fit": True})
+        _send(connection, {"state": type(error).__name__, "text": str(error), "is_fit": True})
     except QueryError as error:
         is_late = time.monotonic() - started >= question.limits.seconds
         has_filled = isinstance(error.__cause__, duckdb.OutOfMemoryException)
         kind = "time" if is_late else "limit" if has_filled else "QueryError"
         # Memory that was filled to its limit may not all have come back.
-        _send(answers, {"state": kind, "text": str(error), "is_fit": not has_filled})
+        _send(connection, {"state": kind, "text": str(error), "is_fit": not has_filled})
     except Exception as error:  # noqa: BLE001 -- told to whoever asked; raised, nobody would see it
         # Not fit for another question: who knows what was left unfinished.
         why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         text = f"the answer cannot be put together ({why}). {SHORTEN}"
-        _send(answers, {"state": "QueryError", "text": text})
+        _send(connection, {"state": "QueryError", "text": text})
     else:
-        _send(answers, {"state": "answer", "is_cut": is_cut, "warnings": warnings})
-        with pa.ipc.new_stream(answers, table.schema) as stream:
-            stream.write_table(table)
-        answers.flush()
+        _send(connection, {"state": "answer", "is_cut": is_cut, "warnings": reader.warnings})
+        connection.send_bytes(data)
 
 
-def _send(answers: BinaryIO, head: dict[str, Any]) -> None:
-    write_frame(answers, json.dumps(head).encode())
-    answers.flush()
+def _send(connection: Connection, head: dict[str, Any]) -> None:
+    connection.send_bytes(json.dumps(head).encode())
 
 
 @contextmanager

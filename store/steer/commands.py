@@ -8,7 +8,6 @@ again, whatever happened to the trainer in between.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import stat
@@ -19,14 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import StoreError
-from ..log.durable import is_unchanged, sync_folder, with_checksum, write_new_file
+from ..log.durable import sync_folder, with_checksum, without_checksum, write_new_file
 from ..log.index import RunIndex, read_run_json
 from ..log.layout import Layout
 from ..query.rows import ack_from_row, command_from_row, command_row, plain
 from ..records import Command, CommandAck, CommandAction, CommandOutcome
 
-REFUSED = ".refused"
-"""How the name of a file ends that was no command, once the trainer has said so."""
 _MAX_BYTES = 65_536
 _MAX_ID = 200
 _MAX_TIME_S = 1e11
@@ -34,11 +31,7 @@ _MAX_SHOWN = 80
 _MAX_DETAIL = 300
 _MAX_FILES_AT_ONCE = 256
 """Files that one look into the mailbox reads: a flood of them must not hold up a training step."""
-MAX_SINGLE_REFUSALS = 32
-"""Files that are no commands and are answered one by one; more of them are deleted and counted."""
 _MARK_SETTLES_NS = 1_000_000_000
-_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
-"""Errors of the machine, not of the file: it is read again at the next look."""
 _POLL_S = 0.05
 
 
@@ -114,9 +107,11 @@ def _load(path: Path) -> dict[str, Any]:
 
 def _read(path: Path, run_id: str) -> Command:
     """Raises what `_load` raises, or KeyError, where the file is not a command for this run."""
-    value = _load(path)
-    if not is_unchanged(value):
-        raise ValueError("its content changed after it was written")
+    value = without_checksum(_load(path))
+    if value is None:
+        raise ValueError(
+            "its content changed after it was written, or `echoscope` did not write it"
+        )
     if value["run_id"] != run_id:
         raise ValueError(f"meant for run {_shown(value['run_id'])}")
     for name in ("command_id", "issued_by", "action", "reason"):
@@ -150,11 +145,11 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
-def _names(folder: Path, endings: str | tuple[str, ...] = ".json") -> list[str]:
+def _names(folder: Path) -> list[str]:
     """Files that may hold commands, in order."""
     try:
         with os.scandir(folder) as entries:
-            return sorted(entry.name for entry in entries if entry.name.endswith(endings))
+            return sorted(entry.name for entry in entries if entry.name.endswith(".json"))
     except (FileNotFoundError, NotADirectoryError):
         return []  # nobody has steered this run, or somebody put something else there
 
@@ -191,11 +186,7 @@ class MailFolder:
             except KeyError as error:
                 refused[name] = f"it has no {error.args[0]!r}"
             except OSError as error:
-                if error.errno in _PASSING:
-                    self._seen.discard(name)
-                    self.is_read = False
-                else:
-                    refused[name] = error.strerror or str(error)
+                refused[name] = error.strerror or str(error)
             except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
                 refused[name] = _one_line(error)
         return commands, refused
@@ -219,12 +210,6 @@ def folder_mark(folder: Path) -> int | None:
     return changed if time.time_ns() - changed > _MARK_SETTLES_NS else None
 
 
-def read_commands(run_path: Path, run_id: str) -> tuple[list[Command], dict[str, str]]:
-    """All readable commands in the mailbox, in order, and what is wrong with each other file."""
-    commands, refused = MailFolder(run_path, run_id).new()
-    return list(commands.values()), refused
-
-
 class PendingCommands:
     """Rows of the `commands` view for what lies in a mailbox, each file read once."""
 
@@ -245,16 +230,10 @@ class PendingCommands:
 def remove_commands(run_path: Path, command_ids: Set[str]) -> None:
     """Delete the files of commands whose body and acknowledgement are in the journal."""
     folder = Layout(run_path).commands
-    for name in _names(folder, (".json", REFUSED)):
-        path = folder / name
-        try:
-            identity = "" if name.endswith(REFUSED) else str(_load(path).get("command_id"))
-        except (ValueError, TypeError, OSError, RecursionError):
-            identity = ""
-        if command_ids & {identity, f"file:{name.removesuffix(REFUSED)}"}:
-            # Somebody may have put a folder there: it is refused for good, and may stay.
-            with contextlib.suppress(OSError):
-                path.unlink()
+    for name in _names(folder):
+        with contextlib.suppress(ValueError, TypeError, OSError, RecursionError):
+            if str(_load(folder / name).get("command_id")) in command_ids:
+                (folder / name).unlink()
 
 
 class Mailbox:
@@ -268,9 +247,6 @@ class Mailbox:
         self._mark: int | None = None
         self._seen = set(seen_ids)
         self._refusals: list[tuple[str, CommandOutcome, str]] = []
-        self._num_single = 0
-        self._others: list[str] = []
-        """Names of files that are counted together."""
 
     def drain(self) -> list[Command]:
         """Commands that arrived since the last call and may run.
@@ -284,20 +260,11 @@ class Mailbox:
         commands, malformed = self._mail.new(_MAX_FILES_AT_ONCE)
         self._mark = mark if self._mail.is_read else None
         for name, why in malformed.items():
-            self._num_single += 1
-            if self._num_single > MAX_SINGLE_REFUSALS:
-                self._others.append(name)
-                with contextlib.suppress(OSError):  # a folder may stay: it is read once
-                    (self._folder / name).unlink()
-                continue
-            identity = f"file:{name}"
-            if identity not in self._seen:
-                self._seen.add(identity)
-                detail = f"commands/{name} is not a command: {why}"
-                self._refusals.append((identity, CommandOutcome.REJECTED, detail))
-            # Nobody looks at it again: not the next attempt, and no reader.
+            # Nobody looks at it again: not the next attempt, and no reader. A folder may stay.
             with contextlib.suppress(OSError):
-                os.rename(self._folder / name, self._folder / f"{name}{REFUSED}")
+                (self._folder / name).unlink()
+            detail = f"commands/{name} is not a command: {why}"
+            self._refusals.append((f"file:{name}", CommandOutcome.REJECTED, detail))
         fresh = []
         for command in commands.values():
             if command.command_id in self._seen:
@@ -313,13 +280,6 @@ class Mailbox:
     def take_refusals(self, step: int) -> list[CommandAck]:
         """Acknowledgements, dated `step`, of what `drain` would not hand out."""
         taken, self._refusals = self._refusals, []
-        if self._others:
-            detail = (
-                f"{len(self._others)} more files in commands/ were no commands and were deleted; "
-                f"the first was {self._others[0]}"
-            )
-            taken.append((f"files:{self._others[0]}", CommandOutcome.REJECTED, detail))
-            self._others = []
         return [
             CommandAck(command_id=identity, step=step, outcome=outcome, detail=detail)
             for identity, outcome, detail in taken

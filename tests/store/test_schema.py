@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import duckdb
 import pyarrow as pa
 import pytest
 
 from echoscope.store import schema
-from echoscope.store.log.durable import parquet_options
+from echoscope.store.log.parquet import parquet_options
 from echoscope.store.schema import DATA_TABLES, EVENT_TABLES, TABLES
-
-GOLDEN = Path(__file__).with_name("schema_1_0.json")
 
 
 def current() -> dict[str, dict[str, str]]:
     return {t.name: {column.name: column.type for column in t.columns} for t in TABLES.values()}
-
-
-def test_no_column_of_version_1_0_ever_changes() -> None:
-    """Later minor versions may add columns at the end, and nothing else."""
-    golden = json.loads(GOLDEN.read_text())
-    assert list(golden) == list(current())[: len(golden)]
-    for table, columns in golden.items():
-        found = list(current()[table].items())
-        assert found[: len(columns)] == list(columns.items())
-
-
-def test_every_column_beyond_1_0_says_since_when() -> None:
-    golden = json.loads(GOLDEN.read_text())
-    for table in TABLES.values():
-        for column in table.columns:
-            is_new = column.name not in golden.get(table.name, {})
-            assert (column.since > 0) == is_new, f"{table.name}.{column.name}"
-            assert column.since <= schema.SCHEMA_MINOR
 
 
 def test_names_that_other_parts_rely_on() -> None:

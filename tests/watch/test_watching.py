@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from followed_run import NEVER, Followed, add, followed, line, row
-from killed_start import PLACES, leave_killed_start
 
 from echoscope.diagnostics.config import DiagnosticsConfig
 from echoscope.store.errors import StoreError
@@ -44,16 +43,6 @@ def test_a_pipe_is_refused_and_nothing_waits_for_a_writer(tmp_path: Path) -> Non
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(WatchError, match=r"`cat .*pipe \| echoscope watch -` follows it"):
         Followed(tmp_path / "pipe", tmp_path / "run")
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_a_watch_that_was_killed_at_its_start_begins_anew(tmp_path: Path, place: str) -> None:
-    log = tmp_path / "train.log"
-    add(log, line(1) + line(2))
-    leave_killed_start(tmp_path / "run", place)
-    with followed(log, tmp_path / "run") as watch:
-        assert watch.look() == [1, 2]
-    assert verify(tmp_path / "run").problems == ()
 
 
 def test_a_step_is_complete_when_the_next_one_has_begun(tmp_path: Path) -> None:

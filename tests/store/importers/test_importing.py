@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from killed_start import PLACES, KilledError, leave_killed_start
 from rollout_import import import_run
 from trajectories import make_trajectory
 
@@ -26,6 +25,10 @@ from echoscope.store.records import Turn
 from .conftest import FIXTURES, Imported
 
 Rows = Callable[..., Imported]
+
+
+class KilledError(BaseException):
+    """Nothing catches it, as nothing catches a kill."""
 
 
 def write_steps(folder: Path, steps: range, *, reply: str = "r", size: int = 2) -> None:
@@ -81,15 +84,6 @@ def test_a_second_import_adds_nothing(tmp_path: Path) -> None:
     assert before == after
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_an_import_that_was_killed_at_its_start_begins_anew(tmp_path: Path, place: str) -> None:
-    write_steps(tmp_path / "in", range(3))
-    leave_killed_start(tmp_path / "run", place)
-    report = import_run(tmp_path / "in", tmp_path / "run")
-    assert stored(report.path) == [0, 0, 1, 1, 2, 2]
-    assert verify(report.path).problems == ()
-
-
 def test_an_import_that_was_killed_before_its_first_step_begins_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,7 +112,7 @@ def test_a_step_that_comes_after_a_gap_is_added(tmp_path: Path) -> None:
 
 def test_an_import_leaves_a_folder_of_something_else_alone(tmp_path: Path) -> None:
     write_steps(tmp_path / "in", range(1))
-    leave_killed_start(tmp_path / "run", "run.json")
+    (tmp_path / "run").mkdir()
     (tmp_path / "run" / "notes.txt").write_text("mine")
     with pytest.raises(ImportingError, match="exists and is no run; name another folder with -o"):
         import_run(tmp_path / "in", tmp_path / "run")

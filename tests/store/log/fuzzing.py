@@ -4,10 +4,11 @@
 
 The seed is new each time and told; ECHOSCOPE_SEED repeats one.
 
-Each damage must be refused in one line, repaired, or read without loss or with a warning that says
-what is missing; a value that was not written must never be shown. Files that people or other
-trainers write (configuration, metrics) carry no checksum: any content that is valid is a value
-somebody may have meant, so of these only errors that are not one line count.
+Each damage must be refused in one line, or read without loss or with a warning that says what is
+missing; and a run that can be read must be resumed, or refused in one line. A value that was not
+written must never be shown. Files that people or other trainers write (configuration, metrics)
+carry no checksum: any content that is valid is a value somebody may have meant, so of these only
+errors that are not one line count.
 """
 
 from __future__ import annotations
@@ -36,11 +37,9 @@ from echoscope.store.checkpoints import (
     checkpoint_folders,
     write_checkpoint_manifest,
 )
-from echoscope.store.errors import NotARunError, StoreError
+from echoscope.store.errors import StoreError
 from echoscope.store.log.durable import read_checked_json
 from echoscope.store.log.packing import pack
-from echoscope.store.log.repair import repair
-from echoscope.store.log.verify import verify
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState
 from echoscope.store.schema import TABLES
@@ -48,11 +47,8 @@ from echoscope.store.steer.commands import Mailbox, new_command, post
 from echoscope.store.writer import RunWriter
 
 Values = dict[str, Counter[str]]
-OUTCOMES = ("refused", "repaired", "said", "whole", "silent", "traceback", "waits")
-HEADINGS = (
-    *("refused", "repaired", "read in part", "without loss", "silently accepted", "traceback"),
-    "waits",
-)
+OUTCOMES = ("refused", "said", "whole", "silent", "traceback", "waits")
+HEADINGS = ("refused", "read in part", "without loss", "silently accepted", "traceback", "waits")
 LIMIT_S = 30.0
 """What takes longer waits for something."""
 DAMAGES = ("bit", "bits", "truncate", "zero", "duplicate", "swap", "delete", "other run")
@@ -143,11 +139,11 @@ class Runs:
         return path
 
     def judge_run(self, path: Path, damaged: Path) -> str:
-        """What a reader, and after it a repair, make of a damaged run."""
+        """What a reader, and after it a writer that goes on, make of a damaged run."""
         outcome = self._read(path)
-        if outcome in ("said", "refused"):
-            repaired = self._repaired(path)
-            return repaired if repaired in ("repaired", "silent", "traceback") else outcome
+        if outcome in ("said", "whole"):
+            resumed = self._resumed(path)
+            return resumed if resumed in ("silent", "traceback") else outcome
         return outcome
 
     def _read(self, path: Path) -> str:
@@ -164,20 +160,27 @@ class Runs:
             return "whole"
         return "said" if reader.warnings else "silent"
 
-    def _repaired(self, path: Path) -> str:
-        target = path.with_name("repaired")
-        shutil.rmtree(target, ignore_errors=True)
+    def _resumed(self, path: Path) -> str:
+        """What becomes of it when the run goes on: what is lost is still told, nothing is wrong."""
+        copy = path.with_name("resumed")  # of its own: a writer changes files in place
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(path, copy)
         try:
-            repair(path, target)
-            found = values(open_run(target))
-            if verify(target).problems or is_wrong(found, self.everything):
-                return "silent"
-        except (NotARunError, StoreError) as error:
+            before = values(open_run(copy, all_attempts=True))
+            writer = RunWriter.resume(copy, from_step=-1, is_packing=False)
+            writer.close(status="stopped")
+            pack(copy)
+            reader = open_run(copy, all_attempts=True)
+            found = values(reader)
+        except StoreError as error:
             return "refused" if is_one_line(error) else "traceback"
         except Exception:  # noqa: BLE001 - that is what is looked for
             return "traceback"
-        names = ("trajectories", "turns", "tokens")
-        return "repaired" if all(found[n] == self.truth[n] for n in names) else "said"
+        # Trajectories of a step that is not over are dropped by a resume.
+        is_less = any(before[name] - found[name] for name in ("steps", "metrics", "alarms"))
+        lost = (text for name in found for text in self.everything[name] - found[name])
+        is_untold = not reader.warnings and any('"step": 10,' not in text for text in lost)
+        return "silent" if is_wrong(found, self.everything) or is_less or is_untold else "said"
 
     def judge_checkpoint(self, path: Path, damaged: Path) -> str:
         folder = damaged
@@ -229,19 +232,7 @@ def values(reader: RunReader) -> Values:
 
 def is_wrong(found: Values, everything: Values) -> bool:
     """Whether there is a row that was never written, or one more often than it was."""
-    for name, rows in found.items():
-        extra = rows - everything[name]
-        if name == "steps":
-            extra = Counter(text for text in extra if not _is_part(text, everything[name]))
-        if extra:
-            return True
-    return False
-
-
-def _is_part(text: str, rows: Counter[str]) -> bool:
-    """Whether a rebuilt row of `steps` says nothing that the written one does not."""
-    part = {k: v for k, v in json.loads(text).items() if v is not None}
-    return any(part.items() <= json.loads(row).items() for row in rows)
+    return any(rows - everything[name] for name, rows in found.items())
 
 
 def make_run(path: Path, run_id: str, seed: int) -> None:
@@ -325,7 +316,7 @@ def targets(runs: Runs) -> list[Target]:
         Target("journal", _glob("journal.ndjson"), run),
         Target("journal.tail", _glob("journal.tail"), run),
         Target("pieces", _glob("journal/*.ndjson"), run),
-        Target("manifest", _glob("MANIFEST*.json"), run),
+        Target("pack.json", _glob("pack/*/pack.json"), run),
         Target("run.json", _glob("run.json"), run),
         Target("segments", _glob("seg/*/*.parquet"), run),
         Target("packs", _glob("pack/*/*.parquet"), run),

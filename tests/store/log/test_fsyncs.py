@@ -91,8 +91,9 @@ def temporary(made: list[Call], beginning: str) -> str:
 
 def renamed(made: list[Call], file: str) -> list[Call]:
     """The calls that replace a file so that it is there whole, whenever the power goes."""
-    source = temporary(made, f"{file}.") if file.endswith(".json") else temporary(made, "run/jour")
-    return [("write", source), ("fsync", source), ("rename", file), ("fsync", "run")]
+    source = temporary(made, f"{file.removesuffix('ndjson')}")
+    folder = str(Path(file).parent)
+    return [("write", source), ("fsync", source), ("rename", file), ("fsync", folder)]
 
 
 def assert_in_order(made: list[Call], expected: list[Call]) -> None:
@@ -133,19 +134,16 @@ def test_every_record_is_fsynced_before_its_call_returns(
     writer.flush()
     writer.close(status="finished")
     made = [call for call in calls.take() if call[1] == "run/journal.ndjson"]
-    assert made == [
-        ("unlink", "run/journal.ndjson"),  # of a start that was killed
-        ("rename", "run/journal.ndjson"),
-        *[("write", "run/journal.ndjson"), ("fsync", "run/journal.ndjson")] * 2,
-    ]
+    assert made == [("write", "run/journal.ndjson"), ("fsync", "run/journal.ndjson")] * 2
 
 
 def test_a_new_run_is_there_with_its_name_once_it_is_whole(tmp_path: Path, calls: Calls) -> None:
     writer = RunWriter.create(tmp_path / "run", run_id="run-1", config={}, is_packing=False)
     made = calls.take()
     writer.close(status="finished")
-    expected = [*renamed(made, "run/journal.ndjson"), *renamed(made, "run/run.json")]
-    assert_in_order(made, [*expected, ("fsync", ".")])
+    (folder,) = {path.partition("/")[0] for _, path in made if path.startswith(".run.")}
+    expected = [*renamed(made, f"{folder}/journal.ndjson"), *renamed(made, f"{folder}/run.json")]
+    assert_in_order(made, [*expected, ("rename", "run"), ("fsync", ".")])
 
 
 def test_a_complete_piece_is_safe_under_its_new_name_before_the_next_one_begins(
@@ -162,7 +160,7 @@ def test_a_complete_piece_is_safe_under_its_new_name_before_the_next_one_begins(
     assert_in_order(made, [*expected, *renamed(made, "run/journal.ndjson")])
 
 
-def test_a_pack_and_the_manifest_are_safe_before_anything_is_removed(
+def test_a_pack_is_safe_before_anything_is_removed(
     tmp_path: Path, calls: Calls, steps: Build
 ) -> None:
     with RunWriter.create(tmp_path / "run", run_id="run-1", config={}, is_packing=False) as writer:
@@ -170,19 +168,14 @@ def test_a_pack_and_the_manifest_are_safe_before_anything_is_removed(
     calls.take()
     pack(tmp_path / "run")
     made = calls.take()
-    named = made.index(("rename", "run/MANIFEST.json"))
+    named = made.index(("rename", "run/pack/000001"))
     removed = min(at for at, (name, path) in enumerate(made) if name == "unlink" and "seg" in path)
-    files = {path for name, path in made if "/pack/" in path and name == "write"}
-    assert len(files) == 5  # trajectories, turns, tokens; steps and metrics
+    folder = "run/pack/000001.tmp"
+    files = {path for name, path in made if path.startswith(f"{folder}/") and name == "write"}
+    assert len(files) == 6  # trajectories, turns, tokens; steps and metrics; pack.json
+    synced = place(made, ("fsync", folder))
     for file in files:
-        folder = str(Path(file).parent)
-        written = last(made, ("write", file))
-        assert written < place(made, ("fsync", file)) < place(made, ("fsync", folder)) < named
-    assert made[named - 1 : named + 2] == [
-        ("fsync", made[named - 1][1]),
-        ("rename", "run/MANIFEST.json"),
-        ("fsync", "run"),
-    ]
-    copy = made.index(("rename", "run/MANIFEST.copy.json"))
-    assert named < copy < removed
+        assert last(made, ("write", file)) < place(made, ("fsync", file)) < synced < named
+    assert made[named + 1] == ("fsync", "run/pack")
+    assert named < removed
     assert open_run(tmp_path / "run").steps().num_rows == 2

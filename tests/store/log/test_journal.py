@@ -11,20 +11,17 @@ from typing import Any
 import pytest
 
 from echoscope.store.errors import StoreError
-from echoscope.store.log.durable import sha256_of
+from echoscope.store.log.committer import load_committer
 from echoscope.store.log.journal import (
-    Follower,
-    Journal,
+    Chain,
     decode_line,
     encode_line,
     encode_piece,
     parse_chunk,
     read_chunk,
-    run_mark,
 )
 from echoscope.store.log.layout import Layout
 from echoscope.store.log.packing import pack
-from echoscope.store.log.packs.manifest import read_manifest
 from echoscope.store.log.state import RunState
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
@@ -78,23 +75,6 @@ def test_a_damaged_line_between_good_ones_is_named_and_kept(tmp_path: Path) -> N
     assert chunk.good_end == 2 * len(good) + len(bad)
 
 
-def test_the_tail_is_cut_wherever_a_crash_tore_it(finished_run: Path) -> None:
-    """For every length of the last record that may have reached the disk."""
-    layout = Layout(finished_run)
-    whole = layout.journal.read_bytes()
-    before = whole[: whole.rindex(b"\n", 0, len(whole) - 1) + 1]
-    for size in range(len(before), len(whole)):
-        layout.journal.write_bytes(whole[:size])
-        layout.tail.unlink()  # the last record was never acknowledged
-        journal = Journal.reopen(layout, "run-1")
-        journal.close()
-        assert layout.journal.read_bytes() == before
-    layout.tail.unlink()
-    layout.journal.write_bytes(before + b"\x00" * 4096)  # a file system may leave zeros
-    Journal.reopen(layout, "run-1").close()
-    assert layout.journal.read_bytes() == before
-
-
 def test_a_torn_step_can_be_done_again(
     writer: RunWriter, run_path: Path, tmp_path: Path, steps: Build, crash_before_end: Build
 ) -> None:
@@ -114,12 +94,6 @@ def test_a_torn_step_can_be_done_again(
             rows = reader.sql("SELECT step, attempt FROM steps ORDER BY step").to_pylist()
             assert rows == [{"step": 0, "attempt": 1}, {"step": 1, "attempt": 2}]
             assert reader.sql("SELECT count(*) n FROM turns").to_pylist() == [{"n": 16}]
-
-
-def test_a_journal_without_its_header_is_not_resumed(finished_run: Path) -> None:
-    (finished_run / "journal.ndjson").write_bytes(b"")
-    with pytest.raises(StoreError, match="lost its first record"):
-        RunWriter.resume(finished_run, from_step=0)
 
 
 def test_a_damaged_record_costs_that_record_only(finished_run: Path) -> None:
@@ -160,13 +134,6 @@ def test_a_crash_between_two_pieces_leaves_a_good_run(run_path: Path, steps: Bui
     assert reader.steps().column("step").to_pylist() == [0, 1, 2, 3]
 
 
-def test_unknown_kinds_are_ignored_and_broken_ones_named() -> None:
-    state = RunState("r")
-    state.apply({"kind": "invented later", "anything": 1})
-    with pytest.raises(StoreError, match="a 'step' record is not what this version writes"):
-        state.apply({"kind": "step"})
-
-
 def test_hidden_steps_are_those_after_the_lowest_later_rewind() -> None:
     state = RunState("r")
     for attempt, step in ((2, 10), (3, 4), (4, 7)):
@@ -191,25 +158,10 @@ def test_a_record_that_is_gone_is_noticed(finished_run: Path) -> None:
     assert open_run(finished_run).steps().column("step").to_pylist() == [0, 2]
 
 
-def test_acknowledged_records_gone_from_the_end_are_noticed(finished_run: Path) -> None:
-    found = damaged(finished_run, lambda lines: lines[:-2])
-    assert [text.split(" before byte")[0] for text in found] == [
-        "records that were acknowledged are missing or damaged"
-    ]
-    with pytest.raises(StoreError, match=r"are missing or damaged .* `echoscope runs repair "):
-        RunWriter.resume(finished_run, from_step=0)
-
-
 def test_a_record_that_occurs_twice_counts_once(finished_run: Path) -> None:
     found = damaged(finished_run, lambda lines: [*lines[:3], *lines[2:]])
-    assert found == ["record 2 occurs twice; the second one is left out"]
+    assert found == ["record 2 does not follow record 2; left out"]
     assert open_run(finished_run).steps().num_rows == 3
-
-
-def test_records_in_another_order_are_put_in_order(finished_run: Path) -> None:
-    found = damaged(finished_run, lambda lines: [lines[0], lines[2], lines[1], *lines[3:]])
-    assert found == ["its records were not in order"]
-    assert open_run(finished_run).steps().column("step").to_pylist() == [0, 1, 2]
 
 
 def test_another_runs_record_is_left_out(finished_run: Path, tmp_path: Path) -> None:
@@ -220,45 +172,6 @@ def test_another_runs_record_is_left_out(finished_run: Path, tmp_path: Path) -> 
     found = damaged(finished_run, lambda lines: [*lines, foreign])
     assert found == ["record 1 belongs to another run and is left out"]
     assert open_run(finished_run).info().status == "finished"
-
-
-def test_a_torn_piece_that_looks_complete_is_noticed_by_everybody(
-    run_path: Path, steps: Build
-) -> None:
-    """Three records are gone from the end of a piece; nothing in the piece itself says so."""
-    with RunWriter.create(
-        run_path, run_id="run-1", config={}, rotate_every=5, is_packing=False
-    ) as writer:
-        steps(writer, range(7))
-    piece = Layout(run_path).piece(1)
-    piece.write_bytes(b"".join(piece.read_bytes().splitlines(keepends=True)[:-3]))
-    what = f"{piece}: 3 records are missing at its end"
-    assert open_run(run_path).warnings == [what]
-    assert [str(problem) for problem in verify(run_path).problems] == [what]
-    segments = set((run_path / "seg").rglob("*.parquet"))
-    assert pack(run_path).damaged == (what,)
-    named_by_the_lost = {path for path in segments if path.name[:8] in {"00000002", "00000004"}}
-    assert named_by_the_lost <= set((run_path / "seg").rglob("*.parquet"))
-    assert piece.exists()
-
-
-def test_a_piece_says_how_long_the_one_before_is(run_path: Path, steps: Build) -> None:
-    with RunWriter.create(
-        run_path, run_id="run-1", config={}, rotate_every=2, is_packing=False
-    ) as writer:
-        steps(writer, range(3))
-    layout = Layout(run_path)
-    piece = layout.piece(1)
-    proof = {
-        "piece": 1,
-        "bytes": piece.stat().st_size,
-        "records": 3,
-        "sha256": sha256_of(piece),
-    }
-    assert read_chunk(layout.journal).records[0]["previous"] == proof
-    pack(run_path)
-    (packed, _) = read_manifest(layout).pieces
-    assert (packed.piece, packed.num_bytes, packed.sha256) == (1, proof["bytes"], proof["sha256"])
 
 
 def test_a_bit_in_the_journals_header_costs_nothing_else(run_path: Path, steps: Build) -> None:
@@ -299,18 +212,97 @@ def test_a_damaged_run_json_is_read_from_the_journal(finished_run: Path) -> None
     ]
 
 
+def test_the_tail_is_cut_wherever_a_crash_tore_it(finished_run: Path) -> None:
+    """For every length of the last record that may have reached the disk."""
+    layout = Layout(finished_run)
+    whole = layout.journal.read_bytes()
+    before = whole[: whole.rindex(b"\n", 0, len(whole) - 1) + 1]
+    num_before = before.count(b"\n")
+    torn = [whole[:size] for size in range(len(before), len(whole), 3)]
+    for data in (*torn, before + b"\x00" * 4096):  # a file system may leave zeros
+        layout.journal.write_bytes(data)
+        # The last record was never acknowledged.
+        layout.tail.write_bytes(encode_line({"kind": "tail", "seq": num_before}))
+        committer, _ = load_committer(layout, rotate_every=256)
+        committer.release()
+        assert layout.journal.read_bytes() == before
+
+
+def test_acknowledged_records_gone_from_the_end_are_noticed_and_the_run_goes_on(
+    finished_run: Path, steps: Build
+) -> None:
+    told = damaged(finished_run, lambda lines: lines[:-2])
+    assert told == ["2 records are missing at its end, although they were acknowledged"]
+    with RunWriter.resume(finished_run, from_step=1, is_packing=False) as writer:
+        steps(writer, [2])
+    reader = open_run(finished_run)
+    assert reader.steps().column("step").to_pylist() == [0, 1, 2]
+    # The damaged piece stays as it is, and the gap in the chain is said as long as it is there.
+    assert [text.split(": ")[1] for text in reader.warnings] == [
+        "2 records are missing before record 5"
+    ]
+    assert Layout(finished_run).piece_numbers() == [1]
+
+
+def test_a_run_whose_live_piece_is_damaged_goes_on_in_a_new_one(
+    finished_run: Path, steps: Build
+) -> None:
+    journal = finished_run / "journal.ndjson"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    bad = b"".join([lines[0], lines[1].replace(b'"step":0', b'"step":8', 1), *lines[2:]])
+    journal.write_bytes(bad)
+    with RunWriter.resume(finished_run, from_step=2, is_packing=False) as writer:
+        steps(writer, [3])
+    assert Layout(finished_run).piece(1).read_bytes() == bad
+    reader = open_run(finished_run)
+    assert reader.steps().column("step").to_pylist() == [1, 2, 3]
+    assert len(reader.warnings) == 1
+    report = pack(finished_run)
+    assert [text.split(" at byte")[0] for text in report.damaged] == [
+        f"{Layout(finished_run).piece(1)}: the record"
+    ]
+    assert report.num_steps == 1  # its neighbour is packed
+
+
+def test_a_torn_piece_that_looks_complete_is_noticed_by_everybody(
+    run_path: Path, steps: Build
+) -> None:
+    """Three records are gone from the end of a piece; nothing in the piece itself says so."""
+    with RunWriter.create(
+        run_path, run_id="run-1", config={}, rotate_every=5, is_packing=False
+    ) as writer:
+        steps(writer, range(7))
+    piece = Layout(run_path).piece(1)
+    piece.write_bytes(b"".join(piece.read_bytes().splitlines(keepends=True)[:-3]))
+    what = f"{run_path / 'journal.ndjson'}: 3 records are missing before record 6"
+    assert open_run(run_path).warnings == [what]
+    assert [str(problem) for problem in verify(run_path).problems] == [what]
+    segments = set((run_path / "seg").rglob("*.parquet"))
+    report = pack(run_path)
+    assert report.damaged == [f"{piece}: the piece behind it does not continue it"]
+    assert report.num_steps == 2  # its neighbour is packed, and the loss is still told
+    what = f"{Layout(run_path).pack(2)}: 3 records are missing before this pack"
+    assert open_run(run_path).warnings == [what]
+    named_by_the_lost = {path for path in segments if path.name[:8] in {"00000002", "00000004"}}
+    assert named_by_the_lost <= set((run_path / "seg").rglob("*.parquet"))
+    assert piece.exists()
+
+
 def test_a_record_of_another_history_of_the_run_does_not_follow() -> None:
     """Two pieces of one run that differ in their second record: a copy of the run that went on
     by itself. The third record of the copy is whole, and its number and run are right."""
-    header = {"kind": "journal", "run_id": "r", "piece": 1, "format": 2}
+    header = {"kind": "journal", "piece": 1}
     third = {"kind": "event", "step": 2}
     ours = encode_piece([header, {"kind": "event", "step": 0}, third], "r")
     theirs = encode_piece([header, {"kind": "event", "step": 1}, third], "r")
     lines, foreign = ours.splitlines(keepends=True), theirs.splitlines(keepends=True)
-    follower = Follower(run_mark("r"))
-    records = follower.take(parse_chunk(b"".join([*lines[:2], foreign[2]])))
+    records, problems = Chain.of("r").take(parse_chunk(b"".join([*lines[:2], foreign[2]])))
     assert [record.get("step") for record in records] == [None, 0]
-    assert follower.problems == ["record 2 does not follow the one before and is left out"]
-    whole = Follower(run_mark("r"))
-    assert len(whole.take(parse_chunk(ours))) == 3
-    assert whole.problems == []
+    assert problems == ["record 2 does not follow the one before; left out"]
+    records, problems = Chain.of("r").take(parse_chunk(ours))
+    assert (len(records), problems) == (3, [])
+
+
+def test_a_record_that_no_version_writes_is_named() -> None:
+    with pytest.raises(StoreError, match="a 'step' record is not what this version writes"):
+        RunState("r").apply({"kind": "step"})

@@ -13,9 +13,8 @@ import pytest
 from made_run import add_steps, make_run, open_writer
 
 from echoscope.store.errors import StoreError
-from echoscope.store.log import index, integrity
-from echoscope.store.log.durable import sha256_of
-from echoscope.store.log.layout import Layout
+from echoscope.store.log import parquet
+from echoscope.store.log.layout import FileEntry, Layout
 from echoscope.store.log.packing import pack
 from echoscope.store.query import database
 from echoscope.store.reader import RunReader, open_run, open_runs
@@ -61,19 +60,17 @@ def test_a_data_file_that_fails_once_is_read_again(
     make_run(tmp_path / "run", 3)
     reader = open_run(tmp_path / "run")
     broken = min(Layout(tmp_path / "run").root.glob("seg/trajectories/*.parquet"))
-    whole = sha256_of
+    whole = parquet._content_damage
 
-    def failing(path: Path) -> str:
+    def failing(path: Path, entry: FileEntry) -> str:
         if path == broken:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return whole(path)
+        return whole(path, entry)
 
-    monkeypatch.setattr(integrity, "sha256_of", failing)
+    monkeypatch.setattr(parquet, "_content_damage", failing)
     assert count(reader) == 8
-    assert len(reader.warnings) == 1
-    assert "left out until it can be read" in reader.warnings[0]
-    monkeypatch.setattr(integrity, "sha256_of", whole)
-    monkeypatch.setattr(index.time, "monotonic", lambda: float("inf"))
+    assert reader.warnings == [f"{broken}: it cannot be read (Input/output error); left out"]
+    monkeypatch.setattr(parquet, "_content_damage", whole)
     assert count(reader) == 12
     assert reader.warnings == []
 
@@ -113,7 +110,7 @@ def test_footers_of_files_that_are_gone_are_forgotten(
         assert count(reader) == 4 * (begin + 6)
         opened[id(inner.connection)] = inner.connection
         num_named = sum(len(inner.indexes["run"].files(name)) for name in ("trajectories", "turns"))
-        assert len(inner._named) <= num_named + 20 + 14
+        assert len(inner._read_files) <= num_named + 20 + 14
     assert len(opened) > 2
     steps = reader.sql("SELECT step, entropy FROM steps ORDER BY step").to_pylist()
     assert [row["step"] for row in steps] == list(range(49))

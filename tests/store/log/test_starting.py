@@ -5,8 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,10 +13,8 @@ import pytest
 
 from echoscope.store.errors import RunExistsError
 from echoscope.store.log.durable import FileLock
-from echoscope.store.log.journal import Journal
-from echoscope.store.log.layout import Layout
 from echoscope.store.log.verify import verify
-from echoscope.store.reader import open_run
+from echoscope.store.reader import open_run, open_runs
 from echoscope.store.writer import RunWriter
 
 ROUNDS = 10
@@ -76,39 +72,6 @@ def test_a_start_that_loses_leaves_the_files_of_a_stranger(tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def die_at(path: Path, place: str) -> None:
-    """Start a run, and be killed just before the call `place` of the start."""
-    from echoscope.store.log import starting
-
-    def die(*_: object, **__: object) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    if place == "journal":
-        Journal.create = die  # type: ignore[method-assign, assignment]
-    elif place == "run.json":
-        starting.replace_file = die  # type: ignore[assignment]
-    else:
-        os.replace = die  # type: ignore[assignment]
-    RunWriter.create(path, run_id="killed", config={})
-
-
-@pytest.mark.parametrize("place", ["journal", "run.json", "rename"])
-def test_a_killed_start_leaves_a_folder_that_can_be_used(
-    tmp_path: Path, place: str, steps: Build
-) -> None:
-    path = tmp_path / "run"
-    process = multiprocessing.get_context("spawn").Process(target=die_at, args=(path, place))
-    process.start()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
-    assert (path / "writer.lock").exists()
-    with RunWriter.create(path, run_id="run-1", config={}, is_packing=False) as writer:
-        steps(writer, [0])
-    assert open_run(path).steps().num_rows == 1
-    assert not list(path.glob("*.tmp"))
-    assert verify(path).problems == ()
-
-
 @pytest.mark.parametrize("name", ["seg/turns/mine.parquet", "run.json.bak", "journal/notes", "x/y"])
 def test_a_folder_with_anything_else_is_nobody_s_to_start_in(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -121,7 +84,7 @@ def test_a_folder_with_anything_else_is_nobody_s_to_start_in(tmp_path: Path, nam
 def test_files_of_people_in_the_folders_of_the_store_stay(finished_run: Path) -> None:
     from echoscope.store.log.packing import pack
 
-    mine = [finished_run / name for name in ("seg/turns/mine.parquet", "pack/turns/mine.parquet")]
+    mine = [finished_run / name for name in ("seg/turns/mine.parquet", "pack/mine.parquet")]
     for path in mine:
         path.write_text("mine")
     RunWriter.resume(finished_run, from_step=2, is_packing=False).close(status="finished")
@@ -129,84 +92,46 @@ def test_files_of_people_in_the_folders_of_the_store_stay(finished_run: Path) ->
     assert [path.read_text() for path in mine] == ["mine", "mine"]
 
 
-def test_the_next_seal_removes_what_a_killed_one_left(finished_run: Path) -> None:
-    from echoscope.store.query.sealing import seal
-
-    left = [finished_run / f"run.0123abcd.duckdb.tmp{end}" for end in ("", ".wal")]
-    mine = finished_run / "run.backup.duckdb.tmp"
-    for path in (*left, mine):
-        path.write_text("x")
-    seal(finished_run)
-    assert not any(path.exists() for path in left)
-    assert mine.exists()
-
-
-KILLED = """
-import os, sys
-from echoscope.store.log import durable
-from echoscope.store.log.packing import pack
-from echoscope.store.query.sealing import seal
-
-real = os.replace
-
-
-def die(source, target):
-    if os.fspath(target).endswith(sys.argv[3]):
-        os.kill(os.getpid(), 9)
-    real(source, target)
-
-
-os.replace = die
-{"pack": pack, "seal": seal}[sys.argv[2]](sys.argv[1])
-"""
-
-
-def kill_at(path: Path, work: str, name: str) -> list[Path]:
-    """Kills a process that packs or seals just before a file gets its name; what it left."""
-    killed = subprocess.run([sys.executable, "-c", KILLED, path, work, name], check=False)
-    assert killed.returncode == -signal.SIGKILL
-    return sorted(path.glob("*.tmp"))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("work", "name"),
-    [("pack", "MANIFEST.json"), ("pack", "MANIFEST.copy.json"), ("seal", "run.duckdb")],
-)
-@pytest.mark.parametrize("after", ["pack", "seal"])
-def test_the_next_pack_or_seal_removes_what_a_killed_one_left(
-    finished_run: Path, work: str, name: str, after: str
+@pytest.mark.parametrize("name", ["seg", "journal.ndjson", "run.json", "run"])
+def test_a_killed_start_leaves_no_run_and_the_next_one_removes_what_it_made(
+    tmp_path: Path, name: str, steps: Build
 ) -> None:
-    from echoscope.store.log.packing import pack
-    from echoscope.store.query.sealing import seal
+    """Killed just before a file or folder of that name is made, or the folder of the run named."""
+    path = tmp_path / "run"
+    process = multiprocessing.get_context("spawn").Process(target=die_before, args=(path, name))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert not path.exists()
+    assert len(list(tmp_path.iterdir())) == 1
+    assert open_runs(tmp_path).infos() == []
+    with RunWriter.create(path, run_id="run-1", config={}, is_packing=False) as writer:
+        steps(writer, [0])
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
+    assert open_run(path).steps().num_rows == 1
+    assert verify(path).problems == ()
 
-    mine = finished_run / "MANIFEST.json.mine.tmp"
-    mine.write_text("mine")
-    left = [path for path in kill_at(finished_run, work, name) if path != mine]
-    assert len(left) == 1
-    report = verify(finished_run)
-    assert report.problems == ()
-    assert report.leftovers == tuple(left)
-    {"pack": pack, "seal": seal}[after](finished_run)
-    assert list(finished_run.glob("*.tmp")) == [mine]
-    assert verify(finished_run).leftovers == ()
-    assert open_run(finished_run).steps().num_rows == 3
+
+def die_before(path: Path, name: str) -> None:
+    """Start a run, and be killed."""
+    mkdir, replace, rename = os.mkdir, os.replace, os.rename
+
+    def dying(call: Callable[..., Any]) -> Callable[..., Any]:
+        def checked(*given: Any, **options: Any) -> Any:
+            if os.path.basename(os.fspath(given[1 if call is not mkdir else 0])) == name:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*given, **options)
+
+        return checked
+
+    os.mkdir, os.replace, os.rename = dying(mkdir), dying(replace), dying(rename)
+    RunWriter.create(path, run_id="killed", config={})
 
 
 def test_the_next_writer_removes_what_a_killed_one_left(finished_run: Path) -> None:
-    left = kill_at(finished_run, "pack", "journal.ndjson")
-    assert [path.name.partition(".")[0] for path in left] == ["journal"]
-    assert verify(finished_run).leftovers == tuple(left)
+    mine = finished_run / "journal.mine.tmp"
+    left = [finished_run / f"{name}.0123abcd.tmp" for name in ("journal", "run.json")]
+    for path in (mine, *left):
+        path.write_text("x")
     RunWriter.resume(finished_run, from_step=2, is_packing=False).close(status="finished")
-    assert not any(path.exists() for path in left)
-    assert verify(finished_run).problems == ()
-
-
-def test_files_of_a_process_at_work_are_no_leftovers(finished_run: Path) -> None:
-    made = finished_run / "MANIFEST.json.0123abcd.tmp"
-    made.write_text("x")
-    lock = FileLock(Layout(finished_run).pack_lock)
-    lock.acquire()
-    assert verify(finished_run).leftovers == ()
-    lock.release()
-    assert verify(finished_run).leftovers == (made,)
+    assert [path.exists() for path in (mine, *left)] == [True, False, False]

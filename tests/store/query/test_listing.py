@@ -11,6 +11,7 @@ import pytest
 from made_run import add_steps, make_run, open_writer
 
 from echoscope.store.errors import NotARunError, StoreError
+from echoscope.store.log.durable import with_checksum
 from echoscope.store.log.packing import pack
 from echoscope.store.query import listing
 from echoscope.store.query.listing import (
@@ -102,8 +103,8 @@ def test_what_people_noted_is_shown_and_pinned_runs_come_first(tmp_path: Path) -
     [
         ("{", "run.json: not JSON"),
         ("[]", "holds no JSON object"),
-        (json.dumps({"schema_version": "9.0"}), "written with store version 9.0"),
-        (json.dumps({"schema_version": 1}), "schema version 1 is not like '1.0'"),
+        (json.dumps(with_checksum({"schema_version": "9"})), "written with store version '9'"),
+        (json.dumps({"schema_version": "1"}), "its content changed after it was written"),
     ],
 )
 def test_a_broken_description_is_a_row_that_says_so(content: str, why: str, tmp_path: Path) -> None:
@@ -128,8 +129,8 @@ def test_damaged_records_at_the_end_are_skipped(tmp_path: Path) -> None:
 
 def test_odd_values_in_run_json_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
-    odd = {"schema_version": "1.0", "run_id": "a", "name": 3, "tags": "x", "config": "[1", "x": 1}
-    (tmp_path / "a" / "run.json").write_text(json.dumps(odd))
+    odd = {"schema_version": "1", "run_id": "a", "name": 3, "tags": "x", "config": "[1", "x": 1}
+    (tmp_path / "a" / "run.json").write_text(json.dumps(with_checksum(odd)))
     row = row_of(tmp_path, "a")
     assert (row.name, row.tags, row.num_steps, row.environments) == ("", (), None, ())
 

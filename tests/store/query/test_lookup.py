@@ -1,4 +1,4 @@
-"""Rows of one step, read once: what is kept, and for how long."""
+"""Rows of one step, straight from its row group."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from made_run import make_run
 
 from echoscope.store.log.index import RunIndex
 from echoscope.store.log.packing import pack
-from echoscope.store.query import lookup
 from echoscope.store.query.lookup import StepLookup
 
 
@@ -24,7 +23,7 @@ def packed(tmp_path: Path) -> RunIndex:
 
 def ids(found: StepLookup, index: RunIndex, step: int) -> list[str]:
     rows = found.rows(index.layout.root, "trajectories", index.files("trajectories"), step)
-    return [str(one) for one in rows.column("id").to_pylist()]
+    return [str(identity) for identity in rows.column("id").to_pylist()]
 
 
 def test_rows_of_a_step_and_of_none(packed: RunIndex) -> None:
@@ -33,27 +32,10 @@ def test_rows_of_a_step_and_of_none(packed: RunIndex) -> None:
     assert ids(found, packed, 9) == []
 
 
-def test_a_step_is_read_once(packed: RunIndex, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = StepLookup()
-    first = ids(found, packed, 1)
-
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("read again")
-
-    monkeypatch.setattr(pq, "ParquetFile", refuse)
-    assert ids(found, packed, 1) == first
-    with pytest.raises(AssertionError, match="read again"):
-        ids(found, packed, 2)
-
-
-@pytest.mark.parametrize("bound", ["_MAX_TABLES", "_MAX_BYTES"])
-def test_what_is_kept_is_bounded(
-    bound: str, packed: RunIndex, monkeypatch: pytest.MonkeyPatch
+def test_the_footer_of_a_file_is_read_once(
+    packed: RunIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = StepLookup()
-    one = found.rows(packed.layout.root, "trajectories", packed.files("trajectories"), 0).nbytes
-    monkeypatch.setattr(lookup, bound, 1 if bound == "_MAX_TABLES" else int(1.5 * one))
-    for step in (0, 1, 2, 0):
-        assert len(ids(found, packed, step)) == 4
-        assert len(found._kept) == 1
-        assert found._num_bytes == sum(table.nbytes for table in found._kept.values())
+    assert len(ids(found, packed, 1)) == 4
+    monkeypatch.setattr(pq, "read_metadata", lambda path: pytest.fail("read again"))
+    assert len(ids(found, packed, 2)) == 4
