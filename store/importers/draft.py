@@ -98,6 +98,7 @@ class Draft:
     is_success: bool | None = None
     duration_s: float | None = None
     advantage: float | None = None
+    """None: the mean of `advantages`, if there are any."""
     advantages: tuple[FloatArray, ...] | None = None
     trainer_logprobs: tuple[FloatArray, ...] | None = None
     reference_logprobs: tuple[FloatArray, ...] | None = None
@@ -129,6 +130,34 @@ class Draft:
         for turn, value in zip(self.turns, values, strict=True):
             turn.reward = value
         self.reconstructed.discard("turn_rewards")
+        return True
+
+    def set_sampled(
+        self,
+        ids: Any,
+        mask: Any,
+        logprobs: Any = None,
+        advantages: Any = None,
+        trainer_logprobs: Any = None,
+    ) -> bool:
+        """Set tokens that a file holds in one list, with values for each; `mask` marks the sampled
+        ones. Whether each reply is one run of sampled tokens: if not, nothing is set."""
+        if not isinstance(ids, list) or not isinstance(mask, list) or len(ids) != len(mask):
+            return False
+        runs = sampled_runs([number(value) for value in mask])
+        if len(runs) != len(self.turns):
+            return False
+
+        def by_turn(values: Any) -> tuple[FloatArray, ...] | None:
+            if not isinstance(values, list) or len(values) != len(ids):
+                return None
+            return tuple(floats(values[first:last]) for first, last in runs)
+
+        by_reply = by_turn(logprobs)
+        for place, (turn, (first, last)) in enumerate(zip(self.turns, runs, strict=True)):
+            turn.set_tokens(ids[:first], ids[first:last])
+            turn.logprobs = None if by_reply is None else by_reply[place]
+        self.advantages, self.trainer_logprobs = by_turn(advantages), by_turn(trainer_logprobs)
         return True
 
     def add_info(self, numbers: Mapping[str, float]) -> None:

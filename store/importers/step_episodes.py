@@ -109,12 +109,15 @@ class StepEpisodes:
 def _outcome_of(draft: Draft, trajectory: Trajectory) -> TrajectoryOutcome | None:
     """What the file says of the update; None where it says nothing."""
     per_token = (draft.advantages, draft.trainer_logprobs, draft.reference_logprobs)
-    is_given = draft.advantage is not None or draft.is_kept is not None
+    advantage = draft.advantage
+    if advantage is None and draft.advantages:
+        advantage = float(np.concatenate(draft.advantages).mean())
+    is_given = advantage is not None or draft.is_kept is not None
     if not is_given and all(values is None for values in per_token):
         return None
     return TrajectoryOutcome(
         trajectory_id=trajectory.id,
-        advantage=draft.advantage,
+        advantage=advantage,
         kept=draft.is_kept is not False,
         drop_reason="the trainer masked it" if draft.is_kept is False else None,
         advantages=draft.advantages,

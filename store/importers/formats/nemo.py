@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from ...records import FloatArray
 from ..dialogue import Dialogue, has_marks, read_messages, split_marked
 from ..draft import (
     Draft,
     DraftTurn,
     RowError,
-    floats,
     number,
     number_or_none,
-    sampled_runs,
     text_of,
     whole,
     without,
@@ -48,8 +42,16 @@ def _nemo_drafts(row: Row, where: Where) -> list[Draft]:
         is_guess=is_guess,
         is_kept=None if sample_mask is None else bool(sample_mask),
     )
-    if draft.turns:
-        _set_nemo_tokens(draft, row)
+    ids, mask = _unwrapped(row.get("token_ids")), _unwrapped(row.get("token_loss_mask"))
+    length, advantage = (
+        whole(_unwrapped(row.get("input_lengths"))),
+        _unwrapped(row.get("advantages")),
+    )
+    if isinstance(mask, list) and length is not None:
+        mask = [value if place < length else 0 for place, value in enumerate(mask)]
+    names = ("generation_logprobs", "advantages", "prev_logprobs")
+    draft.set_sampled(ids, mask, *(_unwrapped(row.get(name)) for name in names))
+    draft.advantage = number_or_none(advantage)
     return [draft]
 
 
@@ -69,42 +71,6 @@ def _nemo_dialogue(content: Any) -> tuple[Dialogue, bool]:
         return read_messages(split_marked(text, "user")), False
     dialogue.turns = [DraftTurn(observation="", response=text)]
     return dialogue, True
-
-
-def _set_nemo_tokens(draft: Draft, row: Row) -> None:
-    """Tokens and what belongs to them, where each reply is one run of sampled tokens; else the
-    mean advantage alone."""
-    ids, mask = _unwrapped(row.get("token_ids")), _unwrapped(row.get("token_loss_mask"))
-    if not isinstance(ids, list) or not isinstance(mask, list) or len(ids) != len(mask):
-        return
-    length = whole(_unwrapped(row.get("input_lengths")))
-    runs = sampled_runs([number(value) for value in mask[:length]])
-    if not runs:
-        return
-    advantages = _per_token(row, "advantages", runs, len(ids))
-    given = _unwrapped(row.get("advantages"))
-    if advantages is not None:
-        draft.advantage = float(np.concatenate(advantages).mean())
-    elif not isinstance(given, list):
-        draft.advantage = number_or_none(given)
-    if len(runs) != len(draft.turns):
-        return
-    draft.advantages = advantages
-    draft.trainer_logprobs = _per_token(row, "prev_logprobs", runs, len(ids))
-    logprobs = _per_token(row, "generation_logprobs", runs, len(ids))
-    for place, (turn, (first, last)) in enumerate(zip(draft.turns, runs, strict=True)):
-        turn.set_tokens(ids[:first], ids[first:last])
-        turn.logprobs = None if logprobs is None else logprobs[place]
-
-
-def _per_token(
-    row: Row, name: str, runs: Sequence[tuple[int, int]], size: int
-) -> tuple[FloatArray, ...] | None:
-    """The values of the sampled tokens of each reply; None where not every token has one."""
-    values = _unwrapped(row.get(name))
-    if not isinstance(values, list) or len(values) != size:
-        return None
-    return tuple(floats(values[first:last]) for first, last in runs)
 
 
 NEMO = Format(

@@ -10,9 +10,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ...records import Split
 from ..dialogue import Dialogue, is_messages, read_messages
 from ..draft import (
@@ -30,9 +27,9 @@ from ..draft import (
     whole,
     without,
 )
-from ..format import Format, Row, Where
+from ..format import Format, Row, Where, step_key
 
-_TOKENS = ("prompt_ids", "response_ids", "logprobs", "weight_version", "advantage")
+_TOKENS = ("prompt_ids", "response_ids", "logprobs", "weight_version")
 _TEXTS = ("observation", "model_response", "input", "output")
 """Fields of a step that mostly repeat what the messages say."""
 
@@ -51,8 +48,6 @@ def _drafts(row: Row, where: Where) -> Iterator[Draft]:
     for trajectory in row["trajectories"]:
         steps = objects_of(trajectory.get("steps"))
         dialogue = _dialogue(steps)
-        if not dialogue.turns:
-            continue
         draft = dialogue.draft(
             {
                 "episode": without(row, ("trajectories", "metrics", "training_step", "timing")),
@@ -66,10 +61,12 @@ def _drafts(row: Row, where: Where) -> Iterator[Draft]:
             is_success=truth(row.get("is_correct")),
             duration_s=number_or_none(inner(timing, "total")),
         )
-        is_of_steps = _set_rewards(draft, trajectory, steps)
+        draft.set_episode_reward(total := number(trajectory.get("reward")))
+        rewards = [number(step.get("reward")) for step in steps]
+        is_known = not any(map(math.isnan, rewards))
+        is_of_steps = is_known and draft.set_turn_rewards(rewards, total)
         if len(steps) == len(draft.turns):
             _set_tokens(draft, steps)
-            _set_advantage(draft, steps)
         _set_steps(draft, steps, is_of_steps=is_of_steps)
         draft.add_info(numbers_of(row.get("metrics")))
         yield draft
@@ -94,45 +91,11 @@ def _dialogue(steps: Sequence[Mapping[str, Any]]) -> Dialogue:
     return dialogue
 
 
-def _set_rewards(
-    draft: Draft, trajectory: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]
-) -> bool:
-    """Rewards of the turns; whether they are those of the steps."""
-    total = number(trajectory.get("reward"))
-    rewards = [number(step.get("reward")) for step in steps]
-    if not any(map(math.isnan, rewards)) and draft.set_turn_rewards(rewards, total):
-        return True
-    draft.set_episode_reward(total)
-    return False
-
-
 def _set_tokens(draft: Draft, steps: Sequence[Mapping[str, Any]]) -> None:
     for turn, step in zip(draft.turns, steps, strict=True):
         turn.set_tokens(step.get("prompt_ids"), step.get("response_ids"), step.get("logprobs"))
         if turn.response_tokens is not None:
             turn.policy_version = whole(step.get("weight_version"))
-
-
-def _set_advantage(draft: Draft, steps: Sequence[Mapping[str, Any]]) -> None:
-    """The mean advantage of the sampled tokens: a step has one number, or one per token."""
-    by_step = [_numbers(step.get("advantage")) for step in steps]
-    if not all(len(values) for values in by_step):
-        return
-    sizes = [0 if t.response_tokens is None else len(t.response_tokens) for t in draft.turns]
-    pairs = list(zip(by_step, sizes, strict=True))
-    if all(size and len(values) in (1, size) for values, size in pairs):
-        draft.advantages = tuple(
-            np.broadcast_to(values, size).astype(np.float32) for values, size in pairs
-        )
-        draft.advantage = float(np.concatenate(draft.advantages).mean())
-    else:
-        draft.advantage = float(np.mean([values.mean() for values in by_step]))
-
-
-def _numbers(value: Any) -> NDArray[np.float64]:
-    """A number, or a list of numbers; empty where one of them is none."""
-    values = np.array([number(entry) for entry in (value if isinstance(value, list) else [value])])
-    return np.empty(0) if np.isnan(values).any() else values
 
 
 def _set_steps(draft: Draft, steps: Sequence[Mapping[str, Any]], *, is_of_steps: bool) -> None:
@@ -157,5 +120,5 @@ EPISODES = Format(
     trainer="rLLM",
     matches=_matches,
     drafts=_drafts,
-    step=lambda row: whole(row.get("training_step")),
+    step=step_key("training_step"),
 )

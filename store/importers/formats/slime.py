@@ -16,12 +16,10 @@ from ..draft import (
     Draft,
     RowError,
     finish_of,
-    floats,
     inner,
     number,
     numbers_of,
     optional_text,
-    sampled_runs,
     stop_of,
     text_of,
     whole,
@@ -92,21 +90,14 @@ def _set_tokens(draft: Draft, sample: Mapping[str, Any]) -> None:
     tokens, size = sample.get("tokens"), whole(sample.get("response_length"))
     if not isinstance(tokens, list) or size is None or not 0 < size <= len(tokens):
         return
-    mask = sample.get("loss_mask")
-    mask = mask if isinstance(mask, list) else [1] * size
-    runs = sampled_runs(mask)
-    if len(mask) != size or len(runs) != len(draft.turns):
-        return
-    logprobs = sample.get("rollout_log_probs")
-    if not isinstance(logprobs, list) or len(logprobs) != size:
-        logprobs = None
+    mask, logprobs = sample.get("loss_mask"), sample.get("rollout_log_probs")
+    head = [0] * (len(tokens) - size)
+    mask = [*head, *(mask if isinstance(mask, list) else [1] * size)]
+    logprobs = [*head, *logprobs] if isinstance(logprobs, list) else None
     versions = sample.get("weight_versions")
-    version = whole(number(versions[0])) if isinstance(versions, list) and versions else None
-    head = len(tokens) - size
-    for turn, (first, last) in zip(draft.turns, runs, strict=True):
-        turn.set_tokens(tokens[: head + first], tokens[head + first : head + last])
-        turn.policy_version = version
-        turn.logprobs = None if logprobs is None else floats(logprobs[first:last])
+    if draft.set_sampled(tokens, mask, logprobs) and isinstance(versions, list) and versions:
+        for turn in draft.turns:
+            turn.policy_version = whole(number(versions[0]))
 
 
 SAMPLES = Format(

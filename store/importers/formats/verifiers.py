@@ -12,8 +12,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from ...records import FloatArray, Split, StopReason
 from ..dialogue import is_messages, read_messages
 from ..draft import (
@@ -204,8 +202,6 @@ def _set_tokens(draft: Draft, path: Sequence[Mapping[str, Any]]) -> None:
         arrays = tuple(values[name] for *_, values in sampled)
         if arrays and all(array is not None for array in arrays):
             setattr(draft, name, arrays)
-    if draft.advantages and draft.advantage is None:
-        draft.advantage = float(np.concatenate(draft.advantages).mean())
 
 
 def _aligned(values: Any, first: int, last: int, size: int) -> FloatArray | None:
