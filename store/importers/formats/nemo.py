@@ -34,24 +34,21 @@ _NEMO_USED = (
 
 
 def _nemo_drafts(row: Row, where: Where) -> list[Draft]:
-    dialogue, is_guess = _nemo_dialogue(_unwrapped(row["content"]))
-    sample_mask = number_or_none(_unwrapped(row.get("sample_loss_mask")))
+    plain = {name: _unwrapped(value) for name, value in row.items()}
+    dialogue, is_guess = _nemo_dialogue(plain["content"])
+    sample_mask = number_or_none(plain.get("sample_loss_mask"))
     draft = dialogue.draft(
-        {name: _unwrapped(value) for name, value in without(row, _NEMO_USED).items()},
-        reward=number(_unwrapped(row["rewards"])),
+        without(plain, _NEMO_USED),
+        reward=number(plain["rewards"]),
         is_guess=is_guess,
         is_kept=None if sample_mask is None else bool(sample_mask),
     )
-    ids, mask = _unwrapped(row.get("token_ids")), _unwrapped(row.get("token_loss_mask"))
-    length, advantage = (
-        whole(_unwrapped(row.get("input_lengths"))),
-        _unwrapped(row.get("advantages")),
-    )
+    mask, length = plain.get("token_loss_mask"), whole(plain.get("input_lengths"))
     if isinstance(mask, list) and length is not None:
         mask = [value if place < length else 0 for place, value in enumerate(mask)]
     names = ("generation_logprobs", "advantages", "prev_logprobs")
-    draft.set_sampled(ids, mask, *(_unwrapped(row.get(name)) for name in names))
-    draft.advantage = number_or_none(advantage)
+    draft.set_sampled(plain.get("token_ids"), mask, *(plain.get(name) for name in names))
+    draft.advantage = number_or_none(plain.get("advantages"))
     return [draft]
 
 
