@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from echoscope.store.records import (
@@ -111,6 +111,36 @@ class OpenAlarm:
     calm_rows: int = 0
     absent_rows: int = 0
     """Rows in a row in which the rule found nothing."""
+
+    def take(self, finding: Finding, rule: Rule, view: View) -> None:
+        """What the rule finds at this step. Less serious it becomes only after some rows."""
+        severity, main = finding.severity, finding.main
+        is_calmer = SEVERITY_RANK[severity] < SEVERITY_RANK[self.severity]
+        self.absent_rows, self.calm_rows = 0, self.calm_rows + 1 if is_calmer else 0
+        if not is_calmer or self.calm_rows >= DOWNGRADE_AFTER:
+            self.severity = severity
+        if self.severity is not AlarmSeverity.CRITICAL:
+            self.critical_step = None
+        elif self.critical_step is None:
+            self.critical_step = view.step
+        if (dates := main.onset_interval) is not None:
+            self.onset_interval, self.onset_step = dates, main.onset_step
+        self.metric, self.words = main.key, finding.words
+        self.title, self.meaning = finding.title or rule.title, finding.meaning or rule.meaning
+        names = [main.spec.name, *(sign.spec.name for sign in finding.agreeing)]
+        self.channels = list(dict.fromkeys(names))
+
+
+def _new_alarm(rule: Rule, finding: Finding, view: View) -> OpenAlarm:
+    main = finding.main
+    return OpenAlarm(
+        alarm_id=f"{rule.name.lower()}-{view.step:08d}",
+        rule=rule.name,
+        severity=finding.severity,
+        raised_step=view.step,
+        onset_step=view.step if main.onset_step is None else main.onset_step,
+        earliest_onset=main.last_quiet_step,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,109 +321,67 @@ class AlarmEngine:
 
     def actions(self) -> tuple[Action, ...]:
         """The one thing to do about what is open; none where nothing is."""
-        alarms = self.open_alarms
-        return advise(
-            [RULES_BY_NAME[alarm.rule] for alarm in alarms],
-            self.causes(),
-            [self._record(alarm) for alarm in alarms],
-            self.situation,
+        return self._advice(
+            self.open_alarms,
             is_lost=self.run_state.is_collapse,
             is_recovering=self.run_state is RunState.RECOVERING,
         )
 
-    def _record(self, alarm: OpenAlarm) -> Alarm:
-        """An open alarm as it stands."""
-        rule = RULES_BY_NAME[alarm.rule]
-        return self._event(rule, alarm, self.view(), AlarmState.RAISED, (), with_advice=False)
+    def _advice(
+        self, alarms: Sequence[OpenAlarm], *, is_lost: bool, is_recovering: bool = False
+    ) -> tuple[Action, ...]:
+        view = self.view()
+        onsets = {alarm.rule: _onset_interval(alarm, view) for alarm in alarms}
+        return advise(
+            [RULES_BY_NAME[alarm.rule] for alarm in alarms],
+            causes_of(onsets, view, self.history, self.situation),
+            [self._record(alarm) for alarm in alarms],
+            self.situation,
+            is_lost=is_lost,
+            is_recovering=is_recovering,
+        )
 
     def _apply(self, rule: Rule, view: View, exemplars: Exemplars | None) -> list[Alarm]:
+        """What a rule raises, worsens or clears at this step."""
         finding = rule.judge(view)
-        known = self._open.get(rule.name)
+        alarm = self._open.get(rule.name)
         if finding is None:
-            if known is None:
+            if alarm is None:
                 return []
-            known.absent_rows += 1
-            is_note = known.severity is AlarmSeverity.INFO or rule.clears_at_once
-            if not is_note and known.absent_rows < CLEAR_AFTER:
+            alarm.absent_rows += 1
+            is_note = alarm.severity is AlarmSeverity.INFO or rule.clears_at_once
+            if not is_note and alarm.absent_rows < CLEAR_AFTER:
                 return []
             del self._open[rule.name]
-            return [self._event(rule, known, view, AlarmState.CLEARED, None)]
-        severity = finding.severity
-        if known is not None:
-            known.absent_rows = 0
-        if known is not None and SEVERITY_RANK[severity] < SEVERITY_RANK[known.severity]:
-            known.calm_rows += 1
-            if known.calm_rows < DOWNGRADE_AFTER:
-                severity = known.severity
-        elif known is not None:
-            known.calm_rows = 0
-        is_news = known is None or known.severity is not severity
-        alarm = self._opened(rule, finding, severity, known, view)
-        self._open[rule.name] = alarm
-        if not is_news:
+            return [self._record(alarm, AlarmState.CLEARED)]
+        before = None if alarm is None else alarm.severity
+        if alarm is None:
+            alarm = self._open[rule.name] = _new_alarm(rule, finding, view)
+        alarm.take(finding, rule, view)
+        if alarm.severity is before:
             return []
-        shown = exemplars(rule.name) if exemplars else ()
-        return [self._event(rule, alarm, view, AlarmState.RAISED, shown)]
+        return [self._raised(alarm, exemplars(rule.name) if exemplars else ())]
 
-    def _opened(
-        self,
-        rule: Rule,
-        finding: Finding,
-        severity: AlarmSeverity,
-        known: OpenAlarm | None,
-        view: View,
-    ) -> OpenAlarm:
-        main = finding.main
-        if known is None:
-            known = OpenAlarm(
-                alarm_id=f"{rule.name.lower()}-{view.step:08d}",
-                rule=rule.name,
-                severity=severity,
-                raised_step=view.step,
-                onset_step=view.step if main.onset_step is None else main.onset_step,
-                earliest_onset=main.last_quiet_step,
-            )
-        if (dated := main.onset_interval) is not None:
-            known.onset_interval, known.onset_step = dated, main.onset_step
-        if severity is AlarmSeverity.CRITICAL and known.critical_step is None:
-            known.critical_step = view.step
-        elif severity is not AlarmSeverity.CRITICAL:
-            known.critical_step = None
-        known.severity = severity
-        known.metric = main.key
-        known.words = finding.words
-        known.title, known.meaning = finding.title or rule.title, finding.meaning or rule.meaning
-        names = [main.spec.name, *(c.spec.name for c in finding.agreeing)]
-        known.channels = list(dict.fromkeys(names))
-        return known
+    def _raised(self, alarm: OpenAlarm, evidence: tuple[str, ...]) -> Alarm:
+        """An alarm that is news, with what to do about it."""
+        record = replace(self._record(alarm), evidence=evidence)
+        actions = self._advice([alarm], is_lost=alarm.severity is AlarmSeverity.CRITICAL)
+        if not actions:
+            return record
+        return replace(
+            record,
+            advice=" ".join(filter(None, (actions[0].text, actions[0].command))),
+            suggested=live_command(actions[0], alarm.alarm_id, self.run_id, alarm.rule),
+        )
 
-    def _event(
-        self,
-        rule: Rule,
-        alarm: OpenAlarm,
-        view: View,
-        state: AlarmState,
-        evidence: tuple[str, ...] | None,
-        *,
-        with_advice: bool = True,
-    ) -> Alarm:
+    def _record(self, alarm: OpenAlarm, state: AlarmState = AlarmState.RAISED) -> Alarm:
+        """An open alarm as it stands, or one that has ended."""
+        view, rule = self.view(), RULES_BY_NAME[alarm.rule]
         main = view[alarm.channels[0]]
-        ended = state is AlarmState.CLEARED
-        action = None
-        if with_advice and not ended:
-            found = advise(
-                [rule],
-                causes_of(
-                    {rule.name: _onset_interval(alarm, view)}, view, self.history, self.situation
-                ),
-                [self._record(alarm)],
-                self.situation,
-                is_lost=alarm.severity is AlarmSeverity.CRITICAL,
-            )
-            action = found[0] if found else None
+        message = f"{alarm.title} (after step {view.step}): {alarm.words}"
         return Alarm(
             alarm_id=alarm.alarm_id,
-            rule=rule.name,
+            rule=alarm.rule,
             severity=alarm.severity,
             state=state,
             step=view.step,
@@ -403,14 +391,7 @@ class AlarmEngine:
             baseline=finite_or_none(main.baseline),
             threshold=main.threshold,
             window=main.window,
-            message=self._ending(rule, alarm, view)
-            if ended
-            else f"{alarm.title} (after step {view.step}): {alarm.words}",
-            advice="" if action is None else " ".join(filter(None, (action.text, action.command))),
-            suggested=None
-            if action is None
-            else live_command(action, alarm.alarm_id, self.run_id, rule.name),
-            evidence=evidence or (),
+            message=message if state is AlarmState.RAISED else self._ending(rule, alarm, view),
             refuted_by=rule.refuted_by,
             earliest_onset_step=_earliest(alarm, view),
         )
