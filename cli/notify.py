@@ -37,7 +37,7 @@ def send_test(
     message, num_failed = trial(name, notify.dashboard_url), 0
     for target in notify.targets:
         try:
-            sender(target, os.environ, notify.timeout_s)(message)
+            sender(target, os.environ)(message)
         except (NotifyError, SendError) as error:
             num_failed += 1
             typer.echo(f"{name_of(target)}: not sent: {error}")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from .judge.courses.channels import CHANNELS, OUTCOMES, SPECS
 from .judge.courses.outcome import LARGE_SHARE
@@ -170,68 +171,22 @@ class AlarmConfig(FrozenModel):
     )
 
 
-EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
-"""Of an environment variable: what is secret never stands in a configuration."""
-
-Address = Annotated[str, Field(pattern=r"^[^\s<>,;]+@[^\s<>,;]+$", max_length=320)]
-
-
-class WebhookTarget(FrozenModel):
-    """An address that takes a message."""
-
-    kind: Literal["webhook", "slack", "discord", "teams", "apprise"] = Field(
-        description="webhook: the message as plain JSON. slack, discord, teams: the body that this "
-        "service takes. apprise: any other service, by its Apprise address.",
-    )
-    url_env: EnvName = Field(description="The environment variable that holds the address.")
-
-
-class EmailTarget(FrozenModel):
-    """A mail by SMTP."""
-
-    kind: Literal["email"]
-    host: str = Field(min_length=1, max_length=253)
-    port: int = Field(587, ge=1, le=65535)
-    security: Literal["starttls", "tls", "none"] = Field(
-        "starttls", description="none: the mail and the password cross the network unencrypted."
-    )
-    sender: Address
-    to: tuple[Address, ...] = Field(min_length=1, max_length=50, strict=False)
-    user_env: EnvName | None = Field(
-        None, description="The environment variable that holds the user's name; null: no login."
-    )
-    password_env: EnvName | None = None
-
-    @model_validator(mode="after")
-    def _login_is_whole(self) -> EmailTarget:
-        if (self.user_env is None) != (self.password_env is None):
-            raise ValueError("user_env and password_env go together: set both, or neither")
-        return self
-
-
-class CommandTarget(FrozenModel):
-    """A command of the shell, which reads the message as JSON from its standard input."""
-
-    kind: Literal["command"]
-    command: str = Field(min_length=1, max_length=4000)
-
-
-class DesktopTarget(FrozenModel):
-    """A notice on the desktop of this machine, by notify-send."""
-
-    kind: Literal["desktop"]
-
-
-NotifyTarget = Annotated[
-    WebhookTarget | EmailTarget | CommandTarget | DesktopTarget, Field(discriminator="kind")
-]
+ADDRESSED = ("webhook", "slack", "discord", "teams", "apprise")
+"""Kinds of targets that have an address, which may be a secret."""
+_TARGET = re.compile(
+    rf"desktop|command:.+|(?:{'|'.join(ADDRESSED)}):[A-Za-z_]\w*", re.ASCII | re.DOTALL
+)
 
 
 class NotifyConfig(FrozenModel):
     """Who is told of alarms, and how often."""
 
-    targets: tuple[NotifyTarget, ...] = Field(
-        (), max_length=20, strict=False, description="Nobody is told by default."
+    targets: tuple[Annotated[str, Field(max_length=4000)], ...] = Field(
+        (),
+        max_length=20,
+        strict=False,
+        description="desktop, command:COMMAND, or slack:, discord:, teams:, webhook: or apprise: "
+        "with the name of an environment variable. Nobody is told by default.",
     )
     severity: Literal["warning", "critical"] = Field(
         "critical", description="The mildest alarm that is told."
@@ -243,14 +198,27 @@ class NotifyConfig(FrozenModel):
         description="Seconds between two messages. Alarms of the time between are told together.",
     )
     at_end: bool = Field(False, description="Also tell how the run ended.")
-    timeout_s: float = Field(10.0, gt=0, le=600, description="Longest wait for a target's answer.")
-    attempts: int = Field(4, ge=1, le=20, description="How often a message is tried.")
     dashboard_url: str = Field(
         "",
         max_length=500,
         pattern=r"^(https?://[^\s?#]+)?$",
         description="Where the dashboard is reached, for the link in a message.",
     )
+
+    @field_validator("targets")
+    @classmethod
+    def _are_targets(cls, targets: tuple[str, ...]) -> tuple[str, ...]:
+        for target in targets:
+            if not _TARGET.fullmatch(target):
+                has_address = target.startswith(ADDRESSED) or "://" in target
+                given = "an address" if has_address else repr(target[:80])
+                raise ValueError(  # what stands there may be a secret
+                    f"a target of notify is {given}, but must be desktop, command:COMMAND, or "
+                    "slack:, discord:, teams:, webhook: or apprise: with the NAME of an "
+                    "environment variable that holds the address, such as slack:SLACK_HOOK; run: "
+                    "export SLACK_HOOK=ADDRESS"
+                )
+        return targets
 
 
 class GradientConfig(FrozenModel):

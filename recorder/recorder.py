@@ -39,7 +39,7 @@ from echoscope.diagnostics.read.foreign_names import Meaning
 from echoscope.diagnostics.read.names import MetricNameError, parse_map
 from echoscope.diagnostics.sinks.mirror import Mirror
 from echoscope.diagnostics.sinks.settings import SinksConfig
-from echoscope.diagnostics.tools.setting_errors import SettingError, argument, checked, shown
+from echoscope.diagnostics.tools.setting_errors import SettingError, checked, shown
 from echoscope.store.importers.draft import Draft
 from echoscope.store.records import SettingsRecord
 from echoscope.store.steer.steering import CONTROLS
@@ -434,7 +434,7 @@ def _argument(model: type[M], name: str, value: Any) -> M:
     Raises:
         SettingError: names the first wrong key as the caller wrote it.
     """
-    return checked(model, {} if value is None else value, (name,), place=argument)
+    return checked(model, {} if value is None else value, (name,))
 
 
 def _meanings(given: Any) -> dict[str, Meaning]:

@@ -22,7 +22,7 @@ class BackgroundQueue:
 
     Args:
         name: of the thread, which starts with the first job.
-        max_waiting: while more jobs come, the oldest are dropped, and counted.
+        max_waiting: while more jobs come, the oldest are dropped.
     """
 
     def __init__(self, name: str, *, max_waiting: int = MAX_WAITING) -> None:
@@ -33,7 +33,6 @@ class BackgroundQueue:
         self._is_closed = False
         self._begun_at: float | None = None
         self._thread: threading.Thread | None = None
-        self.num_dropped = 0
 
     def put(self, job: Job) -> None:
         """Add a job; returns at once. A closed queue takes none."""
@@ -42,7 +41,6 @@ class BackgroundQueue:
                 return
             if len(self._waiting) >= self._max_waiting:
                 self._waiting.popleft()
-                self.num_dropped += 1
             self._waiting.append(job)
             self._changed.notify_all()
             if self._thread is None:
@@ -67,14 +65,12 @@ class BackgroundQueue:
             self._is_closed = True
             self._changed.notify_all()
 
-    def abandon(self) -> int:
-        """Take no more jobs and drop those that wait; their number. The present one is left."""
+    def abandon(self) -> None:
+        """Take no more jobs and drop those that wait. The present one goes on."""
         with self._changed:
-            num_left = len(self._waiting)
             self._waiting.clear()
             self._is_closed, self._last = True, None
             self._changed.notify_all()
-        return num_left
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread of a closed queue; whether it has ended."""

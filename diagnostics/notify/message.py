@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any, Literal
 from urllib.parse import quote_plus
 
 from echoscope.store.records import Alarm
+from echoscope.text.strict_json import json_value
 
 from ..judge.record import Verdict
 
@@ -46,19 +47,7 @@ class Message:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values: the body of a webhook, and what a command reads."""
-        return {
-            "source": "echoscope",
-            "occasion": self.occasion,
-            "run": self.run,
-            "title": self.title,
-            "text": self.text,
-            "state": self.state,
-            "step": self.step,
-            "evidence": list(self.evidence),
-            "advice": self.advice,
-            "alarms": list(self.alarms),
-            "link": self.link,
-        }
+        return {"source": "echoscope", **json_value(asdict(self))}
 
     def lines(self) -> list[str]:
         """The message as people read it, without its title and its link."""

@@ -14,14 +14,14 @@ from functools import partial
 
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState
 
-from ..config import NotifyConfig, NotifyTarget
+from ..config import NotifyConfig
 from ..judge.record import Verdict
 from .background import BackgroundQueue
 from .message import Message, of_verdict
 from .sending import Send, SendError, name_of, sender
 
-WAITS_S = (2.0, 10.0, 60.0, 300.0)
-"""Between attempts; the last is repeated."""
+WAITS_S = (2.0, 10.0, 60.0)
+"""Between attempts, of which there is one more."""
 MAX_PENDING = 1000
 """Alarms that wait for the next message; of more, the last ones are told."""
 END_S = 15.0
@@ -52,10 +52,8 @@ class Notifier:
     ) -> None:
         self._config, self._run, self._clock = config, run, clock
         environ = os.environ if environ is None else environ
-        sends = [(target, sender(target, environ, config.timeout_s)) for target in config.targets]
-        self._lines = [
-            _Line(target, send, config.attempts, waits_s, on_message) for target, send in sends
-        ]
+        sends = [(target, sender(target, environ)) for target in config.targets]
+        self._lines = [_Line(target, send, waits_s, on_message) for target, send in sends]
         self._pending: list[Alarm] = []
         self._last_at: float | None = None
 
@@ -116,15 +114,14 @@ class _Line:
 
     def __init__(
         self,
-        target: NotifyTarget,
+        target: str,
         send: Send,
-        attempts: int,
         waits_s: Sequence[float],
         say: Callable[[str], None],
     ) -> None:
         self._name, self._send, self._say = name_of(target), send, say
-        self._attempts, self._waits_s = attempts, waits_s
-        self.queue = BackgroundQueue(f"notify {target.kind}")
+        self._waits_s = waits_s
+        self.queue = BackgroundQueue(f"notify {self._name}")
 
     def put(self, message: Message) -> None:
         self.queue.put(partial(self._deliver, message))
@@ -135,15 +132,13 @@ class _Line:
 
     def _deliver(self, message: Message) -> None:
         """The end of a run cuts a wait short: then the next attempt is made at once."""
-        for attempt in range(1, self._attempts + 1):
+        for attempt, wait_s in enumerate((*self._waits_s, None), 1):
             try:
                 self._send(message)
+                return
             except SendError as error:
-                if attempt == self._attempts or not error.can_retry:
+                if wait_s is None or not error.can_retry:
                     times = "" if attempt == 1 else f" ({attempt} attempts)"
                     self._say(f"could not tell {self._name}: {error}{times}")
                     return
-                wait_s = self._waits_s[min(attempt, len(self._waits_s)) - 1]
                 self.queue.pause(max(wait_s, error.after_s))
-            else:
-                return

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from mailboxes import webhook
 
-TARGET = "diagnostics.notify.targets=[{kind: slack, url_env: ECHOSCOPE_TEST_HOOK}]"
+TARGET = "diagnostics.notify.targets=[slack:ECHOSCOPE_TEST_HOOK]"
 Typed = Callable[..., Any]
 
 
@@ -17,7 +17,7 @@ def test_each_target_gets_one_message(type_command: Typed, monkeypatch: pytest.M
     with webhook() as box:
         monkeypatch.setenv("ECHOSCOPE_TEST_HOOK", box.url)
         answer = type_command("notify", "test", "demo", TARGET)
-    assert (answer.code, answer.out) == (0, "slack (ECHOSCOPE_TEST_HOOK): sent\n")
+    assert (answer.code, answer.out) == (0, "slack:ECHOSCOPE_TEST_HOOK: sent\n")
     assert box.bodies[0]["text"].startswith("Echoscope: test of the messages of demo")
 
 
@@ -29,7 +29,7 @@ def test_a_target_that_fails_is_exit_code_1(
         monkeypatch.setenv("ECHOSCOPE_TEST_HOOK", box.url)
         answer = type_command("notify", "test", "demo", TARGET)
     assert answer.code == 1
-    assert answer.out.startswith("slack (ECHOSCOPE_TEST_HOOK): not sent: answered 404")
+    assert answer.out.startswith("slack:ECHOSCOPE_TEST_HOOK: not sent: answered 404")
 
 
 @pytest.mark.parametrize(
@@ -38,8 +38,8 @@ def test_a_target_that_fails_is_exit_code_1(
         (["notify", "test", "demo"], "diagnostics.notify.targets is empty"),
         (["train", "demo", TARGET], "environment variable ECHOSCOPE_TEST_HOOK, which is not set"),
         (
-            ["train", "demo", "diagnostics.notify.targets=[{kind: pigeon}]"],
-            "diagnostics.notify.targets",
+            ["train", "demo", "diagnostics.notify.targets=[pigeon]"],
+            "a target of notify is 'pigeon', but must be desktop",
         ),
     ],
 )
@@ -68,13 +68,13 @@ def test_a_file_with_nothing_but_the_messages_is_enough(
     """The block of docs/alarms.md, without environments."""
     file = tmp_path / "slack.yaml"
     file.write_text(
-        "diagnostics:\n  notify:\n    targets: [{kind: slack, url_env: ECHOSCOPE_TEST_HOOK}]\n",
+        "diagnostics:\n  notify:\n    targets: [slack:ECHOSCOPE_TEST_HOOK]\n",
         encoding="utf-8",
     )
     with webhook() as box:
         monkeypatch.setenv("ECHOSCOPE_TEST_HOOK", box.url)
         answer = type_command("notify", "test", "--config", str(file))
-    assert (answer.code, answer.out) == (0, "slack (ECHOSCOPE_TEST_HOOK): sent\n")
+    assert (answer.code, answer.out) == (0, "slack:ECHOSCOPE_TEST_HOOK: sent\n")
 
 
 @pytest.mark.parametrize(
@@ -86,13 +86,8 @@ def test_a_wrong_key_is_named_without_environments(word: str, type_command: Type
     assert "envs" not in answer.err
 
 
-@pytest.mark.parametrize("key", ["url_env", "url"])
-def test_an_address_is_never_repeated(key: str, type_command: Typed) -> None:
-    target = f"diagnostics.notify.targets=[{{kind: slack, {key}: '{HOOK}'}}]"
-    answer = type_command("notify", "test", "demo", target)
+@pytest.mark.parametrize("target", [f"'slack:{HOOK}'", f"{{kind: slack, url: '{HOOK}'}}"])
+def test_an_address_is_never_repeated(target: str, type_command: Typed) -> None:
+    answer = type_command("notify", "test", "demo", f"diagnostics.notify.targets=[{target}]")
+    assert answer.code == 1
     assert "secret" not in answer.err
-    assert f"diagnostics.notify.targets.0.{key}" in answer.err
-    assert (
-        "url_env must be the NAME of an environment variable, such as SLACK_HOOK, not the "
-        "address; run: export SLACK_HOOK=ADDRESS"
-    ) in answer.err

@@ -322,7 +322,7 @@ def test_an_alarm_on_a_full_disk_is_told_and_stops_the_run(tmp_path: Path) -> No
     recorder = Recorder(
         path, alarms={"actions": {"ENTROPY_EXPLOSION": "stop"}}, on_message=said.append,
         notify={
-            "targets": [{"kind": "command", "command": "exit 7"}],
+            "targets": ["command:exit 7"],
             "attempts": 1,
             "severity": "warning",
         },

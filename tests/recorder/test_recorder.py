@@ -461,43 +461,31 @@ def test_a_closed_recorder_takes_nothing(path: Path) -> None:
     [
         (
             {"alarms": {"actoins": {"LOW_SUCCESS": "stop"}}},
-            "unknown key alarms[\"actoins\"]; did you mean 'actions'?",
+            "unknown key 'alarms.actoins'; did you mean 'actions'?",
         ),
         (
             {"alarms": {"actions": {"LOW_SUCESS": "stop"}}},
-            'unknown key alarms["actions"]["LOW_SUCESS"]; did you mean \'LOW_SUCCESS\'?',
+            "unknown key 'alarms.actions.LOW_SUCESS'; did you mean 'LOW_SUCCESS'?",
         ),
         (
-            {"notify": {"targets": [{"kind": "slack", "url": "https://secret"}]}},
-            'unknown key notify["targets"][0]["url"]; url_env must be the NAME of an environment '
-            "variable, such as SLACK_HOOK, not the address; run: export SLACK_HOOK=ADDRESS",
+            {"notify": {"targets": ["slack:https://secret"]}},
+            "a target of notify is an address, but must be desktop, command:COMMAND, or slack:, "
+            "discord:, teams:, webhook: or apprise: with the NAME of an environment variable that "
+            "holds the address, such as slack:SLACK_HOOK; run: export SLACK_HOOK=ADDRESS",
         ),
         (
-            {"notify": {"targets": [{"kind": "slack"}]}},
-            'notify["targets"][0]["url_env"] is missing: the NAME of an environment variable that '
-            "holds the address, such as SLACK_HOOK; run: export SLACK_HOOK=ADDRESS",
-        ),
-        (
-            {"notify": {"targets": [{"kind": "pigeon"}]}},
-            'notify["targets"][0]["kind"] is \'pigeon\', but must be one of webhook, slack, '
-            "discord, teams, apprise, email, command, desktop",
-        ),
-        (
-            {"notify": {"targets": [{"kind": "slack", "url_env": "ECHOSCOPE_NOT_SET"}]}},
+            {"notify": {"targets": ["slack:ECHOSCOPE_NOT_SET"]}},
             "the target slack takes its address from the environment variable ECHOSCOPE_NOT_SET, "
             "which is not set; run: export ECHOSCOPE_NOT_SET=ADDRESS",
         ),
-        (
-            {"notify": {"targets": {"kind": "slack"}}},
-            "notify[\"targets\"] is {'kind': 'slack'}, but must be a list",
-        ),
+        ({"notify": {"targets": "desktop"}}, "notify.targets is a str, but must be a list"),
         (
             {"notify": {"dashboard_url": "gpu:8501"}},
-            "notify[\"dashboard_url\"] is 'gpu:8501', but must be an address such as "
+            "notify.dashboard_url is 'gpu:8501', but must be an address such as "
             "http://gpu-box:8501",
         ),
         ({"alarms": "stop"}, "alarms is 'stop', but must be a mapping"),
-        ({"sinks": {"wndb": {}}}, "unknown key sinks[\"wndb\"]; did you mean 'wandb'?"),
+        ({"sinks": {"wndb": {}}}, "unknown key 'sinks.wndb'; did you mean 'wandb'?"),
         (
             {"scoring": {"budget_frac": 0.1}},
             "scoring= needs policy=, the model that is measured; without a policy leave scoring= "

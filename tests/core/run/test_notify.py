@@ -16,7 +16,7 @@ from echoscope.core.run.observers import SilentEvents
 from echoscope.store.reader import open_run
 from echoscope.store.records import AlarmSeverity, AlarmState
 
-TARGET = "diagnostics.notify.targets=[{kind: webhook, url_env: ECHOSCOPE_TEST_HOOK}]"
+TARGET = "diagnostics.notify.targets=[webhook:ECHOSCOPE_TEST_HOOK]"
 LINK = "diagnostics.notify.dashboard_url=http://127.0.0.1:8501"
 
 

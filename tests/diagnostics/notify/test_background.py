@@ -20,7 +20,7 @@ def test_jobs_are_done_in_order_and_those_that_wait_are_done_at_the_end() -> Non
     assert done[-1] == 99
 
 
-def test_of_too_many_jobs_the_oldest_are_dropped_and_counted() -> None:
+def test_of_too_many_jobs_the_oldest_are_dropped() -> None:
     done: list[int] = []
     gate, is_begun = threading.Event(), threading.Event()
     queue = BackgroundQueue("test", max_waiting=10)
@@ -31,7 +31,7 @@ def test_of_too_many_jobs_the_oldest_are_dropped_and_counted() -> None:
     gate.set()
     queue.close()
     assert queue.join(20.0)
-    assert (queue.num_dropped, done) == (8, list(range(8, 18)))
+    assert done == list(range(8, 18))
 
 
 def test_a_job_that_hangs_is_seen_and_can_be_left() -> None:
@@ -43,7 +43,7 @@ def test_a_job_that_hangs_is_seen_and_can_be_left() -> None:
     assert is_begun.wait(20.0)
     time.sleep(0.01)
     assert queue.busy_s >= 0.01
-    assert queue.abandon() == 1
+    queue.abandon()
     assert not queue.join(0.05)
     gate.set()
     assert queue.join(20.0)

@@ -10,12 +10,12 @@ import pytest
 from mailboxes import Mailbox, webhook
 
 from echoscope.diagnostics.bench.synthetic_runs import make
-from echoscope.diagnostics.config import CommandTarget, NotifyConfig, WebhookTarget
+from echoscope.diagnostics.config import NotifyConfig
 from echoscope.diagnostics.judge.verdict import Diagnosis
 from echoscope.diagnostics.notify.notifier import Notifier
 from echoscope.store.records import AlarmSeverity, AlarmState
 
-HOOK = WebhookTarget(kind="webhook", url_env="HOOK")
+HOOK = "webhook:HOOK"
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def watch(
         on_message=news.append,
         environ={"HOOK": box.url},
         clock=clock,
-        waits_s=(0.01,),
+        waits_s=(0.01, 0.01),
     )
     for step, values in make(kind, 0).table.rows():
         clock.now += step_s
@@ -102,18 +102,18 @@ def test_a_failure_is_tried_again(box: Mailbox) -> None:
 
 def test_a_message_that_cannot_be_sent_is_said(box: Mailbox) -> None:
     box.statuses = [500]
-    news, _ = watch("entropy_explosion", box, attempts=2)
-    assert news == ["could not tell webhook (HOOK): answered 500: no [31m such <hook> (2 attempts)"]
+    news, _ = watch("entropy_explosion", box)
+    assert news == ["could not tell webhook:HOOK: answered 500: no [31m such <hook> (3 attempts)"]
 
 
 def test_a_target_that_hangs_holds_up_nobody(box: Mailbox, tmp_path: Any) -> None:
     """Neither the caller, who returns at once, nor the other target."""
     told = tmp_path / "told"
-    command = CommandTarget(kind="command", command=f'cat > "{told}"')
+    command = f'command:cat > "{told}"'
     box.delay_s = 1.0
     news: list[str] = []
     diagnosis = Diagnosis(run_id="run-1")
-    config = NotifyConfig(targets=(HOOK, command), timeout_s=5)
+    config = NotifyConfig(targets=(HOOK, command))
     environ = {"HOOK": box.url, "PATH": "/usr/bin:/bin"}
     notifier = Notifier(config, run="run-1", on_message=news.append, environ=environ)
     for step, values in make("entropy_explosion", 0).table.rows():

@@ -15,17 +15,12 @@ from pathlib import Path
 import pytest
 from mailboxes import Mailbox, mail_server, webhook
 
-from echoscope.diagnostics.config import (
-    CommandTarget,
-    DesktopTarget,
-    EmailTarget,
-    WebhookTarget,
-)
+from echoscope.diagnostics.config import NotifyConfig
 from echoscope.diagnostics.notify.message import trial
 from echoscope.diagnostics.notify.sending import NotifyError, SendError, name_of, sender
 
 MESSAGE = trial("run-1", "http://127.0.0.1:8501")
-HOOK = WebhookTarget(kind="webhook", url_env="HOOK")
+HOOK = "webhook:HOOK"
 
 
 @pytest.fixture
@@ -79,7 +74,7 @@ def test_an_address_is_never_told(box: Mailbox) -> None:
     with pytest.raises(SendError) as failed:
         sender(HOOK, {"HOOK": "http://127.0.0.1:9/secret"}, 1.0)(MESSAGE)
     assert "secret" not in str(failed.value)
-    assert name_of(HOOK) == "webhook (HOOK)"
+    assert name_of(HOOK) == "webhook:HOOK"
 
 
 @pytest.fixture
@@ -90,7 +85,7 @@ def apprise_box(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mailbox]:
         yield served
 
 
-ANY = WebhookTarget(kind="apprise", url_env="ANYWHERE")
+ANY = "apprise:ANYWHERE"
 
 
 def test_any_service_that_apprise_knows_gets_the_words_and_mentions_nobody(
@@ -142,40 +137,29 @@ def test_what_cannot_be_sent_is_refused_at_the_start(environ: dict[str, str], wo
         sender(HOOK, environ, 1.0)
 
 
-def test_a_mail() -> None:
+def test_a_mail(monkeypatch: pytest.MonkeyPatch) -> None:
     with mail_server() as box:
-        target = EmailTarget(
-            kind="email",
-            host="127.0.0.1",
-            port=box.port,
-            security="none",
-            sender="echo@example.com",
-            to=("a@example.com", "b@example.com"),
-        )
-        sender(target, {}, 5.0)(MESSAGE)
-        (mail,) = box.mails
-    read = email.message_from_string(mail, policy=email.policy.default)
-    assert (read["Subject"], read["To"]) == (MESSAGE.title, "a@example.com, b@example.com")
-    assert read.get_content().strip().endswith(MESSAGE.link)
+        people = "from=echo@example.com&to=a@example.com,b@example.com"
+        address = f"mailto://127.0.0.1:{box.port}?{people}"
+        sender("apprise:MAIL", {"MAIL": address})(MESSAGE)
+        mails = [email.message_from_string(mail, policy=email.policy.default) for mail in box.mails]
+    assert {mail["Subject"] for mail in mails} == {MESSAGE.title}
+    assert {"a@example.com", "b@example.com"} <= set(" ".join(m["To"] for m in mails).split())
+    assert MESSAGE.link in mails[0].get_body(("plain", "html")).get_content()
 
 
-def test_a_mail_server_that_is_not_there() -> None:
-    target = EmailTarget(
-        kind="email", host="127.0.0.1", port=9, sender="a@example.com", to=("b@example.com",)
-    )
-    with pytest.raises(SendError, match="ConnectionRefusedError"):
-        sender(target, {}, 1.0)(MESSAGE)
-
-
-def test_a_login_is_whole() -> None:
-    with pytest.raises(ValueError, match="user_env and password_env go together"):
-        EmailTarget(kind="email", host="h", sender="a@b.c", to=("b@b.c",), user_env="USER_NAME")
+@pytest.mark.parametrize("target", ["slack:https://h/secret", "slack:se-cret", "https://secret"])
+def test_an_address_in_a_configuration_is_refused_and_not_told(target: str) -> None:
+    with pytest.raises(ValueError, match="a target of notify is an address, but must be") as error:
+        NotifyConfig(targets=(target,))
+    assert "secret" not in error.value.errors()[0]["msg"]
+    with pytest.raises(ValueError, match="a target of notify is 'fax'"):
+        NotifyConfig(targets=("fax",))
 
 
 def test_a_command_reads_the_message(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    command = f'cat > "{out}"; echo "$ECHOSCOPE_RUN" >> "{out}"'
-    target = CommandTarget(kind="command", command=command)
+    target = f'command:cat > "{out}"; echo "$ECHOSCOPE_RUN" >> "{out}"'
     sender(target, os.environ, 5.0)(MESSAGE)
     written, _, run = out.read_text(encoding="utf-8").rpartition("}")
     assert json.loads(written + "}") == MESSAGE.to_json()
@@ -184,21 +168,19 @@ def test_a_command_reads_the_message(tmp_path: Path) -> None:
 
 def test_a_command_that_fails_says_why() -> None:
     with pytest.raises(SendError, match=r"^ended with code 3: no printer$"):
-        sender(CommandTarget(kind="command", command="echo no printer >&2; exit 3"), {}, 5.0)(
-            MESSAGE
-        )
+        sender("command:echo no printer >&2; exit 3", {})(MESSAGE)
 
 
 def test_a_command_that_hangs_ends_with_all_that_it_started(tmp_path: Path) -> None:
     mark = tmp_path / "alive"
-    target = CommandTarget(kind="command", command=f'(sleep 1; touch "{mark}") & sleep 60')
+    target = f'command:(sleep 1; touch "{mark}") & sleep 60'
     with pytest.raises(SendError, match=r"did not end within 0\.2 s"):
         sender(target, os.environ, 0.2)(MESSAGE)
     time.sleep(1.1)
     assert not mark.exists()
 
 
-DESKTOP = DesktopTarget(kind="desktop")
+DESKTOP = "desktop"
 
 
 @pytest.fixture
