@@ -21,7 +21,6 @@ from echoscope.text.amounts import counted
 
 from ..measure.rates import wilson_interval
 from ..read.foreign_names import Meaning, spelled
-from ..read.forms.answers import Outcome
 from ..read.metrics_file import read_metrics
 from ..read.records import AnswersError, MetricsFileError
 from ..read.rollouts import outcomes_mapping
@@ -31,21 +30,9 @@ _IDS = (
     *("id", "uid", "idx", "index", "question", "problem", "instruction", "prompt"),
 )
 """Fields that name the question, the surest first."""
-_GROUPS = frozenset(
-    {
-        *("task", "task_name", "env", "environment", "level", "difficulty", "category", "subject"),
-        *("domain", "trial", "dataset", "data_source", "benchmark", "split", "type", "model"),
-        *("seed", "variant", "language", "topic"),
-    }
-)
-"""Fields by whose values the rate is shown."""
-MAX_GROUPS = 20
 LEAST_SHARED = 0.5
 """Of the questions of the smaller file, so many must be in the other for a paired comparison."""
 _Z = 1.96
-_NUM_DRAWS = 10_000
-_MANY = 1_000
-"""Pairs beyond which a mean is as good as normal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +66,10 @@ class Evaluation:
     outcome: str
     """The column that says whether an answer is right, or how good it is."""
     rate: Rate
-    groups: Mapping[str, Mapping[str, Rate]] = field(default_factory=dict)
-    """Column -> its value -> the rate of the rows that have it."""
     num_without: int = 0
     """Rows without an outcome."""
     scores: Mapping[str, tuple[float, ...]] = field(default_factory=dict, repr=False)
     """Question -> the outcomes of its rows; empty where no column names the question."""
-    values: FloatArray64 = field(default_factory=lambda: np.empty(0), repr=False)  # (R,)
 
     @property
     def text(self) -> str:
@@ -96,9 +80,6 @@ class Evaluation:
         ]
         if self.num_without:
             lines.append(f"Left out: {counted(self.num_without, 'row')} without a value there.")
-        for column, rates in self.groups.items():
-            lines.append(f"By {column}:")
-            lines += [f"  {value}: {rate.words}" for value, rate in rates.items()]
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
@@ -108,7 +89,6 @@ class Evaluation:
             "outcome": self.outcome,
             **asdict(self.rate),
             "num_without": self.num_without,
-            "groups": {c: {v: asdict(r) for v, r in g.items()} for c, g in self.groups.items()},
         }
 
 
@@ -123,8 +103,6 @@ class Comparison:
     high: float
     num_pairs: int
     """Questions that both files have; 0 where they were compared as two samples."""
-    p_value: float
-    """Of an exact test of McNemar; NaN where answers are not paired, or not right or wrong."""
 
     @property
     def is_beyond_chance(self) -> bool:
@@ -145,11 +123,10 @@ class Comparison:
         how = f"two samples of {self.first.rate.num_rows:,} and {self.second.rate.num_rows:,} rows"
         if self.num_pairs:
             how = f"paired by {counted(self.num_pairs, 'question')} that both files have"
-        test = "" if math.isnan(self.p_value) else f"; McNemar's exact test p = {self.p_value:.2g}"
         return "\n".join(
             (
                 f"{verdict} Difference: {_change(self.difference, is_share)} "
-                f"(95 % interval {ends}; {how}{test}).",
+                f"(95 % interval {ends}; {how}).",
                 f"  {self.first.path}: {self.first.rate.words}",
                 f"  {self.second.path}: {self.second.rate.words}",
             )
@@ -162,7 +139,6 @@ class Comparison:
             "low": self.low,
             "high": self.high,
             "num_pairs": self.num_pairs,
-            "p_value": None if math.isnan(self.p_value) else self.p_value,
             "is_beyond_chance": self.is_beyond_chance,
             "evaluations": [self.first.to_json(), self.second.to_json()],
         }
@@ -220,10 +196,8 @@ def of_answers(answers: AnswersError) -> Evaluation:
         path=answers.path,
         outcome=outcome.name,
         rate=_rate(values, ids, outcome.is_share),
-        groups=_by_group(kept, values, ids, outcome),
         num_without=int((~told).sum()),
         scores={q: tuple(v) for q, v in scores.items()} if name else {},
-        values=values,
     )
 
 
@@ -235,26 +209,6 @@ def _id_of(rows: Sequence[Mapping[str, Any]]) -> str:
         if name is not None and len({str(row.get(name)) for row in rows}) > 1:
             return name
     return ""
-
-
-def _by_group(
-    rows: Sequence[Mapping[str, Any]], values: FloatArray64, ids: Sequence[str], outcome: Outcome
-) -> dict[str, dict[str, Rate]]:
-    out = {}
-    for name in rows[0] if rows else ():
-        labels = np.array([str(row.get(name)) for row in rows])
-        distinct = sorted(set(labels.tolist()))
-        if spelled(name) not in _GROUPS or not 1 < len(distinct) <= min(MAX_GROUPS, len(rows) // 2):
-            continue
-        out[name] = {
-            label: _rate(
-                values[labels == label],
-                [i for i, own in zip(ids, labels.tolist(), strict=True) if own == label],
-                outcome.is_share,
-            )
-            for label in distinct
-        }
-    return out
 
 
 def _rate(values: FloatArray64, ids: Sequence[str], is_share: bool) -> Rate:
@@ -316,7 +270,6 @@ def compare(first: Evaluation, second: Evaluation) -> Comparison:
         low=low,
         high=high,
         num_pairs=0,
-        p_value=math.nan,
     )
 
 
@@ -324,30 +277,18 @@ def _paired(first: Evaluation, second: Evaluation, shared: Sequence[str]) -> Com
     a_Q = np.array([np.mean(first.scores[question]) for question in shared])
     b_Q = np.array([np.mean(second.scores[question]) for question in shared])
     change_Q = b_Q - a_Q
-    num, p_value = len(shared), math.nan
+    difference, num = float(change_Q.mean()), len(shared)
     if np.isin(np.concatenate([a_Q, b_Q]), (0.0, 1.0)).all():
-        from scipy.special import bdtr, betaincinv
+        from scipy.special import betaincinv
 
-        gained, lost = int((change_Q > 0).sum()), int((change_Q < 0).sum())
-        differing = gained + lost
-        least = min(gained, lost)
-        p_value = min(1.0, 2 * float(bdtr(least, differing, 0.5))) if differing else 1.0
         # Clopper and Pearson 1934: of the questions whose answers differ, the share that was gained
-        low = float(betaincinv(gained, lost + 1, 0.025)) if gained else 0.0
-        high = float(betaincinv(gained + 1, lost, 0.975)) if lost else 1.0
-        ends = ((2 * low - 1) * differing / num, (2 * high - 1) * differing / num)
-    elif num > _MANY:
-        error = _Z * float(change_Q.std(ddof=1)) / math.sqrt(num)
-        ends = (float(change_Q.mean()) - error, float(change_Q.mean()) + error)
+        gained, lost = int((change_Q > 0).sum()), int((change_Q < 0).sum())
+        least = float(betaincinv(gained, lost + 1, 0.025)) if gained else 0.0
+        most = float(betaincinv(gained + 1, lost, 0.975)) if lost else 1.0
+        low, high = ((2 * share - 1) * (gained + lost) / num for share in (least, most))
     else:
-        draws = np.random.default_rng(0).integers(num, size=(_NUM_DRAWS, num))
-        ends = tuple(np.quantile(change_Q[draws].mean(axis=1), (0.025, 0.975)).tolist())
+        error = _Z * float(change_Q.std(ddof=1)) / math.sqrt(num) if num > 1 else math.inf
+        low, high = difference - error, difference + error
     return Comparison(
-        first=first,
-        second=second,
-        difference=float(change_Q.mean()),
-        low=ends[0],
-        high=ends[1],
-        num_pairs=num,
-        p_value=p_value,
+        first=first, second=second, difference=difference, low=low, high=high, num_pairs=num
     )
