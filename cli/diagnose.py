@@ -218,7 +218,6 @@ def short_notes(notes: Sequence[str]) -> list[str]:
 
 
 def _show(verdict: Verdict) -> None:
-    from rich.table import Table
     from rich.text import Text
 
     console = output_console()
@@ -229,14 +228,6 @@ def _show(verdict: Verdict) -> None:
     console.print(Text(verdict.state.value, style=f"bold {colour}") + Text(confidence, "dim"))
     for line in verdict.text.split("\n"):
         console.print(Text(printable(line)), soft_wrap=line.startswith("  ") or None)
-    if verdict.evidence:
-        table = Table("metric", "before", "after", "about", "steps", box=None, header_style="dim")
-        for found in verdict.evidence:
-            interval = "" if found.interval is None else "{:.3g} .. {:.3g}".format(*found.interval)
-            before = "" if found.before != found.before else f"{found.before:.3g}"
-            cells = (found.metric, before, f"{found.after:.3g}", interval)
-            table.add_row(*map(Text, map(printable, cells)), "{} -> {}".format(*found.steps))
-        console.print(table)
     for place in verdict.exemplars:
         note = printable(f"  {place.trajectory_id} turn {place.turn}: {place.note}")
         console.print(Text(note))

@@ -47,7 +47,7 @@ def test_a_collapse_exits_with_3(collapsed: Path) -> None:
     assert result.exit_code == 3
     assert "collapsed" in result.stdout
     assert "Format collapse, starting " in result.stdout
-    assert "rollout/action_valid_frac" in result.stdout
+    assert "Evidence: valid actions: " in result.stdout
 
 
 def test_json_is_one_object(collapsed: Path) -> None:
