@@ -33,18 +33,18 @@ def dialogue_of(episode: Episode) -> Dialogue:
     """The messages of an episode."""
     out = Dialogue()
     waiting: list[tuple[str, Row]] = []
-    for index, (turn, shown) in enumerate(zip(episode.turns, episode.shown, strict=True)):
+    for index, (turn, prompt) in enumerate(zip(episode.turns, episode.shown, strict=True)):
         if waiting:
             out.messages += _answers(waiting, turn["observation"])
-        elif shown is not None:
-            out.messages += [{"role": role, "content": text} for role, text in shown.messages]
+        elif prompt is not None:
+            out.messages += [{"role": role, "content": text} for role, text in prompt.messages]
         else:
             if not index and episode.system:
                 out.messages.append({"role": "system", "content": episode.system})
             if turn["observation"] or not index:
                 out.messages.append({"role": "user", "content": turn["observation"]})
         waiting = _readable_calls(turn, f"{episode.id}-{index}")
-        out.messages.append(_reply(turn, "" if shown is None else shown.opening, waiting))
+        out.messages.append(_reply(turn, "" if prompt is None else prompt.opening, waiting))
         out.last_reply = len(out.messages) - 1
         if not index:
             out.first_reply = out.last_reply
@@ -58,7 +58,7 @@ def _readable_calls(turn: Row, name: str) -> list[tuple[str, Row]]:
     """The tool calls of a turn with an id for each, if all of them can be read as calls."""
     calls = json.loads(turn["calls"]) if turn["calls"] else []
     is_bad = any(call.get("problem") or not call.get("name") for call in calls)
-    return [] if is_bad else [(f"{name}-{place}", call) for place, call in enumerate(calls)]
+    return [] if is_bad else [(f"{name}-{number}", call) for number, call in enumerate(calls)]
 
 
 def _reply(turn: Row, opening: str, calls: Sequence[tuple[str, Row]]) -> Message:
@@ -96,9 +96,9 @@ def _without_calls(text: str) -> str:
     close = text.find(THINK_CLOSE)
     start = 0 if close < 0 else close + len(THINK_CLOSE)
     firsts = [
-        found[0].chars[0]
-        for found in (find_calls(text, start, "hermes"), find_calls(text, start, "llama"))
-        if found
+        calls[0].chars[0]
+        for calls in (find_calls(text, start, "hermes"), find_calls(text, start, "llama"))
+        if calls
     ]
     return text[: min(firsts)].rstrip() if firsts else text
 

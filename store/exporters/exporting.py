@@ -154,16 +154,16 @@ def _check_target(target: Path, chosen: Format, *, is_overwriting: bool) -> None
             f"{target} does not end with {chosen.suffix}, and readers of {chosen.name} look for "
             f"that ending: name it {target.with_suffix(chosen.suffix)}"
         )
-    place = parent.resolve() / target.name
-    for folder in (place, *place.parents):
+    resolved = parent.resolve() / target.name
+    for folder in (resolved, *resolved.parents):
         if Layout(folder).run_json.is_file():
             raise ExportError(
                 f"{target} lies inside the run {folder}; nothing but the run itself is written "
                 "there: choose a place outside"
             )
-    if not os.path.lexists(place):
+    if not os.path.lexists(resolved):
         return
-    if place.is_symlink() or not place.is_file():
+    if resolved.is_symlink() or not resolved.is_file():
         raise ExportError(f"{target} exists and is no regular file; choose another name")
     if chosen.is_folder:
         raise ExportError(f"{target} is a file; {chosen.name} writes a folder: choose another name")

@@ -93,10 +93,10 @@ class ShownPrompts:
         marks = next((family for family in _FAMILIES if family.opens.keys() & set(pieces)), None)
         if marks is None:
             return None
-        found = list(_split(pieces, marks))
-        if any(role not in _ROLES for role, _, _ in found):
+        messages_with_end = list(_split(pieces, marks))
+        if any(role not in _ROLES for role, _, _ in messages_with_end):
             return None
-        *before, (role, opening, is_closed) = found
+        *before, (role, opening, is_closed) = messages_with_end
         if _ROLES[role] != "assistant" or is_closed:
             return None
         replies = [i for i, (name, _, _) in enumerate(before) if _ROLES[name] == "assistant"]

@@ -199,8 +199,8 @@ class RunSource:
         turns = turns_by_episode(self.rows_of("turns", step, keys))
         shown = self._shown(step, keys)
         for key in keys:
-            row, own = rows.get(key), turns.get(key, [])
-            if row is None or len(own) != row["num_turns"]:
+            row, turns_of_row = rows.get(key), turns.get(key, [])
+            if row is None or len(turns_of_row) != row["num_turns"]:
                 split, _, _ = parse_trajectory_id(key[1])
                 self.leave_out(
                     "a damaged file of the run holds their turns",
@@ -210,8 +210,8 @@ class RunSource:
             prompts = shown.get(key, {})
             yield Episode(
                 row=row,
-                turns=own,
-                shown=[prompts.get(turn["turn"]) for turn in own],
+                turns=turns_of_row,
+                shown=[prompts.get(turn["turn"]) for turn in turns_of_row],
                 system=self.system,
             )
 

@@ -102,17 +102,19 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> Dialogue:
                 )
             )
             waiting = []
-            place_of_call = {identity: place for place, (_, _, identity) in enumerate(calls)}
+            place_of_call = {
+                identity: call_index for call_index, (_, _, identity) in enumerate(calls)
+            }
             continue
         text = content_text(message.get("content"))
         if role in ("system", "developer") and not out.turns and not waiting:
             out.system = f"{out.system}\n\n{text}" if out.system else text
             continue
         waiting.append(text)
-        place = place_of_call.get(str(message.get("tool_call_id")))
-        if place is not None and out.turns:
+        call_index = place_of_call.get(str(message.get("tool_call_id")))
+        if call_index is not None and out.turns:
             calls_before = list(out.turns[-1].calls)
-            calls_before[place] = replace(calls_before[place], result=text)
+            calls_before[call_index] = replace(calls_before[call_index], result=text)
             out.turns[-1].calls = tuple(calls_before)
     out.final_observation = "\n\n".join(waiting)
     return out
@@ -183,10 +185,10 @@ def split_marked(text: str, role: str = "assistant") -> list[dict[str, str]]:
     mark = min(_MARKS, key=lambda m: s.start() if (s := m.search(text)) else len(text) + 1)
     messages: list[dict[str, str]] = []
     start, speaker = 0, role
-    for found in mark.finditer(text):
-        _add(messages, speaker, text[start : found.start()])
-        speaker = _ROLE_NAMES.get(found[1], found[1]) if found[1] else ""
-        start = found.end()
+    for match in mark.finditer(text):
+        _add(messages, speaker, text[start : match.start()])
+        speaker = _ROLE_NAMES.get(match[1], match[1]) if match[1] else ""
+        start = match.end()
     _add(messages, speaker, text[start:])
     return messages
 
@@ -208,15 +210,15 @@ def split_bare(text: str, role: str) -> list[dict[str, str]] | None:
     """
     messages: list[dict[str, str]] = []
     start, speaker = 0, role
-    for found in _BARE.finditer(text):
-        if found[1] == speaker and speaker in ("assistant", "system"):
+    for mark in _BARE.finditer(text):
+        if mark[1] == speaker and speaker in ("assistant", "system"):
             return None
-        if speaker == "assistant" and found[1] == "system":
+        if speaker == "assistant" and mark[1] == "system":
             return None
-        body = text[start : found.start()]
+        body = text[start : mark.start()]
         if body.strip() or speaker != "":
             messages.append({"role": speaker or "user", "content": body.removesuffix("\n")})
-        speaker, start = found[1], found.end()
+        speaker, start = mark[1], mark.end()
     messages.append({"role": speaker or "user", "content": text[start:]})
     return [m for m in messages if m["content"].strip() or m["role"] == "assistant"]
 

@@ -243,8 +243,8 @@ def reconstructions(extra: str | None) -> dict[str, str]:
     except (ValueError, RecursionError):
         return {}
     names = value.get("reconstructed") if isinstance(value, dict) else None
-    known = names if isinstance(names, list) else []
-    return {n: RECONSTRUCTIONS[n] for n in known if isinstance(n, str) and n in RECONSTRUCTIONS}
+    names = names if isinstance(names, list) else []
+    return {n: RECONSTRUCTIONS[n] for n in names if isinstance(n, str) and n in RECONSTRUCTIONS}
 
 
 SUMMED_REWARDS = r'"reconstructed": \[[^]]*"reward_terms"'
@@ -296,8 +296,8 @@ def success_of(value: Any) -> bool | None:
     """Whether a field says success: a boolean, 0 or 1, -1 or 1, or a word; None for the rest."""
     if isinstance(value, str) and value.strip().lower() in _WORDS:
         return _WORDS[value.strip().lower()]
-    known = number(value)
-    return False if known == -1 else truth(known)
+    answer = number(value)
+    return False if answer == -1 else truth(answer)
 
 
 _STOPS = (
@@ -321,14 +321,14 @@ _FINISHES = (
 def stop_of(value: Any) -> StopReason:
     """Why an episode ended, in the words of any trainer."""
     text = text_of(value).lower()
-    named = (reason for words, reason in _STOPS if any(word in text for word in words))
+    named = (reason for texts, reason in _STOPS if any(word in text for word in texts))
     return next(named, StopReason.UNKNOWN)
 
 
 def finish_of(value: Any) -> FinishReason:
     """Why a reply ended, in the words of any trainer."""
     text = text_of(value).lower()
-    named = (reason for words, reason in _FINISHES if any(word in text for word in words))
+    named = (reason for texts, reason in _FINISHES if any(word in text for word in texts))
     return next(named, FinishReason.UNKNOWN)
 
 
@@ -382,8 +382,10 @@ def numbers_of(value: Any) -> dict[str, float]:
     """The finite numbers of an object by name."""
     if not isinstance(value, Mapping):
         return {}
-    found = {str(key): number(entry) for key, entry in value.items() if not isinstance(entry, str)}
-    return {key: entry for key, entry in found.items() if not math.isnan(entry)}
+    numbers = {
+        str(key): number(entry) for key, entry in value.items() if not isinstance(entry, str)
+    }
+    return {key: entry for key, entry in numbers.items() if not math.isnan(entry)}
 
 
 def without(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -398,10 +400,10 @@ def sampled_runs(mask: Sequence[Any]) -> list[tuple[int, int]]:
     >>> sampled_runs([0, 1, 1, 0, 1])
     [(1, 3), (4, 5)]
     """
-    runs, at = [], 0
+    runs, start = [], 0
     for is_sampled, values in groupby(mask, key=bool):
         size = len(list(values))
         if is_sampled:
-            runs.append((at, at + size))
-        at += size
+            runs.append((start, start + size))
+        start += size
     return runs

@@ -34,9 +34,9 @@ class Where:
     def step(self) -> int | None:
         """The step that the name of the file or one of its folders says; None where none does."""
         stem = self.path.stem
-        found = _STEM.fullmatch(stem) or _IN_STEM.search(stem)
-        if found:
-            return int(found[1])
+        match = _STEM.fullmatch(stem) or _IN_STEM.search(stem)
+        if match:
+            return int(match[1])
         for part in reversed(self.path.parts[:-1]):
             named = _FOLDER.fullmatch(part)
             if named:

@@ -237,7 +237,7 @@ def _rewards_say_success(survey: Survey) -> bool:
 
 def _nothing(path: str, survey: Survey) -> str:
     refused = [f"{file}: {why}" for why, file in survey.refused_files.places.items()]
-    rows = [f"{place}: {why}" for why, place in survey.refused_rows.places.items()]
+    rows = [f"{row}: {why}" for why, row in survey.refused_rows.places.items()]
     why = f" ({'; '.join([*refused, *rows][:3])})" if refused or rows else ""
     trainers = ", ".join(dict.fromkeys(form.trainer for form in FORMATS))
     if survey.num_rows:
@@ -360,25 +360,25 @@ def _read(
     """
     for row in rows:
         file = survey.file_of(row)
-        place = f"{file.where.path}:{int(survey.rows_R[row]['place'])}"
+        source = f"{file.where.path}:{int(survey.rows_R[row]['place'])}"
         reason = ""
         try:
             for draft in survey.episodes(row):
                 if is_success:
                     RewardValues.read_success(draft)
                 name = survey.format_of(row).name
-                if problem := content.add(draft, source=place, format_name=name):
-                    report.rows.add(problem, place)
+                if problem := content.add(draft, source=source, format_name=name):
+                    report.rows.add(problem, source)
         except RowError as error:
             reason = str(error)
         except BadJsonError as error:
             reason = f"the file changed while it was read: {error}"
         except _BAD_ROW as error:
-            logger.debug("%s: %r", place, error)
+            logger.debug("%s: %r", source, error)
             reason = "its values are not of the kinds that its keys promise"
         if reason:
             content.refused[reason] += 1
-            report.rows.add(reason, place)
+            report.rows.add(reason, source)
         if row + 1 == rows.stop or survey.file_of(row + 1) is not file:
             file.source.close()
     report.reconstructed.update(content.reconstructed)

@@ -153,9 +153,9 @@ def not_utf8(num: int, unit: str, encoding: str) -> str:
     >>> not_utf8(2, "row", "").partition(". ")[2]
     'If their text matters, save the file as UTF-8 (iconv -f ENCODING -t UTF-8 FILE > NEW)'
     """
-    words = f"{counted(num, unit)} had bytes that are not UTF-8; U+FFFD stands for them"
+    sentence = f"{counted(num, unit)} had bytes that are not UTF-8; U+FFFD stands for them"
     seems = f"They seem to be {encoding}: " if encoding else "If their text matters, "
-    return f"{words}. {seems}{conversion(encoding or 'ENCODING')}"
+    return f"{sentence}. {seems}{conversion(encoding or 'ENCODING')}"
 
 
 def conversion(encoding: str) -> str:

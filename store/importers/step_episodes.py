@@ -131,29 +131,33 @@ def step_metrics(run_id: str, step: int, trajectories: Sequence[Trajectory]) -> 
 
     Evaluations are no part of them: a step that holds nothing else has none.
     """
-    own = [t for t in trajectories if t.split in (Split.IMPORT, Split.TRAIN)]
-    returns = [t.episode_return for t in own]
-    known = np.array([value for value in returns if not math.isnan(value)])
-    solved = [float(t.is_success) for t in own if t.is_success is not None]
-    is_made_up = any(re.search(SUMMED_REWARDS, t.extra or "") for t in own)
+    training = [t for t in trajectories if t.split in (Split.IMPORT, Split.TRAIN)]
+    returns = [t.episode_return for t in training]
+    returns_known = np.array([value for value in returns if not math.isnan(value)])
+    solved = [float(t.is_success) for t in training if t.is_success is not None]
+    is_made_up = any(re.search(SUMMED_REWARDS, t.extra or "") for t in training)
     # What was added up without weights is shown, and says nothing of what groups can teach.
-    groups = [] if is_made_up else list(_groups(own))
+    groups = [] if is_made_up else list(_groups(training))
     stds = [std for std, _ in groups]
     solved_of = [(std == 0, rate) for std, rate in groups if rate is not None]
     values = {
-        "reward/return_mean": float(known.mean()) if known.size else math.nan,
+        "reward/return_mean": float(returns_known.mean()) if returns_known.size else math.nan,
         IS_RECONSTRUCTED: 1.0 if is_made_up else math.nan,
-        "reward/return_std": float(known.std(ddof=1)) if known.size > 1 else math.nan,
-        "reward/return_min": float(known.min()) if known.size else math.nan,
-        "reward/return_max": float(known.max()) if known.size else math.nan,
+        "reward/return_std": float(returns_known.std(ddof=1))
+        if returns_known.size > 1
+        else math.nan,
+        "reward/return_min": float(returns_known.min()) if returns_known.size else math.nan,
+        "reward/return_max": float(returns_known.max()) if returns_known.size else math.nan,
         "reward/group_std_mean": float(np.mean(stds)) if stds else math.nan,
         "reward/zero_std_frac": float(np.mean(np.array(stds) == 0)) if stds else math.nan,
         "reward/solved_frac": _share(is_equal and rate == 1 for is_equal, rate in solved_of),
         "reward/hopeless_frac": _share(is_equal and rate == 0 for is_equal, rate in solved_of),
         "rollout/success_rate": float(np.mean(solved)) if solved else math.nan,
-        "rollout/num_trajectories": float(len(own)) if own else math.nan,
-        **num_outcomes(own),
-        "rollout/num_turns_mean": float(np.mean([t.num_turns for t in own])) if own else math.nan,
+        "rollout/num_trajectories": float(len(training)) if training else math.nan,
+        **num_outcomes(training),
+        "rollout/num_turns_mean": float(np.mean([t.num_turns for t in training]))
+        if training
+        else math.nan,
     }
     return StepMetrics(
         run_id=run_id,
@@ -174,12 +178,12 @@ def _groups(trajectories: Sequence[Trajectory]) -> Iterator[tuple[float, float |
             groups.setdefault(trajectory.group_index, []).append(trajectory)
     for siblings in groups.values():
         if len(siblings) > 1:
-            known = [t.is_success for t in siblings if t.is_success is not None]
-            rate = float(np.mean(known)) if len(known) == len(siblings) else None
+            returns_known = [t.is_success for t in siblings if t.is_success is not None]
+            rate = float(np.mean(returns_known)) if len(returns_known) == len(siblings) else None
             yield float(np.std([t.episode_return for t in siblings], ddof=1)), rate
 
 
 def _share(flags: Iterable[bool]) -> float:
     """How many are so; NaN of none."""
-    known = list(flags)
-    return sum(known) / len(known) if known else math.nan
+    returns_known = list(flags)
+    return sum(returns_known) / len(returns_known) if returns_known else math.nan

@@ -80,12 +80,12 @@ class Refusals:
 
     def without(self, names: Collection[str]) -> Refusals:
         """What is left without some places. All places must be named."""
-        left = Refusals(max_named=self.max_named)
+        remaining = Refusals(max_named=self.max_named)
         for reason, places in self.names.items():
             for place in places:
                 if place not in names:
-                    left.add(reason, place)
-        return left
+                    remaining.add(reason, place)
+        return remaining
 
     @property
     def total(self) -> int:
@@ -175,7 +175,7 @@ def format_of(row: Row, likely: Format | None = None) -> Format | None:
         return PAIRS if PAIRS.matches(row) else None
     if likely is not None and likely.is_of(row):
         return likely
-    return next((known for known in FORMATS if known.matches(row)), None)
+    return next((form for form in FORMATS if form.matches(row)), None)
 
 
 def is_rollouts(path: Path, spool: Path, roles: Roles = NO_ROLES) -> bool:
@@ -312,22 +312,22 @@ class _FirstPass:
 
     def _scan(self, source: Source, where: Where) -> bool:
         """Note the rows of a source; whether it has any of a known format."""
-        survey, own, likely = self.survey, Refusals(), None
+        survey, refused, likely = self.survey, Refusals(), None
         for row in source.scan():
             marked = survey.roles.mark(row.value)
-            known, problem = self._format_of(row, marked, likely)
-            step, is_file_step = known.step_of(marked, where) if known else (None, False)
+            form, problem = self._format_of(row, marked, likely)
+            step, is_file_step = form.step_of(marked, where) if form else (None, False)
             if step is not None and not 0 <= step <= MAX_STEP:
                 problem = f"its step is {str(step)[:20]}, but must lie in [0, {MAX_STEP}]"
-            if known is None or problem:
+            if form is None or problem:
                 place = f", byte {row.place}" if row.size else f" {row.place}"
-                own.add(problem, f"{where.path}{place}")
+                refused.add(problem, f"{where.path}{place}")
                 continue
-            likely = known
+            likely = form
             if row.is_unclean:
                 survey.encoding = survey.encoding or narrow_encoding(row.data)
                 survey.num_unclean += 1
-            index = FORMATS.index(known)
+            index = FORMATS.index(form)
             self._firsts.setdefault(index, str(where.path))
             digest = hashlib.blake2b(row.data + self._tag, digest_size=8).digest()
             self._rows += _PACKED.pack(
@@ -340,10 +340,10 @@ class _FirstPass:
                 is_file_step,
             )
         if likely is not None:
-            for reason, times in own.counts.items():
-                survey.refused_rows.add(reason, own.places[reason], times)
-        elif own.counts and _UNKNOWN not in own.counts:
-            raise SourceError(no_row(own.counts.most_common(1)[0][0]))
+            for reason, times in refused.counts.items():
+                survey.refused_rows.add(reason, refused.places[reason], times)
+        elif refused.counts and _UNKNOWN not in refused.counts:
+            raise SourceError(no_row(refused.counts.most_common(1)[0][0]))
         return likely is not None
 
     def _format_of(
@@ -355,8 +355,8 @@ class _FirstPass:
         if self.survey.roles.given:
             self.survey.keys = self.survey.keys or tuple(map(str, row.value))
             self._seen |= marked.get(MAPPED, {}).keys()
-        known = format_of(marked, likely)
-        return known, "" if known else _UNKNOWN
+        form = format_of(marked, likely)
+        return form, "" if form else _UNKNOWN
 
     def surveyed(self) -> Survey:
         """The survey of what was noted."""
@@ -366,10 +366,10 @@ class _FirstPass:
         survey.rows_R = self._ordered(rows[is_own])
         survey.digests = {
             step: hashlib.blake2b(
-                np.ascontiguousarray(survey.rows_R["digest"][own.start : own.stop]).tobytes(),
+                np.ascontiguousarray(survey.rows_R["digest"][rows.start : rows.stop]).tobytes(),
                 digest_size=12,
             ).hexdigest()
-            for step, own in survey.steps()
+            for step, rows in survey.steps()
         }
         # The key of the step may be one of metrics beside rollouts that say their steps themselves.
         needed = [role for role in survey.roles.given if role != "step" or survey.is_evaluation]
@@ -421,11 +421,11 @@ def _one_trainer(
     for index, times in counts.items():
         by_trainer[FORMATS[index].trainer] += times
     trainer = by_trainer.most_common(1)[0][0]
-    own = [index for index in counts if FORMATS[index].trainer == trainer]
+    of_trainer = [index for index in counts if FORMATS[index].trainer == trainer]
     others = {
         FORMATS[index].name: (times, firsts[index])
         for index, times in counts.items()
-        if index not in own
+        if index not in of_trainer
     }
-    chosen = FORMATS[max(own, key=lambda index: counts[index])]
-    return chosen, np.isin(formats, own), others
+    chosen = FORMATS[max(of_trainer, key=lambda index: counts[index])]
+    return chosen, np.isin(formats, of_trainer), others

@@ -32,8 +32,8 @@ def _write(source: RunSource, path: Path, options: Options) -> Written:
                 connection.execute(create_table_sql(name, target, text_compression=True))
                 connection.execute(f"COMMENT ON TABLE {target} IS {quote(table.doc)}")
                 for column in table.columns:
-                    place = f'{target}."{column.name}"'
-                    connection.execute(f"COMMENT ON COLUMN {place} IS {quote(column.doc)}")
+                    target_column = f'{target}."{column.name}"'
+                    connection.execute(f"COMMENT ON COLUMN {target_column} IS {quote(column.doc)}")
             _copy_data(source, connection)
             _copy_events(source, connection)
             ((count,),) = connection.sql("SELECT count(*) FROM run.trajectories").fetchall()

@@ -177,8 +177,8 @@ def _write(source: RunSource, path: Path, options: Options) -> Written:
 
 def _summary(sample: Mapping[str, Any]) -> dict[str, Any]:
     """What Inspect lists of a sample without opening it."""
-    kept = ("id", "epoch", "target", "scores", "uuid", "total_time")
-    summary = {key: sample[key] for key in kept if key in sample}
+    names = ("id", "epoch", "target", "scores", "uuid", "total_time")
+    summary = {key: sample[key] for key in names if key in sample}
     texts = [str(message["content"])[:1000] for message in sample["input"][-1:]]
     error = sample["error"]["message"] if "error" in sample else None
     return {

@@ -105,8 +105,8 @@ def _dialogue(row: Row, keys: Keys) -> tuple[Dialogue, str, bool, Names]:
     used = (prompt_key, reply_key)
     if is_messages(prompt) or is_messages(reply):
         asked = prompt if is_messages(prompt) else _said("user", prompt)
-        said = reply if is_messages(reply) else _said("assistant", reply)
-        dialogue = read_messages([*asked, *said])
+        replied = reply if is_messages(reply) else _said("assistant", reply)
+        dialogue = read_messages([*asked, *replied])
         return dialogue, prompt if isinstance(prompt, str) else dialogue.prompt, False, used
     if not (text_of(prompt).strip() or text_of(reply).strip()):
         raise RowError("prompt and reply are empty")

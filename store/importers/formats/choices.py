@@ -60,8 +60,8 @@ def _drafts(row: Row, where: Where) -> Iterator[Draft]:
 
 def _message(item: Mapping[str, Any]) -> Mapping[str, Any]:
     """A message as it is, or the message of a choice of the OpenAI interface."""
-    found = item.get("message")
-    return {"role": "assistant", **found} if isinstance(found, Mapping) else item
+    answer = item.get("message")
+    return {"role": "assistant", **answer} if isinstance(answer, Mapping) else item
 
 
 GROUPS = Format(
@@ -121,8 +121,8 @@ def _lightning_drafts(row: Row, where: Where) -> list[Draft]:
     elif rewards:
         for turn in draft.turns:
             turn.reward = 0.0
-        for place, value in rewards:
-            draft.turns[min(max(place, 0), len(draft.turns) - 1)].reward += value
+        for turn_index, value in rewards:
+            draft.turns[min(max(turn_index, 0), len(draft.turns) - 1)].reward += value
     return [draft]
 
 
@@ -131,23 +131,23 @@ def _conversation(requests: Sequence[Mapping[str, Any]]) -> Dialogue:
     asked = [inner(data, "request", "messages") for data in requests]
     replies = [{"role": "assistant", **_choice(data)["message"]} for data in requests]
     if is_messages(asked[-1]):
-        said = [m for m in asked[-1] if m["role"] == "assistant"]
-        is_one = len(said) == len(requests) - 1 and all(
+        replies_before = [m for m in asked[-1] if m["role"] == "assistant"]
+        is_one = len(replies_before) == len(requests) - 1 and all(
             text_of(old.get("content")) == text_of(new.get("content"))
-            for old, new in zip(said, replies, strict=False)
+            for old, new in zip(replies_before, replies, strict=False)
         )
         if is_one:
             return read_messages([*asked[-1], replies[-1]])
     whole_dialogue = Dialogue()
     for messages, reply in zip(asked, replies, strict=True):
-        own = read_messages([reply])
+        reply_turn = read_messages([reply])
         before = read_messages(messages) if is_messages(messages) else Dialogue()
         seen = [part for t in before.turns for part in (t.observation, t.response)]
-        own.turns[0].observation = "\n\n".join(
+        reply_turn.turns[0].observation = "\n\n".join(
             part for part in (*seen, before.final_observation) if part
         )
         whole_dialogue.system = whole_dialogue.system or before.system
-        whole_dialogue.turns += own.turns
+        whole_dialogue.turns += reply_turn.turns
     return whole_dialogue
 
 

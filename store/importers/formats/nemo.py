@@ -45,7 +45,7 @@ def _nemo_drafts(row: Row, where: Where) -> list[Draft]:
     )
     mask, length = plain.get("token_loss_mask"), whole(plain.get("input_lengths"))
     if isinstance(mask, list) and length is not None:
-        mask = [value if place < length else 0 for place, value in enumerate(mask)]
+        mask = [value if index < length else 0 for index, value in enumerate(mask)]
     names = ("generation_logprobs", "advantages", "prev_logprobs")
     draft.set_sampled(plain.get("token_ids"), mask, *(plain.get(name) for name in names))
     draft.advantage = number_or_none(plain.get("advantages"))

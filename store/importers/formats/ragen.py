@@ -57,9 +57,9 @@ def _drafts(row: Row, where: Where) -> list[Draft]:
     for message in row["messages"]:
         if message["role"] == "user":
             text = text_of(message.get("content"))
-            shown = _REWARD.search(text)
-            waiting = number(shown[1]) if shown else 0.0
-            message = {**message, "content": text[: shown.start()] if shown else text}
+            reward_shown = _REWARD.search(text)
+            waiting = number(reward_shown[1]) if reward_shown else 0.0
+            message = {**message, "content": text[: reward_shown.start()] if reward_shown else text}
         elif message["role"] == "assistant":
             # The first reply's reward is never written.
             rewards.append(0.0 if waiting is None else waiting)
@@ -93,8 +93,10 @@ def _draft(
         tag=tag,
         is_success=is_success,
     )
-    own = {name: value for name, value in numbers_of(metrics).items() if name.startswith(f"{tag}/")}
-    draft.add_info({name.removeprefix(f"{tag}/"): value for name, value in own.items() if tag})
+    of_tag = {
+        name: value for name, value in numbers_of(metrics).items() if name.startswith(f"{tag}/")
+    }
+    draft.add_info({name.removeprefix(f"{tag}/"): value for name, value in of_tag.items() if tag})
     return draft
 
 
@@ -119,8 +121,8 @@ def _batch_drafts(row: Row, where: Where) -> list[Draft]:
         turns = _history_turns(replies)
         # The messages are what the policy saw: the state and the instructions around it.
         if len(out.turns) == len(turns):
-            for turn, shown in zip(turns, out.turns, strict=True):
-                turn.observation = shown.observation
+            for turn, message_turn in zip(turns, out.turns, strict=True):
+                turn.observation = message_turn.observation
         out.turns = turns
     if entries and not _reply(entries[-1]):
         out.final_observation = text_of(entries[-1].get("state"))

@@ -102,11 +102,11 @@ def _set_steps(draft: Draft, steps: Sequence[Mapping[str, Any]], *, is_of_steps:
     """Actions of the turns, and what else a step holds: what a turn has is not kept twice."""
     is_by_turn = len(steps) == len(draft.turns)
     more = []
-    for place, step in enumerate(steps):
+    for index, step in enumerate(steps):
         used = ["chat_completions", *(_TOKENS if is_by_turn else ())]
         used += ["reward"] if is_of_steps else []
         if is_by_turn:
-            turn, action = draft.turns[place], step.get("action")
+            turn, action = draft.turns[index], step.get("action")
             if isinstance(action, str) and action:
                 turn.actions = (action,)
                 used.append("action")

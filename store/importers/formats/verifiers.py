@@ -113,16 +113,16 @@ def _path(nodes: Sequence[Any], leaf: int) -> list[Any]:
     Raises:
         RowError: the parents do not lead to a root.
     """
-    path, at = [], leaf
+    path, index = [], leaf
     while True:
-        path.append(nodes[at])
-        parent = nodes[at].get("parent")
+        path.append(nodes[index])
+        parent = nodes[index].get("parent")
         if parent is None:
             return path[::-1]
         following = whole(parent)
-        if following is None or not 0 <= following < at:
+        if following is None or not 0 <= following < index:
             raise RowError("the messages of a trace form no tree")
-        at = following
+        index = following
 
 
 def _branch(row: Row, trace: Mapping[str, Any], path: Sequence[Mapping[str, Any]]) -> Draft:

@@ -30,14 +30,14 @@ def write_events(source: _Rows, target: Path) -> None:
     """
     places: dict[tuple[str, str], list[tuple[int, int]]] = {}
     with target.open("w", encoding="utf-8", errors="surrogatepass") as file:
-        for found in source.scan():
-            if is_event(found.value):
-                key = (str(found.value["rollout_id"]), str(found.value["attempt_id"]))
-                places.setdefault(key, []).append((found.place, found.size))
+        for row in source.scan():
+            if is_event(row.value):
+                key = (str(row.value["rollout_id"]), str(row.value["attempt_id"]))
+                places.setdefault(key, []).append((row.place, row.size))
             else:
                 # Counted as a row that is none of the format's.
-                file.write(json.dumps(found.problem or "not an event") + "\n")
-        for (rollout, attempt), own in places.items():
-            events = [source.row(place, size) for place, size in own]
+                file.write(json.dumps(row.problem or "not an event") + "\n")
+        for (rollout, attempt), events_at in places.items():
+            events = [source.row(place, size) for place, size in events_at]
             row = {"lightning_rollout": rollout, "attempt_id": attempt, "events": events}
             file.write(json.dumps(row) + "\n")

@@ -157,9 +157,9 @@ def read(file: BinaryIO) -> Any:
 
 def refusal(name: str) -> str:
     """The sentence about a name that is not allowed."""
-    shown = "".join(c if c.isprintable() else "?" for c in name)[:80]
+    printable = "".join(c if c.isprintable() else "?" for c in name)[:80]
     return (
-        f"this pickle asks for {shown}. Nothing of it was run: only tensors, numpy arrays and "
+        f"this pickle asks for {printable}. Nothing of it was run: only tensors, numpy arrays and "
         f"plain containers are read, because any other name can run code; {_WAY_OUT}"
     )
 
