@@ -65,8 +65,7 @@ def _share(count: Count | None) -> str:
 
 
 def section(found: BenchReport) -> str:
-    grids = (tables.by_label(found), tables.beside(found))
-    return "\n\n".join([summary(found), *(grid.markdown() for grid in grids)])
+    return f"{summary(found)}\n\n{tables.beside(found).markdown()}"
 
 
 def by_chance(runs: Sequence[LabelledRun], draws: int) -> str:
