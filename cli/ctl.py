@@ -37,7 +37,6 @@ class _NamesTheRun(TyperGroup):
 
 
 app = typer.Typer(help="Steer a live run.", no_args_is_help=True, cls=_NamesTheRun)
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be sent; send nothing.")]
 Wait = Annotated[
     float,
     typer.Option(
@@ -96,36 +95,6 @@ def status(context: typer.Context, as_json: AsJson = False) -> None:
         typer.echo(f"{info.run_id}: {words}, step {info.last_step} of {now.steps}")
 
 
-@app.command("wait")
-def wait_until(
-    context: typer.Context,
-    step: Annotated[
-        int | None, typer.Option("--step", help="Wait for this step instead of the end.")
-    ] = None,
-    timeout: Annotated[
-        float, typer.Option("--timeout", help="Longest wait in seconds; 0: no limit.")
-    ] = 0,
-) -> None:
-    """Wait until the run ends or finishes a step. Then print its status."""
-    import time
-
-    from echoscope.store.reader import open_run
-
-    reader = open_run(context.obj)
-    started = time.monotonic()
-    while True:
-        info = reader.info()
-        is_there = step is not None and info.last_step >= step
-        if is_there or info.status != "running":
-            word = reader.status().status.value
-            typer.echo(f"{info.run_id}: {word}, step {info.last_step}")
-            raise typer.Exit(Exit.OK if is_there or step is None else Exit.REJECTED)
-        if timeout and time.monotonic() - started > timeout:
-            typer.echo(f"{info.run_id}: still at step {info.last_step}", err=True)
-            raise typer.Exit(Exit.NOT_ANSWERED)
-        time.sleep(0.2)
-
-
 def _add_plain(name: str, sentence: str) -> None:
     """A command that has nothing but a name."""
 
@@ -134,12 +103,11 @@ def _add_plain(name: str, sentence: str) -> None:
         context: typer.Context,
         reason: Reason = "",
         wait: Wait = 60,
-        dry_run: DryRun = False,
         as_json: AsJson = False,
     ) -> None:
         from echoscope.store.records import CommandAction
 
-        _send(context.obj, CommandAction(name), {}, reason, wait, dry_run, as_json)
+        _send(context.obj, CommandAction(name), {}, reason, wait, as_json)
 
 
 _add_plain("pause", "Pause the run after the current step.")
@@ -157,7 +125,6 @@ def stop(
     ] = False,
     reason: Reason = "",
     wait: Wait = 60,
-    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a checkpoint after the current step, then end the run.
@@ -168,7 +135,7 @@ def stop(
     from echoscope.store.records import CommandAction
 
     action = CommandAction.STOP_NOW if now else CommandAction.STOP
-    _send(context.obj, action, {}, reason, wait, dry_run, as_json)
+    _send(context.obj, action, {}, reason, wait, as_json)
 
 
 @app.command("set")
@@ -179,7 +146,6 @@ def set_values(
     ],
     reason: Reason = "",
     wait: Wait = 60,
-    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Change settings of the live run from the next step on.
@@ -193,7 +159,7 @@ def set_values(
     for key, value in values.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise typer.BadParameter(f"{key} is {value}, but must be finite")
-    _send(context.obj, CommandAction.SET, values, reason, wait, dry_run, as_json)
+    _send(context.obj, CommandAction.SET, values, reason, wait, as_json)
 
 
 def _send(
@@ -202,7 +168,6 @@ def _send(
     settings: dict[str, Any],
     reason: str,
     wait: float,
-    dry_run: bool,
     as_json: bool,
 ) -> None:
     from echoscope.store.reader import open_run
@@ -231,11 +196,6 @@ def _send(
             if not as_json:
                 for warning in out["warnings"]:
                     typer.echo(f"warning: {warning}", err=True)
-        if dry_run:
-            words = _words(settings)
-            detail = f"would send {shlex.join(words)}" if words else "nothing was sent"
-            _report(out | {"outcome": "dry_run", "detail": detail}, as_json)
-            return
         send(run, command)
     except WrongSettingError as error:
         _report(out | {"outcome": "not_sent", "detail": str(error), "advice": ""}, as_json)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 import shlex
@@ -78,7 +77,7 @@ class TerminalEvents:
         self._is_live = is_live
         self._now = now
         self._phase, self._step = "starting", 0
-        self._phase_began = self._said_at = now()
+        self._phase_began = self._last_line_s = now()
         self._progress: dict[str, tuple[int, int]] = {}
         self._steps: list[StepMetrics] = []
         self._evaluations: list[StepMetrics] = []
@@ -89,12 +88,11 @@ class TerminalEvents:
         self._task = self._bar.add_task("step", total=config.steps)
 
     def message(self, text: str) -> None:
-        self._said_at = self._now()
+        self._last_line_s = self._now()
         try:
             self._console.print(escape(text), highlight=False, soft_wrap=True)
-        except OSError as error:
-            # `| head` has read enough, or the terminal was closed: no reason to stop training.
-            self._console = _to_nowhere(self._console, error)
+        except OSError:
+            self._console = _to_nowhere(self._console)
 
     def phase(self, step: int, name: str) -> None:
         self._phase, self._step, self._progress = name, step, {}
@@ -107,7 +105,7 @@ class TerminalEvents:
 
     def say_alive(self) -> None:
         """A line of what goes on, where there is no live view and nothing was said for long."""
-        is_quiet = self._now() - self._said_at >= QUIET_S
+        is_quiet = self._now() - self._last_line_s >= QUIET_S
         if is_quiet and not self._is_live and self._phase != "paused":
             took = duration_in_two_units(self._now() - self._phase_began)
             before = f"step {self._step:>4}  " if self._step else ""
@@ -174,41 +172,37 @@ class TerminalEvents:
 
     def summary(self, path: Path, status: str) -> None:
         """What was learned, where it is, and what to type next."""
-        lines: list[str] = []
         is_lost = False
         for tag in _tags(self._evaluations[0], "eval") if self._evaluations else []:
+            key = f"eval/{tag}/success_rate"
             first, last = self._evaluations[0], self._evaluations[-1]
-            num_tasks = first.values[f"eval/{tag}/num_tasks"]
+            best = max(self._evaluations, key=lambda metrics: metrics.values[key])
             if first.step != last.step:
-                lines.append(
+                self.message(
                     f"{tag}: success {_rate(first, 'eval', tag)} before, "
-                    f"{_rate(last, 'eval', tag)} after "
-                    f"{last.step} steps, on {num_tasks:.0f} evaluation tasks"
+                    f"{_rate(last, 'eval', tag)} after {last.step} steps, on "
+                    f"{first.values[f'eval/{tag}/num_tasks']:.0f} evaluation tasks"
                 )
-            best = max(self._evaluations, key=lambda m: m.values[f"eval/{tag}/success_rate"])
-            end, peak = (m.values[f"eval/{tag}/success_rate"] for m in (last, best))
+            end, peak = last.values[key], best.values[key]
             if end < LOST * peak or not peak:
                 is_lost = True
-                at = (
-                    f", best {100 * peak:.0f} % (step {best.step})"
-                    if peak
-                    else ", as at every evaluation"
+                than = f"best {100 * peak:.0f} % (step {best.step})"
+                self.message(
+                    f"{tag}: the run ended at {100 * end:.0f} % success, "
+                    + (than if peak else "as at every evaluation")
                 )
-                lines.append(f"{tag}: the run ended at {100 * end:.0f} % success{at}")
-        lines.append(f"run {status}: {path}")
-        sql = (
-            "select step, avg(episode_return) r from trajectories "
-            "where split = 'train' group by step order by step"
-        )
-        further = f" steps={2 * self._config.steps}" if status == "finished" else ""
+        self.message(f"run {status}: {path}")
         typed = shlex.quote(str(path))
-        lines += ["next:"]
+        further = f" steps={2 * self._config.steps}" if status == "finished" else ""
         why = "why, and what to do" if is_lost else "is it healthy, and what to do"
-        lines += [f"  echoscope diagnose {typed}    # {why}"]
-        lines += [f"  echoscope dashboard {typed}    # its curves and episodes, in a browser"]
-        lines += [f"  echoscope runs show {typed}", f'  echoscope query {typed} "{sql}"']
+        lines = [
+            "next:",
+            f"  echoscope diagnose {typed}    # {why}",
+            f"  echoscope dashboard {typed}    # its curves and episodes, in a browser",
+            f"  echoscope runs show {typed}",
+        ]
         if not is_lost:
-            lines += [f"  echoscope train --resume {typed}{further}"]
+            lines.append(f"  echoscope train --resume {typed}{further}")
         for line in lines:
             self.message(line)
 
@@ -217,25 +211,16 @@ class _TrainingConsole(Console):
     """Leaves a closed pipe to whoever prints; rich itself would end the process."""
 
     def on_broken_pipe(self) -> None:
-        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+        raise BrokenPipeError
 
 
-def _to_nowhere(console: Console, error: OSError) -> Console:
-    """Say once on stderr that nobody reads on; everything later goes to the null device.
+def _to_nowhere(console: Console) -> Console:
+    """Everything later goes to the null device: `| head` has read enough, and training goes on.
 
-    The descriptors themselves are turned there, or Python would fail again as it exits.
+    The descriptor itself is turned there, or Python would fail again as it exits.
     """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2 if console.stderr else 1)
-    if not console.stderr:
-        try:
-            os.write(
-                2,
-                f"nobody reads the output any more ({error.strerror}); training goes on, and "
-                "`echoscope ctl RUN stop` ends it\n".encode(),
-            )
-        except OSError:
-            os.dup2(nowhere, 2)
     os.close(nowhere)
     return _TrainingConsole(stderr=console.stderr)
 

@@ -157,16 +157,6 @@ def test_commands_in_a_process_of_their_own(live: Callable[..., Live]) -> None:
     assert run.trainer.join() == 0
 
 
-def test_a_dry_run_sends_nothing(live: Callable[..., Live]) -> None:
-    run = live()
-    answer = run.ctl("stop", "--dry-run")
-    assert (answer["code"], answer["outcome"], answer["changed"]) == (0, "dry_run", False)
-    assert list((run.path / "commands").iterdir()) == []
-    answer = run.ctl("set", "optim.lr=0.5", "--dry-run")
-    assert (answer["outcome"], answer["settings"]) == ("dry_run", {"optim.lr": 0.5})
-    assert open_run(run.path).commands() == []
-
-
 def test_without_waiting_the_command_is_only_sent(live: Callable[..., Live]) -> None:
     run = live()
     answer = run.ctl("stop", "--wait", "0")
@@ -253,19 +243,10 @@ def test_nobody_answers_for_a_trainer_that_hangs(ended: Path, type_command: Type
     assert json.loads(answer.out)["outcome"] == "sent"
 
 
-def test_waiting_for_a_run_that_is_over(ended: Path, type_command: Type) -> None:
-    assert type_command("ctl", ended, "wait").code == 0
-    late = type_command("ctl", ended, "wait", "--step", "5")
-    assert (late.code, late.out) == (1, "ended: finished, step -1\n")
-    with RunWriter.resume(ended, from_step=-1):
-        answer = type_command("ctl", ended, "wait", "--timeout", "0.1")
-    assert (answer.code, answer.err) == (4, "ended: still at step -1\n")
-
-
 def test_ctl_warns_of_a_setting_without_effect_and_sends_it(
     ended: Path, type_command: Type
 ) -> None:
-    words = ("ctl", ended, "set", "selection.value=0.5", "--dry-run")
+    words = ("ctl", ended, "set", "selection.value=0.5", "--wait", "0")
     with RunWriter.resume(ended, from_step=-1):
         text, answer = type_command(*words), type_command(*words, "--json")
     assert text.code == 0
@@ -290,7 +271,7 @@ def test_ctl_warns_of_a_setting_without_effect_and_sends_it(
         (["optim.lr=.nan"], "optim.lr is nan, but must be finite"),
     ],
 )
-@pytest.mark.parametrize("flags", [[], ["--dry-run"], ["--wait", "0"]])
+@pytest.mark.parametrize("flags", [[], ["--wait", "0"]])
 def test_what_cannot_be_right_is_refused_before_it_is_sent(
     ended: Path, type_command: Type, words: list[str], why: str, flags: list[str]
 ) -> None:
@@ -306,13 +287,6 @@ def test_a_number_that_is_none_is_no_advice_either(ended: Path, type_command: Ty
     assert answer.code == 2
     assert "optim.lr is inf, but must be finite" in answer.err
     assert "branch" not in answer.err
-
-
-def test_a_dry_run_prints_what_would_be_sent(ended: Path, type_command: Type) -> None:
-    with RunWriter.resume(ended, from_step=-1):
-        answer = type_command("ctl", ended, "set", "optim.lr=0.5", "steps=9", "--dry-run")
-    assert (answer.code, answer.out) == (0, "set: dry_run, would send optim.lr=0.5 steps=9\n")
-    assert list((ended / "commands").iterdir()) == []
 
 
 def test_status_in_words_counts_changed_steps(ended: Path, type_command: Type) -> None:

@@ -56,13 +56,11 @@ def test_a_run_prints_a_line_a_step_and_what_to_do_next(
     )
     assert change.endswith(" after 4 steps, on 3 evaluation tasks")
     # Untrained, the model solved nothing: what is to be looked at first is why.
-    assert lines[-5:] == [
+    assert lines[-4:] == [
         "next:",
         f"  echoscope diagnose {path}    # why, and what to do",
         f"  echoscope dashboard {path}    # its curves and episodes, in a browser",
         f"  echoscope runs show {path}",
-        f'  echoscope query {path} "select step, avg(episode_return) r from trajectories where '
-        "split = 'train' group by step order by step\"",
     ]
 
 
@@ -315,7 +313,6 @@ def test_a_reader_that_goes_away_is_no_reason_to_stop(config_file: Path, root: P
     process.stdout.close()
     told = process.stderr.read()
     assert process.wait() == 0, told
-    assert "nobody reads the output any more" in told
     info = open_run(path).info()
     assert (info.status, info.last_step) == ("finished", 3)
 
