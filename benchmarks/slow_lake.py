@@ -23,7 +23,6 @@ class SlowLake(FrozenLake):
     spec = dataclasses.replace(
         FrozenLake.spec,
         id="slow_lake",
-        entry_point=f"{__name__}:SlowLake",
         config_type=SlowLakeConfig,
     )
 

@@ -148,7 +148,6 @@ class EnvSpec:
     """
 
     id: str
-    entry_point: str
     config_type: type[Any]
     max_turns: int
     max_actions_per_turn: int

@@ -21,7 +21,6 @@ from .base import (
     EnvUnavailableError,
     Observation,
     StepResult,
-    check_seed,
     hash_task,
     normalise,
     shorten,
@@ -98,30 +97,28 @@ class FromGymnasium(TaskEnv):
 
     spec = EnvSpec(
         id="gymnasium",
-        entry_point=f"{__name__}:FromGymnasium",
         config_type=FromGymnasiumConfig,
         max_turns=20,
         max_actions_per_turn=4,
         description="Any Gymnasium world with discrete or text actions, such as toy-text.",
     )
 
+    _config: FromGymnasiumConfig
+
     def __init__(self, config: FromGymnasiumConfig | None = None) -> None:
-        self._config = FromGymnasiumConfig() if config is None else config
-        super().__init__(self._config)
+        super().__init__(config)
         self._world = _make_world(self._config)
         self._names = _action_names(self._config, self._world)
         self._has_ended, self._has_succeeded = True, False
         self._state = Observation(text="")
         self._task_key = ""
 
-    def reset(self, seed: int, noise_seed: int) -> Observation:
-        value, _ = self._world.reset(seed=check_seed("seed", seed))
-        rng = np.random.Generator(np.random.PCG64(check_seed("noise_seed", noise_seed)))
-        self._world.unwrapped.np_random = rng
+    def begin(self, seed: int, noise_seed: int) -> None:
+        value, _ = self._world.reset(seed=seed)
+        self._world.unwrapped.np_random = np.random.Generator(np.random.PCG64(noise_seed))
         self._has_ended, self._has_succeeded = False, False
         first = self._shown(value)
         self._task_key = hash_task(self.spec.id, self._config.env, first.text)
-        return first
 
     def step(self, action: str) -> StepResult:
         number = self._number(action)

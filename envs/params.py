@@ -49,12 +49,6 @@ def build_config(env_id: str, config_type: type[Any], params: Mapping[str, Any])
         raise EnvParamsError(f"{env_id}: {error}") from None
 
 
-def choices(config_type: type[Any], name: str) -> tuple[str, ...]:
-    """The values that a parameter can have, if it is one of a few texts; else ()."""
-    hint = get_type_hints(config_type).get(name)
-    return get_args(hint) if get_origin(hint) is Literal else ()
-
-
 def described_parameters(config_type: type[Any]) -> dict[str, dict[str, Any]]:
     """Each parameter's name to its `type` in words and its `default`, if it has one.
 

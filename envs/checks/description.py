@@ -116,12 +116,12 @@ def episode(env_id: str) -> str:
     most, rng = settings.max_actions_per_turn, np.random.default_rng(0)
     try:
         for noise_seed in range(NOISE_SEEDS):
-            lines, total, result = [_cut(stack.reset(0, noise_seed).text)], 0.0, None
+            lines, total = [_cut(stack.reset(0, noise_seed).text)], 0.0
             if error := runner_of(stack).error:
                 raise EnvError(error)
             env = runner_of(stack).env
             has_expert = env.solve() is not None
-            while result is None or result.stop_reason is None:
+            while True:
                 legal = env.legal_actions()
                 actions = env.solve() or [
                     legal[int(n)] for n in rng.integers(len(legal), size=most)
@@ -131,6 +131,8 @@ def episode(env_id: str) -> str:
                 said = _cut(result.observation.text)
                 played = _cut(" || ".join(actions[:most]))
                 lines.append(f"> {played}\nreward {result.reward:g}\n{said}")
+                if result.stop_reason is not None:
+                    break
             if result.success or not has_expert:
                 break
     finally:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from ..base import EnvSpec, Observation, StepResult, check_seed, hash_task, normalise
+from ..base import EnvSpec, Observation, StepResult, hash_task, normalise
 from ..frames import card_frame
 from ..params import require, require_within
 from .task_env import TaskEnv
@@ -116,31 +116,29 @@ class Bandit(TaskEnv):
 
     spec = EnvSpec(
         id="bandit",
-        entry_point=f"{__name__}:Bandit",
         config_type=BanditConfig,
         max_turns=1,
         max_actions_per_turn=1,
         description="Two arms with telling names: choose the one that pays more on average.",
     )
 
+    _config: BanditConfig
+
     def __init__(self, config: BanditConfig | None = None) -> None:
-        self._config = BanditConfig() if config is None else config
-        super().__init__(self._config)
+        super().__init__(config)
         self._rng = np.random.default_rng(0)
         self._low, self._high = self._config.name_pairs[0]
         self._shown: tuple[str, ...] = (self._low, self._high)
         self._payout: float | None = None
         self._chosen = ""
 
-    def reset(self, seed: int, noise_seed: int) -> Observation:
-        task = np.random.default_rng(check_seed("seed", seed))
-        self._rng = np.random.default_rng(check_seed("noise_seed", noise_seed))
+    def begin(self, seed: int, noise_seed: int) -> None:
+        task, self._rng = np.random.default_rng(seed), np.random.default_rng(noise_seed)
         pairs = self._config.name_pairs
         self._low, self._high = pairs[int(task.integers(len(pairs)))]
         is_swapped = bool(task.integers(2))
         self._shown = (self._high, self._low) if is_swapped else (self._low, self._high)
         self._payout, self._chosen = None, ""
-        return self.observe()
 
     def step(self, action: str) -> StepResult:
         named = [arm for arm in self._shown if normalise(arm) == normalise(action)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,18 @@ class TaskEnv(TextEnv):
 
     Subclasses say what an action does; results and refusals are put together here.
     """
+
+    def __init__(self, config: Any = None) -> None:
+        self._config = self.spec.config_type() if config is None else config
+        super().__init__(self._config)
+
+    def reset(self, seed: int, noise_seed: int) -> Observation:
+        self.begin(check_seed("seed", seed), check_seed("noise_seed", noise_seed))
+        return self.observe()
+
+    @abstractmethod
+    def begin(self, seed: int, noise_seed: int) -> None:
+        """Draw the task and stand at its start."""
 
     @property
     @abstractmethod
@@ -59,11 +72,6 @@ class TaskEnv(TextEnv):
         return self.result(0.0, observation, is_valid=False, is_effective=False)
 
 
-def task_generator(seed: int, noise_seed: int) -> np.random.Generator:
-    """The generator of a task, for worlds whose transitions draw nothing.
-
-    Raises:
-        EnvParamsError: a seed is out of range.
-    """
-    check_seed("noise_seed", noise_seed)
-    return np.random.default_rng(check_seed("seed", seed))
+def drawn(seed: int, number: int) -> int:
+    """One of so many tasks, evenly."""
+    return int(np.random.default_rng(seed).integers(number))

@@ -38,7 +38,6 @@ class Faulty(TextEnv):
 
     spec = EnvSpec(
         id="faulty",
-        entry_point=f"{__name__}:Faulty",
         config_type=FaultyConfig,
         max_turns=3,
         max_actions_per_turn=2,

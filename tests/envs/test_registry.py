@@ -128,7 +128,7 @@ def test_an_environment_refuses_another_ones_config() -> None:
 def test_a_spec_checks_its_limits() -> None:
     with pytest.raises(EnvParamsError, match="must be at least 1"):
         EnvSpec(
-            id="x", entry_point="m:C", config_type=Wide, max_turns=0, max_actions_per_turn=1,
+            id="x", config_type=Wide, max_turns=0, max_actions_per_turn=1,
             description="",
         )  # fmt: skip
 

@@ -38,7 +38,6 @@ class Numbers(TextEnv):
 
     spec = EnvSpec(
         id="numbers",
-        entry_point=f"{__name__}:Numbers",
         config_type=NumbersConfig,
         max_turns=1,
         max_actions_per_turn=1,

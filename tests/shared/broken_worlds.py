@@ -54,7 +54,6 @@ class Walk(TextEnv):
 
     spec = EnvSpec(
         id="walk",
-        entry_point="broken_worlds:Walk",
         config_type=WalkConfig,
         max_turns=12,
         max_actions_per_turn=1,

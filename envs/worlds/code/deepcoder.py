@@ -10,7 +10,7 @@ from typing import Literal
 from ...base import EnvSpec, EnvUnavailableError, Observation, StepResult, hash_task
 from ...frames import card_frame
 from ...params import require_within
-from ..task_env import TaskEnv, task_generator
+from ..task_env import TaskEnv, drawn
 from .fences import program_of
 from .problem_files import read_problems
 from .programs import Judgement, Problem, judge
@@ -81,7 +81,6 @@ class DeepCoder(TaskEnv):
 
     spec = EnvSpec(
         id="deepcoder",
-        entry_point=f"{__name__}:DeepCoder",
         config_type=DeepCoderConfig,
         max_turns=3,
         max_actions_per_turn=1,
@@ -89,14 +88,16 @@ class DeepCoder(TaskEnv):
         description="Write a Python program that passes the tests of a problem.",
     )
 
+    _config: DeepCoderConfig
+
     @classmethod
     def lacks(cls) -> str:
         """Why no sandbox can be made here."""
         return why_not()
 
     def __init__(self, config: DeepCoderConfig | None = None) -> None:
-        self._config = config = DeepCoderConfig() if config is None else config
         super().__init__(config)
+        config = self._config
         file = config.data or str(MADE_PROBLEMS)
         self._problems = part_of(read_problems(file, max_tests=config.max_tests), config.part)
         if not self._problems:
@@ -110,11 +111,9 @@ class DeepCoder(TaskEnv):
         self._has_passed = False
         self._share_passed = 0.0
 
-    def reset(self, seed: int, noise_seed: int) -> Observation:
-        rng = task_generator(seed, noise_seed)
-        self._problem = self._problems[int(rng.integers(len(self._problems)))]
+    def begin(self, seed: int, noise_seed: int) -> None:
+        self._problem = self._problems[drawn(seed, len(self._problems))]
         self._num_attempts, self._has_passed = 0, False
-        return self.observe()
 
     def step(self, action: str) -> StepResult:
         program = program_of(action, self._problem.function)

@@ -9,15 +9,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ...base import EnvSpec, Observation, StepResult, check_seed, hash_task, normalise
-from ...frames import BoardFrames
+from ...base import EnvSpec, StepResult, hash_task
+from ...frames import grid_frame
 from ...params import board_shape, require, require_within
-from ..task_env import TaskEnv
 from .geometry import (
     MOVES,
     BoardFormat,
+    MoveEnv,
     Position,
-    board_observation,
     distances,
     offset_words,
     point,
@@ -33,8 +32,6 @@ _SIDEWAYS = {
     "right": ("up", "down"),
 }
 _SYMBOLS = {name: char for char, name in _LEGEND.items()}
-_MAX_SHOWN = 64
-"""Observations that are kept with a map: all of an 8x8 board in one format."""
 _PATIENCE = 0.98
 """Worth of a goal one move later: without it the expert would wait in corners for a safe slip."""
 _SWEEPS = 500
@@ -116,7 +113,7 @@ class SlipOdds:
 
 @dataclass(frozen=True, kw_only=True)
 class Lake:
-    """One map. What siblings see again and again is kept with it."""
+    """One map."""
 
     shape: tuple[int, int]
     start: Position
@@ -124,10 +121,6 @@ class Lake:
     holes: frozenset[Position]
     to_goal: dict[Position, int]
     """Safe cell -> length of the shortest safe path to the goal."""
-    shown: dict[tuple[str, Position], Observation] = field(
-        default_factory=dict, compare=False, repr=False
-    )
-    """(format, player) -> observation, for the first `_MAX_SHOWN` of them."""
     odds: dict[float, SlipOdds] = field(default_factory=dict, compare=False, repr=False)
     """Slip -> what the careful expert knows about this map."""
 
@@ -148,13 +141,8 @@ class Lake:
             "".join(_SYMBOLS[self.kind((row, col))] for col in range(cols)) for row in range(rows)
         )
 
-    @cached_property
-    def frames(self) -> BoardFrames:
-        """The pictures of the board."""
-        return BoardFrames(self.cells, _LEGEND)
 
-
-class FrozenLake(TaskEnv):
+class FrozenLake(MoveEnv):
     """A grid of ice with holes; the player slides to the goal or falls in.
 
     Description:
@@ -185,32 +173,31 @@ class FrozenLake(TaskEnv):
 
     spec = EnvSpec(
         id="frozen_lake",
-        entry_point=f"{__name__}:FrozenLake",
         config_type=FrozenLakeConfig,
         max_turns=10,
         max_actions_per_turn=2,
         description="Cross a slippery lake to the goal without falling into a hole.",
     )
 
+    _config: FrozenLakeConfig
+
     def __init__(self, config: FrozenLakeConfig | None = None) -> None:
-        self._config = FrozenLakeConfig() if config is None else config
-        super().__init__(self._config)
+        super().__init__(config)
         self._rng = np.random.default_rng(0)
         self._lake = draw_lake(self._config, 0)
         self._player = self._lake.start
         self._has_slipped = False
 
-    def reset(self, seed: int, noise_seed: int) -> Observation:
-        self._lake = draw_lake(self._config, check_seed("seed", seed))
-        self._rng = np.random.default_rng(check_seed("noise_seed", noise_seed))
+    def begin(self, seed: int, noise_seed: int) -> None:
+        self._lake = draw_lake(self._config, seed)
+        self._rng = np.random.default_rng(noise_seed)
         self._player = self._lake.start
-        return self.observe()
 
     def step(self, action: str) -> StepResult:
-        move = normalise(action)
         self._has_slipped = False
-        if move not in MOVES or self.is_over:
-            return self.refused(action)
+        return super().step(action)
+
+    def move(self, move: str) -> StepResult:
         # Drawn whatever `slip` is, so that a sweep over it compares the same luck.
         luck = float(self._rng.random())
         self._has_slipped = luck < self._config.slip
@@ -252,14 +239,6 @@ class FrozenLake(TaskEnv):
             at = shift(at, move)
         return path
 
-    def legal_actions(self) -> tuple[str, ...]:
-        return tuple(MOVES)
-
-    def invalid_notice(self, action: str) -> str:
-        return (
-            "Invalid." if self._config.observation == "relative" else super().invalid_notice(action)
-        )
-
     def task_key(self) -> str:
         """The map, the start and the goal: `slip` and the observation format play no part."""
         lake = self._lake
@@ -280,39 +259,24 @@ class FrozenLake(TaskEnv):
             info["distance"] = float(distance)
         return info
 
-    def observe(self) -> Observation:
-        kept, key = self._lake.shown, (self._config.observation, self._player)
-        observation = kept.get(key)
-        if observation is None:
-            observation = self._written()
-            if len(kept) < _MAX_SHOWN:
-                kept[key] = observation
-        return observation
+    def frame(self) -> str:
+        return grid_frame(self._lake.cells, _LEGEND, [("player", self._player)])
 
-    def _written(self) -> Observation:
-        return board_observation(
-            self._config.observation,
-            self._lake.frames.frame([("player", self._player)]),
-            grid=self._drawn,
-            coord=self._coordinates,
-            relative=self._relative,
-        )
-
-    def _drawn(self) -> str:
+    def drawn(self) -> str:
         row, col = self._player
         mark = {"ice": "P", "hole": "X", "goal": "*"}[self._lake.kind(self._player)]
         lines = list(self._lake.cells)
         lines[row] = lines[row][:col] + mark + lines[row][col + 1 :]
         return "\n".join(lines)
 
-    def _coordinates(self) -> str:
+    def listed(self) -> str:
         rows, cols = self._lake.shape
         return (
             f"Board {rows}x{cols}. Goal {point(self._lake.goal)}. "
             f"Player {point(self._player)}. Holes {points(self._lake.holes)}."
         )
 
-    def _relative(self) -> str:
+    def in_one_line(self) -> str:
         near = ", ".join(f"{move} {self._lake.kind(shift(self._player, move))}" for move in MOVES)
         fell = "In a hole. " if self._player in self._lake.holes else ""
         return f"{fell}Goal {offset_words(self._player, self._lake.goal)}. Near: {near}."

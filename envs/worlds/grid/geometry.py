@@ -1,54 +1,77 @@
-"""What the board worlds share: directions, distances, and how an offset is said in words."""
+"""What the board worlds share: directions, distances, formats, and how an offset is said."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
-from typing import Literal
+from collections.abc import Collection, Mapping
+from typing import ClassVar, Literal
 
-from ...base import Observation
+from ...base import Observation, StepResult, normalise
+from ..task_env import TaskEnv
 
 Position = tuple[int, int]
 """(row, column), from 0 at the top left."""
 
+Format = Literal["grid", "relative"]
+"""How an observation shows a board: `grid` draws it, and `relative` says in one line what matters
+to the next move."""
 BoardFormat = Literal["grid", "coord", "both", "relative"]
-"""How an observation shows a board: `grid` draws it, `coord` lists what stands where, `both` does
-both, and `relative` says in one line what matters to the next move."""
-
-PlainBoardFormat = Literal["grid", "coord", "both"]
-"""The formats of a board for which no `relative` line is written."""
+"""Besides, `coord` lists what stands where, and `both` does that and draws the board."""
 
 MOVES: Mapping[str, Position] = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
 """Direction -> (row change, column change), in the order in which everything is listed."""
 
 
-def board_text(
-    form: BoardFormat,
-    *,
-    grid: Callable[[], str],
-    coord: Callable[[], str],
-    relative: Callable[[], str] = str,
-) -> str:
-    """The board in a format; what is not asked for is not written."""
-    if form == "relative":
-        return relative()
-    parts = [coord()] if form in ("coord", "both") else []
-    if form in ("grid", "both"):
-        parts.append(grid())
-    return "\n".join(parts)
+class BoardEnv(TaskEnv):
+    """A board, shown in the format `observation` of its configuration."""
+
+    def observe(self) -> Observation:
+        form, frame = self._config.observation, self.frame()
+        if form == "relative":
+            return Observation(text=self.in_one_line(), frame=frame)
+        parts = [self.listed()] if form in ("coord", "both") else []
+        parts += [self.drawn()] if form in ("grid", "both") else []
+        return Observation(text="\n".join(parts), frame=frame)
+
+    @abstractmethod
+    def frame(self) -> str:
+        """The board for people."""
+
+    @abstractmethod
+    def drawn(self) -> str:
+        """The board as lines of text."""
+
+    @abstractmethod
+    def in_one_line(self) -> str:
+        """What matters to the next move."""
+
+    def listed(self) -> str:
+        """What stands where."""
+        raise NotImplementedError
 
 
-def board_observation(
-    form: BoardFormat,
-    frame: str,
-    *,
-    grid: Callable[[], str],
-    coord: Callable[[], str],
-    relative: Callable[[], str],
-) -> Observation:
-    """The board in a format."""
-    text = board_text(form, grid=grid, coord=coord, relative=relative)
-    return Observation(text=text, frame=frame)
+class MoveEnv(BoardEnv):
+    """A board that is played by words of which all can be played at any time."""
+
+    moves: ClassVar[tuple[str, ...]] = tuple(MOVES)
+
+    def legal_actions(self) -> tuple[str, ...]:
+        return self.moves
+
+    def invalid_notice(self, action: str) -> str:
+        is_short = self._config.observation == "relative"
+        return "Invalid." if is_short else super().invalid_notice(action)
+
+    def step(self, action: str) -> StepResult:
+        move = normalise(action)
+        if move not in self.moves or self.is_over:
+            return self.refused(action)
+        return self.move(move)
+
+    @abstractmethod
+    def move(self, move: str) -> StepResult:
+        """What one of `moves` does before the end of the episode."""
 
 
 def shift(at: Position, move: str) -> Position:

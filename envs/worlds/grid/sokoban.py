@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from string import ascii_uppercase
-from typing import Literal
 
-import numpy as np
-
-from ...base import EnvSpec, Observation, StepResult, check_seed, hash_task, normalise
+from ...base import EnvSpec, StepResult, hash_task
+from ...frames import grid_frame
 from ...params import board_shape, require, require_within
-from ..task_env import TaskEnv
+from ..task_env import drawn
 from .geometry import (
     MOVES,
     BoardFormat,
+    MoveEnv,
     Position,
-    board_observation,
     offset_words,
     point,
     points,
@@ -26,12 +23,8 @@ from .sokoban_levels import LEGEND, Level, LevelSettings, draw_level, read_level
 from .sokoban_search import is_deadlocked, solve
 
 _KINDS = ("wall", "floor", "target", "box", "player", "box on target", "player on target")
-SYMBOLS: Mapping[str, Mapping[str, str]] = {
-    "plain": dict(zip(_KINDS, "#_OXP*S", strict=True)),
-    "xsb": dict(zip(_KINDS, "#-.$@*+", strict=True)),
-    "letters": dict(zip(_KINDS, "W.GCABD", strict=True)),
-}
-"""Symbol set -> what stands on a cell -> its character."""
+SYMBOLS = dict(zip(_KINDS, "#_OXP*S", strict=True))
+"""What stands on a cell -> its character."""
 
 MOVE_REWARD, BOX_REWARD, SOLVED_REWARD = -0.1, 1.0, 10.0
 
@@ -55,7 +48,6 @@ class SokobanConfig:
     max_solution: int = 8
     levels: str | None = None
     observation: BoardFormat = "grid"
-    symbols: Literal["plain", "xsb", "letters"] = "plain"
     max_states: int = 200_000
 
     def __post_init__(self) -> None:
@@ -88,16 +80,16 @@ class SokobanConfig:
         )
 
 
-class Sokoban(TaskEnv):
+class Sokoban(MoveEnv):
     """A warehouse: the player pushes boxes, never pulls, one at a time.
 
     Description:
         Levels are drawn by exhaustive reverse play, so each is solvable and its shortest solution
         has a known length; or they are read from XSB or Boxoban files.
     Observation:
-        `grid` draws the room in one of three symbol sets, `coord` lists coordinates, `both` does
-        both, and `relative` says in one short line where the box lies from the player, where its
-        target lies from the box, what the four neighbours are, and which pushes are possible:
+        `grid` draws the room, `coord` lists coordinates, `both` does both, and `relative` says in
+        one short line where the box lies from the player, where its target lies from the box, what
+        the four neighbours are, and which pushes are possible:
         "Box 1 up 2 right. Target 1 left of box. Near: up floor, down wall, left floor, right
         floor. Push: none." Several boxes are named A, B, ... in order.
     Actions:
@@ -122,31 +114,26 @@ class Sokoban(TaskEnv):
 
     spec = EnvSpec(
         id="sokoban",
-        entry_point=f"{__name__}:Sokoban",
         config_type=SokobanConfig,
         max_turns=5,
         max_actions_per_turn=2,
         description="Push every box onto a target; boxes cannot be pulled.",
     )
 
+    _config: SokobanConfig
+
     def __init__(self, config: SokobanConfig | None = None) -> None:
-        self._config = SokobanConfig() if config is None else config
-        super().__init__(self._config)
+        super().__init__(config)
         self._levels = None if self._config.levels is None else read_levels(self._config.levels)
         # Drawn here so that a configuration without levels fails when it is made.
         self._level = self._draw(0)
         self._player, self._boxes = self._level.player, self._level.boxes
 
-    def reset(self, seed: int, noise_seed: int) -> Observation:
-        check_seed("noise_seed", noise_seed)
-        self._level = self._draw(check_seed("seed", seed))
+    def begin(self, seed: int, noise_seed: int) -> None:
+        self._level = self._draw(seed)
         self._player, self._boxes = self._level.player, self._level.boxes
-        return self.observe()
 
-    def step(self, action: str) -> StepResult:
-        move = normalise(action)
-        if move not in MOVES or self.is_over:
-            return self.refused(action)
+    def move(self, move: str) -> StepResult:
         before, home_before = self._player, self._num_home
         self._move(move)
         reward = MOVE_REWARD + BOX_REWARD * (self._num_home - home_before)
@@ -160,20 +147,12 @@ class Sokoban(TaskEnv):
         if form in ("coord", "both"):
             text += " Positions are (row, column), from 0 at the top left."
         if form in ("grid", "both"):
-            symbols = SYMBOLS[self._config.symbols]
-            text += " " + ", ".join(f"{symbols[kind]} {kind}" for kind in _KINDS) + "."
+            text += " " + ", ".join(f"{char} {kind}" for kind, char in SYMBOLS.items()) + "."
         return f"{text} Actions: {', '.join(MOVES)}."
 
     def solve(self) -> list[str] | None:
         """Fewest moves from here; None if lost, or not found within `max_states` states."""
         return solve(self._level.maze, self._player, self._boxes, self._config.max_states)
-
-    def legal_actions(self) -> tuple[str, ...]:
-        return tuple(MOVES)
-
-    def invalid_notice(self, action: str) -> str:
-        short = self._config.observation == "relative"
-        return "Invalid." if short else super().invalid_notice(action)
 
     def task_key(self) -> str:
         """The room, its targets, the player and the boxes: the format plays no part."""
@@ -187,7 +166,7 @@ class Sokoban(TaskEnv):
     def _draw(self, seed: int) -> Level:
         if self._levels is None:
             return draw_level(self._config.level_settings, seed)
-        return self._levels[int(np.random.default_rng(seed).integers(len(self._levels)))]
+        return self._levels[drawn(seed, len(self._levels))]
 
     @property
     def _num_home(self) -> int:
@@ -234,26 +213,17 @@ class Sokoban(TaskEnv):
             return "player on target" if is_target else "player"
         return "target" if is_target else "floor"
 
-    def observe(self) -> Observation:
+    def frame(self) -> str:
         overlays = [("box", box) for box in self._boxes] + [("player", self._player)]
-        return board_observation(
-            self._config.observation,
-            self._level.frames.frame(overlays),
-            grid=self._drawn,
-            coord=self._coordinates,
-            relative=self._relative,
-        )
+        return grid_frame(self._level.cells, LEGEND, overlays)
 
-    def _drawn(self) -> str:
-        """The room with player and boxes, in the configured symbols."""
-        symbols = SYMBOLS[self._config.symbols]
-        empty = str.maketrans({char: symbols[kind] for char, kind in LEGEND.items()})
-        rows = [list(row.translate(empty)) for row in self._level.cells]
+    def drawn(self) -> str:
+        rows = [list(row) for row in self._level.cells]
         for row, col in (*self._boxes, self._player):
-            rows[row][col] = symbols[self._kind((row, col))]
+            rows[row][col] = SYMBOLS[self._kind((row, col))]
         return "\n".join("".join(row) for row in rows)
 
-    def _coordinates(self) -> str:
+    def listed(self) -> str:
         rows, cols = self._level.shape
         inner = [
             (row, col)
@@ -266,7 +236,7 @@ class Sokoban(TaskEnv):
             f"Targets {points(self._level.maze.targets)}. Inner walls {points(inner)}."
         )
 
-    def _relative(self) -> str:
+    def in_one_line(self) -> str:
         goals = self._assign_targets()
         parts = []
         for i, (box, goal) in enumerate(zip(self._boxes, goals, strict=True)):

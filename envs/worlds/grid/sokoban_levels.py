@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from ...base import EnvParamsError, EnvUnavailableError
-from ...frames import BoardFrames
 from ..rows import cached_by_files
 from .geometry import Position, distances
 from .sokoban_search import Maze, build_maze, states_by_distance, unpack
@@ -46,11 +45,6 @@ class Level:
             )
             for row in range(rows)
         )
-
-    @cached_property
-    def frames(self) -> BoardFrames:
-        """The pictures of the room."""
-        return BoardFrames(self.cells, LEGEND)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from ...base import EnvSpec, Observation, StepResult, check_seed, hash_task, normalise
+from ...base import EnvSpec, Observation, StepResult, hash_task, normalise
 from ...frames import grid_frame
 from ...params import require, require_within
 from ..task_env import TaskEnv
@@ -119,28 +119,24 @@ class Spatial(TaskEnv):
 
     spec = EnvSpec(
         id="spatial",
-        entry_point=f"{__name__}:Spatial",
         config_type=SpatialConfig,
         max_turns=12,
         max_actions_per_turn=1,
         description="Look around a room, then say where things stand.",
     )
 
+    _config: SpatialConfig
+
     def __init__(self, config: SpatialConfig | None = None) -> None:
-        self._config = SpatialConfig() if config is None else config
-        super().__init__(self._config)
-        self._room = draw_room(self._config, 0)
+        super().__init__(config)
+        self.begin(0, 0)
+
+    def begin(self, seed: int, noise_seed: int) -> None:
+        self._room = draw_room(self._config, seed)
         self._place, self._heading = self._room.start, self._room.heading
         self._view: _View | None = None
         self._seen: set[str] = set()
         self._is_right: bool | None = None
-
-    def reset(self, seed: int, noise_seed: int) -> Observation:
-        check_seed("noise_seed", noise_seed)
-        self._room = draw_room(self._config, check_seed("seed", seed))
-        self._place, self._heading = self._room.start, self._room.heading
-        self._view, self._seen, self._is_right = None, set(), None
-        return self.observe()
 
     def step(self, action: str) -> StepResult:
         word = " ".join(normalise(action).split())

@@ -8,28 +8,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from ...base import (
-    EnvParamsError,
-    EnvSpec,
-    Observation,
-    StepResult,
-    check_seed,
-    hash_task,
-    normalise,
-)
+from ...base import EnvParamsError, EnvSpec, StepResult, hash_task
 from ...frames import grid_frame
 from ...params import board_shape, require_within
-from ..task_env import TaskEnv
-from .geometry import (
-    MOVES,
-    BoardFormat,
-    Position,
-    board_observation,
-    offset_words,
-    point,
-    points,
-    shift,
-)
+from .geometry import MOVES, Format, MoveEnv, Position, offset_words, shift
 from .mazes import Maze, draw_maze, shortest_way
 
 MOVE_REWARD = -0.1
@@ -54,7 +36,7 @@ class TreasureConfig:
     keys: int = 2
     min_solution: int = 30
     max_solution: int = 48
-    observation: BoardFormat = "relative"
+    observation: Format = "relative"
 
     def __post_init__(self) -> None:
         board_shape(self.size, 3, 10)
@@ -67,7 +49,7 @@ class TreasureConfig:
         return board_shape(self.size, 3, 10)
 
 
-class Treasure(TaskEnv):
+class Treasure(MoveEnv):
     """A maze with locked doors; keys lie on the way, and a treasure at its end.
 
     Description:
@@ -79,7 +61,7 @@ class Treasure(TaskEnv):
         `relative` is one line: the next thing to reach (key, door or treasure) as the crow flies,
         what lies on each side, and the keys in hand. A side is a wall, a "red door" that is locked
         or can be opened now, "new", or "seen 2": a room entered twice already. `grid` draws the
-        whole maze, `coord` lists what lies where, `both` does both.
+        whole maze.
     Actions:
         up, down, left, right. A move against a wall or a locked door is valid and changes nothing.
         Walking into a room takes its key; walking through a door whose key is in hand opens it.
@@ -104,34 +86,26 @@ class Treasure(TaskEnv):
 
     spec = EnvSpec(
         id="treasure",
-        entry_point=f"{__name__}:Treasure",
         config_type=TreasureConfig,
         max_turns=80,
         max_actions_per_turn=1,
         description="Take keys, open doors and find the treasure: 30 moves or more.",
     )
 
+    _config: TreasureConfig
+
     def __init__(self, config: TreasureConfig | None = None) -> None:
-        self._config = TreasureConfig() if config is None else config
-        super().__init__(self._config)
-        self._maze = draw_task(self._config, 0)
+        super().__init__(config)
+        self.begin(0, 0)
+
+    def begin(self, seed: int, noise_seed: int) -> None:
+        self._maze = draw_task(self._config, seed)
         self._player: Position = self._maze.start
         self._held: set[int] = set()
         self._opened: set[int] = set()
         self._visits: Counter[Position] = Counter([self._player])
 
-    def reset(self, seed: int, noise_seed: int) -> Observation:
-        check_seed("noise_seed", noise_seed)
-        self._maze = draw_task(self._config, check_seed("seed", seed))
-        self._player = self._maze.start
-        self._held, self._opened = set(), set()
-        self._visits = Counter([self._player])
-        return self.observe()
-
-    def step(self, action: str) -> StepResult:
-        move = normalise(action)
-        if move not in MOVES or self.is_over:
-            return self.refused(action)
+    def move(self, move: str) -> StepResult:
         reward, before = MOVE_REWARD, self._player
         door = self._maze.door(before, move)
         is_locked = door is not None and door not in self._held
@@ -146,27 +120,17 @@ class Treasure(TaskEnv):
             "Find the treasure in a maze. A locked door opens if you hold its key; you take a key "
             "by walking into its room. A move costs 0.1, a key and a door give 1, the treasure 10."
         )
-        form = self._config.observation
-        if form in ("coord", "both"):
-            text += " Positions are (row, column), from 0 at the top left; all but floor is wall."
-        if form in ("grid", "both"):
-            text += (
-                " # is a wall, _ floor, P you, $ the treasure; small letters are keys, capital "
-                "letters their doors."
-            )
-        if form == "relative":
-            text += (
-                " You are told the direction of the next thing to reach, and what lies on each "
-                "side: wall, a door, new, or seen and how often you were there."
-            )
+        text += {
+            "grid": " # is a wall, _ floor, P you, $ the treasure; small letters are keys, capital "
+            "letters their doors.",
+            "relative": " You are told the direction of the next thing to reach, and what lies on "
+            "each side: wall, a door, new, or seen and how often you were there.",
+        }[self._config.observation]
         return f"{text} Actions: {', '.join(MOVES)}."
 
     def solve(self) -> list[str] | None:
         """A shortest way to the treasure, by way of the keys that are still needed."""
         return shortest_way(self._maze, self._player, frozenset(self._held))
-
-    def legal_actions(self) -> tuple[str, ...]:
-        return tuple(MOVES)
 
     def task_key(self) -> str:
         """The maze with its doors, keys, start and treasure."""
@@ -204,38 +168,15 @@ class Treasure(TaskEnv):
             self._held.add(key)
         return reward + (TREASURE_REWARD if self.is_over else 0.0)
 
-    def observe(self) -> Observation:
-        return board_observation(
-            self._config.observation,
-            grid_frame(self._cells(), _LEGEND, self._overlays()),
-            grid=self._drawn,
-            coord=self._coordinates,
-            relative=self._relative,
-        )
+    def frame(self) -> str:
+        return grid_frame(self._cells(), _LEGEND, self._overlays())
 
-    def _relative(self) -> str:
+    def in_one_line(self) -> str:
         name, place = self._next()
         sides = ", ".join(f"{move} {self._side(move)}" for move in MOVES)
         way = offset_words(self._player, place)
-        return f"Next: {name} {way}. Near: {sides}. Holding: {self._in_hand()}."
-
-    def _in_hand(self) -> str:
-        return ", ".join(f"{_COLOURS[key]} key" for key in sorted(self._held)) or "nothing"
-
-    def _coordinates(self) -> str:
-        """Cells of the board that `grid` draws; its rooms lie at odd rows and columns."""
-        cells = self._cells()
-        things = ", ".join(f"{name} {point(at)}" for name, at in self._overlays())
-        floor = [
-            (row, col)
-            for row, line in enumerate(cells)
-            for col, char in enumerate(line)
-            if char == "_"
-        ]
-        return (
-            f"Board {len(cells)}x{len(cells[0])}. {things[0].upper()}{things[1:]}. "
-            f"Holding: {self._in_hand()}. Floor {points(floor)}."
-        )
+        held = ", ".join(f"{_COLOURS[key]} key" for key in sorted(self._held)) or "nothing"
+        return f"Next: {name} {way}. Near: {sides}. Holding: {held}."
 
     def _next(self) -> tuple[str, Position]:
         """The next thing to reach. Of a door, the room before it."""
@@ -279,7 +220,7 @@ class Treasure(TaskEnv):
                 things.append((f"{colour} door", _between(maze.doors[number])))
         return [*things, ("player", _cell(self._player))]
 
-    def _drawn(self) -> str:
+    def drawn(self) -> str:
         cells = [list(line) for line in self._cells()]
         for name, (row, col) in self._overlays():
             mark = {"treasure": "$", "player": "P"}.get(name)

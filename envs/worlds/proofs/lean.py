@@ -18,7 +18,7 @@ from ...base import (
 )
 from ...frames import card_frame
 from ...params import require, require_within
-from ..task_env import TaskEnv, task_generator
+from ..task_env import TaskEnv, drawn
 from .backends import Api, KiminaServer, checked_url, shared_repl
 from .statements import MADE_THEOREMS, read_theorems
 from .tactics import refusal, without_comments
@@ -113,13 +113,14 @@ class Lean(TaskEnv):
 
     spec = EnvSpec(
         id="lean",
-        entry_point=f"{__name__}:Lean",
         config_type=LeanConfig,
         max_turns=15,
         max_actions_per_turn=1,
         one_action=True,
         description="Prove a theorem, tactic by tactic, with Lean 4 as the judge.",
     )
+
+    _config: LeanConfig
 
     @classmethod
     def lacks(cls) -> str:
@@ -132,8 +133,8 @@ class Lean(TaskEnv):
         )
 
     def __init__(self, config: LeanConfig | None = None) -> None:
-        self._config = config = LeanConfig() if config is None else config
         super().__init__(config)
+        config = self._config
         self._theorems = read_theorems(config.data or str(MADE_THEOREMS), config.split)
         self._backend = _backend(config)
         self._theorem = self._theorems[0]
@@ -141,11 +142,9 @@ class Lean(TaskEnv):
         self._goals = ""
         self._is_proved = False
 
-    def reset(self, seed: int, noise_seed: int) -> Observation:
-        rng = task_generator(seed, noise_seed)
-        self._theorem = self._theorems[int(rng.integers(len(self._theorems)))]
+    def begin(self, seed: int, noise_seed: int) -> None:
+        self._theorem = self._theorems[drawn(seed, len(self._theorems))]
         self._tactics, self._goals, self._is_proved = (), "", False
-        return self.observe()
 
     def step(self, action: str) -> StepResult:
         """See `TextEnv.step`.

@@ -18,13 +18,12 @@ from ...base import (
     EnvUnavailableError,
     Observation,
     StepResult,
-    check_seed,
     hash_task,
 )
 from ...frames import card_frame
 from ...params import require, require_within
 from ..rows import Row, read_rows
-from ..task_env import TaskEnv
+from ..task_env import TaskEnv, drawn
 from ..tools.calculator import CalculationError, calculate, number_text
 
 MAX_NUMBERS = 6
@@ -110,31 +109,28 @@ class Countdown(TaskEnv):
 
     spec = EnvSpec(
         id="countdown",
-        entry_point=f"{__name__}:Countdown",
         config_type=CountdownConfig,
         max_turns=3,
         max_actions_per_turn=1,
         description="Combine all given numbers with + - * / to reach the target.",
     )
 
+    _config: CountdownConfig
+
     def __init__(self, config: CountdownConfig | None = None) -> None:
-        self._config = CountdownConfig() if config is None else config
-        super().__init__(self._config)
+        super().__init__(config)
         data = self._config.data
         self._tasks = None if data is None else read_tasks(data)
         self._task = CountdownTask(numbers=(1, 1), target=2, solution="1+1")
         self._num_attempts = 0
         self._is_right = False
 
-    def reset(self, seed: int, noise_seed: int) -> Observation:
-        check_seed("noise_seed", noise_seed)
-        seed = check_seed("seed", seed)
+    def begin(self, seed: int, noise_seed: int) -> None:
         if self._tasks is None:
             self._task = draw_task(self._config, seed)
         else:
-            self._task = self._tasks[int(np.random.default_rng(seed).integers(len(self._tasks)))]
+            self._task = self._tasks[drawn(seed, len(self._tasks))]
         self._num_attempts, self._is_right = 0, False
-        return self.observe()
 
     def step(self, action: str) -> StepResult:
         expression = action.split("=", maxsplit=1)[0].strip()

@@ -12,11 +12,10 @@ from typing import Literal
 
 import numpy as np
 
-from ...base import EnvSpec, Observation, StepResult, check_seed, hash_task, normalise
+from ...base import EnvSpec, StepResult, hash_task
 from ...frames import grid_frame
 from ...params import require, require_within
-from ..grid.geometry import BoardFormat, board_observation
-from ..task_env import TaskEnv
+from ..grid.geometry import Format, MoveEnv
 
 Row = tuple[int, ...]
 Tiles = tuple[Row, ...]
@@ -38,8 +37,8 @@ class Game2048Config:
     `two_probability`: of a new tile to be a 2, else it is a 4. `reward`: `progress` pays 0.5 each
     time the largest tile doubles; `log` pays 0.1 log2(1 + points) for every move and `points` the
     points themselves, so that a player who puts the goal off earns more than one who reaches it.
-    `goal_reward`: on top, at the goal. `observation`: `grid` shows the board, `coord` lists its
-    tiles, `both` does both; `relative` says the points of each move.
+    `goal_reward`: on top, at the goal. `observation`: `grid` shows the board, `relative`
+    says the points of each move.
     """
 
     side: int = 4
@@ -48,7 +47,7 @@ class Game2048Config:
     two_probability: float = 0.9
     reward: Literal["progress", "log", "points"] = "progress"
     goal_reward: float = 10.0
-    observation: BoardFormat = "grid"
+    observation: Format = "grid"
 
     def __post_init__(self) -> None:
         require_within(self, side=(2, 8), two_probability=(0, 1), goal_reward=(0, math.inf))
@@ -62,14 +61,13 @@ class Game2048Config:
         require_within(self, where, start_tiles=(1, self.side**2 - 1))
 
 
-class Game2048(TaskEnv):
+class Game2048(MoveEnv):
     """Tiles slide to one side, and equal neighbours become one of twice the value.
 
     Description:
         After every move that changed the board a new tile appears in an empty cell.
     Observation:
-        "Row 1: 2 0 0 4" and so on, then "Largest: 4. Goal: 128." A 0 is an empty cell. `coord`:
-        "Tiles: 2 at 1,1; 4 at 1,4. Empty: 14. Largest: 4. Goal: 128." (row, column). `relative`:
+        "Row 1: 2 0 0 4" and so on, then "Largest: 4. Goal: 128." A 0 is an empty cell. `relative`:
         "Largest 4 of 128. up 8, right 0, down 8, left none.", the points of each move.
     Actions:
         up, right, down, left. A move that changes nothing is valid and does nothing.
@@ -94,38 +92,34 @@ class Game2048(TaskEnv):
 
     spec = EnvSpec(
         id="game_2048",
-        entry_point=f"{__name__}:Game2048",
         config_type=Game2048Config,
         max_turns=220,
         max_actions_per_turn=1,
         description="Slide and merge tiles until one reaches the goal.",
     )
 
-    def __init__(self, config: Game2048Config | None = None) -> None:
-        self._config = Game2048Config() if config is None else config
-        super().__init__(self._config)
-        self._rng = np.random.default_rng(0)
-        self._tiles: Tiles = ((0,) * self._config.side,) * self._config.side
-        self._first = self._tiles
-        self._points = 0
-        self._plan: list[str] | None = None
+    _config: Game2048Config
+    moves = MOVES
 
-    def reset(self, seed: int, noise_seed: int) -> Observation:
-        task = np.random.default_rng(check_seed("seed", seed))
-        self._rng = np.random.default_rng(check_seed("noise_seed", noise_seed))
+    def __init__(self, config: Game2048Config | None = None) -> None:
+        super().__init__(config)
+        self.begin(0, 0)
+
+    def begin(self, seed: int, noise_seed: int) -> None:
+        task, self._rng = np.random.default_rng(seed), np.random.default_rng(noise_seed)
         side = self._config.side
-        self._tiles = ((0,) * side,) * side
+        self._tiles: Tiles = ((0,) * side,) * side
         for _ in range(self._config.start_tiles):
             self._tiles = self._with_new_tile(task)
-        self._first, self._plan = self._tiles, None
+        self._first = self._tiles
+        self._plan: list[str] | None = None
         self._points = 0
-        return self.observe()
 
     def step(self, action: str) -> StepResult:
-        move = normalise(action)
         self._points = 0
-        if move not in MOVES or self.is_over:
-            return self.refused(action)
+        return super().step(action)
+
+    def move(self, move: str) -> StepResult:
         # The expert's plan holds as long as it is followed.
         self._plan = self._plan[1:] if self._plan and self._plan[0] == move else None
         moved, self._points = slide(self._tiles, move)
@@ -160,14 +154,6 @@ class Game2048(TaskEnv):
             return None
         self._plan = moves
         return list(moves)
-
-    def legal_actions(self) -> tuple[str, ...]:
-        return MOVES
-
-    def invalid_notice(self, action: str) -> str:
-        return (
-            "Invalid." if self._config.observation == "relative" else super().invalid_notice(action)
-        )
 
     def task_key(self) -> str:
         """The first tiles: the goal plays no part."""
@@ -205,33 +191,17 @@ class Game2048(TaskEnv):
             return 0.1 * math.log2(1 + points) + bonus
         return DOUBLING_REWARD * math.log2(after / self._largest) + bonus
 
-    def observe(self) -> Observation:
-        rows = [_row_in_words_and_letters(row) for row in self._tiles]
-        cells = [letters for _, letters in rows]
-        legend = {letter: _NAMES[letter] for letter in set("".join(cells))}
-        return board_observation(
-            self._config.observation,
-            grid_frame(cells, legend, ()),
-            grid=lambda: self._drawn([numbers for numbers, _ in rows]),
-            coord=self._coordinates,
-            relative=self._prospects,
-        )
+    def frame(self) -> str:
+        cells = [
+            "".join(_LETTERS[max(tile.bit_length() - 1, 0)] for tile in row) for row in self._tiles
+        ]
+        return grid_frame(cells, {letter: _NAMES[letter] for letter in {*"".join(cells)}}, ())
 
-    def _drawn(self, numbers: list[str]) -> str:
-        rows = [f"Row {i}: {row}" for i, row in enumerate(numbers, start=1)]
+    def drawn(self) -> str:
+        rows = [f"Row {i}: {' '.join(map(str, row))}" for i, row in enumerate(self._tiles, start=1)]
         return "\n".join([*rows, f"Largest: {self._largest}. Goal: {self._config.goal}."])
 
-    def _coordinates(self) -> str:
-        tiles = [
-            f"{tile} at {row},{col}"
-            for row, line in enumerate(self._tiles, start=1)
-            for col, tile in enumerate(line, start=1)
-            if tile
-        ]
-        state = f"Largest: {self._largest}. Goal: {self._config.goal}."
-        return f"Tiles: {'; '.join(tiles)}. Empty: {self._config.side**2 - len(tiles)}. {state}"
-
-    def _prospects(self) -> str:
+    def in_one_line(self) -> str:
         """The points of each move, or `none` for a move that changes nothing."""
         after = {move: slide(self._tiles, move) for move in MOVES}
         gains = ", ".join(
@@ -244,13 +214,6 @@ class Game2048(TaskEnv):
 def largest(tiles: Tiles) -> int:
     """The largest tile."""
     return max(map(max, tiles))
-
-
-@lru_cache(maxsize=1 << 14)
-def _row_in_words_and_letters(row: Row) -> tuple[str, str]:
-    """A row in words and in the letters of a frame."""
-    letters = "".join(_LETTERS[max(tile.bit_length() - 1, 0)] for tile in row)
-    return " ".join(map(str, row)), letters
 
 
 def can_move(tiles: Tiles) -> bool:

@@ -7,17 +7,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from ...base import (
-    EnvParamsError,
-    EnvSpec,
-    Observation,
-    StepResult,
-    check_seed,
-    hash_task,
-)
+from ...base import EnvParamsError, EnvSpec, Observation, StepResult, hash_task
 from ...frames import grid_frame
 from ...params import require_within
-from ..grid.geometry import PlainBoardFormat, board_text
 from ..task_env import TaskEnv
 from .cube_moves import FACES, MOVES, SOLVED, Permutation, State, apply, is_solved, solution
 
@@ -35,14 +27,12 @@ _DRAWS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RubiksConfig:
-    """Difficulty and observation format of `rubiks`.
+    """Difficulty of `rubiks`.
 
-    `depth`: quarter turns of the shortest solution. `observation`: `grid` shows the two rows of
-    each face, `coord` names the place of each sticker, `both` does both.
+    `depth`: quarter turns of the shortest solution.
     """
 
     depth: int = 3
-    observation: PlainBoardFormat = "grid"
 
     def __post_init__(self) -> None:
         require_within(self, depth=(1, _MAX_DEPTH))
@@ -56,8 +46,6 @@ class Rubiks(TaskEnv):
     Observation:
         Six lines such as "Up (U): WO WO": the upper row of the face, then the lower one, as one
         looks at it from outside. The up face has the back at its top, the down face the front.
-        `coord` says where the stickers of each colour are: "W U11, U12, F21, F22; ..." (face, row
-        and column from 1).
     Actions:
         U, D, L, R, F, B turn a face by a quarter, clockwise as one looks at it; U', D', L', R', F',
         B' turn it back. U2 is U twice.
@@ -80,22 +68,20 @@ class Rubiks(TaskEnv):
 
     spec = EnvSpec(
         id="rubiks",
-        entry_point=f"{__name__}:Rubiks",
         config_type=RubiksConfig,
         max_turns=20,
         max_actions_per_turn=4,
         description="Turn a scrambled 2x2 cube until every face has one colour.",
     )
 
+    _config: RubiksConfig
+
     def __init__(self, config: RubiksConfig | None = None) -> None:
-        self._config = RubiksConfig() if config is None else config
-        super().__init__(self._config)
+        super().__init__(config)
         self._first = self._state = SOLVED
 
-    def reset(self, seed: int, noise_seed: int) -> Observation:
-        check_seed("noise_seed", noise_seed)
-        self._first = self._state = scramble(self._config.depth, check_seed("seed", seed))
-        return self.observe()
+    def begin(self, seed: int, noise_seed: int) -> None:
+        self._first = self._state = scramble(self._config.depth, seed)
 
     def step(self, action: str) -> StepResult:
         turn = _read_turn(action)
@@ -105,14 +91,10 @@ class Rubiks(TaskEnv):
         return self.result(float(self.is_solved))
 
     def instructions(self) -> str:
-        form, explanation = self._config.observation, ""
-        if form in ("coord", "both"):
-            explanation += " A sticker's place is its face, row and column, from 1 at the top left."
-        if form in ("grid", "both"):
-            explanation += " Each face is shown as its upper and its lower row."
         return (
             "Turn the 2x2 cube until every face has one colour. A letter turns a face by a quarter "
-            f"clockwise, a letter with ' turns it back.{explanation} Actions: {', '.join(MOVES)}."
+            "clockwise, a letter with ' turns it back. Each face is shown as its upper and its "
+            f"lower row. Actions: {', '.join(MOVES)}."
         )
 
     def solve(self) -> list[str]:
@@ -137,28 +119,16 @@ class Rubiks(TaskEnv):
     def observe(self) -> Observation:
         letters = "".join(_COLOURS[colour] for colour in self._state)
         faces = {face: letters[4 * i : 4 * i + 4] for i, face in enumerate(FACES)}
-        text = board_text(
-            self._config.observation,
-            grid=lambda: "\n".join(
-                f"{name} ({face}): {faces[face][:2]} {faces[face][2:]}"
-                for name, face in zip(_NAMES, FACES, strict=True)
-            ),
-            coord=lambda: (
-                "Stickers (face, row, column): "
-                + "; ".join(
-                    f"{colour} " + ", ".join(places)
-                    for colour, places in _places_by_colour(letters).items()
-                )
-                + "."
-            ),
+        text = "\n".join(
+            f"{name} ({face}): {faces[face][:2]} {faces[face][2:]}"
+            for name, face in zip(_NAMES, FACES, strict=True)
         )
-        net = []
-        for row in (slice(0, 2), slice(2, 4)):
-            net.append(f"  {faces['U'][row]}    ")
-        for row in (slice(0, 2), slice(2, 4)):
-            net.append("".join(faces[face][row] for face in "LFRB"))
-        for row in (slice(0, 2), slice(2, 4)):
-            net.append(f"  {faces['D'][row]}    ")
+        halves = (slice(0, 2), slice(2, 4))
+        net = [
+            *(f"  {faces['U'][row]}    " for row in halves),
+            *("".join(faces[face][row] for face in "LFRB") for row in halves),
+            *(f"  {faces['D'][row]}    " for row in halves),
+        ]
         return Observation(text=text, frame=grid_frame(net, _LEGEND, ()))
 
 
@@ -168,14 +138,6 @@ def _read_turn(action: str) -> Permutation | None:
     is_half = name[1:] in ("2", "2'")
     quarter = MOVES.get(name[:1] if is_half else name)
     return apply(quarter, quarter) if quarter is not None and is_half else quarter
-
-
-def _places_by_colour(letters: str) -> dict[str, list[str]]:
-    """Where the stickers of each colour are, as "U11": face, row and column from 1."""
-    places: dict[str, list[str]] = {colour: [] for colour in _COLOURS}
-    for i, colour in enumerate(letters):
-        places[colour].append(f"{FACES[i // 4]}{i % 4 // 2 + 1}{i % 2 + 1}")
-    return places
 
 
 @lru_cache(maxsize=4096)

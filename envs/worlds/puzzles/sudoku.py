@@ -7,11 +7,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ...base import EnvSpec, Observation, StepResult, check_seed, hash_task, prefixed
+from ...base import EnvSpec, StepResult, hash_task, prefixed
 from ...frames import grid_frame
 from ...params import require, require_within
-from ..grid.geometry import BoardFormat, board_observation
-from ..task_env import TaskEnv
+from ..grid.geometry import BoardEnv, Format
 from .sudoku_boards import Board, Cell, conflicts, draw_board, num_empty, numbers_around
 
 _ACTION = re.compile(
@@ -34,14 +33,14 @@ class SudokuConfig:
     `side`: 4 or 9. `empties`: empty cells; null takes six of 4x4 and 32 of 9x9. A board with very
     many empty cells may get fewer, where no more could go without a second solution.
     `solved_reward`: for the last right number, on top of its own. `observation`: `grid` shows the
-    board, `coord` lists its cells, `both` does both; `relative` lists the open cells with the
-    numbers around each, for policies of a million parameters.
+    board; `relative` lists the open cells with the numbers around each, for policies of a million
+    parameters.
     """
 
     side: Literal[4, 9] = 4
     empties: int | None = None
     solved_reward: float = 10.0
-    observation: BoardFormat = "grid"
+    observation: Format = "grid"
 
     def __post_init__(self) -> None:
         most = _MOST_EMPTIES[self.side]
@@ -81,7 +80,7 @@ class _Play:
         return self.placed.get(cell) == self.solution[cell[0]][cell[1]]
 
 
-class Sudoku(TaskEnv):
+class Sudoku(BoardEnv):
     """A Sudoku with exactly one solution.
 
     Description:
@@ -89,8 +88,7 @@ class Sudoku(TaskEnv):
         are given; a placed number may be replaced by another.
     Observation:
         The board, one row a line: `[3]` is given, ` 3 ` placed, `*3*` placed and in conflict with
-        another number, ` . ` empty. Then how many cells are empty or in conflict. `coord`: "Given:
-        4 at 1,1; ... Placed: 3 at 1,2. In conflict: none. Empty: 2,1; 2,2." `relative`:
+        another number, ` . ` empty. Then how many cells are empty or in conflict. `relative`:
         "Empty 1,2: row 1 4, column 3, box 1." for every cell that is empty, "3 at 1,2." for every
         placed number, and "3 in conflict at 1,2: row 1 3, column 3, box 1." where it conflicts.
     Actions:
@@ -116,31 +114,28 @@ class Sudoku(TaskEnv):
 
     spec = EnvSpec(
         id="sudoku",
-        entry_point=f"{__name__}:Sudoku",
         config_type=SudokuConfig,
         max_turns=60,
         max_actions_per_turn=1,
         description="Fill a Sudoku of 4x4 or 9x9 cells that has exactly one solution.",
     )
 
-    def __init__(self, config: SudokuConfig | None = None) -> None:
-        self._config = SudokuConfig() if config is None else config
-        super().__init__(self._config)
-        self._play = _Play(*draw_board(self._config.side, self._config.num_empties, 0))
+    _config: SudokuConfig
 
-    def reset(self, seed: int, noise_seed: int) -> Observation:
-        check_seed("noise_seed", noise_seed)
-        config = self._config
-        self._play = _Play(*draw_board(config.side, config.num_empties, check_seed("seed", seed)))
-        return self.observe()
+    def __init__(self, config: SudokuConfig | None = None) -> None:
+        super().__init__(config)
+        self.begin(0, 0)
+
+    def begin(self, seed: int, noise_seed: int) -> None:
+        self._play = _Play(*draw_board(self._config.side, self._config.num_empties, seed))
 
     def step(self, action: str) -> StepResult:
         play = self._play
         move = _read_move(action, self._config.side)
         cell = None if move is None else move[0]
         if move is None or cell is None or play.is_solved or play.given[cell[0]][cell[1]]:
-            is_relative = self._config.observation == "relative"
-            notice = "Invalid." if is_relative else self.invalid_notice(action)
+            is_short = self._config.observation == "relative"
+            notice = "Invalid." if is_short else self.invalid_notice(action)
             if move is not None and not play.is_solved:
                 notice += " This cell is given."
             observation = prefixed(notice, self.observe())
@@ -201,38 +196,21 @@ class Sudoku(TaskEnv):
             "right": float(sum(play.is_right(cell) for cell in play.placed)),
         }
 
-    def observe(self) -> Observation:
+    @property
+    def _bad(self) -> set[Cell]:
+        return conflicts(self._play.board) & self._play.placed.keys()
+
+    def frame(self) -> str:
         board = self._play.board
-        bad = conflicts(board) & self._play.placed.keys()
         cells = ["".join(str(number or ".") for number in row) for row in board]
         legend = {".": "floor"} | {str(n): str(n) for row in board for n in row if n}
         overlays = [("placed", cell) for cell in sorted(self._play.placed)]
-        overlays += [("conflict", cell) for cell in sorted(bad)]
-        return board_observation(
-            self._config.observation,
-            grid_frame(cells, legend, overlays, block=math.isqrt(len(board))),
-            grid=lambda: self._rows(board, bad),
-            coord=lambda: self._coordinates(board, bad),
-            relative=lambda: self._open_cells(board, bad),
-        )
+        overlays += [("conflict", cell) for cell in sorted(self._bad)]
+        return grid_frame(cells, legend, overlays, block=math.isqrt(len(board)))
 
-    def _coordinates(self, board: Board, bad: set[Cell]) -> str:
-        """As actions name cells: row and column, counted from 1."""
-        kinds: dict[str, list[str]] = {"Given": [], "Placed": [], "In conflict": [], "Empty": []}
-        for row, line in enumerate(board):
-            for col, number in enumerate(line):
-                place = f"{row + 1},{col + 1}"
-                if not number:
-                    kinds["Empty"].append(place)
-                    continue
-                is_given = bool(self._play.given[row][col])
-                kinds["Given" if is_given else "Placed"].append(f"{number} at {place}")
-                if (row, col) in bad:
-                    kinds["In conflict"].append(place)
-        return " ".join(f"{kind}: {'; '.join(at) or 'none'}." for kind, at in kinds.items())
-
-    def _open_cells(self, board: Board, bad: set[Cell]) -> str:
+    def in_one_line(self) -> str:
         """What is not given, in order: one sentence for each cell."""
+        board, bad = self._play.board, self._bad
         sentences = []
         for row in range(len(board)):
             for col in range(len(board)):
@@ -251,7 +229,8 @@ class Sudoku(TaskEnv):
                 sentences.append(f"{head}: {around}.")
         return " ".join(sentences)
 
-    def _rows(self, board: Board, bad: set[Cell]) -> str:
+    def drawn(self) -> str:
+        board, bad = self._play.board, self._bad
         side = range(len(board))
         marks = [[self._mark((row, col), bad) for col in side] for row in side]
         box = math.isqrt(len(board))

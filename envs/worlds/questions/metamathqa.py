@@ -71,7 +71,6 @@ class MetaMathQa(QuestionEnv):
 
     spec = EnvSpec(
         id="metamathqa",
-        entry_point=f"{__name__}:MetaMathQa",
         config_type=MetaMathQaConfig,
         max_turns=3,
         max_actions_per_turn=1,
@@ -81,9 +80,8 @@ class MetaMathQa(QuestionEnv):
     )
 
     def __init__(self, config: MetaMathQaConfig | None = None) -> None:
-        self._config = MetaMathQaConfig() if config is None else config
-        data = self._config.data
-        super().__init__(self._config, None if data is None else read_questions(data))
+        config = MetaMathQaConfig() if config is None else config
+        super().__init__(config, None if config.data is None else read_questions(config.data))
 
     def is_answer(self, action: str) -> bool:
         return len(action.strip()) <= _MAX_ANSWER_CHARS

@@ -6,10 +6,12 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ...base import Observation, StepResult, hash_task
 from ...frames import card_frame
-from ..task_env import TaskEnv, task_generator
-from .made_problems import Kind, draw_problem
+from ..task_env import TaskEnv
+from .made_problems import draw_problem
 
 MAX_SHOWN_CHARS = 8_000
 """Of a question: what no policy could read is cut, and says so."""
@@ -39,8 +41,6 @@ class QuestionEnv(TaskEnv):
     def __init__(self, config: Any, questions: tuple[Question, ...] | None) -> None:
         super().__init__(config)
         self._questions = questions
-        self._max_attempts: int = config.attempts
-        self._kinds: tuple[Kind, ...] = config.kinds
         self._question = Question(text="-", answer="-")
         self._num_attempts = 0
         self._is_answered = False
@@ -53,15 +53,14 @@ class QuestionEnv(TaskEnv):
     def is_right(self, action: str, question: Question) -> bool:
         """Whether it is the right one."""
 
-    def reset(self, seed: int, noise_seed: int) -> Observation:
-        rng = task_generator(seed, noise_seed)
+    def begin(self, seed: int, noise_seed: int) -> None:
+        rng = np.random.default_rng(seed)
         if self._questions is None:
-            text, number = draw_problem(rng, self._kinds)
+            text, number = draw_problem(rng, self._config.kinds)
             self._question = Question(text=text, answer=str(number))
         else:
             self._question = self._questions[int(rng.integers(len(self._questions)))]
         self._num_attempts, self._is_answered = 0, False
-        return self.observe()
 
     def step(self, action: str) -> StepResult:
         if self.is_over or not action.strip() or not self.is_answer(action):
@@ -94,7 +93,7 @@ class QuestionEnv(TaskEnv):
 
     @property
     def is_over(self) -> bool:
-        return self._is_answered or self._num_attempts >= self._max_attempts
+        return self._is_answered or self._num_attempts >= self._config.attempts
 
     @property
     def is_solved(self) -> bool:

@@ -70,7 +70,6 @@ class StaticQa(QuestionEnv):
 
     spec = EnvSpec(
         id="static_qa",
-        entry_point=f"{__name__}:StaticQa",
         config_type=StaticQaConfig,
         max_turns=3,
         max_actions_per_turn=1,
@@ -78,9 +77,9 @@ class StaticQa(QuestionEnv):
     )
 
     def __init__(self, config: StaticQaConfig | None = None) -> None:
-        self._config = StaticQaConfig() if config is None else config
-        data = self._config.data
-        super().__init__(self._config, None if data is None else read_questions(data, self._config))
+        config = StaticQaConfig() if config is None else config
+        questions = None if config.data is None else read_questions(config.data, config.format)
+        super().__init__(config, questions)
 
     def is_answer(self, action: str) -> bool:
         if self._question.choices:
@@ -106,18 +105,18 @@ class StaticQa(QuestionEnv):
         return ("10", "24", "50")
 
 
-def read_questions(path: str, config: StaticQaConfig) -> tuple[Question, ...]:
+def read_questions(path: str, form: str) -> tuple[Question, ...]:
     """The questions of a file; rows that are none are left out.
 
     Raises:
         EnvUnavailableError: the file cannot be read, or has no row of this format.
     """
-    has_choices = config.format == "mmlu"
+    has_choices = form == "mmlu"
     read = _mmlu if has_choices else _gsm8k
     rows = read_rows(path, ["question", "answer", *["choices"] * has_choices])
     questions = [question for row in rows if (question := read(row)) is not None]
     if not questions:
-        raise EnvUnavailableError(f"{path} holds no question of the format {config.format}")
+        raise EnvUnavailableError(f"{path} holds no question of the format {form}")
     return tuple(questions)
 
 

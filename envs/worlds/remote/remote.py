@@ -128,7 +128,6 @@ class Remote(TextEnv):
 
     spec = EnvSpec(
         id="remote",
-        entry_point=f"{__name__}:Remote",
         config_type=RemoteConfig,
         max_turns=10,
         max_actions_per_turn=1,

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
-from echoscope.text.tool_calls import answer_action, call_action
-
-from ...base import EnvSpec, Observation, StepResult, Tool
-from ..tools.tool_env import ToolEnv, spoken, tool_of
+from ...base import EnvSpec, StepResult, Tool
+from ..tools.tool_env import CommandTools, tool_of
 from .bm25 import MAX_QUERY_CHARS
-from .episode import SearchConfig, SearchTask
+from .search_qa import SearchConfig, SearchQa
 
 
-class SearchTools(SearchTask, ToolEnv):
+class SearchTools(CommandTools):
     """A question of two or three hops, answered with a search tool.
 
     Description:
@@ -44,7 +40,6 @@ class SearchTools(SearchTask, ToolEnv):
 
     spec = EnvSpec(
         id="search_tools",
-        entry_point=f"{__name__}:SearchTools",
         config_type=SearchConfig,
         max_turns=6,
         max_actions_per_turn=1,
@@ -52,16 +47,18 @@ class SearchTools(SearchTask, ToolEnv):
         requires=("bm25s",),
         extra="search",
     )
+    inner = SearchQa
+    _world: SearchQa
+    commands: ClassVar[dict[str, str]] = {"search": "search[{query}]"}
 
-    def reset(self, seed: int, noise_seed: int) -> Observation:
-        return spoken(self._episode.begin(seed, noise_seed), self._episode.card())
+    def __init__(self, config: Any = None) -> None:
+        super().__init__(config)
+        self._world.repeats_question = False
 
-    def step(self, action: str) -> StepResult:
-        result = super().step(action)
-        if result.observation.frame is not None:
-            return result
-        # A call that is refused leaves the picture as it was.
-        return replace(result, observation=replace(result.observation, frame=self._episode.card()))
+    def tools(self) -> tuple[Tool, ...]:
+        told = f"The {self._config.results} passages that fit the words of the query best."
+        query = {"type": "string", "minLength": 1, "maxLength": MAX_QUERY_CHARS}
+        return (tool_of("search", told, 1, query=query),)
 
     def instructions(self) -> str:
         return (
@@ -69,29 +66,5 @@ class SearchTools(SearchTask, ToolEnv):
             "with the name or number alone."
         )
 
-    def tools(self) -> tuple[Tool, ...]:
-        number = self._episode.config.results
-        query = {"type": "string", "minLength": 1, "maxLength": MAX_QUERY_CHARS}
-        return (
-            tool_of(
-                "search",
-                f"The {number} passages that fit the words of the query best.",
-                1,
-                query=query,
-            ),
-        )
-
-    def call(self, name: str, arguments: Mapping[str, Any]) -> StepResult:
-        text, has_news = self._episode.search(str(arguments["query"]))
-        told = spoken(text, self._episode.card(), tool=name)
-        return self.result(0.0, told, is_effective=has_news)
-
-    def answer(self, text: str) -> StepResult:
-        told = self._episode.finish(text)
-        return self.result(self._episode.reward, spoken(told, self._episode.card()))
-
-    def search_action(self, query: str) -> str:
-        return call_action("search", {"query": query})
-
-    def final_action(self, answer: str) -> str:
-        return answer_action(answer)
+    def finish(self, text: str) -> StepResult:
+        return self._world.finish(text)

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..search.bm25 import words_of
-from .products import CATEGORY_MARK, Goal, Product
+from .products import CATEGORY_MARK, Catalogue, Goal, Product
 
 FUZZY_ABOVE = 85
 """Two phrases match where their token set ratio is larger, of 100."""
@@ -116,3 +116,49 @@ def _parts(category: str) -> set[str]:
 
 def _content_words(title: str) -> list[str]:
     return [word for word in words_of(title) if word not in _STOP_WORDS and not word.isdigit()]
+
+
+def winning_choice(product: Product, goal: Goal) -> Mapping[str, str] | None:
+    """Options (name -> value) with which a product earns the full score; None if none do."""
+    if goal.max_price is not None and product.price > goal.max_price:
+        return None
+    if type_factor(product, goal) < 1.0:
+        return None
+    if not all(has_attribute(product, attribute) for attribute in goal.attributes):
+        return None
+    choice: dict[str, str] = {}
+    for wanted in goal.options:
+        if any(is_same_option(value, wanted) for value in choice.values()):
+            continue
+        fitting = [
+            (value != wanted, name, value)
+            for name, values in product.options.items()
+            for value in values
+            if name not in choice and is_same_option(value, wanted)
+        ]
+        if not fitting:
+            return None
+        _, name, value = min(fitting)
+        choice[name] = value
+    return choice
+
+
+def queries(goal: Goal) -> list[str]:
+    """What a customer types: the kind with the attributes, the kind, then all of the title."""
+    with_attributes = ", ".join([goal.kind, *goal.attributes])
+    with_options = ", ".join([with_attributes, *goal.options])
+    return [query for query in (with_attributes, with_options, goal.kind, goal.title) if query]
+
+
+def best_search(catalogue: Catalogue, goal: Goal) -> tuple[str, int, Product] | None:
+    """The query that shows a product with the full score first, its rank, and the product."""
+    finds = []
+    for query in queries(goal):
+        for rank, product in enumerate(catalogue.search(query)):
+            if winning_choice(product, goal) is not None:
+                finds.append((rank, query, product))
+                break
+    if not finds:
+        return None
+    rank, query, product = min(finds, key=lambda find: find[0])
+    return query, rank, product

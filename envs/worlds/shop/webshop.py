@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -9,43 +10,62 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from ...base import EnvSpec, Observation, StepResult
-from .products import Product
-from .shopping import (
-    ShopSource,
-    ShopTask,
-    outcome,
-    product_line,
-    purchase_info,
-    results_line,
-    section_lines,
-    visit_frame,
-)
-from .visit import Section, Visit, best_search, winning_choice
+from ...base import EnvSpec, Observation, StepResult, hash_task, shorten
+from ...frames import card_frame
+from ...params import require, require_within
+from ..search.bm25 import MAX_QUERY_CHARS
+from ..task_env import TaskEnv, drawn
+from .made_catalogue import made_catalogue
+from .products import Catalogue, Goal, Product
+from .scoring import Score, best_search, score_purchase, winning_choice
+from .webshop_files import read_catalogue
 
 BACK_TO_SEARCH, PREVIOUS, NEXT, BUY = "back to search", "< prev", "next >", "buy now"
+SHOWN_QUERY_CHARS = 100
 _ACTION = re.compile(r"(search|click)\[(.*)\]", re.DOTALL)
+_SECTIONS = ("description", "features")
+Place = Literal["search", "results", "product", "section", "done"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WebShopConfig(ShopSource):
-    """Source, pages and reward of `webshop`.
+class WebShopConfig:
+    """Source and pages of `webshop` and `shop_tools`.
 
     `products`, `attributes`: WebShop's files (`items_shuffle*.json`, `items_ins_v2*.json`); give
     both or neither. Without them the catalogue that ships is used. `human_goals`: WebShop's
     `items_human_ins.json`; without it the goals are made from `attributes`. `num_products`: the
     first so many products, with the goals about them; null for all. `page_size`: results on a page.
-    `show_attributes`: products have a page that lists their attributes, as WebShop's `show_attrs`.
-    `observation`: `lines` is one fact a line; `sep` is WebShop's text mode, its parts joined by
-    [SEP]. `reward`: `score` is WebShop's score of the purchase, `success` is 1 for a score of 1.
     """
 
-    show_attributes: bool = False
-    observation: Literal["lines", "sep"] = "lines"
-    reward: Literal["score", "success"] = "score"
+    products: str | None = None
+    attributes: str | None = None
+    human_goals: str | None = None
+    num_products: int | None = None
+    page_size: int = 10
+
+    def __post_init__(self) -> None:
+        require(
+            (self.products is None) == (self.attributes is None),
+            "products and attributes go together: give both of WebShop's files, or neither",
+        )
+        require(
+            self.human_goals is None or self.products is not None,
+            "human_goals needs products and attributes: give all three of WebShop's files",
+        )
+        require_within(self, num_products=(1, math.inf), page_size=(1, 50))
+
+    def catalogue(self) -> Catalogue:
+        """The products and goals.
+
+        Raises:
+            EnvUnavailableError: a file cannot be read, or holds nothing of use.
+        """
+        if self.products is None or self.attributes is None:
+            return made_catalogue(self.num_products)
+        return read_catalogue(self.products, self.attributes, self.human_goals, self.num_products)
 
 
-class WebShop(ShopTask):
+class WebShop(TaskEnv):
     """A shop in text: find and buy a product with the wanted attributes, options and price.
 
     Description:
@@ -81,7 +101,6 @@ class WebShop(ShopTask):
 
     spec = EnvSpec(
         id="webshop",
-        entry_point=f"{__name__}:WebShop",
         config_type=WebShopConfig,
         max_turns=15,
         max_actions_per_turn=1,
@@ -89,29 +108,52 @@ class WebShop(ShopTask):
         requires=("bm25s", "rapidfuzz"),
         extra="shop",
     )
+    _config: WebShopConfig
 
     def __init__(self, config: WebShopConfig | None = None) -> None:
-        self._config = WebShopConfig() if config is None else config
-        super().__init__(self._config)
+        super().__init__(config)
+        self._catalogue = self._config.catalogue()
+        self.begin(0, 0)
 
-    def reset(self, seed: int, noise_seed: int) -> Observation:
-        self.begin(seed, noise_seed)
-        return self.observe()
+    def begin(self, seed: int, noise_seed: int) -> None:
+        goals = self._catalogue.goals
+        self._goal: Goal = goals[drawn(seed, len(goals))]
+        self._place: Place = "search"
+        self._query, self._page = "", 1
+        self._results: tuple[Product, ...] = ()
+        self._product: Product | None = None
+        self._section = ""
+        self._chosen: dict[str, str] = {}
+        self._score: Score | None = None
 
     def step(self, action: str) -> StepResult:
         match = _ACTION.fullmatch(action.strip().casefold())
-        is_valid = False
-        if match is not None and match[1] == "search":
-            is_valid = self._visit.place == "search" and self._visit.search(match[2].strip())
-        elif match is not None:
-            press = self._buttons().get(match[2].strip())
-            is_valid = press is not None and press()
-        if not is_valid:
+        word, content = (match[1], match[2].strip()) if match is not None else ("", "")
+        press = self._buttons().get(content) if word == "click" else None
+        if word == "search" and self._place == "search" and content:
+            self._search(content)
+        elif press is not None:
+            press()
+        else:
             return replace(self.refused(action), info={})
-        return self.result(self._reward)
+        return self.result(0.0 if self._score is None else self._score.total)
+
+    def give_up(self) -> StepResult:
+        """Leave the shop without a purchase."""
+        self._place = "done"
+        return self.result(0.0, Observation(text="Nothing was bought.", frame=self._card()))
 
     def info(self) -> dict[str, float]:
-        return purchase_info(self._visit)
+        if self._score is None or self._product is None:
+            return {}
+        return {
+            "score": self._score.total,
+            "type_factor": self._score.type_factor,
+            "matched_attributes": float(self._score.matched_attributes),
+            "matched_options": float(self._score.matched_options),
+            "is_affordable": float(self._score.is_affordable),
+            "is_target": float(self._product.asin == self._goal.asin),
+        }
 
     def instructions(self) -> str:
         return (
@@ -123,30 +165,22 @@ class WebShop(ShopTask):
 
     def solve(self) -> list[str] | None:
         """Search, open the first product that fits, choose options, buy; None where none fits."""
-        visit = self._visit
-        if visit.is_over:
-            return [] if visit.is_solved else None
-        if visit.product is not None:
-            choice = winning_choice(visit.product, visit.goal)
-            if choice is not None:
-                before = [_click(PREVIOUS)] if visit.place == "section" else []
-                labels = _option_labels(visit, self._sections)
-                clicks = [
-                    _click(labels[name, value])
-                    for name, value in choice.items()
-                    if visit.chosen.get(name) != value
-                ]
-                return [*before, *clicks, _click(BUY)]
-        for product in visit.shown if visit.place == "results" else ():
-            if winning_choice(product, visit.goal) is not None:
-                return self._purchase(product)
-        before = [] if visit.place == "search" else [_click(BACK_TO_SEARCH)]
-        best = best_search(self._catalogue, visit.goal)
+        if self.is_over:
+            return [] if self.is_solved else None
+        if self._product is not None and winning_choice(self._product, self._goal) is not None:
+            before = [_click(PREVIOUS)] if self._place == "section" else []
+            return [*before, *self._purchase(self._product, self._chosen)]
+        for product in self._on_page if self._place == "results" else ():
+            if winning_choice(product, self._goal) is not None:
+                return [_click(product.asin), *self._purchase(product, {})]
+        best = best_search(self._catalogue, self._goal)
         if best is None:
             return None
-        query, place, product = best
-        pages = [_click(NEXT)] * (place // self._page_size)
-        return [*before, f"search[{query}]", *pages, *self._purchase(product)]
+        query, rank, product = best
+        before = [] if self._place == "search" else [_click(BACK_TO_SEARCH)]
+        pages = [_click(NEXT)] * (rank // self._config.page_size)
+        way = [*before, f"search[{query}]", *pages, _click(product.asin)]
+        return [*way, *self._purchase(product, {})]
 
     def legal_actions(self) -> tuple[str, ...]:
         """The clicks of the open page; a search cannot be listed."""
@@ -154,124 +188,151 @@ class WebShop(ShopTask):
 
     def guesses(self) -> tuple[str, ...]:
         """Any click of the page, or a search for the kind alone."""
-        kind = self._visit.goal.kind or self._visit.goal.title
-        return self.legal_actions() or (f"search[{kind}]",)
+        return self.legal_actions() or (f"search[{self._goal.kind or self._goal.title}]",)
+
+    def task_key(self) -> str:
+        """The goal: what is asked for, and what a purchase is compared with."""
+        goal = self._goal
+        return hash_task(
+            self.spec.id, goal.text, goal.asin, goal.kind, goal.title, goal.attributes, goal.options
+        )
 
     @property
-    def _reward(self) -> float:
-        if self._visit.score is None:
-            return 0.0
-        if self._config.reward == "success":
-            return float(self._visit.is_solved)
-        return self._visit.score.total
+    def num_tasks(self) -> int:
+        """The different goals of the catalogue."""
+        return self._catalogue.num_goals
 
     @property
-    def _sections(self) -> tuple[Section, ...]:
-        if self._config.show_attributes:
-            return ("description", "features", "attributes")
-        return ("description", "features")
+    def is_over(self) -> bool:
+        return self._place == "done"
 
-    def _purchase(self, product: Product) -> list[str]:
-        """From the page of results that shows a fitting product to its purchase."""
-        visit = Visit(self._catalogue, self._visit.goal, self._page_size)
-        visit.open(product)
-        labels = _option_labels(visit, self._sections)
-        choice = winning_choice(product, visit.goal) or {}
-        options = [_click(labels[pair]) for pair in choice.items()]
-        return [_click(product.asin), *options, _click(BUY)]
+    @property
+    def is_solved(self) -> bool:
+        """Whether what was bought is all that was wanted."""
+        return self._score is not None and self._score.total >= 1.0
 
-    def _buttons(self) -> dict[str, Callable[[], bool]]:
+    @property
+    def _num_pages(self) -> int:
+        return max(1, -(-len(self._results) // self._config.page_size))
+
+    @property
+    def _on_page(self) -> tuple[Product, ...]:
+        first = (self._page - 1) * self._config.page_size
+        return self._results[first : first + self._config.page_size]
+
+    def _buttons(self) -> dict[str, Callable[[], None]]:
         """What can be clicked on the open page: its label, and what it does."""
-        visit = self._visit
-        if visit.place in ("search", "done"):
+        if self._place in ("search", "done"):
             return {}
-        buttons: dict[str, Callable[[], bool]] = {BACK_TO_SEARCH: visit.leave}
-        if visit.place == "results":
-            if visit.page > 1:
-                buttons[PREVIOUS] = partial(visit.turn_to, visit.page - 1)
-            if visit.page < visit.num_pages:
-                buttons[NEXT] = partial(visit.turn_to, visit.page + 1)
-            for product in visit.shown:
-                buttons[product.asin.casefold()] = partial(visit.open, product)
+        buttons: dict[str, Callable[[], None]] = {BACK_TO_SEARCH: self._leave}
+        if self._place == "results":
+            if self._page > 1:
+                buttons[PREVIOUS] = partial(self._turn_to, self._page - 1)
+            if self._page < self._num_pages:
+                buttons[NEXT] = partial(self._turn_to, self._page + 1)
+            for product in self._on_page:
+                buttons[product.asin.casefold()] = partial(self._open, product)
             return buttons
-        buttons[PREVIOUS] = visit.back
-        if visit.place == "product":
-            for (name, value), label in _option_labels(visit, self._sections).items():
-                buttons[label] = partial(visit.choose, name, value)
-            for section in self._sections:
-                buttons[section] = partial(visit.read, section)
-            buttons[BUY] = visit.buy
+        buttons[PREVIOUS] = partial(self._go_to, "product")
+        if self._place == "product" and self._product is not None:
+            buttons[PREVIOUS] = partial(self._turn_to, self._page)
+            for (name, value), label in _option_labels(self._product).items():
+                buttons[label] = partial(self._choose, name, value)
+            for section in _SECTIONS:
+                buttons[section] = partial(self._go_to, "section", section)
+            buttons[BUY] = partial(self._buy, self._product)
         return buttons
 
+    def _search(self, query: str) -> None:
+        self._query, self._results = query[:MAX_QUERY_CHARS], self._catalogue.search(query)
+        self._turn_to(1)
+
+    def _leave(self) -> None:
+        self._query, self._results = "", ()
+        self._turn_to(1)
+        self._place = "search"
+
+    def _turn_to(self, page: int) -> None:
+        self._page, self._place = page, "results"
+        self._product, self._chosen = None, {}
+
+    def _open(self, product: Product) -> None:
+        self._product, self._chosen, self._place = product, {}, "product"
+
+    def _choose(self, name: str, value: str) -> None:
+        self._chosen[name] = value
+
+    def _go_to(self, place: Place, section: str = "") -> None:
+        self._place, self._section = place, section
+
+    def _buy(self, product: Product) -> None:
+        self._score, self._place = score_purchase(product, self._goal, self._chosen), "done"
+
+    def _purchase(self, product: Product, chosen: dict[str, str]) -> list[str]:
+        """From a product's page to its purchase."""
+        labels = _option_labels(product)
+        choice = winning_choice(product, self._goal) or {}
+        missing = [pair for pair in choice.items() if chosen.get(pair[0]) != pair[1]]
+        return [*(_click(labels[pair]) for pair in missing), _click(BUY)]
+
     def observe(self) -> Observation:
-        visit = self._visit
-        frame = visit_frame(visit)
-        actions = ["search[keywords]"] if visit.place == "search" else list(self.legal_actions())
-        if self._config.observation == "sep":
-            text = " [SEP] ".join(self._parts())
-            listed = f"\nAvailable actions: {', '.join(actions)}" if actions else ""
-            return Observation(text=f"{text}{listed}", frame=frame)
+        actions = ["search[keywords]"] if self._place == "search" else list(self.legal_actions())
         listed = f"\nActions: {', '.join(actions)}" if actions else ""
-        page = "\n".join([f"Instruction: {visit.goal.text}", *self._lines()])
-        return Observation(text=f"{page}{listed}", frame=frame)
+        page = "\n".join([f"Instruction: {self._goal.text}", *self._lines()])
+        return Observation(text=f"{page}{listed}", frame=self._card())
 
     def _lines(self) -> list[str]:
         """The open page, one fact a line."""
-        visit = self._visit
-        if visit.place == "results":
-            return [results_line(visit), *map(product_line, visit.shown)]
-        if visit.place == "done":
-            return [outcome(visit)]
-        if visit.product is None:
+        if self._place == "results":
+            query = shorten(self._query, SHOWN_QUERY_CHARS)
+            head = f'{len(self._results)} results for "{query}"'
+            pages = f"page {self._page} of {self._num_pages}"
+            return [f"{head}, {pages}", *map(_product_line, self._on_page)]
+        if self._place == "done":
+            return [self._outcome()]
+        if self._product is None:
             return []
-        title = product_line(visit.product)
-        if visit.place == "section":
-            return [title, *section_lines(visit)]
-        options = [f"{name}: {', '.join(v)}" for name, v in visit.product.options.items()]
-        chosen = ", ".join(f"{name}: {value}" for name, value in visit.chosen.items())
+        title = _product_line(self._product)
+        if self._place == "section":
+            is_features = self._section == "features"
+            texts = self._product.features if is_features else (self._product.description,)
+            return [title, *([text for text in texts if text] or [f"No {self._section}."])]
+        options = [f"{name}: {', '.join(v)}" for name, v in self._product.options.items()]
+        chosen = ", ".join(f"{name}: {value}" for name, value in self._chosen.items())
         return [title, *options, f"Chosen: {chosen or 'nothing'}"]
 
-    def _parts(self) -> list[str]:
-        """The open page as WebShop's text mode has it."""
-        visit = self._visit
-        parts = ["Instruction:", visit.goal.text]
-        if visit.place == "search":
-            return ["WebShop", *parts, "Search"]
-        if visit.place == "done":
-            return [*parts, outcome(visit)]
-        parts.append("Back to Search")
-        if visit.place == "results":
-            parts.append(f"Page {visit.page} (Total results: {len(visit.results)})")
-            parts += ["< Prev"] if visit.page > 1 else []
-            parts += ["Next >"] if visit.page < visit.num_pages else []
-            for each in visit.shown:
-                parts += [each.asin, each.title, each.price_text]
-            return parts
-        parts.append("< Prev")
-        if visit.product is None or visit.place == "section":
-            return [*parts, *section_lines(visit)]
-        for name, values in visit.product.options.items():
-            marked = (
-                f"{value} (chosen)" if visit.chosen.get(name) == value else value
-                for value in values
-            )
-            parts += [name, *marked]
-        parts += [visit.product.title, f"Price: {visit.product.price_text}"]
-        return [*parts, *(section.capitalize() for section in self._sections), "Buy Now"]
+    def _card(self) -> str:
+        """The picture for people: the open page, what is chosen, and how it ended."""
+        lines = self._lines() or ["Search box"]
+        return card_frame(f"Shop: {self._place}", [self._goal.text, "", *lines])
+
+    def _outcome(self) -> str:
+        """What was bought, and how it was scored."""
+        if self._product is None or self._score is None:
+            return "Nothing was bought."
+        score, goal = self._score, self._goal
+        limit = "within" if score.is_affordable else "over"
+        return (
+            f"Bought {self._product.asin}. Score {score.total:.2f}: "
+            f"{score.matched_attributes} of {len(goal.attributes)} attributes, "
+            f"{score.matched_options} of {len(goal.options)} options, {limit} the price limit, "
+            f"type {score.type_factor:g}."
+        )
+
+
+def _product_line(product: Product) -> str:
+    """A product as results list it."""
+    return f"{product.asin}: {product.title}, {product.price_text}"
 
 
 def _click(label: str) -> str:
     return f"click[{label.casefold()}]"
 
 
-def _option_labels(visit: Visit, sections: tuple[Section, ...]) -> dict[tuple[str, str], str]:
+def _option_labels(product: Product) -> dict[tuple[str, str], str]:
     """What to click for each (name, value); the name stands before values that are not unique."""
-    pairs = [
-        (name, value)
-        for name, values in (visit.product.options if visit.product else {}).items()
-        for value in values
-    ]
-    taken = Counter([BACK_TO_SEARCH, PREVIOUS, BUY, *sections, *(value for _, value in pairs)])
+    pairs = [(name, value) for name, values in product.options.items() for value in values]
+    taken = Counter([BACK_TO_SEARCH, PREVIOUS, BUY, *_SECTIONS, *(value for _, value in pairs)])
     return {
         (name, value): f"{name}: {value}" if taken[value] > 1 else value for name, value in pairs
     }

@@ -85,7 +85,6 @@ class AlfWorld(TextGame):
 
     spec = EnvSpec(
         id="alfworld",
-        entry_point=f"{__name__}:AlfWorld",
         config_type=AlfWorldConfig,
         max_turns=50,
         max_actions_per_turn=1,
@@ -94,11 +93,10 @@ class AlfWorld(TextGame):
         extra="alfworld",
     )
 
+    _config: AlfWorldConfig
+
     def __init__(self, config: AlfWorldConfig | None = None) -> None:
-        self._config = AlfWorldConfig() if config is None else config
-        self._shows_commands = self._config.show_commands
-        self._repeats_goal = self._config.repeat_goal
-        super().__init__(self._config)
+        super().__init__(config)
         if lack := _missing(self._config.data, self._config.split):
             raise EnvUnavailableError(f"alfworld {lack}")
         self._games = games_of(data_folder(self._config.data), self._config.split,

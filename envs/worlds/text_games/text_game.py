@@ -11,7 +11,6 @@ from ...base import (
     EnvUnavailableError,
     Observation,
     StepResult,
-    check_seed,
     hash_task,
     normalise,
 )
@@ -39,20 +38,17 @@ class TextGame(TaskEnv):
     that the game lists itself, and all else (`quit`, `save`, `undo`, `script` too) is refused.
     """
 
-    _shows_commands: bool
-    _repeats_goal: bool
-
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         self._session = GameSession(shared_engine())
         self._state: dict[str, Any] = {}
         self._commands: dict[str, str] = {}
         self._text = self._goal = ""
+        self._is_first = True
         self._plan: list[str] | None = None
 
-    def reset(self, seed: int, noise_seed: int) -> Observation:
-        check_seed("noise_seed", noise_seed)
-        path = self._game_of(check_seed("seed", seed))
+    def begin(self, seed: int, noise_seed: int) -> None:
+        path = self._game_of(seed)
         try:
             self._take(self._session.start(path))
         except EngineError as error:
@@ -60,22 +56,21 @@ class TextGame(TaskEnv):
         room = clean(self._state["room"] or self._state["text"])
         task = _TASK.search(room)
         self._goal = clean(self._state["goal"]) or (task[1] if task else "")
-        self._text = room if task else f"{self._goal}\n{room}"
-        return self.observe(is_first=True)
+        self._text, self._is_first = room if task else f"{self._goal}\n{room}", True
 
     def step(self, action: str) -> StepResult:
         command = self._command_of(action)
         if command is None or self.is_over:
             return self.refused(action)
-        before = self._state
+        before, self._is_first = self._state, False
         self._take(self._session.step(command))
         self._text = clean(self._state["text"]) or "Nothing happens."
         reward = self._reward(before, self._state)
         return self.result(reward, is_effective=bool(self._state["changed"]))
 
     def instructions(self) -> str:
-        commands = "the commands listed" if self._shows_commands else "commands such as these"
-        examples = "" if self._shows_commands else f": {self._examples()}"
+        commands = "the commands listed" if self._config.show_commands else "commands such as these"
+        examples = "" if self._config.show_commands else f": {self._examples()}"
         return f"Play a text game and reach its goal. Actions: one of {commands}{examples}."
 
     def solve(self) -> list[str] | None:
@@ -88,7 +83,7 @@ class TextGame(TaskEnv):
 
     def legal_actions(self) -> tuple[str, ...]:
         """The game's commands, where they are shown."""
-        return tuple(self._commands.values()) if self._shows_commands else ()
+        return tuple(self._commands.values()) if self._config.show_commands else ()
 
     def guesses(self) -> tuple[str, ...]:
         return tuple(self._commands.values())
@@ -140,12 +135,12 @@ class TextGame(TaskEnv):
                 word = f"{verb} {word.removeprefix(f'{other} ')}"
         return self._commands.get(word)
 
-    def observe(self, *, is_first: bool = False) -> Observation:
+    def observe(self) -> Observation:
         lines = [self._text]
-        if self._repeats_goal and not is_first and self._goal:
+        if self._config.repeat_goal and not self._is_first and self._goal:
             lines.append(f"Goal: {self._goal}")
         names = ", ".join(self._commands.values())
-        if self._shows_commands and names:
+        if self._config.show_commands and names:
             lines.append(f"Commands: {names}.")
         title = f"{self.spec.id}: score {self._state['score']:g} of {self._state['max_score']:g}"
         card = [f"Goal: {self._goal}", *self._text.splitlines(), f"Commands: {names or 'none'}"]

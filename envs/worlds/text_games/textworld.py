@@ -80,7 +80,6 @@ class TextWorld(TextGame):
 
     spec = EnvSpec(
         id="textworld",
-        entry_point=f"{__name__}:TextWorld",
         config_type=TextWorldConfig,
         max_turns=20,
         max_actions_per_turn=1,
@@ -89,11 +88,7 @@ class TextWorld(TextGame):
         extra="textworld",
     )
 
-    def __init__(self, config: TextWorldConfig | None = None) -> None:
-        self._config = TextWorldConfig() if config is None else config
-        self._shows_commands = self._config.show_commands
-        self._repeats_goal = self._config.repeat_goal
-        super().__init__(self._config)
+    _config: TextWorldConfig
 
     @property
     def num_tasks(self) -> int:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+
 from ...base import EnvSpec, Observation, StepResult, Tool, hash_task, normalise
 from ...frames import card_frame
 from ...params import require_within
-from ..task_env import task_generator
 from .calculator import CalculationError, calculate, number_text, read_number
 from .tool_env import ToolEnv, spoken, tool_of
 
@@ -74,29 +75,29 @@ class PriceList(ToolEnv):
 
     spec = EnvSpec(
         id="price_list",
-        entry_point=f"{__name__}:PriceList",
         config_type=PriceListConfig,
         max_turns=6,
         max_actions_per_turn=2,
         description="Look up prices and calculate, by tool calls: what does a shopping list cost?",
     )
 
-    def __init__(self, config: PriceListConfig | None = None) -> None:
-        self._config = PriceListConfig() if config is None else config
-        super().__init__(self._config)
-        self._wanted: dict[str, int] = {}
-        self._prices: dict[str, int] = {}
-        self._known: set[str] = set()
-        self._is_sum_known = False
-        self._given: str | None = None
+    _config: PriceListConfig
 
-    def reset(self, seed: int, noise_seed: int) -> Observation:
-        rng = task_generator(seed, noise_seed)
+    def __init__(self, config: PriceListConfig | None = None) -> None:
+        super().__init__(config)
+        self.begin(0, 0)
+
+    def begin(self, seed: int, noise_seed: int) -> None:
+        rng = np.random.default_rng(seed)
         names = [GOODS[i] for i in rng.choice(len(GOODS), size=self._config.items, replace=False)]
         self._wanted = {name: int(rng.integers(1, self._config.max_quantity + 1)) for name in names}
         prices = rng.integers(2, self._config.max_price + 1, size=len(GOODS))
         self._prices = {name: int(price) for name, price in zip(GOODS, prices, strict=True)}
-        self._known, self._is_sum_known, self._given = set(), False, None
+        self._known: set[str] = set()
+        self._is_sum_known = False
+        self._given: str | None = None
+
+    def observe(self) -> Observation:
         return self._told(self._question)
 
     def instructions(self) -> str:

@@ -11,12 +11,19 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, best_match
 
-from echoscope.text.tool_calls import is_tool_name, read_answer, read_call, read_problem
+from echoscope.text.tool_calls import (
+    answer_action,
+    call_action,
+    is_tool_name,
+    read_answer,
+    read_call,
+    read_problem,
+)
 
 from ...base import (
     EnvParamsError,
@@ -53,10 +60,6 @@ class ToolEnv(TaskEnv):
     @abstractmethod
     def answer(self, text: str) -> StepResult:
         """The result of an answer; usually the end of the episode."""
-
-    def observe(self) -> Observation:
-        """Nothing: what the calls give is all that is seen of the state."""
-        return Observation(text="")
 
     def step(self, action: str) -> StepResult:
         problem = self._problem(action)
@@ -103,7 +106,7 @@ class ToolEnv(TaskEnv):
 
     def _refused(self, action: str, problem: str, tool: str) -> StepResult:
         return StepResult(
-            observation=spoken(self.invalid_notice(action), None, tool=tool),
+            observation=spoken(self.invalid_notice(action), self.observe().frame, tool=tool),
             reward=0.0,
             terminated=self.is_over,
             success=self.is_solved,
@@ -113,8 +116,79 @@ class ToolEnv(TaskEnv):
         )
 
     @cached_property
+    def tools_by_name(self) -> Mapping[str, Tool]:
+        """The tools."""
+        return {tool.name: tool for tool in self.tools()}
+
+    @cached_property
     def _validators(self) -> Mapping[str, Draft202012Validator]:
-        return {tool.name: _validator(tool) for tool in self.tools()}
+        return {name: _validator(tool) for name, tool in self.tools_by_name.items()}
+
+
+class CommandTools(ToolEnv):
+    """The commands of another world as tools: a call is one command there."""
+
+    inner: ClassVar[type[TaskEnv]]
+    commands: ClassVar[Mapping[str, str]]
+    """Tool -> the command that a call of it stands for, such as `search[{query}]`."""
+
+    def __init__(self, config: Any = None) -> None:
+        super().__init__(config)
+        self._world = self.inner(self._config)
+
+    @abstractmethod
+    def finish(self, text: str) -> StepResult:
+        """What an answer does in the other world."""
+
+    def begin(self, seed: int, noise_seed: int) -> None:
+        self._world.begin(seed, noise_seed)
+
+    def observe(self) -> Observation:
+        first = self._world.observe()
+        return spoken(first.text, first.frame)
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> StepResult:
+        result = self._world.step(self.commands[name].format(**arguments))
+        told = spoken(result.observation.text, result.observation.frame, tool=name)
+        return replace(result, observation=told)
+
+    def answer(self, text: str) -> StepResult:
+        result = self.finish(text)
+        told = spoken(result.observation.text, result.observation.frame)
+        return replace(result, observation=told)
+
+    def solve(self) -> list[str] | None:
+        plan = self._world.solve()
+        return None if plan is None else [self._called(command) for command in plan]
+
+    def guesses(self) -> tuple[str, ...]:
+        return tuple(map(self._called, self._world.guesses()))
+
+    def task_key(self) -> str | None:
+        return self._world.task_key()
+
+    @property
+    def num_tasks(self) -> int | None:
+        return self._world.num_tasks
+
+    @property
+    def is_over(self) -> bool:
+        return self._world.is_over
+
+    @property
+    def is_solved(self) -> bool | None:
+        return self._world.is_solved
+
+    def info(self) -> Mapping[str, float]:
+        return self._world.info()
+
+    def _called(self, command: str) -> str:
+        """The call that stands for a command; a command that no tool has is an answer."""
+        word, _, content = command.removesuffix("]").partition("[")
+        if word not in self.commands:
+            return answer_action(content)
+        [field] = self.tools_by_name[word].parameters["properties"]
+        return call_action(word, {field: content})
 
 
 def tool_of(name: str, description: str, required: int, /, **properties: Any) -> Tool:

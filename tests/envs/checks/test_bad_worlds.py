@@ -46,7 +46,6 @@ class Scripted(TextEnv):
 
     spec = EnvSpec(
         id="scripted",
-        entry_point=f"{__name__}:Scripted",
         config_type=NoConfig,
         max_turns=3,
         max_actions_per_turn=1,

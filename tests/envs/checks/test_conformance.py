@@ -28,8 +28,8 @@ VARIANTS = [
     ("bandit", {"pairs": "test"}),
     ("bandit", {"arms": [["Stone", "River"]], "high_payout": 5}),
     ("sokoban", {"observation": "relative", "size": [5, 5], "walls": 0}),
-    ("sokoban", {"observation": "both", "symbols": "xsb", "size": [8, 8], "boxes": 2}),
-    ("sokoban", {"observation": "coord", "symbols": "letters"}),
+    ("sokoban", {"observation": "both", "size": [8, 8], "boxes": 2}),
+    ("sokoban", {"observation": "coord"}),
     ("treasure", {"observation": "grid", "size": [3, 5], "min_solution": 4, "max_solution": 20}),
     ("spatial", {"size": 16, "things": 8}),
     ("spatial", {"size": 4, "things": 2, "questions": ["position", "egocentric"]}),
@@ -87,7 +87,6 @@ class Broken(TextEnv):
 
     spec = EnvSpec(
         id="broken",
-        entry_point=f"{__name__}:Broken",
         config_type=BrokenConfig,
         max_turns=2,
         max_actions_per_turn=1,
@@ -224,7 +223,7 @@ def test_an_unavailable_environment_is_skipped_with_its_reason(tmp_path: Path) -
 
 @pytest.mark.parametrize("env_id", registry.known_ids())
 def test_the_examples_in_the_docstrings_hold(env_id: str) -> None:
-    module = importlib.import_module(registry.spec(env_id).entry_point.split(":")[0])
+    module = importlib.import_module(registry.resolve(env_id).split(":")[0])
     result = doctest.testmod(module)
     assert result.attempted > 0
     assert result.failed == 0

@@ -100,18 +100,6 @@ def test_several_boxes_are_named_in_order_and_keep_their_names(tmp_path: Path) -
     assert env.step("left").observation.text.startswith("Box A 1 left. Target A under box. Box B")
 
 
-@pytest.mark.parametrize(
-    ("symbols", "rows"),
-    [("xsb", ["######", "#@$-.#", "######"]), ("letters", ["WWWWWW", "WAC.GW", "WWWWWW"])],
-)
-def test_symbol_sets_and_their_legend(tmp_path: Path, symbols: str, rows: list[str]) -> None:
-    env = world(tmp_path, PUSH_RIGHT, symbols=symbols)
-    assert env.reset(0, 0).text.splitlines() == rows
-    legend = env.instructions()
-    assert f"{rows[1][1]} player," in legend
-    assert f"{rows[1][2]} box," in legend
-
-
 def test_the_frame_draws_boxes_and_player(tmp_path: Path) -> None:
     frame = json.loads(world(tmp_path, PUSH_RIGHT).reset(0, 0).frame or "")
     assert frame["cells"] == ["######", "#___O#", "######"]
@@ -268,7 +256,6 @@ def test_missing_and_empty_level_files(tmp_path: Path) -> None:
         ({"walls": 0.6}, "walls is 0.6"),
         ({"min_solution": 9}, "min_solution is 9 and max_solution 8"),
         ({"max_states": 1}, "max_states is 1"),
-        ({"symbols": "emoji"}, "'plain', 'xsb', 'letters'"),
         ({"size": [3, 5], "min_solution": 100, "max_solution": 200}, "in 100 rooms; enlarge"),
     ],
 )

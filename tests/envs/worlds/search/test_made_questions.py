@@ -183,7 +183,7 @@ def test_each_query_finds_its_passage_and_the_question_alone_does_not_find_the_l
 
 
 def test_no_fact_is_cut_off_by_the_default_length() -> None:
-    limit = SearchQa()._episode.config.max_chars
+    limit = SearchQa()._config.max_chars
     assert max(len(passage.text) for passage in corpus()) <= limit
 
 

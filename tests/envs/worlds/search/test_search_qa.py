@@ -333,4 +333,4 @@ def test_a_file_that_unpacks_without_end_is_refused(
 
 
 def test_siblings_share_one_index() -> None:
-    assert SearchQa()._episode.retriever is SearchQa()._episode.retriever
+    assert SearchQa()._retriever is SearchQa()._retriever

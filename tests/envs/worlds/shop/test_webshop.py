@@ -26,12 +26,8 @@ def opened(*actions: str, **params: object) -> tuple[WebShop, StepResult]:
     return world, results[-1]
 
 
-@pytest.mark.parametrize(
-    "params",
-    [{"observation": "sep", "show_attributes": True}, {"page_size": 2, "num_products": 30}],
-)
-def test_it_keeps_the_contract(params: dict[str, object]) -> None:
-    report = check_env("webshop", params)
+def test_it_keeps_the_contract() -> None:
+    report = check_env("webshop", {"page_size": 2, "num_products": 30})
     assert report.failed == {}
     assert "expert" in report.passed
 
@@ -71,8 +67,6 @@ def test_an_incomplete_purchase_earns_its_score_and_is_no_success() -> None:
     # One attribute, one of two options and the price: 3 of 4.
     assert (bought.reward, bought.terminated, bought.success) == (0.75, True, False)
     assert world.solve() is None
-    _, bought = opened(search, "click[p292]", "click[buy now]", reward="success")
-    assert (bought.reward, bought.info["score"]) == (0.0, 0.5)
 
 
 def test_pages_lead_forth_and_back() -> None:
@@ -93,17 +87,6 @@ def test_pages_lead_forth_and_back() -> None:
     assert world.step("click[< prev]").observation.text == opened_page
     assert "page 3 of 4" in world.step("click[< prev]").observation.text
     assert world.step("click[back to search]").observation.text.endswith("search[keywords]")
-
-
-def test_the_pages_as_webshop_writes_them() -> None:
-    _, result = opened("search[cardigan, side pockets]", "click[p292]", observation="sep")
-    page, actions = result.observation.text.split("\n")
-    assert page.split(" [SEP] ")[2:] == [
-        "Back to Search", "< Prev", "color", "red", "black", "size", "s", "m", "xl",
-        "Nordhafen cardigan, side pockets, relaxed fit, cotton", "Price: $76.99", "Description",
-        "Features", "Buy Now",
-    ]  # fmt: skip
-    assert actions.endswith("click[features], click[buy now]")
 
 
 @pytest.mark.parametrize(
