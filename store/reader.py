@@ -55,7 +55,7 @@ from .records import (
     TrajectoryOutcome,
     parse_trajectory_id,
 )
-from .schema import DATA_TABLES, TABLES, arrow_schema
+from .schema import DATA_TABLES, arrow_schema
 from .status import RECENT_STEPS, RUNNING, RunStatus, origin_of, pace_of, status_of
 
 _JOURNAL_ORDER = "attempt, sequence"
@@ -103,19 +103,6 @@ class CommandState:
     """The attempt that answered it."""
     answered_at: float | None = None
     """In seconds since the epoch."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MissingFile:
-    """A data file that readers leave out, because it is damaged or cannot be read."""
-
-    path: Path
-    table: str
-    num_rows: int
-    """As the journal counts them; of a file that a rewind cuts, some are hidden anyway."""
-    first_step: int
-    last_step: int
-    why: str
 
 
 def run_info(index: RunIndex) -> RunInfo:
@@ -278,22 +265,6 @@ class RunReader(_SqlReader):
         """Name, status, configuration and progress."""
         self.refresh()
         return run_info(self._index)
-
-    def missing_files(self) -> list[MissingFile]:
-        """The data files that what was read so far had to leave out, table by table."""
-        return [
-            MissingFile(
-                path=self.path / file.entry.path,
-                table=table,
-                num_rows=file.entry.num_rows,
-                first_step=file.first_step,
-                last_step=file.last_step,
-                why=why,
-            )
-            for table in TABLES
-            for file in self._index.visible_files(table)
-            if (why := self._index.left_out.get(file.entry.path))
-        ]
 
     def steps(self) -> pa.Table:
         """The table `steps`, in order."""
@@ -460,93 +431,56 @@ _BAD_RUN = (
 """What the files of one bad run may raise: it is left out by itself, with the reason."""
 
 
-def _why(path: Path, error: BaseException) -> str:
-    text = " ".join(str(error).split())[:300]
-    return text if isinstance(error, StoreError) else f"{path}: damaged ({text})"
-
-
-_Mark = tuple[tuple[int, int, int] | None, ...]
-
-
-def _mark_of(layout: Layout) -> _Mark:
-    """What changes when somebody repairs a run, or writes to it."""
-
-    def mark(path: Path) -> tuple[int, int, int] | None:
-        try:
-            stats = path.stat()
-        except OSError:
-            return None
-        return stats.st_ino, stats.st_size, stats.st_mtime_ns
-
-    return tuple(mark(path) for path in (layout.run_json, layout.packs, layout.journal))
-
-
 class RunsReader(_SqlReader):
     """Several runs as one: the same views, told apart by `run_id`."""
 
-    def __init__(
-        self,
-        database: RunDatabase,
-        root: Path,
-        unreadable: dict[Path, str],
-        refused: dict[Path, _Mark] | None = None,
-    ) -> None:
+    def __init__(self, database: RunDatabase, root: Path, unreadable: dict[Path, str]) -> None:
         super().__init__(database)
         self._root = root
         self.unreadable = unreadable
         """Folders that look like runs and cannot be read, with the reason."""
-        self._refused = {} if refused is None else refused
-        """What the files of a damaged run looked like: it is tried again when they change."""
 
     def cursor(self) -> RunsReader:
         """A reader for another thread, over the same database."""
-        return RunsReader(self._database, self._root, self.unreadable, self._refused)
+        return RunsReader(self._database, self._root, self.unreadable)
 
     def refresh(self) -> None:
         """Catch up, runs that appeared since the last call included."""
+        self.unreadable.clear()
         for index in list(self._database.indexes.values()):
             if not index.layout.run_json.exists():
                 self._database.remove(index.run_id)
-                self._refused.clear()  # a copy of it is the only one now
                 continue
             try:
                 self._database.follow(index)
             except _BAD_RUN as error:
                 self._database.remove(index.run_id)
-                self._refused.clear()
-                self._refuse(index.layout.root, error, _mark_of(index.layout))
-        known = {index.layout.root for index in self._database.indexes.values()}
-        new: list[tuple[RunIndex, _Mark]] = []
+                self._refuse(index.layout.root, error)
+        seen = {index.layout.root for index in self._database.indexes.values()}
+        new = []
         for path in _run_folders(self._root):
-            mark = _mark_of(Layout(path))
-            if path.resolve() in known or self._refused.get(path.resolve()) == mark:
+            if path.resolve() in seen or path.resolve() in self.unreadable:
                 continue
             try:
                 index = RunIndex(path)
                 run_info(index)
                 pa.Table.from_pylist([run_row(index)], schema=arrow_schema("runs"))
             except _BAD_RUN as error:
-                self._refuse(path.resolve(), error, mark)
+                self._refuse(path.resolve(), error)
             else:
-                new.append((index, mark))
+                new.append(index)
         # Of folders with one run id, that with the id for a name is the original.
-        for index, mark in sorted(new, key=lambda pair: pair[0].layout.root.name != pair[0].run_id):
+        for index in sorted(new, key=lambda index: index.layout.root.name != index.run_id):
             try:
                 self._database.add(index)
             except _BAD_RUN as error:
-                self._refuse(index.layout.root, error, mark)
-            else:
-                self.unreadable.pop(index.layout.root, None)
+                self._refuse(index.layout.root, error)
         super().refresh()
 
-    def _refuse(self, path: Path, error: BaseException, mark: _Mark) -> None:
-        """Leave a run out: until its files change, or for this time if the system was at fault."""
-        self.unreadable[path] = _why(path, error)
-        causes = (error, error.__cause__)
-        if any(isinstance(e, OSError) and not isinstance(e, StoreError) for e in causes):
-            self._refused.pop(path, None)
-        else:
-            self._refused[path] = mark
+    def _refuse(self, path: Path, error: BaseException) -> None:
+        text = " ".join(str(error).split())[:300]
+        is_told = isinstance(error, StoreError)
+        self.unreadable[path] = text if is_told else f"{path}: damaged ({text})"
 
     def infos(self) -> list[RunInfo]:
         """All readable runs, the newest last."""

@@ -140,28 +140,16 @@ def read_only(array: NDArray[Any], dtype: type[np.generic]) -> NDArray[Any]:
     return out
 
 
-def prompt_key(first_prompt: str | IntArray, images: Sequence[PromptImage] = ()) -> str:
+def prompt_key(first_prompt: str | IntArray) -> str:
     """Hash of an episode's first prompt: equal exactly when the prompts are equal.
 
-    16 hex characters of blake2b over the token ids (int32, little endian) or the UTF-8 text, and
-    the names of the pictures that the prompt shows.
+    16 hex characters of blake2b over the token ids (int32, little endian) or the UTF-8 text.
     """
     if isinstance(first_prompt, str):
         payload = b"text:" + first_prompt.encode("utf-8", errors="surrogatepass")
     else:
-        payload = b"ids:" + vocabulary_ids(first_prompt, images).astype("<i4").tobytes()
-        payload += b"".join(b"image:" + shown.key.encode() for shown in images)
+        payload = b"ids:" + np.asarray(first_prompt).astype("<i4").tobytes()
     return hashlib.blake2b(payload, digest_size=8).hexdigest()
-
-
-def vocabulary_ids(prompt_tokens: IntArray, images: Sequence[PromptImage]) -> IntArray:
-    """A prompt with the vocabulary's own id in the places of its pictures, (Lp,)."""
-    if not images:
-        return np.asarray(prompt_tokens)
-    out = np.array(prompt_tokens, dtype=np.int32)
-    for shown in images:
-        out[slice(*shown.span)] = shown.token_id
-    return out
 
 
 def _check_span(name: str, span: Span | None, size: int) -> None:
@@ -204,18 +192,6 @@ class ToolCall:
     """What the tool, or the environment in its place, answered; empty if nothing was played."""
     problem: str = ""
     """Why the call could not be read."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptImage:
-    """A picture that a prompt shows: which one, and at which of the prompt's tokens."""
-
-    key: str
-    """Its name, `picture_key` of the PNG."""
-    span: Span
-    """Half-open slice of `prompt_tokens`."""
-    token_id: int
-    """What the model's own vocabulary has in each of these places."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -262,10 +238,6 @@ class Turn:
     """Tool calls of the response, in order."""
     image: bytes | None = None
     """The bytes of a PNG file."""
-    prompt_images: tuple[PromptImage, ...] = ()
-    """Pictures in the prompt, in order. While the policy that saw them is in memory, the ids in
-    their places lie beyond its vocabulary, each picture has its own; the store writes `token_id`
-    there."""
 
     def __post_init__(self) -> None:
         if self.index < 0:
@@ -290,9 +262,6 @@ class Turn:
                 f"turn {self.index}: supports of {len(self.support.sizes)} tokens for {size} tokens"
             )
         _check_span("reasoning_span", self.reasoning_span, size)
-        length = 0 if self.prompt_tokens is None else len(self.prompt_tokens)
-        for shown in self.prompt_images:
-            _check_span("the span of a prompt's image", shown.span, length)
 
     @property
     def total_reward(self) -> float:

@@ -278,13 +278,6 @@ _TOKENS = Table(
             "Tokens that top_p, top_k and min_p left in at each place; NULL for all.",
         ),
         Column("support_tokens", "INTEGER[]", "Their ids, place by place."),
-        Column(
-            "prompt_images",
-            "VARCHAR[]",
-            "Keys in `images` of the pictures that the prompt shows, in order; NULL without any.",
-        ),
-        Column("prompt_image_starts", "INTEGER[]", "Of each, its first token in the whole prompt."),
-        Column("prompt_image_ends", "INTEGER[]", "Of each, half open."),
     ),
 )
 

@@ -10,7 +10,6 @@ Other spellings are read, too, in either format:
 
     OpenAI       {"type": "function", "function": {"name": "f", "arguments": "{\\"x\\": 1}"}}
     Qwen3-Coder  <tool_call><function=f><parameter=x>1</parameter></function></tool_call>
-    Mistral      [TOOL_CALLS] [{"name": "f", "arguments": {"x": 1}}], or [TOOL_CALLS]f[ARGS]{"x": 1}
 
 Arguments may be a JSON object in a string, as OpenAI's API writes them, or null for none.
 
@@ -38,7 +37,6 @@ ANSWER = "answer"
 BROKEN = "!"
 CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
 PYTHON_TAG = "<|python_tag|>"
-MISTRAL_TAG, MISTRAL_ARGS = "[TOOL_CALLS]", "[ARGS]"
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _BLANKS = re.compile(r"\s*")
@@ -73,8 +71,6 @@ def find_calls(text: str, start: int, tool_format: ToolFormat) -> tuple[CalledTo
 
     Never raises, whatever the text; makes a fixed number of linear passes over it.
     """
-    if text.startswith(MISTRAL_TAG, _after_blanks(text, start)):
-        return tuple(_mistral_calls(text, _after_blanks(text, start)))
     if tool_format == "hermes":
         return tuple(_tagged_calls(text, start))
     return tuple(_bare_calls(text, start))
@@ -174,46 +170,6 @@ def _bare_calls(text: str, start: int) -> Iterator[CalledTool]:
         position += 1
 
 
-def _mistral_calls(text: str, start: int) -> Iterator[CalledTool]:
-    """A list of calls after one tag, or a name and arguments after each tag."""
-    decoder = json.JSONDecoder()
-    position = _after_blanks(text, start + len(MISTRAL_TAG))
-    if text.startswith("[", position):
-        yield from _listed_calls(text, start, position + 1, decoder)
-        return
-    while text.startswith(MISTRAL_TAG, start):
-        named = _after_blanks(text, start + len(MISTRAL_TAG))
-        args = text.find(MISTRAL_ARGS, named)
-        if args < 0:
-            problem = f"{MISTRAL_TAG} without a list of calls, and without {MISTRAL_ARGS}"
-            yield CalledTool(chars=(start, len(text)), problem=problem)
-            return
-        begin = _after_blanks(text, args + len(MISTRAL_ARGS))
-        end = _end_of_json(text, begin, decoder)
-        yield _read_parts(text[named:args].strip(), text[begin:end], (start, end))
-        start = _after_blanks(text, end)
-
-
-def _listed_calls(
-    text: str, begin: int, position: int, decoder: json.JSONDecoder
-) -> Iterator[CalledTool]:
-    """The calls of a JSON list whose elements begin at `position`; each call ends its part."""
-    while True:
-        position = _after_blanks(text, position)
-        end = _end_of_json(text, position, decoder)
-        body, position = text[position:end], _after_blanks(text, end)
-        is_last = not text.startswith(",", position)
-        if is_last and not text.startswith("]", position):
-            problem = "the list of calls is never closed"
-            yield CalledTool(chars=(begin, len(text)), problem=problem)
-            return
-        yield _read(body, (begin, position + 1))
-        position += 1
-        begin = position
-        if is_last:
-            return
-
-
 def _end_of_json(text: str, position: int, decoder: json.JSONDecoder) -> int:
     """Where the JSON value that begins there ends; the end of the text where there is none."""
     try:
@@ -239,14 +195,6 @@ def _read(body: str, chars: Span) -> CalledTool:
         )
     except (ValueError, RecursionError) as error:
         return CalledTool(chars=chars, problem=_reason(error, body))
-
-
-def _read_parts(name: str, arguments: str, chars: Span) -> CalledTool:
-    """One call from its name and the text of its arguments."""
-    try:
-        return CalledTool(chars=chars, name=_name(name), arguments=_arguments(arguments))
-    except (ValueError, RecursionError) as error:
-        return CalledTool(chars=chars, problem=_reason(error, arguments))
 
 
 def _name(name: Any) -> str:

@@ -79,7 +79,6 @@ def forget() -> None:
         _answers.clear()
         _judge.clear()
         _detokenizer.cache_clear()
-        _environments.clear()
 
 
 def runs(pattern: str = "") -> list[RunRow]:
@@ -118,11 +117,6 @@ def row_status(row: RunRow) -> RunStatus:
 def look_again_at_runs() -> None:
     """After something was noted about a run: `runs` says so at once."""
     _listed().look_again()
-
-
-def num_unread_runs() -> int:
-    """Runs that `runs` did not get to yet: asking it again reads on."""
-    return _listed().num_unread
 
 
 def other_names() -> list[str]:
@@ -271,27 +265,8 @@ def step_table(run: RunReader) -> pd.DataFrame:
     return _frame(run.steps())
 
 
-_KEYS = "SELECT DISTINCT key FROM metrics WHERE step > $1"
-_known_keys: OrderedDict[Path, tuple[int, int, frozenset[str]]] = OrderedDict()
-
-
-@kept
-def metric_keys(run: RunReader) -> list[str]:
-    """Every metric that the run has, sorted.
-
-    Asks only for steps that were not looked at before: the whole table can be large.
-    """
-    found = run.info()
-    attempt, upto, keys = _known_keys.get(run.path, (found.attempt, -1, frozenset()))
-    if attempt != found.attempt:
-        upto, keys = -1, frozenset()
-    fresh = run.sql(_KEYS, [upto]).column("key").to_pylist()
-    keys = keys | frozenset(str(key) for key in fresh)
-    with _lock:
-        _known_keys[run.path] = (found.attempt, found.last_step, keys)
-        while len(_known_keys) > MAX_READERS:
-            _known_keys.popitem(last=False)
-    return sorted(keys)
+metric_keys = kept(RunReader.metric_keys)
+"""Every metric that the run has, sorted."""
 
 
 @kept
@@ -327,21 +302,12 @@ def listing(run: RunReader, step: int) -> pd.DataFrame:
     return _frame(run.listing(step))
 
 
-_environments: dict[Path, tuple[str, ...]] = {}
-
-
-def environments(run_id: str) -> tuple[str, ...]:
-    """The environments of the first step with trajectories; none where that does not say.
-
-    Raises:
-        Problem: the run cannot be read.
-    """
-    path = path_of(run_id)
-    if not _environments.get(path):
-        steps = trajectory_steps(run_id)
-        of_episodes = listing(run_id, steps[0])["env_id"].tolist() if steps else []
-        _environments[path] = tuple(dict.fromkeys(str(env) for env in of_episodes if env))
-    return _environments[path]
+@kept
+def environments(run: RunReader) -> tuple[str, ...]:
+    """The environments of the first step with trajectories; none where that does not say."""
+    steps = tables.trajectory_steps(run)
+    of_episodes = run.listing(steps[0]).column("env_id").to_pylist() if steps else []
+    return tuple(dict.fromkeys(str(env) for env in of_episodes if env))
 
 
 trajectory_steps = kept(tables.trajectory_steps)

@@ -1,4 +1,4 @@
-"""Pieces of the replay as escaped HTML: facts, film strip, card of a sibling. Pure."""
+"""Pieces of the replay as escaped HTML: facts, turns, tool calls, boards. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from echoscope.store.records import (
     TrajectoryOutcome,
     Turn,
 )
-from echoscope.text.png import picture_key
 
 from ..escaping import attribute, cut, cut_note, escape, marked
 from ..words import NONE
@@ -305,10 +304,9 @@ def turn_boards(trajectory: Trajectory, turn: Turn) -> str:
         words = "afterwards, after a slip" if slipped else "afterwards"
         shots.append(_figure(_board(after, (*marks, *slipped)), words))
     if turn.image is not None:
-        is_shown = picture_key(turn.image) in {shown.key for shown in turn.prompt_images}
-        words = "image that the policy saw" if is_shown else "image, not shown to the policy"
-        if trajectory.source is not None:  # imported: nobody says what was shown
-            words = "image of the observation"
+        # Of an imported trajectory nobody says what was shown.
+        is_own = trajectory.source is None
+        words = "image, not shown to the policy" if is_own else "image of the observation"
         shots.append(_figure(picture_html(turn.image, words, max_width=190), words))
     if trajectory.final_image is not None and turn.index == trajectory.num_turns - 1:
         words = "image afterwards"
@@ -376,26 +374,3 @@ def episode_html(
     left_out = trajectory.num_turns - most_turns
     more = f'<div class="es-note">{left_out} more turns are not shown</div>'
     return "".join([*parts, more if left_out > 0 else ending_html(trajectory), "</div>"])
-
-
-def sibling_card(
-    trajectory: Trajectory, outcome: TrajectoryOutcome | None, turn: int, *, max_chars: int = 1_500
-) -> str:
-    """An episode in a narrow column: outcome, last board, actions, what it said at one turn."""
-    frame = trajectory.final_frame
-    actions = " > ".join(", ".join(t.actions) or NONE for t in trajectory.turns[:40])
-    has_actions = any(each.actions for each in trajectory.turns)
-    reply = '<div class="es-note">it had ended by then</div>'
-    if turn < trajectory.num_turns:
-        text = escape(trajectory.turns[turn].response, max_chars) or "&#160;"
-        reply = f'<div class="es-text" dir="auto">{text}</div>'
-    parts = [
-        headline(trajectory, outcome),
-        board_html(frame, _start(trajectory), max_width=170) if frame is not None else "",
-        f'{heading("actions")}<div class="es-facts">{fact("", actions, css="es-long")}</div>'
-        if has_actions
-        else "",
-        heading(f"turn {turn}"),
-        reply,
-    ]
-    return "".join(parts)

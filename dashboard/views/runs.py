@@ -88,11 +88,10 @@ def _list(pattern: str, sort: str, columns: Sequence[str]) -> bool:
     """Draw the runs that match; whether there is more to come of those that are shown."""
     rows = [row for row in queries.runs(pattern) if not row.problem]
     order = SORTS[sort]
-    # What is not known yet comes last, whatever the order.
-    rows.sort(key=lambda row: (not row.is_pinned, row.is_unread, order(row)))
+    rows.sort(key=lambda row: (not row.is_pinned, order(row)))
     if not rows:
         ui.empty("No run matches the filter.")
-        return queries.num_unread_runs() > 0
+        return False
     num_pages = -(-len(rows) // PER_PAGE)
     table = st.container()
     page = 1
@@ -106,11 +105,8 @@ def _list(pattern: str, sort: str, columns: Sequence[str]) -> bool:
         if picked.opened:
             st.switch_page(links.script("live"), query_params={"run": picked.opened})
         st.caption("Click a run's name to open it. Tick runs to compare, tag, pin or note them.")
-    unread = queries.num_unread_runs()
-    if unread:
-        st.caption(f"{unread:,} more runs are being read; they are listed by name until then.")
     _actions([row for row in shown if row.run_id in picked.ticked])
-    return unread > 0 or any(queries.is_judging(row.run_id) for row in shown)
+    return any(queries.is_judging(row.run_id) for row in shown)
 
 
 def _actions(rows: Sequence[RunRow]) -> None:

@@ -152,11 +152,6 @@ def as_cross_entropy(values: Mapping[str, float]) -> dict[str, float]:
 def _check_vocabulary(trajectories: Sequence[Trajectory], weights: Weights) -> None:
     for trajectory in trajectories:
         for turn in trajectory.turns:
-            if turn.prompt_images:
-                raise RescoringError(
-                    f"{trajectory.id} was sampled from prompts with pictures, which a stored run "
-                    "cannot be scored with yet: train with diagnostics.information on instead"
-                )
             for tokens in (turn.prompt_tokens, turn.response_tokens):
                 wrong = (
                     [] if tokens is None else tokens[(tokens < 0) | (tokens >= weights.vocabulary)]

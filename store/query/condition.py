@@ -3,7 +3,7 @@
 The condition becomes a part of a SELECT, and that SELECT is checked as every query is (`check.py`).
 Here the question is whether it is one condition, so that it cannot end the SELECT and begin
 another, and whether its columns exist, so that the error about a mistyped one names those that may
-be meant, and the error about a text without quotes shows the quotes.
+be meant.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 from echoscope.text.did_you_mean import did_you_mean
 
 from ..errors import QueryError
-from ..schema import TABLES
 from .check import select_nodes
 
 FLAG = "is_"
@@ -75,14 +74,13 @@ def checked_condition(text: str, columns: Collection[str], table: str) -> str:
         raise QueryError(f"{_not_one(text, table)}: {reason}") from error
     if len(nodes) != 1 or not _is_bare(nodes[0]):
         raise QueryError(f"{_not_one(text, table)}; it holds more than a condition")
-    known = {name.lower() for name in columns}
-    for name, compared in _columns(nodes[0]["select_list"], table):
-        if name.lower() in known:
-            continue
-        beside = next((other for other in compared if _holds_text(other, known)), "")
-        if beside or f'"{name}"' in text:
-            raise QueryError(_unquoted(name, beside, columns, table))
-        raise QueryError(unknown_column(name, columns, table))
+    lower = {name.lower() for name in columns}
+    for name in _columns(nodes[0]["select_list"], table):
+        if name.lower() not in lower:
+            why = unknown_column(name, columns, table)
+            quoted = "'" + name[:80].replace("'", "''") + "'"
+            how = "" if why.endswith("?") else f"; a text stands in single quotes: {quoted}"
+            raise QueryError(f"{why}{how}")
     return condition
 
 
@@ -96,27 +94,6 @@ def unknown_column(name: str, columns: Collection[str], table: str) -> str:
         else did_you_mean(name, close or columns, most=3)
     )
     return f"{table} have no column {name[:80]!r}{hint}"
-
-
-def _unquoted(name: str, beside: str, columns: Collection[str], table: str) -> str:
-    """That a name is no column, and how it is written where it is a text.
-
-    Args:
-        beside: The column that it is compared with; empty for none.
-    """
-    hint = did_you_mean(name, columns)
-    meant = hint if hint.endswith("?") else ""
-    quoted = "'" + name[:80].replace("'", "''") + "'"
-    example = f"{beside} = {quoted}" if beside else quoted
-    return f"{table} have no column {name[:80]!r}{meant}; a text stands in single quotes: {example}"
-
-
-def _holds_text(name: str, known: Collection[str]) -> bool:
-    """Whether rows have this column, and texts in it."""
-    types = {
-        column.type for t in TABLES.values() for column in t.columns if column.name == name.lower()
-    }
-    return name.lower() in known and types <= {"VARCHAR"}
 
 
 def _not_one(text: str, table: str) -> str:
@@ -134,36 +111,17 @@ def _is_bare(node: dict[str, Any]) -> bool:
     return is_plain and len(node["select_list"]) == 1
 
 
-def _columns(value: Any, table: str) -> Iterator[tuple[str, Sequence[str]]]:
-    """Every column that is named outside of inner scopes, and those that it is compared with."""
-    waiting: list[tuple[Any, Sequence[str]]] = [(value, ())]
+def _columns(value: Any, table: str) -> Iterator[str]:
+    """Every column that is named outside of inner scopes."""
+    waiting = [value]
     while waiting:
-        entry, compared = waiting.pop()
+        entry = waiting.pop()
         if isinstance(entry, list):
-            waiting += [(inner, compared) for inner in reversed(entry)]
-        elif not isinstance(entry, dict) or entry.get("class") in _SCOPES:
-            continue
-        elif entry.get("class") == "COLUMN_REF":
-            name = _name(entry, table)
-            yield name, [other for other in compared if other != name]
-        else:
-            if "class" in entry:
-                compared = [_name(one, table) for one in _operands(entry)]
-            waiting += [(inner, compared) for inner in reversed(entry.values())]
-
-
-def _operands(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The columns that a comparison, an IN or a LIKE sets beside each other; empty for others."""
-    kind = node.get("class")
-    if kind == "COMPARISON":
-        operands = [node["left"], node["right"]]
-    elif kind == "OPERATOR" and str(node["type"]).startswith("COMPARE_"):
-        operands = node["children"]
-    elif kind == "FUNCTION" and node["is_operator"]:
-        operands = [argument["expression"] for argument in node["arguments"]]
-    else:
-        return []
-    return [one for one in operands if one.get("class") == "COLUMN_REF"]
+            waiting += reversed(entry)
+        elif isinstance(entry, dict) and entry.get("class") == "COLUMN_REF":
+            yield _name(entry, table)
+        elif isinstance(entry, dict) and entry.get("class") not in _SCOPES:
+            waiting += reversed(entry.values())
 
 
 def _name(column: Mapping[str, Any], table: str) -> str:

@@ -39,16 +39,9 @@ _MAX_TAIL_BYTES = 16_777_216
 _HEADER_BYTES = 1_048_576
 MAX_NAME = 255
 
-BUDGET_S = 0.25
-LEAST_READ = 200
-"""Runs that a call reads whatever it takes."""
 LARGE = 1_000
-"""Runs from which on rows are used again for a while: a page asks several times."""
-KEPT_S = 0.5
-KEPT_FACTOR = 20.0
-"""Rows of many runs are used for at least this many times as long as a look at them takes."""
-
-
+"""Runs from which on rows are used again for `KEPT_S`: a page asks several times."""
+KEPT_S = 2.0
 MAX_POINTS = 60
 """Of a spark line."""
 MAX_PACKS = 40
@@ -108,8 +101,6 @@ class RunRow:
     is_pinned: bool = False
     problem: str = ""
     """Why it cannot be opened; empty for a run that can."""
-    is_unread: bool = False
-    """Nothing but the name is known yet: asking again tells more."""
 
     @property
     def is_live(self) -> bool:
@@ -131,18 +122,11 @@ class _Entry:
 
 @dataclass(slots=True)
 class RunList:
-    """The rows of one root. May be used from several threads.
-
-    The first look at thousands of runs takes seconds. A call reads for `BUDGET_S` at most, the
-    newest runs first; what it did not get to has a row with a name only, and the next call goes on.
-    """
+    """The rows of one root. May be used from several threads."""
 
     root: Path
-    budget_s: float = BUDGET_S
     others: list[str] = field(default_factory=list)
     """Folders that are no runs, and files, as of the last `rows`."""
-    num_unread: int = 0
-    """Runs that the last `rows` did not get to."""
     _entries: dict[str, _Entry] = field(default_factory=dict)
     _kept: tuple[RunRow, ...] = ()
     _kept_until: float = 0.0
@@ -155,12 +139,10 @@ class RunList:
             StoreError: the root cannot be listed.
         """
         with self._lock:
-            began = time.monotonic()
-            if began >= self._kept_until:
+            if time.monotonic() >= self._kept_until:
                 self._kept = tuple(self._ordered())
-                ended = time.monotonic()
-                kept_s = KEPT_S if self.num_unread else max(KEPT_S, KEPT_FACTOR * (ended - began))
-                self._kept_until = ended + kept_s if len(self._kept) >= LARGE else 0.0
+                is_large = len(self._kept) >= LARGE
+                self._kept_until = time.monotonic() + KEPT_S if is_large else 0.0
             return list(self._kept)
 
     def look_again(self) -> None:
@@ -186,32 +168,17 @@ class RunList:
     def _rows(self, folders: Mapping[str, bool]) -> list[RunRow]:
         previous, self._entries, self.others = self._entries, {}, []
         rows: list[RunRow] = []
-        changed: list[tuple[Mark, str]] = []
-        for name in folders:
+        for name, is_link in folders.items():
             mark = _mark(f"{self.root}/{name}")
+            if name.startswith("."):
+                continue  # a run that is being started
             if mark is None:
-                if not name.startswith("."):
-                    self.others.append(name)
+                self.others.append(name)
                 continue
             entry = previous.get(name)
             if entry is None or entry.mark != mark:
-                changed.append((mark, name))
-            else:
-                rows.append(self._keep(name, entry))
-        self.others.sort()
-        # A pass over the newest first: they are what people look for.
-        changed.sort(key=lambda pair: (-pair[0].created_ns, pair[1]))
-        deadline = time.monotonic() + self.budget_s
-        unread = 0
-        for number, (mark, name) in enumerate(changed):
-            if number >= LEAST_READ and time.monotonic() > deadline:
-                unread += 1
-                created = mark.created_ns / 1e9
-                path = self.root / name
-                rows.append(RunRow(run_id=name, path=path, created_at=created, is_unread=True))
-            else:
-                rows.append(self._keep(name, _read(self.root, name, mark, folders[name])))
-        self.num_unread = unread
+                entry = _read(self.root, name, mark, is_link)
+            rows.append(self._keep(name, entry))
         return rows
 
     def _keep(self, name: str, entry: _Entry) -> RunRow:
@@ -223,8 +190,8 @@ class RunList:
 
 
 def _in_order(row: RunRow) -> tuple[object, ...]:
-    """Pinned ones first, then the newest; what is not known yet comes last."""
-    return not row.is_pinned, row.is_unread, -row.created_at, row.run_id
+    """Pinned ones first, then the newest."""
+    return not row.is_pinned, -row.created_at, row.run_id
 
 
 def run_path(root: Path, run_id: str) -> Path:
@@ -541,9 +508,8 @@ def row_status(row: RunRow, details: RunDetails, now: float) -> RunStatus:
 
 
 def _in_journal(row: Row) -> tuple[float, ...]:
-    """As the reader orders answers; a run of store version 1.0 has no sequence."""
-    number = row.get("sequence")
-    return row["attempt"], -1 if number is None else number, row["wall_time"]
+    """As the reader orders answers."""
+    return row["attempt"], row["sequence"]
 
 
 def _step_s(index: RunIndex) -> float:

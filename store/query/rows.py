@@ -34,7 +34,6 @@ from ..records import (
     FinishReason,
     FloatArray,
     IntArray,
-    PromptImage,
     SettingsRecord,
     Span,
     Split,
@@ -45,7 +44,6 @@ from ..records import (
     TrajectoryOutcome,
     Turn,
     parse_trajectory_id,
-    vocabulary_ids,
 )
 from ..schema import TABLES, arrow_schema
 
@@ -254,7 +252,7 @@ def tokens_table(
             if turn.prompt_tokens is None or turn.response_tokens is None:
                 previous = None
                 continue
-            prompt = vocabulary_ids(turn.prompt_tokens, turn.prompt_images)
+            prompt = turn.prompt_tokens
             prefix = shared_prefix(previous, prompt)
             rows.append((trajectory, turn))
             prefixes.append(prefix)
@@ -262,7 +260,6 @@ def tokens_table(
             previous = np.concatenate([prompt, turn.response_tokens])
     turns = [turn for _, turn in rows]
     supports = [turn.support for turn in turns]
-    images = [turn.prompt_images for turn in turns]
     columns = _turn_columns(run_id, attempt, rows)
     columns |= _span_columns("reasoning", [turn.reasoning_span for turn in turns])
     columns |= {
@@ -275,9 +272,6 @@ def tokens_table(
         "support_tokens": _list_array(
             [None if s is None else s.tokens for s in supports], np.int32
         ),
-        "prompt_images": [[image.key for image in shown] or None for shown in images],
-        "prompt_image_starts": [[image.span[0] for image in shown] or None for shown in images],
-        "prompt_image_ends": [[image.span[1] for image in shown] or None for shown in images],
     }
     for name in OUTCOME_ARRAYS:
         arrays = [_outcome_array(outcomes.get(t.id), name, turn) for t, turn in rows]
@@ -414,16 +408,7 @@ def _token_fields(turn: Row, entry: Row, previous: IntArray | None) -> dict[str,
         "temperature": entry["temperature"],
         "support": _support(entry),
         "reasoning_span": _span(entry, "reasoning"),
-        "prompt_images": _prompt_images(entry, prompt),
     }
-
-
-def _prompt_images(entry: Row, prompt: IntArray) -> tuple[PromptImage, ...]:
-    places = (entry["prompt_images"], entry["prompt_image_starts"], entry["prompt_image_ends"])
-    return tuple(
-        PromptImage(key=key, span=(start, end), token_id=int(prompt[start]))
-        for key, start, end in zip(*(column or () for column in places), strict=True)
-    )
 
 
 def _support(entry: Row) -> Support | None:

@@ -110,9 +110,7 @@ def measured_at(found: dict[int, Measured], key: str = KEY) -> list[int]:
 def test_what_costs_more_than_the_budget_is_not_made_at_the_first_step() -> None:
     """A model as slow in scoring as in sampling: 500 s a step, and nearly as long to score."""
     machine = Machine(speed=NUM_TOKENS / 500)
-    found = machine.measure(
-        range(1, 3), DiagnosticsConfig(), rollout_s=500, num_steps=200
-    )
+    found = machine.measure(range(1, 3), DiagnosticsConfig(), rollout_s=500, num_steps=200)
     assert machine.now == 0
     assert math.isnan(found[1].values[KEY])
     assert KEY not in found[2].values  # said once

@@ -294,9 +294,7 @@ def test_the_share_of_the_time_holds(tokenizer: Any) -> None:
         return [[np.full(len(row), -1.0) for row in rows] for rows in continuations]
 
     calls_per_measurement = 2  # first turns, and answers; all_turns is not asked for
-    config = ScoringConfig.model_validate(
-        {"budget_frac": 0.1, "information": {"every": 2}}
-    )
+    config = ScoringConfig.model_validate({"budget_frac": 0.1, "information": {"every": 2}})
     scoring = Scoring(costly, tokenizer, config, run_id="r", say=lambda text: None, clock=clock)
     measured, spent = [], 0.0
     for step in range(1, 41):

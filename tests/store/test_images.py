@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,7 +15,7 @@ from echoscope.store.log import committer
 from echoscope.store.log.packing import pack
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
-from echoscope.store.records import PromptImage, Trajectory, prompt_key
+from echoscope.store.records import Trajectory
 from echoscope.store.writer import RunWriter
 from echoscope.text.png import picture_key
 
@@ -100,33 +99,6 @@ def test_a_picture_under_a_false_key_is_left_out(
     monkeypatch.setattr(committer, "images_of", lambda trajectories: {picture_key(A): B})
     commit(writer, 0, with_images(0, 0, [A], A))
     assert open_run(run_path).trajectory("t00000000-00000").turns[0].image is None
-
-
-def test_a_prompt_is_stored_with_the_vocabularys_token_and_says_which_pictures(
-    writer: RunWriter, run_path: Path
-) -> None:
-    key = picture_key(A)
-    plain = build_trajectory(0, 0, num_turns=1)
-    shown = PromptImage(key=key, span=(1, 3), token_id=5)
-    turn = replace(
-        plain.turns[0],
-        prompt_tokens=np.array([1, 900, 901, 4], np.int32),
-        prompt_images=(shown,),
-        image=A,
-    )
-    commit(writer, 0, replace(plain, turns=(turn,)))
-    again = open_run(run_path).trajectory(plain.id).turns[0]
-    assert again.prompt_tokens is not None
-    assert again.prompt_tokens.tolist() == [1, 5, 5, 4]
-    assert again.prompt_images == (shown,)
-
-
-def test_prompts_with_other_pictures_are_other_prompts() -> None:
-    first, second = (PromptImage(key=picture_key(png), span=(0, 2), token_id=5) for png in (A, B))
-    tokens = np.array([7, 8, 1], np.int32)
-    assert prompt_key(tokens, [first]) != prompt_key(tokens, [second]) != prompt_key(tokens)
-    # The ids of a picture's places depend on what the process saw before: they do not count.
-    assert prompt_key(tokens, [first]) == prompt_key(np.array([50, 51, 1], np.int32), [first])
 
 
 def test_more_pictures_than_are_remembered_are_stored_again(

@@ -203,31 +203,9 @@ def test_engines_8_values_of_elements_are_json_where_they_read_as_it() -> None:
     assert call.chars == (0, len(text))
 
 
-MISTRAL = {
-    "a list": '[TOOL_CALLS] [{"name": "lookup", "arguments": {"item": "tea"}}, '
-    '{"name": "lookup", "arguments": {"item": "jam"}}]',
-    "names": '[TOOL_CALLS]lookup[ARGS]{"item": "tea"}[TOOL_CALLS]lookup[ARGS]{"item": "jam"}',
-}
-
-
-@pytest.mark.parametrize("tool_format", ["hermes", "llama"])
-@pytest.mark.parametrize("text", MISTRAL.values(), ids=MISTRAL)
-def test_engines_8_mistrals_calls_are_read_in_order(text: str, tool_format: str) -> None:
-    calls = find_calls(text, 0, tool_format)
-    assert [read_call(call.action) for call in calls] == [LOOKUP, ("lookup", {"item": "jam"})]
-    assert (calls[0].chars[0], calls[-1].chars[1]) == (0, len(text))
-    assert calls[0].chars[1] == calls[1].chars[0]
-    parsed = reply(f"So.</think>{text}", tool_format=tool_format)
-    assert parsed.is_well_formed
-
-
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("[TOOL_CALLS]", "[TOOL_CALLS] without a list of calls, and without [ARGS]"),
-        ("[TOOL_CALLS] [", "the list of calls is never closed"),
-        ('[TOOL_CALLS] [{"name": "f"}', "the list of calls is never closed"),
-        ("[TOOL_CALLS]f[ARGS]{", "the call is not JSON"),
         ("<tool_call><function=f>x</function></tool_call>", "something between its parameters"),
         (
             "<tool_call><function=f><parameter=a>1</parameter><parameter=a>2</parameter>"
@@ -247,14 +225,12 @@ def test_other_spellings_that_are_broken_say_why(text: str, problem: str) -> Non
     st.lists(
         st.sampled_from(
             [
-                "[TOOL_CALLS]",
                 "[",
                 "]",
                 "{",
                 "}",
                 ",",
                 "f",
-                "[ARGS]",
                 '"',
                 " ",
                 '{"name": "f"}',

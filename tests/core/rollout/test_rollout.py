@@ -240,9 +240,7 @@ def test_a_malformed_reply_is_stepped_as_one(chat):
     assert trajectory.turns[0].is_valid is False
 
 
-@pytest.mark.parametrize(
-    "reason", ["max_turns", "max_actions", "env_error", "timeout"]
-)
+@pytest.mark.parametrize("reason", ["max_turns", "max_actions", "env_error", "timeout"])
 def test_the_worlds_reasons_are_the_trajectorys(chat, reason):
     pool = ScriptedPool(results=[{0: {"stop_reason": reason, "success": None}}])
     trajectory = only(play(chat, [[GOOD]], pool)[0])

@@ -12,8 +12,8 @@ from trajectories import make_trajectory
 from echoscope.dashboard.replay.boards import picture_html
 from echoscope.dashboard.replay.html import turn_boards
 from echoscope.dashboard.replay.panels import trajectory_json
-from echoscope.store.records import PromptImage, Trajectory, Turn
-from echoscope.text.png import encode_picture, picture_key
+from echoscope.store.records import Trajectory, Turn
+from echoscope.text.png import encode_picture
 
 Image = pytest.importorskip("PIL.Image")
 RED = encode_picture(Image.new("RGB", (8, 8), (255, 0, 0)))
@@ -41,12 +41,6 @@ def test_the_picture_of_a_turn_and_the_last_one_are_shown() -> None:
 def test_of_an_imported_turn_nobody_says_what_the_policy_saw() -> None:
     one = replace(episode(), source="rows.jsonl:0")
     assert "image of the observation" in turn_boards(one, one.turns[0])
-
-
-def test_a_picture_in_the_prompt_says_that_the_policy_saw_it() -> None:
-    seen = PromptImage(key=picture_key(RED), span=(0, 0), token_id=1)
-    one = episode(prompt_images=(seen,))
-    assert "image that the policy saw" in turn_boards(one, one.turns[0])
 
 
 @pytest.mark.parametrize("png", [b"", b"<script>alert(1)</script>", RED[:30], RED + b"x" * 10**6])

@@ -96,7 +96,7 @@ def test_a_folder_that_is_not_there(run: Path, tmp_path: Path) -> None:
         (Options(where="nonsense ="), "--where: 'nonsense =' is not one condition"),
         (Options(where="1); DROP TABLE runs; --"), "is not one condition"),
         (Options(where="sucess"), "did you mean 'success' or 'is_success'?"),
-        (Options(where="tag = bandit"), "a text stands in single quotes: tag = 'bandit'"),
+        (Options(where="tag = bandit"), "a text stands in single quotes: 'bandit'"),
         (Options(where="step > 'abc'"), "--where \"step > 'abc'\": Conversion Error"),
         (
             Options(where="tag = 'no'", split="train"),

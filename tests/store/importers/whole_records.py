@@ -41,7 +41,6 @@ UNKNOWN_TURN: dict[str, Any] = {
     "shaping": {},
     "calls": [],
     "image": None,
-    "prompt_images": [],
 }
 UNKNOWN: dict[str, Any] = {
     "split": "import",

@@ -102,10 +102,10 @@ def test_every_write_may_fail(
 
 
 def test_a_limit_on_file_size(tmp_path: Path) -> None:
-    """The kernel refuses for real: no file may grow past 10,300 bytes, and step 3 needs more."""
+    """The kernel refuses for real: no file may grow past 9,500 bytes, and step 3 needs more."""
     path = tmp_path / "run"
     here = str(Path(__file__).parent)
-    command = [sys.executable, "-c", _LIMITED, str(path), here, "10300"]
+    command = [sys.executable, "-c", _LIMITED, str(path), here, "9500"]
     found = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert found.returncode == 1
     assert "StoreWriteError" in found.stderr.splitlines()[-1]

@@ -58,10 +58,10 @@ def test_what_is_more_or_less_than_a_condition_is_refused(text: str) -> None:
     [
         ("step > 1 AND sucess", "'sucess'; did you mean 'success' or 'is_success'?"),
         ("reward > 0", "'reward'; did you mean 'episode_return'?"),
-        ("xyz.q = 3", "'xyz'; known: episode_return, id, is_success, num_turns, success, tag"),
         (
-            "num_turns = foo",
-            "'foo'; known: episode_return, id, is_success, num_turns, success, tag",
+            "xyz.q = 3",
+            "'xyz'; known: episode_return, id, is_success, num_turns, success, tag; a text stands "
+            "in single quotes: 'xyz'",
         ),
     ],
 )
@@ -72,25 +72,10 @@ def test_an_unknown_column_is_named_with_those_that_may_be_meant(text: str, hint
     assert str(raised.value) == f"trajectories have no column {hint}"
 
 
-@pytest.mark.parametrize(
-    ("text", "quoted"),
-    [
-        ('tag = "FrozenLake v1"', "tag = 'FrozenLake v1'"),
-        ("tag = bandit", "tag = 'bandit'"),
-        ("step > 1 AND bandit = TAG", "TAG = 'bandit'"),
-        ("tag NOT IN (bandit, 'lake')", "tag = 'bandit'"),
-        ("tag LIKE bandit", "tag = 'bandit'"),
-        ("trajectories.tag <> bandit", "tag = 'bandit'"),
-        ('contains(tag, "bandit")', "'bandit'"),
-    ],
-)
-def test_a_text_without_single_quotes_is_shown_with_them(text: str, quoted: str) -> None:
-    with pytest.raises(QueryError) as raised:
+@pytest.mark.parametrize("text", ['tag = "a lake"', 'contains(tag, "a lake")'])
+def test_a_text_without_single_quotes_is_shown_with_them(text: str) -> None:
+    with pytest.raises(QueryError, match=r"; a text stands in single quotes: 'a lake'$"):
         checked_condition(text, COLUMNS, "trajectories")
-    name = quoted.partition("'")[2].rstrip("'")
-    assert str(raised.value) == (
-        f"trajectories have no column {name!r}; a text stands in single quotes: {quoted}"
-    )
 
 
 def test_a_condition_that_breaks_off_says_so() -> None:

@@ -165,21 +165,6 @@ def test_a_missing_root_is_an_error(tmp_path: Path) -> None:
         RunList(tmp_path / "none").rows()
 
 
-def test_without_time_runs_are_listed_by_name_and_read_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in "abc":
-        make_run(tmp_path / name, 1)
-    monkeypatch.setattr(listing, "LEAST_READ", 1)
-    listed = RunList(tmp_path, budget_s=0.0)
-    seen = []
-    for _ in range(3):
-        rows = listed.rows()
-        seen.append((len(rows), listed.num_unread))
-    assert seen == [(3, 2), (3, 1), (3, 0)]
-    assert not any(row.is_unread for row in rows)
-
-
 def test_rows_of_a_large_root_are_used_again_until_something_is_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,15 +203,6 @@ def test_an_algorithm_of_ones_own_goes_by_its_function() -> None:
     assert algorithm_of({"advantage": own, "loss": {"kind": "clip"}}) == "my_parts:ranks"
     assert algorithm_of({"advantage": {"kind": "gae"}, "loss": own}) == "gae + my_parts:ranks"
     assert algorithm_of({"advantage": {"kind": "custom"}}) == "custom"
-
-
-def test_what_is_not_read_yet_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "LEAST_READ", 1)
-    for name, at in (("old", 1_000), ("new", 2_000)):
-        run = make_run(tmp_path / name)
-        os.utime(run / "run.json", (at, at))
-    listed = RunList(tmp_path, budget_s=0.0)
-    assert [(row.run_id, row.is_unread) for row in listed.rows()] == [("new", False), ("old", True)]
 
 
 def _pipe(path: Path) -> None:
