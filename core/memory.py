@@ -410,9 +410,11 @@ def read_shape(path: str) -> ModelShape:
 def _shape(config: Mapping[str, Any], weights: Mapping[str, tuple[int, ...]]) -> ModelShape:
     def number(*names: str, default: int | None = None) -> int:
         values = [config[name] for name in names if config.get(name) is not None]
-        if not values and default is None:
+        if values:
+            return int(values[0])
+        if default is None:
             raise KeyError(names[0])
-        return int(values[0] if values else default)
+        return default
 
     if not weights:
         raise KeyError("any weight in *.safetensors")

@@ -53,7 +53,7 @@ from .measure.information.step import (
     num_tokens,
     plan_information,
 )
-from .measure.rewards import reward_stats
+from .measure.rewards import reward_metrics
 from .measure.schedule import Schedule, shows_sign
 from .measure.text.measures import text_metrics
 from .measure.text.report import METRICS, TextReport
@@ -449,7 +449,7 @@ def _rewards(rollouts: RolloutBatch) -> dict[str, float]:
     ]
     num_tokens = sum(len(row) for row in rows)
     total = sum(float(row.sum(dtype=np.float64)) for row in rows)
-    return reward_stats(rollouts).metrics() | {
+    return reward_metrics(rollouts) | {
         "policy/success_logprob": total / num_tokens if num_tokens else math.nan
     }
 

@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from echoscope.store.records import AlarmState
@@ -45,9 +45,12 @@ class Writer(Protocol):
 
 
 def open_writer(sink: SinkName, opening: Opening) -> Writer:
-    kinds = {"wandb": WandbWriter, "tensorboard": TensorboardWriter, "trackio": TrackioWriter}
-    writer: Writer = kinds[sink](opening)
-    return writer
+    kinds: Mapping[SinkName, Callable[[Opening], Writer]] = {
+        "wandb": WandbWriter,
+        "tensorboard": TensorboardWriter,
+        "trackio": TrackioWriter,
+    }
+    return kinds[sink](opening)
 
 
 class WandbWriter:
@@ -159,8 +162,8 @@ class TensorboardWriter:
             title = f"**{_plain(alarm_title(alarm))} ({alarm.state.value})**"
             self._text("alarms", f"{title}\n\n{_plain(alarm_text(alarm))}", copy.step)
         if copy.verdict is not None and copy.is_news:
-            lines = filter(None, copy.verdict.text.splitlines())
-            self._text("verdict", "\n\n".join(map(_plain, lines)), copy.step)
+            paragraphs = filter(None, copy.verdict.text.splitlines())
+            self._text("verdict", "\n\n".join(map(_plain, paragraphs)), copy.step)
         for row in copy.episodes:
             head = f"{row['id']}: {row['env']}, return {row['return']}, success {row['success']}"
             # As an indented block, which Markdown does not read.

@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from echoscope.store.records import FinishReason, RolloutBatch, StopReason, Turn
+from echoscope.store.records import FinishReason, RolloutBatch, StopReason, Trajectory, Turn
 from echoscope.text.amounts import counted, duration_in_two_units, fixed, memory_size, percent
 from echoscope.text.strict_json import json_value
 
 from ..config import SelectionConfig
-from ..measure.rewards import reward_stats
 from ..selection.filter import select_groups
 
 BROKEN_FORMAT, WEAK_FORMAT = 0.5, 0.9
@@ -214,15 +213,15 @@ def judge(
 def measure(batches: Sequence[RolloutBatch], limits: Limits) -> Numbers:
     """Count what the trial rollouts were."""
     episodes = [t for batch in batches for t in batch.trajectories]
-    stats = [reward_stats(batch) for batch in batches]
-    std_P = np.concatenate([one.std_P for one in stats])
+    selections = [select_groups(batch, limits.selection) for batch in batches]
+    std_P = np.concatenate([selection.reward_std_P for selection in selections])
     defined = std_P[np.isfinite(std_P)]
     turns = [turn for episode in episodes for turn in episode.turns]
-    selections = [select_groups(batch, limits.selection) for batch in batches]
     returns = np.array([episode.episode_return for episode in episodes])
     success = [e.is_success for e in episodes if e.is_success is not None]
     logprobs = [turn.logprobs for turn in turns if turn.logprobs is not None]
-    sizes = [len(turn.response_tokens) for turn in turns if turn.response_tokens is not None]
+    replies = [turn.response_tokens for turn in turns if turn.response_tokens is not None]
+    sizes = np.array([len(reply) for reply in replies] or [np.nan])
     prompts = [len(turn.prompt_tokens) for turn in turns if turn.prompt_tokens is not None]
 
     def frac(holds: Callable[[Turn], bool]) -> float:
@@ -237,9 +236,9 @@ def measure(batches: Sequence[RolloutBatch], limits: Limits) -> Numbers:
         num_episodes=len(episodes),
         num_prompts=len({episode.prompt_key for episode in episodes}),
         num_mixed=int((defined > 0).sum()),
-        num_solved=sum(int(one.solved_P.sum()) for one in stats),
-        num_hopeless=sum(int(one.hopeless_P.sum()) for one in stats),
-        num_identical=sum(int(one.identical_P.sum()) for one in stats),
+        num_solved=sum(int(selection.solved_P.sum()) for selection in selections),
+        num_hopeless=sum(int(selection.hopeless_P.sum()) for selection in selections),
+        num_identical=sum(_wrote_the_same(group) for batch in batches for group in batch.groups),
         success_rate=float(np.mean(success)) if success else float("nan"),
         return_mean=float(returns.mean()),
         return_std=float(returns.std()),
@@ -247,8 +246,8 @@ def measure(batches: Sequence[RolloutBatch], limits: Limits) -> Numbers:
         format_valid_frac=frac(lambda turn: turn.answer_chars is not None),
         action_valid_frac=frac(lambda turn: bool(turn.is_valid)),
         capped_frac=frac(lambda turn: turn.finish_reason is FinishReason.LENGTH),
-        response_p50=float(np.quantile(sizes or [np.nan], 0.5)),
-        response_p90=float(np.quantile(sizes or [np.nan], 0.9)),
+        response_p50=float(np.quantile(sizes, 0.5)),
+        response_p90=float(np.quantile(sizes, 0.9)),
         prompt_max=float(max(prompts, default=np.nan)),
         turns_mean=float(np.mean([episode.num_turns for episode in episodes])),
         too_long_frac=ended(StopReason.PROMPT_TOO_LONG),
@@ -257,6 +256,11 @@ def measure(batches: Sequence[RolloutBatch], limits: Limits) -> Numbers:
         num_kept=sum(int(selection.keep_P.sum()) for selection in selections),
         num_empty=sum(selection.is_empty for selection in selections),
     )
+
+
+def _wrote_the_same(group: Sequence[Trajectory]) -> bool:
+    replies = {tuple(turn.response for turn in trajectory.turns) for trajectory in group}
+    return len(group) > 1 and len(replies) == 1
 
 
 def _findings(

@@ -153,12 +153,12 @@ def _check_vocabulary(trajectories: Sequence[Trajectory], weights: Weights) -> N
     for trajectory in trajectories:
         for turn in trajectory.turns:
             for tokens in (turn.prompt_tokens, turn.response_tokens):
-                wrong = (
-                    [] if tokens is None else tokens[(tokens < 0) | (tokens >= weights.vocabulary)]
-                )
-                if len(wrong):
+                if tokens is None:
+                    continue
+                foreign = tokens[(tokens < 0) | (tokens >= weights.vocabulary)]
+                if len(foreign):
                     raise RescoringError(
-                        f"{trajectory.id} has the token id {wrong.max()}, but {weights.name} knows "
+                        f"{trajectory.id} has the token id {foreign[0]}, but {weights.name} knows "
                         f"ids below {weights.vocabulary}: it is no model of that tokenizer"
                     )
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -134,7 +135,7 @@ def estimate(
     num_prompts, column_M = scores.num_prompts, scores.column_M
     one_prompt = "" if num_prompts > 1 else "there is one distinct prompt: I(X;Z) needs two"
     problem = scores.problem or blocking or one_prompt
-    about = {
+    about: dict[str, Any] = {
         "family": scores.family,
         "num_prompts": num_prompts,
         "num_reasonings": scores.num_reasonings,
@@ -185,7 +186,8 @@ def log_mean_exp(values: FloatArray64) -> FloatArray64:
     top = np.where(np.isfinite(top), top, 0.0)
     with np.errstate(divide="ignore"):
         out: FloatArray64 = np.log(np.exp(values - top).sum(axis=1)) + top.squeeze(1)
-    return out - np.log(values.shape[1])
+    out -= np.log(values.shape[1])
+    return out
 
 
 def _retrieval(
@@ -216,7 +218,7 @@ def _mean_by_prompt(values_MN: FloatArray64, column_M: IntArray64) -> FloatArray
     return out
 
 
-def _by_token(scores: CrossScores, weights_M: FloatArray64) -> dict[str, object]:
+def _by_token(scores: CrossScores, weights_M: FloatArray64) -> dict[str, Any]:
     """Curve, identification length and information of each token."""
     information_MR = _prefix_information(scores)
     longest = information_MR.shape[1]

@@ -74,9 +74,9 @@ class StepInformation:
         """
         scored: dict[int, FloatArray] = {}
         for one in self.estimates.values():
-            for (source, turn), tokens in zip(one.source_M, one.token_information, strict=False):
+            for (source, index), tokens in zip(one.source_M, one.token_information, strict=False):
                 if source == trajectory.id:
-                    scored.setdefault(turn, tokens.astype(np.float32))
+                    scored.setdefault(index, tokens.astype(np.float32))
         if not scored:
             return None
         out = []
