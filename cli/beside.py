@@ -28,15 +28,9 @@ class Beside:
     """A dashboard that was started, or what kept it from starting."""
 
     def __init__(self, root: Path) -> None:
-        self.link = ""
-        """Opens it, token included; empty before it can be reached, and if it never will."""
-        self._say: Callable[[str], None] | None = None
-        self._run = self._trouble = ""
-        self._is_told = False
-        self._lock = threading.Lock()
-        self._answered = threading.Event()
+        self._link = self._run = self._trouble = ""
         self._is_ending = False
-        self._reader = threading.Thread(target=self._read, name="dashboard", daemon=True)
+        self._teller: threading.Thread | None = None
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 -- outlives this call
         self._process: subprocess.Popen[bytes] | None = None
         # It ends when its stdin does, however this process ends.
@@ -53,26 +47,29 @@ class Beside:
                 start_new_session=True,
             )
         except OSError as error:
-            self._tell(f"the dashboard did not start: {error}; training goes on")
-            return
-        self._reader.start()
+            self._trouble = str(error)
 
     def announce(self, say: Callable[[str], None], run: str) -> None:
-        """Say where the page of a run is, now or as soon as it is known."""
-        with self._lock:
-            self._say, self._run = say, run
-            self._flush()
+        """Say where the page of a run is, as soon as the dashboard can be reached."""
+        if self._process is None:
+            say(f"the dashboard did not start: {self._trouble}; training goes on")
+            return
+        self._run = run
+        self._teller = threading.Thread(
+            target=self._tell, args=(say, self._process), name="dashboard", daemon=True
+        )
+        self._teller.start()
 
     def stay(self, say: Callable[[str], None]) -> None:
         """Say that it is still open, and wait until Ctrl-C, or until it ends."""
-        if self._process is None:
+        if self._teller is None or self._process is None:
             return
         with contextlib.suppress(KeyboardInterrupt):
             # Looked at, not waited for: a Ctrl-C in the instant before a wait would be lost in it.
-            while not self._answered.wait(GLANCE_S):
-                pass
-            if self.link and self._process.poll() is None:
-                say(f"the dashboard stays open until Ctrl-C: {run_page(self.link, self._run)}")
+            while self._teller.is_alive():
+                self._teller.join(GLANCE_S)
+            if self._link and self._process.poll() is None:
+                say(f"the dashboard stays open until Ctrl-C: {run_page(self._link, self._run)}")
                 while self._process.poll() is None:
                     time.sleep(GLANCE_S)
 
@@ -90,39 +87,23 @@ class Beside:
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
-        self._reader.join(PATIENCE_S)
+        if self._teller is not None:
+            self._teller.join(PATIENCE_S)
 
-    def _read(self) -> None:
+    def _tell(self, say: Callable[[str], None], process: subprocess.Popen[bytes]) -> None:
         """Its first line is the link that opens it."""
-        assert self._process is not None
-        assert self._process.stdout is not None
-        first = self._process.stdout.readline().decode("utf-8", "replace").strip()
-        if first:
-            self.link = first
-            self._tell("")
-        elif self._process.wait() and not self._is_ending:
-            why = self._last_error()
-            self._tell(f"the dashboard did not start: {why}; training goes on")
-        self._answered.set()
-
-    def _last_error(self) -> str:
+        assert process.stdout is not None
+        self._link = process.stdout.readline().decode("utf-8", "replace").strip()
+        if self._link:
+            say(f"dashboard {run_page(self._link, self._run)}")
+            return
+        process.wait()
         self._errors.seek(0)
         text = self._errors.read().decode("utf-8", "replace")
         lines = [line for line in text.splitlines() if line.strip()]
-        return lines[-1].removeprefix("error: ") if lines else "it ended without a word"
-
-    def _tell(self, trouble: str) -> None:
-        with self._lock:
-            self._trouble = trouble
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._say is None:
-            return
-        news = f"dashboard {run_page(self.link, self._run)}" if self.link else self._trouble
-        if news and not self._is_told:
-            self._is_told = True
-            self._say(news)
+        why = lines[-1].removeprefix("error: ") if lines else "it ended without a word"
+        if not self._is_ending:
+            say(f"the dashboard did not start: {why}; training goes on")
 
 
 def run_page(link: str, run: str) -> str:

@@ -1,11 +1,10 @@
-"""What the replay shows about one trajectory: its conversation, its siblings, its details."""
+"""What the replay shows about one trajectory: its conversation, its details."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 
-import pandas as pd
 import streamlit as st
 
 from echoscope.store.records import Trajectory, TrajectoryOutcome, Turn
@@ -14,18 +13,17 @@ from echoscope.text.strict_json import json_value
 from ..data import queries
 from ..live import talk
 from ..page import url_state
-from ..page.url_state import choose, flag, go, number
+from ..page.url_state import choose, flag, go
 from . import html as replay_html
 from . import tokens
 from .heat import HEATS, Heat, Scale, available, trajectory_scale
+from .listing import Asked
 
 PLAIN = "none"
 OTHER_TEXT, OTHER_TOKENS = 4_000, 500
 """Characters and tokens of a response that stands beside the chosen one."""
 MAX_TURNS = 40
 """Of a conversation at once, around the chosen turn."""
-CARDS = 4
-"""Siblings in one row."""
 _MAX_PROMPT = 20_000
 
 Matched = Callable[[str], list[str]]
@@ -127,17 +125,27 @@ def _reply(
     return f'{coloured}<div class="es-note">{note}</div>{tokens.text_html(turn)}'
 
 
+def list_others(trajectory: Trajectory, asked: Asked) -> None:
+    """Links that list what belongs to a trajectory, or, where a condition holds, the whole step."""
+    key = trajectory.prompt_key.replace("'", "''")
+    wheres = {
+        "Siblings": f"step = {trajectory.step} AND group_index = {trajectory.group_index}",
+        "Same prompt": f"prompt_key = '{key}'",
+    }
+    for label, where in ({"Whole step": None} if asked.where else wheres).items():
+        st.button(
+            label,
+            type="tertiary",
+            on_click=go,
+            kwargs={"where": where, "q": None, "success": None, "kept": None},
+        )
+
+
 def details(
     run_id: str, trajectory: Trajectory, outcome: TrajectoryOutcome | None, turn: Turn | None
 ) -> None:
     """Seeds, ids and everything else about a trajectory, and the prompt of the chosen turn."""
     st.html(replay_html.trajectory_facts(trajectory, outcome))
-    key = trajectory.prompt_key.replace("'", "''")
-    st.button(
-        "List all trajectories of this prompt",
-        on_click=go,
-        kwargs={"where": f"prompt_key = '{key}'", "q": None, "success": None, "kept": None},
-    )
     st.download_button(
         "Download as JSON",
         lambda: trajectory_json(trajectory, outcome),
@@ -170,46 +178,3 @@ def _prompt(run_id: str, turn: Turn) -> None:
     if len(shown) < len(turn.prompt_tokens):
         words += f", the last {len(shown):,}"
     st.html(replay_html.heading(words) + replay_html.text_box("".join(pieces)))
-
-
-def siblings_panel(run_id: str, trajectory: Trajectory, turn: int) -> None:
-    """The group side by side: samples of one task by one policy."""
-    rows = queries.listing(run_id, trajectory.step)
-    group = rows[
-        (rows["split"] == trajectory.split.value) & (rows["group_index"] == trajectory.group_index)
-    ].sort_values("sibling_index")
-    nouns = "trajectory" if len(group) == 1 else "siblings"
-    st.caption(
-        f"Group {trajectory.group_index}: {len(group)} {nouns}, "
-        f"{_return_words(group['episode_return'].dropna())}. At turn {turn}:"
-    )
-    pages = max(-(-len(group) // (2 * CARDS)), 1)
-    page = 1
-    if pages > 1:
-        page = number("page", "Page of siblings", default=1, least=1, most=pages)
-    names = [str(name) for name in group["id"].iloc[(page - 1) * 2 * CARDS : page * 2 * CARDS]]
-    for start in range(0, len(names), CARDS):
-        for column, name in zip(st.columns(CARDS), names[start : start + CARDS], strict=False):
-            with column.container(border=True):
-                _card(run_id, name, turn, is_current=name == trajectory.id)
-
-
-def _return_words(returns: pd.Series[float]) -> str:
-    if not len(returns):
-        return "no return is known"
-    spread = f", standard deviation {returns.std(ddof=1):.3g}" if len(returns) > 1 else ""
-    return f"return {returns.mean():.3g}{' on average' * bool(spread)}{spread}"
-
-
-def _card(run_id: str, name: str, turn: int, *, is_current: bool) -> None:
-    st.button(
-        f"{name} (shown)" if is_current else name,
-        key=f"card_{name}",
-        on_click=go,
-        kwargs={"trajectory": name, "panel": None},
-        type="primary" if is_current else "secondary",
-        disabled=is_current,
-        width="stretch",
-    )
-    outcome = queries.outcome(run_id, name)
-    st.html(replay_html.sibling_card(queries.trajectory(run_id, name), outcome, turn))

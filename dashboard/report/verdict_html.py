@@ -34,13 +34,7 @@ padding:.2rem .6rem .2rem 0;border-bottom:1px solid rgba(128,128,128,.25);overfl
 </style>"""
 
 _ORDER = {"Evidence": 0, "What to do": 1}
-_LISTED = (
-    "Likely cause",
-    "Likely causes",
-    "Not checked",
-    "Not yet confirmed",
-    "Cannot be confirmed",
-)
+_LISTED = ("Likely causes", "Not checked", "Not yet confirmed", "Cannot be confirmed")
 """Parts that stand below as lists, in full."""
 
 

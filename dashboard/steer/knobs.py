@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,9 @@ import streamlit as st
 from echoscope.store.steer.steering import BOUNDS
 
 from ..words import plain, setting_words
+
+_CLEAN = re.compile(r"[A-Za-z0-9_.]+")
+"""A key that no Markdown stands in: readers hear what is written before it is drawn."""
 
 
 def rule_words(schema: Mapping[str, Any]) -> str:
@@ -82,13 +86,14 @@ def form(run_id: str, live_knobs: Mapping[str, Any], current: Mapping[str, Any])
 def _widget(run_id: str, key: str, schema: Mapping[str, Any], value: Any) -> Any:
     about = [str(schema.get("description", "")), rule_words(schema)]
     words = ". ".join(plain(part.rstrip("."), 300) for part in about if part)
+    label = key if _CLEAN.fullmatch(key) else plain(key)
     # The value is part of the identity: once it changes, the widget starts from the new one.
     identity = f"knob:{run_id}:{key}:{json.dumps(value, sort_keys=True, default=str)}"
     choices = schema.get("enum")
     if isinstance(choices, list):
         options = choices if value in choices else [value, *choices]
         return st.selectbox(
-            plain(key),
+            label,
             options,
             options.index(value),
             key=identity,
@@ -96,7 +101,7 @@ def _widget(run_id: str, key: str, schema: Mapping[str, Any], value: Any) -> Any
             format_func=setting_words,
         )
     if schema.get("type") == "boolean":
-        return st.toggle(plain(key), bool(value), key=identity, help=words)
+        return st.toggle(label, bool(value), key=identity, help=words)
     before = json.dumps(value) if isinstance(value, dict | list) else setting_words(value)
-    text = st.text_input(plain(key), before, key=identity, help=words, max_chars=2_000)
+    text = st.text_input(label, before, key=identity, help=words, max_chars=2_000)
     return value if text == before else typed_value(text, schema)

@@ -10,7 +10,7 @@ from echoscope.dashboard.live import pulses
 from echoscope.dashboard.live.refreshing import guarded, problem
 from echoscope.dashboard.page import ui, url_state
 from echoscope.dashboard.page.problems import Problem
-from echoscope.dashboard.page.url_state import choose, go, number
+from echoscope.dashboard.page.url_state import go, number
 from echoscope.dashboard.replay import html as replay_html
 from echoscope.dashboard.replay import news, panels, tokens
 from echoscope.dashboard.replay.controls import (
@@ -30,7 +30,6 @@ from echoscope.store.status import Origin, origin_of
 ROWS = 14
 # Turns up to which two buttons lead anywhere; a longer episode has a field for the number.
 SHORT = 8
-PANELS = {"turn": "Conversation", "siblings": "Siblings"}
 # On a phone the conversation stands above the list.
 STYLE = """<style>
 .st-key-replay_head h3 { font-size: 1rem; padding: 0; white-space: nowrap; }
@@ -161,18 +160,10 @@ def _trajectory(run_id: str, shown: str, found: Listed) -> None:
     with st.container(key="replay_head", horizontal=True, vertical_alignment="center"):
         st.subheader(plain(trajectory.id, 60), anchor=False, width="content")
         st.html(replay_html.headline(trajectory, outcome), width="content")
+        panels.list_others(trajectory, found.asked)
         with st.popover("Details", help="Seeds, ids, prompt, download"):
             panels.details(run_id, trajectory, outcome, chosen)
     with st.container(key="replay_bar", horizontal=True, gap="small", vertical_alignment="center"):
-        panel = choose(
-            "panel",
-            "Show",
-            list(PANELS),
-            default="turn",
-            words=lambda name: PANELS[name],
-            is_segmented=True,
-            hides_label=True,
-        )
         _buttons(shown, [str(name) for name in rows["id"]], turn, first, num_turns)
         with st.container(width=170):
             panels.heat_choice(trajectory, outcome)
@@ -180,11 +171,9 @@ def _trajectory(run_id: str, shown: str, found: Listed) -> None:
         ui.empty(f"No turn was played: the episode ended by {trajectory.stop_reason.value}.")
         if trajectory.final_observation:
             st.html(replay_html.text_box(trajectory.final_observation))
-    elif panel == "turn":
+    else:
         words = found.asked.text
         panels.conversation(run_id, trajectory, outcome, turn, lambda text: hits_in(text, words))
-    else:
-        panels.siblings_panel(run_id, trajectory, turn)
 
 
 def _buttons(shown: str, ids: list[str], turn: int, first: int, num_turns: int) -> None:

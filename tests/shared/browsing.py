@@ -176,6 +176,7 @@ def choose(page: Page, label: str, option: str) -> None:
 
     until(is_listed, f"option {option}", page=page)
     options.first.click()
+    page.keyboard.press("Escape")  # the rest of the page is hidden from readers until then
 
 
 def visit(page: Page, url: str) -> None:

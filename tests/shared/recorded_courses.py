@@ -267,7 +267,7 @@ COURSES: Mapping[str, Course] = {
         colour="red",
         says=DROPPED,
         tile="fell from 70 % to 6 %",
-        why=r"Likely cause: not known\. No setting was changed while the run went on\.",
+        why=r"(?i)Likely cause:? not known\. No setting was changed while the run went on\.",
         never="too high|learning rate|continue with|e-1",
     ),
     "warm_start": Course(
@@ -277,7 +277,7 @@ COURSES: Mapping[str, Course] = {
         colour="red",
         says=DROPPED,
         tile="fell from 73 % to 5 %",
-        why=r"Likely cause: not known\.",
+        why=r"(?i)Likely cause:? not known\.",
         never="recipes|usual|or less",
     ),
     "verl_validation_falls": Course(

@@ -263,13 +263,6 @@ def test_before_there_is_a_verdict_one_says_so(root: Path) -> None:
     assert not queries.is_judging("a")
 
 
-def test_a_run_without_measured_text_is_read(root: Path) -> None:
-    make_run(root / "a", 10)
-    verdict = queries.verdict("a", wait_s=120)
-    assert verdict == diagnose(root / "a")
-    assert "text" in verdict.had
-
-
 def test_a_long_run_is_judged_by_averages(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """81 steps in ranges of two: the last one is half, and waits."""
     monkeypatch.setattr(judging, "MAX_ROWS", 40)

@@ -113,7 +113,7 @@ def test_the_library_is_packed(report: str) -> None:
 
 
 def test_the_verdict_is_said_in_parts() -> None:
-    """What, since when, the evidence, what to do, in this order; causes stand below as a list."""
+    """What, since when, the evidence, what to do, then the cause; several stand below as a list."""
     verdict = replace(
         judging._nothing_yet(),
         onset_step=25,
@@ -126,14 +126,15 @@ def test_the_verdict_is_said_in_parts() -> None:
         "  echoscope ctl runs/a branch optim.lr=0.0001",
     )
     parts = Elements(verdict_html.box(verdict))
-    said = [one for one in parts.words if one.strip()]
-    assert said[2:] == [  # behind the state and the confidence
+    texts = [text for text in parts.words if text.strip()]
+    assert texts[2:] == [  # behind the state and the confidence
         *("What", "Echo trap. It repeats itself."),
         *("Since when", "Between steps 23 and 37"),
         *("Evidence", "Success: 9 % (step 30)", "Reward std: 0 (step 31)."),
         *("What to do", "No setting cures this; go back to checkpoint 20."),
         "echoscope ctl runs/a branch optim.lr=0.0001",
         *("Also", "Too little learning signal."),
+        *("Likely cause", "Luck."),
     ]
 
 

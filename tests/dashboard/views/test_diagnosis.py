@@ -23,7 +23,9 @@ COLLAPSE = 21
 
 
 def text_record(step: int, share: float) -> DiagnosticRecord:
-    payload = {"template": {"text": "Go ___.", "match_frac": share, "coverage": 0.5}}
+    payload = {
+        "template": {"text": "Go ___.", "match_frac": share, "coverage": 0.5, "fillers": [["up"]]}
+    }
     return DiagnosticRecord(step=step, kind="text", payload=json.dumps(payload))
 
 

@@ -138,18 +138,16 @@ class TestRecordedRun:
         )
         assert "Prompt, " in shown_html(page)
 
-    def test_siblings_stand_side_by_side(self, recorded_root: Path, open_page: OpenPage) -> None:
-        page = open_page(
-            "replay", recorded_root, run="tiny", trajectory="t00000002-00005", panel="siblings"
-        )
-        assert not page.exception
-        cards = [b.label for b in page.button if b.label.startswith("t0000")]
-        assert cards == [
-            "t00000002-00004",
-            "t00000002-00005 (shown)",
-            "t00000002-00006",
-            "t00000002-00007",
-        ]
+    def test_a_link_lists_the_siblings_and_another_the_whole_step(
+        self, recorded_root: Path, open_page: OpenPage
+    ) -> None:
+        page = open_page("replay", recorded_root, run="tiny", trajectory="t00000002-00005")
+        next(button for button in page.button if button.label == "Siblings").click().run()
+        assert "4 trajectories" in words(page)
+        assert page.query_params["where"] == "step = 2 AND group_index = 1"
+        assert page.query_params["trajectory"] == "t00000002-00005"
+        next(button for button in page.button if button.label == "Whole step").click().run()
+        assert "where" not in page.query_params
 
 
 class TestOneSplitAtATime:
@@ -362,7 +360,6 @@ class TestSearch:
         {"turn": "1e9"},
         {"step": "99999"},
         {"heat": EVIL},
-        {"panel": "x"},
         {"order": "x"},
         {"success": "x"},
         {"q": "x" * 5000},
@@ -442,17 +439,16 @@ def evil_trajectory(index: int = 0, text: str = EVIL) -> Trajectory:
 
 
 class TestHostileText:
-    @pytest.mark.parametrize("panel", ["turn", "siblings"])
     @pytest.mark.parametrize("heat", ["none", "logprob", "entropy"])
     def test_in_every_field_it_stays_text(
-        self, panel: str, heat: str, tmp_path: Path, open_page: OpenPage
+        self, heat: str, tmp_path: Path, open_page: OpenPage
     ) -> None:
         some = [evil_trajectory(0), evil_trajectory(1)]
         outcome = TrajectoryOutcome(
             trajectory_id=some[0].id, advantage=None, kept=False, drop_reason=EVIL
         )
         commit(tmp_path / "evil", some, outcomes=[outcome])
-        page = open_page("replay", tmp_path, run="evil", panel=panel, heat=heat, prompt="1")
+        page = open_page("replay", tmp_path, run="evil", heat=heat, prompt="1")
         assert not page.exception
         require_harmless(shown_html(page))
         for kind in ("markdown", "caption", "info", "subheader"):
