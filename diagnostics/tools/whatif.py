@@ -277,7 +277,8 @@ def _row(
         keep_PG = np.zeros_like(by_own.keep_PG)
         for p, group in enumerate(groups):
             keep_PG[p, : len(group)] = [row["kept"] for row in group]
-        recorded = dataclasses.replace(by_own, keep_PG=keep_PG, keep_P=np.asarray(keep_PG.any(axis=1)))
+        keep_P = np.asarray(keep_PG.any(axis=1))
+        recorded = dataclasses.replace(by_own, keep_PG=keep_PG, keep_P=keep_P)
     return WhatIfRow(
         step=step,
         settings=config,

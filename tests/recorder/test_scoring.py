@@ -173,8 +173,8 @@ def test_every_number_is_that_of_our_own_monitor(
     expected = ours.measure(1, RolloutBatch(groups=tuple(rows)), DiagnosticsConfig(), instruments)
     record(tmp_path / "run", model, tokenizer)
     found = stored(tmp_path / "run")
-    keys = {k for k in expected.values if k.startswith("info/") and "/actions/" not in k}
-    assert len(keys) > 40
+    keys = {k for k in expected.values if k.startswith("info/")}
+    assert len(keys) > 30
     for key in sorted(keys):
         want = expected.values[key]
         have = np.nan if found[key] is None else found[key]
@@ -358,7 +358,7 @@ class Sharded(torch.nn.Module):
         (lambda t: {"policy": torch.nn.Linear(1, 1), "tokenizer": t}, "policy is a Linear, but"),
         (lambda t: {"policy": 3, "tokenizer": t}, "policy is a int, but must be"),
         (lambda t: {"policy": print}, "policy needs tokenizer="),
-        (lambda t: {"scoring": {"budget": 0.1}}, r'unknown key scoring\["budget"\]; did you mean'),
+        (lambda t: {"scoring": {"budget": 0.1}}, r"unknown key 'scoring\.budget'; did you mean"),
     ],
 )
 def test_what_cannot_score_is_refused_in_a_sentence(

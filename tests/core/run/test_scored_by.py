@@ -76,8 +76,7 @@ def test_what_a_checkpoint_sampled_is_measured_as_the_run_did(
 def test_the_notes_say_which_weights(reader: RunReader, table: MetricTable) -> None:
     found = with_information(table, reader, by_checkpoint(reader, 3), every=1)
     assert note(found, "was scored under") == (
-        "I(X;Z) of 6 steps (1, 2, 3, 4, 5, 6) was scored under the checkpoint of step 3 (version "
-        "3); policy versions 0 to 5 sampled them"
+        "I(X;Z) of 6 steps (1, 2, 3, 4, 5, 6) was scored under the checkpoint of step 3"
     )
     assert "those weights sampled 1 of them (4)" in note(found, "not unbiased")
     assert list(found.caveats) == ["info/"]
