@@ -111,10 +111,6 @@ class _Handler(BaseHTTPRequestHandler):
             (snippet,) = content["snippets"]
             response = self.server.respond(snippet["code"])
             result = {"id": snippet["id"], "time": 0.01, "response": response}
-        elif self.path == "/verify":
-            (code,) = content["codes"]
-            response = {**self.server.respond(code["proof"]), "time": 0.01}
-            result = {"custom_id": code["custom_id"], "response": response}
         else:
             self.send_error(404)
             return

@@ -6,12 +6,8 @@ judged is an error of the file: left out in silence, it would change what a run 
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import json
-import pickletools
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,11 +22,8 @@ _TEXTS = ("problem", "question", "question_content", "prompt")
 _SOLUTIONS = ("solution", "solutions", "gold_standard_solution")
 _JUDGES = ("checker", "generated_checker", "interaction_format")
 """Of rows whose answers need a program of their own to be judged, as Codeforces problems do."""
-_MAX_UNPACKED_BYTES = 1 << 28
 _MAX_SHOWN = 20
 """Numbers of rows in an error."""
-_TEXT_CODES = frozenset({"UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"})
-_QUIET_CODES = frozenset({"PROTO", "FRAME", "MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT", "STOP"})
 
 
 class _CannotJudgeError(ValueError):
@@ -140,8 +133,11 @@ def _raw_tests(row: Row) -> Any:
                 f"it wants {shorten(str(language), 20)}, but only Python runs here: take it out"
             )
         return _decoded(checked.get("test_cases", checked))
-    public, private = _decoded(row.get("public_test_cases")), row.get("private_test_cases")
-    hidden = _unpacked(private) if isinstance(private, str) and private else private
+    public, hidden = (_decoded(row.get(f"{which}_test_cases")) for which in ("public", "private"))
+    if isinstance(hidden, str) and hidden:
+        raise _CannotJudgeError(
+            "its private_test_cases are no JSON: unpack them as the loader of LiveCodeBench does"
+        )
     if public and not hidden:
         raise _CannotJudgeError(
             "it has public_test_cases alone, which its text shows, so a program could know their "
@@ -208,37 +204,6 @@ def _solution(row: Row) -> str:
             if isinstance(solution, str) and solution.strip():
                 return solution
     return ""
-
-
-def _unpacked(text: str) -> list[Any]:
-    """Private tests of LiveCodeBench: JSON text, or the base64 of the zlib of a pickle of it."""
-    content = _decoded(text)
-    if isinstance(content, str):
-        try:
-            unpacker = zlib.decompressobj()
-            packed = base64.b64decode(text, validate=True)
-            pickled = unpacker.decompress(packed, _MAX_UNPACKED_BYTES)
-            content = json.loads(_pickled_text(pickled)) if unpacker.eof else None
-        except (ValueError, binascii.Error, zlib.error, RecursionError):
-            content = None
-    if not isinstance(content, list):
-        raise _CannotJudgeError(
-            "its private_test_cases are neither JSON nor packed as LiveCodeBench packs them, with "
-            f"at most {_MAX_UNPACKED_BYTES >> 20} MiB in them: write them as JSON, or take it out"
-        )
-    return content
-
-
-def _pickled_text(pickled: bytes) -> str:
-    """The text of a pickle of one text. Nothing is unpickled: no other pickle is read."""
-    texts = []
-    for code, argument, _ in pickletools.genops(pickled):
-        if code.name in _TEXT_CODES:
-            texts.append(str(argument))
-        elif code.name not in _QUIET_CODES:
-            raise ValueError(f"a pickle of more than a text: {code.name}")
-    (text,) = texts
-    return text
 
 
 def _decoded(value: Any) -> Any:

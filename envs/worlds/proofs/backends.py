@@ -4,8 +4,6 @@ Kimina (github.com/project-numina/kimina-lean-server, 2.0):
 
     POST /api/check  {"snippets": [{"id", "code"}], "timeout", "debug", "reuse"}
     -> {"results": [{"id", "time", "error" or "response"}]}
-    POST /verify     {"codes": [{"custom_id", "proof"}], "timeout", "disable_cache"}
-    -> {"results": [{"custom_id", "error" or "response"}]}
 
 A `response` is what Lean's REPL says (github.com/leanprover-community/repl): {"env", "messages":
 [{"severity", "pos": {"line", "column"}, "endPos", "data"}], "sorries": [...]}, or {"message"} where
@@ -22,7 +20,7 @@ import os
 import threading
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from echoscope.text.network import is_http_url
 
@@ -33,7 +31,6 @@ from .verdicts import PROBE, LeanAnswer, LeanFailedError, LeanMessage, LeanTimeo
 if TYPE_CHECKING:  # an optional package
     from lean_interact import LeanServer
 
-Api = Literal["check", "verify"]
 KEY_VARIABLE = "LEAN_SERVER_API_KEY"
 """Environment variable with the key of a server, as Kimina's own client reads it."""
 MAX_ANSWER_BYTES = 8 << 20
@@ -63,13 +60,11 @@ class KiminaServer:
 
     Args:
         url: of the server, such as `http://127.0.0.1:8000`.
-        api: the endpoint, `check` for `/api/check`, `verify` for `/verify` of older servers.
         wait_s: how long an answer may take beyond the time that Lean has.
     """
 
-    def __init__(self, url: str, api: Api, wait_s: float) -> None:
+    def __init__(self, url: str, wait_s: float) -> None:
         self._client = HttpClient(url, max_bytes=MAX_ANSWER_BYTES)
-        self._api: Api = api
         self._wait_s = wait_s
 
     @property
@@ -81,27 +76,18 @@ class KiminaServer:
         """Lean's answer; see `LeanBackend.check`."""
         code = f"{header}\n\n{body}" if header else body
         seconds = math.ceil(timeout_s)
-        if self._api == "check":
-            content: dict[str, Any] = {
-                "snippets": [{"id": _SNIPPET, "code": code}],
-                "timeout": seconds,
-                "debug": False,
-                "reuse": True,
-            }
-            path = "/api/check"
-        else:
-            content = {
-                "codes": [{"custom_id": _SNIPPET, "proof": code}],
-                "timeout": seconds,
-                "disable_cache": False,
-            }
-            path = "/verify"
+        content = {
+            "snippets": [{"id": _SNIPPET, "code": code}],
+            "timeout": seconds,
+            "debug": False,
+            "reuse": True,
+        }
         key = os.environ.get(KEY_VARIABLE)
         # Newer servers read the second header.
         headers = {"Authorization": f"Bearer {key}", "X-Auth-Token": f"Bearer {key}"} if key else {}
         try:
             answer = self._client.post_json(
-                path, content, timeout_s=timeout_s + self._wait_s, headers=headers
+                "/api/check", content, timeout_s=timeout_s + self._wait_s, headers=headers
             )
         except HttpError as error:
             raise LeanFailedError(str(error)) from None
@@ -110,10 +96,7 @@ class KiminaServer:
     def _read(self, answer: Any, seconds: int) -> LeanAnswer:
         results = answer.get("results") if isinstance(answer, dict) else None
         result = results[0] if isinstance(results, list) and len(results) == 1 else None
-        if not isinstance(result, dict) or _SNIPPET not in (
-            result.get("id"),
-            result.get("custom_id"),
-        ):
+        if not isinstance(result, dict) or result.get("id") != _SNIPPET:
             raise LeanFailedError("answered something else than results")
         error = result.get("error")
         if isinstance(error, str) and error:

@@ -19,7 +19,7 @@ from ...base import (
 from ...frames import card_frame
 from ...params import require, require_within
 from ..task_env import TaskEnv, drawn
-from .backends import Api, KiminaServer, checked_url, shared_repl
+from .backends import KiminaServer, checked_url, shared_repl
 from .statements import MADE_THEOREMS, read_theorems
 from .tactics import refusal, without_comments
 from .verdicts import LeanBackend, Verdict, judge
@@ -40,9 +40,9 @@ class LeanConfig:
     theorems that ship, which need no Mathlib. `split`: only the rows of this split.
 
     `server`: address of a Kimina Lean Server; null takes the environment variable
-    LEAN_SERVER_API_URL. `api`: its endpoint, `verify` for servers before 2.0. `repl`: folder of a
-    built REPL on this machine, instead of a server; `project`: a built Lean project for its
-    imports; `lake`: the program; `memory_mb`: what the REPL may use.
+    LEAN_SERVER_API_URL. `repl`: folder of a built REPL on this machine, instead of a server;
+    `project`: a built Lean project for its imports; `lake`: the program; `memory_mb`: what the
+    REPL may use.
 
     `timeout_s`: Lean's time for one step. `wait_s`: how much longer a server's answer may take.
     `step_reward` is paid for every step, and on top of it `rejected_reward` for one that Lean
@@ -54,7 +54,6 @@ class LeanConfig:
     data: str | None = None
     split: str | None = None
     server: str | None = None
-    api: Api = "check"
     repl: str | None = None
     project: str = ""
     lake: str = "lake"
@@ -288,6 +287,6 @@ def _backend(config: LeanConfig) -> LeanBackend:
     if not server:
         raise EnvUnavailableError(f"lean {Lean.lacks()}")
     try:
-        return KiminaServer(checked_url(server), config.api, config.wait_s)
+        return KiminaServer(checked_url(server), config.wait_s)
     except EnvParamsError as error:
         raise EnvUnavailableError(f"{SERVER_VARIABLE}: {error}") from None

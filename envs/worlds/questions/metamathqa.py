@@ -11,7 +11,7 @@ from ...params import require_within
 from ..rows import Row, read_rows
 from .answers import is_contradiction, number, plain, stated
 from .made_problems import ALL_KINDS, Kind, check_kinds
-from .math_worker import shared_workers
+from .math_worker import are_equal
 from .question_env import Question, QuestionEnv
 
 _MARKS = ("The answer is:", "####")
@@ -96,7 +96,7 @@ class MetaMathQa(QuestionEnv):
         numbers = number(last_side), number(wanted)
         if None not in numbers:
             return numbers[0] == numbers[1]
-        return self._config.equality == "math" and shared_workers().are_equal(given, wanted)
+        return self._config.equality == "math" and are_equal(given, wanted)
 
     def instructions(self) -> str:
         attempts = self._config.attempts

@@ -10,15 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .kept_index import index_folder, keep_index, load_index
-
 if TYPE_CHECKING:  # an optional package
     import bm25s
 
 MAX_QUERY_CHARS = 400
 """What a query is cut to: longer ones come from no reader."""
-KEPT_FROM = 100_000
-"""Texts from which on an index is kept on disk, see `kept_index.py`."""
 _SETTINGS: Mapping[str, Any] = {"method": "lucene", "k1": 1.5, "b": 0.75}
 _WORD = re.compile(r"[^\W_]+")
 
@@ -59,14 +55,8 @@ class Bm25Index:
     def _index(self) -> bm25s.BM25:
         import bm25s
 
-        is_large = len(self._texts) >= KEPT_FROM
-        folder = index_folder(self._texts, bm25s.__version__, _SETTINGS) if is_large else None
-        index = None if folder is None else load_index(folder, len(self._texts))
-        if index is None:
-            index = bm25s.BM25(**_SETTINGS)
-            index.index([words_of(text) for text in self._texts], show_progress=False)
-            if folder is not None:
-                keep_index(index, folder)
+        index = bm25s.BM25(**_SETTINGS)
+        index.index([words_of(text) for text in self._texts], show_progress=False)
         return index
 
 

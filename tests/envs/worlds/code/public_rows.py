@@ -3,17 +3,8 @@ and programs that are wrong. Fields and their types are those of the data sets' 
 
 from __future__ import annotations
 
-import base64
 import json
-import pickle
-import zlib
 from typing import Any
-
-
-def packed(tests: list[dict[str, str]]) -> str:
-    """As LiveCodeBench packs private tests."""
-    text = json.dumps(tests)
-    return base64.b64encode(zlib.compress(pickle.dumps(text))).decode()
 
 
 def stdin(given: str, wanted: str) -> dict[str, str]:
@@ -184,7 +175,7 @@ ROWS: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
         [TIMES],
         [TIMES.replace("str(of[1])", "of[1]")],
     ),
-    "LiveCodeBench, printing, packed": (
+    "LiveCodeBench, printing": (
         {
             "question_title": "Square",
             "question_content": "Square a number. 3 gives 9, 4 gives 16.",
@@ -193,7 +184,7 @@ ROWS: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
             "starter_code": "",
             "difficulty": "easy",
             "public_test_cases": json.dumps([stdin("3\n", "9\n"), stdin("4\n", "16\n")]),
-            "private_test_cases": packed([stdin("5\n", "25\n")]),
+            "private_test_cases": json.dumps([stdin("5\n", "25\n")]),
             "metadata": "{}",
         },
         [SQUARE],

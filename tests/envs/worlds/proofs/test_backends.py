@@ -26,10 +26,8 @@ THEOREM = read_theorems(str(MADE_THEOREMS), None)[1]
 BODY = body_of(THEOREM, THEOREM.proof)
 
 
-def server_of(
-    kimina: scripted_lean.Kimina, api: Any = "check", wait_s: float = 0.3
-) -> KiminaServer:
-    return KiminaServer(kimina.url, api, wait_s)
+def server_of(kimina: scripted_lean.Kimina, wait_s: float = 0.3) -> KiminaServer:
+    return KiminaServer(kimina.url, wait_s)
 
 
 def test_the_request_is_that_of_kimina(kimina: scripted_lean.Kimina) -> None:
@@ -47,18 +45,12 @@ def test_the_request_is_that_of_kimina(kimina: scripted_lean.Kimina) -> None:
     assert [message.severity for message in answer.messages] == ["info"]
 
 
-def test_older_servers_are_asked_at_verify(
+def test_the_key_of_a_server_goes_along(
     kimina: scripted_lean.Kimina, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEAN_SERVER_API_KEY", "secret")
-    assert judge(server_of(kimina, "verify"), THEOREM, THEOREM.proof, 1.0).status == "proved"
-    path, content, headers = kimina.requests[0]
-    assert path == "/verify"
-    assert content == {
-        "codes": [{"custom_id": "step", "proof": BODY}],
-        "timeout": 1,
-        "disable_cache": False,
-    }
+    assert judge(server_of(kimina), THEOREM, THEOREM.proof, 1.0).status == "proved"
+    headers = kimina.requests[0][2]
     assert headers["X-Auth-Token"] == headers["Authorization"] == "Bearer secret"
 
 
@@ -205,7 +197,7 @@ def test_leans_own_time_limit(kimina: scripted_lean.Kimina) -> None:
 
 def test_nobody_listens() -> None:
     with pytest.raises(EnvUnavailableError, match="cannot be reached"):
-        judge(KiminaServer("http://127.0.0.1:9", "check", 1.0), THEOREM, (), 1.0)
+        judge(KiminaServer("http://127.0.0.1:9", 1.0), THEOREM, (), 1.0)
 
 
 @pytest.fixture

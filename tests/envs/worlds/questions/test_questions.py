@@ -17,7 +17,7 @@ from echoscope.envs import registry
 from echoscope.envs.base import EnvParamsError, EnvUnavailableError, TextEnv
 from echoscope.envs.worlds.questions.answers import chosen, number, plain, stated_number
 from echoscope.envs.worlds.questions.made_problems import draw_problem
-from echoscope.envs.worlds.questions.math_worker import MathWorker, MathWorkers
+from echoscope.envs.worlds.questions.math_worker import MathWorkers
 
 
 def with_rows(folder: Path, env_id: str, *rows: object, **params: Any) -> TextEnv:
@@ -110,38 +110,18 @@ HARD = ["9^{9^{9^9}}", "(x+1)^{100000}", "\\int_0^1 e^{x^{x^x}} dx", "100000!!",
 
 @pytest.mark.long
 def test_what_never_ends_is_not_equal_and_costs_no_worker() -> None:
-    worker = MathWorker()
+    workers = MathWorkers(1)
+    [child] = workers._workers
     try:
-        assert worker.are_equal("0.5", "\\frac{1}{2}")
-        first = worker._child._process
-        assert not any(worker.are_equal(text, "9") for text in HARD)
-        assert worker.are_equal("x+1", "1+x")
-        assert not worker.are_equal("x" * 301, "x" * 301)
-        assert worker._child._process is first
+        assert workers.are_equal("0.5", "\\frac{1}{2}")
+        first = child._process
+        assert not any(workers.are_equal(text, "9") for text in HARD)
+        assert workers.are_equal("x+1", "1+x")
+        assert not workers.are_equal("x" * 301, "x" * 301)
+        assert child._process is first
     finally:
-        worker.close()
-    assert worker._child._process is None
-
-
-class CountingWorker:
-    """Answers as a `MathWorker` without a process, and counts."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, str]] = []
-
-    def are_equal(self, given: str, wanted: str) -> bool:
-        self.asked.append((given, wanted))
-        return given == wanted
-
-
-def test_a_verdict_is_remembered_until_others_take_its_place() -> None:
-    workers, worker = MathWorkers(1, max_remembered=2), CountingWorker()
-    workers._idle.get()
-    workers._idle.put(worker)  # type: ignore[arg-type]
-    for text in ("a", "b", "a", "c", "a", "b"):
-        assert workers.are_equal(text, "a") is (text == "a")
-    # "a" stays because it is asked again; "b" goes when "c" comes, and is worked on once more.
-    assert [text for text, _ in worker.asked] == ["a", "b", "c", "b"]
+        workers.close()
+    assert child._process is None
 
 
 @pytest.mark.long
@@ -153,7 +133,7 @@ def test_workers_answer_side_by_side() -> None:
         worker = workers._idle.get()
         try:
             barrier.wait(60)  # both are held at the same time
-            return worker.are_equal(given, "x+1")
+            return worker.ask({"given": given, "wanted": "x+1"}, 60.0) is True
         finally:
             workers._idle.put(worker)
 
