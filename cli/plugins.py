@@ -62,7 +62,7 @@ def check(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Try a plug-in on made-up steps. Exit code 1 if it breaks its contract."""
+    """Try a plug-in on a made-up step. Exit code 1 if it breaks its contract."""
     from echoscope.core.config.loading import parse_override
     from echoscope.core.plugins.checks import KINDS, check_plugin
     from echoscope.text.amounts import counted

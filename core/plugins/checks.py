@@ -1,4 +1,4 @@
-"""Does a plug-in keep its contract? Tried on tiny made-up steps, before a run and by the CLI."""
+"""Does a plug-in keep its contract? Tried on a tiny made-up step, before a run and by the CLI."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from echoscope.diagnostics.config import SelectionConfig
 from echoscope.diagnostics.selection.filter import arrays_of, select_from
+from echoscope.store.records import RolloutBatch
 from echoscope.text.user_code import UserCodeError, load, require_params
 
 from ..config.loading import validate
@@ -24,12 +25,12 @@ from ..update.advantages import estimate_advantages
 from ..update.batch import PolicyOutputs, TokenBatch, select_rows
 from ..update.losses import Denominators, compute_loss
 from .observing import UserObserver, user_observers
-from .synthetic import CASES, batch_of, outputs_of, rollouts_of, with_noise_advantages
+from .synthetic import batch_of, made_up_rollouts, outputs_of, with_noise_advantages
 
 KINDS = ("advantage", "loss", "selection", "reward", "observer")
 _Params = Mapping[str, Any]
-_Run = Callable[[str], Any]
-"""Case to what the plug-in returned."""
+_Run = Callable[[], Any]
+"""To what the plug-in returned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +50,12 @@ class PluginReport:
 def check_plugin(
     kind: str, name: str, params: _Params | None = None, *, config: RunConfig | None = None
 ) -> PluginReport:
-    """Load a plug-in and try it on made-up steps: some hundredths of a second.
+    """Load a plug-in and try it on a made-up step: some hundredths of a second.
 
-    Every kind: it loads, takes its parameters, returns what its contract says for rewards that
-    differ, that are all equal, of episodes that failed and of 1e6, and gives the same twice. A loss
-    also gives the same gradient for every split of the rows into microbatches. An observer gives
-    the same after its state was saved and restored. What is given is read-only, or a copy.
+    Every kind: it loads, takes its parameters, returns what its contract says, and gives the same
+    twice. A loss also gives the same gradient for every split of the rows into microbatches. An
+    observer gives the same after its state was saved and restored. What is given is read-only, or a
+    copy.
 
     Args:
         kind: one of `KINDS`.
@@ -110,7 +111,7 @@ def _require_own_names(config: RunConfig) -> None:
     taken: dict[str, str] = {}
     for observer in user_observers(config):
         name = observer.entry.function
-        for key in observer.observe(_observation(config, CASES[0], 1)).values:
+        for key in observer.observe(_observation(config, 1)).values:
             if key in taken:
                 raise UserCodeError(
                     f"two observers return {key}, {taken[key]!r} and {name!r}: give one of them "
@@ -129,39 +130,31 @@ def _checks(
         if kind != "observer":
             require_params(kind, name, params)
 
-    def each_case(check: Callable[[str], Any]) -> None:
-        for case in CASES:
-            try:
-                check(case)
-            except UserCodeError as error:
-                raise UserCodeError(f"{error} (tried on a made-up step with {case})") from error
-
-    def same_twice(case: str) -> None:
-        if not _equal(run(case), run(case)):
+    def same_twice() -> None:
+        if not _equal(run(), run()):
             raise UserCodeError(
                 f"{kind} plug-in {name!r} gives another result for the same step: it must depend "
                 "on nothing but its inputs, so that a resumed run repeats itself"
             )
 
     yield "loads", take
-    yield "returns", lambda: each_case(run)
-    yield "same twice", lambda: each_case(same_twice)
+    yield "returns", run
+    yield "same twice", same_twice
     if kind == "loss":
-        yield "microbatches", lambda: each_case(lambda case: _adds_up(name, params, config, case))
+        yield "microbatches", lambda: _adds_up(name, params, config)
     if kind == "observer":
         yield "state", lambda: _restores(name, params, config)
 
 
-def _group_size(config: RunConfig) -> int:
-    return min(4, config.envs.group_size)
+def _rollouts(config: RunConfig) -> RolloutBatch:
+    return made_up_rollouts(group_size=min(4, config.envs.group_size))
 
 
 def _advantage(name: str, params: _Params, config: RunConfig) -> _Run:
     custom = CustomAdvantageConfig(function=name, params=dict(params))
 
-    def run(case: str) -> Any:
-        rollouts = rollouts_of(case, group_size=_group_size(config))
-        batch, left_out = batch_of(rollouts, with_values=config.critic.kind != "none")
+    def run() -> Any:
+        batch, left_out = batch_of(_rollouts(config), with_values=config.critic.kind != "none")
         credit = config.reward.credit
         return estimate_advantages(batch, custom, credit=credit, left_out=left_out)
 
@@ -169,8 +162,8 @@ def _advantage(name: str, params: _Params, config: RunConfig) -> _Run:
 
 
 def _loss(name: str, params: _Params, config: RunConfig) -> _Run:
-    def run(case: str) -> Any:
-        batch = _loss_batch(config, case)
+    def run() -> Any:
+        batch = _loss_batch(config)
         return _gradient(name, params, config, batch, [list(range(batch.num_rows))])
 
     return run
@@ -180,9 +173,8 @@ def _selection(name: str, params: _Params, config: RunConfig) -> _Run:
     update = {"strategy": "custom", "function": name, "params": dict(params)}
     settings = config.selection.model_copy(update=update)
 
-    def run(case: str) -> Any:
-        arrays = arrays_of(rollouts_of(case, group_size=_group_size(config)), "entropy")
-        return select_from(arrays, settings).keep_PG
+    def run() -> Any:
+        return select_from(arrays_of(_rollouts(config), "entropy"), settings).keep_PG
 
     return run
 
@@ -190,10 +182,10 @@ def _selection(name: str, params: _Params, config: RunConfig) -> _Run:
 def _reward(name: str, params: _Params, config: RunConfig) -> _Run:
     term = ShapingTerm(name="checked", function=name, params=dict(params))
 
-    def run(case: str) -> Any:
+    def run() -> Any:
         shaping = resolve([term])
         assert shaping is not None
-        turns = [turn for each in rollouts_of(case).trajectories for turn in each.turns]
+        turns = [turn for each in _rollouts(config).trajectories for turn in each.turns]
         return [shaping(turn)["checked"] for turn in turns]
 
     return run
@@ -202,9 +194,9 @@ def _reward(name: str, params: _Params, config: RunConfig) -> _Run:
 def _observer(name: str, params: _Params, config: RunConfig) -> _Run:
     entry = ObserverEntry(function=name, params=dict(params))
 
-    def run(case: str) -> Any:
+    def run() -> Any:
         observer = UserObserver(entry, 0)
-        return [observer.observe(_observation(config, case, step)).values for step in (1, 2)]
+        return [observer.observe(_observation(config, step)).values for step in (1, 2)]
 
     return run
 
@@ -218,9 +210,9 @@ _RUNS: Mapping[str, Callable[[str, _Params, RunConfig], _Run]] = {
 }
 
 
-def _adds_up(name: str, params: _Params, config: RunConfig, case: str) -> None:
+def _adds_up(name: str, params: _Params, config: RunConfig) -> None:
     """Loss and gradient of a step are the same however its rows are split into microbatches."""
-    batch = _loss_batch(config, case)
+    batch = _loss_batch(config)
     rows = list(range(batch.num_rows))
     whole = _gradient(name, params, config, batch, [rows])
     for parts in ([[row] for row in rows], [rows[::2], rows[1::2]]):
@@ -235,7 +227,7 @@ def _adds_up(name: str, params: _Params, config: RunConfig, case: str) -> None:
 def _restores(name: str, params: _Params, config: RunConfig) -> None:
     """An observer that comes back from a checkpoint says what it would have said."""
     entry = ObserverEntry(function=name, params=dict(params))
-    seen = [_observation(config, CASES[0], step) for step in (1, 2)]
+    seen = [_observation(config, step) for step in (1, 2)]
     observer, restored = UserObserver(entry, 0), UserObserver(entry, 0)
     observer.observe(seen[0])
     restored.restore(observer.state())
@@ -246,8 +238,8 @@ def _restores(name: str, params: _Params, config: RunConfig) -> None:
         )
 
 
-def _loss_batch(config: RunConfig, case: str) -> TokenBatch:
-    return with_noise_advantages(batch_of(rollouts_of(case, group_size=_group_size(config)))[0])
+def _loss_batch(config: RunConfig) -> TokenBatch:
+    return with_noise_advantages(batch_of(_rollouts(config))[0])
 
 
 def _gradient(
@@ -280,8 +272,8 @@ def _gradient(
     return torch.cat([total.detach().reshape(1), gradient])
 
 
-def _observation(config: RunConfig, case: str, step: int) -> StepObservation:
-    rollouts = rollouts_of(case, group_size=_group_size(config))
+def _observation(config: RunConfig, step: int) -> StepObservation:
+    rollouts = _rollouts(config)
     selection = select_from(arrays_of(rollouts, "reward_std"), SelectionConfig())
     batch = with_noise_advantages(batch_of(rollouts)[0])
     return StepObservation(

@@ -1,4 +1,4 @@
-"""Tiny made-up steps on which plug-ins are tried before a run begins."""
+"""A tiny made-up step on which plug-ins are tried before a run begins."""
 
 from __future__ import annotations
 
@@ -16,29 +16,25 @@ from ..update.batch import PolicyOutputs, TokenBatch, credit_rewards, pack
 
 VOCABULARY = 16
 RESPONSE = "<think>go up</think><answer>up</answer>"
-CASES = ("mixed rewards", "equal rewards", "failed episodes", "large rewards")
-"""Rewards that differ, rewards without spread, a group that cannot train, rewards near 1e6."""
 
 
-def rollouts_of(case: str, *, group_size: int = 4) -> RolloutBatch:
+def made_up_rollouts(*, group_size: int = 4) -> RolloutBatch:
     """A step of 3 x `group_size` episodes with 1 to 3 turns of 1 to 4 tokens.
 
-    In `mixed rewards` one group is solved and one is hopeless, and one episode failed.
+    One group has different rewards, one is solved and one is hopeless; one episode failed.
     """
-    rng = np.random.default_rng([CASES.index(case), group_size])
+    rng = np.random.default_rng([0, group_size])
     groups = [
-        tuple(_trajectory(case, p, g, group_size, _turns(rng)) for g in range(group_size))
+        tuple(_trajectory(p, g, group_size, _turns(rng)) for g in range(group_size))
         for p in range(3)
     ]
     return RolloutBatch(groups=tuple(groups))
 
 
-def _trajectory(case: str, p: int, g: int, group_size: int, turns: list[Turn]) -> Trajectory:
-    is_mixed = case == "mixed rewards"
-    is_success = case == "equal rewards" or (bool(g % 2), True, False)[p]
-    reward = float(is_success) + (0.1 * g if is_mixed and p == 0 else 0.0)
-    turns[-1] = replace(turns[-1], reward=reward * (1e6 if case == "large rewards" else 1.0))
-    failed = (case == "failed episodes" and p == 0) or (is_mixed and (p, g) == (2, 0))
+def _trajectory(p: int, g: int, group_size: int, turns: list[Turn]) -> Trajectory:
+    is_success = (bool(g % 2), True, False)[p]
+    turns[-1] = replace(turns[-1], reward=float(is_success) + (0.1 * g if p == 0 else 0.0))
+    failed = (p, g) == (2, 0)
     name = ("lake", "bandit")[p % 2]
     return Trajectory(
         step=1,

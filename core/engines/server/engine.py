@@ -42,8 +42,7 @@ _TIES = 16
 class _Pending:
     ask: Ask
     watch: ReplyWatch | None
-    future: Future[tuple[Reply, str | None]]
-    """The reply, and the server's own label of the weights that sampled, where it has one."""
+    future: Future[Reply]
 
 
 class ServerEngine(Engine):
@@ -87,8 +86,6 @@ class ServerEngine(Engine):
         self._server = HttpServer(config.url, api_key=api_key)
         self._pending: dict[int, _Pending] = {}
         self._policy_version = policy_version
-        self._tells_version = False
-        """The server has repeated the label that its weights were given: its word counts."""
         self._num_adapters = 0
         self._sync_s = 0.0
         self._adapter: Path | None = None
@@ -141,8 +138,7 @@ class ServerEngine(Engine):
         finished: list[tuple[int, Sample]] = []
         for future in done:
             key = futures[future]
-            reply, label = future.result()
-            finished.append((key, self._sample(self._pending.pop(key), reply, label)))
+            finished.append((key, self._sample(self._pending.pop(key), future.result())))
         return finished
 
     def cancel(self) -> None:
@@ -187,32 +183,9 @@ class ServerEngine(Engine):
 
     # -- requests --------------------------------------------------------------------------------
 
-    def _asked(self, ask: Ask) -> tuple[Reply, str | None]:
+    def _asked(self, ask: Ask) -> Reply:
         answer = self._server.post(PATH, body_of(ask, self._model_name))
-        reply = checked_reply(reply_of(answer, ask), ask, self._vocab_size)
-        return reply, self._stated_version() if self._tells_version else None
-
-    def _stated_version(self) -> str | None:
-        """The server's own label of the weights that it samples from; None where it has none."""
-        answer = self._server.get("/weight_info")
-        label = answer.get("weight_version") if isinstance(answer, dict) else None
-        return None if label is None else str(label)
-
-    def _version_of(self, label: str | None) -> int:
-        """The version of the weights that sampled, by the server's own word where it has one.
-
-        Raises:
-            EngineError: the server has other weights than any that this run gave it.
-        """
-        if label is None:
-            return self._policy_version
-        if not label.isdecimal():
-            raise EngineError(
-                f"{self._server.url} samples from weights that it calls {label[:40]!r}, but was "
-                f"given version {self._policy_version}: it was started again, or somebody else "
-                "gave it weights; resume the run, which sends them again"
-            )
-        return int(label)
+        return checked_reply(reply_of(answer, ask), ask, self._vocab_size)
 
     def _num_logprobs(self, params: SamplingParams) -> int:
         if not (params.records_support and params.truncates(self._vocab_size)):
@@ -227,7 +200,7 @@ class ServerEngine(Engine):
             "sampling.top_p or sampling.min_p, or set engine.kind=hf"
         )
 
-    def _sample(self, pending: _Pending, reply: Reply, label: str | None) -> Sample:
+    def _sample(self, pending: _Pending, reply: Reply) -> Sample:
         size, reason = len(reply.tokens), reply.finish_reason
         if pending.watch is not None:
             end = _watched_end(pending.watch, reply.tokens, pending.ask.params.stop_token_ids)
@@ -238,7 +211,7 @@ class ServerEngine(Engine):
             entropies=None,
             support=self._support(reply.left_in, size),
             finish_reason=reason,
-            policy_version=self._version_of(label),
+            policy_version=self._policy_version,
         )
 
     def _support(self, left_in: Sequence[list[int]] | None, size: int) -> Support | None:
@@ -261,10 +234,10 @@ class ServerEngine(Engine):
         if name is not None:
             call("weight_sync", name, loaded("weight_sync", name), model, version, self._server)
         else:
-            self._sync_vllm(model, version)
+            self._sync_vllm(model)
         self._policy_version = version
 
-    def _sync_vllm(self, model: PreTrainedModel | PeftModel, version: int) -> None:
+    def _sync_vllm(self, model: PreTrainedModel | PeftModel) -> None:
         """Through vLLM's development routes and the worker extension of this package."""
         if isinstance(model, PeftModel):
             self._load_adapter(model)
@@ -280,11 +253,6 @@ class ServerEngine(Engine):
                 f"{self._server.url} could not empty its prefix cache after new weights came: it "
                 "serves somebody else too"
             )
-        self._server.post("/update_weight_version", {"new_version": str(version)})
-        try:
-            self._tells_version = self._stated_version() == str(version)
-        except EngineError:  # a vLLM without this route, which cannot be asked
-            self._tells_version = False
 
     def _weights_are_in(self) -> None:
         """Between new weights and the emptying of the caches that hold the old ones' states."""

@@ -12,10 +12,9 @@ from echoscope.core.config.loss import ClipLossConfig, CustomLossConfig
 from echoscope.core.config.settings import CustomAdvantageConfig, GrpoConfig
 from echoscope.core.plugins.checks import check_plugin, load_plugins
 from echoscope.core.plugins.synthetic import (
-    CASES,
     batch_of,
+    made_up_rollouts,
     outputs_of,
-    rollouts_of,
     with_noise_advantages,
 )
 from echoscope.core.update.advantages import estimate_advantages
@@ -84,11 +83,9 @@ def test_an_unknown_kind():
         check_plugin("gradient", "own_plugins:clip")
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_an_own_grpo_is_grpo(case):
+def test_an_own_grpo_is_grpo():
     load("advantage", "own_plugins:grpo")
-    rollouts = rollouts_of(case)
-    batch, _ = batch_of(rollouts)
+    batch, _ = batch_of(made_up_rollouts())
     own = CustomAdvantageConfig(function="own_plugins:grpo")
     torch.testing.assert_close(
         estimate_advantages(batch, own)[0], estimate_advantages(batch, GrpoConfig())[0]
@@ -97,7 +94,7 @@ def test_an_own_grpo_is_grpo(case):
 
 def test_an_estimator_may_give_the_targets_of_the_critic():
     load("advantage", "own_plugins:with_targets")
-    batch, _ = batch_of(rollouts_of(CASES[0]), with_values=True)
+    batch, _ = batch_of(made_up_rollouts(), with_values=True)
     config = CustomAdvantageConfig(function="own_plugins:with_targets")
     _, returns = estimate_advantages(batch, config)
     assert returns is not None
@@ -112,7 +109,7 @@ def test_an_estimator_may_give_the_targets_of_the_critic():
 @pytest.mark.parametrize("aggregation", ["token_mean", "seq_mean_token_sum"])
 def test_an_own_clip_loss_is_the_clip_loss_with_its_averages(aggregation):
     load("loss", "own_plugins:clip")
-    batch = with_noise_advantages(batch_of(rollouts_of(CASES[0]))[0])
+    batch = with_noise_advantages(batch_of(made_up_rollouts())[0])
     both = []
     for config in (
         CustomLossConfig(function="own_plugins:clip", aggregation=aggregation, entropy_coef=0.1),
@@ -127,7 +124,7 @@ def test_an_own_clip_loss_is_the_clip_loss_with_its_averages(aggregation):
 
 def test_an_own_loss_sees_tokens_without_an_advantage():
     """Only it knows whether they have a gradient."""
-    batch, _ = batch_of(rollouts_of("equal rewards"))
+    batch, _ = batch_of(made_up_rollouts())
     batch = with_noise_advantages(batch)
     batch.advantages.zero_()
     assert not rows_with_gradient(batch, ClipLossConfig()).any()

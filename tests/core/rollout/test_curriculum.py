@@ -16,7 +16,7 @@ from recorded import assert_same_recording, metric
 
 from echoscope.core.config.loading import ConfigError, apply_settings, load_config
 from echoscope.core.config.settings import RunConfig
-from echoscope.core.plugins.synthetic import rollouts_of
+from echoscope.core.plugins.synthetic import made_up_rollouts
 from echoscope.core.rollout.curriculum import (
     curriculum_metrics,
     divide,
@@ -74,7 +74,7 @@ def test_whole_shares_are_as_near_to_the_weights_as_they_can_be(weights, more):
 
 
 def test_the_running_success_forgets_slowly() -> None:
-    rollouts = rollouts_of("mixed rewards")  # lake: groups 0 and 2, bandit: group 1, solved
+    rollouts = made_up_rollouts()  # lake: groups 0 and 2, bandit: group 1, solved
     rates = {}
     for tag in ("lake", "bandit"):
         known = [t.is_success for t in rollouts.trajectories if t.tag == tag]

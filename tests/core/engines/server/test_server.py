@@ -239,21 +239,14 @@ def test_vllm_gets_a_folder_and_forgets_its_prefixes(
     script.other |= {
         "/collective_rpc": {"results": ["1"]},
         "/reset_prefix_cache": {"success": True},
-        "/update_weight_version": {"success": True},
     }
     engine = make(weights="vllm")
     script.asked.clear()
     engine.sync_weights(SimpleNamespace(model=model, version=4))
-    assert [path for path, _ in script.asked] == [
-        "/collective_rpc",
-        "/reset_prefix_cache",
-        "/update_weight_version",
-        "/weight_info",
-    ]
+    assert [path for path, _ in script.asked] == ["/collective_rpc", "/reset_prefix_cache"]
     body = script.asked[0][1]
     assert body["method"] == "echoscope_reload"
     assert not Path(body["args"][0]).exists(), "the weights are in shared memory only while read"
-    assert script.asked[2][1] == {"new_version": "4"}
     [sample] = engine.generate([np.array([1])], FIVE, seeds=[0])
     assert sample.policy_version == 4
     script.other["/reset_prefix_cache"] = {"success": False}
@@ -302,47 +295,3 @@ def test_truncation_of_a_large_vocabulary_needs_top_k(make: Make) -> None:
     params = SamplingParams(max_new_tokens=2, top_p=0.9, records_support=True)
     with pytest.raises(ConfigError, match=r"set sampling.top_k to at most 1008 beside sampling"):
         engine.generate([np.array([1])], params, seeds=[0])
-
-
-# -- whose weights sampled -------------------------------------------------------------------------
-
-LABELLED = {
-    "/collective_rpc": {},
-    "/reset_prefix_cache": {"success": True},
-    "/update_weight_version": {},
-}
-
-
-def test_a_server_that_was_started_again_on_its_old_weights_is_noticed(
-    make: Make, script: Script
-) -> None:
-    script.other |= LABELLED | {"/weight_info": {"weight_version": "0"}}
-    engine = make(weights="vllm")
-    [sample] = engine.generate([np.array([1])], FIVE, seeds=[0])
-    assert sample.policy_version == 0
-    script.other["/weight_info"] = {"weight_version": "default"}
-    with pytest.raises(
-        EngineError, match=r"weights that it calls 'default', but was given version 0: .* resume"
-    ):
-        engine.generate([np.array([1])], FIVE, seeds=[0])
-
-
-def test_replies_carry_the_version_that_the_server_states(
-    make: Make, script: Script, model: Qwen2ForCausalLM
-) -> None:
-    script.other |= LABELLED | {"/weight_info": {"weight_version": "0"}}
-    engine = make(weights="vllm")
-    script.other["/weight_info"] = {"weight_version": "7"}
-    engine.sync_weights(SimpleNamespace(model=model, version=7))
-    [sample] = engine.generate([np.array([1])], FIVE, seeds=[0])
-    assert sample.policy_version == 7
-    script.other["/weight_info"] = {"weight_version": "3"}  # a replica that missed the update
-    [sample] = engine.generate([np.array([1])], FIVE, seeds=[0])
-    assert sample.policy_version == 3
-
-
-def test_a_server_that_has_no_label_for_its_weights_is_believed(make: Make, script: Script) -> None:
-    script.other |= LABELLED
-    [sample] = make(weights="vllm").generate([np.array([1])], FIVE, seeds=[0])
-    assert sample.policy_version == 0
-    assert script.asked[-1][0] == "/v1/completions"  # and is not asked again

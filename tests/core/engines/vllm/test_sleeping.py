@@ -39,8 +39,6 @@ def test_weights_wake_are_loaded_and_then_the_cache_wakes(
     script.other |= {
         "/collective_rpc": {},
         "/reset_prefix_cache": {"success": True},
-        "/update_weight_version": {},
-        "/weight_info": {"weight_version": "3"},
         "/sleep?level=1": {},
         "/wake_up?tags=weights": {},
         "/wake_up?tags=kv_cache": {},
@@ -62,7 +60,5 @@ def test_weights_wake_are_loaded_and_then_the_cache_wakes(
         "/collective_rpc",
         "/wake_up?tags=kv_cache",
         "/reset_prefix_cache",
-        "/update_weight_version",
-        "/weight_info",
     ]
     assert calls == ["empty cache"]
