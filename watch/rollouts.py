@@ -15,17 +15,15 @@ from pathlib import PurePath
 
 from echoscope.store.importers.draft import Draft, RowError
 from echoscope.store.importers.format import Format, RewardValues, Roles, Where
-from echoscope.store.importers.lines import MAX_LINE_BYTES, BadJsonError, json_of
+from echoscope.store.importers.lines import MAX_LINE_BYTES, BadJsonError
 from echoscope.store.importers.registry import FORMATS
-from echoscope.store.importers.sources import FoundRow, Source
+from echoscope.store.importers.sources import FoundRow, Source, row_of_line
 from echoscope.store.importers.step_episodes import StepEpisodes
 from echoscope.store.importers.survey import MAX_STEP, format_of
 from echoscope.store.records import MAX_INDEX
 
 KEPT_STEPS = 64
 """Steps whose rows stay known after they were written, in case more of a step comes late."""
-_BAD_ROW = (TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError)
-_BAD_VALUES = "its values are not of the kinds that its keys promise"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +118,7 @@ class Rollouts:
         if problem or form is None:
             self.refused[problem] += 1
             return likely
-        try:
-            step, is_file_step = form.step_of(value, Where(path=PurePath(file)))
-        except _BAD_ROW:
-            self.refused[_BAD_VALUES] += 1
-            return form
+        step, is_file_step = form.step_of(value, Where(path=PurePath(file)))
         if step is not None and not 0 <= step <= MAX_STEP:
             self.refused[f"its step is not in [0, {MAX_STEP}]"] += 1
             return form
@@ -206,8 +200,6 @@ class Rollouts:
                 self.refused[str(error)] += 1
             except (BadJsonError, OSError):
                 self.refused["the file changed before it was read"] += 1
-            except _BAD_ROW:
-                self.refused[_BAD_VALUES] += 1
         for file in {row.file for row in rows} & self._sources.keys():
             self._sources[file].close()
 
@@ -217,12 +209,6 @@ def rows_of_lines(start: int, data: bytes) -> Iterator[FoundRow]:
     place = start
     for line in data.splitlines(keepends=True):
         if line.strip():
-            if len(line) > MAX_LINE_BYTES:
-                yield FoundRow(place, len(line), None, "a line of more than 16 MB")
-            else:
-                try:
-                    value, is_clean = json_of(line)
-                    yield FoundRow(place, len(line), value, "", not is_clean, line)
-                except BadJsonError as error:
-                    yield FoundRow(place, len(line), None, str(error))
+            is_long = len(line) > MAX_LINE_BYTES
+            yield row_of_line(place, len(line), None if is_long else line, is_last=False)
         place += len(line)

@@ -11,10 +11,15 @@ from pathlib import PurePath
 from typing import Any
 
 from ..records import Split
-from .draft import Draft, number, success_of, text_of, whole
+from .draft import Draft, RowError, number, success_of, text_of, whole
 
 Row = Mapping[str, Any]
 
+_BAD_VALUES = (
+    *(TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError),
+    OverflowError,
+)
+"""What a reader raises where values are of other kinds than it expects."""
 MAPPED = "echoscope_mapped"
 """Key that `Roles.mark` adds to a row: role -> the value that the user says is there."""
 _STEM = re.compile(r"(?:.*(?:step|iteration|iter)[_\-]?)?(\d{1,8})")
@@ -84,21 +89,33 @@ class Format:
         return step, step is not None
 
     def episodes(self, row: Row, where: Where) -> Iterator[Draft]:
-        """The episodes of a row, with what a user says of its keys. Raises as `drafts`."""
-        mapped: Mapping[str, Any] = row.get(MAPPED) or {}
-        for draft in self.drafts(row, where):
-            draft.fields = {key: value for key, value in draft.fields.items() if key != MAPPED}
-            if self.is_split_by_name and where.is_evaluation:
-                draft.split = Split.EVAL
-                draft.reconstructed.add("split")
-            if "reward" in mapped:
-                draft.set_episode_reward(number(mapped["reward"]))
-                draft.reconstructed.discard("reward_terms")
-            if "success" in mapped:
-                draft.is_success = success_of(mapped["success"])
-            if "group" in mapped:
-                draft.group = text_of(mapped["group"])
-            yield draft
+        """The episodes of a row, with what a user says of its keys.
+
+        Raises:
+            RowError: it has none, or its values are not of the kinds that its keys promise.
+        """
+        try:
+            for draft in self.drafts(row, where):
+                self._set_mapped(draft, row.get(MAPPED) or {})
+                if self.is_split_by_name and where.is_evaluation:
+                    draft.split = Split.EVAL
+                    draft.reconstructed.add("split")
+                yield draft
+        except RowError:
+            raise
+        except _BAD_VALUES as error:
+            raise RowError("its values are not of the kinds that its keys promise") from error
+
+    @staticmethod
+    def _set_mapped(draft: Draft, mapped: Mapping[str, Any]) -> None:
+        draft.fields = {key: value for key, value in draft.fields.items() if key != MAPPED}
+        if "reward" in mapped:
+            draft.set_episode_reward(number(mapped["reward"]))
+            draft.reconstructed.discard("reward_terms")
+        if "success" in mapped:
+            draft.is_success = success_of(mapped["success"])
+        if "group" in mapped:
+            draft.group = text_of(mapped["group"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -38,14 +37,8 @@ from .registry import FORMATS
 from .step_episodes import StepEpisodes, step_metrics
 from .survey import Progress, Refusals, Survey
 
-logger = logging.getLogger("echoscope.store")
 KIND = "import"
 """Of the diagnostic record that each imported step has."""
-_BAD_ROW = (
-    *(TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError),
-    OverflowError,
-)
-"""What a row raises whose values are not of the kinds that its keys promise."""
 
 Measured = tuple[Mapping[str, float], Sequence[DiagnosticRecord]]
 Measure = Callable[[int, Sequence[Trajectory]], Measured]
@@ -226,7 +219,7 @@ def _rewards_say_success(survey: Survey) -> bool:
     """
     values = RewardValues()
     for row in range(survey.num_rows):
-        with contextlib.suppress(RowError, BadJsonError, *_BAD_ROW):  # said when it is written
+        with contextlib.suppress(RowError, BadJsonError):  # said when it is written
             for draft in survey.episodes(row):
                 values.add(draft)
         if values.is_other:
@@ -373,9 +366,6 @@ def _read(
             reason = str(error)
         except BadJsonError as error:
             reason = f"the file changed while it was read: {error}"
-        except _BAD_ROW as error:
-            logger.debug("%s: %r", source, error)
-            reason = "its values are not of the kinds that its keys promise"
         if reason:
             content.refused[reason] += 1
             report.rows.add(reason, source)

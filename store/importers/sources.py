@@ -87,7 +87,7 @@ class JsonLines:
     def scan(self) -> Iterator[FoundRow]:
         with self.path.open("rb") as file:
             for line in lines_of(file):
-                yield _row_of_line(line.offset, line.size, line.data, is_last=line.is_last)
+                yield row_of_line(line.offset, line.size, line.data, is_last=line.is_last)
 
     def row(self, place: int, size: int) -> Any:
         begin = place - self._start
@@ -105,7 +105,7 @@ class JsonLines:
         self._window = b""
 
 
-def _row_of_line(place: int, size: int, data: bytes | None, *, is_last: bool) -> FoundRow:
+def row_of_line(place: int, size: int, data: bytes | None, *, is_last: bool) -> FoundRow:
     if data is None:
         return FoundRow(place, size, None, "a line of more than 16 MB")
     try:

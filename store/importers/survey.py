@@ -155,7 +155,6 @@ class Survey:
         Raises:
             RowError: it has none; the reason.
             BadJsonError: the file changed.
-            Errors of `TypeError`'s kind: its values are not what its keys promise.
         """
         file, place = self.file_of(row), self.rows_R[row]
         value = file.source.row(int(place["place"]), int(place["size"]))
