@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, cast, get_args
 
 import typer
 
 from .options import AsJson
-from .terminal import print_json, progress_bars
+from .terminal import print_json
 
 app = typer.Typer(
     help="Warm starts: demonstrations from scripted experts, and training on them.",
@@ -54,7 +51,7 @@ def generate(
 ) -> None:
     """Write demonstrations: scripted experts that make deliberate mistakes, with reasoning."""
 
-    from echoscope.core.warm_start.demonstrations import write_jsonl
+    from echoscope.core.warm_start.demonstrations import SftError, write_jsonl
     from echoscope.core.warm_start.narrators import load_narrators
     from echoscope.core.warm_start.run import plan_lessons, teach
     from echoscope.text.user_code import search_working_folder
@@ -65,7 +62,9 @@ def generate(
     lessons = plan_lessons(
         targets, episodes=episodes, careful=share, careful_by_tag=by_tag, nonsense=nonsense
     )
-    _check_parent(out)
+    if out.is_dir():
+        raise SftError(f"{out} is a folder; name a file")
+    out.parent.mkdir(parents=True, exist_ok=True)
     demonstrations = teach(lessons, seed=seed, all_tasks=all_tasks, narrator_of=narrator_of)
     write_jsonl(demonstrations, out)
     success: dict[str, list[bool]] = {}
@@ -146,17 +145,21 @@ def train(
     except ValidationError as error:
         first = error.errors()[0]
         raise SftError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    with _progress(iterations, as_json=as_json) as on_progress:
-        loss = warm_start(
-            data,
-            model,
-            out,
-            config,
-            shape=PolicyShape(),
-            force_think=force_think,
-            on_progress=on_progress,
-            save_dtype=cast(SaveDtype, save_dtype),
-        )
+
+    def on_progress(iteration: int, loss: float) -> None:
+        if not as_json and (iteration % 50 == 0 or iteration == iterations):
+            typer.echo(f"iteration {iteration:>5}/{iterations}  loss {loss:.4f}")
+
+    loss = warm_start(
+        data,
+        model,
+        out,
+        config,
+        shape=PolicyShape(),
+        force_think=force_think,
+        on_progress=on_progress,
+        save_dtype=cast(SaveDtype, save_dtype),
+    )
     if as_json:
         print_json({"out": out, "iterations": iterations, "final_loss": loss})
     else:
@@ -197,14 +200,6 @@ def _careful(words: list[str]) -> tuple[float, dict[str, float]]:
     return common, by_tag
 
 
-def _check_parent(out: Path) -> None:
-    from echoscope.core.warm_start.demonstrations import SftError
-
-    if out.is_dir():
-        raise SftError(f"{out} is a folder; name a file")
-    out.parent.mkdir(parents=True, exist_ok=True)
-
-
 def _quiet() -> None:
     """Keep the libraries' bars, notes and warnings to their developers out of the output."""
     import warnings
@@ -215,19 +210,3 @@ def _quiet() -> None:
 
     logging.disable_progress_bar()
     logging.set_verbosity_error()
-
-
-@contextmanager
-def _progress(iterations: int, *, as_json: bool) -> Iterator[Callable[[int, float], None]]:
-    """A bar on a terminal, a line every fiftieth iteration elsewhere, nothing for machines."""
-
-    def print_line(iteration: int, loss: float) -> None:
-        if not as_json and (iteration % 50 == 0 or iteration == iterations):
-            typer.echo(f"iteration {iteration:>5}/{iterations}  loss {loss:.4f}")
-
-    if as_json or not sys.stderr.isatty():
-        yield print_line
-        return
-    with progress_bars() as bar:
-        report = bar("iteration")
-        yield lambda iteration, loss: report(iteration, iterations)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import select
 import signal
 import threading
 import time
@@ -27,8 +26,6 @@ _WATCH_S = 0.5
 """Seconds between two looks into the mailbox beside a call that may hang."""
 _LOOK_S = 0.2
 """... and of a measurement."""
-_SETTLE_S = 0.02
-"""After a signal: by then the main thread has handled it, or sleeps."""
 PATIENCE_S = 12.0
 """A stop waits so long for the episodes of a step; those of a large model may take minutes."""
 FIRST_SIGNAL = (
@@ -78,7 +75,6 @@ class Control:
         self._replay = list(replay)
         self._waiting: list[Command] = []
         self._stop_now = False
-        self._is_signalled = False
         self._lock = threading.RLock()
         """Held while commands are taken: the watching thread reads them too."""
         self._is_reading = False
@@ -242,29 +238,17 @@ class Control:
         if self._is_droppable and self._stop_now and not self._is_reading:
             raise StepInterruptedError
 
-    def _watch(self, main: int, is_over: threading.Event, signals: int) -> None:
-        """In a thread of its own: read commands where the main thread may never come back to.
-
-        After a Ctrl-C the main thread is woken each time: one that comes just before a sleep begins
-        is noticed by nobody until that sleep is cut short.
-
-        Args:
-            signals: Where each signal of this process is written, as a byte, when it comes.
-        """
+    def _watch(self, main: int, is_over: threading.Event) -> None:
+        """In a thread of its own: read commands where the main thread may never come back to."""
         stop_since = math.inf
-        while not is_over.is_set():
-            if select.select([signals], [], [], _WATCH_S)[0]:
-                if not set(os.read(signals, 4096)) - {int(signal.SIGURG)}:
-                    continue  # our own
-                self._is_signalled = True
-                time.sleep(_SETTLE_S)
+        while not is_over.wait(_WATCH_S):
             if not self._is_droppable:
                 continue
             if not self.is_stopping():
                 stop_since = math.inf
             elif time.monotonic() - (stop_since := min(stop_since, time.monotonic())) > PATIENCE_S:
                 self._drop_the_step()
-            if self.should_abort() or self._is_signalled:
+            if self.should_abort():
                 signal.pthread_kill(main, signal.SIGURG)
 
     def _drop_the_step(self) -> None:
@@ -318,25 +302,15 @@ class Control:
         # The watching thread sends it; whoever does not handle it ignores it.
         previous[signal.SIGURG] = signal.signal(signal.SIGURG, cut_in)
         is_over = threading.Event()
-        reader, writer = os.pipe()
-        os.set_blocking(writer, False)
-        before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         watcher = threading.Thread(
-            target=self._watch,
-            args=(threading.get_ident(), is_over, reader),
-            name="echoscope-watch",
-            daemon=True,
+            target=self._watch, args=(threading.get_ident(), is_over), daemon=True
         )
         watcher.start()
         try:
             yield
         finally:
             is_over.set()
-            os.write(writer, bytes([signal.SIGURG]))  # it need not wait out its time
             watcher.join()
-            signal.set_wakeup_fd(before)
-            os.close(reader)
-            os.close(writer)
             for number, old in previous.items():
                 signal.signal(number, old)
 
