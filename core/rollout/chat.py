@@ -318,7 +318,6 @@ class ChatFormat:
         *,
         tools: Sequence[Mapping[str, Any]] = (),
         extra: str = "",
-        add_prompt: bool = True,
     ) -> list[str]:
         """What the template puts before, between and after the contents of these messages.
 
@@ -341,7 +340,7 @@ class ChatFormat:
                 messages,
                 chat_template=template,
                 tokenize=False,
-                add_generation_prompt=add_prompt,
+                add_generation_prompt=True,
                 tools=list(tools) or None,
                 **self._template_args,
             )

@@ -149,7 +149,6 @@ def pack(
     *,
     pad_token_id: int = 0,
     default_temperature: float = 1.0,
-    max_row_tokens: int | None = None,
 ) -> TokenBatch:
     """Padded rows of what was sampled, with each turn's reward on its last sampled token.
 
@@ -161,22 +160,14 @@ def pack(
         rewards: one array (K,) per trajectory, see `credit_rewards`.
         pad_token_id: any valid id; padding is known by the masks, never by this id.
         default_temperature: of turns that do not record the temperature they were sampled at.
-        max_row_tokens: the longest row that may train.
 
     Raises:
         ValueError: a turn without token ids or log-probs (imported text cannot train), rewards that
-            do not fit the turns or fall on a turn without tokens, a row that is too long.
+            do not fit the turns or fall on a turn without tokens.
     """
     rows: list[_Row] = []
     for index, (trajectory, rewards_K) in enumerate(zip(trajectories, rewards, strict=True)):
         rows += _rows_of(trajectory, index, rewards_K, default_temperature)
-    for row in rows:
-        if max_row_tokens is not None and row.length > max_row_tokens:
-            raise ValueError(
-                f"trajectory {trajectories[row.trajectory_index].id} has a row of {row.length} "
-                f"tokens, but at most {max_row_tokens} may train; lower context.max_prompt_tokens, "
-                "context.max_response_tokens or context.history_turns"
-            )
     return _pad(rows, trajectories, pad_token_id)
 
 

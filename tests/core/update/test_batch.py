@@ -173,13 +173,6 @@ def test_greedy_samples_have_no_probability_and_cannot_train():
         packed(trajectory(turn([1], [2], temperature=0.0)))
 
 
-def test_a_row_that_is_too_long_names_the_settings():
-    played = trajectory(turn([1, 2], [3]))
-    assert pack([played], [np.zeros(1)], max_row_tokens=3).num_rows == 1
-    with pytest.raises(ValueError, match=r"t00000001-00000 has a row of 3 tokens.*max_prompt"):
-        pack([played], [np.zeros(1)], max_row_tokens=2)
-
-
 def test_padding_takes_the_given_id_and_only_there():
     batch = pack(
         [trajectory(turn([5], [5])), trajectory(turn([5, 5], [5]))],
