@@ -70,7 +70,6 @@ ONLY_PARSED = {
     "ctl pause": "needs a live trainer",
     "ctl resume": "needs a live trainer",
     "ctl stop": "needs a live trainer",
-    "ctl wait": "waits for a live trainer",
     "ctl branch": "trains",
     "ctl ack": "needs an open alarm",
     "ctl snooze": "needs an open alarm",
