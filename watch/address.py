@@ -12,10 +12,10 @@ from typing import Any
 from echoscope.diagnostics.read.records import Collector, MetricsFileError
 from echoscope.diagnostics.read.wandb_address import NoAnswerError, Question, ServerRun, path_of
 
-from .acting import WatchError
 from .folder import Folder
 from .ledger import Look, Told
 from .metrics import Metrics
+from .watched_run import WatchError
 
 ASK_S = 30.0
 """Between two questions at least ..."""

@@ -20,12 +20,15 @@ from echoscope.store.reader import open_run
 from echoscope.store.records import DiagnosticRecord
 from echoscope.store.writer import RunWriter
 
-from .acting import WatchError
 from .metrics import MAX_STEPS
 from .rollouts import Claim
 
 KIND = "watch"
 """Of the diagnostic record that says which rows a step was written from."""
+
+
+class WatchError(StoreError):
+    """Nothing can be watched like that; one sentence with the way out."""
 
 
 class WatchedRun:

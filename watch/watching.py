@@ -32,12 +32,11 @@ from echoscope.store.records import Alarm, AlarmState
 from echoscope.store.status import pace_of
 from echoscope.text.amounts import counted
 
-from .acting import WatchError
 from .address import Address
 from .folder import LOOK_S, Folder
 from .ledger import Ledger, Look, Waits
 from .pipe import Pipe
-from .watched_run import WatchedRun
+from .watched_run import WatchedRun, WatchError
 
 logger = logging.getLogger("echoscope.watch")
 

@@ -16,10 +16,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from echoscope.cli import app, main
-from echoscope.cli.watch_view import LiveView, View, of_step
-from echoscope.diagnostics.judge.verdict import Diagnosis
+from echoscope.cli.watch_view import View, of_step
 from echoscope.store.reader import open_run
-from echoscope.watch.acting import Actions, WatchError, parse_actions
 
 
 def verl(steps: range, *, lost_from: int = 1000) -> str:
@@ -166,14 +164,9 @@ def test_standard_input_ends_with_the_trainer(tmp_path: Path, watch: Watched) ->
     assert open_run(tmp_path / "r").info().last_step == 30
 
 
-def test_an_alarm_ends_the_watch_and_runs_a_command(tmp_path: Path, watch: Watched) -> None:
+def test_an_alarm_ends_the_watch(tmp_path: Path, watch: Watched) -> None:
     old(tmp_path / "train.log", verl(range(1, 60), lost_from=30))
-    command = 'command:cat > told.json; echo "$ECHOSCOPE_STATE $ECHOSCOPE_RULES" > rules'
-    words = ("train.log", "-o", "r", "--on-alarm", "exit", "--on-alarm", command)
-    code, _, _ = watch(*words)
-    assert code == 3
-    assert json.loads((tmp_path / "told.json").read_text())["run"] == "r"
-    assert "LOW_SUCCESS" in (tmp_path / "rules").read_text()
+    assert watch("train.log", "-o", "r", "--exit-on-alarm").code == 3
 
 
 def test_people_are_told_by_the_usual_targets(tmp_path: Path, watch: Watched) -> None:
@@ -214,7 +207,6 @@ def test_ctrl_c_ends_with_the_verdict(tmp_path: Path, watch: Watched) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("x", "--on-alarm", "stop"), "--on-alarm is 'stop', but must be notify, exit or command"),
         (("x", "--notify", "slack:NOT_SET"), "run: export NOT_SET=ADDRESS"),
         (("x", "--notify", "slack"), "a target of notify is an address, but must be desktop"),
         (("x", "--notify", "slack:https://h/x"), "such as slack:SLACK_HOOK; run: export"),
@@ -257,15 +249,6 @@ def test_a_server_without_rows_is_to_be_asked_again(capsys: pytest.CaptureFixtur
     assert "the run has no row yet. Try again" in capsys.readouterr().out
 
 
-def test_actions_are_parsed() -> None:
-    assert parse_actions(["notify"]) == Actions()
-    assert parse_actions(["command: kill 1 ", "exit"]) == Actions(
-        is_exit=True, commands=("kill 1",)
-    )
-    with pytest.raises(WatchError, match="command:COMMAND"):
-        parse_actions(["command:"])
-
-
 def test_a_step_shows_evaluations_first_and_nothing_that_it_has_not() -> None:
     values = {
         "policy/entropy": 0.5,
@@ -273,19 +256,3 @@ def test_a_step_shows_evaluations_first_and_nothing_that_it_has_not() -> None:
         "reward/return_mean": float("nan"),
     }
     assert [value for _, value in of_step(values)] == ["0.250", "0.500"]
-
-
-def test_the_panel_cannot_be_steered_by_what_a_trainer_prints(tmp_path: Path) -> None:
-    from rich.console import Console
-
-    view = LiveView(tmp_path / "\x1b[2J[bold]x", tmp_path / "run")
-    view.message("\x1b]0;owned\x07 [red]not markup[/red]")
-    console = Console(width=100, record=True, force_terminal=True, color_system=None)
-    console.print(view)
-    assert "last step" not in console.export_text()
-    view.step(3, {"policy/entropy": 0.5}, Diagnosis().verdict())
-    console.print(view)
-    shown = console.export_text()
-    assert "\x1b]0" not in shown
-    assert "[red]not markup[/red]" in shown
-    assert "0.500" in shown

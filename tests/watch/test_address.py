@@ -13,7 +13,7 @@ from echoscope.diagnostics.read.records import MetricsFileError
 from echoscope.diagnostics.read.wandb_address import NoAnswerError, ServerRun
 from echoscope.store.reader import open_run
 from echoscope.watch import address
-from echoscope.watch.acting import WatchError
+from echoscope.watch.watched_run import WatchError
 from echoscope.watch.watching import Watch
 
 RUN = "wandb:lab/p/r"

@@ -21,8 +21,8 @@ from echoscope.store.records import CommandAction
 from echoscope.store.steer.steering import SteeringError, prepare
 from echoscope.watch import tail as tails
 from echoscope.watch import watching
-from echoscope.watch.acting import WatchError
 from echoscope.watch.ledger import Waits
+from echoscope.watch.watched_run import WatchError
 
 
 def test_new_lines_become_steps_that_are_judged(tmp_path: Path) -> None:
