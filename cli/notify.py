@@ -27,10 +27,10 @@ def send_test(
     from echoscope.diagnostics.notify.message import trial
     from echoscope.diagnostics.notify.sending import NotifyError, SendError, name_of, sender
 
-    recipe, words = recipe_and_words(recipe, overrides)
+    recipe, assignments = recipe_and_words(recipe, overrides)
     if recipe is None and config is None:
         raise typer.BadParameter("name a recipe, or give --config FILE.yaml")
-    name, diagnostics = load_diagnostics(recipe, file=config, overrides=words)
+    name, diagnostics = load_diagnostics(recipe, file=config, overrides=assignments)
     notify = diagnostics.notify
     if not notify.targets:
         raise NotifyError("diagnostics.notify.targets is empty: docs/alarms.md shows what to write")

@@ -51,10 +51,10 @@ def preflight(
     from echoscope.diagnostics.tools.preflight import judge
     from echoscope.envs.checks.players import has_expert
 
-    recipe, words = recipe_and_words(recipe, overrides)
+    recipe, assignments = recipe_and_words(recipe, overrides)
     if recipe is None and config is None:
         raise typer.BadParameter("name a recipe, or give --config FILE.yaml")
-    settings = load_config(recipe, file=config, overrides=words)
+    settings = load_config(recipe, file=config, overrides=assignments)
     with progress_bars() as bar:
         bar_of = functools.cache(bar)
         batches, cost = run_trial(
@@ -66,7 +66,7 @@ def preflight(
     result = judge(
         batches,
         limits_of(settings),
-        command=lambda changes: train_command(recipe, config, words, changes),
+        command=lambda changes: train_command(recipe, config, assignments, changes),
         warm_start=warm_start_command(recipe, config) if can_demonstrate else "",
         cost=cost,
     )
@@ -93,17 +93,20 @@ def limits_of(settings: RunConfig) -> Limits:
 
 
 def train_command(
-    recipe: str | None, config: Path | None, words: Sequence[str], changes: Mapping[str, object]
+    recipe: str | None,
+    config: Path | None,
+    assignments: Sequence[str],
+    changes: Mapping[str, object],
 ) -> str:
     """The `train` command with settings changed.
 
     >>> train_command("demo", None, ["steps=9", "optim.lr=1"], {"optim.lr": 0.5})
     'echoscope train demo steps=9 optim.lr=0.5'
     """
-    kept = [word for word in words if word.partition("=")[0].strip() not in changes]
+    unchanged = [word for word in assignments if word.partition("=")[0].strip() not in changes]
     changed = [f"{key}={_yaml(value)}" for key, value in changes.items()]
     source = ([recipe] if recipe else []) + (["--config", str(config)] if config else [])
-    return shlex.join(["echoscope", "train", *source, *kept, *changed])
+    return shlex.join(["echoscope", "train", *source, *unchanged, *changed])
 
 
 def _yaml(value: object) -> str:
@@ -116,7 +119,7 @@ def warm_start_command(recipe: str | None, config: Path | None) -> str:
     return shlex.join(["echoscope", "sft", "generate", source, "-o", "demonstrations.jsonl"])
 
 
-def _show(found: Preflight) -> None:
+def _show(result: Preflight) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -124,13 +127,13 @@ def _show(found: Preflight) -> None:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim")
     table.add_column()
-    for topic, words in found.lines.items():
-        table.add_row(topic, Text(words))
+    for topic, description in result.lines.items():
+        table.add_row(topic, Text(description))
     console.print(table)
     colours = {"stop": "bold red", "warn": "yellow"}
-    for finding in found.findings:
+    for finding in result.findings:
         head = Text(f"{finding.level.value}: {finding.name}. ", style=colours[finding.level.value])
         console.print(head + Text(f"{finding.text} {finding.advice}".strip(), style="default"))
         if finding.command:
             console.print(Text(f"  {finding.command}"), soft_wrap=True)
-    console.print(Text(found.text, style="bold green" if found.is_go else "bold red"))
+    console.print(Text(result.text, style="bold green" if result.is_go else "bold red"))

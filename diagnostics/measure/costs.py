@@ -141,9 +141,11 @@ class Purse:
         cost = f"it would take about {duration(expected_s)}"
         allowed = self.allowed_s(budget_frac, is_urgent=is_urgent)
         if expected_s > allowed:
-            at = self.step_to_pay(expected_s, budget_frac, step)
-            is_over = num_steps is not None and at > num_steps
-            when = "is not measured in this run" if is_over else f"is measured at about step {at}"
+            payable_step = self.step_to_pay(expected_s, budget_frac, step)
+            is_over = num_steps is not None and payable_step > num_steps
+            when = "is not measured in this run"
+            if not is_over:
+                when = f"is measured at about step {payable_step}"
             return (
                 f"{cost}, and diagnostics.budget_frac={budget_frac:g} allows "
                 f"{duration(max(0, allowed))} so far. It {when}; a larger budget_frac "

@@ -153,8 +153,8 @@ class _Sums:
         for index, products in self.group_products.items():
             if term == TOTAL:
                 out[index] = products.sum()
-            elif (place := self.terms.index(term)) < len(products):
-                out[index] = products[place, place]
+            elif (position := self.terms.index(term)) < len(products):
+                out[index] = products[position, position]
         return out
 
     def _meet(self, terms: Mapping[str, Tensor]) -> None:
@@ -211,15 +211,15 @@ def _values(
         squares_P = sums.group_squares(term, len(units))
         whole = sums.cells(term, ALL)
         for bucket, members in groups.items():
-            own = sums.cells(term, bucket)
-            square, weight = dot(own, own), float(weights_P[list(members)].sum())
+            bucket_cells = sums.cells(term, bucket)
+            square, weight = dot(bucket_cells, bucket_cells), float(weights_P[list(members)].sum())
             scale = float(weights_P.sum()) / weight if weight > 0 else math.nan
             root = 0.0 if square <= 0 else math.sqrt(square)  # NaN stays NaN
             out[f"{term}/{bucket}/norm"] = root * scale
             out[f"{term}/{bucket}/signal_frac"] = signal_share(squares_P[list(members)], square)
             if bucket != ALL:
-                rest = whole & ~own
-                angle = cosine(dot(own, rest), square, dot(rest, rest))
+                rest = whole & ~bucket_cells
+                angle = cosine(dot(bucket_cells, rest), square, dot(rest, rest))
                 out[f"{term}/{bucket}/cosine_rest"] = angle
         snr, scale = noise(squares_P, dot(whole, whole))
         out |= {f"{term}/{ALL}/snr": snr, f"{term}/{ALL}/noise_scale": scale}

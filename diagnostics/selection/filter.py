@@ -110,14 +110,12 @@ class Selection:
         """`selection/...` of this step. A mean over nothing is NaN."""
         values, keep = self.values_P, self.keep_P
         defined = np.isfinite(values)
-        kept = values[keep]
-        is_ranked = self.config.strategy not in ("none", "custom") and kept.size > 0
-        last = kept.min if self.config.keep == "largest" else kept.max
+        kept_values = values[keep]
+        is_ranked = self.config.strategy not in ("none", "custom") and kept_values.size > 0
+        last = kept_values.min if self.config.keep == "largest" else kept_values.max
         return {
             "selection/kept_frac": _mean(keep.astype(np.float64)),
             "selection/num_groups_kept": float(keep.sum()),
-            "selection/num_trajectories_kept": float(self.keep_PG.sum()),
-            "selection/num_untrainable": float((~self.trainable_PG).sum()),
             "selection/num_undefined": float((~defined).sum()),
             "selection/num_zero": float(is_zero(values[defined]).sum()),
             "selection/num_zero_variance": float((self.reward_std_P == 0).sum()),
@@ -178,8 +176,8 @@ def tie_key(
     The seeds follow from those of the run, so the order is the same in a resumed run and in
     `whatif`, and another at each step.
     """
-    place = f"{env_seed} {noise_seed} {group_index} {sibling_index}".encode()
-    return int.from_bytes(hashlib.blake2b(place, digest_size=8).digest(), "little")
+    identity = f"{env_seed} {noise_seed} {group_index} {sibling_index}".encode()
+    return int.from_bytes(hashlib.blake2b(identity, digest_size=8).digest(), "little")
 
 
 def select_groups(batch: RolloutBatch, config: SelectionConfig) -> Selection:

@@ -26,6 +26,8 @@ from .writers import Writer, open_writer
 
 TIMEOUT_S = 60.0
 """Longest wait for a sink before it is given up, and for all of them at the end of a run."""
+COPY_TIMEOUT_S = 3600.0
+"""... at the end of a copy of a stored run."""
 MIN_FREE_BYTES = 2_000_000
 """wandb and tensorboardX write in the background and tell nobody of a full disk."""
 
@@ -37,7 +39,8 @@ class Mirror:
         run_path: the run's folder; sinks write files below it.
         run_config: what the run was started with, as JSON values.
         on_message: told of what goes wrong, from threads of the sinks.
-        finish_s: how long `close` waits.
+        is_stored: the run is stored already: a sink that failed before goes on, where that of a
+            resumed run stays as it is, so that it never lacks a step between others.
 
     Raises:
         SinkError: a sink is on whose package is not installed.
@@ -50,10 +53,10 @@ class Mirror:
         run_path: Path,
         run_config: Mapping[str, Any],
         on_message: Callable[[str], None],
-        finish_s: float | None = None,
+        is_stored: bool = False,
     ) -> None:
         require_packages(config)
-        self._config, self._run_path, self._finish_s = config, run_path, finish_s
+        self._config, self._run_path, self._is_stored = config, run_path, is_stored
         self._run_config, self._say = run_config, on_message
         self._sinks: list[_Sink] | None = None
         self._last_news: tuple[Any, ...] = ()
@@ -108,7 +111,8 @@ class Mirror:
         )
         self._last_news = news
         if self._sinks is None:  # threads start with the first step: a failed start leaves none
-            self._sinks = [self._start(name) for name in self._config.active()]
+            started = [self._start(name) for name in self._config.active()]
+            self._sinks = [sink for sink in started if sink is not None]
         for sink in self._sinks:
             sink.put(copy)
 
@@ -128,16 +132,21 @@ class Mirror:
         return any(status.state == "failed" for status in self.statuses())
 
     def close(self, status: str) -> None:
-        """End all sinks together; waits at most `finish_s`."""
-        limit_s = TIMEOUT_S if self._finish_s is None else self._finish_s
-        deadline = time.monotonic() + limit_s
+        """End all sinks together."""
+        deadline = time.monotonic() + (COPY_TIMEOUT_S if self._is_stored else TIMEOUT_S)
         for sink in self._sinks or ():
             sink.close(status)
         for sink in self._sinks or ():
             sink.join(deadline)
 
-    def _start(self, name: SinkName) -> _Sink:
+    def _start(self, name: SinkName) -> _Sink | None:
         before = read_status(self._run_path, name) or SinkStatus(sink=name)
+        if before.state == "failed" and not self._is_stored:
+            self._say(
+                f"sink {name}: {before.in_words()}, so this run is not copied there: `echoscope "
+                f"mirror {self._run_path} --to {name}` copies the rest"
+            )
+            return None
         opening = Opening(
             config=self._config,
             run=self._run_path.name,

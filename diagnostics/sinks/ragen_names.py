@@ -70,8 +70,8 @@ def ragen_values(values: Mapping[str, float], tag: str = "") -> dict[str, float]
     {'train/lake/success': 0.25}
     """
     renamed: dict[str, float] = {}
-    for own, value in values.items():
-        key = own.replace("/", f"/{tag}/") if tag and own in _OVERALL else own
+    for metric, value in values.items():
+        key = metric.replace("/", f"/{tag}/") if tag and metric in _OVERALL else metric
         for name in _SAME.get(key, ()):
             renamed[name] = value
         for pattern, template in _PATTERNS.items():

@@ -21,7 +21,6 @@ from .status import SinkStatus, read_status
 
 MAX_WAITING = 50
 """Steps that wait for the sink: a run of any length is read as fast as the sink takes it."""
-FINISH_S = 3600.0
 _LIVE = ("live", "waiting", "paused")
 
 
@@ -61,11 +60,7 @@ def mirror_run(
         raise SinkError(f"{run_path}: the run has no step with metrics, so nothing can be copied")
     info = reader.info()
     mirror = Mirror(
-        config,
-        run_path=run_path,
-        run_config=info.config,
-        on_message=on_message,
-        finish_s=FINISH_S,
+        config, run_path=run_path, run_config=info.config, on_message=on_message, is_stored=True
     )
     try:
         for number, _ in enumerate(_copied(reader, mirror, steps, config.episodes), 1):

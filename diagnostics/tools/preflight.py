@@ -221,7 +221,7 @@ def measure(batches: Sequence[RolloutBatch], limits: Limits) -> Numbers:
     success = [e.is_success for e in episodes if e.is_success is not None]
     logprobs = [turn.logprobs for turn in turns if turn.logprobs is not None]
     replies = [turn.response_tokens for turn in turns if turn.response_tokens is not None]
-    sizes = np.array([len(reply) for reply in replies] or [np.nan])
+    sizes = np.array([float(len(reply)) for reply in replies] or [np.nan])
     prompts = [len(turn.prompt_tokens) for turn in turns if turn.prompt_tokens is not None]
 
     def frac(holds: Callable[[Turn], bool]) -> float:

@@ -86,7 +86,7 @@ def with_information(
         plan = plan_information(trajectories, weights.config, step=step, decode=weights.decode)
         measured = measure_information(scorer, trajectories, plan)
         values = {k: v for k, v in measured.metrics().items() if k.startswith("info/")}
-        if any(one.sampling_gap <= MAX_SAMPLING_GAP for one in measured.estimates.values()):
+        if any(family.sampling_gap <= MAX_SAMPLING_GAP for family in measured.estimates.values()):
             own_steps.append(step)
         else:
             values = as_cross_entropy(values)
@@ -97,12 +97,14 @@ def with_information(
     notes = [f"I(X;Z) of {len(steps)} steps ({_some(steps)}) was scored under {weights.name}"]
     caveats = dict(table.caveats)
     if len(own_steps) < len(steps):
-        own = f"{len(own_steps)} of them ({_some(own_steps)})" if own_steps else "none of them"
+        sampled_here = (
+            f"{len(own_steps)} of them ({_some(own_steps)})" if own_steps else "none of them"
+        )
         notes.append(
-            f"by the recorded log-probs those weights sampled {own}: for what another version "
-            "sampled the estimate is not unbiased; I(X;Z) is a lower bound, so that a low value is "
-            "no proof, and H(Z|X) is not known (info/.../cross_entropy_per_token stands in its "
-            "place, and no rule reads it)"
+            f"by the recorded log-probs those weights sampled {sampled_here}: for what another "
+            "version sampled the estimate is not unbiased; I(X;Z) is a lower bound, so that a low "
+            "value is no proof, and H(Z|X) is not known (info/.../cross_entropy_per_token stands "
+            "in its place, and no rule reads it)"
         )
         caveats["info/"] = (
             f"Caution: I(X;Z) was scored under {weights.name}, which did not sample all of this; "
@@ -124,8 +126,8 @@ def sample_for_scoring(reader: RunReader, step: int, config: InformationConfig) 
 def _chosen(steps: Sequence[int], every: int | None) -> list[int]:
     if every is not None or not steps:
         return list(steps[::every])
-    places = np.unique(np.linspace(0, len(steps) - 1, DEFAULT_STEPS).astype(int))
-    return [steps[place] for place in places]
+    indices = np.unique(np.linspace(0, len(steps) - 1, DEFAULT_STEPS).astype(int))
+    return [steps[index] for index in indices]
 
 
 def as_cross_entropy(values: Mapping[str, float]) -> dict[str, float]:

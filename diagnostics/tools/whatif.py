@@ -223,8 +223,13 @@ def simulate(
     chosen = list(steps_with_groups(reader) if steps is None else steps)
     rows = []
     for done, step in enumerate(chosen, 1):
-        own = settings_at(step)
-        row = _row(reader, step, apply_changes(own, changes or {}), apply_changes(own, {}))
+        run_settings = settings_at(step)
+        row = _row(
+            reader,
+            step,
+            apply_changes(run_settings, changes or {}),
+            apply_changes(run_settings, {}),
+        )
         rows += [] if row is None else [row]
         if progress:
             progress(done, len(chosen))
@@ -254,7 +259,7 @@ _SEEDS = ("env_seed", "noise_seed", "group_index", "sibling_index")
 
 
 def _row(
-    reader: RunReader, step: int, config: SelectionConfig, own: SelectionConfig
+    reader: RunReader, step: int, config: SelectionConfig, run_settings: SelectionConfig
 ) -> WhatIfRow | None:
     groups = _groups(reader, step)
     if not groups:
@@ -271,9 +276,9 @@ def _row(
     recorded = None
     if is_recorded:
         # Only for why the run dropped what it dropped: what it kept, it wrote down itself.
-        if own.strategy == "custom":
-            own = own.model_copy(update={"strategy": "none"})
-        by_own = select_from(arrays, own)
+        if run_settings.strategy == "custom":
+            run_settings = run_settings.model_copy(update={"strategy": "none"})
+        by_own = select_from(arrays, run_settings)
         keep_PG = np.zeros_like(by_own.keep_PG)
         for p, group in enumerate(groups):
             keep_PG[p, : len(group)] = [row["kept"] for row in group]

@@ -35,14 +35,14 @@ class StepInformation:
     def problems(self) -> tuple[str, ...]:
         """Why families have no value, in words."""
         return tuple(
-            f"{name}: {one.problem}" for name, one in self.estimates.items() if one.problem
+            f"{name}: {family.problem}" for name, family in self.estimates.items() if family.problem
         )
 
     def metrics(self) -> dict[str, float]:
         """`info/...`, and RAGEN's keys."""
         out = dict(self.ragen)
-        for one in self.estimates.values():
-            out |= one.metrics()
+        for family in self.estimates.values():
+            out |= family.metrics()
         return out
 
     def record(self, step: int) -> DiagnosticRecord:
@@ -54,14 +54,16 @@ class StepInformation:
         """
         arrays: dict[str, NDArray[Any]] = {}
         families: dict[str, Any] = {}
-        for name, one in self.estimates.items():
-            arrays[f"{name}_curve_k"] = one.curve_k
-            arrays[f"{name}_curve"] = one.curve
-            arrays[f"{name}_posterior"] = one.posterior_NN
-            firsts = np.unique(one.column_M, return_index=True)[1].tolist() if one.source_M else []
+        for name, family in self.estimates.items():
+            arrays[f"{name}_curve_k"] = family.curve_k
+            arrays[f"{name}_curve"] = family.curve
+            arrays[f"{name}_posterior"] = family.posterior_NN
+            firsts = (
+                np.unique(family.column_M, return_index=True)[1].tolist() if family.source_M else []
+            )
             families[name] = {
-                "problem": one.problem,
-                "prompts": [list(one.source_M[m]) for m in firsts],
+                "problem": family.problem,
+                "prompts": [list(family.source_M[m]) for m in firsts],
             }
         return DiagnosticRecord(
             step=step, kind="information", arrays=arrays, payload=json.dumps({"families": families})
@@ -73,8 +75,10 @@ class StepInformation:
         None if no turn of the trajectory was. The first family that scored a turn counts.
         """
         scored: dict[int, FloatArray] = {}
-        for one in self.estimates.values():
-            for (source, index), tokens in zip(one.source_M, one.token_information, strict=False):
+        for family in self.estimates.values():
+            for (source, index), tokens in zip(
+                family.source_M, family.token_information, strict=False
+            ):
                 if source == trajectory.id:
                     scored.setdefault(index, tokens.astype(np.float32))
         if not scored:
@@ -142,6 +146,6 @@ def measure_information(
         except ScoringError as error:
             scores[family] = CrossScores.missing(str(error), family=family)
     return StepInformation(
-        estimates={family: estimate(one, seed=SEED) for family, one in scores.items()},
+        estimates={name: estimate(drawn, seed=SEED) for name, drawn in scores.items()},
         ragen=thinking_rates(trajectories) | ragen_metrics(scores["first_turn"], previous),
     )

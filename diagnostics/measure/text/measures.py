@@ -152,7 +152,7 @@ def _measure_loops(report: TextReport, sample: TextSample) -> None:
         for turn in episode.turns:
             offset = max(0, len(turn.response) - MAX_CHARS)  # loops stand at the end
             responses.append((episode, turn, offset, loops(turn.response[offset:])))
-    report.mean("loop_frac", [one.is_loop for *_, one in responses], "there are no turns")
+    report.mean("loop_frac", [counts.is_loop for *_, counts in responses], "there are no turns")
     looping = [item for item in responses if item[3].is_loop]
     looping.sort(key=lambda item: -item[3].repeated_ngram_frac)
     report.show(
@@ -161,11 +161,11 @@ def _measure_loops(report: TextReport, sample: TextSample) -> None:
             _in_turn(
                 episode,
                 turn,
-                (offset + one.char_run[0], offset + one.char_run[1]),
-                f"{one.repeated_ngram_frac:.0%} of its 4-grams repeat; longest run of one sign "
-                f"{one.longest_char_run}, of one word {one.longest_word_run}",
+                (offset + counts.char_run[0], offset + counts.char_run[1]),
+                f"{counts.repeated_ngram_frac:.0%} of its 4-grams repeat; longest run of one sign "
+                f"{counts.longest_char_run}, of one word {counts.longest_word_run}",
             )
-            for episode, turn, offset, one in looping
+            for episode, turn, offset, counts in looping
         ),
     )
 
@@ -220,8 +220,8 @@ def _measure_form(report: TextReport, trajectories: Sequence[Trajectory]) -> Non
     why = "the imported files do not say" if turns else "there are no turns"
 
     def share(key: str, holds: Callable[[Turn], bool | None]) -> None:
-        said = [held for _, turn in turns if (held := holds(turn)) is not None]
-        report.mean(key, said, why)
+        answers = [held for _, turn in turns if (held := holds(turn)) is not None]
+        report.mean(key, answers, why)
 
     share("valid_frac", lambda turn: turn.is_valid)
     share("closed_reasoning_frac", lambda turn: is_reasoning_closed(turn) if has_tags else None)

@@ -96,7 +96,8 @@ class TextReport:
         payload = {
             "template": None if self.template is None else asdict(self.template),
             "exemplars": {
-                kind: [asdict(one) for one in some] for kind, some in self.exemplars.items()
+                kind: [asdict(exemplar) for exemplar in exemplars]
+                for kind, exemplars in self.exemplars.items()
             },
             "reasons": self.reasons,
         }

@@ -45,7 +45,7 @@ def words(text: str) -> tuple[str, ...]:
 
 def word_spans(text: str) -> list[tuple[int, int]]:
     """Half-open character spans of `words(text)`."""
-    return [found.span() for found in _WORD.finditer(text)]
+    return [match.span() for match in _WORD.finditer(text)]
 
 
 def ngrams(tokens: Sequence[str], size: int) -> list[tuple[str, ...]]:

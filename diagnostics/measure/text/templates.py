@@ -83,7 +83,7 @@ def find_template(
     spelled = _spelled(reasonings[typical])
     base = reasonings[typical].words[: len(spelled)]
     aligned = [_aligned(base, reasonings[k].words[:_MAX_WORDS]) for k in chosen]
-    votes = [sum(row[at] is not None for row in aligned) for at in range(len(base))]
+    votes = [sum(row[position] is not None for row in aligned) for position in range(len(base))]
     is_fixed = [count > len(chosen) / 2 for count in votes]
     if not any(is_fixed):
         return None
@@ -109,13 +109,15 @@ def _generalised(
     holds more, words times reasonings, is the better one.
     """
     out = list(is_fixed)
-    places = [at for at, keep in enumerate(out) if keep]
+    places = [position for position, keep in enumerate(out) if keep]
     if not 1 < len(places) <= _MAX_FREED:
         return out
 
     def held(without: int | None) -> float:
-        words = [base[at] for at in places if at != without]
-        return len(words) * float(np.mean([_holds(one.words, words) for one in reasonings]))
+        fixed_words = [base[position] for position in places if position != without]
+        return len(fixed_words) * float(
+            np.mean([_holds(reasoning.words, fixed_words) for reasoning in reasonings])
+        )
 
     best = max(places, key=held)
     if held(best) >= _WORTH_A_SLOT * held(None):
@@ -174,13 +176,13 @@ def _fillers(
     texts: Sequence[tuple[Sequence[str], Sequence[int | None]]], start: int, end: int
 ) -> tuple[str, ...]:
     """What stands between the fixed words on both sides of a slot, in each text that has both."""
-    found: dict[str, None] = {}
-    for tokens, at in texts:
-        left = -1 if start == 0 else at[start - 1]
-        right = len(tokens) if end == len(at) else at[end]
-        if left is not None and right is not None and left + 1 < right:
-            found.setdefault(" ".join(tokens[left + 1 : right]))
-    return tuple(found)[:4]
+    fillers: dict[str, None] = {}
+    for tokens, positions in texts:
+        before = -1 if start == 0 else positions[start - 1]
+        after = len(tokens) if end == len(positions) else positions[end]
+        if before is not None and after is not None and before + 1 < after:
+            fillers.setdefault(" ".join(tokens[before + 1 : after]))
+    return tuple(fillers)[:4]
 
 
 def _holds(tokens: Sequence[str], fixed: Sequence[str]) -> bool:

@@ -313,6 +313,13 @@ def test_a_sink_that_fails_is_stopped_with_all_before(tool: Tool, tmp_path: Path
     assert status.last_step == 1
     assert read_status(tmp_path / "run-1", "tensorboard") == status
     assert len(news) == 1
+    resumed = mirror_of(tmp_path / "run-1", news)
+    for step in (3, 4):  # without step 2 they would stand there as if nothing lacked
+        resumed.step([metrics(step, {})])
+    resumed.close("finished")
+    assert [copy.step for copy in tool.copies] == [1]
+    assert news[1].startswith("sink tensorboard: failed after step 1")
+    assert len(news) == 2
 
 
 def test_a_sink_that_is_too_slow_is_stopped(tool: Tool, tmp_path: Path) -> None:
