@@ -195,6 +195,7 @@ INSPECT = Format(
     name="inspect",
     noun="episode",
     write=_write,
-    leaves_out=f"advantages, actions, seeds, numbers of the environment, {BESIDE_EPISODES}",
+    leaves_out=f"advantages, actions, seeds, numbers of the environment, fields of imported rows, "
+    f"{BESIDE_EPISODES}",
     suffix=".eval",
 )

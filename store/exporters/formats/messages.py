@@ -15,7 +15,7 @@ from ..source import Episode, Row, RunSource
 
 _EPISODE_FIELDS = (
     *("tag", "env_seed", "noise_seed", "task_key", "stop_reason", "duration_s", "final_frame"),
-    *("advantage", "kept", "drop_reason", "source"),
+    *("advantage", "kept", "drop_reason", "source", "extra"),
 )
 _TURN_FIELDS = (
     *("format_penalty", "is_valid", "is_effective", "finish_reason", "policy_version", "actions"),

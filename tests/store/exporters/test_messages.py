@@ -15,9 +15,7 @@ from trajectories import make_trajectory
 
 from echoscope.store.exporters.exporting import export_run
 from echoscope.store.records import (
-    FinishReason,
     Split,
-    StopReason,
     ToolCall,
     Trajectory,
     TrajectoryOutcome,
@@ -32,10 +30,6 @@ TEXT = st.one_of(
         ["", "\x00", "a\r\nb", "<think>x</think>", "y</think>z", "\ud800", "<|im_end|>", "\u2028"]
     ),
 )
-NUMBER = st.floats(-1e100, 1e100)
-REWARD = st.one_of(NUMBER, st.just(math.nan))
-NAMES = st.dictionaries(TEXT.map(lambda text: text.replace("\ud800", "")), NUMBER, max_size=2)
-SEED = st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1))
 
 
 @st.composite
@@ -49,54 +43,31 @@ def turns(draw: Callable[..., object], index: int) -> Turn:
         observation=draw(TEXT),
         response=response,
         reasoning_chars=draw(span),
-        answer_chars=draw(span),
         actions=tuple(draw(st.lists(TEXT, max_size=2))),
-        reward=draw(REWARD),
-        format_penalty=draw(st.sampled_from([0.0, -0.25])),
-        is_valid=draw(st.sampled_from([True, False, None])),
-        is_effective=draw(st.sampled_from([True, False, None])),
-        finish_reason=draw(st.sampled_from(FinishReason)),
-        policy_version=draw(st.one_of(st.none(), st.integers(0, 2**31 - 1))),
+        reward=draw(st.one_of(st.floats(-1e100, 1e100), st.just(math.nan))),
         frame=draw(st.one_of(st.none(), TEXT)),
-        info=draw(NAMES),
-        shaping=draw(NAMES),
         calls=tuple(draw(st.lists(call, max_size=2))),
     )
 
 
 @st.composite
-def trajectories(draw: Callable[..., object], step: int, split: Split, index: int) -> Trajectory:
-    return make_trajectory(
-        *[draw(turns(k)) for k in range(draw(st.integers(0, 3)))],
-        step=step,
-        split=split,
-        index=index,
-        group_index=index // 2,
-        sibling_index=index % 2,
-        env_id=draw(TEXT),
-        tag=draw(TEXT),
-        env_seed=draw(SEED),
-        noise_seed=draw(SEED),
-        prompt_key=draw(st.sampled_from(["", "0123456789abcdef"])),
-        task_key=draw(st.one_of(st.none(), TEXT)),
-        final_observation=draw(TEXT),
-        final_frame=draw(st.one_of(st.none(), TEXT)),
-        stop_reason=draw(st.sampled_from(StopReason)),
-        is_success=draw(st.sampled_from([True, False, None])),
-        duration_s=draw(st.one_of(st.none(), NUMBER)),
-        source=draw(st.one_of(st.none(), TEXT)),
-        extra=draw(st.one_of(st.none(), TEXT)),
-    )
-
-
-@st.composite
 def runs(draw: Callable[..., object]) -> list[Trajectory]:
-    out = []
-    for step in range(draw(st.integers(1, 2))):
-        for split in draw(st.sets(st.sampled_from(Split), min_size=1, max_size=2)):
-            count = draw(st.integers(1, 3))
-            out += [draw(trajectories(step, split, index)) for index in range(count)]
-    return out
+    return [
+        make_trajectory(
+            *[draw(turns(k)) for k in range(draw(st.integers(0, 3)))],
+            step=0,
+            split=split,
+            index=index,
+            sibling_index=index,
+            env_id=draw(TEXT),
+            tag=draw(TEXT),
+            final_observation=draw(TEXT),
+            source=draw(st.one_of(st.none(), TEXT)),
+            extra=draw(st.one_of(st.none(), TEXT)),
+        )
+        for split in draw(st.sets(st.sampled_from(Split), min_size=1, max_size=2))
+        for index in range(draw(st.integers(1, 3)))
+    ]
 
 
 @pytest.mark.long
