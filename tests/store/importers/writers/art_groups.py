@@ -1,8 +1,7 @@
-"""Writes `fixtures/art_parquet` and `fixtures/art_yaml`.
+"""Writes `fixtures/art_parquet`.
 
-The Parquet file is written by ART's own `write_trajectory_groups_parquet` (`pip install --no-deps
-openpipe-art openai`, and pydantic). The YAML file is what `yaml.dump` makes of the dicts of ART's
-`trajectory_group_to_dict`, as ART wrote them before June 2025.
+The file is written by ART's own `write_trajectory_groups_parquet` (`pip install --no-deps
+openpipe-art openai`, and pydantic).
 Run: `python tests/store/importers/writers/art_groups.py OUTPUT_FOLDER`.
 """
 
@@ -14,7 +13,6 @@ import types
 from pathlib import Path
 from typing import Any
 
-import yaml
 from openai.types.chat.chat_completion import Choice
 from stand_ins import stand_in
 
@@ -81,10 +79,6 @@ def groups() -> list[Group]:
     return [one, two]
 
 
-def as_dict(item: Any) -> dict[str, Any]:
-    return item if isinstance(item, dict) else item.to_dict()
-
-
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     for name in ("art", "art.trajectories"):
@@ -95,19 +89,3 @@ if __name__ == "__main__":
     target = folder / "art_parquet" / "trajectories" / "train"
     target.mkdir(parents=True, exist_ok=True)
     writer.write_trajectory_groups_parquet(groups(), target / "0007.parquet")
-    names = ("reward", "metrics", "metadata", "tools", "additional_histories", "logs")
-    plain = [
-        {
-            "trajectories": [
-                {
-                    **{name: getattr(t, name) for name in names},
-                    "messages_and_choices": [as_dict(m) for m in t.messages_and_choices],
-                }
-                for t in group.trajectories
-            ]
-        }
-        for group in groups()
-    ]
-    target = folder / "art_yaml" / "trajectories" / "val"
-    target.mkdir(parents=True, exist_ok=True)
-    (target / "0003.yaml").write_text(yaml.dump(plain))
