@@ -1,4 +1,4 @@
-"""echoscope ctl RUN alarms, ack, snooze: what the run warns of, and what people did about it."""
+"""echoscope ctl RUN alarms: what the run warns of, and what people noted of it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,6 @@ if TYPE_CHECKING:
 
     from echoscope.store.records import Alarm
     from echoscope.store.steer.annotations import AlarmNote
-
-AlarmId = Annotated[
-    str,
-    typer.Argument(
-        help="Id of the alarm, in brackets in the list of `ctl RUN alarms`.", show_default=False
-    ),
-]
 
 
 def alarms(
@@ -134,62 +127,3 @@ def _print(row: dict[str, Any]) -> None:
         lines.append(f"  evidence: {', '.join(row['evidence'])}")
     for line in lines:
         typer.echo(printable(line))
-
-
-def ack(
-    context: typer.Context,
-    alarm_id: AlarmId,
-    undo: Annotated[
-        bool, typer.Option("--undo", help="Mark the alarm as not acknowledged again.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Mark an alarm as seen. The alarm stays open and the run continues."""
-    from echoscope.store.steer.annotations import Acknowledge, annotate
-    from echoscope.store.steer.steering import os_user
-
-    _require(context.obj, alarm_id)
-    author = os_user()
-    annotate(
-        context.obj,
-        Acknowledge(author=author, at=time.time(), alarm_id=alarm_id, is_acknowledged=not undo),
-    )
-    _say(alarm_id, "no longer acknowledged" if undo else f"acknowledged by {author}", as_json)
-
-
-def snooze(
-    context: typer.Context,
-    alarm_id: AlarmId,
-    hours: Annotated[
-        float, typer.Option("--hours", help="Hours to snooze; 0 ends the snooze.")
-    ] = 24.0,
-    as_json: AsJson = False,
-) -> None:
-    """Hide an alarm for some hours. The run continues."""
-    from echoscope.store.steer.annotations import Snooze, annotate
-    from echoscope.store.steer.steering import os_user
-
-    if not 0 <= hours <= 24 * 366:
-        raise typer.BadParameter(f"--hours is {hours:g}, but must lie in [0, 8784]")
-    _require(context.obj, alarm_id)
-    now = time.time()
-    until = now + 3600 * hours if hours else None
-    annotate(context.obj, Snooze(author=os_user(), at=now, alarm_id=alarm_id, until=until))
-    _say(alarm_id, f"snoozed for {hours:g} h" if hours else "no longer snoozed", as_json)
-
-
-def _require(run: Path, alarm_id: str) -> None:
-    from echoscope.store.errors import AnnotationError
-    from echoscope.store.reader import open_run
-    from echoscope.text.did_you_mean import did_you_mean
-
-    known = {alarm.alarm_id for alarm in open_run(run).alarms()}
-    if alarm_id not in known:
-        raise AnnotationError(f"the run has no alarm {alarm_id!r}{did_you_mean(alarm_id, known)}")
-
-
-def _say(alarm_id: str, text: str, as_json: bool) -> None:
-    if as_json:
-        print_json({"alarm_id": alarm_id, "outcome": "noted", "detail": text})
-    else:
-        typer.echo(f"{alarm_id}: {text}")

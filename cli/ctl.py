@@ -60,8 +60,6 @@ def callback(
 
 app.command("branch")(branch.branch)
 app.command("alarms")(alarms.alarms)
-app.command("ack")(alarms.ack)
-app.command("snooze")(alarms.snooze)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""ctl alarms, ack, snooze and runs note: what people and programs see and note of a run."""
+"""ctl alarms and runs note: what people and programs see and note of a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from echoscope.store.records import (
     StepMetrics,
     Turn,
 )
-from echoscope.store.steer.annotations import read_annotations
+from echoscope.store.steer.annotations import Acknowledge, Snooze, annotate
 from echoscope.store.writer import RunWriter
 
 Type = Callable[..., Any]
@@ -139,35 +139,12 @@ def test_what_the_model_wrote_is_withheld(run: Path, type_command: Type) -> None
         assert "goal" not in type_command("ctl", run, "alarms", *words).out
 
 
-def test_an_alarm_is_acknowledged_and_that_is_taken_back(run: Path, type_command: Type) -> None:
-    answer = type_command("ctl", run, "ack", "echo_trap-00000003", "--json")
-    assert (answer.code, json.loads(answer.out)["outcome"]) == (0, "noted")
-    assert read_annotations(run).alarms["echo_trap-00000003"].is_acknowledged
-    first = type_command("ctl", run, "alarms").out.splitlines()[0]
-    assert ", acknowledged by " in first
-    type_command("ctl", run, "ack", "echo_trap-00000003", "--undo")
-    first = type_command("ctl", run, "alarms").out.splitlines()[0]
-    assert "acknowledged" not in first
-
-
-def test_an_alarm_is_snoozed(run: Path, type_command: Type) -> None:
-    before = time.time()
-    answer = type_command("ctl", run, "snooze", "echo_trap-00000003", "--hours", 2)
-    assert answer.out == "echo_trap-00000003: snoozed for 2 h\n"
-    until = read_annotations(run).alarms["echo_trap-00000003"].snoozed_until
-    assert until is not None
-    assert before + 7200 <= until <= time.time() + 7200
+def test_what_people_noted_on_the_page_is_said(run: Path, type_command: Type) -> None:
+    noted = {"author": "kim", "at": time.time(), "alarm_id": "echo_trap-00000003"}
+    annotate(run, Acknowledge(**noted, is_acknowledged=True))
+    assert ", acknowledged by kim" in type_command("ctl", run, "alarms").out
+    annotate(run, Snooze(**noted, until=time.time() + 60))
     assert ", snoozed" in type_command("ctl", run, "alarms").out
-    type_command("ctl", run, "snooze", "echo_trap-00000003", "--hours", 0)
-    assert ", snoozed" not in type_command("ctl", run, "alarms").out
-    assert type_command("ctl", run, "snooze", "echo_trap-00000003", "--hours", -1).code == 2
-
-
-def test_an_unknown_alarm_is_refused_with_the_nearest(run: Path, type_command: Type) -> None:
-    answer = type_command("ctl", run, "ack", "echo_trap-3")
-    assert (answer.code, answer.out) == (1, "")
-    assert "did you mean 'echo_trap-00000003'" in answer.err
-    assert read_annotations(run).alarms == {}
 
 
 def test_a_quiet_run(tmp_path: Path, run: Path, type_command: Type) -> None:

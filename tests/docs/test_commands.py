@@ -71,8 +71,6 @@ ONLY_PARSED = {
     "ctl resume": "needs a live trainer",
     "ctl stop": "needs a live trainer",
     "ctl branch": "trains",
-    "ctl ack": "needs an open alarm",
-    "ctl snooze": "needs an open alarm",
 }
 ONLY_IMPORTED = {
     "recorder.md": "needs a training loop of the reader: tests/recorder runs its blocks in one",
