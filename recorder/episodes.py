@@ -12,7 +12,7 @@ import numpy as np
 from echoscope.diagnostics.tools.setting_errors import shown
 from echoscope.store.importers.dialogue import read_messages
 from echoscope.store.importers.draft import Draft, DraftTurn, RowError
-from echoscope.store.importers.step_episodes import StepEpisodes
+from echoscope.store.importers.steps.episodes import StepEpisodes
 from echoscope.store.records import (
     Split,
     StopReason,

@@ -17,8 +17,8 @@ from echoscope.diagnostics.read.foreign_names import Meaning
 from echoscope.diagnostics.read.names import RowNamer
 from echoscope.diagnostics.read.run_meaning import RunMeaning
 from echoscope.diagnostics.read.table import stored_meaning, stored_rows
-from echoscope.store.importers.beside.metrics import without_reconstructed
-from echoscope.store.importers.step_episodes import StepEpisodes, step_metrics
+from echoscope.store.importers.steps.episodes import StepEpisodes, step_metrics
+from echoscope.store.importers.steps.metrics import without_reconstructed
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import Alarm, DiagnosticRecord, IntArray, StepMetrics
 from echoscope.store.writer import RunWriter

@@ -35,7 +35,7 @@ from echoscope.diagnostics.tools.rescoring import as_cross_entropy
 from echoscope.diagnostics.tools.setting_errors import SettingError
 from echoscope.store.importers.dialogue import reply_text
 from echoscope.store.importers.draft import Draft, RowError
-from echoscope.store.importers.step_episodes import StepEpisodes
+from echoscope.store.importers.steps.episodes import StepEpisodes
 from echoscope.store.models import Detokenizer, token_span
 from echoscope.store.records import (
     FinishReason,

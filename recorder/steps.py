@@ -20,7 +20,7 @@ from echoscope.diagnostics.read.foreign_names import Meaning
 from echoscope.diagnostics.sinks.mirror import Mirror
 from echoscope.store.errors import RunBusyError, RunExistsError, StoreError
 from echoscope.store.importers.draft import Draft
-from echoscope.store.importers.step_episodes import StepEpisodes
+from echoscope.store.importers.steps.episodes import StepEpisodes
 from echoscope.store.log.layout import Layout, shown_path
 from echoscope.store.reader import open_run
 from echoscope.store.records import Alarm, Command, CommandAck, SettingsRecord

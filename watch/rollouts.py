@@ -18,7 +18,7 @@ from echoscope.store.importers.format import Format, RewardValues, Roles, Where
 from echoscope.store.importers.lines import MAX_LINE_BYTES, BadJsonError
 from echoscope.store.importers.registry import FORMATS
 from echoscope.store.importers.sources import FoundRow, Source, row_of_line
-from echoscope.store.importers.step_episodes import StepEpisodes
+from echoscope.store.importers.steps.episodes import StepEpisodes
 from echoscope.store.importers.survey import MAX_STEP, format_of
 from echoscope.store.records import MAX_INDEX
 

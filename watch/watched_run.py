@@ -13,7 +13,7 @@ from echoscope.diagnostics.read.foreign_names import Meaning
 from echoscope.diagnostics.read.table import stored_rows
 from echoscope.recorder.foreign_run import ForeignRun, JudgedStep, StepEnd
 from echoscope.store.errors import StoreError
-from echoscope.store.importers.step_episodes import StepEpisodes
+from echoscope.store.importers.steps.episodes import StepEpisodes
 from echoscope.store.log.layout import Layout, shown_path
 from echoscope.store.log.starting import is_free
 from echoscope.store.reader import open_run

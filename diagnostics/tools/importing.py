@@ -23,7 +23,6 @@ from pathlib import Path, PurePath
 
 import numpy as np
 
-from echoscope.store.importers.beside.metrics import Beside, StepNumbers
 from echoscope.store.importers.format import Roles
 from echoscope.store.importers.importing import (
     ImportingError,
@@ -34,6 +33,7 @@ from echoscope.store.importers.importing import (
 )
 from echoscope.store.importers.lines import not_utf8
 from echoscope.store.importers.sources import files_of
+from echoscope.store.importers.steps.metrics import Beside, StepNumbers
 from echoscope.store.importers.survey import (
     MAX_STEP,
     Progress,

@@ -29,12 +29,12 @@ from ..records import (
     Trajectory,
 )
 from ..writer import RunWriter
-from .beside.metrics import Beside, Merger
 from .draft import RowError
 from .format import RewardValues
 from .lines import BadJsonError
 from .registry import FORMATS
-from .step_episodes import StepEpisodes, step_metrics
+from .steps.episodes import StepEpisodes, step_metrics
+from .steps.metrics import Beside, Merger
 from .survey import Progress, Refusals, Survey
 
 KIND = "import"

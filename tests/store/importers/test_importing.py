@@ -17,7 +17,7 @@ from trajectories import make_trajectory
 from echoscope.store.importers import importing
 from echoscope.store.importers import survey as surveying
 from echoscope.store.importers.importing import ImportingError
-from echoscope.store.importers.step_episodes import step_metrics
+from echoscope.store.importers.steps.episodes import step_metrics
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
 from echoscope.store.records import Turn

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..records import (
+from ...records import (
     MAX_INDEX,
     RolloutBatch,
     Split,
@@ -24,8 +24,8 @@ from ..records import (
     TrajectoryOutcome,
     num_outcomes,
 )
-from .beside.metrics import IS_RECONSTRUCTED
-from .draft import SUMMED_REWARDS, Draft, RowError, trajectory_of
+from ..draft import SUMMED_REWARDS, Draft, RowError, trajectory_of
+from .metrics import IS_RECONSTRUCTED
 
 
 @dataclass(slots=True)

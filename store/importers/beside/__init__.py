@@ -1,1 +1,0 @@
-"""What did the trainer write beside its rows: metrics, pictures?"""
