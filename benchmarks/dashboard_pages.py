@@ -17,9 +17,9 @@ PATIENCE_MS = 120_000
 SIZE = {"width": 1440, "height": 900}
 TITLE = "h1"
 CHART = ".js-plotly-plot .scatterlayer .trace path.js-line"
-LIST = ".es-table tbody tr"
+LIST = "[data-testid=stDataFrame] canvas"
 TRAJECTORY = "h3"
-VERDICT = ".st-key-verdict_box strong"
+VERDICT = ".es-headline, .es-state"
 WANTED = {
     "title": TITLE,
     "verdict": VERDICT,

@@ -60,16 +60,16 @@ def _times(run: str) -> str:
     return f" x{len(run)}" if len(run) > 1 else ""
 
 
-def _boxed(found: re.Match[str]) -> str:
-    run = found.group()
+def _boxed(match: re.Match[str]) -> str:
+    run = match.group()
     return (
         f'<span class="es-ctl" title="U+{ord(run[0]):04X}">'
         f"{html.escape(character_name(run[0]))}{_times(run)}</span>"
     )
 
 
-def _bracketed(found: re.Match[str]) -> str:
-    run = found.group()
+def _bracketed(match: re.Match[str]) -> str:
+    run = match.group()
     return f"[{character_name(run[0])}{_times(run)}]"
 
 
@@ -87,8 +87,7 @@ def cut_note(left_out: int) -> str:
 
 def escape_fragment(text: str) -> str:
     """As `escape`, for text that is short already: without a limit."""
-    found: str = _UNSEEN_RUN.sub(_boxed, html.escape(text))
-    return found
+    return str(_UNSEEN_RUN.sub(_boxed, html.escape(text)))
 
 
 def marked(text: str, hits: Sequence[str]) -> str:

@@ -223,11 +223,11 @@ def _chart(page: Snapshot, name: str, beside: Sequence[str]) -> tuple[Chart, lis
     """A chart by its name, and the charts whose metrics are asked for together with its own."""
     curated = page.charts()
     if name == EVIDENCE:
-        found = evidence_chart(page.verdict, page.known)
+        chart = evidence_chart(page.verdict, page.known)
     else:
-        found = next((chart for chart in curated if chart.name == name), None)
-    if found is not None:
-        return found, curated
+        chart = next((one for one in curated if one.name == name), None)
+    if chart is not None:
+        return chart, curated
     if name not in page.known:
         raise Problem(f"there is no chart {name[:80]!r}")
     return plain_chart(name), [plain_chart(key) for key in beside or (name,)]

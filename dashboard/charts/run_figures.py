@@ -16,10 +16,8 @@ from echoscope.text.did_you_mean import did_you_mean
 
 from ..data import diagnosis as data
 from ..data import tables
-from ..data.alarm_history import histories
 from ..data.curves import AxisKind, Curve, step_axis
 from . import diagnosis as drawn
-from .alarm_timeline import timeline
 from .charts import LineOptions, line_chart
 from .curated import (
     CHARTS,
@@ -89,18 +87,7 @@ def _gradients(run: RunReader, at: int | None) -> go.Figure | None:
     return None if table.empty else drawn.gradient_bars(table)
 
 
-def _alarms(run: RunReader, at: int | None) -> go.Figure | None:
-    raised = histories(run.alarms(), run.commands())
-    return timeline(raised, run.info().last_step) if raised else None
-
-
-ALARMS = Figure(
-    name="alarms",
-    title="Alarms",
-    help="A bar from the raising of each alarm to its end; thin since the change began.",
-    draw=_alarms,
-)
-DIAGNOSIS = (
+FIGURES = (
     Figure(
         name="regimes",
         title="Regime of the reasoning",
@@ -130,12 +117,12 @@ DIAGNOSIS = (
         draw=_gradients,
     ),
 )
-FIGURES = {figure.name: figure for figure in (*DIAGNOSIS, ALARMS)}
+_BY_NAME = {figure.name: figure for figure in FIGURES}
 
 
 def draw_figure(run: RunReader, name: str, at: int | None) -> go.Figure | None:
     """One of FIGURES at a step."""
-    return FIGURES[name].draw(run, at)
+    return _BY_NAME[name].draw(run, at)
 
 
 @dataclass(slots=True)
@@ -169,7 +156,7 @@ class RunFigures:
 
     def names(self) -> list[str]:
         """Figures that the run has data for."""
-        others = [f.name for f in FIGURES.values() if f.draw(self.run, None) is not None]
+        others = [f.name for f in FIGURES if f.draw(self.run, None) is not None]
         return [chart.name for chart in self.charts()] + others
 
     def line_chart(self, chart: Chart, curves: list[Curve]) -> go.Figure:
@@ -186,8 +173,8 @@ class RunFigures:
         Raises:
             QueryError: there is no such figure or metric, or the run has no data for it.
         """
-        if name in FIGURES:
-            figure = FIGURES[name].draw(self.run, None)
+        if name in _BY_NAME:
+            figure = draw_figure(self.run, name, None)
             if figure is None:
                 raise QueryError(f"the run has no data for the figure {name!r}; see plots()")
             return figure
@@ -197,7 +184,7 @@ class RunFigures:
         chart = charts.get(name) or (plain_chart(name) if name in self._known else None)
         if chart is not None:
             return self.line_chart(chart, self.curves(chart))
-        hint = did_you_mean(name, [*charts, *FIGURES, *self._known])
+        hint = did_you_mean(name, [*charts, *_BY_NAME, *self._known])
         raise QueryError(
             f"there is no figure or metric {name[:80]!r}{hint or '; plots() lists the figures'}"
         )

@@ -42,15 +42,15 @@ class AnswerCache:
 
     def get(self, key: Hashable, position: Hashable, ask: Callable[[], Any]) -> Any:
         """The answer to `key` at `position`: the one that is kept, or what `ask` says."""
-        found = self._find(key, position)
-        if found is not None:
-            return found.value
+        entry = self._find(key, position)
+        if entry is not None:
+            return entry.value
         with self._lock:
             lock = self._locks.setdefault(key, threading.Lock())
         with lock:
-            found = self._find(key, position)
-            if found is not None:
-                return found.value
+            entry = self._find(key, position)
+            if entry is not None:
+                return entry.value
             try:
                 value = ask()
             except BaseException:

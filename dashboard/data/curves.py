@@ -150,8 +150,8 @@ def _values_at(data: pd.DataFrame, key: str, steps: NDArray[np.int64]) -> FloatA
     """The values of a key at some steps, NaN where it has none; None for no key."""
     if not key:
         return None
-    found = data[data["key"] == key]
-    by_step = dict(zip(found["step"].tolist(), found["value"].tolist(), strict=True))
+    ends = data[data["key"] == key]
+    by_step = dict(zip(ends["step"].tolist(), ends["value"].tolist(), strict=True))
     return np.array([by_step.get(step, np.nan) for step in steps.tolist()], np.float64)
 
 

@@ -166,11 +166,10 @@ def gradient_table(values: Mapping[str, float]) -> pd.DataFrame:
         if len(parts) == 4 and parts[0] == "gradient" and parts[3] in columns:
             rows.setdefault((parts[1], parts[2]), {})[columns[parts[3]]] = value
     table = pd.DataFrame(
-        [{"term": term, "bucket": bucket, **found} for (term, bucket), found in rows.items()],
+        [{"term": term, "bucket": bucket, **numbers} for (term, bucket), numbers in rows.items()],
         columns=["term", "bucket", *columns.values()],
     )
-    for name in ("num_groups", "reward_std_mean"):
-        table[name] = [
-            values.get(f"gradient/{bucket}/{name}", math.nan) for bucket in table["bucket"]
-        ]
+    table["num_groups"] = [
+        values.get(f"gradient/{bucket}/num_groups", math.nan) for bucket in table["bucket"]
+    ]
     return table.sort_values(["term", "bucket"]).reset_index(drop=True)

@@ -97,10 +97,10 @@ def runs(pattern: str = "") -> list[RunRow]:
         return rows
     texts = [(*row.texts, *_live_word(row)) for row in rows]
     try:
-        found = iter(matches(pattern, [*chain.from_iterable(texts)]))
+        is_hit = iter(matches(pattern, [*chain.from_iterable(texts)]))
     except QueryError as error:
         raise Problem(str(error)) from error
-    hits = [any([*islice(found, len(of_row))]) for of_row in texts]
+    hits = [any([*islice(is_hit, len(of_row))]) for of_row in texts]
     return [*compress(rows, hits)]
 
 
@@ -150,8 +150,8 @@ def run_details(row: RunRow) -> RunDetails:
     try:
         with reading(row.run_id):
             at = position(row.run_id)
-            found: RunDetails = _answers.get(("details", at[0]), at, lambda: details_of(row))
-            return found
+            details: RunDetails = _answers.get(("details", at[0]), at, lambda: details_of(row))
+            return details
     except Problem:
         return RunDetails()
 
@@ -211,13 +211,13 @@ def reader(run_id: str) -> RunReader:
     with reading(run_id):
         identity = identity_of(os.stat(Layout(path).run_json))
         with _lock:
-            found = _readers.pop(path, None)
-            if found is None or found[0] != identity:
-                found = (identity, open_run(path))
-            _readers[path] = found
+            opened = _readers.pop(path, None)
+            if opened is None or opened[0] != identity:
+                opened = (identity, open_run(path))
+            _readers[path] = opened
             while len(_readers) > MAX_READERS:
                 _readers.popitem(last=False)
-            return found[1].cursor()
+            return opened[1].cursor()
 
 
 def kept(ask: Callable[Concatenate[RunReader, P], T]) -> Callable[Concatenate[str, P], T]:
@@ -237,8 +237,8 @@ def kept(ask: Callable[Concatenate[RunReader, P], T]) -> Callable[Concatenate[st
 
         given = tuple(tuple(arg) if isinstance(arg, list) else arg for arg in args)
         key = (ask.__name__, at[0], given, *options.items())
-        found: T = _answers.get(key, at, fresh)
-        return found
+        answer: T = _answers.get(key, at, fresh)
+        return answer
 
     return answer
 
@@ -287,9 +287,9 @@ def series(
             f"{len(keys)} metrics were asked for at once, at most {MAX_KEYS} can be",
             "Narrow the search.",
         )
-    found = tables.series(run, [*dict.fromkeys(keys)], phase, max_points=max_points)
+    points = tables.series(run, [*dict.fromkeys(keys)], phase, max_points=max_points)
     # Each chart looks for a few keys: as categories they are found by number.
-    return found.assign(key=found["key"].astype("category"))
+    return points.assign(key=points["key"].astype("category"))
 
 
 outlines = kept(tables.outlines)

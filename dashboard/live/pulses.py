@@ -63,8 +63,8 @@ def pulse(run_id: str) -> Pulse:
             "checkpoints": _digest([one.path for one in queries.checkpoints(run_id)]),
             "keys": _digest(queries.metric_keys(run_id)),
         }
-    except Problem as found:
-        return dict.fromkeys(_NAMES, _digest(found.text))
+    except Problem as trouble:
+        return dict.fromkeys(_NAMES, _digest(trouble.text))
 
 
 def _verdict(run_id: str) -> Verdict | None:
@@ -74,11 +74,11 @@ def _verdict(run_id: str) -> Verdict | None:
     return queries.verdict(run_id, wait_s=0.0)
 
 
-def verdict_mark(found: Verdict | None) -> str:
+def verdict_mark(verdict: Verdict | None) -> str:
     """What a pulse calls a verdict."""
-    if found is None or found.last_step is None:
+    if verdict is None or verdict.last_step is None:
         return _digest(None)
-    return _digest((found.state, found.text, found.actions))
+    return _digest((verdict.state, verdict.text, verdict.actions))
 
 
 def mark(position: queries.Position) -> str:
@@ -125,13 +125,13 @@ def verdict_line(run_id: str) -> Line:
     Raises:
         Problem: no such run, or it cannot be read.
     """
-    found = _verdict(run_id)
-    if found is None or found.last_step is None:
+    verdict = _verdict(run_id)
+    if verdict is None or verdict.last_step is None:
         return Line(text="")
-    words = f"after step {found.last_step}"
-    if not found.state.is_collapse:
+    words = f"after step {verdict.last_step}"
+    if not verdict.state.is_collapse:
         return Line(text=words)  # the signals to watch stand beside it
-    return Line(text=f"{words}, confidence in this verdict: {found.confidence}")
+    return Line(text=f"{words}, confidence in this verdict: {verdict.confidence}")
 
 
 def newest_line(run_id: str) -> Line:
@@ -149,8 +149,8 @@ def _alarm(alarm: Alarm) -> object:
 
 def _pace(run_id: str) -> float:
     at = queries.position(run_id)
-    found: float = _paces.get(at[0], at, lambda: pace(queries.step_table(run_id)))
-    return found
+    step_s: float = _paces.get(at[0], at, lambda: pace(queries.step_table(run_id)))
+    return step_s
 
 
 def status(run_id: str) -> RunStatus:

@@ -40,16 +40,16 @@ def guarded(draw: Callable[[], object]) -> None:
     """Draw, or say in calm words why that cannot be."""
     try:
         draw()
-    except Problem as found:
-        problem(found)
+    except Problem as trouble:
+        problem(trouble)
 
 
-def problem(found: Problem) -> None:
+def problem(trouble: Problem) -> None:
     """What cannot be shown, and the way out; a command in it can be copied."""
     with st.container(border=True):
         st.badge("Cannot be shown", color="orange")
-        st.text(visible(found.text, 1000))
-        words, colon, command = found.advice.partition(": echoscope ")
+        st.text(visible(trouble.text, 1000))
+        words, colon, command = trouble.advice.partition(": echoscope ")
         if words:
             st.text(visible(words + colon[:1], 1000))
         if command:

@@ -29,14 +29,14 @@ def answer(run_id: str) -> dict[str, Any]:
         Problem: no such run, or it cannot be read.
     """
     position = queries.position(run_id)  # first: what is read later is at least as new
-    found = queries.known_verdict(run_id)
-    judged = None if found is None else (found.last_step, found.text)
+    verdict = queries.known_verdict(run_id)
+    judged = None if verdict is None else (verdict.last_step, verdict.text)
 
     def build() -> list[dict[str, Any]]:
         known = queries.metric_keys(run_id)
         outlines = queries.outlines(run_id, tile_keys(known))
         progress = pulses.progress(run_id)
-        made = tiles(outlines, known, verdict=found, progress=progress)
+        made = tiles(outlines, known, verdict=verdict, progress=progress)
         return [asdict(tile) for tile in made]
 
     shown: list[dict[str, Any]] = _answers.get((run_id, judged), position, build)

@@ -64,46 +64,46 @@ TONES
 
 def bar(run_id: str) -> Verdict:
     """What is the matter, the numbers behind it, and the way on: three lines of fixed height."""
-    found = queries.verdict(run_id)
-    is_first = queries.is_judging(run_id) and found.last_step is None
-    tone = "gray" if is_first else theme.STATE_TONES[theme.shown_state(found)]
+    verdict = queries.verdict(run_id)
+    is_first = queries.is_judging(run_id) and verdict.last_step is None
+    tone = "gray" if is_first else theme.STATE_TONES[theme.shown_state(verdict)]
     with st.container(key=f"verdict_bar_{tone}"):
         if is_first:
             st.html(_html("The run is being judged.", (), ""))
         else:
-            st.html(_html(*_words(found), _to_do(run_id, found)))
+            st.html(_html(*_words(verdict), _to_do(run_id, verdict)))
         row = st.container(horizontal=True, vertical_alignment="center", key="verdict_ways")
         with row:
-            for action in found.actions[:1]:
+            for action in verdict.actions[:1]:
                 apply_button(run_id, action, is_live_page=True)
-            _ways_on(run_id, found)
-            newest_line(run_id, found)
-    return found
+            _ways_on(run_id, verdict)
+            newest_line(run_id, verdict)
+    return verdict
 
 
-def _to_do(run_id: str, found: Verdict) -> str:
+def _to_do(run_id: str, verdict: Verdict) -> str:
     """The first thing to do, in a sentence: it stands there whether or not a button can do it."""
-    if found.actions:
-        first = found.actions[0]
+    if verdict.actions:
+        first = verdict.actions[0]
         typed = f" `{first.command}`" if first.command and first.verb == "none" else ""
         return f"To do: {first.text}{typed}"  # the others have a button
-    if any(isinstance(claim, Fate) for claim in found.claims):
+    if any(isinstance(claim, Fate) for claim in verdict.claims):
         return ""  # the first sentence says how to go on
     is_running = queries.info(run_id).status == RUNNING
-    watch = f" Watch: {nearest_words(found.nearest)}." if found.nearest else ""
-    is_well = found.state in (RunState.HEALTHY, RunState.CONVERGED)
-    if is_running and (is_well or found.state is RunState.RECOVERING):
+    watch = f" Watch: {nearest_words(verdict.nearest)}." if verdict.nearest else ""
+    is_well = verdict.state in (RunState.HEALTHY, RunState.CONVERGED)
+    if is_running and (is_well or verdict.state is RunState.RECOVERING):
         return f"To do: nothing now. Let the run go on.{watch}"
     if is_well:
         return f"To do: nothing.{watch}"
-    if found.state is RunState.INSUFFICIENT:
-        return _to_have(found, is_running=is_running)
+    if verdict.state is RunState.INSUFFICIENT:
+        return _to_have(verdict, is_running=is_running)
     return ""
 
 
-def _to_have(found: Verdict, *, is_running: bool) -> str:
+def _to_have(verdict: Verdict, *, is_running: bool) -> str:
     """What a run without a verdict lacks: a measure of success, or steps."""
-    if found.last_step is not None and "success" not in found.had:
+    if verdict.last_step is not None and "success" not in verdict.had:
         return "To do: log a success rate, in training or of an evaluation."
     return "To do: wait for more steps." if is_running else "To do: train for more steps."
 
@@ -118,12 +118,12 @@ def _html(headline: str, facts: Sequence[str], to_do: str) -> str:
     )
 
 
-def _words(found: Verdict) -> tuple[str, list[str]]:
+def _words(verdict: Verdict) -> tuple[str, list[str]]:
     """Headline and facts: what is the matter, and the numbers behind it.
 
     Without evidence, as in a healthy run, the facts are what else the first paragraph says.
     """
-    parts = verdict_parts(found.text)
+    parts = verdict_parts(verdict.text)
     first, evidence = parts[0][1], dict(parts).get("Evidence", "")
     if evidence:
         facts = parts_of_list(evidence.rstrip("."))[:MAX_FACTS]
@@ -133,9 +133,9 @@ def _words(found: Verdict) -> tuple[str, list[str]]:
     return " ".join(sentences[:2]), [sentence.rstrip(".") for sentence in rest]
 
 
-def _ways_on(run_id: str, found: Verdict) -> None:
-    if found.exemplars:
-        shown, many = found.exemplars[0], len(found.exemplars)
+def _ways_on(run_id: str, verdict: Verdict) -> None:
+    if verdict.exemplars:
+        shown, many = verdict.exemplars[0], len(verdict.exemplars)
         links.link(
             f"See {many} examples" if many > 1 else "See an example",
             "replay",

@@ -51,11 +51,11 @@ def draw(known: Sequence[str], draw_charts: Callable[[Sequence[str]], None]) -> 
     )
     keys = matching(known, pattern)
     st.caption(f"{len(keys)} of {len(known)} metrics")
-    for name, found in by_section(keys).items():
-        title = f"{plain(section_title(name), 80)} ({len(found)})"
+    for name, of_section in by_section(keys).items():
+        title = f"{plain(section_title(name), 80)} ({len(of_section)})"
         with st.expander(title, key=f"section_{name}", on_change="rerun") as box:
             if box.open:
-                _page(name, found, draw_charts)
+                _page(name, of_section, draw_charts)
 
 
 def _page(name: str, keys: Sequence[str], draw_charts: Callable[[Sequence[str]], None]) -> None:

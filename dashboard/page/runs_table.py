@@ -291,14 +291,14 @@ def _state(row: RunRow, details: RunDetails) -> str:
     try:
         if details.has_text or row.origin is Origin.IMPORTED:
             queries.verdict(row.run_id, wait_s=0.0)
-        found = queries.known_verdict(row.run_id)
+        verdict = queries.known_verdict(row.run_id)
     except Problem:
         return ""
-    if found is None:
+    if verdict is None:
         return ""
-    regime = found.regime.value.replace("_", " ")
-    is_told = found.state in _QUIET and regime != "undetermined"
-    return f"{found.state.value}, {regime}" if is_told else found.state.value
+    regime = verdict.regime.value.replace("_", " ")
+    is_told = verdict.state in _QUIET and regime != "undetermined"
+    return f"{verdict.state.value}, {regime}" if is_told else verdict.state.value
 
 
 def note_changes(

@@ -201,8 +201,8 @@ def missing_run() -> None:
         return
     try:
         queries.path_of(asked)
-    except Problem as found:
-        empty(f"{capitalised(found.text)}. {found.advice}")
+    except Problem as trouble:
+        empty(f"{capitalised(trouble.text)}. {trouble.advice}")
         links.link("All runs", "runs", run=None)
 
 
@@ -248,10 +248,10 @@ def command(text: str) -> None:
 
 def warnings(run_id: str) -> None:
     """What of the run could not be read and was left out."""
-    found = queries.warnings(run_id)
-    if found:
-        with st.expander(f"{len(found)} files or records are damaged and left out"):
-            for text in found[:50]:
+    damages = queries.warnings(run_id)
+    if damages:
+        with st.expander(f"{len(damages)} files or records are damaged and left out"):
+            for text in damages[:50]:
                 st.text(visible(text, 500))
             st.code(visible(f"echoscope runs verify {queries.typed(run_id)}"), language="bash")
 

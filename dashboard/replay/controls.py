@@ -145,9 +145,9 @@ def split_words(run_id: str, split: str) -> str:
     return capitalised(origin.value) if is_foreign else SPLITS[split]
 
 
-def title(run_id: str, found: Listed) -> str:
+def title(run_id: str, answer: Listed) -> str:
     """What is listed, in a line. Hostile where somebody searches for such words."""
-    asked = found.asked
+    asked = answer.asked
     split = split_words(run_id, asked.split).lower()
     if not asked.is_search:
         words = f"Step {asked.step} of {max(queries.info(run_id).last_step, 0)}, {split}"
@@ -157,8 +157,8 @@ def title(run_id: str, found: Listed) -> str:
         words = f"All steps, {split}, {' and '.join(looked_for)}"
     if asked.order != OLDEST:
         words += f". {ORDERS[asked.order][0]}"
-    if found.num > len(found.rows):
-        words += f": {len(found.rows)} of {found.num:,} matches"
+    if answer.num > len(answer.rows):
+        words += f": {len(answer.rows)} of {answer.num:,} matches"
     return words
 
 

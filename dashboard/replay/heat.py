@@ -58,8 +58,8 @@ class Scale:
         """Per token, -LEVELS (far below) to LEVELS (far above), 0 neutral; NaN counts as 0."""
         distance = np.nan_to_num(values - self.neutral, nan=0.0, posinf=1e300, neginf=-1e300)
         steps = np.ceil(np.abs(distance) / self.reach * LEVELS - 0.5)
-        found: NDArray[np.int8] = (np.clip(steps, 0, LEVELS) * np.sign(distance)).astype(np.int8)
-        return found
+        levels: NDArray[np.int8] = (np.clip(steps, 0, LEVELS) * np.sign(distance)).astype(np.int8)
+        return levels
 
     def ticks(self) -> list[tuple[int, float]]:
         """(level, value in its middle), from the lowest to the highest, for a legend."""

@@ -117,8 +117,8 @@ class Asked:
         names = ", ".join(f"t.{name}" for name in COLUMNS)
         source, hits = "FROM trajectories t", ""
         if self.text:
-            found = _FIRST_HITS.format(words=_literal(self.text))
-            source += f" JOIN ({found}) h ON h.trajectory_id = t.id AND h.attempt = t.attempt"
+            first_hits = _FIRST_HITS.format(words=_literal(self.text))
+            source += f" JOIN ({first_hits}) h ON h.trajectory_id = t.id AND h.attempt = t.attempt"
             hits = ", h.turn, h.excerpt"
         return (
             f"SELECT {names}{hits}, count(*) OVER () AS num {source} "

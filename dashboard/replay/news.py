@@ -18,7 +18,7 @@ _READING = ("step", "trajectory", "turn", "page")
 """URL parameters of somebody who looks at something."""
 
 
-def watch(run_id: str, found: Listed, seen: Pulse | None = None) -> None:
+def watch(run_id: str, answer: Listed, seen: Pulse | None = None) -> None:
     """A line about newer steps with a way there, while the run is followed.
 
     The page stays where it is: nobody can read what changes under their eyes. It is drawn anew only
@@ -27,12 +27,12 @@ def watch(run_id: str, found: Listed, seen: Pulse | None = None) -> None:
     Args:
         seen: The pulse of the run before the page read anything of it.
     """
-    if found.asked.is_search:
+    if answer.asked.is_search:
         return
     is_following = ui.is_following(run_id)
 
     def is_behind() -> bool:
-        return queries.info(run_id).last_step > found.asked.step
+        return queries.info(run_id).last_step > answer.asked.step
 
     # A step of a run that has ended is a choice, unless it was the newest when the page was opened.
     if is_behind() and (is_following or "step" not in st.query_params):
@@ -42,32 +42,32 @@ def watch(run_id: str, found: Listed, seen: Pulse | None = None) -> None:
             live_lines.show(run_id, "newest", line, kind="caption", every_s=every_s)
             st.button("Go to the newest", key="replay_newest", on_click=_forget, type="tertiary")
     elif is_following:
-        await_news(run_id, seen, found)
+        await_news(run_id, seen, answer)
 
 
-def await_news(run_id: str, seen: Pulse | None, found: Listed | None = None) -> None:
+def await_news(run_id: str, seen: Pulse | None, answer: Listed | None = None) -> None:
     """Draws the page again for a newer step, and when the update came to what is listed.
 
     Args:
-        found: None where the run has no trajectory yet: then all is news.
+        answer: None where the run has no trajectory yet: then all is news.
     """
 
     def has_news() -> bool:
         return (
-            found is None
-            or queries.info(run_id).last_step > found.asked.step
-            or has_come(run_id, found)
+            answer is None
+            or queries.info(run_id).last_step > answer.asked.step
+            or has_come(run_id, answer)
         )
 
     follow("news", run_id, ("position",), lambda: None, has_news=has_news, seen=seen)
 
 
-def has_come(run_id: str, found: Listed) -> bool:
+def has_come(run_id: str, answer: Listed) -> bool:
     """Whether the update has come to trajectories that it had not seen when they were listed."""
-    pending = found.rows.loc[_pending(found.rows), "id"]
+    pending = answer.rows.loc[_pending(answer.rows), "id"]
     if not len(pending):
         return False
-    now = queries.listing(run_id, found.asked.step)
+    now = queries.listing(run_id, answer.asked.step)
     return bool(now.loc[now["id"].isin(pending), "kept"].notna().any())
 
 

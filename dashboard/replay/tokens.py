@@ -191,12 +191,12 @@ def _token_regions(turn: Turn, pieces: Sequence[str]) -> list[str]:
         return [""] * len(pieces)
     regions = _regions(turn)
     starts = [span[0] for _, span in regions]
-    found = []
+    classes = []
     for piece, end in zip(pieces, ends, strict=True):
         place = bisect_right(starts, max(end - max(len(piece), 1), 0)) - 1
         name = regions[place][0] if regions and end <= len(turn.response) else "outside"
-        found.append("" if name == "reasoning" else f" es-{name}")
-    return found
+        classes.append("" if name == "reasoning" else f" es-{name}")
+    return classes
 
 
 def legend_html(heat: Heat, scale: Scale) -> str:

@@ -143,7 +143,7 @@ def _figures(page: _Page, run: RunReader, verdict: Verdict) -> None:
         curves = drawn.curves(chart)
         page.figure(drawn.line_chart(chart, curves), f"{chart.title}. {describe(curves)}")
     page.parts.append("</div>")
-    for one in FIGURES.values():
+    for one in FIGURES:
         figure = one.draw(run, None)
         if figure is not None:
             page.parts.append(f"<h3>{escape(one.title)}</h3>")

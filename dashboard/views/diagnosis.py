@@ -6,7 +6,7 @@ import streamlit as st
 
 from echoscope.dashboard.charts import live as live_charts
 from echoscope.dashboard.charts.curated import EVIDENCE
-from echoscope.dashboard.charts.run_figures import ALARMS, DIAGNOSIS, draw_figure
+from echoscope.dashboard.charts.run_figures import FIGURES, draw_figure
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.data.alarm_history import alarm_rows, histories
 from echoscope.dashboard.escaping import cut, visible
@@ -153,12 +153,12 @@ def _figures(run_id: str, step: int | None) -> None:
     """The figures that the run has data for, two in a row; the others by name."""
     missing = []
     columns = st.columns(2, gap="medium")
-    for figure in DIAGNOSIS:
+    for figure in FIGURES:
         drawn = figure_at(run_id, figure.name, step)
         if drawn is None:
             missing.append(figure.title)
             continue
-        with columns[(DIAGNOSIS.index(figure) - len(missing)) % 2]:
+        with columns[(FIGURES.index(figure) - len(missing)) % 2]:
             st.subheader(figure.title, anchor=False)
             figures.show(drawn, figure.title, key=figure.name, revision=run_id)
             st.caption(figure.help)
@@ -203,8 +203,6 @@ def _alarms(run_id: str) -> None:
             + " Alarms are raised while a training runs; this run was imported." * is_imported
         )
         return
-    timeline = figure_at(run_id, ALARMS.name, None)
-    figures.show(timeline, "Alarms over the run", key="alarms", revision=run_id)
     st.html(verdict_html.table(alarm_rows(raised)))
 
 

@@ -62,12 +62,12 @@ def draw(run_id: str) -> None:
         ui.empty("This run has metrics and no rollouts, so there is nothing to replay.")
         return
     try:
-        found = choose_list(run_id)
+        answer = choose_list(run_id)
     except Problem as trouble:
         problem(trouble)
         return
     asked = asked_of_page(run_id)
-    news.watch(run_id, found, seen)
+    news.watch(run_id, answer, seen)
 
     is_click = False
 
@@ -79,21 +79,21 @@ def draw(run_id: str) -> None:
         if is_click and asked_of_page(run_id) != asked:
             st.rerun()  # it asked for another list
         is_click = True  # not while the page itself is drawn: it might never reach its end
-        guarded(lambda: _list_and_trajectory(run_id, found))
+        guarded(lambda: _list_and_trajectory(run_id, answer))
 
     part()
 
 
-def _list_and_trajectory(run_id: str, found: Listed) -> None:
-    shown = _shown(run_id, found.rows)
+def _list_and_trajectory(run_id: str, answer: Listed) -> None:
+    shown = _shown(run_id, answer.rows)
     left, right = st.container(key="replay_parts").columns([4, 9], gap="medium")
     with left:
-        _list(run_id, found, shown)
+        _list(run_id, answer, shown)
     with right:
         if shown is None:
             st.caption("Choose a trajectory.")
         else:
-            _trajectory(run_id, shown, found)
+            _trajectory(run_id, shown, answer)
 
 
 def _shown(run_id: str, rows: pd.DataFrame) -> str | None:
@@ -111,11 +111,11 @@ def _shown(run_id: str, rows: pd.DataFrame) -> str | None:
     return asked
 
 
-def _list(run_id: str, found: Listed, shown: str | None) -> None:
-    rows = found.rows
-    st.caption(plain(f"{title(run_id, found)}. {summary(rows)}.", 600))
+def _list(run_id: str, answer: Listed, shown: str | None) -> None:
+    rows = answer.rows
+    st.caption(plain(f"{title(run_id, answer)}. {summary(rows)}.", 600))
     if not len(rows):
-        ui.empty(why_empty(run_id, found.asked))
+        ui.empty(why_empty(run_id, answer.asked))
         return
     ids = [str(name) for name in rows["id"]]
     page = (ids.index(shown) if shown in ids else 0) // ROWS
@@ -147,8 +147,8 @@ def _first_turn(rows: pd.DataFrame, shown: str, num_turns: int) -> int:
     return min(int(turns.iloc[0]), last) if len(turns) else last
 
 
-def _trajectory(run_id: str, shown: str, found: Listed) -> None:
-    rows = found.rows
+def _trajectory(run_id: str, shown: str, answer: Listed) -> None:
+    rows = answer.rows
     trajectory = queries.trajectory(run_id, shown)
     outcome = queries.outcome(run_id, shown)
     num_turns = trajectory.num_turns
@@ -160,7 +160,7 @@ def _trajectory(run_id: str, shown: str, found: Listed) -> None:
     with st.container(key="replay_head", horizontal=True, vertical_alignment="center"):
         st.subheader(plain(trajectory.id, 60), anchor=False, width="content")
         st.html(replay_html.headline(trajectory, outcome), width="content")
-        panels.list_others(trajectory, found.asked)
+        panels.list_others(trajectory, answer.asked)
         with st.popover("Details", help="Seeds, ids, prompt, download"):
             panels.details(run_id, trajectory, outcome, chosen)
     with st.container(key="replay_bar", horizontal=True, gap="small", vertical_alignment="center"):
@@ -172,7 +172,7 @@ def _trajectory(run_id: str, shown: str, found: Listed) -> None:
         if trajectory.final_observation:
             st.html(replay_html.text_box(trajectory.final_observation))
     else:
-        words = found.asked.text
+        words = answer.asked.text
         panels.conversation(run_id, trajectory, outcome, turn, lambda text: hits_in(text, words))
 
 

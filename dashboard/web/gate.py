@@ -438,7 +438,7 @@ def content_policy(script_hashes: Iterable[str], host: str) -> str:
 
     Streamlit sets styles from code, hence inline styles; workers and pictures are made of blobs.
     """
-    scripts = " ".join(f"'{found}'" for found in script_hashes)
+    scripts = " ".join(f"'{digest}'" for digest in script_hashes)
     # Older browsers do not count web sockets as 'self'.
     sockets = f"ws://{host} wss://{host}" if host.isprintable() and ";" not in host else ""
     return "; ".join(
@@ -464,6 +464,6 @@ def content_policy(script_hashes: Iterable[str], host: str) -> str:
 
 def inline_script_hashes(page: str) -> tuple[str, ...]:
     """`sha256-...` of each inline script of an HTML page, as a content policy names them."""
-    found = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
-    digests = (hashlib.sha256(text.encode()).digest() for text in found)
+    scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digests = (hashlib.sha256(text.encode()).digest() for text in scripts)
     return tuple(f"sha256-{base64.b64encode(digest).decode()}" for digest in digests)

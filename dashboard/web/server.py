@@ -126,19 +126,19 @@ def open_port(address: str, port: int, *, is_exact: bool) -> socket.socket:
     last = port if is_exact or port == 0 else port + PORTS_TRIED
     for candidate in range(port, min(last, 65_535) + 1):
         # Named, or asyncio does not know it for TCP and leaves Nagle's delay on: 40 ms an answer.
-        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            found.bind((address, candidate))
-            found.listen(_BACKLOG)
+            opened.bind((address, candidate))
+            opened.listen(_BACKLOG)
         except OSError as error:
-            found.close()
+            opened.close()
             why = error.strerror or str(error)
             if not isinstance(error, OSError) or candidate == last:
                 raise PortError(f"cannot listen on {address} port {candidate}: {why}") from error
             continue
-        found.setblocking(False)
-        return found
+        opened.setblocking(False)
+        return opened
     raise PortError(f"{port} is no port; one lies between 0 and 65535")
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from echoscope.dashboard.charts.alarm_timeline import timeline
 from echoscope.dashboard.data.alarm_history import alarm_rows, histories
 from echoscope.store.reader import CommandState
 from echoscope.store.records import (
@@ -88,12 +85,3 @@ def test_what_it_did_by_itself_is_with_it() -> None:
     found = histories([event("a", 2), event("ab", 2)], [state("alarm-a-2"), state("x")])
     done = {one.raised.alarm_id: len(one.done) for one in found}
     assert done == {"a": 1, "ab": 0}
-
-
-def test_the_timeline_reaches_from_onset_to_the_end() -> None:
-    found = histories([event("a", 10, onset_step=6), event("b", 4), event("b", 8, is_raised=False)])
-    before, bars = timeline(found, last_step=20).data
-    assert list(before.base) == [4, 6]
-    assert list(before.x) == [0, 4]
-    assert list(bars.base) == [4, 10]
-    assert np.allclose(bars.x, [4, 10])
