@@ -22,7 +22,7 @@ def block_with(words: str) -> str:
 def test_the_documented_environment_passes_its_checker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "documented_world.py").write_text(block_with("class Guess(TextEnv)"))
+    (tmp_path / "documented_world.py").write_text(block_with("class Guess(TaskEnv)"))
     monkeypatch.syspath_prepend(tmp_path)
     report = check_env("documented_world:Guess")
     assert report.failed == {}
