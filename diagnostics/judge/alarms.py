@@ -391,18 +391,17 @@ class AlarmEngine:
             baseline=finite_or_none(main.baseline),
             threshold=main.threshold,
             window=main.window,
-            message=message if state is AlarmState.RAISED else self._ending(rule, alarm, view),
+            message=message if state is AlarmState.RAISED else self._ending(alarm, view),
             refuted_by=rule.refuted_by,
             earliest_onset_step=_earliest(alarm, view),
         )
 
-    def _ending(self, rule: Rule, alarm: OpenAlarm, view: View) -> str:
+    def _ending(self, alarm: OpenAlarm, view: View) -> str:
         """What was cleared, how serious it was, when it held, and why it ended.
 
         Either it is over, or the run is lost and hides it.
         """
-        title = in_sentence(alarm.title or rule.title)
-        was = f"cleared: {title}, was {alarm.severity.value}, "
+        was = f"cleared: {in_sentence(alarm.title)}, was {alarm.severity.value}, "
         was += f"steps {alarm.raised_step} to {view.step}."
         worse = [a for a in self.open_alarms if a.severity is AlarmSeverity.CRITICAL]
         if not worse and not view.is_success_lost:

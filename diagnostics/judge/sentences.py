@@ -275,21 +275,18 @@ def _alarm_parts(
     template: str,
 ) -> list[str]:
     worst = open_alarms[0]
-    rule = RULES_BY_NAME[worst.rule]
     is_first_of = {RunState.WATCH: "Watch: ", RunState.COLLAPSING: "Collapsing: "}.get(state, "")
-    name = worst.title or rule.title
-    title = in_sentence(name) if is_first_of else name
+    title = in_sentence(worst.title) if is_first_of else worst.title
     when = onset_words(*onset)
     since = f"{STARTING}{when}" if when else ""
-    parts = [f"{is_first_of}{title}{since}. {worst.meaning or rule.meaning}"]
+    parts = [f"{is_first_of}{title}{since}. {worst.meaning}"]
     if template and worst.rule in ("TEMPLATE_COLLAPSE", "LOW_ENTROPY_COLLAPSE", "ECHO_TRAP"):
         parts[0] += f" {template}"
     parts.append(f"Evidence: {_evidence(worst, open_alarms, view)}.")
     others = [alarm for alarm in open_alarms[1:] if not _is_said(alarm, worst)]
-    titles = [alarm.title or RULES_BY_NAME[alarm.rule].title for alarm in others]
-    if titles:
-        also = ", ".join(in_sentence(one) for one in dict.fromkeys(titles))
-        parts.append(f"Also: {also}.")
+    if others:
+        also = dict.fromkeys(in_sentence(alarm.title) for alarm in others)
+        parts.append(f"Also: {', '.join(also)}.")
     return parts
 
 

@@ -110,7 +110,7 @@ class Channel(Course):
         self.quiet_streak = 0 if is_half_way else self.quiet_streak + 1
         self.streak = self.streak + 1 if self.strength >= 1 else 0
         is_enough = self.half_streak >= self.persist
-        is_strong = self.stands_alone and self.strength >= (1.0 if is_enough else SPARSE_STRENGTH)
+        is_strong = self.is_sparse and self.strength >= (1.0 if is_enough else SPARSE_STRENGTH)
         if self.is_raised:
             if self.quiet_streak >= self.persist:  # raised -> quiet
                 self.is_raised, self.raised_step = False, None
@@ -131,7 +131,7 @@ class Channel(Course):
         which are as good as a mean over them.
         """
         repeats = max(self.persist, self.far_streak)
-        return self.noise / math.sqrt(repeats if self.stands_alone else 1)
+        return self.noise / math.sqrt(repeats if self.is_sparse else 1)
 
     @property
     def leans(self) -> bool:
@@ -139,7 +139,7 @@ class Channel(Course):
 
         Or the last observation alone is twice as far as it takes, which no batch does.
         """
-        is_half_way = self.half_streak >= (1 if self.stands_alone else 2)
+        is_half_way = self.half_streak >= (1 if self.is_sparse else 2)
         return (is_half_way and self.stands_out) or self.jump >= DRASTIC
 
     @property

@@ -103,6 +103,51 @@ def observed(values: Mapping[str, float], keys: Sequence[str]) -> dict[str, floa
     return {}
 
 
+@dataclass(slots=True)
+class Source:
+    """Which of several metrics is followed: the best that was ever measured, a mean over tags."""
+
+    key: str = ""
+    """Empty before the first measurement; the pattern where it is a mean over tags."""
+    members: dict[str, float] = field(default_factory=dict)
+    """Last value of every metric that goes into the mean: tags may be measured at odd steps."""
+
+    def measured(self, values: Mapping[str, float], keys: Sequence[str]) -> dict[str, float]:
+        """What a row holds of the metric; nothing where it holds only a less trusted one.
+
+        Args:
+            keys: Metric keys in order of preference.
+        """
+        out = observed(values, keys)
+        is_worse = bool(out and self.key) and _rank(out, keys) > _rank([self.key], keys)
+        return {} if is_worse else out
+
+    def is_better(self, measured: Mapping[str, float], keys: Sequence[str]) -> bool:
+        return bool(self.key) and _rank(measured, keys) < _rank([self.key], keys)
+
+    def is_other(self, measured: Mapping[str, float], keys: Sequence[str]) -> bool:
+        """Is it another quantity than before: of a better metric, or with one more tag?"""
+        has_more = bool(self.members) and not measured.keys() <= self.members.keys()
+        return has_more or self.is_better(measured, keys)
+
+    def begin(self, measured: Mapping[str, float], keys: Sequence[str]) -> Source:
+        """What is followed from now on; the tags of the same metric stay."""
+        return Source(members={} if self.is_better(measured, keys) else dict(self.members))
+
+    def take(self, measured: Mapping[str, float], keys: Sequence[str]) -> float:
+        """The value after a row that holds some of it."""
+        self.members |= measured
+        is_alone = len(self.members) == 1
+        self.key = next(iter(measured)) if is_alone else keys[_rank(measured, keys)]
+        return math.fsum(self.members.values()) / len(self.members)
+
+
+def _rank(names: Iterable[str], keys: Sequence[str]) -> int:
+    """The place of a metric among keys in order of preference."""
+    name = next(iter(names))
+    return next((n for n, key in enumerate(keys) if name == key or matches(name, key)), len(keys))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
     """The recent past before an observation, on the channel's scale."""
@@ -116,10 +161,7 @@ class Course:
     """The observations of one metric, and what follows from them alone."""
 
     spec: ChannelSpec
-    key: str = ""
-    """The metric that is followed; the pattern where it is a mean over tags."""
-    members: dict[str, float] = field(default_factory=dict)
-    """Last value of every metric that goes into the mean: tags may be measured at odd steps."""
+    source: Source = field(default_factory=Source)
     count: int = 0
     first_step: int | None = None
     last_step: int | None = None
@@ -149,20 +191,15 @@ class Course:
     def take(self, step: int, values: Mapping[str, float]) -> Past | None:
         """Take in a row of the log. None if the metric is not in it: the row is only counted."""
         self.rows_since += 1
-        measured = observed(values, self.spec.keys)
+        keys = self.spec.keys
+        measured = self.source.measured(values, keys)
         if not measured:
             return None
-        rank, own_rank = self._rank(next(iter(measured))), self._rank(self.key)
-        if self.key and rank > own_rank:
-            return None
-        if rank < own_rank or not measured.keys() <= self.members.keys():
-            kept = {} if rank < own_rank else dict(self.members)
+        if self.source.is_other(measured, keys):
+            source = self.source.begin(measured, keys)
             self.restart()
-            self.members = kept
-        self.members |= measured
-        self.key = next(iter(measured)) if len(self.members) == 1 else self.spec.keys[rank]
-        self.value = math.fsum(self.members.values()) / len(self.members)
-        x = self.value
+            self.source = source
+        x = self.value = self.source.take(measured, keys)
         self.peak = max(self.peak, x)
         if self.spec.transform == "log":
             x = math.log(max(x, LOG_FLOOR))
@@ -183,13 +220,14 @@ class Course:
         Course.__init__(self, spec=self.spec)
 
     @property
-    def is_sparse(self) -> bool:
-        return self.gap >= SPARSE_GAP
+    def key(self) -> str:
+        """The metric that is followed."""
+        return self.source.key
 
     @property
-    def stands_alone(self) -> bool:
-        """One observation is enough to judge by: it is rare."""
-        return self.is_sparse
+    def is_sparse(self) -> bool:
+        """It is rare: one observation is enough to judge by."""
+        return self.gap >= SPARSE_GAP
 
     @property
     def window(self) -> int:
@@ -201,7 +239,7 @@ class Course:
 
     @property
     def was_ready(self) -> bool:
-        return self.count >= (1 if self.stands_alone else self.spec.warmup)
+        return self.count >= (1 if self.is_sparse else self.spec.warmup)
 
     @property
     def baseline(self) -> float:
@@ -257,7 +295,7 @@ class Course:
     def persist(self) -> int:
         """Observations in a row that it takes: as many steps, whatever the cadence."""
         persist = self.spec.persist
-        if self.stands_alone:
+        if self.is_sparse:
             return min(persist, 2)
         if self.gap > 1:
             return min(persist, max(2, math.ceil(persist / self.gap)))
@@ -267,10 +305,6 @@ class Course:
     def is_median(self) -> bool:
         """Whether the level is a median of rows, not their mean."""
         return self.spec.smooth == "median" and not self.is_sparse
-
-    def _rank(self, key: str) -> int:
-        keys = self.spec.keys
-        return next((n for n, k in enumerate(keys) if key == k or matches(key, k)), len(keys))
 
     def _add(self, x: float, step: int) -> None:
         if len(self.recent) > 1:

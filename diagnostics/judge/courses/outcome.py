@@ -15,7 +15,7 @@ from typing import Literal
 
 from ..claims import Change, Claim, Dip, Level, Lost
 from .channels import OutcomeSpec
-from .course import matches, observed
+from .course import Source
 from .series import Series, Stretch
 from .turns import HELD_Z, Dates, Turns, between_rows, change_points, dated_with
 
@@ -62,9 +62,7 @@ class Outcome:
     """One outcome of a run, up to its last row."""
 
     spec: OutcomeSpec
-    key: str = ""
-    members: dict[str, float] = field(default_factory=dict)
-    """Last value of every metric that goes into the mean: tags may be measured at odd steps."""
+    source: Source = field(default_factory=Source)
     trials: dict[str, float] = field(default_factory=dict)
     is_reconstructed: bool = False
     large_share: float = LARGE_SHARE
@@ -97,35 +95,29 @@ class Outcome:
 
     def restart(self) -> None:
         """Forget everything: it is another quantity from now on."""
-        self.key, self.members, self.trials = "", {}, {}
+        self.source, self.trials = Source(), {}
         self._begin()
 
     def update(self, step: int, values: Mapping[str, float]) -> None:
         """Take in a row of the log."""
-        measured = observed(values, self.spec.keys)
+        keys = self.spec.keys
+        measured = self.source.measured(values, keys)
         if not measured:
             return
-        rank = self._rank(next(iter(measured)))
-        if self.key and rank > self._rank(self.key):
-            return
         trials = {key: n for key in measured if (n := self._trials_of(key, values)) > 0}
-        is_better = bool(self.key) and rank < self._rank(self.key)
-        is_other = is_better or (bool(self.members) and not measured.keys() <= self.members.keys())
-        is_other |= any(
+        is_other = self.source.is_other(measured, keys) or any(
             key in self.trials and max(n / self.trials[key], self.trials[key] / n) >= OTHER_TASKS
             for key, n in trials.items()
             if self.spec.is_fixed
         )
         if is_other and len(self.series):
             self.restarted.append(step)
-            kept = ({}, {}) if is_better else (self.members, self.trials)
+            self.trials = {} if self.source.is_better(measured, keys) else dict(self.trials)
+            self.source = self.source.begin(measured, keys)
             self._begin()
-            self.members, self.trials = dict(kept[0]), dict(kept[1])
-        self.members |= measured
         self.trials |= trials
-        self.key = next(iter(measured)) if len(self.members) == 1 else self.spec.keys[rank]
+        value = self.source.take(measured, keys)
         self.is_reconstructed = values.get("reward/is_reconstructed", 0.0) > 0
-        value = math.fsum(self.members.values()) / len(self.members)
         groups = values.get(self.spec.groups, math.nan) if self.spec.groups else math.nan
         self._add(step, value, self.num_trials, groups)
 
@@ -149,10 +141,6 @@ class Outcome:
         self.was_lost |= self.num_low_rows >= least
         self.was_back |= self.bottom is not None and not self._is_below_best_now
 
-    def _rank(self, key: str) -> int:
-        keys = self.spec.keys
-        return next((n for n, k in enumerate(keys) if key == k or matches(key, k)), len(keys))
-
     def _trials_of(self, key: str, values: Mapping[str, float]) -> float:
         name = self.spec.trials
         if not name:
@@ -162,12 +150,18 @@ class Outcome:
     @property
     def num_trials(self) -> float:
         """Outcomes behind one row; NaN where unknown. A mean over all tags adds none."""
-        tags = [name for name in self.members if "/all/" not in name] or list(self.members)
+        members = self.source.members
+        tags = [name for name in members if "/all/" not in name] or list(members)
         if not tags or not set(tags) <= self.trials.keys():
             return math.nan
         return len(tags) ** 2 / sum(1 / self.trials[name] for name in tags)
 
     # -- what rules and sentences ask --------------------------------------------------------------
+
+    @property
+    def key(self) -> str:
+        """The metric that is followed; the pattern where it is a mean over tags."""
+        return self.source.key
 
     @property
     def count(self) -> int:
