@@ -301,10 +301,15 @@ def is_note_on_rollouts(path: Path) -> bool:
     """Whether a file is what prime-rl or tinker-cookbook writes beside its rollouts, and neither
     rollouts nor metrics: annotations of traces, the index of a stream, the tree of what was logged.
     """
-    is_annotation = "annotations" in path.parts[-3:-1] and (
-        path.name.endswith((".jsonl", ".jsonl.zst"))
+    if path.name.endswith(".index.jsonl"):
+        return path.with_name(path.name.removesuffix(".index.jsonl")).is_dir()
+    if path.name.endswith("_logtree.json"):
+        name = path.name.removesuffix("_logtree.json")
+        return path.with_name(f"{name}_rollout_summaries.jsonl").is_file()
+    folder = next((p for p in path.parents[:2] if p.name == "annotations"), None)
+    return folder is not None and (
+        folder.with_name("stream").is_dir() or folder.with_name("traces.jsonl").is_file()
     )
-    return is_annotation or path.name.endswith((".index.jsonl", "_logtree.json"))
 
 
 def _refuse_tar(path: Path, head: bytes) -> None:

@@ -127,6 +127,7 @@ def test_a_trainers_notes_on_its_rollouts_are_not_passed_over(
     fixtures = Path(__file__).parents[1] / "store" / "importers" / "fixtures"
     shutil.copytree(fixtures / "prime_stream", "in")
     (tmp_path / "in" / "train_logtree.json").write_text('{"root": {"children": []}}')
+    (tmp_path / "in" / "train_rollout_summaries.jsonl").write_text("")
     out = type_command("import", "in").out
     left = [line for line in out.splitlines() if line.startswith(("Passed over", "Refused"))]
     assert not any(name in line for line in left for name in ("logtree", "annotations", ".index."))
