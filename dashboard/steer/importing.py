@@ -66,8 +66,10 @@ class Import:
             return ImportReport(is_done=False, stage=stage, share=share)
         if status == 0:  # its last sentence says what to type next
             return ImportReport(is_done=True, sentences=tuple(_tail(self.output)[:-1]))
-        said = [line for line in lines if read_progress([line]) is None]
-        problem = said[-1].removeprefix("error: ") if said else f"it ended with code {status}"
+        messages = [line for line in lines if read_progress([line]) is None]
+        problem = (
+            messages[-1].removeprefix("error: ") if messages else f"it ended with code {status}"
+        )
         if status < 0:
             problem = "the import was stopped. Click Import to continue where it stopped."
         return ImportReport(is_done=True, problem=problem[:2_000])

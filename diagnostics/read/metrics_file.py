@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from echoscope.store.importers.lines import conversion, narrow_encoding, not_utf8, wide_encoding
+from echoscope.store.importers.lines import conversion, wide_encoding
 from echoscope.store.importers.packed_file import ERRORS, opened, packing_of
 
 from .foreign_names import Meaning
@@ -39,8 +39,6 @@ _UNICODE = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 """Byte order marks: PowerShell writes what it redirects as UTF-16."""
-_REPLACEMENT = "\ufffd"
-"""Stands for bytes that cannot be decoded."""
 
 NO_TEXT = "is binary, and not of TensorBoard, trackio or W&B"
 NOT_METRICS = (
@@ -101,15 +99,13 @@ def _read_bytes(path: Path, reading: Reading) -> MetricTable:
     if b"\x00" in head and encoding != "utf-16":
         raise MetricsFileError(f"{path}: {NO_TEXT}")
 
-    is_clean, damage = True, ""
+    damage = ""
 
     def lines() -> Iterator[str]:
-        nonlocal is_clean, damage
+        nonlocal damage
         with opened(path) as file:
             try:
-                for line in _lines(file, encoding):
-                    is_clean = is_clean and _REPLACEMENT not in line
-                    yield line
+                yield from _lines(file, encoding)
             except ERRORS as error:
                 if not packing_of(path):
                     raise
@@ -121,24 +117,10 @@ def _read_bytes(path: Path, reading: Reading) -> MetricTable:
         if damage:
             raise MetricsFileError(f"{path}: cannot be unpacked: {damage}") from None
         raise
-    if damage:
-        note = f"the file is damaged and was read up to the damage: {damage}"
-    else:
-        note = "" if is_clean or encoding == "utf-16" else _encoding_note(path)
-    return replace(table, notes=(*table.notes, note)) if note else table
-
-
-def _encoding_note(path: Path) -> str:
-    """How many lines are in another encoding than UTF-8, where that one is known by its bytes."""
-    num, encoding = 0, ""
-    with opened(path) as file:
-        while line := file.readline(MAX_LINE_CHARS):
-            try:
-                line.decode("utf-8")
-            except UnicodeDecodeError:
-                encoding = encoding if num else narrow_encoding(line)
-                num += 1
-    return not_utf8(num, "line", encoding) if encoding else ""
+    if not damage:
+        return table
+    note = f"the file is damaged and was read up to the damage: {damage}"
+    return replace(table, notes=(*table.notes, note))
 
 
 def _must_be_a_file(path: Path) -> None:

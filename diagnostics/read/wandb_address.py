@@ -151,12 +151,12 @@ class Question:
         self._output.seek(0)
         rows: list[dict[str, float]] = []
         for line in self._output:
-            said = json.loads(line)
-            if "error" in said:
-                raise _refusal(self._address, said["kind"], said["error"])
-            if "name" in said:
-                return ServerRun(name=said["name"], state=said["state"], rows=rows)
-            rows += filter(None, map(numbers_of_row, said["rows"]))
+            part = json.loads(line)
+            if "error" in part:
+                raise _refusal(self._address, part["kind"], part["error"])
+            if "name" in part:
+                return ServerRun(name=part["name"], state=part["state"], rows=rows)
+            rows += filter(None, map(numbers_of_row, part["rows"]))
         raise NoAnswerError(f"{self._address}: the process that asks W&B ended early")
 
     def close(self) -> None:

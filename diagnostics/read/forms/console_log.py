@@ -23,13 +23,11 @@ from dataclasses import dataclass, field
 from ..foreign_names import Meaning, meaning_of, spelled, step_rank
 from ..records import TRANSPARENT, Collector, to_number
 from ..table import TableBuilder
-from .json_records import table_lines
 from .line_prefix import COLOUR, without_bullet, without_prefix
 
 MAX_PAIRS = 5_000
 MAX_LINE_CHARS = 50_000
 """A longer line is no line of a log; patterns would take long on it."""
-MAX_TABLE_LINES = 200_000
 MAX_DICT_LINES = 400
 """Lines over which a printed dictionary may go."""
 MAX_OUTCOMES = 20
@@ -236,7 +234,6 @@ class ConsoleLog:
     """Lines of a dictionary whose braces are still open."""
     _depth: int = 0
     """How many braces these are."""
-    _html: list[str] = field(default_factory=list)
     _last_marker: Marker | None = None
     """Of the line before: a step may go over two lines."""
     _outcomes: dict[str, set[float]] = field(default_factory=dict)
@@ -250,14 +247,7 @@ class ConsoleLog:
             if len(line) > MAX_LINE_CHARS:
                 continue
             text = without_prefix(COLOUR.sub("", line).translate(_UNITS).rstrip())
-            if "<table" not in text and not self._html:
-                self._line(_LEADERS.sub(": ", text))
-                continue
-            self._html.append(text)
-            if "</table" in text or len(self._html) > MAX_TABLE_LINES:
-                html, self._html = "\n".join(self._html), []
-                for row in table_lines(html):
-                    self._line(row)
+            self._line(_LEADERS.sub(": ", text))
 
     def best(self) -> Collector | None:
         """The collector of the family that says most; None where no family has a record."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,12 @@ from .json_records import documents, is_notebook, parsed, records_of
 
 YOUNG_CHARS = 256 << 10
 """A shorter text is read from its beginning at each change."""
+_MAY_SAY = {
+    "pairs step": re.compile(r"step|epoch", re.IGNORECASE),
+    "dictionaries": re.compile(r"""[{}'"]|step|iter|epoch|\d/\d""", re.IGNORECASE),
+}
+"""Family of a log's records -> what a line has that can matter to it, where that is quickly told:
+most lines of a long log say nothing."""
 
 Lines = Callable[[], Iterator[str]]
 
@@ -187,7 +194,8 @@ class GrowingText:
         """Raises MetricsFileError where the text cannot hold the metrics of a run."""
         if self._young is None:
             assert self._reader is not None
-            self._reader.feed(lines)
+            may_say = _MAY_SAY.get(self._family, _MAY_SAY.get(self._family.partition(" ")[0]))
+            self._reader.feed(lines if may_say is None else filter(may_say.search, lines))
             return
         self._young += lines
         self._num_chars += sum(map(len, lines))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
@@ -27,9 +26,6 @@ RUN, CLOCK = "run", "wall_time"
 MAX_ROW_CHARS = 16 << 20
 BUSY_S = 2.0
 """How long to wait while the trainer commits."""
-_MOST_S = 600.0
-_STEPS_OF_WORK = 1_000_000
-"""Of SQLite's machine between two looks at the clock."""
 _MAGIC = b"SQLite format 3\x00"
 _NEEDED = frozenset({"run_name", "step", "metrics"})
 
@@ -49,7 +45,7 @@ def read_trackio(path: Path, mapping: Mapping[str, Meaning], run: str = "") -> M
         with _opened(path) as database:
             for row in _rows(database, path, damage):
                 collector.add(row)
-            notes = _notes(database)
+            notes: list[str] = []
     except sqlite3.Error as error:
         if not collector.num_records:
             raise MetricsFileError(f"{path}: {_reason_of(error)}") from None
@@ -70,11 +66,9 @@ def _rows(
             f"{path}: is a SQLite database, but not one of trackio: it has no table `metrics` with "
             "the columns run_name, step and metrics"
         )
-    by_name = _names_of(database, columns)
-    identity = "run_id" if "run_id" in columns else "run_name"
     clock = "timestamp" if "timestamp" in columns else "NULL"
     query = (
-        f"SELECT {identity}, step, {clock}, CASE WHEN length(metrics) <= {MAX_ROW_CHARS} THEN "
+        f"SELECT run_name, step, {clock}, CASE WHEN length(metrics) <= {MAX_ROW_CHARS} THEN "
         "metrics END FROM metrics ORDER BY rowid"
     )
     for name, step, at, text in database.execute(query):
@@ -84,31 +78,9 @@ def _rows(
             damage["rows"] += 1
             continue
         seconds = _seconds(at)
-        out = {RUN: by_name.get(name, str(name)), "step": step}
+        out = {RUN: str(name), "step": step}
         out |= {} if seconds is None else {CLOCK: seconds}
         yield out | {k: v for k, v in flat(values).items() if k not in out}
-
-
-def _names_of(database: sqlite3.Connection, columns: frozenset[str]) -> dict[str, str]:
-    """What each run is called: two runs of one name are told apart by their ids."""
-    if "run_id" not in columns:
-        return {}
-    pairs = database.execute("SELECT DISTINCT run_id, run_name FROM metrics").fetchmany(10_000)
-    names = [name for _, name in pairs]
-    return {
-        identity: str(name) if names.count(name) == 1 else f"{name} ({str(identity)[:8]})"
-        for identity, name in pairs
-    }
-
-
-def _notes(database: sqlite3.Connection) -> list[str]:
-    """What the database holds beside metrics."""
-    if "metrics" not in _columns_of(database, "system_metrics"):
-        return []
-    ((times,),) = database.execute("SELECT count(*) FROM system_metrics").fetchall()
-    if not times:
-        return []
-    return [f"left out: {counted(times, 'row')} of system metrics, which have no step"]
 
 
 def _seconds(at: Any) -> float | None:
@@ -127,17 +99,15 @@ def is_sqlite(head: bytes) -> bool:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """A stranger's database, for reading only and in bounded time. It may be in use: what its
+    """A stranger's database, for reading only. It may be in use: what its
     writer has committed is read.
 
     Raises:
-        sqlite3.Error: it is locked or damaged, or reading it takes too long.
+        sqlite3.Error: it is locked or damaged.
     """
     address = f"file:{quote(os.fsencode(path.resolve()))}?mode=ro"
     with closing(sqlite3.connect(address, uri=True, timeout=BUSY_S)) as database:
         database.text_factory = lambda data: data.decode("utf-8", "replace")
-        end = time.monotonic() + _MOST_S
-        database.set_progress_handler(lambda: time.monotonic() > end, _STEPS_OF_WORK)
         database.execute("PRAGMA query_only = ON")
         database.execute("PRAGMA trusted_schema = OFF")
         try:
@@ -162,10 +132,5 @@ def _reason_of(error: sqlite3.Error) -> str:
         return (
             f"another program has locked the SQLite database for more than {BUSY_S:.0f} s: try "
             "again, or copy the file and read the copy"
-        )
-    if "interrupted" in text:
-        return (
-            f"reading the SQLite database took more than {_MOST_S:.0f} s: copy the rows of one run "
-            "into a smaller database"
         )
     return f"the SQLite database is damaged: {text}"

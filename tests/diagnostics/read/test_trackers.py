@@ -102,32 +102,10 @@ def test_runs_of_a_trackio_project() -> None:
     assert math.isinf(table.raw["actor/entropy"][2]), "trackio writes NaN as text"
     assert table.raw["wall_time"][0] > 1.7e9
     assert "note" in table.ignored
-    assert "left out: 2 rows of system metrics, which have no step" in table.notes
     other = read_metrics(TRACKIO, run="lake-2")
     assert other.raw["critic/score/mean"] == pytest.approx([0.1 * k for k in range(1, 5)])
     with pytest.raises(MetricsFileError, match="no run 'lake-3'; its runs are: lake-1, lake-2"):
         read_metrics(TRACKIO, run="lake-3")
-
-
-def test_two_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    file = tmp_path / "p.db"
-    shutil.copy(TRACKIO, file)
-    with closing(sqlite3.connect(file)) as database, database:
-        database.execute("UPDATE metrics SET run_name = 'lake', run_id = substr(run_name, 6)")
-    assert read_metrics(file).runs == ("lake (1)", "lake (2)")
-
-
-def test_a_project_of_an_old_trackio_has_no_ids(tmp_path: Path) -> None:
-    file = tmp_path / "old.db"
-    with closing(sqlite3.connect(file)) as database, database:
-        database.execute("CREATE TABLE metrics (timestamp TEXT, run_name TEXT, step, metrics TEXT)")
-        rows = [("2026-01-01T00:00:00", "a", s, f'{{"reward": {s}}}') for s in range(3)]
-        database.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?)", rows)
-        database.execute("INSERT INTO metrics VALUES ('', 'a', 3, '{\"reward\": ')")
-    table = read_metrics(file)
-    assert table.raw["reward"].tolist() == [0, 1, 2]
-    assert table.run == "a"
-    assert "left out: 1 row without a JSON object" in table.notes
 
 
 @pytest.mark.parametrize(
