@@ -61,7 +61,7 @@ def trajectory(rng: random.Random, step: int, index: int) -> Trajectory:
                 response_tokens=tokens,
                 logprobs=np.zeros(TOKENS, dtype=np.float32),
                 entropies=np.zeros(TOKENS, dtype=np.float32),
-                actions=("up",),
+                actions=(f"move {rng.randrange(1000)}",),
                 reward=rng.random(),
             )
             for place, (asked, reply) in enumerate(texts)
