@@ -203,7 +203,8 @@ def test_what_takes_far_longer_than_expected_is_cut_off() -> None:
     monitor = machine.monitor(config)
     found = machine.measure(range(1, 2), config, rollout_s=1, monitor=monitor)
     assert math.isnan(found[1].values[KEY])
-    assert CUT_OFF * CHEAP_S < machine.now < 400  # the pass under way
+    whole_s = machine.progress[0][2] / machine.speed
+    assert CUT_OFF * CHEAP_S < machine.now < whole_s / 4  # the first prompt's passes were under way
     assert "step 1: no information: it was cut off after " in machine.said[0]
     spent = machine.now
     machine.measure(range(2, 20), config, rollout_s=1, monitor=monitor)
