@@ -49,7 +49,7 @@ from echoscope.text.strict_json import json_value
 from .episodes import Episode, TurnTokens
 from .foreign_run import StepEnd
 from .orders import OnCheckpoint, OnSet, Orders
-from .scoring import Scoring, ScoringConfig, Spoken
+from .scoring import Scoring, ScoringConfig
 from .steps import RunSteps
 from .writing import WritingThread
 
@@ -247,34 +247,29 @@ class Recorder:
             fields=fields,
             tokens=tokens,
         )
-        self._take(episode, None)
+        self._take(episode)
 
-    def draft(self, draft: Draft, spoken: Spoken | None = None) -> None:
-        """Record an episode that a reader of another trainer's files has made.
+    def draft(self, draft: Draft) -> None:
+        """Record an episode that a reader of another trainer's files has made."""
+        self._take(draft)
 
-        Args:
-            spoken: its text, for a policy that is measured.
-        """
-        self._take(draft, spoken)
-
-    def _take(self, episode: Episode | Draft, spoken: Spoken | None) -> None:
+    def _take(self, episode: Episode | Draft) -> None:
         self._require_open()
         if self._is_taken():
-            if self._scoring is not None and (spoken is not None or isinstance(episode, Episode)):
-                self._scoring.add(episode, spoken)
+            if self._scoring is not None and isinstance(episode, Episode):
+                self._scoring.add(episode)
             self._thread.put(partial(self._thread.steps.add, episode))
 
     def measure(self, step: int) -> None:
         """Measure I(X;Z) and H(Z|X) of the episodes so far, where that is due.
 
-        Call it before the update, at the weights that sampled. `step` measures what was not
-        measured so: then I(X;Z) is a lower bound, and H(Z|X) a cross-entropy.
+        Call it before the update, at the weights that sampled.
 
         Args:
             step: the one that `step` ends next.
         """
         if self._scoring is not None and self._is_own_process:
-            self._scoring.measure(step, is_before_update=True)
+            self._scoring.measure(step)
 
     def step(self, step: int, metrics: Mapping[str, Any] | None = None) -> None:
         """End a step: its episodes and numbers are written, and commands are obeyed.
@@ -307,7 +302,7 @@ class Recorder:
         if not self._is_own_process:
             self._drop(_FORKED.format(os.getpid()))
             return
-        measured = None if self._scoring is None else self._scoring.take(number)
+        measured = None if self._scoring is None else self._scoring.take()
         end = StepEnd(number, numbers_of(values), time.time(), measured)
         self._thread.put(partial(self._thread.steps.commit, end))
 

@@ -23,7 +23,6 @@ from pydantic import Field
 
 from echoscope.diagnostics.config import DiagnosticsConfig, FrozenModel, InformationConfig
 from echoscope.diagnostics.measure.information.cross_scores import (
-    MAX_SAMPLING_GAP,
     Scorer,
     ScoringError,
     Tally,
@@ -31,10 +30,9 @@ from echoscope.diagnostics.measure.information.cross_scores import (
 from echoscope.diagnostics.measure.information.pairs import TURN_PROMPTS
 from echoscope.diagnostics.measure.information.step import SEED
 from echoscope.diagnostics.monitor import Instruments, Measured, Monitor
-from echoscope.diagnostics.tools.rescoring import as_cross_entropy
 from echoscope.diagnostics.tools.setting_errors import SettingError
 from echoscope.store.importers.dialogue import reply_text
-from echoscope.store.importers.draft import Draft, RowError
+from echoscope.store.importers.draft import RowError
 from echoscope.store.importers.steps.episodes import StepEpisodes
 from echoscope.store.models import Detokenizer, token_span
 from echoscope.store.records import (
@@ -64,16 +62,6 @@ class ScoringConfig(FrozenModel):
     information: InformationConfig = Field(
         default_factory=InformationConfig, description="As `diagnostics.information`."
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spoken:
-    """What an episode said, as far as its tokens can be made of it."""
-
-    messages: Sequence[Mapping[str, Any]] = ()
-    plain: tuple[str, str] | None = None
-    """Prompt and completion of a trainer that uses no chat template."""
-    tokens: Sequence[TurnTokens] | None = None
 
 
 class Scoring:
@@ -109,33 +97,25 @@ class Scoring:
         self._tokenizer, self._config, self._say, self._clock = tokenizer, config, say, clock
         self._detokenizer = Detokenizer(backend)
         self._monitor = Monitor(DiagnosticsConfig(), run_id=run_id, on_message=say)
-        self._waiting: list[tuple[Episode | Draft, Spoken]] = []
+        self._waiting: list[Episode] = []
         self._started = clock()
         self._spent_s = self._last_s = 0.0
         self._last_step: int | None = None
         self._measured: Measured | None = None
         self._said: set[str] = set()
 
-    def add(self, episode: Episode | Draft, spoken: Spoken | None = None) -> None:
+    def add(self, episode: Episode) -> None:
         """An episode of the step that is not over. Nothing is read yet."""
-        if spoken is None:
-            assert isinstance(episode, Episode)
-            spoken = Spoken(messages=episode.messages, tokens=episode.tokens)
-        self._waiting.append((episode, spoken))
+        self._waiting.append(episode)
 
-    def measure(self, step: int, *, is_before_update: bool) -> None:
-        """Measure the episodes so far, where that is due. Never raises for what it meets.
-
-        Args:
-            is_before_update: these weights sampled the episodes. Where recorded log-probs say
-                otherwise, they are believed.
-        """
+    def measure(self, step: int) -> None:
+        """Measure the episodes so far, where that is due. Never raises for what it meets."""
         if self._measured is not None or not self._waiting or not self._is_due(step):
             return
         began = self._clock()
         self._last_step = step
         try:
-            measured = self._measure(step, is_before_update)
+            measured = self._measure(step)
         except Exception as error:  # noqa: BLE001 - the training goes on, and it is said
             reason = in_one_line(error)
             self._say_once(reason, f"recorder: step {step}: I(X;Z) was not measured: {reason}")
@@ -145,10 +125,14 @@ class Scoring:
         measured.values["time/diagnostics_information_s"] = self._last_s
         self._measured = measured
 
-    def take(self, step: int) -> Measured | None:
-        """End the step: what was measured of it, after the update if not before; None if nothing
-        was due."""
-        self.measure(step, is_before_update=False)
+    def take(self) -> Measured | None:
+        """End the step: what was measured of it; None if nothing was."""
+        if self._waiting and self._last_step is None:
+            self._say_once(
+                "call",
+                "recorder: the policy was not measured: call Recorder.measure(step) before the "
+                "update, while the weights are those that sampled",
+            )
         measured, self._measured = self._measured, None
         self._waiting = []
         return measured
@@ -162,7 +146,7 @@ class Scoring:
         allowed = self._config.budget_frac * (self._clock() - self._started)
         return step - self._last_step >= every and self._spent_s + self._last_s <= allowed
 
-    def _measure(self, step: int, is_before_update: bool) -> Measured:
+    def _measure(self, step: int) -> Measured:
         trajectories = self._with_tokens(self._chosen(step))
         if not trajectories:
             return Measured()
@@ -172,40 +156,28 @@ class Scoring:
             decode=lambda tokens: self._detokenizer.decode(tokens)[0],
         )
         with self._policy.undisturbed():
-            measured = self._monitor.information(
+            return self._monitor.information(
                 step, RolloutBatch(groups=(tuple(trajectories),)), config, instruments
             )
-        gaps = [v for k, v in measured.values.items() if k.endswith("/sampling_gap")]
-        is_known = any(not math.isnan(gap) for gap in gaps)
-        is_own = any(gap <= MAX_SAMPLING_GAP for gap in gaps) if is_known else is_before_update
-        if not is_own:
-            measured.values = as_cross_entropy(measured.values)
-            self._say_once(
-                "own",
-                "recorder: the policy was measured after its update: I(X;Z) is a lower bound, and "
-                "H(Z|X) is stored as cross_entropy; call Recorder.measure(step) before the update "
-                "for both",
-            )
-        return measured
 
-    def _chosen(self, step: int) -> list[tuple[Trajectory, Spoken]]:
+    def _chosen(self, step: int) -> list[tuple[Trajectory, Episode]]:
         """Whole groups, drawn at random where there are more than can be compared."""
         content = StepEpisodes(step)
-        spoken: dict[str, Spoken] = {}
-        for episode, words in self._waiting:
+        episodes: dict[str, Episode] = {}
+        for episode in self._waiting:
             size = len(content.trajectories)
             take(content, episode)
             if len(content.trajectories) > size:
-                spoken[content.trajectories[-1].id] = words
+                episodes[content.trajectories[-1].id] = episode
         groups = content.batch().groups
         config = self._config.information
         siblings = min(config.reasonings, max((len(group) for group in groups), default=1))
         num_groups = max(config.prompts, math.ceil(TURN_PROMPTS / siblings))
         rng = np.random.default_rng([SEED, step, 2])
         places = sorted(rng.permutation(len(groups))[:num_groups].tolist())
-        return [(t, spoken[t.id]) for place in places for t in groups[place][:siblings]]
+        return [(t, episodes[t.id]) for place in places for t in groups[place][:siblings]]
 
-    def _with_tokens(self, chosen: Sequence[tuple[Trajectory, Spoken]]) -> list[Trajectory]:
+    def _with_tokens(self, chosen: Sequence[tuple[Trajectory, Episode]]) -> list[Trajectory]:
         """Trajectories whose turns have tokens, and say where the reasoning stands in them."""
         has_tags = any(t.reasoning_chars is not None for one, _ in chosen for t in one.turns)
         if chosen and not has_tags:
@@ -213,9 +185,9 @@ class Scoring:
                 "tags", "recorder: no reply has <think>: the whole reply is measured as Z"
             )
         out = []
-        for trajectory, spoken in chosen:
+        for trajectory, episode in chosen:
             try:
-                tokens = list(self._tokens(trajectory, spoken))
+                tokens = list(self._tokens(episode))
                 turns = [
                     self._turn(turn, one, has_tags)
                     for turn, one in zip(trajectory.turns, tokens, strict=True)
@@ -227,18 +199,15 @@ class Scoring:
             out.append(replace(trajectory, turns=tuple(turns)))
         return out
 
-    def _tokens(self, trajectory: Trajectory, spoken: Spoken) -> Iterator[TurnTokens]:
+    def _tokens(self, episode: Episode) -> Iterator[TurnTokens]:
         """Prompt and reply of each turn in tokens: those that were sampled, or made of the text."""
-        if spoken.tokens is not None:
-            yield from spoken.tokens
-        elif spoken.plain is not None:
-            prompt, completion = spoken.plain
-            yield TurnTokens(prompt=self._tokenizer(prompt).input_ids, reply=self._ids(completion))
-        else:
-            for place, message in enumerate(spoken.messages):
-                if message.get("role") == "assistant":
-                    shown = self._prompt(spoken.messages[:place])
-                    yield TurnTokens(prompt=shown, reply=self._ids(reply_text(message)))
+        if episode.tokens is not None:
+            yield from episode.tokens
+            return
+        for place, message in enumerate(episode.messages):
+            if message.get("role") == "assistant":
+                prompt = self._prompt(episode.messages[:place])
+                yield TurnTokens(prompt=prompt, reply=self._ids(reply_text(message)))
 
     def _prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         pictures = [m for m in messages if isinstance(m.get("content"), list)]

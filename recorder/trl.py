@@ -15,12 +15,10 @@ from typing import Any
 import pyarrow.parquet as pq
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from echoscope.diagnostics.tools.setting_errors import SettingError
 from echoscope.store.importers.draft import Draft, RowError
 from echoscope.store.importers.formats.trl import episode, reward_columns
 
 from .recorder import Recorder
-from .scoring import Spoken
 
 _TERM = re.compile(r"rewards/(.+)/mean")
 _SECRET = ("token", "key", "password", "secret")
@@ -37,20 +35,10 @@ class EchoscopeCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
 
     Args:
         path: the run's folder; None: `OUTPUT_DIR/echoscope`.
-        score: measure I(X;Z) with the model that trains, within the budget of `scoring`. TRL gives
-            the text after the update, so what would be H(Z|X) is stored as a cross-entropy.
-        settings: further arguments of `Recorder`, such as `alarms`, `notify` and `scoring`.
-
-    Raises:
-        SettingError: `scoring` without `score=True`.
+        settings: further arguments of `Recorder`, such as `alarms` and `notify`.
     """
 
-    def __init__(
-        self, path: str | Path | None = None, *, score: bool = False, **settings: Any
-    ) -> None:
-        if "scoring" in settings and not score:
-            raise SettingError("scoring= needs score=True, which measures the model that trains")
-        self._is_scored = score
+    def __init__(self, path: str | Path | None = None, **settings: Any) -> None:
         self._path = None if path is None else Path(path)
         self._settings = settings
         self._output = Path()
@@ -66,8 +54,6 @@ class EchoscopeCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
-        model: Any = None,
-        processing_class: Any = None,
         **_: Any,
     ) -> None:
         if not state.is_world_process_zero:
@@ -83,24 +69,12 @@ class EchoscopeCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             self._path or self._output / "echoscope",
             config={"trainer": "TRL", "arguments": config},
             total_steps=state.max_steps,
-            **(self._settings | (self._policy(args, model, processing_class))),
+            **self._settings,
         )
         if not getattr(args, "log_completions", False):
             self._recorder.say(
                 "recorder: TRL keeps no text: set log_completions=True to record completions"
             )
-
-    def _policy(self, args: TrainingArguments, model: Any, tokenizer: Any) -> dict[str, Any]:
-        """Arguments of `Recorder` for a model that is measured, sampling as the trainer's own."""
-        if not self._is_scored:
-            return {}
-        temperature = getattr(args, "temperature", None)
-        sampling = {} if temperature is None else {"temperature": temperature}
-        template = getattr(args, "chat_template_kwargs", None) or {}
-        scoring = {**sampling, "template_args": template, **self._settings.get("scoring", {})}
-        # A processor of pictures and text holds the tokenizer.
-        tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
-        return {"policy": model, "tokenizer": tokenizer, "scoring": scoring}
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -141,8 +115,8 @@ class EchoscopeCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             return
         step, numbers = self._step, self._numbers
         self._step, self._numbers = None, {}
-        for draft, spoken in self._completions(step):
-            self._recorder.draft(draft, spoken)
+        for draft in self._completions(step):
+            self._recorder.draft(draft)
         self._recorder.record(step, numbers | self._terms(numbers))
 
     def _terms(self, numbers: Mapping[str, Any]) -> dict[str, float]:
@@ -159,7 +133,7 @@ class EchoscopeCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
     def _weights_of(self, num_functions: int) -> Sequence[float]:
         return [1.0] * num_functions if self._weights is None else self._weights
 
-    def _completions(self, step: int) -> Iterator[tuple[Draft, Spoken]]:
+    def _completions(self, step: int) -> Iterator[Draft]:
         """The episodes in the file of a step; none where TRL wrote none."""
         assert self._recorder is not None
         path = self._output / "completions" / f"completions_{step:05d}.parquet"
@@ -173,14 +147,6 @@ class EchoscopeCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         for row in rows:
             try:
                 weights = self._weights_of(len(reward_columns(row)))
-                yield episode(row, weights), _spoken(row)
+                yield episode(row, weights)
             except (RowError, KeyError, TypeError) as error:
                 self._recorder.say(f"recorder: {path.name}: a completion was not read: {error}")
-
-
-def _spoken(row: Mapping[str, Any]) -> Spoken:
-    """What was said, as messages where the data set has them, or as plain text."""
-    prompt, completion = row["prompt"], row["completion"]
-    if isinstance(prompt, str) or isinstance(completion, str):
-        return Spoken(plain=(str(prompt), str(completion)))
-    return Spoken(messages=[*prompt, *completion])

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from echoscope.diagnostics.config import DiagnosticsConfig
 from echoscope.diagnostics.measure.information.scoring import ModelScorer, unwrapped
 from echoscope.diagnostics.monitor import Instruments, Monitor
-from echoscope.recorder.episodes import Episode, TurnTokens
+from echoscope.recorder.episodes import Episode
 from echoscope.recorder.recorder import Recorder
 from echoscope.recorder.scoring import Scoring, ScoringConfig
 from echoscope.store.models import Detokenizer, token_span
@@ -87,12 +87,11 @@ def stored(path: Path, step: int = 1) -> dict[str, float]:
     return {row["key"]: row["value"] for row in rows}
 
 
-def record(path: Path, policy: Any, tokenizer: Any, *, is_before: bool = True, **more: Any) -> None:
+def record(path: Path, policy: Any, tokenizer: Any, **more: Any) -> None:
     with Recorder(path, policy=policy, tokenizer=tokenizer, **more) as recorder:
         for number, sibling, messages in episodes():
             recorder.episode(messages, reward=float(sibling), group=number)
-        if is_before:
-            recorder.measure(1)
+        recorder.measure(1)
         recorder.step(1, {"loss": 0.5})
 
 
@@ -183,37 +182,6 @@ def test_every_number_is_that_of_our_own_monitor(
     assert "information" in kinds
 
 
-def test_after_the_update_it_is_a_cross_entropy_and_says_so(
-    tmp_path: Path, model: Any, tokenizer: Any
-) -> None:
-    told: list[str] = []
-    record(tmp_path / "run", model, tokenizer, is_before=False, on_message=told.append)
-    values = stored(tmp_path / "run")
-    assert "info/first_turn/mutual_information" in values
-    assert "info/first_turn/cross_entropy_per_token" in values
-    assert not [key for key in values if key.startswith("info/") and "conditional" in key]
-    assert "call Recorder.measure(step) before the update" in " ".join(told)
-
-
-@pytest.mark.parametrize(("shift", "is_own"), [(0.0, True), (0.5, False)])
-def test_recorded_log_probs_decide_whose_weights_they_were(
-    tmp_path: Path, model: Any, tokenizer: Any, shift: float, is_own: bool
-) -> None:
-    with Recorder(tmp_path / "run", policy=model, tokenizer=tokenizer) as recorder:
-        for number, sibling, messages in episodes():
-            said = ids(tokenizer, reply(number, sibling))
-            prompt = prompt_ids(tokenizer, number)
-            known = logprobs(model, prompt, said) - shift
-            tokens = [TurnTokens(prompt=prompt, reply=said, logprobs=known.tolist())]
-            recorder.episode(messages, reward=1.0, group=number, tokens=tokens)
-        recorder.step(1)
-    keys = stored(tmp_path / "run")
-    assert ("info/first_turn/conditional_entropy_per_token" in keys) is is_own
-    (first, *_) = open_run(tmp_path / "run").trajectories_of_step(1)
-    assert first.turns[0].response_tokens is not None
-    assert first.turns[0].response_tokens.tolist() == ids(tokenizer, reply(0, 0))
-
-
 def test_the_training_finds_everything_as_it_was(
     tmp_path: Path, model: Any, tokenizer: Any
 ) -> None:
@@ -271,6 +239,21 @@ def test_replies_without_tags_are_measured_whole(
     assert values["info/first_turn/conditional_entropy"] == pytest.approx(-np.mean(own), abs=1e-3)
 
 
+def test_a_policy_that_nobody_has_measured_is_said_once(
+    tmp_path: Path, model: Any, tokenizer: Any
+) -> None:
+    told: list[str] = []
+    with Recorder(
+        tmp_path / "run", policy=model, tokenizer=tokenizer, on_message=told.append
+    ) as recorder:
+        for step in (1, 2):
+            for number, _, messages in episodes():
+                recorder.episode(messages, reward=1.0, group=number)
+            recorder.step(step)
+    (said,) = [line for line in told if "the policy was not measured" in line]
+    assert "call Recorder.measure(step) before the update" in said
+
+
 # -- the budget ----------------------------------------------------------------------------------
 
 
@@ -301,7 +284,8 @@ def test_the_share_of_the_time_holds(tokenizer: Any) -> None:
         for number, _, messages in episodes():
             scoring.add(_episode(messages, number))
         before = clock.now
-        if scoring.take(step) is not None:
+        scoring.measure(step)
+        if scoring.take() is not None:
             measured.append(step)
         spent += clock.now - before
         assert spent <= 0.1 * clock.now + 4.0 or step == 1
@@ -379,6 +363,7 @@ def test_pictures_need_tokens(tmp_path: Path, model: Any, tokenizer: Any) -> Non
     content = [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {}}]
     recorder = Recorder(tmp_path / "run", policy=model, tokenizer=tokenizer, on_message=told.append)
     recorder.episode([{"role": "user", "content": content}, {"role": "assistant", "content": "x"}])
+    recorder.measure(1)
     recorder.step(1)
     recorder.close()
     assert (

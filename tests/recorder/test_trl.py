@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import string
 import threading
 import time
@@ -170,27 +169,6 @@ def test_text_rewards_advantages_and_numbers(tmp_path: Path, is_chat: bool) -> N
         assert outcome is not None
         assert outcome.advantage is not None
     assert "policy/entropy" in run.metric_keys()
-
-
-@pytest.mark.parametrize("is_chat", [False, True])
-def test_the_model_that_trains_is_measured(tmp_path: Path, is_chat: bool) -> None:
-    """Within a share of the time that lets every step pass, and the training is the same."""
-    with_score = train(
-        tmp_path / "scored",
-        4,
-        EchoscopeCallback(score=True, scoring={"budget_frac": 1.0, "information": {"every": 1}}),
-        is_chat=is_chat,
-    )
-    without = train(tmp_path / "plain", 4, EchoscopeCallback(), is_chat=is_chat)
-    weights = [list(trainer.model.parameters()) for trainer in (with_score, without)]
-    assert all(torch.equal(one, other) for one, other in zip(*weights, strict=True))
-    run = open_run(tmp_path / "scored" / "echoscope")
-    steps, values = run.metrics("info/first_turn/mutual_information")
-    assert steps.tolist()[0] == 1
-    assert len(steps) >= 2
-    assert all(abs(value) < 0.1 for value in values)  # nothing is learned of the prompt yet
-    _, entropies = run.metrics("info/first_turn/cross_entropy_per_token")
-    assert all(abs(value - math.log(29)) < 0.3 for value in entropies)  # an untrained policy
 
 
 def test_a_stop_from_the_page_ends_the_run_at_a_step_boundary(tmp_path: Path) -> None:
