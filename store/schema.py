@@ -102,7 +102,7 @@ _RUNS = Table(
         Column("host", "VARCHAR", "The machine that created it."),
         Column("pid", "BIGINT", "The process that created it."),
         Column("code_version", "VARCHAR", "Version of Echoscope that created it."),
-        Column("schema_version", "VARCHAR", "Major and minor version of these columns."),
+        Column("schema_version", "VARCHAR", "Version of these columns."),
         Column("path", "VARCHAR", "Folder."),
         Column(
             "tokenizer",

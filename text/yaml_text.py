@@ -82,8 +82,8 @@ def parse_yaml(text: str) -> Any:
     if len(text) > MAX_BYTES:
         raise YamlError(f"has {len(text)} characters, more than {MAX_BYTES}")
     try:
-        _check_events(text)
         value = yaml.load(text, Loader=_Loader)
+        _check_size(value)
     except yaml.YAMLError as error:
         raise YamlError(f"is not valid YAML: {short(' '.join(str(error).split()), 300)}") from None
     except YamlError:
@@ -93,34 +93,19 @@ def parse_yaml(text: str) -> Any:
     return value
 
 
-def _check_events(text: str) -> None:
-    """Depth and number of values, before anything is built. The parser does not recurse."""
-    sizes: dict[str, int] = {}
-    open_nodes: list[tuple[str | None, int]] = []
-    total = 0
-    for event in yaml.parse(text, Loader=_Loader):
-        if isinstance(event, yaml.AliasEvent):
-            # An alias inside its own anchor never ends; another one counts as what it stands for.
-            if event.anchor not in sizes:
-                raise YamlError(f"has the alias *{short(event.anchor)} inside its own anchor")
-            total += sizes[event.anchor]
-        elif isinstance(event, yaml.ScalarEvent):
-            total += 1
-            if event.anchor:
-                sizes[event.anchor] = 1
-        elif isinstance(event, yaml.CollectionStartEvent):
-            open_nodes.append((event.anchor, total))
-            total += 1
-            if event.anchor:
-                sizes.pop(event.anchor, None)
-            if len(open_nodes) > MAX_DEPTH:
-                raise YamlError(f"is nested more than {MAX_DEPTH} deep")
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = open_nodes.pop()
-            if anchor:
-                sizes[anchor] = total - before
+def _check_size(value: Any) -> None:
+    """Refuse what is nested too deeply or has too many values."""
+    waiting, total = [(value, 0)], 0
+    while waiting:
+        entry, depth = waiting.pop()
+        total += 1
+        if depth > MAX_DEPTH:
+            raise YamlError(f"is nested more than {MAX_DEPTH} deep")
         if total > MAX_NODES:
             raise YamlError(f"has more than {MAX_NODES} values")
+        inner = entry.values() if isinstance(entry, dict) else entry
+        if isinstance(entry, dict | list):
+            waiting += [(part, depth + 1) for part in inner]
 
 
 def read_yaml_file(path: Path) -> Any:

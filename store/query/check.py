@@ -22,11 +22,6 @@ import duckdb
 from ..errors import QueryError
 from ..schema import TABLES
 
-_EXPLAIN = re.compile(
-    r"\s*explain\s+(?P<analyze>analyze\s+)?(?:\(\s*format\s+(?P<format>[a-z]+)\s*\)\s*)?",
-    re.IGNORECASE,
-)
-
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -90,9 +85,7 @@ def checked_query(query: str) -> CheckedQuery:
     Raises:
         QueryError: not SQL, or not one SELECT that only reads; one line, with the way out.
     """
-    explain = _EXPLAIN.match(query)
-    select = query if explain is None else query[explain.end() :]
-    kinds, row = _parsed(select)
+    kinds, row = _parsed(query)
     if len(kinds) != 1:
         raise QueryError(f"expected one statement, got {len(kinds)}")
     if kinds[0] == "MULTI":
@@ -103,10 +96,7 @@ def checked_query(query: str) -> CheckedQuery:
     if kinds[0] != "SELECT":
         raise QueryError(f"a query may only read: {kinds[0]} is not allowed, SELECT is")
     names = _check(_statements(row))
-    return CheckedQuery(
-        sql=select if explain is None else f"{_prefix(explain)}{select}",
-        tables=tuple(name for name in TABLES if name in names),
-    )
+    return CheckedQuery(sql=query, tables=tuple(name for name in TABLES if name in names))
 
 
 def select_nodes(select: str) -> list[dict[str, Any]]:
@@ -184,12 +174,6 @@ def empty_database() -> Iterator[duckdb.DuckDBPyConnection]:
     # Outside of the lock: a slow pattern of one viewer keeps nobody else from asking.
     with cursor:
         yield cursor
-
-
-def _prefix(explain: re.Match[str]) -> str:
-    """EXPLAIN, written anew from the parts of it that are known."""
-    words = "EXPLAIN ANALYZE " if explain["analyze"] else "EXPLAIN "
-    return words if explain["format"] is None else f"{words}(FORMAT {explain['format']}) "
 
 
 def _check(statements: list[dict[str, Any]]) -> set[str]:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,9 +27,9 @@ from ..log.durable import is_locked, open_regular
 from ..log.index import RunIndex, VisibleFile, read_run_json
 from ..log.journal import Record, decode_line
 from ..log.layout import Layout
+from ..log.state import RunState
 from ..reader import CommandState, command_states, is_starting
 from ..records import SEVERITY_RANK, AlarmState
-from ..schema import check_version
 from ..status import RUNNING, Origin, RunStatus, origin_of, pace_of, status_of, trainer_name
 from ..steer.annotations import read_annotations
 from ..steer.commands import PendingCommands
@@ -48,6 +48,7 @@ MAX_PACKS = 40
 """That a spark line opens; of more, some are left out evenly."""
 
 Row = dict[str, Any]
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,12 +250,25 @@ def _read(root: Path, name: str, mark: Mark, is_link: bool) -> _Entry:
             run_path(root, name)
         run = read_run_json(layout)
         row = _with_notes(_of_run(row, run))
-        header, tail = _ends(layout)
+        state, success_rate = RunState(run["run_id"]), None
+        for record in _ends(layout):
+            state.apply(record)
+            if record["kind"] == "step":
+                success_rate = record["steps"][0]["success_rate"]
     except StoreError as error:
         return _Entry(mark, replace(row, problem=_relative(error, layout.root)), True)
-    state = _state([*header, *tail])
-    closed = state.pop("is_closed")
-    return _Entry(mark, replace(row, updated_at=mark.updated, **state), closed)
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        problem = f"it is damaged ({' '.join(repr(error).split())[:200]})"
+        return _Entry(mark, replace(row, problem=problem), True)
+    row = replace(
+        row,
+        updated_at=mark.updated,
+        status=state.status or "",
+        ended_at=state.ended_at,
+        last_step=state.last_step,
+        success_rate=success_rate if isinstance(success_rate, float) else None,
+    )
+    return _Entry(mark, row, state.status is not None)
 
 
 def _with_notes(row: RunRow) -> RunRow:
@@ -271,54 +285,38 @@ def _relative(error: StoreError, root: Path) -> str:
 
 
 def _of_run(row: RunRow, run: Mapping[str, Any]) -> RunRow:
-    config = run.get("config")
-    if isinstance(config, str):
-        try:
-            config = json.loads(config)
-        except (ValueError, RecursionError):
-            config = None
-    config = config if isinstance(config, dict) else {}
-    created = run.get("created_at")
-    steps = config.get("steps")
-    tags = run.get("tags")
-    branched_at = _entry(config, "branched_from", "step")
+    config = dict(json.loads(run["config"]))
+    parent = run["parent_run_id"]
     return replace(
         row,
-        name=_text(run.get("name")),
-        project=_text(run.get("project")),
-        created_at=float(created) if isinstance(created, int | float) else 0.0,
-        base_model=_text(run.get("base_model")),
-        parent_run_id=run["parent_run_id"] if isinstance(run.get("parent_run_id"), str) else None,
-        branched_at=branched_at if isinstance(branched_at, int) else None,
-        tags=tuple(t for t in tags if isinstance(t, str)) if isinstance(tags, list) else (),
-        num_steps=steps if isinstance(steps, int) else None,
+        name=str(run["name"])[:MAX_NAME],
+        project=str(run["project"])[:MAX_NAME],
+        created_at=float(run["created_at"]),
+        base_model=str(run["base_model"])[:MAX_NAME],
+        parent_run_id=None if parent is None else str(parent),
+        branched_at=_entry(config, int, "branched_from", "step"),
+        tags=tuple(map(str, run["tags"])),
+        num_steps=_entry(config, int, "steps"),
         environments=_environments(config),
         algorithm=algorithm_of(config),
         origin=origin_of(config),
         trainer=trainer_name(config),
-        source=_path(_entry(config, "imported", "source")),
+        source=(_entry(config, str, "imported", "source") or "").partition("\0")[0][:4_096],
     )
 
 
-def _text(value: object) -> str:
-    return value[:MAX_NAME] if isinstance(value, str) else ""
-
-
-def _path(value: object) -> str:
-    return value if isinstance(value, str) and len(value) <= 4_096 and "\0" not in value else ""
-
-
-def _entry(config: Mapping[str, Any], *path: str) -> Any:
+def _entry(config: Mapping[str, Any], kind: type[_T], *path: str) -> _T | None:
+    """The value at a path of a configuration, which may be anybody's; None for another type."""
     value: Any = config
     for name in path:
         value = value.get(name) if isinstance(value, dict) else None
-    return value
+    return value if isinstance(value, kind) else None
 
 
 def _environments(config: Mapping[str, Any]) -> tuple[str, ...]:
-    groups = _entry(config, "envs", "train")
-    names = [_text(_entry(g, "env")) for g in groups] if isinstance(groups, list) else []
-    return tuple(dict.fromkeys(name for name in names if name))
+    groups = _entry(config, list, "envs", "train") or ()
+    names = (_entry({"group": group}, str, "group", "env") for group in groups)
+    return tuple(dict.fromkeys(name[:MAX_NAME] for name in names if name))
 
 
 def algorithm_of(config: Mapping[str, Any]) -> str:
@@ -331,11 +329,12 @@ def algorithm_of(config: Mapping[str, Any]) -> str:
 
 
 def _kind(config: Mapping[str, Any], part: str) -> str:
-    kind = _text(_entry(config, part, "kind"))
-    return (_text(_entry(config, part, "function")) or kind) if kind == "custom" else kind
+    kind = _entry(config, str, part, "kind") or ""
+    own = _entry(config, str, part, "function") if kind == "custom" else None
+    return (own or kind)[:MAX_NAME]
 
 
-def _ends(layout: Layout) -> tuple[list[Record], list[Record]]:
+def _ends(layout: Layout) -> list[Record]:
     """The header of the live piece of the journal, and its last records up to a step's.
 
     Raises:
@@ -347,7 +346,6 @@ def _ends(layout: Layout) -> tuple[list[Record], list[Record]]:
             header = decode_line(first)
             if header is None or header["kind"] != "journal":
                 raise StoreError(f"{layout.journal}: the journal has lost its first record")
-            check_version(header.get("schema"), layout.root.name)
             size = file.seek(0, os.SEEK_END)
             length = _TAIL_BYTES
             while True:
@@ -357,10 +355,10 @@ def _ends(layout: Layout) -> tuple[list[Record], list[Record]]:
                 tail = _last_records(lines if start == len(first) else lines[1:])
                 is_all = start == len(first) or length >= _MAX_TAIL_BYTES
                 if is_all or any(r["kind"] in ("step", "rewind") for r in tail):
-                    return [header], tail
+                    return [header, *tail]
                 length *= 8
     except FileNotFoundError:
-        return [], []  # between two pieces
+        return []  # between two pieces
     except OSError as error:
         raise StoreError(f"{layout.journal}: {error.strerror or error}") from error
 
@@ -376,32 +374,6 @@ def _last_records(lines: list[bytes]) -> list[Record]:
         if record["kind"] in ("step", "rewind"):
             break
     return last[::-1]
-
-
-_STEP_FIELDS = {"journal": "last_step", "step": "step", "rewind": "from_step"}
-
-
-def _state(records: list[Record]) -> dict[str, Any]:
-    """Columns of the row that the journal tells."""
-    out: dict[str, Any] = {"status": "", "is_closed": False, "ended_at": None}
-    for record in records:
-        kind = record["kind"]
-        if kind in ("journal", "close"):
-            status = record.get("status")
-            ended = record.get("ended_at" if kind == "journal" else "wall_time")
-            out["status"] = status if isinstance(status, str) else ""
-            out["is_closed"] = bool(out["status"])
-            out["ended_at"] = float(ended) if isinstance(ended, int | float) else None
-        if kind == "rewind":
-            out |= {"status": "", "is_closed": False, "ended_at": None}
-        step = record.get(_STEP_FIELDS.get(kind, ""))
-        if isinstance(step, int):
-            out["last_step"] = step
-        if kind == "step":
-            rows = record.get("steps")
-            rate = rows[0].get("success_rate") if isinstance(rows, list) and rows else None
-            out["success_rate"] = rate if isinstance(rate, float) else None
-    return out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,14 +101,12 @@ def _limited(reader: RunReader | RunsReader, question: Question) -> Iterator[Non
 def _asked(
     reader: RunReader | RunsReader, question: Question, params: Any
 ) -> tuple[pa.Table, bool]:
-    """The answer, and whether it is cut; a query that cannot stand in another one is asked as
-    it is."""
+    """The answer, and whether it is cut."""
     limits, query = question.limits, question.sql.strip().rstrip(";")
     most = limits.rows
     if most is not None:
         # Before it stands between brackets, which it might close.
         checked_query(query)
-    if most is not None and query.split(None, 1)[0].lower() != "explain":
         # The line break ends a comment at the end of the query.
         query = f"SELECT * FROM (\n{query}\n) LIMIT {most + 1}"
     table = reader.sql(query, params)

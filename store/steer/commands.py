@@ -215,16 +215,16 @@ class PendingCommands:
 
     def __init__(self, run_path: Path, run_id: str) -> None:
         self._mail = MailFolder(run_path, run_id)
-        self._run_id = run_id
-        self._rows: dict[str, dict[str, Any]] = {}
+        self._commands: dict[str, Command] = {}
 
     def rows(self) -> list[dict[str, Any]]:
-        commands, _ = self._mail.new()
-        for name, command in commands.items():
-            self._rows[name] = plain(command_row(command)) | {"run_id": self._run_id}
-        names = self._mail.names
-        self._rows = {name: row for name, row in sorted(self._rows.items()) if name in names}
-        return list(self._rows.values())
+        self._commands |= self._mail.new()[0]
+        there = sorted(self._commands.keys() & self._mail.names)
+        self._commands = {name: self._commands[name] for name in there}
+        return [
+            plain(command_row(command)) | {"run_id": command.run_id}
+            for command in self._commands.values()
+        ]
 
 
 def remove_commands(run_path: Path, command_ids: Set[str]) -> None:

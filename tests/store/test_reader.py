@@ -75,7 +75,7 @@ def test_every_view_has_its_columns_even_when_empty(run_path: Path) -> None:
         ("SELECT 1; SELECT 2", "one statement, got 2"),
         ("", "one statement, got 0"),
         ("COPY runs TO '{run}/run.json'", "COPY is not allowed"),
-        ("EXPLAIN ANALYZE COPY runs TO '{run}/run.json'", "COPY is not allowed"),
+        ("EXPLAIN SELECT 1", "EXPLAIN is not allowed, SELECT is"),
         ("ATTACH '{run}/other.duckdb'", "ATTACH is not allowed"),
         ("CREATE TABLE x AS SELECT 1", "CREATE is not allowed"),
         ("SET threads = 1", "SET is not allowed"),
@@ -96,7 +96,7 @@ def test_a_query_reads_the_run_and_does_nothing_else(
 
 def test_harmless_statements_are_welcome(finished_run: Path) -> None:
     reader = open_run(finished_run)
-    for query in ("FROM steps", "EXPLAIN SELECT 1", "DESCRIBE turns", "SUMMARIZE steps"):
+    for query in ("FROM steps", "DESCRIBE turns", "SUMMARIZE steps"):
         assert reader.sql(query).num_rows > 0
     assert reader.sql("SELECT $a + 1 AS b", {"a": 1}).to_pylist() == [{"b": 2}]
 

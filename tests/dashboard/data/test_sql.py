@@ -45,10 +45,6 @@ def test_one_select_in_any_form(sql: str, root: Path) -> None:
     assert sql_box.ask("a", sql).table.to_pydict() == {"step": [0, 1, 2, 3]}
 
 
-def test_a_plan_can_be_seen(root: Path) -> None:
-    assert "explain_value" in sql_box.ask("a", "EXPLAIN SELECT 1").table.column_names
-
-
 @pytest.mark.parametrize(
     "sql",
     [

@@ -11,7 +11,7 @@ import pytest
 from made_run import add_steps, make_run, open_writer
 
 from echoscope.store.errors import NotARunError, StoreError
-from echoscope.store.log.durable import with_checksum
+from echoscope.store.log.durable import read_checked_json, with_checksum
 from echoscope.store.log.packing import pack
 from echoscope.store.query import listing
 from echoscope.store.query.listing import (
@@ -127,12 +127,16 @@ def test_damaged_records_at_the_end_are_skipped(tmp_path: Path) -> None:
     assert row_of(tmp_path, "a").last_step == 2
 
 
-def test_odd_values_in_run_json_are_left_out(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    odd = {"schema_version": "1", "run_id": "a", "name": 3, "tags": "x", "config": "[1", "x": 1}
-    (tmp_path / "a" / "run.json").write_text(json.dumps(with_checksum(odd)))
-    row = row_of(tmp_path, "a")
-    assert (row.name, row.tags, row.num_steps, row.environments) == ("", (), None, ())
+@pytest.mark.parametrize(
+    ("name", "value"), [("config", "[1"), ("config", "[1]"), ("created_at", "x"), ("tags", 3)]
+)
+def test_odd_values_in_run_json_are_a_row_that_says_so(
+    tmp_path: Path, name: str, value: object
+) -> None:
+    path = make_run(tmp_path / "a") / "run.json"
+    odd = read_checked_json(path) | {name: value}
+    path.write_text(json.dumps(with_checksum(odd)))
+    assert row_of(tmp_path, "a").problem.startswith("it is damaged (")
 
 
 def test_folders_that_are_no_runs_are_named(tmp_path: Path) -> None:
