@@ -1,9 +1,8 @@
-"""echoscope ctl RUN alarms: what the run warns of, and what people noted of it."""
+"""echoscope ctl RUN alarms: what the run warns of."""
 
 from __future__ import annotations
 
 import shlex
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from echoscope.store.records import Alarm
-    from echoscope.store.steer.annotations import AlarmNote
 
 
 def alarms(
@@ -30,19 +28,14 @@ def alarms(
     from echoscope.store.reader import open_run
     from echoscope.store.records import SEVERITY_RANK
     from echoscope.store.status import RUNNING
-    from echoscope.store.steer.annotations import AlarmNote, read_annotations
     from echoscope.store.steer.settings import live_settings
 
     reader = open_run(context.obj)
-    notes = read_annotations(context.obj).alarms
     by_id: dict[str, list[Alarm]] = {}
     for event in reader.alarms():
         by_id.setdefault(event.alarm_id, []).append(event)
     is_live, current = reader.info().status == RUNNING, live_settings(reader).now
-    rows = [
-        _row(events, notes.get(alarm_id, AlarmNote()), context.obj, is_live, current)
-        for alarm_id, events in by_id.items()
-    ]
+    rows = [_row(events, context.obj, is_live, current) for events in by_id.values()]
     shown = [row for row in rows if is_all or row["state"] != "cleared"]
     shown.sort(
         key=lambda row: (row["state"] == "cleared", -SEVERITY_RANK[row["severity"]], row["step"])
@@ -57,11 +50,7 @@ def alarms(
 
 
 def _row(
-    events: Sequence[Alarm],
-    note: AlarmNote,
-    run: Path,
-    is_live: bool,
-    current: Mapping[str, Any],
+    events: Sequence[Alarm], run: Path, is_live: bool, current: Mapping[str, Any]
 ) -> dict[str, Any]:
     """One alarm as it was raised last, with what it still advises."""
     from echoscope.diagnostics.judge.advice.actions import alarm_advice
@@ -82,7 +71,7 @@ def _row(
         "alarm_id": alarm.alarm_id,
         "rule": alarm.rule,
         "severity": alarm.severity.value,
-        "state": "cleared" if is_cleared else _standing(note),
+        "state": "cleared" if is_cleared else "open",
         "step": min(event.step for event in events),
         "onset_step": alarm.onset_step,
         "cleared_step": last.step if is_cleared else None,
@@ -95,28 +84,16 @@ def _row(
         "baseline": alarm.baseline,
         "threshold": alarm.threshold,
         "evidence": list(alarm.evidence),
-        "acknowledged_by": note.acknowledged_by or None,
-        "acknowledged_at": note.acknowledged_at,
-        "snoozed_until": note.snoozed_until,
     }
-
-
-def _standing(note: AlarmNote) -> str:
-    if note.is_snoozed(time.time()):
-        return "snoozed"
-    return "acknowledged" if note.is_acknowledged else "open"
 
 
 def _print(row: dict[str, Any]) -> None:
     if row["state"] == "cleared":
         typer.echo(printable(f"{row['message']}  [{row['alarm_id']}]"))
         return
-    by = f" by {row['acknowledged_by']}" if row["state"] == "acknowledged" else ""
-    state = "" if row["state"] == "open" else f", {row['state']}{by}"
     onset = "" if row["onset_step"] is None else f", onset {row['onset_step']}"
     lines = [
-        f"{row['severity']} {row['rule']} since step {row['step']}{onset}{state}"
-        f"  [{row['alarm_id']}]",
+        f"{row['severity']} {row['rule']} since step {row['step']}{onset}  [{row['alarm_id']}]",
         f"  {row['message']}",
     ]
     if row["advice"]:

@@ -1,4 +1,4 @@
-"""What people note about a run: tags, a note, a pin, and alarms acknowledged or snoozed.
+"""What people note about a run: tags, a note, a pin.
 
 One line of JSON per change in `annotations.ndjson` beside the run, appended under a lock and
 fsynced. The trainer never reads it: nothing here can change or hurt a run, live or finished.
@@ -11,11 +11,10 @@ import json
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -28,7 +27,6 @@ MAX_TAGS = 32
 MAX_TAG_CHARS = 64
 MAX_NOTE_CHARS = 4_000
 MAX_AUTHOR_CHARS = 100
-MAX_ALARM_ID_CHARS = 200
 MAX_LINE_BYTES = 65_536
 MAX_FILE_BYTES = 4_194_304
 _MAX_TIME_S = 1e12
@@ -48,18 +46,9 @@ def _trimmed(text: str) -> str:
     return text
 
 
-def _not_empty(text: str) -> str:
-    if not text:
-        raise ValueError("must not be empty; `echoscope ctl RUN alarms --all` lists the alarms")
-    return text
-
-
 _Author = Annotated[str, Field(max_length=MAX_AUTHOR_CHARS), AfterValidator(_one_line)]
 _Tag = Annotated[
     str, Field(max_length=MAX_TAG_CHARS), AfterValidator(_one_line), AfterValidator(_trimmed)
-]
-_AlarmId = Annotated[
-    str, Field(max_length=MAX_ALARM_ID_CHARS), AfterValidator(_one_line), AfterValidator(_not_empty)
 ]
 _Time = Annotated[float, Field(gt=-_MAX_TIME_S, lt=_MAX_TIME_S, allow_inf_nan=False)]
 """Seconds since the epoch."""
@@ -119,42 +108,8 @@ class Pin(_Change):
     is_pinned: bool = True
 
 
-class Acknowledge(_Change):
-    """Somebody has seen an alarm, or takes that back."""
-
-    kind: Literal["acknowledge"] = "acknowledge"
-    alarm_id: _AlarmId
-    is_acknowledged: bool = True
-
-
-class Snooze(_Change):
-    """Hide an alarm until a time (seconds since the epoch); None shows it again."""
-
-    kind: Literal["snooze"] = "snooze"
-    alarm_id: _AlarmId
-    until: _Time | None
-
-
-Change = AddTag | RemoveTag | SetNote | Pin | Acknowledge | Snooze
+Change = AddTag | RemoveTag | SetNote | Pin
 _CHANGE: TypeAdapter[Change] = TypeAdapter(Annotated[Change, Field(discriminator="kind")])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlarmNote:
-    """What people did about one alarm; who and when, in seconds since the epoch."""
-
-    acknowledged_by: str = ""
-    acknowledged_at: float | None = None
-    snoozed_by: str = ""
-    snoozed_at: float | None = None
-    snoozed_until: float | None = None
-
-    @property
-    def is_acknowledged(self) -> bool:
-        return self.acknowledged_at is not None
-
-    def is_snoozed(self, now: float) -> bool:
-        return self.snoozed_until is not None and now < self.snoozed_until
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,8 +120,6 @@ class Annotations:
     """In the order they were given, each once."""
     note: str = ""
     is_pinned: bool = False
-    alarms: Mapping[str, AlarmNote] = field(default_factory=lambda: MappingProxyType({}))
-    """By alarm id."""
     num_unreadable: int = 0
     """Lines that are no change: torn by a crash, or written by something else. They are skipped."""
 
@@ -284,23 +237,17 @@ def _parse(line: bytes) -> Change:
 
 def _added_up(data: bytes) -> Annotations:
     out, num_unreadable = Annotations(), 0
-    alarms: dict[str, AlarmNote] = {}
     for line in data.split(b"\n"):
         if not line.strip():
             continue
         try:
-            change = _parse(line)
+            out = _apply(out, _parse(line))
         except ValueError:
             num_unreadable += 1
-            continue
-        if isinstance(change, Acknowledge | Snooze):
-            alarms[change.alarm_id] = _noted(alarms.get(change.alarm_id, AlarmNote()), change)
-        else:
-            out = _apply(out, change)
-    return replace(out, alarms=MappingProxyType(alarms), num_unreadable=num_unreadable)
+    return replace(out, num_unreadable=num_unreadable)
 
 
-def _apply(before: Annotations, change: AddTag | RemoveTag | SetNote | Pin) -> Annotations:
+def _apply(before: Annotations, change: Change) -> Annotations:
     match change:
         case AddTag(tag=tag) if tag not in before.tags and len(before.tags) < MAX_TAGS:
             return replace(before, tags=(*before.tags, tag))
@@ -311,14 +258,6 @@ def _apply(before: Annotations, change: AddTag | RemoveTag | SetNote | Pin) -> A
         case Pin(is_pinned=is_pinned):
             return replace(before, is_pinned=is_pinned)
     return before
-
-
-def _noted(before: AlarmNote, change: Acknowledge | Snooze) -> AlarmNote:
-    if isinstance(change, Acknowledge):
-        by, at = (change.author, change.at) if change.is_acknowledged else ("", None)
-        return replace(before, acknowledged_by=by, acknowledged_at=at)
-    by, at = ("", None) if change.until is None else (change.author, change.at)
-    return replace(before, snoozed_by=by, snoozed_at=at, snoozed_until=change.until)
 
 
 def _check_number_of_tags(data: bytes, changes: tuple[Change, ...]) -> None:

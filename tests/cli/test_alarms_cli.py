@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from echoscope.store.records import (
     StepMetrics,
     Turn,
 )
-from echoscope.store.steer.annotations import Acknowledge, Snooze, annotate
 from echoscope.store.writer import RunWriter
 
 Type = Callable[..., Any]
@@ -116,9 +114,6 @@ def test_an_ended_run_is_told_no_command(run: Path, type_command: Type) -> None:
         "baseline": 0.75,
         "threshold": 0.375,
         "evidence": ["t00000003-00000", "t00000003-00099"],
-        "acknowledged_by": None,
-        "acknowledged_at": None,
-        "snoozed_until": None,
     }
 
 
@@ -137,14 +132,6 @@ def test_a_cleared_alarm_is_said_in_its_own_words_alone(run: Path, type_command:
 def test_what_the_model_wrote_is_withheld(run: Path, type_command: Type) -> None:
     for words in ((), ("--json",), ("--all", "--json")):
         assert "goal" not in type_command("ctl", run, "alarms", *words).out
-
-
-def test_what_people_noted_on_the_page_is_said(run: Path, type_command: Type) -> None:
-    noted = {"author": "kim", "at": time.time(), "alarm_id": "echo_trap-00000003"}
-    annotate(run, Acknowledge(**noted, is_acknowledged=True))
-    assert ", acknowledged by kim" in type_command("ctl", run, "alarms").out
-    annotate(run, Snooze(**noted, until=time.time() + 60))
-    assert ", snoozed" in type_command("ctl", run, "alarms").out
 
 
 def test_a_quiet_run(tmp_path: Path, run: Path, type_command: Type) -> None:

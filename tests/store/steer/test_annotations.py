@@ -1,4 +1,4 @@
-"""Tags, notes, pins and what became of alarms: added up in order, torn lines and all."""
+"""Tags, notes and pins: added up in order, torn lines and all."""
 
 from __future__ import annotations
 
@@ -19,15 +19,12 @@ from echoscope.store.steer import annotations as module
 from echoscope.store.steer.annotations import (
     MAX_FILE_BYTES,
     MAX_TAGS,
-    Acknowledge,
     AddTag,
-    AlarmNote,
     Annotations,
     Change,
     Pin,
     RemoveTag,
     SetNote,
-    Snooze,
     annotate,
     read_annotations,
 )
@@ -58,48 +55,14 @@ def test_changes_add_up_in_order(finished_run: Path) -> None:
     assert (found.tags, found.is_pinned) == (("seed 0",), False)
 
 
-def test_an_alarm_is_acknowledged_and_snoozed_by_somebody(finished_run: Path) -> None:
-    """Acknowledging and snoozing do not disturb each other, and both can be taken back."""
-    annotate(
-        finished_run,
-        Acknowledge(author="ann", at=100.0, alarm_id="low_success-00000012"),
-        Snooze(author="bob", at=110.0, alarm_id="low_success-00000012", until=200.0),
-        Snooze(author="bob", at=120.0, alarm_id="echo_trap-00000030", until=300.0),
-    )
-    alarms = read_annotations(finished_run).alarms
-    assert alarms["low_success-00000012"] == AlarmNote(
-        acknowledged_by="ann",
-        acknowledged_at=100.0,
-        snoozed_by="bob",
-        snoozed_at=110.0,
-        snoozed_until=200.0,
-    )
-    assert alarms["low_success-00000012"].is_acknowledged
-    assert [alarms["echo_trap-00000030"].is_snoozed(now) for now in (299.0, 300.0)] == [True, False]
-    annotate(
-        finished_run,
-        Acknowledge(**ME, alarm_id="low_success-00000012", is_acknowledged=False),
-        Snooze(**ME, alarm_id="echo_trap-00000030", until=None),
-    )
-    alarms = read_annotations(finished_run).alarms
-    assert not alarms["low_success-00000012"].is_acknowledged
-    assert alarms["low_success-00000012"].snoozed_by == "bob"
-    assert alarms["echo_trap-00000030"] == AlarmNote()
-
-
 _LINE = st.text(st.characters(categories=("L", "N", "P", "S"), include_characters=" "), max_size=20)
 _TAG = _LINE.map(str.strip).filter(bool)
 _WHO = {"author": _LINE, "at": st.floats(-1e11, 1e11)}
-_TIMES = st.floats(-1e11, 1e11)
 _CHANGES: st.SearchStrategy[Change] = st.one_of(
     st.builds(AddTag, **_WHO, tag=st.sampled_from(["a", "b", "c"]) | _TAG),
     st.builds(RemoveTag, **_WHO, tag=st.sampled_from(["a", "b", "c"])),
     st.builds(SetNote, **_WHO, note=st.text(st.characters(exclude_categories=("Cs",)))),
     st.builds(Pin, **_WHO, is_pinned=st.booleans()),
-    st.builds(
-        Acknowledge, **_WHO, alarm_id=st.sampled_from(["x", "y"]), is_acknowledged=st.booleans()
-    ),
-    st.builds(Snooze, **_WHO, alarm_id=st.sampled_from(["x", "y"]), until=st.none() | _TIMES),
 )
 REUSED = settings(
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -112,8 +75,6 @@ def test_what_is_noted_is_read_again(finished_run: Path, changes: list[Change]) 
     """Against the plainest model of what each change means; one call or many are the same."""
     tags: dict[str, None] = {}
     note, is_pinned = "", False
-    acknowledged: dict[str, tuple[str, float] | None] = {}
-    snoozed: dict[str, float | None] = {}
     for change in changes:
         match change:
             case AddTag(tag=tag):
@@ -124,11 +85,6 @@ def test_what_is_noted_is_read_again(finished_run: Path, changes: list[Change]) 
                 note = change.note
             case Pin():
                 is_pinned = change.is_pinned
-            case Acknowledge(alarm_id=alarm_id):
-                who = (change.author, change.at) if change.is_acknowledged else None
-                acknowledged[alarm_id] = who
-            case Snooze(alarm_id=alarm_id):
-                snoozed[alarm_id] = change.until
     file_of(finished_run).unlink(missing_ok=True)
     annotate(finished_run, *changes[:3])
     for one in changes[3:]:
@@ -136,11 +92,6 @@ def test_what_is_noted_is_read_again(finished_run: Path, changes: list[Change]) 
     found = read_annotations(finished_run)
     assert (found.tags, found.note, found.is_pinned) == (tuple(tags), note, is_pinned)
     assert found.num_unreadable == 0
-    assert set(found.alarms) == set(acknowledged) | set(snoozed)
-    for alarm_id, alarm in found.alarms.items():
-        who = acknowledged.get(alarm_id)
-        assert (alarm.acknowledged_by, alarm.acknowledged_at) == (who or ("", None))
-        assert alarm.snoozed_until == snoozed.get(alarm_id)
 
 
 @REUSED
@@ -176,7 +127,6 @@ def test_junk_in_the_file_costs_only_its_own_lines(finished_run: Path, junk: byt
         '{"kind": "add_tag", "author": "x", "at": 1, "tag": "\\u202egnp.exe"}',
         '{"kind": "set_note", "author": "x", "at": 1, "note": "' + "n" * 4_001 + '"}',
         '{"kind": "set_note", "author": "x", "at": 1, "note": "' + "n" * 70_000 + '"}',
-        '{"kind": "snooze", "author": "x", "at": 1, "alarm_id": "a", "until": "soon"}',
     ],
 )
 def test_a_hostile_line_is_skipped_and_counted(finished_run: Path, line: str) -> None:
@@ -207,7 +157,7 @@ def test_a_torn_line_does_not_swallow_the_next_one(finished_run: Path) -> None:
 def _tag_many(run: Path, who: str) -> None:
     for number in range(40):
         annotate(run, SetNote(author=who, at=float(number), note=f"{who} {number}" * 100))
-        annotate(run, Acknowledge(author=who, at=float(number), alarm_id=f"{who}-{number}"))
+        annotate(run, Pin(author=who, at=float(number), is_pinned=number % 2 == 0))
 
 
 @pytest.mark.long
@@ -221,7 +171,6 @@ def test_two_writers_lose_nothing(finished_run: Path) -> None:
         assert writer.exitcode == 0
     found = read_annotations(finished_run)
     assert found.num_unreadable == 0
-    assert set(found.alarms) == {f"{who}-{number}" for who in "ab" for number in range(40)}
     lines = [json.loads(line) for line in file_of(finished_run).read_text().splitlines()]
     for who in "ab":
         assert [x["at"] for x in lines if x["author"] == who and x["kind"] == "set_note"] == [
@@ -237,8 +186,6 @@ def test_two_writers_lose_nothing(finished_run: Path) -> None:
         (lambda: AddTag(**ME, tag="two\nlines"), "of one line"),
         (lambda: AddTag(**ME, tag="t" * 65), "65 characters, but may have 64"),
         (lambda: SetNote(**ME, note="\ud800"), "lone surrogate"),
-        (lambda: Acknowledge(**ME, alarm_id=""), "must not be empty; .* lists the alarms"),
-        (lambda: Snooze(**ME, alarm_id="a", until=float("inf")), "until is inf"),
         (lambda: Pin(author="x", at=float("nan")), "at is nan"),
         (lambda: Pin(author="\x1b[2J", at=1.0), "printable"),
     ],
