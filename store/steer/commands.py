@@ -26,8 +26,6 @@ from ..records import Command, CommandAck, CommandAction, CommandOutcome
 
 _MAX_BYTES = 65_536
 _MAX_ID = 200
-_MAX_TIME_S = 1e11
-_MAX_SHOWN = 80
 _MAX_DETAIL = 300
 _MAX_FILES_AT_ONCE = 256
 """Files that one look into the mailbox reads: a flood of them must not hold up a training step."""
@@ -113,36 +111,11 @@ def _read(path: Path, run_id: str) -> Command:
             "its content changed after it was written, or `echoscope` did not write it"
         )
     if value["run_id"] != run_id:
-        raise ValueError(f"meant for run {_shown(value['run_id'])}")
-    for name in ("command_id", "issued_by", "action", "reason"):
-        if not isinstance(value[name], str):
-            raise TypeError(f"{name} is {_shown(value[name])}, but must be text")
-    for name in ("issued_at", "expires_at"):
-        _check_time(name, value[name])
+        raise ValueError(f"meant for run {str(value['run_id'])[:80]!r}")
     command = command_from_row(value, run_id)
     if not (0 < len(command.command_id) <= _MAX_ID and command.command_id.isprintable()):
-        raise ValueError(
-            f"command_id is {_shown(command.command_id)}, but must be 1 to {_MAX_ID} printable "
-            "characters"
-        )
+        raise ValueError(f"command_id must be 1 to {_MAX_ID} printable characters")
     return command
-
-
-def _check_time(name: str, value: Any) -> None:
-    if value is None and name == "expires_at":
-        return
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not abs(value) < _MAX_TIME_S:  # NaN is not less either
-        raise ValueError(f"{name} is {_shown(value)}, but must be seconds since the epoch")
-
-
-def _shown(value: Any) -> str:
-    """A stranger's value, short enough for one line. Python refuses to spell very long numbers."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):
-        return f"a {type(value).__name__} that is too long"
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
 def _names(folder: Path) -> list[str]:
