@@ -17,9 +17,9 @@ STYLE = """<style>
 background:rgba(128,128,128,.08)}
 .es-state{color:#fff;border-radius:.6rem;padding:.05rem .55rem;font-weight:650;white-space:nowrap}
 .es-quiet{opacity:.72;font-size:.9em}
-.es-verdict dl{display:grid;grid-template-columns:max-content minmax(0,1fr);gap:.3rem 1rem;
-margin:.4rem 0 0}
-.es-verdict dt{opacity:.72;font-weight:600;float:none;width:auto}
+.es-verdict.es-verdict dl{display:grid;grid-template-columns:max-content minmax(0,1fr);
+gap:.3rem 1rem;margin:.4rem 0 0;padding:0}
+.es-verdict dt{opacity:.72;font-weight:600;float:none;width:auto;margin:0;padding:0}
 .es-verdict dd{margin:0;width:auto;min-width:0;overflow-wrap:anywhere}
 .es-verdict pre{margin:.3rem 0;padding:.35rem .6rem;border-radius:.25rem;font-size:.88em;
 color:inherit;background:rgba(128,128,128,.14);white-space:pre-wrap;overflow-wrap:anywhere}
@@ -30,7 +30,7 @@ padding:.2rem .6rem .2rem 0;border-bottom:1px solid rgba(128,128,128,.25);overfl
 .es-wide th{opacity:.72;font-weight:600}
 .es-list{margin:.3rem 0}.es-list summary{cursor:pointer}
 .es-list ul{margin:.2rem 0 .2rem 1.2rem;padding:0}
-@media(max-width:640px){.es-verdict dl{grid-template-columns:1fr;gap:.1rem}}
+@media(max-width:640px){.es-verdict.es-verdict dl{grid-template-columns:1fr;gap:.1rem}}
 </style>"""
 
 _ORDER = {"Evidence": 0, "What to do": 1}

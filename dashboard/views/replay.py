@@ -160,13 +160,13 @@ def _trajectory(run_id: str, shown: str, answer: Listed) -> None:
     with st.container(key="replay_head", horizontal=True, vertical_alignment="center"):
         st.subheader(plain(trajectory.id, 60), anchor=False, width="content")
         st.html(replay_html.headline(trajectory, outcome), width="content")
-        panels.list_others(trajectory, answer.asked)
         with st.popover("Details", help="Seeds, ids, prompt, download"):
             panels.details(run_id, trajectory, outcome, chosen)
     with st.container(key="replay_bar", horizontal=True, gap="small", vertical_alignment="center"):
         _buttons(shown, [str(name) for name in rows["id"]], turn, first, num_turns)
         with st.container(width=170):
             panels.heat_choice(trajectory, outcome)
+        panels.list_others(trajectory, answer.asked)
     if chosen is None:
         ui.empty(f"No turn was played: the episode ended by {trajectory.stop_reason.value}.")
         if trajectory.final_observation:
