@@ -200,23 +200,6 @@ def _rescore(
     return rescore
 
 
-def short_notes(notes: Sequence[str]) -> list[str]:
-    """The notes as a terminal shows them: metrics that could not be measured are only counted.
-
-    >>> short_notes(["a", "not measured from text: x, y (no turn)"])
-    ['a', '2 measures of the text could not be made (--json lists them)']
-    """
-    from echoscope.diagnostics.read.sources import NOT_MEASURED
-
-    missing = [note for note in notes if note.startswith(NOT_MEASURED)]
-    names = [name for note in missing for name in note.partition(" (")[0].split(", ")]
-    out = [note for note in notes if note not in missing]
-    if names:
-        measures = "1 measure" if len(names) == 1 else f"{len(names)} measures"
-        out.append(f"{measures} of the text could not be made (--json lists them)")
-    return out
-
-
 def _show(verdict: Verdict) -> None:
     from rich.text import Text
 
@@ -231,5 +214,5 @@ def _show(verdict: Verdict) -> None:
     for place in verdict.exemplars:
         note = printable(f"  {place.trajectory_id} turn {place.turn}: {place.note}")
         console.print(Text(note))
-    for note in short_notes(verdict.notes):
+    for note in verdict.notes:
         console.print(Text(printable(f"note: {note}"), style="dim"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 
     from ..measure.text.report import StoredText
 
-NOT_MEASURED = "not measured from text: "
-"""How a note begins that lists metrics, with the reason in brackets."""
 MAX_SHOWN = 6
 
 Rescore = Callable[[MetricTable, "RunReader"], MetricTable]
@@ -251,25 +248,9 @@ def _of_folder(folder: Path, mapping: Mapping[str, Meaning] | None, run: str) ->
 
 
 def _notes_of_import(reader: RunReader) -> list[str]:
-    """What a reader must know of the measures that an import stored: as where they are made now."""
+    """How much of the text an import has measured."""
     if not isinstance(reader.info().config.get("imported"), Mapping):
         return []
-    stored = reader.sql("SELECT step, payload FROM diagnostics WHERE kind = 'text' ORDER BY step")
-    if not stored.num_rows:
-        return []
-    try:
-        payload = json.loads(stored.column("payload")[-1].as_py() or "{}")
-    except (ValueError, RecursionError):
-        payload = {}
-    reasons = payload.get("reasons") if isinstance(payload, dict) else None
-    named = reasons if isinstance(reasons, dict) else {}
-    note = words_of_sample(stored.num_rows, len(steps_with_groups(reader)))
-    return [note, *_not_measured({str(name): str(why) for name, why in named.items()})]
-
-
-def _not_measured(reasons: Mapping[str, str]) -> list[str]:
-    """What the text of the last step could not tell, and why: one sentence a reason."""
-    names: dict[str, list[str]] = {}
-    for name, reason in reasons.items():
-        names.setdefault(reason, []).append(name)
-    return [f"{NOT_MEASURED}{', '.join(n)} ({reason})" for reason, n in names.items()]
+    steps = reader.sql("SELECT count(*) AS number FROM diagnostics WHERE kind = 'text'")
+    number = int(steps.column("number")[0].as_py())
+    return [words_of_sample(number, len(steps_with_groups(reader)))] if number else []

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from echoscope.cli.diagnose import short_notes
 from echoscope.store.writer import RunWriter
 
 Typed = Callable[..., Any]
@@ -73,11 +72,3 @@ def test_a_run_without_weights_does_not_branch(
     answer = type_command("ctl", str(path), "branch")
     assert answer.code != 0
     assert f"run: was {how}: it has no weights, so it cannot branch" in answer.err
-
-
-def test_measures_that_could_not_be_made_are_counted() -> None:
-    notes = ["a", "not measured from text: x, y (no turn)", "not measured from text: z (why)"]
-    assert short_notes(notes) == [
-        "a",
-        "3 measures of the text could not be made (--json lists them)",
-    ]
