@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -38,17 +39,17 @@ from echoscope.core.policy_assets import (
 )
 from echoscope.core.rollout.chat import load_chat
 from echoscope.core.rollout.sources import EnvSource, build_pool
+from echoscope.envs import registry
 from echoscope.envs.base import Observation
-from echoscope.envs.pool import turns_of
+from echoscope.envs.turns.runner import TurnRunner
 from echoscope.envs.turns.turn import TurnResult
-from echoscope.envs.turns.wrappers import TurnLayer
 from echoscope.store.records import Split
 
 MEDIAN_S = 0.030
 SIGMA = 1.0
 
 
-class SlowTurns(TurnLayer):
+class SlowTurns(TurnRunner):
     """Sleeps before each reset and each turn."""
 
     def reset(self, seed: int, noise_seed: int) -> Observation:
@@ -121,7 +122,9 @@ def measure(options: argparse.Namespace, mode: str) -> Measured:
         group_size=config.envs.group_size,
         seed=0,
         split=Split.TRAIN,
-        make_turns=lambda group: SlowTurns(turns_of(group)),
+        make_turns=lambda group: SlowTurns(
+            partial(registry.make, group.env, **group.params), group.settings()
+        ),
     )
     source = EnvSource(
         pool,

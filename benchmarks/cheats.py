@@ -24,8 +24,8 @@ from echoscope.envs import registry
 from echoscope.envs.base import TextEnv
 from echoscope.envs.checks.players import has_expert
 from echoscope.envs.settings import EnvGroup
+from echoscope.envs.turns.runner import TurnRunner
 from echoscope.envs.turns.turn import TurnResult
-from echoscope.envs.turns.wrappers import runner_of, wrap
 from echoscope.envs.worlds.puzzles.game_2048 import MOVES, Game2048, best_move, largest, slide
 from echoscope.envs.worlds.puzzles.sudoku import Sudoku
 from echoscope.text.tool_calls import call_action
@@ -263,12 +263,12 @@ def play(env_id: str, player: Player | None, tasks: int = TASKS) -> Outcome:
     tasks = MORE_TASKS.get(env_id, tasks)
     group = EnvGroup(env=env_id)
     settings = group.settings()
-    stack = wrap(functools.partial(registry.make, env_id, **group.params), settings)
+    stack = TurnRunner(functools.partial(registry.make, env_id, **group.params), settings)
     returns, successes = [], []
     try:
         for seed in range(tasks):
             first = stack.reset(seed, tasks + seed)  # an equal seed would draw equal numbers
-            env = runner_of(stack).env
+            env = stack.env
             game = Game(env, np.random.default_rng(seed), [first.text])
             while not game.results or game.results[-1].stop_reason is None:
                 plan = (env.solve() or [""]) if player is None else [player(game)]

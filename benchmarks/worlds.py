@@ -33,7 +33,7 @@ from echoscope.diagnostics.measure.rates import wilson_interval
 from echoscope.envs import registry
 from echoscope.envs.checks.episodes import noise_seed_of
 from echoscope.envs.settings import EnvGroup
-from echoscope.envs.turns.wrappers import runner_of, wrap
+from echoscope.envs.turns.runner import TurnRunner
 
 EXPERT_SEEDS = 200
 TASKS = 100
@@ -48,12 +48,12 @@ Row = dict[str, Any]
 
 def play_expert(group: EnvGroup) -> Row:
     """Share of seeds that the expert solves within the recipe's limits; None without an expert."""
-    world = wrap(lambda: registry.make(group.env, **group.params), group.settings())
+    world = TurnRunner(lambda: registry.make(group.env, **group.params), group.settings())
     solved = 0
     try:
         for seed in range(EXPERT_SEEDS):
             world.reset(seed, noise_seed_of(seed))
-            env = runner_of(world).env
+            env = world.env
             if seed == 0 and env.solve() is None:
                 return {"expert": None}
             result = None

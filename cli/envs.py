@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from echoscope.envs.checks.check_env import CheckReport
     from echoscope.envs.checks.players import PlayerScore
     from echoscope.envs.settings import EnvGroup
-    from echoscope.envs.turns.turn import TurnEnv
+    from echoscope.envs.turns.runner import TurnRunner
     from echoscope.envs.worlds.remote.sessions import Served
 
 app = typer.Typer(help="List, play, check and serve environments.", no_args_is_help=True)
@@ -93,15 +93,14 @@ def play(
     """
     from echoscope.envs.base import EnvError, EnvUnavailableError
     from echoscope.envs.pool import turns_of
-    from echoscope.envs.turns.wrappers import runner_of
 
     group = make_group(env_id, params, max_turns, max_actions_per_turn)
     most, stack = group.settings().max_actions_per_turn, turns_of(group)
     observation = stack.reset(seed, noise_seed)
-    if (failure := runner_of(stack).error) is not None:
+    if (failure := stack.error) is not None:
         raise EnvUnavailableError(f"{env_id} cannot start: {failure}")
     typer.echo(stack.instructions())
-    for tool in runner_of(stack).tools:
+    for tool in stack.tools:
         arguments = json.dumps(tool.parameters.get("properties", {}))
         typer.echo(f"tool {tool.name}: {tool.description} {arguments}")
     typer.echo(f"\n{observation.text}")
@@ -339,10 +338,9 @@ def make_group(
     )
 
 
-def _expert_line(stack: TurnEnv, max_actions: int) -> str | None:
-    from echoscope.envs.turns.wrappers import runner_of
+def _expert_line(stack: TurnRunner, max_actions: int) -> str | None:
 
-    moves = runner_of(stack).env.solve()
+    moves = stack.env.solve()
     return f" {SEPARATOR} ".join((moves or [])[:max_actions]) or None
 
 

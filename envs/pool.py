@@ -26,8 +26,8 @@ from .base import (
 )
 from .reserving import MAX_DRAWS, TaskVariety, gave_up, may_play, variety_of
 from .settings import EnvGroup
+from .turns.runner import TurnRunner
 from .turns.turn import TurnEnv, TurnResult
-from .turns.wrappers import world_of, wrap
 
 SPLIT_CODES: Mapping[str, int] = {"train": 0, "eval": 1, "probe": 2}
 STREAM_CODES: Mapping[str, int] = {"tasks": 0, "noise": 1, "sampling": 2}
@@ -276,7 +276,7 @@ class EnvPool:
             for slot in slots:
                 noise_seed = self._noise_seed(step, slot, first_group)
                 seen[slot] = self._stacks[slot].reset(env_seed, noise_seed)
-                key = world_of(self._stacks[slot]).task_key
+                key = self._stacks[slot].task_key
                 if key is not None:
                     break
             if key is None or not is_reserving or may_play(self._split, key):
@@ -295,7 +295,7 @@ class EnvPool:
     ) -> Slot:
         """The episode that has begun in a slot."""
         p, g = divmod(index, self._group_size)
-        world = world_of(self._stacks[index])
+        world = self._stacks[index]
         self._is_running[index] = True
         return Slot(
             index=index,
@@ -322,7 +322,7 @@ class EnvPool:
         for tag in dict.fromkeys(slot.tag for slot in slots):
             of_tag = [slot for slot in slots if slot.tag == tag]
             if all(slot.task_key is None for slot in of_tag):
-                error = world_of(self._stacks[of_tag[0].index]).error
+                error = self._stacks[of_tag[0].index].error
                 raise EnvUnavailableError(f"no episode of {tag!r} could start: {error}")
 
     def check_group(self, slots: Sequence[Slot]) -> None:
@@ -350,6 +350,6 @@ class EnvPool:
                 )
 
 
-def turns_of(group: EnvGroup) -> TurnEnv:
+def turns_of(group: EnvGroup) -> TurnRunner:
     """The turns of an entry, with its limits around a world in this process."""
-    return wrap(partial(registry.make, group.env, **group.params), group.settings())
+    return TurnRunner(partial(registry.make, group.env, **group.params), group.settings())

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 from .base import EnvParamsError
 from .turns.turn import TurnEnv
-from .turns.wrappers import world_of
 
 EVALUATION_SHARE = 8
 """One key in this many is evaluation's."""
@@ -57,15 +56,14 @@ class TaskVariety:
 
 def variety_of(world: TurnEnv) -> TaskVariety:
     """The variety of a world's tasks; may leave it in an episode that nobody wants."""
-    inner = world_of(world)
-    declared = inner.num_tasks
+    declared = world.num_tasks
     if declared is not None:
         return TaskVariety(num_tasks=declared)
     drawn = []
     for seed in SURVEY_SEEDS:
         world.reset(seed, 0)
-        if inner.task_key is not None:
-            drawn.append(inner.task_key)
+        if world.task_key is not None:
+            drawn.append(world.task_key)
     equal, pairs = equal_pairs(Counter(drawn).values())
     if not pairs:
         return TaskVariety(num_tasks=0)

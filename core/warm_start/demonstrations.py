@@ -21,8 +21,7 @@ from echoscope.envs import registry
 from echoscope.envs.base import Message, Observation, Tool
 from echoscope.envs.reserving import MAX_DRAWS, gave_up, may_play, variety_of
 from echoscope.envs.settings import EnvGroup
-from echoscope.envs.turns.turn import TurnEnv
-from echoscope.envs.turns.wrappers import runner_of, wrap
+from echoscope.envs.turns.runner import TurnRunner
 from echoscope.store.records import FloatArray, IntArray, read_only
 from echoscope.text.replies import THINK_CLOSE, THINK_OPEN
 from echoscope.text.tool_calls import (
@@ -170,7 +169,7 @@ def demonstrate(
         max_actions_per_turn=group.max_actions_per_turn,
         max_actions=group.max_actions,
     ).settings()
-    world = wrap(lambda: registry.make(group.env, **group.params), limits)
+    world = TurnRunner(lambda: registry.make(group.env, **group.params), limits)
     is_reserving = not all_tasks and variety_of(world).is_enough
     narrator = narrator_of(group.env)
     try:
@@ -185,7 +184,7 @@ def demonstrate(
 
 def _episode(
     group: EnvGroup,
-    world: TurnEnv,
+    world: TurnRunner,
     context: ContextConfig,
     teaching: Teaching,
     rng: np.random.Generator,
@@ -194,7 +193,7 @@ def _episode(
     is_reserving: bool,
 ) -> Demonstration:
     env_seed, noise_seed, observation = _start(group, world, rng, is_reserving=is_reserving)
-    env = runner_of(world).env
+    env = world.env
     if env.solve() is None:
         raise SftError(f"{group.env} has no scripted expert, or one that fails on {group.params}")
     has_tools = bool(env.tools())
@@ -247,7 +246,7 @@ def _reply(context: ContextConfig, reasoning: str, action: str, *, train: bool) 
 
 
 def _start(
-    group: EnvGroup, world: TurnEnv, rng: np.random.Generator, *, is_reserving: bool
+    group: EnvGroup, world: TurnRunner, rng: np.random.Generator, *, is_reserving: bool
 ) -> tuple[int, int, Observation]:
     """(env_seed, noise_seed, first observation) of a task that is not reserved for evaluation."""
     for _ in range(MAX_DRAWS):
@@ -255,7 +254,7 @@ def _start(
             int(draw) << 2 | DEMONSTRATION_SEED_CODE for draw in rng.integers(2**60, size=2)
         )
         observation = world.reset(env_seed, noise_seed)
-        key = runner_of(world).task_key
+        key = world.task_key
         if key is None or not is_reserving or may_play("train", key):
             return env_seed, noise_seed, observation
     raise gave_up(group.name, "train")

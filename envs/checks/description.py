@@ -17,7 +17,7 @@ from .. import registry
 from ..base import EnvError, EnvSpec, TextEnv
 from ..params import described_parameters
 from ..settings import EnvGroup
-from ..turns.wrappers import runner_of, wrap
+from ..turns.runner import TurnRunner
 from .contract import HEADINGS
 
 NEEDS_A_SERVER = (
@@ -112,14 +112,14 @@ def episode(env_id: str) -> str:
     expert succeeds.
     """
     settings = EnvGroup(env=env_id).settings()
-    stack = wrap(partial(registry.make, env_id), settings)
+    stack = TurnRunner(partial(registry.make, env_id), settings)
     most, rng = settings.max_actions_per_turn, np.random.default_rng(0)
     try:
         for noise_seed in range(NOISE_SEEDS):
             lines, total = [_cut(stack.reset(0, noise_seed).text)], 0.0
-            if error := runner_of(stack).error:
+            if error := stack.error:
                 raise EnvError(error)
-            env = runner_of(stack).env
+            env = stack.env
             has_expert = env.solve() is not None
             while True:
                 legal = env.legal_actions()

@@ -15,7 +15,6 @@ import numpy as np
 from ..base import EnvUnavailableError, TextEnv
 from ..pool import turns_of
 from ..settings import EnvGroup
-from ..turns.wrappers import runner_of
 from .episodes import JUNK, noise_seed_of, steps_after_the_end
 from .subject import Skip, Subject, expect
 
@@ -66,11 +65,11 @@ def score(group: EnvGroup, player: Player, seeds: Iterable[int]) -> PlayerScore:
     try:
         for seed in seeds:
             text, total, result = stack.reset(seed, noise_seed_of(seed)).text, 0.0, None
-            if (error := runner_of(stack).error) is not None:
+            if (error := stack.error) is not None:
                 raise EnvUnavailableError(f"{group.env}, seed {seed}: {error}")
             rng = np.random.default_rng(seed)
             while result is None or result.stop_reason is None:
-                actions = player(runner_of(stack).env, text, rng)
+                actions = player(stack.env, text, rng)
                 result = stack.step_turn(actions[:most], True)
                 text, total = result.observation.text, total + result.reward
             returns.append(total)
@@ -94,7 +93,7 @@ def has_expert(group: EnvGroup) -> bool:
     stack = turns_of(group)
     try:
         stack.reset(0, 0)
-        return runner_of(stack).error is None and runner_of(stack).env.solve() is not None
+        return stack.error is None and stack.env.solve() is not None
     except Exception:  # noqa: BLE001 - an expert that raises demonstrates nothing
         return False
     finally:

@@ -1,4 +1,4 @@
-"""The innermost turn layer: runs a reply's actions on the world, and turns failures into data."""
+"""Runs a reply's actions on a world within its limits, and turns failures into data."""
 
 from __future__ import annotations
 
@@ -29,20 +29,24 @@ from ..base import (
     prefixed,
     shorten,
 )
-from .turn import TurnResult, WorldTurns
+from .turn import TurnEnv, TurnResult, TurnSettings
 
 
-class TurnRunner(WorldTurns):
+class TurnRunner(TurnEnv):
     """Runs actions in order until the task ends; an invalid one is skipped and said.
+
+    An episode stops with the first of these reasons: its own end, `max_actions`, `max_turns`. The
+    world itself knows nothing of limits.
 
     After an exception the world's state is unknown: the episode ends, and the next `reset` builds a
     new world with `build`.
     """
 
-    def __init__(self, build: Callable[[], TextEnv], *, max_actions_per_turn: int) -> None:
+    def __init__(self, build: Callable[[], TextEnv], settings: TurnSettings) -> None:
         self._build = build
         self._env = build()
-        self._max_actions = max_actions_per_turn
+        self._settings = settings
+        self._num_turns = self._num_actions = 0
         self._state = Observation(text="")
         self._is_broken = False
         self._error: str | None = None
@@ -85,6 +89,7 @@ class TurnRunner(WorldTurns):
     def reset(self, seed: int, noise_seed: int) -> Observation:
         """Start an episode. A world that cannot start says so, and ends at its first turn."""
         self._error = self._task_key = self._instructions = None
+        self._num_turns = self._num_actions = 0
         try:
             if self._is_broken:
                 self._env, self._is_broken = self._build(), False
@@ -101,6 +106,26 @@ class TurnRunner(WorldTurns):
         return self._state
 
     def step_turn(self, actions: Sequence[str], is_well_formed: bool) -> TurnResult:
+        settings = self._settings
+        if settings.max_actions is not None:
+            actions = actions[: settings.max_actions - self._num_actions]
+        result = self._play(actions, is_well_formed)
+        self._num_turns += 1
+        self._num_actions += len(result.actions)
+        return replace(
+            result,
+            format_penalty=0.0 if result.is_valid else settings.format_penalty,
+            stop_reason=result.stop_reason or self._limit_reached(),
+        )
+
+    def _limit_reached(self) -> str | None:
+        most = self._settings.max_actions
+        if most is not None and self._num_actions >= most:
+            return "max_actions"
+        return "max_turns" if self._num_turns >= self._settings.max_turns else None
+
+    def _play(self, actions: Sequence[str], is_well_formed: bool) -> TurnResult:
+        most = self._settings.max_actions_per_turn
         if self._error is not None:
             return self._failed((), 0.0, is_well_formed)
         executed: list[str] = []
@@ -108,7 +133,7 @@ class TurnRunner(WorldTurns):
         reward, is_effective, bad = 0.0, False, None if actions else ""
         result: StepResult | None = None
         try:
-            for action in actions[: self._max_actions]:
+            for action in actions[:most]:
                 spelled = self._spell(action)
                 result = checked_result(self._env.step(spelled))
                 reward += result.reward
@@ -124,7 +149,7 @@ class TurnRunner(WorldTurns):
                     break
             if bad is None and not is_well_formed:
                 bad = ""
-            has_dropped = len(actions) > self._max_actions
+            has_dropped = len(actions) > most
             if self._tools:
                 observation = self._tool_feedback(answers, has_dropped)
             else:
@@ -152,7 +177,14 @@ class TurnRunner(WorldTurns):
         )
 
     def instructions(self) -> str:
-        return self._env.instructions() if self._instructions is None else self._instructions
+        settings, text = self._settings, self._instructions
+        if text is None:
+            text = self._env.instructions()
+        if settings.max_actions is not None:
+            text += f" At most {counted(settings.max_actions, 'action')} in all."
+        per_turn = counted(settings.max_actions_per_turn, "action")
+        each = " each" if settings.max_turns > 1 else ""
+        return f"{text} You have {counted(settings.max_turns, 'turn')}, {per_turn}{each}."
 
     def close(self) -> None:
         """Close the world; one that fails even there is reported and left alone."""
@@ -184,9 +216,13 @@ class TurnRunner(WorldTurns):
         return notice
 
     def _next_observation(self, notices: list[str], has_dropped: bool) -> Observation:
-        if has_dropped:
-            notices.append(f"Only the first {counted(self._max_actions, 'action')} counted.")
+        notices = [*notices, *self._dropped(has_dropped)]
         return prefixed(" ".join(notices), self._state) if notices else self._state
+
+    def _dropped(self, has_dropped: bool) -> list[str]:
+        """What is said of actions beyond the most of a turn."""
+        most = counted(self._settings.max_actions_per_turn, "action")
+        return [f"Only the first {most} counted."] if has_dropped else []
 
     def _tool_feedback(self, answers: Sequence[Observation], has_dropped: bool) -> Observation:
         """All that the calls of a turn gave, in order: nothing of it is seen a second time."""
@@ -196,8 +232,7 @@ class TurnRunner(WorldTurns):
             for message in answer.messages or (Message(role="user", content=answer.text),)
         ]
         notices = [] if answers else [self._env.invalid_notice("")]
-        if has_dropped:
-            notices.append(f"Only the first {counted(self._max_actions, 'action')} counted.")
+        notices += self._dropped(has_dropped)
         by_user = [message.content for message in messages if message.role != "tool"] + notices
         results = [message for message in messages if message.role == "tool"]
         if by_user:

@@ -84,10 +84,6 @@ class TurnEnv(ABC):
     def close(self) -> None:
         """Release the world."""
 
-
-class WorldTurns(TurnEnv):
-    """The innermost turns: they know the world, or the process that it lives in."""
-
     @property
     @abstractmethod
     def tools(self) -> tuple[Tool, ...]:

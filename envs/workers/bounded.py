@@ -10,8 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ..base import Observation, Tool, shorten
-from ..turns.turn import TurnEnv, TurnResult, WorldTurns
-from ..turns.wrappers import world_of
+from ..turns.turn import TurnEnv, TurnResult
 
 T = TypeVar("T")
 
@@ -65,17 +64,16 @@ class Started:
 def start(turns: TurnEnv, seed: int, noise_seed: int) -> Started:
     """Begin an episode of `turns`."""
     observation = turns.reset(seed, noise_seed)
-    world = world_of(turns)
     return Started(
         observation=observation,
-        instructions="" if world.error is not None else turns.instructions(),
-        tools=world.tools,
-        task_key=world.task_key,
-        error=world.error,
+        instructions="" if turns.error is not None else turns.instructions(),
+        tools=turns.tools,
+        task_key=turns.task_key,
+        error=turns.error,
     )
 
 
-class BoundedTurns(WorldTurns):
+class BoundedTurns(TurnEnv):
     """Turns of which each takes at most `limit_s` seconds, wherever they are carried out.
 
     After a timeout, or when the process of the environment has died, the episode ends, with a
@@ -194,7 +192,7 @@ class ThreadTurns(BoundedTurns):
 def perform(turns: TurnEnv, what: str, *args: Any) -> Any:
     """`count` tasks, `reset`, or `step`, on the turns themselves; results can be pickled."""
     if what == "count":
-        return world_of(turns).num_tasks
+        return turns.num_tasks
     if what == "reset":
         return start(turns, *args)
     result = turns.step_turn(*args)

@@ -19,8 +19,8 @@ from echoscope.envs.base import (
     StepResult,
     TextEnv,
 )
+from echoscope.envs.turns.runner import TurnRunner
 from echoscope.envs.turns.turn import TurnSettings
-from echoscope.envs.turns.wrappers import runner_of, wrap
 
 SURROGATE = "\ud800"
 
@@ -107,7 +107,7 @@ WRONG_RESULTS: dict[str, Any] = {
 
 @pytest.mark.parametrize("wrong", WRONG_RESULTS.values(), ids=WRONG_RESULTS)
 def test_a_wrong_result_is_an_env_error(wrong: object) -> None:
-    stack = wrap(lambda: world(step=lambda self, action: wrong), SETTINGS)
+    stack = TurnRunner(lambda: world(step=lambda self, action: wrong), SETTINGS)
     assert stack.reset(0, 0) == Observation(text="start")
     turn = stack.step_turn(["go"], is_well_formed=True)
     assert (turn.stop_reason, turn.success, turn.reward) == ("env_error", None, 0.0)
@@ -120,7 +120,7 @@ def test_numbers_and_booleans_of_numpy_are_right() -> None:
     stepped = result(
         reward=np.float32(0.5), terminated=np.bool_(True), success=np.bool_(True), info={"n": 3}
     )
-    stack = wrap(lambda: world(step=lambda self, action: stepped), SETTINGS)
+    stack = TurnRunner(lambda: world(step=lambda self, action: stepped), SETTINGS)
     stack.reset(0, 0)
     turn = stack.step_turn(["go"], is_well_formed=True)
     assert (turn.reward, turn.terminated, turn.success) == (0.5, True, True)
@@ -151,11 +151,11 @@ BAD_STARTS: dict[str, dict[str, Callable[..., Any]]] = {
 
 @pytest.mark.parametrize("methods", BAD_STARTS.values(), ids=BAD_STARTS)
 def test_a_wrong_start_is_an_env_error(methods: dict[str, Callable[..., Any]]) -> None:
-    stack = wrap(lambda: world(**methods), SETTINGS)
+    stack = TurnRunner(lambda: world(**methods), SETTINGS)
     first = stack.reset(0, 0)
     assert first.text.startswith("Environment error: ")
     first.text.encode("utf-8")
-    assert runner_of(stack).task_key is None
+    assert stack.task_key is None
     assert stack.step_turn(["go"], is_well_formed=True).stop_reason == "env_error"
 
 
@@ -165,7 +165,7 @@ METHODS_OF_A_STEP = ("step", "legal_actions", "invalid_notice")
 @pytest.mark.parametrize("method", METHODS_OF_A_STEP)
 @pytest.mark.parametrize("how", [leave, fail])
 def test_an_exit_or_error_in_a_step_is_an_env_error(method: str, how: Callable[..., None]) -> None:
-    stack = wrap(lambda: world(**{method: how}), SETTINGS)
+    stack = TurnRunner(lambda: world(**{method: how}), SETTINGS)
     stack.reset(0, 0)
     turn = stack.step_turn([] if method == "invalid_notice" else ["go"], is_well_formed=False)
     assert turn.stop_reason == "env_error"
@@ -194,13 +194,13 @@ def test_a_module_that_exits_is_an_error_of_one_line(
 
 @pytest.mark.parametrize("number", [0, -1, 2.5, "many", True])
 def test_a_wrong_number_of_tasks_is_refused(number: object) -> None:
-    stack = wrap(lambda: world(num_tasks=property(lambda self: number)), SETTINGS)
+    stack = TurnRunner(lambda: world(num_tasks=property(lambda self: number)), SETTINGS)
     with pytest.raises(EnvParamsError, match="num_tasks is"):
-        _ = runner_of(stack).num_tasks
+        _ = stack.num_tasks
 
 
 @pytest.mark.parametrize("how", [leave, fail])
 def test_a_close_that_fails_is_a_warning(how: Callable[..., None]) -> None:
-    stack = wrap(lambda: world(close=how), SETTINGS)
+    stack = TurnRunner(lambda: world(close=how), SETTINGS)
     with pytest.warns(RuntimeWarning, match=r"scripted: close\(\) raised"):
         stack.close()

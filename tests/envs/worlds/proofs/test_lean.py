@@ -13,6 +13,7 @@ from echoscope.envs.checks.check_env import check_env
 from echoscope.envs.pool import EnvPool
 from echoscope.envs.settings import EnvGroup
 from echoscope.envs.turns.runner import TurnRunner
+from echoscope.envs.turns.turn import TurnSettings
 from echoscope.envs.worlds.proofs import lean
 from echoscope.envs.worlds.proofs.lean import Lean, LeanConfig
 
@@ -131,7 +132,7 @@ def test_a_server_that_dies_in_the_middle_ends_the_episode_with_its_reason() -> 
     with scripted_lean.kimina() as server:
         runner = TurnRunner(
             lambda: Lean(LeanConfig(server=server.url, timeout_s=1.0, wait_s=0.5)),
-            max_actions_per_turn=1,
+            TurnSettings(max_turns=10, max_actions_per_turn=1),
         )
         runner.reset(seed_of(Lean(LeanConfig(server=server.url)), "made_and_swap"), 0)
         assert runner.step_turn(["intro h"], True).stop_reason is None

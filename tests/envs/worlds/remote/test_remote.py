@@ -25,8 +25,8 @@ from echoscope.envs.base import (
 )
 from echoscope.envs.checks.check_env import check_env
 from echoscope.envs.checks.episodes import HOSTILE_ACTIONS
+from echoscope.envs.turns.runner import TurnRunner
 from echoscope.envs.turns.turn import TurnSettings
-from echoscope.envs.turns.wrappers import runner_of, wrap
 from echoscope.envs.worlds.bandit import Bandit
 from echoscope.envs.worlds.remote.http_client import HttpAnswer, HttpClient, NoConnectionError
 from echoscope.envs.worlds.remote.remote import RemoteError, UnreachableError
@@ -418,13 +418,13 @@ def test_in_a_run_it_ends_the_episode_with_a_reason(name: str) -> None:
     answers: dict[str, bytes | Talk] = {verb: answer}
     settings = TurnSettings(max_turns=3, max_actions_per_turn=1)
     with scripted(answers) as (url, _):
-        stack = wrap(lambda: make(url), settings)
+        stack = TurnRunner(lambda: make(url), settings)
         stack.reset(0, 0)
         turn = stack.step_turn(["go"], is_well_formed=True)
         assert (turn.stop_reason, turn.success, turn.reward) == ("env_error", None, 0.0)
         answers.clear()
         assert stack.reset(1, 0).text == "Start"
-        assert runner_of(stack).error is None
+        assert stack.error is None
         assert stack.step_turn(["go"], is_well_formed=True).stop_reason is None
 
 

@@ -9,6 +9,7 @@ import pytest
 from echoscope.envs.base import EnvParamsError, Message, Observation, StepResult, Tool
 from echoscope.envs.checks.check_env import check_env
 from echoscope.envs.turns.runner import TurnRunner
+from echoscope.envs.turns.turn import TurnSettings
 from echoscope.envs.worlds.tools.calculator import (
     CalculationError,
     calculate,
@@ -77,7 +78,7 @@ def test_a_call_that_cannot_be_played_is_answered_with_the_reason(action, answer
 
 
 def test_a_turn_gives_every_result_once() -> None:
-    runner = TurnRunner(lambda: PriceList(), max_actions_per_turn=2)
+    runner = TurnRunner(PriceList, TurnSettings(max_turns=10, max_actions_per_turn=2))
     runner.reset(3, 0)
     good = runner.env.solve()[0]
     result = runner.step_turn([good, "! not JSON", good], is_well_formed=True)
@@ -177,7 +178,7 @@ def test_an_episode_may_open_with_a_chat(roles, is_good) -> None:
         world.roles = roles
         return world
 
-    runner = TurnRunner(build, max_actions_per_turn=1)
+    runner = TurnRunner(build, TurnSettings(max_turns=10, max_actions_per_turn=1))
     runner.reset(0, 0)
     assert (runner.error is None) == is_good
     assert is_good or "has the roles" in runner.error

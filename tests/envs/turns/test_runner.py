@@ -1,4 +1,4 @@
-"""Turn layers: what a reply does, what it costs, and when an episode stops."""
+"""Turns: what a reply does, what it costs, and when an episode stops."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from functools import partial
 import pytest
 
 from echoscope.envs import registry
-from echoscope.envs.turns.turn import TurnEnv, TurnResult, TurnSettings
-from echoscope.envs.turns.wrappers import runner_of, wrap
+from echoscope.envs.turns.runner import TurnRunner
+from echoscope.envs.turns.turn import TurnResult, TurnSettings
 
 LAKE = {"slip": 0.0, "observation": "relative", "holes": 0, "min_distance": 2}
 
 
-def stack(env: str = "frozen_lake", seed: int = 1, **settings: object) -> TurnEnv:
+def stack(env: str = "frozen_lake", seed: int = 1, **settings: object) -> TurnRunner:
     params = LAKE if env == "frozen_lake" else {}
     merged = {"max_turns": 5, "max_actions_per_turn": 2, **settings}
-    turns = wrap(partial(registry.make, env, **params), TurnSettings(**merged))
+    turns = TurnRunner(partial(registry.make, env, **params), TurnSettings(**merged))
     turns.reset(seed, 0)
     return turns
 
 
-def look(turns: TurnEnv) -> str:
+def look(turns: TurnRunner) -> str:
     """What the world shows now, without touching it: a reset to the same task."""
-    return runner_of(turns).env.reset(1, 0).text
+    return turns.env.reset(1, 0).text
 
 
-def open_moves(turns: TurnEnv) -> tuple[str, str]:
+def open_moves(turns: TurnRunner) -> tuple[str, str]:
     """A first move that does not end the episode, and the move that takes it back."""
     opposite = {"up": "down", "down": "up", "left": "right", "right": "left"}
-    plan = runner_of(turns).env.solve()
+    plan = turns.env.solve()
     assert plan is not None
     return plan[0], opposite[plan[0]]
 
@@ -98,7 +98,7 @@ def test_a_malformed_reply_with_a_good_action_is_executed_and_charged() -> None:
     ],
 )
 def test_a_malformed_reply_is_told_what_is_wrong(actions: list[str], notice: str) -> None:
-    turns = wrap(
+    turns = TurnRunner(
         partial(registry.make, "bandit"), TurnSettings(max_turns=2, max_actions_per_turn=1)
     )
     turns.reset(0, 0)
@@ -125,7 +125,7 @@ def test_the_action_limit_counts_executed_actions_only() -> None:
 
 def test_the_end_of_the_task_wins_over_every_limit() -> None:
     turns = stack(max_turns=1, max_actions_per_turn=9, max_actions=9)
-    plan = runner_of(turns).env.solve()
+    plan = turns.env.solve()
     result = turns.step_turn([*plan, "up"], True)
     assert (result.stop_reason, result.terminated, result.success) == ("terminated", True, True)
     assert result.actions == tuple(plan)
@@ -154,14 +154,3 @@ def test_a_turn_result_checks_itself() -> None:
         TurnResult(**{**fields, "stop_reason": "tired"})
     with pytest.raises(ValueError, match="terminated=True does not go with"):
         TurnResult(**{**fields, "terminated": True})
-
-
-def test_runner_of_refuses_a_stack_without_a_runner() -> None:
-    class Alone(TurnEnv):
-        def reset(self, seed: int, noise_seed: int) -> object: ...
-        def step_turn(self, actions: object, is_well_formed: bool) -> object: ...
-        def instructions(self) -> str: ...
-        def close(self) -> None: ...
-
-    with pytest.raises(TypeError, match="ends in a WorldTurns, not Alone"):
-        runner_of(Alone())
