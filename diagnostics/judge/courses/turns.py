@@ -64,13 +64,12 @@ class Turns:
         """Take in the last row of the series."""
         stop = len(self.series)
         first = self.pivots[-1][1].stop if self.pivots else 0
-        for stretch in self.series.ending(stop, first):
-            if self.mode != "down":
-                self.high = self._higher(self.high, stretch)
-            if self.mode != "up":
-                self.low = self._lower(self.low, stretch)
-        for stretch in self.series.ending(stop):
-            self.best = self._higher(self.best, stretch)
+        recent = list(self.series.ending(stop, first))
+        if self.mode != "down":
+            self.high = self._highest(self.high, *recent)
+        if self.mode != "up":
+            self.low = self._lowest(self.low, *recent)
+        self.best = self._highest(self.best, *self.series.ending(stop))
         if self.mode != "down" and self.high is not None and self._is_beyond(self.high, -1):
             self._turn("down", self.high)
         elif self.mode != "up" and self.low is not None and self._is_beyond(self.low, 1):
@@ -115,25 +114,23 @@ class Turns:
         self.mode = mode
         self.pivots.append((mode, extreme))
         self.turned.append(self.series.steps[-1])
-        self.high = self.low = None
-        for stop in range(extreme.stop + 1, len(self.series) + 1):
-            for stretch in self.series.ending(stop, extreme.stop):
-                if mode == "up":
-                    self.high = self._higher(self.high, stretch)
-                else:
-                    self.low = self._lower(self.low, stretch)
+        after = [
+            stretch
+            for stop in range(extreme.stop + 1, len(self.series) + 1)
+            for stretch in self.series.ending(stop, extreme.stop)
+        ]
+        self.high = self._highest(*after) if mode == "up" else None
+        self.low = self._lowest(*after) if mode == "down" else None
 
-    def _higher(self, one: Stretch | None, two: Stretch) -> Stretch:
-        if one is None:
-            return two
-        bound = self.series.bounds
-        return two if bound(two, HELD_Z)[0] > bound(one, HELD_Z)[0] else one
+    def _highest(self, *stretches: Stretch | None) -> Stretch | None:
+        """The first of those with the highest lower bound."""
+        known = (stretch for stretch in stretches if stretch is not None)
+        return max(known, key=lambda stretch: self.series.bounds(stretch, HELD_Z)[0], default=None)
 
-    def _lower(self, one: Stretch | None, two: Stretch) -> Stretch:
-        if one is None:
-            return two
-        bound = self.series.bounds
-        return two if bound(two, HELD_Z)[1] < bound(one, HELD_Z)[1] else one
+    def _lowest(self, *stretches: Stretch | None) -> Stretch | None:
+        """The first of those with the lowest upper bound."""
+        known = (stretch for stretch in stretches if stretch is not None)
+        return min(known, key=lambda stretch: self.series.bounds(stretch, HELD_Z)[1], default=None)
 
     # -- levels ----------------------------------------------------------------------------------
 
