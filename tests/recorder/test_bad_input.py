@@ -323,7 +323,6 @@ def test_an_alarm_on_a_full_disk_is_told_and_stops_the_run(tmp_path: Path) -> No
         path, alarms={"actions": {"ENTROPY_EXPLOSION": "stop"}}, on_message=said.append,
         notify={
             "targets": ["command:exit 7"],
-            "attempts": 1,
             "severity": "warning",
         },
     )
