@@ -151,6 +151,20 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def take_lock(descriptor: int, wait_s: float) -> bool:
+    """Lock an open file for this process alone; False where another one holds it for so long."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.01)
+        else:
+            return True
+
+
 class FileLock:
     """An exclusive `flock`: held until `release`, or until the process is gone."""
 
@@ -167,20 +181,13 @@ class FileLock:
             RunBusyError: another process holds it.
         """
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        deadline = time.monotonic() + wait_s
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
-                    os.close(descriptor)
-                    raise RunBusyError(
-                        f"{self._path.parent}: another process is writing this run"
-                        f"{f' ({holder})' if holder else ''}; stop it first"
-                    ) from None
-                time.sleep(0.02)
+        if not take_lock(descriptor, wait_s):
+            holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
+            os.close(descriptor)
+            raise RunBusyError(
+                f"{self._path.parent}: another process is writing this run"
+                f"{f' ({holder})' if holder else ''}; stop it first"
+            )
         self._descriptor = descriptor
         # A forked worker would otherwise keep the lock after the trainer died.
         os.register_at_fork(after_in_child=self._forget)

@@ -6,11 +6,9 @@ fsynced. The trainer never reads it: nothing here can change or hurt a run, live
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import stat
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,7 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ..errors import AnnotationError, StoreError
-from ..log.durable import sync_folder, write_all
+from ..log.durable import sync_folder, take_lock, write_all
 from ..log.layout import Layout
 
 MAX_TAGS = 32
@@ -187,28 +185,14 @@ def _locked(path: Path) -> Iterator[int]:
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}; nothing was noted") from error
     try:
-        _lock(path, descriptor)
+        if not take_lock(descriptor, _PATIENCE_S):
+            raise StoreError(
+                f"{path}: another process has been writing it for {_PATIENCE_S:.0f} s; "
+                "nothing was noted"
+            )
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _lock(path: Path, descriptor: int) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                raise StoreError(
-                    f"{path}: another process has been writing it for {_PATIENCE_S:.0f} s; "
-                    "nothing was noted"
-                ) from None
-            time.sleep(0.01)
-        except OSError as error:
-            raise StoreError(f"{path}: {error.strerror}; nothing was noted") from error
-        else:
-            return
 
 
 def _read_all(path: Path, descriptor: int) -> bytes:
