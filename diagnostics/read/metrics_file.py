@@ -19,12 +19,13 @@ from typing import Any, BinaryIO
 
 from echoscope.store.importers.lines import conversion, wide_encoding
 from echoscope.store.importers.packed_file import ERRORS, opened, packing_of
+from echoscope.store.importers.spooled.trackio_traces import is_sqlite
 
 from .foreign_names import Meaning
 from .forms.json_records import documents, is_notebook, notebook_lines, parsed, records_of
 from .forms.tensorboard import is_events, read_events
 from .forms.text import JsonLines, Lines, Reading, reader_of
-from .forms.trackio import is_sqlite, read_trackio
+from .forms.trackio import read_trackio
 from .forms.wandb_file import is_wandb, read_wandb_table
 from .records import MetricsFileError, is_named, no_such_run, refuse_export
 from .table import MetricTable

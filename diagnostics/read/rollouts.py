@@ -91,6 +91,7 @@ ONE_EVALUATION = (
 )
 _BINARY = (
     *(b"PAR1", b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x80"),
+    b"SQLite",
 )
 _ENDINGS = (".pkl", ".pickle", ".pt")
 """Of files whose first bytes do not tell: old pickles."""
@@ -124,7 +125,7 @@ def of_another_trainer(
     with tempfile.TemporaryDirectory(prefix="echoscope-rollouts-") as folder:
         spool = Path(folder) / "spool"
         spool.mkdir()
-        if not is_rollouts(path, spool, roles_of(mapping)):
+        if not is_rollouts(path, spool, roles_of(mapping), run):
             yield None
             return
         from ..tools.importing import import_path

@@ -32,7 +32,7 @@ from echoscope.store.importers.importing import (
     import_surveyed,
 )
 from echoscope.store.importers.lines import not_utf8
-from echoscope.store.importers.sources import files_of
+from echoscope.store.importers.sources import files_of, holds_metrics_too
 from echoscope.store.importers.steps.metrics import Beside, StepNumbers
 from echoscope.store.importers.survey import (
     MAX_STEP,
@@ -148,11 +148,15 @@ def import_path(
         return _write(metrics, str(path), run_path, None, Refusals(), writing, is_packing)
     check_paths(path, run_path)
     with tempfile.TemporaryDirectory(prefix="echoscope-import-") as spool:
-        rollouts, folder = _joined(path, Path(spool), mapping, scanning)
-        chosen = _chosen(path, folder, run)
+        rollouts, folder, both = _joined(path, Path(spool), run, mapping, scanning)
+        is_of_traces = bool(both) and not folder.runs  # they name runs of their own
+        chosen = None if is_of_traces else _chosen(path, folder, run)
         rest = None
         if rollouts or chosen is None:
-            rest = survey(path, Path(spool), scanning, skipped=folder.read, roles=roles_of(mapping))
+            skipped = [name for name in folder.read if name not in both]
+            rest = survey(
+                path, Path(spool), scanning, skipped=skipped, roles=roles_of(mapping), run=run
+            )
             # A file that was refused as metrics already is refused once, for the same reason that
             # `diagnose` gives.
             as_metrics = {name for names in folder.refused.names.values() for name in names}
@@ -180,14 +184,19 @@ def import_path(
 def _joined(
     path: Path,
     spool: Path,
+    run: str,
     mapping: Mapping[str, Meaning] | None,
     scanning: Progress | None,
-) -> tuple[list[str], MetricsFolder]:
-    """Files with rollouts, and the metrics of all others."""
-    rollouts = list(_with_rollouts(path, spool, roles_of(mapping)))
-    if rollouts and not path.is_dir():
-        return rollouts, MetricsFolder()
-    return rollouts, _metrics_of(path, metrics_mapping(mapping), rollouts, bool(rollouts), scanning)
+) -> tuple[list[str], MetricsFolder, set[str]]:
+    """Files with rollouts, the metrics of all others, and the files that hold both."""
+    rollouts = list(_with_rollouts(path, spool, roles_of(mapping), run))
+    is_folder = path.is_dir()
+    both = {name for name in rollouts if holds_metrics_too(path / name if is_folder else path)}
+    if rollouts and not is_folder and not both:
+        return rollouts, MetricsFolder(), both
+    alone = [name for name in rollouts if name not in both]
+    metrics = _metrics_of(path, metrics_mapping(mapping), alone, bool(rollouts), scanning)
+    return rollouts, metrics, both
 
 
 def _unread(path: Path, folder: MetricsFolder, left: Leftover, rest: Survey | None) -> str:
@@ -348,7 +357,7 @@ _ENOUGH = 3
 """After so many files with names of one pattern, the others of the pattern hold the same."""
 
 
-def _with_rollouts(path: Path, spool: Path, roles: Roles) -> Iterator[str]:
+def _with_rollouts(path: Path, spool: Path, roles: Roles, run: str) -> Iterator[str]:
     """The files that hold rollouts, relative to the path."""
     patterns: dict[PurePath, int] = {}
     for file, problem in files_of(path):
@@ -357,6 +366,6 @@ def _with_rollouts(path: Path, spool: Path, roles: Roles) -> Iterator[str]:
         shown = file.relative_to(path) if path.is_dir() else PurePath(file.name)
         pattern = shown.parent / _DIGITS.sub("#", shown.name)
         times = patterns.get(pattern, 0)
-        if times >= _ENOUGH or look(file, spool, roles).is_rollouts:
+        if times >= _ENOUGH or look(file, spool, roles, run).is_rollouts:
             patterns[pattern] = times + 1
             yield str(shown)

@@ -42,6 +42,8 @@ RECONSTRUCTIONS: Mapping[str, str] = {
     "actions": "actions were read from the answer of the reply; what was executed is not known",
     "reward_terms": "the rewards of several functions were added up; their weights are not known",
     "branches": "the trace has several branches; each is an episode with the reward of the trace",
+    "score": "success was told from the first score",
+    "validations": "no step is written: where the same prompts come again, a validation begins",
     "turn_is_episode": "the file has one row per turn; each turn is stored as an episode",
 }
 """What a reader may have to guess, and how it guesses, in words for people."""
@@ -302,7 +304,7 @@ def success_of(value: Any) -> bool | None:
 
 _STOPS = (
     (("error", "failed"), StopReason.ENV_ERROR),
-    (("prompt_too_long", "max_prompt_length"), StopReason.PROMPT_TOO_LONG),
+    (("prompt_too_long", "max_prompt_length", "no_room"), StopReason.PROMPT_TOO_LONG),
     (("max_turns", "max_steps"), StopReason.MAX_TURNS),
     (("max_actions",), StopReason.MAX_ACTIONS),
     (("max_tokens", "max_response_length", "max_length", "truncated"), StopReason.MAX_TOKENS),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .format import Format
 from .formats import (
     choices,
+    inspect_log,
     nemo,
     ragen,
     rllm,
@@ -19,6 +20,10 @@ from .formats import (
 FORMATS: tuple[Format, ...] = (
     ragen.EVALUATION,
     ragen.PICKLED,
+    inspect_log.LOGS,
+    table.EASYR1,
+    table.TRACES,
+    table.VAGEN_FOLDER,
     table.VERL_V1,
     table.VAGEN,
     table.VERL,
@@ -28,6 +33,7 @@ FORMATS: tuple[Format, ...] = (
     verifiers.EPISODES,
     verifiers.LEGACY,
     rllm.EPISODES,
+    table.OBSERVED,
     table.SKYRL,
     nemo.NEMO,
     table.AREAL,

@@ -23,7 +23,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 from .lines import BadJsonError, as_utf8, conversion, json_of, lines_of, wide_encoding
 from .packed_file import ERRORS as PACKED_ERRORS
 from .packed_file import MAX_BYTES, opened, packing_of
+from .spooled.easyr1_log import is_generations, write_samples
 from .spooled.events import is_event, write_events
+from .spooled.inspect_archive import is_inspect, write_logs
+from .spooled.trackio_traces import is_sqlite, write_traces
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq  # not at the start: a metrics file does without
@@ -130,7 +133,7 @@ class JsonDocument:
                 raise SourceError("a JSON document of more than 32 MB; JSON lines have no limit")
             value, self._is_clean = json_of(self.path.read_bytes())
             if isinstance(value, list) and value and _has_role(value[0]):
-                value = {"messages": value}
+                value = {"messages": value, **_beside_messages(self.path)}
             self._rows = value if isinstance(value, list) else [value]
         return self._rows
 
@@ -150,6 +153,19 @@ class JsonDocument:
 
 def _has_role(value: Any) -> bool:
     return isinstance(value, Mapping) and isinstance(value.get("role"), str)
+
+
+def _beside_messages(path: Path) -> dict[str, Any]:
+    """What VAGEN writes beside the messages of an episode."""
+    metrics = path.with_name("metrics.json")
+    if path.name != "messages.json" or metrics.is_symlink() or not metrics.is_file():
+        return {}
+    with metrics.open("rb") as file:
+        data = file.read(_WINDOW)
+    try:
+        return {"vagen_folder": path.parent.name, "metrics": json_of(data)[0]}
+    except BadJsonError:
+        return {}
 
 
 @dataclass(slots=True)
@@ -246,11 +262,13 @@ def natural(name: str) -> list[tuple[int, int, str]]:
     ]
 
 
-def source_of(path: Path, spool: Path) -> Source | None:
+def source_of(path: Path, spool: Path, run: str | None = None) -> Source | None:
     """How the rows of a file are read; None for a file that cannot hold rollouts.
 
     Args:
         spool: A folder for unpacked copies.
+        run: Whose traces are read of a trackio project, "" for those of the only run. None: such a
+            project counts as metrics alone.
 
     Raises:
         SourceError: a file that is refused, with the reason.
@@ -276,6 +294,8 @@ def source_of(path: Path, spool: Path) -> Source | None:
         return ParquetRows(path)
     if suffix == ".parquet":
         raise SourceError("its name ends in .parquet, but it is not a Parquet file")
+    if is_sqlite(head):
+        return None if run is None else _spooled(spool, partial(write_traces, path, run=run))
     packing = packing_of(path)
     if head[:1] == b"\x80" or (suffix in _PICKLED and packing != "zip"):
         return _of_pickle(path, spool)
@@ -290,6 +310,8 @@ def source_of(path: Path, spool: Path) -> Source | None:
         path = unpacked
     if wide := wide_encoding(head):
         raise SourceError(f"seems to be text in {wide}: {conversion(wide)}")
+    if is_generations(path, head):
+        return _spooled(spool, partial(write_samples, path))
     source = _of_json(as_utf8(path, spool), head)
     if b'"event_type"' in head and source is not None and _has_events(source):
         with closing(source):
@@ -298,9 +320,12 @@ def source_of(path: Path, spool: Path) -> Source | None:
 
 
 def is_note_on_rollouts(path: Path) -> bool:
-    """Whether a file is what prime-rl or tinker-cookbook writes beside its rollouts, and neither
-    rollouts nor metrics: annotations of traces, the index of a stream, the tree of what was logged.
+    """Whether a file is what prime-rl, tinker-cookbook or VAGEN writes beside its rollouts, and
+    neither rollouts nor metrics of steps: annotations of traces, the index of a stream, the tree of
+    what was logged, the numbers of an episode.
     """
+    if path.name == "metrics.json":
+        return path.with_name("messages.json").is_file()
     if path.name.endswith(".index.jsonl"):
         return path.with_name(path.name.removesuffix(".index.jsonl")).is_dir()
     if path.name.endswith("_logtree.json"):
@@ -325,19 +350,24 @@ def _refuse_tar(path: Path, head: bytes) -> None:
         )
 
 
-def _spooled(spool: Path, write: Callable[[Path], None]) -> Source:
-    """The rows that something writes to a new file of the spool."""
+def _spooled(spool: Path, write: Callable[[Path], object]) -> Source | None:
+    """The rows that something writes to a new file of the spool; None where it says False."""
     copy = _copy(spool)
     try:
-        write(copy)
+        return None if write(copy) is False else JsonLines(copy)
     except BadJsonError as error:
         raise SourceError(str(error)) from None
-    return JsonLines(copy)
 
 
 def _copy(spool: Path) -> Path:
     """The name of a new file in the spool."""
     return spool / f"copy-{len(list(spool.iterdir()))}"
+
+
+def holds_metrics_too(path: Path) -> bool:
+    """Whether a file with rollouts may hold metrics of the same run: a trackio project."""
+    with path.open("rb") as file:
+        return is_sqlite(file.read(16))
 
 
 def _has_events(source: Source) -> bool:
@@ -348,17 +378,19 @@ def _has_events(source: Source) -> bool:
 def _of_zip(path: Path, spool: Path) -> Source | None:
     try:
         with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
+            names, is_log = archive.namelist(), is_inspect(archive)
     except PACKED_ERRORS as error:
         raise SourceError(f"the zip file is damaged: {error}") from None
     if any(name.endswith("/data.pkl") for name in names):
         return _of_pickle(path, spool)
+    if is_log:
+        return _spooled(spool, partial(write_logs, path))
     if sum(name.endswith((".json", ".jsonl", ".parquet")) for name in names) > 1:
         raise SourceError("is a zip file of several files of rows; unpack it first")
     return _of_json(as_utf8(_unpacked(path, spool), spool), b"{")
 
 
-def _of_pickle(path: Path, spool: Path) -> Source:
+def _of_pickle(path: Path, spool: Path) -> Source | None:
     """The episodes of a pickle, which is read by a process that can do nothing else."""
     from .spooled.pickled import write_rollouts
 

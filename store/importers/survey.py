@@ -177,10 +177,10 @@ def format_of(row: Row, likely: Format | None = None) -> Format | None:
     return next((form for form in FORMATS if form.matches(row)), None)
 
 
-def is_rollouts(path: Path, spool: Path, roles: Roles = NO_ROLES) -> bool:
+def is_rollouts(path: Path, spool: Path, roles: Roles = NO_ROLES, run: str | None = None) -> bool:
     """Whether a file or folder holds rollouts, by the first rows of its first files."""
     files = itertools.islice(files_of(path), _FILES_LOOKED_AT)
-    return any(look(file, spool, roles).is_rollouts for file, problem in files if not problem)
+    return any(look(file, spool, roles, run).is_rollouts for file, problem in files if not problem)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,17 +195,18 @@ class Look:
     """Of the first row, where no row is of a known format."""
 
 
-def look(file: Path, spool: Path, roles: Roles = NO_ROLES) -> Look:
+def look(file: Path, spool: Path, roles: Roles = NO_ROLES, run: str | None = None) -> Look:
     """Look at the first rows of a file.
 
     Args:
         spool: A folder for unpacked copies.
         roles: What a user says of the keys of rows.
+        run: As of `source_of`.
     """
     keys: tuple[str, ...] = ()
     problem = ""
     try:
-        source = source_of(file, spool)
+        source = source_of(file, spool, run)
         if source is None:
             return Look()
         with contextlib.closing(source):
@@ -233,6 +234,7 @@ def survey(
     progress: Progress | None = None,
     skipped: Collection[str] = (),
     roles: Roles = NO_ROLES,
+    run: str | None = None,
 ) -> Survey:
     """Read all rows of a path once.
 
@@ -241,11 +243,12 @@ def survey(
         spool: A folder for unpacked copies; it must exist until the rows were converted.
         skipped: Files of the folder that are something else, relative to it.
         roles: What a user says of the keys of rows.
+        run: As of `source_of`.
 
     Raises:
         OSError: the path cannot be read.
     """
-    pass_ = _FirstPass(roles)
+    pass_ = _FirstPass(roles, run)
     files = list(files_of(path))
     done, total = 0, sum(_size(file) for file, problem in files if not problem)
     for file, problem in files:
@@ -264,7 +267,8 @@ def survey(
 class _FirstPass:
     """Notes the rows of files, and makes a survey of them."""
 
-    def __init__(self, roles: Roles) -> None:
+    def __init__(self, roles: Roles, run: str | None) -> None:
+        self._run = run
         self.survey = Survey(roles=roles)
         self._rows = bytearray()
         self._firsts: dict[int, str] = {}
@@ -279,7 +283,7 @@ class _FirstPass:
         survey, length = self.survey, len(self._rows)
         where = Where(path=PurePath(shown))
         try:
-            source = source_of(file, spool)
+            source = source_of(file, spool, self._run)
             if source is None or not self._scan(source, where):
                 survey.without_rows.add(shown)
             elif original := self._original(length, where):

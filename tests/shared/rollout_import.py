@@ -23,6 +23,6 @@ def import_run(
     check_paths(path, run_path)
     with (
         tempfile.TemporaryDirectory(prefix="echoscope-import-") as spool,
-        closing(survey(path, Path(spool), roles=roles)) as rollouts,
+        closing(survey(path, Path(spool), roles=roles, run="")) as rollouts,
     ):
         return import_surveyed(path, run_path, rollouts, writing=writing, is_packing=is_packing)

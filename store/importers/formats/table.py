@@ -4,7 +4,10 @@
 trainer adds `uid`, `{sample}_{rollout}_{output}`. VAGEN trains with the same writer and keeps the
 special tokens, so its turns are exact. Older versions of verl write no `gts`. Neither does
 verl-agent, which writes one row a turn without the id of the trajectory: its prompts ask for an
-action, or count the steps taken.
+action, or count the steps taken. Forks of verl-agent write whole episodes of a step, as
+`global_step_N_observe_trajectories.json`. VAGEN's evaluation is a folder an episode, with
+`messages.json` and `metrics.json`. EasyR1 strips the special tokens; `spooled/easyr1_log.py` has
+its file.
 
 **Rows of nobody in particular** are conversations as messages, or prompt and reply under two keys.
 A row of prompt and reply with neither a reward nor a success is none: data of fine-tuning looks so.
@@ -16,12 +19,29 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from ...records import Split
-from ..dialogue import has_marks, is_messages
-from ..draft import Draft, RowError, json_in, number, numbers_of, whole
-from ..format import MAPPED, Format, Row, Where, has_keys, step_key
+from ..dialogue import Dialogue, has_marks, is_messages
+from ..draft import (
+    Draft,
+    DraftTurn,
+    RowError,
+    first_number,
+    inner,
+    json_in,
+    name_of,
+    number,
+    number_or_none,
+    numbers_of,
+    objects_of,
+    text_of,
+    truth,
+    whole,
+    without,
+)
+from ..format import MAPPED, Format, Row, Where, has_keys, no_file_step, step_key
 from .by_keys import Keys, draft_of, one_episode, texts_of, value_of
 
 # --- verl, verl-agent, VAGEN --------------------------------------------------------------------
@@ -92,6 +112,109 @@ VAGEN = _verl("VAGEN training JSONL", "verl", _is_vagen)
 VERL = _verl("verl JSONL", "verl", _is_classic)
 VERL_AGENT = _verl("verl-agent JSONL", "verl-agent", _is_agent, _of_agent, goes_on=_is_plain)
 VERL_PLAIN = _verl("verl JSONL without gts", "verl", _is_plain)
+
+
+def _observed_turns(episode: Any) -> list[Mapping[str, Any]]:
+    steps = objects_of(inner(episode, "steps"))
+    return steps if all("observation" in step and "action" in step for step in steps) else []
+
+
+def _is_observed(row: Row) -> bool:
+    return any(map(_observed_turns, objects_of(row.get("trajectories"))[:1]))
+
+
+def _observed_drafts(row: Row, where: Where) -> Iterator[Draft]:
+    for episode in row["trajectories"]:
+        turns = [
+            DraftTurn(
+                observation=text_of(step["observation"]),
+                response=text_of(step["action"]),
+                reward=number(step.get("reward")),
+                info=numbers_of(without(step, ("step", "reward"))),
+            )
+            for step in _observed_turns(episode)
+        ]
+        is_by_turn = not any(math.isnan(turn.reward) for turn in turns)
+        yield Dialogue(turns=turns).draft(
+            without(episode, ("steps", "success")),
+            reward=math.nan if is_by_turn else first_number(episode, (*_REWARDS, "return")),
+            env=name_of(row.get("env_name") or row.get("env")),
+            tag=name_of(episode.get("task_type")),
+            is_success=truth(episode.get("success")),
+        )
+
+
+OBSERVED = Format(
+    name="verl-agent observed trajectories",
+    trainer="verl-agent",
+    matches=_is_observed,
+    drafts=_observed_drafts,
+    step=step_key("global_step"),
+)
+_VAGEN_FOLDER = Keys(
+    messages=("messages",),
+    reward=("total_reward", "cumulative_reward", "score", "reward"),
+    turn_rewards=("rewards",),
+    success=("success", "is_success", "traj_success"),
+    env=("env_name",),
+    stop=("finish_reason",),
+    step=(),
+)
+_FOLDER = re.compile(r"(.+)_seed_(-?\d+)")
+
+
+def _vagen_folder_drafts(row: Row, where: Where) -> list[Draft]:
+    folder, metrics = row["vagen_folder"], row["metrics"]
+    metrics = metrics if isinstance(metrics, Mapping) else {}
+    draft = draft_of({**metrics, "messages": row["messages"]}, _VAGEN_FOLDER)
+    env, seed = _FOLDER.fullmatch(folder).groups() if _FOLDER.fullmatch(folder) else ("", None)
+    seed = text_of(metrics.get("seed", seed))
+    draft.env = draft.env or env
+    draft.group = f"{draft.env}_seed_{seed}" if seed else None
+    draft.tag = next((part for part in where.path.parts if part.startswith("tag_")), "")
+    _keep(draft, folder=folder, metrics=metrics)
+    infos = metrics.get("infos")
+    # The first is that of the reset.
+    if isinstance(infos, list) and len(infos) == len(draft.turns) + 1:
+        for turn, info in zip(draft.turns, infos[1:], strict=True):
+            turn.info = numbers_of(info)
+    draft.add_info(numbers_of(metrics))
+    return [draft]
+
+
+def _keep(draft: Draft, **fields: Any) -> None:
+    """Keep whole objects in place of the keys that were not used, and the system message."""
+    system = {name: value for name, value in draft.fields.items() if name == "system"}
+    draft.fields = {**fields, **system}
+
+
+VAGEN_FOLDER = Format(
+    name="VAGEN evaluation folders",
+    trainer="VAGEN",
+    matches=lambda row: "vagen_folder" in row and is_messages(row.get("messages")),
+    drafts=_vagen_folder_drafts,
+    file_step=no_file_step,
+)
+
+
+def _of_easyr1(draft: Draft, row: Row, where: Where) -> None:
+    if "problem" in row:
+        raise RowError(text_of(row["problem"]))
+    if row["easyr1"] is not None:
+        draft.reconstructed.add("validations")
+
+
+EASYR1 = Format(
+    name="EasyR1 generations",
+    trainer="EasyR1",
+    matches=has_keys("easyr1"),
+    drafts=one_episode(
+        Keys(prompt=("prompt",), reply=("output",), reward=("score",), step=("easyr1",)),
+        _of_easyr1,
+    ),
+    step=step_key("easyr1"),
+    file_step=no_file_step,
+)
 
 # --- SkyRL, AReaL, ART --------------------------------------------------------------------------
 
@@ -247,6 +370,36 @@ TAU = Format(
     trainer="tau-bench",
     matches=has_keys("task_id", "reward", traj=list),
     drafts=_tau_drafts,
+)
+_TRACE = Keys(
+    messages=("messages",),
+    reward=(*_REWARDS, "return"),
+    success=_SUCCESS,
+    group=_GROUPS,
+    env=_ENVS,
+    stop=("stop_reason",),
+)
+
+
+def _trace_drafts(row: Row, where: Where) -> list[Draft]:
+    if not is_messages(row["messages"]):
+        raise RowError("the trace has no messages")
+    metadata = row["metadata"] if isinstance(row.get("metadata"), Mapping) else {}
+    draft = draft_of({**metadata, "messages": row["messages"]}, _TRACE)
+    _of_dialogue(draft, metadata, where)
+    duration_ms = number_or_none(metadata.get("duration_ms"))
+    draft.duration_s = None if duration_ms is None else duration_ms / 1000
+    _keep(draft, trace=row["trackio_trace"], metadata=metadata)
+    return [draft]
+
+
+TRACES = Format(
+    name="trackio traces",
+    trainer="trackio",
+    matches=has_keys("messages", trackio_trace=Mapping),
+    drafts=_trace_drafts,
+    step=lambda row: whole(row["trackio_trace"].get("step")),
+    file_step=no_file_step,
 )
 PAIRS = Format(
     name="prompt-and-reply rows",

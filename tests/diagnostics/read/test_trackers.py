@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from echoscope.diagnostics.read.forms import trackio
 from echoscope.diagnostics.read.forms.protobuf import fields, signed
 from echoscope.diagnostics.read.metrics_file import read_metrics
 from echoscope.diagnostics.read.records import MetricsFileError
+from echoscope.store.importers.spooled import trackio_traces
 
 FIXTURES = Path(__file__).parent / "fixtures"
 EVENTS = FIXTURES / "tensorboard"
@@ -125,7 +125,7 @@ def test_another_programs_database_is_refused(statement: str, tmp_path: Path) ->
 
 
 def test_a_locked_database_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trackio, "BUSY_S", 0.01)
+    monkeypatch.setattr(trackio_traces, "BUSY_S", 0.01)
     file = tmp_path / "p.db"
     shutil.copy(TRACKIO, file)
     with closing(sqlite3.connect(file)) as database:

@@ -48,9 +48,10 @@ def rows_of(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
-def test_an_import_gives_back_what_messages_hold(run: Path, tmp_path: Path) -> None:
-    target = tmp_path / "out.jsonl"
-    assert export_run(run, "messages", target).num_rows == 10
+@pytest.mark.parametrize(("to", "suffix"), [("messages", ".jsonl"), ("inspect", ".eval")])
+def test_an_import_gives_the_episodes_back(run: Path, tmp_path: Path, to: str, suffix: str) -> None:
+    target = tmp_path / f"out{suffix}"
+    assert export_run(run, to, target).num_rows == 10
     back = imported(target, tmp_path / "back")
 
     def facts(trajectory: Trajectory) -> list[object]:
@@ -58,6 +59,7 @@ def test_an_import_gives_back_what_messages_hold(run: Path, tmp_path: Path) -> N
             (trajectory.step, trajectory.split is Split.EVAL),
             (trajectory.group_index, trajectory.sibling_index),
             (trajectory.episode_return, trajectory.is_success, trajectory.stop_reason),
+            (trajectory.env_id, trajectory.duration_s) if to == "inspect" else (),
             [(turn.observation, turn.response) for turn in trajectory.turns],
         ]
 
@@ -83,6 +85,13 @@ def test_an_inspect_sample_is_a_group_and_an_epoch_a_sibling(run: Path, tmp_path
     assert means == {"return": 1.25, "success": 0.5}
     assert (sample["epoch"], sample["scores"]["return"]["value"]) == (2, 1.25)
     assert sample["metadata"]["turn_rewards"] == [0.5, 0.5]
+
+
+def test_siblings_of_an_inspect_log_keep_their_order(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [sibling(index, float(index)) for index in range(12)])
+    export_run(run, "inspect", tmp_path / "out.eval")
+    back = imported(tmp_path / "out.eval", tmp_path / "back")
+    assert [t.episode_return for t in back] == [float(index) for index in range(12)]
 
 
 def test_a_duckdb_file_opens_without_us(run: Path, tmp_path: Path) -> None:

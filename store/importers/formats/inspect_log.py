@@ -1,0 +1,130 @@
+"""Inspect: a log as one JSON document, or the samples of a `.eval` archive as a log each.
+
+A group is a sample, and a sibling one of its epochs. Logs that `echoscope export --to inspect`
+wrote say in the metadata of a sample what the episode was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...records import Split
+from ..dialogue import is_messages, read_messages
+from ..draft import (
+    Draft,
+    RowError,
+    finish_of,
+    inner,
+    name_of,
+    number,
+    number_or_none,
+    objects_of,
+    stop_of,
+    text_of,
+    truth,
+    whole,
+    without,
+)
+from ..format import Format, Row, Where, has_keys, no_file_step
+
+_GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
+"""Correct, partly, incorrect, no answer."""
+_ATTACHED = "attachment://"
+_USED = ("messages", "events", "events_data", "attachments", "total_time", "output")
+_OURS = "echoscope/"
+"""How the name of a sample begins that we wrote."""
+
+
+def _drafts(row: Row, where: Where) -> Iterator[Draft]:
+    if "problem" in row:
+        raise RowError(text_of(row["problem"]))
+    for sample in objects_of(row["samples"]):
+        draft = _draft(sample)
+        draft.env = name_of(inner(row, "eval", "task"))
+        if _is_ours(sample):
+            _set_ours(draft, sample["metadata"], _scores(sample))
+        yield draft
+
+
+def _draft(sample: Row) -> Draft:
+    messages = _attached(sample.get("messages"), sample.get("attachments"))
+    if not is_messages(messages):
+        raise RowError("the sample has no messages")
+    output, scores = sample.get("output"), _scores(sample)
+    more = without(output, ("choices", "completion")) if isinstance(output, Mapping) else {}
+    draft = read_messages(messages).draft(
+        {**without(sample, _USED), "output": more},
+        group=text_of(sample.get("id")),
+        duration_s=number_or_none(sample.get("total_time")),
+    )
+    choices = objects_of(inner(output, "choices"))
+    if draft.turns and choices:
+        draft.turns[-1].finish_reason = finish_of(choices[0].get("stop_reason"))
+    first = next(iter(scores.values()), math.nan)
+    draft.set_episode_reward(first)
+    draft.is_success = truth(first)
+    if draft.is_success is not None:
+        draft.reconstructed.add("score")
+    draft.add_info({f"score/{name}": value for name, value in scores.items()})
+    return draft
+
+
+def _scores(sample: Row) -> dict[str, float]:
+    """The scores that are numbers or grades, by name."""
+    scores = sample.get("scores")
+    values = {
+        str(name): inner(score, "value")
+        for name, score in (scores.items() if isinstance(scores, Mapping) else ())
+    }
+    numbers = {
+        name: _GRADES.get(value, number(value)) if isinstance(value, str) else number(value)
+        for name, value in values.items()
+    }
+    return {name: value for name, value in numbers.items() if not math.isnan(value)}
+
+
+def _attached(messages: Any, attachments: Any) -> Any:
+    """The messages with their long texts, which Inspect keeps apart."""
+    if not isinstance(messages, list) or not isinstance(attachments, Mapping):
+        return messages
+    return [
+        {**message, "content": attachments.get(content.removeprefix(_ATTACHED), content)}
+        if isinstance(content := inner(message, "content"), str) and content.startswith(_ATTACHED)
+        else message
+        for message in messages
+    ]
+
+
+def _is_ours(sample: Row) -> bool:
+    return text_of(sample.get("uuid")).startswith(_OURS) and isinstance(
+        sample.get("metadata"), Mapping
+    )
+
+
+def _set_ours(draft: Draft, metadata: Row, scores: Mapping[str, float]) -> None:
+    draft.reconstructed.discard("score")
+    draft.is_success = truth(scores.get("success"))
+    draft.set_turn_rewards(metadata.get("turn_rewards"), scores.get("return", math.nan))
+    draft.split = Split.EVAL if metadata.get("split") in ("eval", "probe") else Split.IMPORT
+    draft.env = name_of(metadata.get("env"))
+    draft.stop_reason = stop_of(metadata.get("stop_reason"))
+    for turn in draft.turns:
+        turn.info = {}
+
+
+def _step(row: Row) -> int | None:
+    """The step of a sample that we wrote; Inspect knows none."""
+    first = next(iter(objects_of(row["samples"])), {})
+    return whole(first["metadata"].get("step")) if _is_ours(first) else None
+
+
+LOGS = Format(
+    name="Inspect samples",
+    trainer="Inspect",
+    matches=has_keys(samples=list, eval=Mapping),
+    drafts=_drafts,
+    step=_step,
+    file_step=no_file_step,
+)

@@ -1,0 +1,91 @@
+"""EasyR1's `generations.log`: four labelled texts a sample, without steps.
+
+Every validation appends its samples in the same order. So where the prompts come again as before,
+the next validation begins, and its number stands for the step.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ..lines import MAX_LINE_BYTES
+
+_LABELS = (b"[prompt] ", b"[output] ", b"[ground_truth] ", b"[score] ")
+_NAMES = ("prompt", "output", "ground_truth", "score")
+_MAX_BYTES = MAX_LINE_BYTES // 4
+"""Of a sample: as JSON it may take four times as many."""
+_BLOCK = 1 << 20
+_BOM = b"\xef\xbb\xbf"
+
+Sample = tuple[list[bytes], str]
+"""Its texts, as far as they are written, and its problem; "" for none."""
+
+
+def is_generations(path: Path, head: bytes) -> bool:
+    """Whether a file begins as such a log, and its first sample has all labels in their order."""
+    if not head.removeprefix(_BOM).startswith(_LABELS[0]):
+        return False
+    texts, _ = next(_samples(path), ([], ""))
+    return len(texts) == len(_LABELS)
+
+
+def write_samples(path: Path, target: Path) -> None:
+    """Write the samples as JSON lines, each with the number of its validation where there are
+    several, and with the key `problem` where it is not whole."""
+    # Half a prompt at the end is no other prompt: it says nothing of where a validation begins.
+    period = _period([hash(texts[0]) for texts, _ in _samples(path) if len(texts) > 1])
+    with target.open("w", encoding="utf-8") as file:
+        for number, (texts, problem) in enumerate(_samples(path)):
+            row: dict[str, object] = {"easyr1": number // period if period else None}
+            row |= {n: t.decode("utf-8", "replace") for n, t in zip(_NAMES, texts, strict=False)}
+            if problem:
+                row["problem"] = problem
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def _samples(path: Path) -> Iterator[Sample]:
+    texts: list[list[bytes]] = []
+    num_bytes = 0
+    with path.open("rb") as file:
+        while line := file.readline(_BLOCK):
+            line = line.removeprefix(_BOM) if not texts else line
+            if line.startswith(_LABELS[0]) and len(texts) in (0, len(_LABELS)):
+                if texts:
+                    yield _sample(texts, num_bytes)
+                texts, num_bytes = [], 0
+            num_bytes += len(line)
+            if len(texts) < len(_LABELS) and line.startswith(_LABELS[len(texts)]):
+                line = line.removeprefix(_LABELS[len(texts)])
+                texts.append([])
+            if texts and num_bytes <= _MAX_BYTES:
+                texts[-1].append(line)
+    if texts:
+        yield _sample(texts, num_bytes)
+
+
+def _sample(lines: Sequence[Sequence[bytes]], num_bytes: int) -> Sample:
+    texts = [b"".join(parts) for parts in lines]
+    if num_bytes > _MAX_BYTES:
+        return texts, f"a sample of more than {_MAX_BYTES >> 20} MB"
+    if len(texts) == len(_LABELS) and not texts[-1].endswith(b"\n"):
+        del texts[-1]  # a score may be half written
+    problem = "" if len(texts) == len(_LABELS) else "the sample is not written to its end"
+    return [text.removesuffix(b"\n") for text in texts], problem
+
+
+def _period(prompts: Sequence[int]) -> int:
+    """After how many samples all prompts come again in their order; 0 where they never do.
+
+    >>> _period([1, 2, 1, 2, 1]), _period([1, 2, 3])
+    (2, 0)
+    """
+    borders, border = [0] * len(prompts), 0
+    for place in range(1, len(prompts)):
+        while border and prompts[place] != prompts[border]:
+            border = borders[border - 1]
+        border += prompts[place] == prompts[border]
+        borders[place] = border
+    period = len(prompts) - border
+    return period if prompts and 2 * period <= len(prompts) else 0
