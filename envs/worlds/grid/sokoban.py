@@ -23,8 +23,7 @@ from .sokoban_levels import LEGEND, Level, LevelSettings, draw_level, read_level
 from .sokoban_search import is_deadlocked, solve
 
 _KINDS = ("wall", "floor", "target", "box", "player", "box on target", "player on target")
-SYMBOLS = dict(zip(_KINDS, "#_OXP*S", strict=True))
-"""What stands on a cell -> its character."""
+"""What stands on a cell."""
 
 MOVE_REWARD, BOX_REWARD, SOLVED_REWARD = -0.1, 1.0, 10.0
 
@@ -36,6 +35,8 @@ class SokobanConfig:
     `size`: one side, or [rows, columns], with the outer walls, each 3 to 16. `walls`: share of
     inner cells that are wall (0: an open room). `min_solution`, `max_solution`: moves of the
     shortest solution.
+    `symbols`: the characters of a drawn room, for wall, floor, target, box, player, box on target
+    and player on target.
     `levels`: an XSB or Boxoban file, or a folder of them, instead of the generator (`size`,
     `boxes`, `walls` and the solution limits then do not apply). `max_states`: where generator and
     expert give up.
@@ -48,6 +49,7 @@ class SokobanConfig:
     max_solution: int = 8
     levels: str | None = None
     observation: BoardFormat = "grid"
+    symbols: str = "#_OXP*S"
     max_states: int = 200_000
 
     def __post_init__(self) -> None:
@@ -61,6 +63,17 @@ class SokobanConfig:
             f"min_solution is {self.min_solution} and max_solution {self.max_solution}, but "
             "1 <= min_solution <= max_solution <= 200 must hold",
         )
+        require(
+            len(set(self.symbols)) == len(self.symbols) == len(_KINDS)
+            and not any(char.isspace() for char in self.symbols),
+            f"symbols is {self.symbols!r}, but it must be {len(_KINDS)} different characters "
+            f"other than spaces, for {', '.join(_KINDS)}",
+        )
+
+    @property
+    def symbol_of(self) -> dict[str, str]:
+        """What stands on a cell -> its character."""
+        return dict(zip(_KINDS, self.symbols, strict=True))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -87,9 +100,9 @@ class Sokoban(MoveEnv):
         Levels are drawn by exhaustive reverse play, so each is solvable and its shortest solution
         has a known length; or they are read from XSB or Boxoban files.
     Observation:
-        `grid` draws the room, `coord` lists coordinates, `both` does both, and `relative` says in
-        one short line where the box lies from the player, where its target lies from the box, what
-        the four neighbours are, and which pushes are possible:
+        `grid` draws the room in `symbols`, `coord` lists coordinates, `both` does both, and
+        `relative` says in one short line where the box lies from the player, where its target lies
+        from the box, what the four neighbours are, and which pushes are possible:
         "Box 1 up 2 right. Target 1 left of box. Near: up floor, down wall, left floor, right
         floor. Push: none." Several boxes are named A, B, ... in order.
     Actions:
@@ -147,7 +160,8 @@ class Sokoban(MoveEnv):
         if form in ("coord", "both"):
             text += " Positions are (row, column), from 0 at the top left."
         if form in ("grid", "both"):
-            text += " " + ", ".join(f"{char} {kind}" for kind, char in SYMBOLS.items()) + "."
+            drawn_as = self._config.symbol_of.items()
+            text += " " + ", ".join(f"{char} {kind}" for kind, char in drawn_as) + "."
         return f"{text} Actions: {', '.join(MOVES)}."
 
     def solve(self) -> list[str] | None:
@@ -218,9 +232,11 @@ class Sokoban(MoveEnv):
         return grid_frame(self._level.cells, LEGEND, overlays)
 
     def drawn(self) -> str:
-        rows = [list(row) for row in self._level.cells]
+        symbol_of = self._config.symbol_of
+        empty = str.maketrans({char: symbol_of[kind] for char, kind in LEGEND.items()})
+        rows = [list(row.translate(empty)) for row in self._level.cells]
         for row, col in (*self._boxes, self._player):
-            rows[row][col] = SYMBOLS[self._kind((row, col))]
+            rows[row][col] = symbol_of[self._kind((row, col))]
         return "\n".join("".join(row) for row in rows)
 
     def listed(self) -> str:

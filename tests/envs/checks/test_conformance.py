@@ -28,7 +28,7 @@ VARIANTS = [
     ("bandit", {"pairs": "test"}),
     ("bandit", {"arms": [["Stone", "River"]], "high_payout": 5}),
     ("sokoban", {"observation": "relative", "size": [5, 5], "walls": 0}),
-    ("sokoban", {"observation": "both", "size": [8, 8], "boxes": 2}),
+    ("sokoban", {"observation": "both", "size": [8, 8], "boxes": 2, "symbols": "W.GBAC@"}),
     ("sokoban", {"observation": "coord"}),
     ("treasure", {"observation": "grid", "size": [3, 5], "min_solution": 4, "max_solution": 20}),
     ("spatial", {"size": 16, "things": 8}),

@@ -100,6 +100,17 @@ def test_several_boxes_are_named_in_order_and_keep_their_names(tmp_path: Path) -
     assert env.step("left").observation.text.startswith("Box A 1 left. Target A under box. Box B")
 
 
+def test_other_symbols_draw_the_same_room_and_are_explained(tmp_path: Path) -> None:
+    rows = ["########", "#+*$ $.#", "########"]
+    env = world(tmp_path, rows, symbols="W.GBAC@")
+    assert env.reset(0, 0).text.splitlines() == ["WWWWWWWW", "W@CB.BGW", "WWWWWWWW"]
+    assert (
+        "W wall, . floor, G target, B box, A player, C box on target, @ player on target."
+    ) in env.instructions()
+    usual = world(tmp_path, rows)
+    assert (env.frame(), env.task_key()) == (usual.frame(), usual.task_key())
+
+
 def test_the_frame_draws_boxes_and_player(tmp_path: Path) -> None:
     frame = json.loads(world(tmp_path, PUSH_RIGHT).reset(0, 0).frame or "")
     assert frame["cells"] == ["######", "#___O#", "######"]
@@ -257,6 +268,9 @@ def test_missing_and_empty_level_files(tmp_path: Path) -> None:
         ({"min_solution": 9}, "min_solution is 9 and max_solution 8"),
         ({"max_states": 1}, "max_states is 1"),
         ({"size": [3, 5], "min_solution": 100, "max_solution": 200}, "in 100 rooms; enlarge"),
+        ({"symbols": "W.GBAC"}, "7 different characters other than spaces, for wall, floor"),
+        ({"symbols": "W.GBACW"}, "7 different characters"),
+        ({"symbols": "W GBAC@"}, "7 different characters"),
     ],
 )
 def test_bad_parameters_are_refused(params: dict[str, Any], message: str) -> None:
