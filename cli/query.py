@@ -51,7 +51,7 @@ def query(
     ] = "4GB",
 ) -> None:
     """Run one SQL query over a run, live or finished. The query can only read."""
-    from echoscope.store.query.bounded import OWN, ask
+    from echoscope.store.query.sql_process import OWN, ask
 
     advice = "--timeout and --memory allow more"
     limits = replace(OWN, seconds=timeout, memory=memory, advice=advice)

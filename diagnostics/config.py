@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from .judge.courses.channels import CHANNELS, OUTCOMES, SPECS
 from .judge.courses.outcome import LARGE_SHARE
-from .judge.rules.texts import RuleName
+from .judge.rules.alarm_texts import RuleName
 
 MAX_STEPS = 99_999_999
 """Ids of trajectories hold eight digits of the step."""

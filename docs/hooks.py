@@ -16,7 +16,7 @@ from mkdocs.structure.files import File, Files
 
 from echoscope.diagnostics.catalogue import METRICS, metric
 from echoscope.diagnostics.judge.alarms import ALL_RULES, rules_reading
-from echoscope.diagnostics.judge.rules.needed import in_table, logged_keys
+from echoscope.diagnostics.judge.rules.metrics_needed import in_table, logged_keys
 from echoscope.diagnostics.metric_entry import Metric
 from echoscope.envs import registry
 from echoscope.envs.checks.description import described

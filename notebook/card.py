@@ -14,7 +14,7 @@ from echoscope.dashboard.escaping import attribute, escape, visible
 from echoscope.dashboard.report import verdict_html
 from echoscope.dashboard.words import status_words
 from echoscope.diagnostics.judge.record import Verdict
-from echoscope.diagnostics.judge.sentences import verdict_parts
+from echoscope.diagnostics.judge.verdict_text import verdict_parts
 from echoscope.store.reader import RunReader, info_status
 from echoscope.store.steer.settings import settings_over
 from echoscope.store.steer.steering import standing

@@ -11,7 +11,7 @@ from echoscope.dashboard.report import verdict_html
 from echoscope.dashboard.report.evidence_rows import evidence_rows
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.record import Verdict
-from echoscope.diagnostics.judge.sentences import verdict_parts
+from echoscope.diagnostics.judge.verdict_text import verdict_parts
 
 from . import html
 

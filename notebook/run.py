@@ -19,7 +19,7 @@ from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.verdict import diagnose as judge
 from echoscope.diagnostics.read.sources import open_source as judged_source
 from echoscope.store.errors import QueryError
-from echoscope.store.query.bounded import SqlLimits
+from echoscope.store.query.sql_process import SqlLimits
 from echoscope.store.reader import RunReader
 from echoscope.store.steer.settings import live_settings
 

@@ -13,13 +13,13 @@ import pyarrow as pa
 
 from echoscope.diagnostics.catalogue import metric
 from echoscope.store.errors import QueryError
-from echoscope.store.query.bounded import OWN
 from echoscope.store.query.condition import (
     FLAG,
     checked_condition,
     flags_without_prefix,
     unknown_column,
 )
+from echoscope.store.query.sql_process import OWN
 from echoscope.store.reader import RunReader
 from echoscope.store.schema import TABLES
 from echoscope.text.did_you_mean import did_you_mean

@@ -29,7 +29,6 @@ from echoscope.text.png import picture_key
 from .errors import NotARunError, StoreError
 from .log.index import RunIndex
 from .log.layout import Layout
-from .query.bounded import RunningQuery, SqlLimits, ask
 from .query.check import checked_query
 from .query.database import RunDatabase, run_row
 from .query.rows import (
@@ -43,6 +42,7 @@ from .query.rows import (
     settings_from_row,
     trajectory_from_rows,
 )
+from .query.sql_process import RunningQuery, SqlLimits, ask
 from .records import (
     REQUESTED,
     Alarm,

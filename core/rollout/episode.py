@@ -27,7 +27,7 @@ from ..config.context import ContextConfig
 from ..engines.base import Sample, SamplingParams
 from .chat import ChatFormat
 from .context import Conversation, Prompt, Reading
-from .stopping import Stopping
+from .stop_strings import Stopping
 
 
 class SamplingSettings(Protocol):

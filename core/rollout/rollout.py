@@ -40,7 +40,7 @@ from .episode import (
     stop,
     trajectory,
 )
-from .stopping import Stopping
+from .stop_strings import Stopping
 
 POLL_S = 0.05
 """Longest wait for an environment or an engine before commands are looked at again."""

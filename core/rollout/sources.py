@@ -28,7 +28,7 @@ from .chat import ChatFormat
 from .episode import SamplingSettings
 from .rollout import LOCKSTEP, Pace, Waiting, collect
 from .shaping import apply, resolve
-from .stopping import Stopping
+from .stop_strings import Stopping
 
 
 class StepDroppedError(Exception):

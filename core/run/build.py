@@ -40,7 +40,7 @@ from ..rollout.sources import (
     probe_groups,
     turns_maker,
 )
-from ..rollout.stopping import Stopping
+from ..rollout.stop_strings import Stopping
 from .checkpoint import Checkpoints
 from .control import Control
 from .monitoring import MonitorObserver

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from echoscope.store.errors import QueryError
-from echoscope.store.query import bounded
-from echoscope.store.query.bounded import BoundedAnswer, SqlLimits
+from echoscope.store.query import sql_process
+from echoscope.store.query.sql_process import BoundedAnswer, SqlLimits
 
 from ..escaping import visible
 from ..page.problems import Problem
@@ -67,14 +67,14 @@ def ask(run_id: str, sql: str) -> BoundedAnswer:
     path = queries.path_of(run_id)
     with queries.reading(run_id):
         try:
-            return bounded.ask(path, query, limits=_limits())
+            return sql_process.ask(path, query, limits=_limits())
         except QueryError as error:
             raise Problem(str(error)) from error
 
 
 def warm_up() -> None:
     """Start what answers queries, while a person types the first one."""
-    bounded.warm_up(_limits())
+    sql_process.warm_up(_limits())
 
 
 def _limits() -> SqlLimits:

@@ -10,7 +10,7 @@ import streamlit as st
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.judge.claims import Fate
 from echoscope.diagnostics.judge.record import Verdict
-from echoscope.diagnostics.judge.sentences import NEAREST, nearest_words, verdict_parts
+from echoscope.diagnostics.judge.verdict_text import NEAREST, nearest_words, verdict_parts
 from echoscope.store.status import RUNNING
 from echoscope.text.sentences import capitalised, parts_of_list
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from echoscope.diagnostics.judge.record import Verdict
-from echoscope.diagnostics.judge.sentences import STARTING, onset_words, verdict_parts
+from echoscope.diagnostics.judge.verdict_text import STARTING, onset_words, verdict_parts
 from echoscope.text.sentences import capitalised, parts_of_list
 
 from ..charts.theme import STATES, shown_state

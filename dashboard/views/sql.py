@@ -14,7 +14,7 @@ from echoscope.dashboard.live.refreshing import problem
 from echoscope.dashboard.page import links, ui, url_state
 from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.web.settings import settings
-from echoscope.store.query.bounded import BoundedAnswer
+from echoscope.store.query.sql_process import BoundedAnswer
 from echoscope.store.schema import TABLES
 
 NULL = "NULL"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from echoscope.store.query import bounded
+from echoscope.store.query import sql_process
 from echoscope.text.network import is_loopback
 
 from ..charts.theme import ACCENT, ACCENT_ON_DARK, SERIES
@@ -214,7 +214,7 @@ async def _serve(
     import uvicorn
     from uvicorn.config import Config
 
-    from .patience import PatientProtocol
+    from .slow_requests import PatientProtocol
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -224,7 +224,7 @@ async def _serve(
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             # First, or a page that waits for its query holds up the end.
-            bounded.end_all()
+            sql_process.end_all()
             await super().shutdown(sockets)
 
     config = Config(

@@ -45,9 +45,9 @@ from .courses.outcome import LARGE_SHARE, Outcome
 from .rules import reasoning as rules_reasoning
 from .rules import signal as rules_signal
 from .rules import task as rules_task
+from .rules.alarm_texts import RULE_TEXTS
 from .rules.base import FIXED, Finding, Rule, Sign, View, describe
-from .rules.needed import logged_keys
-from .rules.texts import RULE_TEXTS
+from .rules.metrics_needed import logged_keys
 
 ALL_RULES: tuple[Rule, ...] = (*rules_reasoning.RULES, *rules_signal.RULES, *rules_task.RULES)
 RULE_ORDER: tuple[str, ...] = tuple(RULE_TEXTS)

@@ -42,7 +42,7 @@ from .regimes import Regime, RegimeTracker
 from .rules.base import Sign, describe
 from .rules.reasoning import independence
 from .rules.task import disagreement
-from .sentences import NOTHING_READ, Onset, left_out_words, of_replies, verdict_text
+from .verdict_text import NOTHING_READ, Onset, left_out_words, of_replies, verdict_text
 
 if TYPE_CHECKING:
     from echoscope.store.reader import RunReader
@@ -497,7 +497,7 @@ def _own_settings(reader: RunReader | None) -> Callable[[int], AlarmConfig]:
     """By which settings each step is judged: the defaults where there is no stored run."""
     if reader is None:
         return lambda step: _DEFAULTS
-    from .alarm_settings import alarm_settings  # imports the store, which a file does not need
+    from .settings_by_step import alarm_settings  # imports the store, which a file does not need
 
     return alarm_settings(reader).at
 

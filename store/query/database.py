@@ -23,10 +23,10 @@ from ..log.durable import is_locked
 from ..log.index import RunIndex, VisibleFile
 from ..schema import EVENT_TABLES, TABLES, arrow_schema, create_table_sql
 from ..steer.commands import PendingCommands, folder_mark
-from .bounded import RunningQuery
 from .check import CheckedQuery, one_line
 from .lookup import StepLookup
 from .run_files import SCHEME, RunFiles
+from .sql_process import RunningQuery
 
 _QUERY_ERRORS = (
     duckdb.ParserException,

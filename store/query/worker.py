@@ -1,4 +1,4 @@
-"""The process that answers SQL of somebody else: `bounded.py` starts it, asks it, and ends it.
+"""The process that answers SQL of somebody else: `sql_process.py` starts it, asks it, and ends it.
 
 It reads questions from a socket and writes answers to it, and ends when that is closed. What ends
 it earlier is the operating system: a signal when the time of a query is over, and a limit of memory
@@ -26,8 +26,8 @@ import pyarrow as pa
 from ..errors import NotARunError, QueryError, StoreError
 from ..log.layout import Layout
 from ..reader import RunReader, RunsReader, open_run, open_runs
-from .bounded import GRACE_S, SHORTEN, Question, SqlLimits, table_bytes
 from .check import checked_query
+from .sql_process import GRACE_S, SHORTEN, Question, SqlLimits, table_bytes
 
 MAX_READERS = 2
 SLACK_BYTES = 512 << 20

@@ -16,8 +16,8 @@ from echoscope.dashboard.charts.tiles import claim_words
 from echoscope.dashboard.labels import value_words
 from echoscope.diagnostics.judge.claims import Change, Dip, Fate, Level, Lost
 from echoscope.diagnostics.judge.record import Verdict
-from echoscope.diagnostics.judge.sentences import verdict_parts
 from echoscope.diagnostics.judge.verdict import diagnose
+from echoscope.diagnostics.judge.verdict_text import verdict_parts
 from echoscope.diagnostics.read.table import table_of_run
 from echoscope.store.reader import open_run
 

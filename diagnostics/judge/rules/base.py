@@ -20,7 +20,7 @@ from ...metric_entry import POINTS, SHARE
 from ..claims import Level
 from ..courses.changes import DRASTIC, Channel
 from ..courses.outcome import Outcome
-from .texts import RULE_TEXTS, RuleName, RuleText
+from .alarm_texts import RULE_TEXTS, RuleName, RuleText
 
 FIXED = ("success_probe", "success_eval")
 RATES = (*FIXED, "success_train")

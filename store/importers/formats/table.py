@@ -167,8 +167,9 @@ def _vagen_folder_drafts(row: Row, where: Where) -> list[Draft]:
     folder, metrics = row["vagen_folder"], row["metrics"]
     metrics = metrics if isinstance(metrics, Mapping) else {}
     draft = draft_of({**metrics, "messages": row["messages"]}, _VAGEN_FOLDER)
-    env, seed = _FOLDER.fullmatch(folder).groups() if _FOLDER.fullmatch(folder) else ("", None)
-    seed = text_of(metrics.get("seed", seed))
+    named = _FOLDER.fullmatch(folder)
+    env, seed_in_name = named.groups() if named else ("", None)
+    seed = text_of(metrics.get("seed", seed_in_name))
     draft.env = draft.env or env
     draft.group = f"{draft.env}_seed_{seed}" if seed else None
     draft.tag = next((part for part in where.path.parts if part.startswith("tag_")), "")

@@ -16,7 +16,7 @@ from streamlit.testing.v1 import AppTest
 
 from echoscope.dashboard.charts import theme
 from echoscope.dashboard.data import verdict_cache as judging
-from echoscope.diagnostics.judge import sentences as verdict_words
+from echoscope.diagnostics.judge import verdict_text as verdict_words
 from echoscope.store.log import layout
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, StepMetrics
 

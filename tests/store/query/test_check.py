@@ -12,7 +12,6 @@ from evasions import CTES, EVASIONS, nothing_changes, written
 
 from echoscope.store.errors import QueryError
 from echoscope.store.log.index import RunIndex
-from echoscope.store.query.bounded import RunningQuery
 from echoscope.store.query.check import (
     REFUSED_FUNCTIONS,
     TABLE_FUNCTIONS,
@@ -20,6 +19,7 @@ from echoscope.store.query.check import (
     checked_query,
 )
 from echoscope.store.query.database import RunDatabase
+from echoscope.store.query.sql_process import RunningQuery
 from echoscope.store.reader import RunReader, open_run, open_runs
 
 ANSWERS = (

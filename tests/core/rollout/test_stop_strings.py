@@ -14,7 +14,7 @@ from echoscope.core.config.loading import ConfigError
 from echoscope.core.config.settings import RunConfig, SamplingConfig
 from echoscope.core.rollout.chat import ChatFormat, ChatFormatError, load_tokenizer
 from echoscope.core.rollout.context import Conversation
-from echoscope.core.rollout.stopping import ReplyWatch, Stopping
+from echoscope.core.rollout.stop_strings import ReplyWatch, Stopping
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.store.reader import open_run

@@ -16,7 +16,7 @@ from .alarms import RULES_BY_NAME, Blindness, OpenAlarm, RunState
 from .courses.outcome import Outcome
 from .regimes import Regime
 from .rules.base import SUCCESS, View, describe, level_words
-from .rules.needed import mapping_words, wanting_words
+from .rules.metrics_needed import mapping_words, wanting_words
 
 Onset = tuple[int | None, tuple[int, int] | None]
 

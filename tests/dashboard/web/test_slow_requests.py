@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from echoscope.dashboard.web import patience
+from echoscope.dashboard.web import slow_requests
 from echoscope.dashboard.web.server import open_port
 
 PATIENCE_S = 60.0
@@ -32,7 +32,7 @@ def answer_to(talk: Talk) -> bytes:
     async def run() -> bytes:
         config = uvicorn.Config(
             Starlette(routes=[Route("/", page, methods=["GET", "POST"])]),
-            http=patience.PatientProtocol,
+            http=slow_requests.PatientProtocol,
             log_level="critical",
         )
         server = uvicorn.Server(config)
@@ -50,7 +50,7 @@ def answer_to(talk: Talk) -> bytes:
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "REQUEST_S", 0.1)
+    monkeypatch.setattr(slow_requests, "REQUEST_S", 0.1)
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from made_run import add_steps, make_run, open_writer
 from sql_bombs import BOMBS
 
 from echoscope.store.errors import NotARunError, QueryError
-from echoscope.store.query import bounded
-from echoscope.store.query.bounded import RunningQuery, SqlLimits, ask
+from echoscope.store.query import sql_process
+from echoscope.store.query.sql_process import RunningQuery, SqlLimits, ask
 from echoscope.store.reader import open_run, open_runs
 
 LIMITS = SqlLimits(seconds=60, memory="300MB")
@@ -38,9 +38,9 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def none_waits() -> Iterator[None]:
-    bounded.end_all()
+    sql_process.end_all()
     yield
-    bounded.end_all()
+    sql_process.end_all()
 
 
 def processes() -> list[int]:
@@ -211,7 +211,7 @@ def test_the_process_holds_no_secret_and_writes_no_file(
 @pytest.mark.long
 def test_a_query_ends_although_whoever_asked_was_killed(run: Path) -> None:
     script = f"""
-        from echoscope.store.query.bounded import SqlLimits, ask, warm_up
+        from echoscope.store.query.sql_process import SqlLimits, ask, warm_up
         import psutil, threading
         limits = SqlLimits(seconds=3, memory="4GB")
         ask({str(run)!r}, "SELECT 1", limits=limits)

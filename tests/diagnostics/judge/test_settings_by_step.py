@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from echoscope.diagnostics.config import AlarmConfig
-from echoscope.diagnostics.judge.alarm_settings import AlarmSettings
-from echoscope.diagnostics.judge.alarm_settings import settings_over as alarm_settings_over
+from echoscope.diagnostics.judge.settings_by_step import AlarmSettings
+from echoscope.diagnostics.judge.settings_by_step import settings_over as alarm_settings_over
 from echoscope.store.reader import CommandState, RunInfo
 from echoscope.store.records import Command, CommandAck, CommandAction, CommandOutcome
 from echoscope.store.steer.settings import settings_over as live_settings_over

@@ -10,7 +10,7 @@ import pytest
 from echoscope.diagnostics.judge.alarms import ALL_RULES, blindness
 from echoscope.diagnostics.judge.calibration import BY_KINDS, CALMS, base_rate, quiet_rate
 from echoscope.diagnostics.judge.courses.channels import known_keys
-from echoscope.diagnostics.judge.rules.needed import (
+from echoscope.diagnostics.judge.rules.metrics_needed import (
     COLUMNS,
     logged_keys,
     mappable,
