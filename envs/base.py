@@ -2,7 +2,7 @@
 
 An environment draws all its randomness from `numpy.random.Generator`s built in `reset`: `seed`
 fixes the task, `noise_seed` the transitions. Both together give the same episode for the same
-actions in any process. `terminated` is the task's own end; limits live in `turns/runner.py` and give
+actions in any process. `terminated` is the task's own end; limits (`turns/runner.py`) give
 truncation. Invalid input is a valid move of a bad player: the observation says what was wrong,
 and nothing is raised.
 """
