@@ -15,6 +15,7 @@ from started import started
 
 from echoscope.core.config.loading import ConfigError
 from echoscope.core.config.settings import RunConfig
+from echoscope.core.rollout.ahead import AheadSource, SharedEngine
 from echoscope.core.run.checkpoint import list_checkpoints
 from echoscope.core.run.launch import resume, start
 from echoscope.core.run.observers import SilentEvents
@@ -114,6 +115,30 @@ def test_a_live_setting_holds_from_its_step_on(make_config: MakeConfig, tmp_path
             for turn in trajectory.turns
         }
         assert temperatures == {1.5 if step >= state.ack.step else 1.0}, step
+
+
+class Episodes:
+    """A source whose batch says by what it was played."""
+
+    def __init__(self) -> None:
+        self.played: list[tuple[int, float]] = []
+
+    def collect(self, step: int, config: RunConfig) -> tuple[int, float]:
+        self.played.append((step, config.sampling.temperature))
+        return self.played[-1]
+
+    def take_metrics(self) -> dict[str, float]:
+        return {}
+
+
+def test_what_was_played_ahead_by_old_settings_is_played_again(make_config: MakeConfig) -> None:
+    inner, shared = Episodes(), SharedEngine(object())
+    source = AheadSource(inner, shared, is_cancelled=threading.Event())
+    cool, hot = make_config(*AHEAD), make_config(*AHEAD, "sampling.temperature=1.5")
+    assert [source.collect(1, cool), source.collect(2, cool)] == [(1, 1.0), (2, 1.0)]
+    assert source.collect(3, hot) == (3, 1.5)
+    shared.settle()
+    assert inner.played == [(1, 1.0), (2, 1.0), (3, 1.0), (3, 1.5), (4, 1.5)]
 
 
 @pytest.mark.long

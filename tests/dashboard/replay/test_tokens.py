@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ET
 from html import unescape
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from trajectories import make_trajectory
@@ -171,6 +172,17 @@ class TestText:
             "<answer>",
             "</answer>",
         ]
+
+    @pytest.mark.parametrize("region", ["outside", "reasoning", "answer"])
+    def test_markup_is_text_in_every_region(self, region: str) -> None:
+        text = "<script>1</script>&lt;"
+        spans = {
+            f"{name}_chars": (0, len(text)) if name == region else None
+            for name in ("reasoning", "answer")
+        }
+        root = parse(text_html(a_turn(response=text, **spans), hits=["script"]))
+        (span,) = root.findall(f".//span[@class='es-{region}']")
+        assert "".join(span.itertext()) == text
 
     def test_a_long_response_is_cut_and_says_the_rest(self) -> None:
         assert "25 more characters are not shown" in text_html(a_turn(), size=7)

@@ -300,6 +300,12 @@ def test_equal_rewards_starve_a_run_of_which_only_the_return_is_known(before: fl
     assert severity(engine, "STARVED_SIGNAL") == "warning"
 
 
+@pytest.mark.parametrize(("share", "expected"), [(0.79, "silent"), (0.81, "warning")])
+def test_a_run_starves_where_four_groups_of_five_agree(share: float, expected: str) -> None:
+    engine, _ = judged(40, lambda step: {"reward/zero_std_frac": share})
+    assert severity(engine, "STARVED_SIGNAL") == expected
+
+
 def test_a_return_at_its_best_excuses_groups_without_spread_while_others_have_some() -> None:
     def row(step: int) -> Row:
         return {"reward/return_mean": 0.1 * step, "reward/zero_std_frac": 0.9}

@@ -8,7 +8,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 import pytest
-from evasions import CTES, EVASIONS, nothing_changes, written
+from evasions import CTES, EVASIONS, NESTED, nothing_changes, written
 
 from echoscope.store.errors import QueryError
 from echoscope.store.log.index import RunIndex
@@ -49,6 +49,12 @@ def work(finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """The folder that relative names lead to."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.mark.parametrize("sql", [*CTES, *NESTED])
+def test_the_check_alone_refuses_what_writes_inside_a_query(sql: str) -> None:
+    with pytest.raises(QueryError):
+        checked_query(written(sql, Path("/runs/a")))
 
 
 @pytest.mark.long
