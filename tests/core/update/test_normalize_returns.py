@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from trajectories import make_trajectory
 
+from echoscope.core.config.settings import RunConfig
 from echoscope.core.update.advantages import left_out_rewards, normalize_returns
+from echoscope.core.update.assemble import pack_kept
+from echoscope.diagnostics.config import SelectionConfig
+from echoscope.diagnostics.selection.filter import select_groups
 from echoscope.store.records import RolloutBatch, StopReason, Trajectory, Turn
 
 
@@ -91,3 +98,19 @@ def test_rewards_of_left_out_siblings_are_collected_for_groups_that_train():
     assert {group: [r.tolist() for r in rows] for group, rows in turn.items()} == {0: [[0.5]]}
     whole = left_out_rewards(batch, keep, normalized, "trajectory")
     assert whole[0][0].tolist() == [7.0]
+
+
+def test_each_kept_trajectory_trains_on_its_own_return(make_config: Callable[..., RunConfig]):
+    rollouts = RolloutBatch(
+        groups=(
+            (stored(0, 0, [1.0]), stored(0, 1, [2.0])),
+            (stored(1, 0, [3.0]), stored(1, 1, [4.0])),
+        )
+    )
+    keep_PG = np.array([[True, False], [True, True]])
+    selection = replace(select_groups(rollouts, SelectionConfig()), keep_PG=keep_PG)
+    config = make_config("reward.normalization=arpo")
+    batch, left_out = pack_kept(rollouts, selection, config, SimpleNamespace(pad_token_id=0))
+    assert batch.token_rewards.tolist() == [[0, 1], [0, 3], [0, 4]]  # on the sampled token
+    assert batch.group_index.tolist() == [0, 1, 1]
+    assert [[r.tolist() for r in rows] for rows in left_out.values()] == [[[2.0]]]
