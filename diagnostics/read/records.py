@@ -88,7 +88,7 @@ def refuse_export(path: Path, names: Iterable[str]) -> None:
     if any(keys <= given for keys in _EXPORTS):
         raise ExportedFileError(
             f"{path}: is an export that leaves out much of a run. Write the run with `echoscope "
-            "export RUN --to messages` (or parquet) and give that file"
+            "export RUN --to messages` (or inspect) and give that file"
         )
 
 

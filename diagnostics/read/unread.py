@@ -97,7 +97,7 @@ def file_unread(path: Path, metrics_reason: str) -> str:
     """
     reason = metrics_reason.removeprefix(f"{path}: ")
     with tempfile.TemporaryDirectory(prefix="echoscope-unread-") as spool:
-        seen = look(path, Path(spool))
+        seen = look(path, Path(spool), run="")
     if seen.problem:
         return f"{path}: {seen.problem}"
     if seen.keys:

@@ -82,6 +82,8 @@ class JsonLines:
     """One JSON value a line."""
 
     path: Path
+    is_spooled: bool = False
+    """We wrote it: a text in place of a row is why that row cannot be read."""
     _file: BinaryIO | None = None
     _window: bytes = b""
     """What was read last: rows mostly follow each other."""
@@ -90,7 +92,10 @@ class JsonLines:
     def scan(self) -> Iterator[FoundRow]:
         with self.path.open("rb") as file:
             for line in lines_of(file):
-                yield row_of_line(line.offset, line.size, line.data, is_last=line.is_last)
+                row = row_of_line(line.offset, line.size, line.data, is_last=line.is_last)
+                if self.is_spooled and isinstance(row.value, str):
+                    row = FoundRow(row.place, row.size, None, row.value)
+                yield row
 
     def row(self, place: int, size: int) -> Any:
         begin = place - self._start
@@ -354,7 +359,7 @@ def _spooled(spool: Path, write: Callable[[Path], object]) -> Source | None:
     """The rows that something writes to a new file of the spool; None where it says False."""
     copy = _copy(spool)
     try:
-        return None if write(copy) is False else JsonLines(copy)
+        return None if write(copy) is False else JsonLines(copy, is_spooled=True)
     except BadJsonError as error:
         raise SourceError(str(error)) from None
 

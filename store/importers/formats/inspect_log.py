@@ -38,8 +38,6 @@ _OURS = "echoscope/"
 
 
 def _drafts(row: Row, where: Where) -> Iterator[Draft]:
-    if "problem" in row:
-        raise RowError(text_of(row["problem"]))
     for sample in objects_of(row["samples"]):
         draft = _draft(sample)
         draft.env = name_of(inner(row, "eval", "task"))

@@ -33,16 +33,14 @@ def is_generations(path: Path, head: bytes) -> bool:
 
 def write_samples(path: Path, target: Path) -> None:
     """Write the samples as JSON lines, each with the number of its validation where there are
-    several, and with the key `problem` where it is not whole."""
+    several; one that is not whole as its problem."""
     # Half a prompt at the end is no other prompt: it says nothing of where a validation begins.
     period = _period([hash(texts[0]) for texts, _ in _samples(path) if len(texts) > 1])
     with target.open("w", encoding="utf-8") as file:
         for number, (texts, problem) in enumerate(_samples(path)):
             row: dict[str, object] = {"easyr1": number // period if period else None}
             row |= {n: t.decode("utf-8", "replace") for n, t in zip(_NAMES, texts, strict=False)}
-            if problem:
-                row["problem"] = problem
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            file.write(json.dumps(problem or row, ensure_ascii=False) + "\n")
 
 
 def _samples(path: Path) -> Iterator[Sample]:

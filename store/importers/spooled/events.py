@@ -35,7 +35,6 @@ def write_events(source: _Rows, target: Path) -> None:
                 key = (str(row.value["rollout_id"]), str(row.value["attempt_id"]))
                 places.setdefault(key, []).append((row.place, row.size))
             else:
-                # Counted as a row that is none of the format's.
                 file.write(json.dumps(row.problem or "not an event") + "\n")
         for (rollout, attempt), events_at in places.items():
             events = [source.row(place, size) for place, size in events_at]

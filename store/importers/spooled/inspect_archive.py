@@ -43,8 +43,7 @@ def write_logs(path: Path, target: Path) -> None:
             for name, info in members.items():
                 if not name.startswith("samples/"):
                     continue
-                row = {"eval": {"task": task}, **_sample(archive, info)}
-                num_chars += file.write(json.dumps(row) + "\n")
+                num_chars += file.write(json.dumps(_row(archive, info, task)) + "\n")
                 if num_chars > MAX_BYTES:
                     raise BadJsonError(f"its samples take more than {MAX_BYTES >> 30} GB")
     except ERRORS as error:
@@ -62,12 +61,14 @@ def _task(archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo]) -> obje
     return None
 
 
-def _sample(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> dict[str, object]:
+def _row(archive: zipfile.ZipFile, info: zipfile.ZipInfo, task: object) -> object:
+    """A log with one sample; the reason where it cannot be read."""
     try:
         value = json_of(_member(archive, info))[0]
     except BadJsonError as error:
-        return {"samples": [], "problem": str(error)}
-    return {"samples": [without(value, _REPEATED) if isinstance(value, dict) else value]}
+        return str(error)
+    sample = without(value, _REPEATED) if isinstance(value, dict) else value
+    return {"eval": {"task": task}, "samples": [sample]}
 
 
 def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
