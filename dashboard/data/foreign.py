@@ -84,9 +84,10 @@ class Sources:
         Args:
             names: Folders and files directly under the root that are no runs.
         """
+        last_look = self._seen  # before the next one, which may be quick
         if time.monotonic() >= self._next and self._lock.acquire(blocking=False):
             threading.Thread(target=self._look, args=(tuple(names),), daemon=True).start()
-        return self._seen
+        return last_look
 
     def look(self, names: Sequence[str]) -> tuple[Source, ...]:
         """Look now, and wait for it."""
