@@ -21,8 +21,8 @@ _NO_METRICS = frozenset(
 )
 
 
-_WHOLE = (b"PAR1", b"\x1f\x8b", b"PK", b"BZ")
-"""How files begin that are read whole: Parquet and packed files."""
+_WHOLE = (b"PAR1", b"\x1f\x8b", b"PK", b"BZ", b"[prompt] ")
+"""How files begin that are read whole: Parquet, packed files, EasyR1's log of generations."""
 
 
 class FileKind(StrEnum):

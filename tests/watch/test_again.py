@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from followed_run import Followed, add, followed, line, row
 
 from echoscope.store.reader import open_run
+from echoscope.watch import folder
 
 
 def rows(step: int, score: float = 1.0, size: int = 4) -> str:
@@ -69,3 +71,32 @@ def test_a_pipe_that_is_watched_again_adds_to_its_run(tmp_path: Path) -> None:
         add(log, line(2, entropy=0.5) + line(3, entropy=0.5))
         assert watch.look(2) == [1, 2, 3]
         assert watch.values("policy/entropy") == {1: 1.0, 2: 0.5, 3: 0.5}
+
+
+# --- EasyR1's log ---------------------------------------------------------------------------------
+
+
+def sample(prompt: str, score: float) -> str:
+    return f"[prompt] {prompt}\n[output] o\n[ground_truth] t\n[score] {score}\n\n"
+
+
+def test_validations_of_easyr1_are_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder, "REST", 0.0)  # between two readings of a file that is read whole
+    files, run = tmp_path / "in", tmp_path / "run"
+    files.mkdir()
+    log = files / "generations.log"
+    with followed(files, run) as watch:
+        add(log, sample("a", 0.0)[:-30])
+        assert watch.look(2) == []
+        add(log, sample("a", 0.0)[-30:] + sample("b", 1.0))
+        assert watch.look(2) == [0]
+        add(log, sample("a", 2.0) + sample("b", 3.0))
+        assert watch.look(2) == [0, 1]
+    add(log, sample("a", 4.0) + sample("b", 5.0))
+    with followed(files, run) as watch:
+        assert watch.look(2) == [0, 1, 2]
+    table = open_run(run).sql("SELECT step, episode_return FROM trajectories ORDER BY id")
+    columns = (table.column(name).to_pylist() for name in ("step", "episode_return"))
+    assert list(zip(*columns, strict=True)) == [(n // 2, float(n)) for n in range(6)]

@@ -44,7 +44,7 @@ def write_samples(path: Path, target: Path) -> None:
 
 
 def _samples(path: Path) -> Iterator[Sample]:
-    texts: list[list[bytes]] = []
+    texts: list[bytearray] = []
     num_bytes = 0
     with path.open("rb") as file:
         while line := file.readline(_BLOCK):
@@ -56,15 +56,15 @@ def _samples(path: Path) -> Iterator[Sample]:
             num_bytes += len(line)
             if len(texts) < len(_LABELS) and line.startswith(_LABELS[len(texts)]):
                 line = line.removeprefix(_LABELS[len(texts)])
-                texts.append([])
+                texts.append(bytearray())
             if texts and num_bytes <= _MAX_BYTES:
-                texts[-1].append(line)
+                texts[-1] += line
     if texts:
         yield _sample(texts, num_bytes)
 
 
-def _sample(lines: Sequence[Sequence[bytes]], num_bytes: int) -> Sample:
-    texts = [b"".join(parts) for parts in lines]
+def _sample(read: Sequence[bytearray], num_bytes: int) -> Sample:
+    texts = [bytes(text) for text in read]
     if num_bytes > _MAX_BYTES:
         return texts, f"a sample of more than {_MAX_BYTES >> 20} MB"
     if len(texts) == len(_LABELS) and not texts[-1].endswith(b"\n"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,16 @@ def test_a_sample_without_its_end_is_skipped(tmp_path: Path) -> None:
     report, episodes = imported(tmp_path / "in", sample("a", 0.5) + sample("b")[:-2])
     assert episodes == [(0, 0.5)]
     assert dict(report.rows.counts) == {"the sample is not written to its end": 1}
+
+
+def test_a_sample_that_is_too_large_is_skipped_alone(tmp_path: Path) -> None:
+    long = sample("b").replace("[output] o", "[output] " + "long\n" * 900_000)
+    tracemalloc.start()
+    report, episodes = imported(tmp_path / "in", sample("a", 0.5) + long + sample("c", 0.25))
+    assert tracemalloc.get_traced_memory()[1] < 60 << 20
+    tracemalloc.stop()
+    assert episodes == [(0, 0.5), (0, 0.25)]
+    assert dict(report.rows.counts) == {"a sample of more than 4 MB": 1}
 
 
 def test_a_text_that_only_begins_so_is_no_log_of_generations(tmp_path: Path) -> None:
