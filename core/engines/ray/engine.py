@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedModel
 
-from echoscope.store.records import IntArray
+from echoscope.store.records import IntArray, Support
 
 from ...config.engine import HfEngineConfig, RayEngineConfig
 from ..base import (
@@ -226,9 +226,11 @@ def _same(watch: ReplyWatch) -> ReplyWatch:
 
 def _held_here(sample: Sample) -> Sample:
     """The sample in memory of this process: Ray's would stay taken as long as it is used."""
+    support = sample.support
     return replace(
         sample,
         tokens=np.array(sample.tokens),
         logprobs=np.array(sample.logprobs),
         entropies=None if sample.entropies is None else np.array(sample.entropies),
+        support=support and Support(sizes=np.array(support.sizes), tokens=np.array(support.tokens)),
     )

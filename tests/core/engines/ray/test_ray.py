@@ -99,6 +99,19 @@ def test_engines_take_new_weights() -> None:
         engine.close()
 
 
+def test_samples_say_what_truncation_left_in() -> None:
+    engine = RayEngine(Policy(make_model(0, tied=True)), RayEngineConfig())
+    params = SamplingParams(max_new_tokens=4, top_k=3, records_support=True)
+    try:
+        for sample in engine.generate(PROMPTS, params, seeds=range(8)):
+            assert sample.support is not None
+            assert sample.support.sizes.tolist() == [3] * 4
+            left_in = sample.support.tokens.reshape(4, 3)
+            assert (left_in == sample.tokens[:, None]).any(axis=1).all()
+    finally:
+        engine.close()
+
+
 def test_an_error_of_the_engine_is_raised_as_its_own() -> None:
     broken = make_model(0, tied=True)
     with torch.no_grad():
