@@ -31,7 +31,7 @@ def test_a_run_of_trl_is_watched_while_it_trains(tmp_path: Path) -> None:
     configure(DashboardSettings(root=run.parent))
     said: list[str] = []
     steps: list[int] = []
-    watch = Watch(folder, run, on_message=said.append, on_step=lambda step, _: steps.append(step))
+    watch = Watch(folder, run, on_message=said.append, on_step=lambda step, *_: steps.append(step))
     watch.look()
     folder.mkdir()
     log = folder / "train.log"
