@@ -1,6 +1,6 @@
 // Scrolls the conversation of the page to its chosen turn, once for each `data`, which names both.
 
-const PATIENCE_MS = 10000; // the conversation itself may come later than this is called
+const PATIENCE_MS = 30000; // the conversation itself may come, or change its size, later
 let newest = "";
 
 export default function ({ data }) {
@@ -9,13 +9,21 @@ export default function ({ data }) {
   const look = () => {
     const box = document.querySelector(".es-talk");
     const turn = box && box.querySelector(".es-turn.es-now");
-    if (turn && box.shown !== data) {
-      box.shown = data;
+    if (turn && isDue(box, data)) {
       scroll(box, turn);
+      box.shown = { data, top: box.scrollTop, room: box.clientHeight, length: box.scrollHeight };
     }
     if (newest === data && performance.now() < end) setTimeout(look, 100);
   };
   look();
+}
+
+// Not yet scrolled to; or drawn anew in another size before the reader has scrolled.
+function isDue(box, data) {
+  const last = box.shown;
+  if (!last || last.data !== data) return true;
+  const isResized = last.room !== box.clientHeight || last.length !== box.scrollHeight;
+  return isResized && Math.abs(box.scrollTop - last.top) < 2;
 }
 
 function scroll(box, turn) {
