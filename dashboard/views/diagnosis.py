@@ -86,7 +86,13 @@ def proof(run_id: str, verdict: Verdict, upto: int | None) -> None:
 def examples(run_id: str, verdict: Verdict) -> None:
     """Three trajectories that show the verdict, as text, each with a link."""
     last = verdict.last_step or 0
-    with_text = [step for step in queries.trajectory_steps(run_id) if step <= last]
+    steps = queries.trajectory_steps(run_id)
+    if not steps and verdict.last_step is not None:
+        st.caption(
+            "This run has metrics and no rollouts. How the reasoning depends on the prompt cannot "
+            "be seen without the text."
+        )
+    with_text = [step for step in steps if step <= last]
     shown = telling(verdict, queries.listing(run_id, with_text[-1] if with_text else last))
     if not shown.places:
         return
