@@ -82,15 +82,13 @@ class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
-    REPETITION = "repetition"
-    """It repeated itself and was stopped (`sampling.max_repeats`)."""
     UNKNOWN = "unknown"
     """An imported file does not say."""
 
     @property
     def is_cut(self) -> bool:
-        """The policy had not ended the reply: it was too long, or ran away in a loop."""
-        return self in (FinishReason.LENGTH, FinishReason.REPETITION)
+        """The policy had not ended the reply: it was too long."""
+        return self is FinishReason.LENGTH
 
 
 class CommandAction(StrEnum):

@@ -233,7 +233,7 @@ _TURNS = Table(
         Column(
             "finish_reason",
             "VARCHAR",
-            "stop, length, repetition or abort; unknown where an import does not say.",
+            "stop, length or abort; unknown where an import does not say.",
         ),
         Column("policy_version", "INTEGER", "Policy version that sampled the response."),
         Column("info", "MAP(VARCHAR, DOUBLE)", "Numbers that the environment reported."),

@@ -55,7 +55,6 @@ STYLE = (
     "@media(max-width:640px){.es-talk{height:auto;max-height:45vh;min-height:0}}"
     "</style>"
 )
-_ENDS = {FinishReason.REPETITION: "stopped: it repeated itself"}
 HEAT_ORDER = ("information", "advantage", "entropy", "logprob")
 MAX_CALLS = 16
 _CALL_CHARS = 2_000
@@ -182,7 +181,7 @@ def turn_facts(turn: Turn) -> str:
     """
     actions = ", ".join(turn.actions[:20])
     says_actions = bool(actions) or turn.is_valid is not None
-    ends = _ENDS.get(turn.finish_reason, turn.finish_reason.value)
+    ends = turn.finish_reason.value
     parts = [
         *([fact("executed", actions or "none", css="es-long")] if says_actions else []),
         fact("reward", _earned(turn.reward)),
@@ -222,7 +221,6 @@ def turn_html(turn: Turn, reply: str, hits: Sequence[str], *, is_now: bool) -> s
         *_rewarded(turn.reward),
         *_flag(turn.is_valid, "", _badge("not valid", "bad")),
         *_flag(turn.is_effective, "", _badge("action had no effect", "bad")),
-        *([_badge(_ENDS[turn.finish_reason], "bad")] if turn.finish_reason in _ENDS else []),
     ]
     if not (turn.observation or turn.response):  # a file of numbers only
         words = '<div class="es-note">the file holds no text of this turn</div>'

@@ -200,7 +200,9 @@ def judge(
             demonstrate.
     """
     numbers = measure(batches, limits)
-    findings = _findings(numbers, limits, cost, command, warm_start)
+    findings = _Findings(
+        numbers=numbers, limits=limits, command=command, warm_start=warm_start
+    ).all(cost)
     order = list(Level)
     return Preflight(
         numbers=numbers,
@@ -263,148 +265,184 @@ def _wrote_the_same(group: Sequence[Trajectory]) -> bool:
     return len(group) > 1 and len(replies) == 1
 
 
-def _findings(
-    n: Numbers, limits: Limits, cost: Cost | None, command: Commands, warm_start: str
-) -> Iterator[Finding]:
-    cap, longest = limits.max_response_tokens, limits.max_prompt_tokens
+def _finding(
+    name: str, text: str, advice: str = "", command: str = "", *, stops: bool = False
+) -> Finding:
+    level = Level.STOP if stops else Level.WARN
+    return Finding(level=level, name=name, text=text, advice=advice, command=command)
 
-    def found(
-        name: str, text: str, advice: str = "", fix: str = "", *, stops: bool = False
-    ) -> Finding:
-        level = Level.STOP if stops else Level.WARN
-        return Finding(level=level, name=name, text=text, advice=advice, command=fix)
 
-    def or_warm_start(advice: str) -> str:
-        return f"{advice}, or warm-start the policy on demonstrations." * bool(warm_start) or (
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Findings:
+    """What speaks against the run, part by part."""
+
+    numbers: Numbers
+    limits: Limits
+    command: Commands
+    warm_start: str
+    """The command of a warm start; empty where the environment has no expert."""
+
+    def all(self, cost: Cost | None) -> Iterator[Finding]:
+        yield from self.of_episodes()
+        yield from self.of_replies()
+        yield from self.of_rewards()
+        yield from self.of_steps(cost)
+
+    def or_warm_start(self, advice: str) -> str:
+        if self.warm_start:
+            return f"{advice}, or warm-start the policy on demonstrations."
+        return (
             f"{advice}, or a stronger model. For a warm start the environment needs a scripted "
             "expert, a method solve() (docs/environments.md)."
         )
 
-    if n.failed_frac > FAILING:
-        yield found(
-            "failing environments",
-            f"In {percent(n.failed_frac)} of the episodes the environment failed or timed out.",
-            "Check it with `echoscope envs check`; such episodes never train.",
-            stops=n.failed_frac > MOSTLY_FAILING,
-        )
-    if not n.is_finite:
-        yield found(
-            "non-finite numbers",
-            "Rewards or log-probs hold NaN or infinite values.",
-            "Try model.dtype=float32, and check the environment's rewards.",
-            stops=True,
-        )
-    if n.too_long_frac > TOO_LONG or n.prompt_max > NEAR_LIMIT * longest:
-        yield found(
-            "prompts too long" if n.too_long_frac > TOO_LONG else "prompts near the limit",
-            f"The longest prompt has {n.prompt_max:.0f} of {longest} tokens, and "
-            f"{percent(n.too_long_frac)} of the episodes ended because a prompt did not fit.",
-            "Raise the limit, allow fewer turns, or drop old turns "
-            "(context.on_long_prompt=drop_oldest).",
-            command({"context.max_prompt_tokens": 2 * longest}),
-            stops=n.too_long_frac > MOSTLY_TOO_LONG,
-        )
-    is_broken = n.format_valid_frac < BROKEN_FORMAT
-    if n.format_valid_frac < WEAK_FORMAT:
-        # Replies that do not know the format run on to the cap: the cap is not to blame then.
-        is_cut = limits.explains_format and n.capped_frac >= (1 - n.format_valid_frac) / 2
-        advice, fix = or_warm_start("Take another model"), warm_start
-        if not limits.explains_format:
-            advice = or_warm_start("Describe the format in the prompt")
-            fix = command({"context.instructions": True, "context.format_hint": True})
-        elif is_cut:
-            advice = "Allow longer replies: a reply that is cut cannot be read."
-            fix = command({"context.max_response_tokens": max(4 * cap, 64)})
-        yield found(
-            "broken format" if is_broken else "weak format",
-            f"{percent(n.format_valid_frac)} of the replies have the right format"
-            + (f"; {percent(n.capped_frac)} are cut at {cap} tokens." if is_cut else "."),
-            advice,
-            fix,
-            stops=is_broken,
-        )
-    elif n.capped_frac > CAPPED:
-        yield found(
-            "replies cut at the cap",
-            f"{percent(n.capped_frac)} of replies are cut at context.max_response_tokens={cap}.",
-            "Raise the cap.",
-            command({"context.max_response_tokens": 2 * cap}),
-        )
-    if n.action_valid_frac < WEAK_ACTIONS and not is_broken:
-        yield found(
-            "invalid actions",
-            f"{percent(n.action_valid_frac)} of the replies hold an action that the environment "
-            f"knows, though {percent(n.format_valid_frac)} have the right format.",
-            or_warm_start("Name the actions in the prompt (context.instructions=true)"),
-            warm_start,
-            stops=n.action_valid_frac < NO_ACTIONS,
-        )
-    if not n.num_mixed and (limits.compares_siblings or n.return_std == 0):
-        is_consequence = is_broken or n.too_long_frac > MOSTLY_TOO_LONG
-        name, advice = "no reward spread", "Take tasks that are sometimes solved, sometimes failed."
-        fix = ""
-        if limits.group_size < 2:
-            name, advice = "no siblings", "Play each task several times."
-            fix = command({"envs.group_size": 8})
-        elif n.num_identical == n.num_groups:
-            name, advice = "identical siblings", "Sample at a higher temperature."
-            fix = command({"sampling.temperature": 1.0}) if limits.temperature < 1 else ""
-        elif n.num_hopeless == n.num_groups or n.success_rate == 0:
-            name, advice = "hopeless", or_warm_start("Take easier tasks")
-            fix = warm_start
-            if is_consequence:  # where no reply could be read, tasks cannot be blamed
-                advice, fix = "Fix the other findings first: they may be the reason.", ""
-        elif n.num_solved == n.num_groups or n.success_rate == 1:
-            name, advice = "solved already", "Take harder tasks."
-        # With none of n groups, at most so many of all are of the kind.
-        bound = 1 - 0.05 ** (1 / n.num_groups)
-        yield found(
-            name,
-            f"Within none of {n.num_groups} groups do the returns differ ({n.num_solved} all "
-            f"solved, {n.num_hopeless} all failed), so there is nothing to learn from. At most "
-            f"{percent(bound)} of all tasks are different (95 % confidence).",
-            advice,
-            fix,
-            stops=True,
-        )
-    elif n.success_rate == 0:
-        yield found(
-            "no success",
-            f"None of {n.num_episodes} episodes succeeded; returns differ in {n.num_mixed} of "
-            f"{n.num_groups} groups, so something else than success would be learned.",
-            or_warm_start("Take easier tasks"),
-            warm_start,
-        )
-    elif n.num_mixed < FEW_MIXED * n.num_groups and limits.compares_siblings:
-        kind = "harder" if n.num_solved > n.num_hopeless else "easier"
-        yield found(
-            "starved signal",
-            f"Only {n.num_mixed} of {n.num_groups} groups have a reward spread ({n.num_solved} all "
-            f"solved, {n.num_hopeless} all failed): the other rollouts teach nothing.",
-            f"Take {kind} tasks, or larger groups, or a higher temperature.",
-        )
-    if n.num_groups > 1 and n.num_prompts <= n.num_groups / 2:
-        yield found(
-            "repeated prompts",
-            f"{n.num_groups} groups begin with {counted(n.num_prompts, 'distinct prompt')}: too "
-            "few to measure whether the reasoning depends on the prompt.",
-            "Vary the tasks, if they are meant to vary.",
-        )
-    if n.num_empty and n.num_mixed:
-        yield found(
-            "empty selections",
-            f"On {n.num_empty} of {n.num_steps} steps the selection would keep no group, so these "
-            "steps would train nothing.",
-            "Take more groups per step.",
-        )
-    if cost is not None and cost.problem:
-        yield found(
-            "the update fails",
-            f"An update on these rollouts failed: {cost.problem}.",
-            "Lower optim.max_microbatch_tokens, set model.gradient_checkpointing=true, or use "
-            "adapters (model.lora.rank=64) if memory ran out; else lower optim.lr.",
-            stops=True,
-        )
+    @property
+    def is_broken(self) -> bool:
+        """Hardly a reply can be read."""
+        return self.numbers.format_valid_frac < BROKEN_FORMAT
+
+    def of_episodes(self) -> Iterator[Finding]:
+        """Environments that fail, numbers that are none, prompts that do not fit."""
+        n, limits = self.numbers, self.limits
+        longest = limits.max_prompt_tokens
+        if n.failed_frac > FAILING:
+            yield _finding(
+                "failing environments",
+                f"In {percent(n.failed_frac)} of the episodes the environment failed or timed out.",
+                "Check it with `echoscope envs check`; such episodes never train.",
+                stops=n.failed_frac > MOSTLY_FAILING,
+            )
+        if not n.is_finite:
+            yield _finding(
+                "non-finite numbers",
+                "Rewards or log-probs hold NaN or infinite values.",
+                "Try model.dtype=float32, and check the environment's rewards.",
+                stops=True,
+            )
+        if n.too_long_frac > TOO_LONG or n.prompt_max > NEAR_LIMIT * longest:
+            yield _finding(
+                "prompts too long" if n.too_long_frac > TOO_LONG else "prompts near the limit",
+                f"The longest prompt has {n.prompt_max:.0f} of {longest} tokens, and "
+                f"{percent(n.too_long_frac)} of the episodes ended because a prompt did not fit.",
+                "Raise the limit, allow fewer turns, or drop old turns "
+                "(context.on_long_prompt=drop_oldest).",
+                self.command({"context.max_prompt_tokens": 2 * longest}),
+                stops=n.too_long_frac > MOSTLY_TOO_LONG,
+            )
+
+    def of_replies(self) -> Iterator[Finding]:
+        """Replies without the format, cut ones, and actions that are none."""
+        n, limits = self.numbers, self.limits
+        cap = limits.max_response_tokens
+        if n.format_valid_frac < WEAK_FORMAT:
+            # Replies that do not know the format run on to the cap: the cap is not to blame then.
+            is_cut = limits.explains_format and n.capped_frac >= (1 - n.format_valid_frac) / 2
+            advice, fix = self.or_warm_start("Take another model"), self.warm_start
+            if not limits.explains_format:
+                advice = self.or_warm_start("Describe the format in the prompt")
+                fix = self.command({"context.instructions": True, "context.format_hint": True})
+            elif is_cut:
+                advice = "Allow longer replies: a reply that is cut cannot be read."
+                fix = self.command({"context.max_response_tokens": max(4 * cap, 64)})
+            yield _finding(
+                "broken format" if self.is_broken else "weak format",
+                f"{percent(n.format_valid_frac)} of the replies have the right format"
+                + (f"; {percent(n.capped_frac)} are cut at {cap} tokens." if is_cut else "."),
+                advice,
+                fix,
+                stops=self.is_broken,
+            )
+        elif n.capped_frac > CAPPED:
+            yield _finding(
+                "replies cut at the cap",
+                f"{percent(n.capped_frac)} of replies are cut at context.max_response_tokens="
+                f"{cap}.",
+                "Raise the cap.",
+                self.command({"context.max_response_tokens": 2 * cap}),
+            )
+        if n.action_valid_frac < WEAK_ACTIONS and not self.is_broken:
+            yield _finding(
+                "invalid actions",
+                f"{percent(n.action_valid_frac)} of the replies hold an action that the "
+                f"environment knows, though {percent(n.format_valid_frac)} have the right format.",
+                self.or_warm_start("Name the actions in the prompt (context.instructions=true)"),
+                self.warm_start,
+                stops=n.action_valid_frac < NO_ACTIONS,
+            )
+
+    def of_rewards(self) -> Iterator[Finding]:
+        """Groups that teach nothing."""
+        n, limits = self.numbers, self.limits
+        if not n.num_mixed and (limits.compares_siblings or n.return_std == 0):
+            is_consequence = self.is_broken or n.too_long_frac > MOSTLY_TOO_LONG
+            name, fix = "no reward spread", ""
+            advice = "Take tasks that are sometimes solved, sometimes failed."
+            if limits.group_size < 2:
+                name, advice = "no siblings", "Play each task several times."
+                fix = self.command({"envs.group_size": 8})
+            elif n.num_identical == n.num_groups:
+                name, advice = "identical siblings", "Sample at a higher temperature."
+                fix = self.command({"sampling.temperature": 1.0}) if limits.temperature < 1 else ""
+            elif n.num_hopeless == n.num_groups or n.success_rate == 0:
+                name, advice = "hopeless", self.or_warm_start("Take easier tasks")
+                fix = self.warm_start
+                if is_consequence:  # where no reply could be read, tasks cannot be blamed
+                    advice, fix = "Fix the other findings first: they may be the reason.", ""
+            elif n.num_solved == n.num_groups or n.success_rate == 1:
+                name, advice = "solved already", "Take harder tasks."
+            # With none of n groups, at most so many of all are of the kind.
+            bound = 1 - 0.05 ** (1 / n.num_groups)
+            yield _finding(
+                name,
+                f"Within none of {n.num_groups} groups do the returns differ ({n.num_solved} all "
+                f"solved, {n.num_hopeless} all failed), so there is nothing to learn from. At most "
+                f"{percent(bound)} of all tasks are different (95 % confidence).",
+                advice,
+                fix,
+                stops=True,
+            )
+        elif n.success_rate == 0:
+            yield _finding(
+                "no success",
+                f"None of {n.num_episodes} episodes succeeded; returns differ in {n.num_mixed} of "
+                f"{n.num_groups} groups, so something else than success would be learned.",
+                self.or_warm_start("Take easier tasks"),
+                self.warm_start,
+            )
+        elif n.num_mixed < FEW_MIXED * n.num_groups and limits.compares_siblings:
+            kind = "harder" if n.num_solved > n.num_hopeless else "easier"
+            yield _finding(
+                "starved signal",
+                f"Only {n.num_mixed} of {n.num_groups} groups have a reward spread ({n.num_solved} "
+                f"all solved, {n.num_hopeless} all failed): the other rollouts teach nothing.",
+                f"Take {kind} tasks, or larger groups, or a higher temperature.",
+            )
+
+    def of_steps(self, cost: Cost | None) -> Iterator[Finding]:
+        """Too few prompts, steps that train nothing, an update that fails."""
+        n = self.numbers
+        if n.num_groups > 1 and n.num_prompts <= n.num_groups / 2:
+            yield _finding(
+                "repeated prompts",
+                f"{n.num_groups} groups begin with {counted(n.num_prompts, 'distinct prompt')}: "
+                "too few to measure whether the reasoning depends on the prompt.",
+                "Vary the tasks, if they are meant to vary.",
+            )
+        if n.num_empty and n.num_mixed:
+            yield _finding(
+                "empty selections",
+                f"On {n.num_empty} of {n.num_steps} steps the selection would keep no group, so "
+                "these steps would train nothing.",
+                "Take more groups per step.",
+            )
+        if cost is not None and cost.problem:
+            yield _finding(
+                "the update fails",
+                f"An update on these rollouts failed: {cost.problem}.",
+                "Lower optim.max_microbatch_tokens, set model.gradient_checkpointing=true, or use "
+                "adapters (model.lora.rank=64) if memory ran out; else lower optim.lr.",
+                stops=True,
+            )
 
 
 def _lines(n: Numbers, limits: Limits) -> dict[str, str]:

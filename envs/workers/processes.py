@@ -144,7 +144,6 @@ class WorkerProcesses:
         self._report = report
         self._next_home = count()
         self._lock = Lock()
-        self._num_lost = 0
 
     @property
     def pids(self) -> list[int]:
@@ -172,7 +171,6 @@ class WorkerProcesses:
                         "script of your own must start the run under "
                         '`if __name__ == "__main__":`'
                     )
-                self._num_lost += 1
                 num = len(worker.episodes)
                 self._report(
                     f"a worker process of the environments died, with {num} episodes in the "
@@ -188,12 +186,6 @@ class WorkerProcesses:
                 self._retired.remove(old)
                 old.end()
             return worker
-
-    def take_losses(self) -> int:
-        """Workers that died and were replaced since the last call of this."""
-        with self._lock:
-            num_lost, self._num_lost = self._num_lost, 0
-            return num_lost
 
     def close(self) -> None:
         """End every process."""

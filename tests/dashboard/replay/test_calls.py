@@ -5,9 +5,9 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from html import unescape
 
-from echoscope.dashboard.replay.html import MAX_CALLS, calls_html, turn_facts, turn_html
+from echoscope.dashboard.replay.html import MAX_CALLS, calls_html, turn_html
 from echoscope.dashboard.replay.tokens import text_html
-from echoscope.store.records import FinishReason, ToolCall, Turn
+from echoscope.store.records import ToolCall, Turn
 
 LOOK = ToolCall(name="lookup", arguments='{"item": "tea", "n": [1, 2]}', result="tea: 4")
 EVIL = '<script>alert(1)</script><img src=x onerror="alert(1)">\u202e\x00'
@@ -56,14 +56,6 @@ def test_hostile_calls_do_nothing() -> None:
 def test_many_calls_are_cut_and_counted() -> None:
     assert shown(*[LOOK] * (MAX_CALLS + 5)).count("es-call-name") == MAX_CALLS
     assert "5 more calls" in shown(*[LOOK] * (MAX_CALLS + 5))
-
-
-def test_a_reply_that_was_stopped_in_a_loop_says_so() -> None:
-    turn = Turn(index=0, observation="", response="x", finish_reason=FinishReason.REPETITION)
-    assert "stopped: it repeated itself" in turn_html(turn, "", [], is_now=True)
-    assert "stopped: it repeated itself" in turn_facts(turn)
-    plain = Turn(index=0, observation="", response="x")
-    assert "stopped" not in turn_html(plain, "", [], is_now=True)
 
 
 def test_a_turn_without_calls_looks_as_before() -> None:

@@ -177,7 +177,7 @@ def test_a_watch_ends_each_reply_where_it_says(model: Qwen2ForCausalLM) -> None:
 
         def ends(self, token: int) -> FinishReason | None:
             self.left -= 1
-            return None if self.left else FinishReason.REPETITION
+            return None if self.left else FinishReason.ABORT
 
     engine = make_engine(model)
     engine.submit(1, np.arange(9), SamplingParams(max_new_tokens=8, watch=Third), seed=0)
@@ -186,7 +186,7 @@ def test_a_watch_ends_each_reply_where_it_says(model: Qwen2ForCausalLM) -> None:
     while engine.num_pending:
         samples |= dict(engine.advance(max_wait_s=0))
     assert len(samples[1].tokens) == 3
-    assert samples[1].finish_reason is FinishReason.REPETITION
+    assert samples[1].finish_reason is FinishReason.ABORT
     assert samples[2].finish_reason is FinishReason.LENGTH
     assert samples[2].tokens.tolist() == samples[1].tokens[:2].tolist()
 
