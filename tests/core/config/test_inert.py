@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
+from run_infos import run_info
 
 from echoscope.core.config.inert import inert_rules
 from echoscope.core.config.loading import live_fields, live_schema, live_values, load_config
-from echoscope.store.reader import RunInfo
 from echoscope.store.steer.steering import setting_warnings
 
 
 def warnings(overrides: list[str], changes: dict[str, Any]) -> list[str]:
     config = load_config("bandit", overrides=overrides)
-    info = RunInfo(
-        run_id="r",
-        path=Path("r"),
-        name="",
-        project="",
-        status="running",
-        created_at=0,
-        ended_at=None,
-        attempt=1,
-        last_step=5,
-        base_model="",
-        parent_run_id=None,
-        tags=(),
-        config=config.model_dump(mode="json"),
-        live_knobs=live_schema(config),
-    )
+    info = run_info(config=config.model_dump(mode="json"), live_knobs=live_schema(config))
     return setting_warnings(info, live_values(config), changes)
 
 

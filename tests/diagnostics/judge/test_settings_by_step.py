@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
+
+from run_infos import run_info
 
 from echoscope.diagnostics.config import AlarmConfig
 from echoscope.diagnostics.judge.settings_by_step import AlarmSettings
 from echoscope.diagnostics.judge.settings_by_step import settings_over as alarm_settings_over
-from echoscope.store.reader import CommandState, RunInfo
+from echoscope.store.reader import CommandState
 from echoscope.store.records import Command, CommandAck, CommandAction, CommandOutcome
 from echoscope.store.steer.settings import settings_over as live_settings_over
 
@@ -17,22 +18,7 @@ START = {"diagnostics": {"alarms": {"warmup_steps": 5, "thresholds": {"spread": 
 
 def settings_over(config: dict[str, Any], states: list[CommandState]) -> AlarmSettings:
     """Of a run with this configuration that was steered like this."""
-    info = RunInfo(
-        run_id="r",
-        path=Path("r"),
-        name="",
-        project="",
-        status="running",
-        created_at=0.0,
-        ended_at=None,
-        attempt=1,
-        last_step=0,
-        base_model="",
-        parent_run_id=None,
-        tags=(),
-        config=config,
-        live_knobs={},
-    )
+    info = run_info(config=config)
     return alarm_settings_over(config, live_settings_over(info, states))
 
 

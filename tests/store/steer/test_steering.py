@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_infos import run_info
 
 from echoscope.store.reader import CommandState, RunInfo
 from echoscope.store.records import Command, CommandAck, CommandAction, CommandOutcome
@@ -46,23 +47,7 @@ KNOBS: dict[str, Any] = {
 
 
 def info(**changes: Any) -> RunInfo:
-    fields: dict[str, Any] = {
-        "run_id": "r",
-        "path": Path("r"),
-        "name": "",
-        "project": "",
-        "status": "running",
-        "created_at": 0.0,
-        "ended_at": None,
-        "attempt": 1,
-        "last_step": 5,
-        "base_model": "",
-        "parent_run_id": None,
-        "tags": (),
-        "config": {"steps": 100},
-        "live_knobs": KNOBS,
-    }
-    return RunInfo(**(fields | changes))
+    return run_info(**({"config": {"steps": 100}, "live_knobs": KNOBS} | changes))
 
 
 def asked(
