@@ -352,8 +352,7 @@ def _arrays(
 def _cut_ids(reader: RunReader, step: int) -> set[str]:
     """Trajectories with a reply that was cut at its longest."""
     rows = reader.sql(
-        "SELECT DISTINCT trajectory_id FROM turns WHERE step = $1 "
-        "AND finish_reason IN ('length', 'repetition')",
+        "SELECT DISTINCT trajectory_id FROM turns WHERE step = $1 AND finish_reason = 'length'",
         [step],
     )
     return set(rows.column("trajectory_id").to_pylist())

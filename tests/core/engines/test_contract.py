@@ -225,42 +225,41 @@ def tokens_of(samples: list[Sample]) -> list[list[int]]:
 class EndsAfter:
     """A watch that ends a reply with its n-th token."""
 
-    def __init__(self, number: int, reason: FinishReason) -> None:
-        self.left, self.reason = number, reason
+    def __init__(self, number: int) -> None:
+        self.left = number
 
     def ends(self, token: int) -> FinishReason | None:
         self.left -= 1
-        return self.reason if self.left == 0 else None
+        return FinishReason.ABORT if self.left == 0 else None
 
 
-@pytest.mark.parametrize("reason", [FinishReason.STOP, FinishReason.REPETITION])
 def test_a_watch_ends_a_reply_with_the_token_it_names_and_changes_nothing_before(
-    engine: Engine, reason: FinishReason
+    engine: Engine,
 ) -> None:
     prompts = ragged_prompts()
     whole = engine.generate(prompts, SamplingParams(max_new_tokens=12), seeds=range(7))
     lengths = iter(range(1, 8))
-    params = SamplingParams(max_new_tokens=12, watch=lambda: EndsAfter(next(lengths), reason))
+    params = SamplingParams(max_new_tokens=12, watch=lambda: EndsAfter(next(lengths)))
     watched = engine.generate(prompts, params, seeds=range(7))
     assert sorted(len(sample.tokens) for sample in watched) == [1, 2, 3, 4, 5, 6, 7]
     for sample, longer in zip(watched, whole, strict=True):
         size = len(sample.tokens)
         assert sample.tokens.tolist() == longer.tokens[:size].tolist()
         np.testing.assert_allclose(sample.logprobs, longer.logprobs[:size], atol=1e-5)
-        assert sample.finish_reason is reason
+        assert sample.finish_reason is FinishReason.ABORT
 
 
 def test_a_stop_token_and_the_limit_come_before_a_watch_that_ends_later(
     engine: Engine,
 ) -> None:
     every = tuple(range(VOCAB_SIZE))
-    late = SamplingParams(max_new_tokens=3, watch=lambda: EndsAfter(4, FinishReason.REPETITION))
+    late = SamplingParams(max_new_tokens=3, watch=lambda: EndsAfter(4))
     [cut] = engine.generate([np.array([1])], late, seeds=[0])
     assert (len(cut.tokens), cut.finish_reason) == (3, FinishReason.LENGTH)
     both = SamplingParams(
         max_new_tokens=3,
         stop_token_ids=every,
-        watch=lambda: EndsAfter(1, FinishReason.REPETITION),
+        watch=lambda: EndsAfter(1),
     )
     [stopped] = engine.generate([np.array([1])], both, seeds=[0])
     assert (len(stopped.tokens), stopped.finish_reason) == (1, FinishReason.STOP)
