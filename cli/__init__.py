@@ -106,6 +106,7 @@ _USER_ERRORS = (
     ("echoscope.text.user_code", "UserCodeError"),
     ("echoscope.core.engines.hf.sampling", "PolicyNumericsError"),
     ("echoscope.core.engines.base", "EngineError"),
+    ("echoscope.core.update.learners.processes", "RankError"),
     ("torch", "OutOfMemoryError"),
 )
 """What a user can put right, as (module, class): looked up only once something failed."""

@@ -66,6 +66,13 @@ def train(
 
     search_working_folder()
     recipe, words = recipe_and_words(recipe, overrides)
+    from echoscope.core.update.learners.launched import launched_rank, launched_words
+
+    if launched_rank():  # torchrun has started the run's other ranks as well
+        from echoscope.core.update.learners.worker import follow
+
+        raise typer.Exit(follow())
+    words += launched_words(words)
     if resume is not None:
         if recipe is not None or config is not None or from_run is not None or output is not None:
             raise typer.BadParameter("--resume takes only KEY=VALUE words beside it")
@@ -94,14 +101,14 @@ def train(
 def _resume(
     path: Path, words: list[str], checkpoint: int | None, headless: bool, dashboard: bool
 ) -> None:
-    from echoscope.core.config.loading import apply_settings, parse_override, validate
+    from echoscope.core.config.loading import apply_settings, parse_override, placed, validate
     from echoscope.store.reader import open_run
 
     settings = dict(parse_override(word) for word in words)
     reader = open_run(path)
-    config = validate(reader.info().config)
-    if settings:
-        config = apply_settings(config, settings)
+    config, changes = placed(validate(reader.info().config), settings)
+    if changes:
+        config = apply_settings(config, changes)
     done = _nothing_to_train(reader, settings) if checkpoint is None else ""
     if done:
         typer.echo(f"{path}: {done}")

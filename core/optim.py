@@ -157,6 +157,11 @@ class Optimizer:
         self.zero_grad()
         return done
 
+    def masters(self) -> Iterator[Tensor]:
+        """What AdamW moves, one for each parameter, in the order of `state_tensors`."""
+        for _, master in self._pairs:
+            yield master
+
     def state_tensors(self) -> dict[str, Tensor]:
         """Moments, step counts and masters by position: what a checkpoint holds."""
         out: dict[str, Tensor] = {}

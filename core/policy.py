@@ -6,14 +6,16 @@ Legend: **B** rows, **T** padded length, **S** sampled tokens of a batch.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 from peft import LoraConfig as PeftLoraConfig
 from peft import PeftModel, get_peft_model
 from safetensors import SafetensorError
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging as transformers_logging
@@ -25,6 +27,7 @@ from .memory import MIN_MICROBATCH
 from .optim import ParameterGroup
 from .policy_assets import check_weights, resolve_model
 from .update.batch import PolicyOutputs, TokenBatch, ValueOutputs, microbatches
+from .update.learners.world import ALONE
 from .update.packing import (
     PackedRows,
     enable_packing,
@@ -33,6 +36,8 @@ from .update.packing import (
     padded_hidden,
 )
 from .update.vocabulary import SampledTokens, VocabularyHead
+
+_T = TypeVar("_T")
 
 
 def resolve_device(name: str) -> torch.device:
@@ -124,7 +129,7 @@ class ValueHead(nn.Module):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        out: Tensor = self.linear(hidden.float()).squeeze(-1)
+        out: Tensor = self.linear(hidden.float())[..., 0].clone()
         return out
 
 
@@ -176,6 +181,9 @@ class Policy:
         """Why the update pads its rows; empty where it packs them."""
         if config.packing:
             self.padded_because = enable_packing(causal_model(model)) or ""
+        self.world = ALONE
+        self.shards: nn.Module | None = None
+        """Calls what it is given with the weights whole; None where they are not split."""
         self._detach_value = detach_value
         self._reference: PreTrainedModel | None = None
         model.requires_grad_(not isinstance(model, PeftModel))
@@ -236,7 +244,10 @@ class Policy:
         `full[rows, :part.width] = values` puts a part's values back in their place.
         """
         make = microbatches if self.padded_because else packed_microbatches
-        return make(batch, self.microbatch_tokens(config))
+        most = self.microbatch_tokens(config)
+        if not self.world.is_alone:  # enough parts for all ranks
+            most = max(1, min(most, -(-batch.num_row_tokens // self.world.size)))
+        return self.world.share(make(batch, most), batch)
 
     def parameter_groups(self) -> list[ParameterGroup]:
         """What the optimizer clips apart: the policy, the critic's own trunk, its value head."""
@@ -260,18 +271,30 @@ class Policy:
             ValueError: the policy has no critic.
         """
         rows = self._packed(batch)
-        if isinstance(self.critic, ModelCritic):
-            values = self.critic(batch, rows)
-            packs = self.critic.packs
-        elif isinstance(self.critic, ValueHead):
-            states_S = _states(causal_model(self.model).base_model, batch, rows)
-            values = _scatter(self.critic(states_S), batch)
-            packs = True
-        else:
+        if self.critic is None:
             raise ValueError("the policy has no critic: set critic.kind to head or model")
+        values = self._whole(lambda: self._values(batch, rows))
+        packs = isinstance(self.critic, ValueHead) or self.critic.packs
         return ValueOutputs(
             values=values, num_forwarded=_num_forwarded(batch, rows if packs else None)
         )
+
+    def _values(self, batch: TokenBatch, rows: PackedRows | None) -> Tensor:
+        assert self.critic is not None
+        if isinstance(self.critic, ModelCritic):
+            values: Tensor = self.critic(batch, rows)
+            return values
+        states_S = _states(causal_model(self.model).base_model, batch, rows)
+        return _scatter(self.critic(states_S), batch)
+
+    def sums_gradients(self, *, is_last: bool) -> None:
+        """Sum gradients over ranks in the backward pass of the last part of an optimizer step."""
+        if isinstance(self.shards, FSDPModule):
+            self.shards.set_requires_gradient_sync(is_last)
+
+    def _whole(self, work: Callable[[], _T]) -> _T:
+        """What `work` gives, called with whole weights. Only tensors carry gradients out of it."""
+        return work() if self.shards is None else self.shards(work)
 
     def outputs(self, batch: TokenBatch, *, pad: bool = False) -> PolicyOutputs:
         """Log-probs, entropies and values of the sampled tokens, (B, T), zero elsewhere.
@@ -286,17 +309,22 @@ class Policy:
             pad: forward (B, T) rows, and call every layer, as hooks see them that tell rows apart.
         """
         rows = None if pad else self._packed(batch)
-        states_S, head = self._forward(self.model, batch, rows)
-        logprobs_S, entropies_S = head(states_S, SampledTokens.of(batch), calls_head=pad)
-        values = None
-        if isinstance(self.critic, ModelCritic):
-            values = self.critic(batch, rows)
-        elif isinstance(self.critic, ValueHead):
-            seen_S = states_S.detach() if self._detach_value else states_S
-            values = _scatter(self.critic(seen_S), batch)
+
+        def work() -> tuple[Tensor, Tensor, Tensor | None]:
+            states_S, head = self._forward(self.model, batch, rows)
+            logprobs_S, entropies_S = head(states_S, SampledTokens.of(batch), calls_head=pad)
+            values = None
+            if isinstance(self.critic, ModelCritic):
+                values = self.critic(batch, rows)
+            elif isinstance(self.critic, ValueHead):
+                seen_S = states_S.detach() if self._detach_value else states_S
+                values = _scatter(self.critic(seen_S), batch)
+            return _scatter(logprobs_S, batch), _scatter(entropies_S, batch), values
+
+        logprobs, entropies, values = self._whole(work)
         return PolicyOutputs(
-            logprobs=_scatter(logprobs_S, batch),
-            entropies=_scatter(entropies_S, batch),
+            logprobs=logprobs,
+            entropies=entropies,
             values=values,
             num_forwarded=_num_forwarded(batch, rows),
         )
@@ -315,9 +343,15 @@ class Policy:
         `model.path` names, loaded when first needed.
         """
         with torch.no_grad(), self._reference_model() as model:
-            states_S, head = self._forward(model, batch, self._packed(batch))
-            logprobs_S, _ = head(states_S, SampledTokens.of(batch))
-        return _scatter(logprobs_S, batch)
+            rows = self._packed(batch)
+
+            def work() -> Tensor:
+                states_S, head = self._forward(model, batch, rows)
+                logprobs_S, _ = head(states_S, SampledTokens.of(batch))
+                return _scatter(logprobs_S, batch)
+
+            is_split = isinstance(self.model, PeftModel)  # the reference is the sharded base
+            return self._whole(work) if is_split else work()
 
     @contextmanager
     def _reference_model(self) -> Iterator[PreTrainedModel | PeftModel]:

@@ -375,6 +375,20 @@ def value_at(config: RunConfig, key: str) -> Any:
     return value
 
 
+def placed(config: RunConfig, settings: Mapping[str, Any]) -> tuple[RunConfig, dict[str, Any]]:
+    """A configuration with the settings of where it runs, and those that remain.
+
+    A run may go on with another number of ranks: nothing that it learns depends on them.
+    """
+    values, rest = config.model_dump(), {}
+    for key, value in settings.items():
+        if key.startswith("trainer."):
+            values = merge(values, _nested(key, value))
+        else:
+            rest[key] = value
+    return validate(values), rest
+
+
 def apply_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
     """The configuration with live settings changed: all of them, or none.
 

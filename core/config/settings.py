@@ -333,6 +333,18 @@ class OptimConfig(FrozenModel):
     )
 
 
+class TrainerConfig(FrozenModel):
+    """Where the update runs."""
+
+    ranks: int = Field(
+        1,
+        ge=1,
+        le=4096,
+        description="Processes that train together, each on a device of its own; weights and "
+        "optimizer are split over them.",
+    )
+
+
 class RunConfig(FrozenModel):
     """A whole run."""
 
@@ -367,6 +379,7 @@ class RunConfig(FrozenModel):
     off_policy: OffPolicyConfig = Field(default_factory=OffPolicyConfig)
     critic: CriticConfig = Field(default_factory=NoCriticConfig)
     optim: OptimConfig = Field(default_factory=OptimConfig)
+    trainer: TrainerConfig = Field(default_factory=TrainerConfig)
     curriculum: CurriculumConfig = Field(default_factory=CurriculumConfig)
     eval: EvalConfig = Field(default_factory=EvalConfig)
     probe: ProbeConfig = Field(default_factory=ProbeConfig)
@@ -391,6 +404,11 @@ class RunConfig(FrozenModel):
             raise ValueError(
                 f"reward.credit is turn, so reward.normalization must be arpo, not "
                 f"{self.reward.normalization}: it normalises returns of whole episodes"
+            )
+        if self.trainer.ranks > 1 and self.optim.offload:
+            raise ValueError(
+                "optim.offload is true, which ranks cannot do: their weights are split already; "
+                "set optim.offload=false or trainer.ranks=1"
             )
         self._check_kl_reward()
         self._check_dynamic_sampling()

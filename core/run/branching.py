@@ -129,7 +129,7 @@ def start_branch(
     builder = Builder(config, run_path, events, observers)
     builder.check()
     model = builder.load()
-    load_weights(branch.checkpoint, model.policy, model.optimizer)
+    load_weights(branch.checkpoint, model.learner)
     writer = created(run_path, config, model, parent_run_id=branch.parent_run_id)
     with Closing(writer) as closing:
         trainer = built_or_removed(builder, model, writer)

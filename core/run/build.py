@@ -41,6 +41,9 @@ from ..rollout.sources import (
     turns_maker,
 )
 from ..rollout.stop_strings import Stopping
+from ..update.learners.alone import Learner
+from ..update.learners.processes import start_ranks
+from ..update.learners.ranked import RankedLearner
 from .checkpoint import Checkpoints
 from .control import Control
 from .monitoring import MonitorObserver
@@ -102,7 +105,7 @@ class Builder:
         Stopping(chat, config.sampling)  # raises where a stop token does not exist
         if config.from_run is not None:
             StoredSource(Path(config.from_run), config).check(chat)
-        return Model(policy=policy, optimizer=_optimizer(policy, config), chat=chat)
+        return Model(learner=_learner(policy, config), chat=chat)
 
     def build(
         self,
@@ -258,5 +261,8 @@ def _check_context(positions: int | None, config: RunConfig) -> None:
         )
 
 
-def _optimizer(policy: Policy, config: RunConfig) -> Optimizer:
-    return Optimizer(policy.parameter_groups(), config.optim)
+def _learner(policy: Policy, config: RunConfig) -> Learner:
+    if config.trainer.ranks > 1:
+        ranks = start_ranks(config.trainer.ranks, policy.device.type)
+        return RankedLearner(policy, config, ranks)
+    return Learner(policy=policy, optimizer=Optimizer(policy.parameter_groups(), config.optim))

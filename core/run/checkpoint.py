@@ -54,9 +54,9 @@ from echoscope.store.writer import RunWriter
 
 from ..config.loading import ConfigError, validate
 from ..config.settings import RunConfig
-from ..optim import Optimizer
 from ..policy import Policy, causal_model
 from ..pretrained.base import is_other_base, remember_base
+from ..update.learners.alone import Learner
 
 FORMAT_VERSION = 3
 
@@ -108,8 +108,7 @@ class Checkpoints:
     def save(
         self,
         state: TrainState,
-        policy: Policy,
-        optimizer: Optimizer,
+        learner: Learner,
         tokenizer: PreTrainedTokenizerBase,
         *,
         reason: str,
@@ -120,7 +119,7 @@ class Checkpoints:
             CheckpointError: the disk refuses; older checkpoints are as they were.
         """
         self._writer.flush()
-        record = save_checkpoint(self._run_path, state, policy, optimizer, tokenizer, reason=reason)
+        record = save_checkpoint(self._run_path, state, learner, tokenizer, reason=reason)
         self._writer.record_checkpoint(record)
         self.saved_step, self.unsaved_s = state.step, 0.0
         self._writer.flush()  # the new one is on record before an older one goes
@@ -185,8 +184,7 @@ def list_checkpoints(run_path: Path) -> list[Path]:
 def save_checkpoint(
     run_path: Path,
     state: TrainState,
-    policy: Policy,
-    optimizer: Optimizer,
+    learner: Learner,
     tokenizer: PreTrainedTokenizerBase,
     *,
     reason: str,
@@ -201,7 +199,7 @@ def save_checkpoint(
     _clear_remains(final.parent)
     partial = final.with_name(f".{final.name}.partial")
     try:
-        _write(partial, state, policy, optimizer, tokenizer, run_id=_run_id(run_path))
+        _write(partial, state, learner, tokenizer, run_id=_run_id(run_path))
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)  # a full disk need not stay full
         raise
@@ -274,8 +272,7 @@ def _link(source: str, target: str) -> None:
 def _write(
     partial: Path,
     state: TrainState,
-    policy: Policy,
-    optimizer: Optimizer,
+    learner: Learner,
     tokenizer: PreTrainedTokenizerBase,
     *,
     run_id: str | None,
@@ -285,6 +282,7 @@ def _write(
     Raises:
         CheckpointError: the disk refuses.
     """
+    policy = learner.policy
     try:
         partial.mkdir()
         policy.model.save_pretrained(partial / MODEL_NAME, safe_serialization=True)
@@ -293,7 +291,7 @@ def _write(
         _save_tokenizer(tokenizer, partial / MODEL_NAME)
         if policy.critic is not None:
             save_file(_contiguous(policy.critic.state_dict()), partial / "critic.safetensors")
-        save_file(optimizer.state_tensors(), partial / "optimizer.safetensors")
+        learner.save(partial)
         (partial / STATE_NAME).write_text(_state_json(state), encoding="utf-8")
         _finish(partial, state.step, run_id)
     except (OSError, SafetensorError) as error:
@@ -449,19 +447,19 @@ def _refused(path: Path, why: str) -> ConfigError:
     return ConfigError(f"{path} {why}; {way_out}")
 
 
-def load_weights(path: Path, policy: Policy, optimizer: Optimizer) -> None:
+def load_weights(path: Path, learner: Learner) -> None:
     """Put a checkpoint's weights and optimizer state into place, bit for bit.
 
     Raises:
         ConfigError: a file is missing or damaged, or belongs to another model.
     """
-    version = require_whole(path).policy_version
+    version, policy = require_whole(path).policy_version, learner.policy
     device = str(policy.device)
     try:
         _load_model(path / MODEL_NAME, policy)
         if policy.critic is not None:
             policy.critic.load_state_dict(load_file(path / "critic.safetensors", device=device))
-        optimizer.load_state_tensors(load_file(path / "optimizer.safetensors", device=device))
+        learner.load(path)
     except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
         raise _refused(path, f"cannot be loaded ({_one_line(error)})") from error
     policy.version = version

@@ -19,7 +19,7 @@ from echoscope.store.steer.settings import applied, replayed
 from echoscope.store.steer.steering import unfinished_action
 from echoscope.store.writer import RunWriter
 
-from ..config.loading import ConfigError, apply_settings, live_schema, validate
+from ..config.loading import ConfigError, apply_settings, live_schema, placed, validate
 from ..config.settings import RunConfig
 from ..rollout.sources import with_stored_sampling
 from .build import Builder
@@ -103,7 +103,7 @@ def resume(
     states = reader.commands()
     replay = replayed(applied(states), after=step)
     lost = unfinished_action(info, states, after=step)
-    config = state.config if state is not None else config
+    config, settings = placed(state.config if state is not None else config, settings or {})
     if settings:
         apply_settings(config, settings)  # refuse before anything is touched
     builder = Builder(config, run_path, events, observers)
@@ -114,7 +114,7 @@ def resume(
         mailbox = Mailbox(run_path, seen_ids=writer.seen_command_ids)
         trainer = builder.build(builder.load(), writer, mailbox, replay=replay)
         if state is not None:
-            load_weights(whole[-1], trainer.model.policy, trainer.model.optimizer)
+            load_weights(whole[-1], trainer.model.learner)
             trainer.begin_at(state)
             for observer in trainer.observers:
                 if observer.name in state.observers:
@@ -176,6 +176,7 @@ def train(trainer: Trainer, *, is_new: bool) -> str:
                 observer.close(status)
         trainer.sources.close()
         trainer.engine.close()
+        trainer.model.learner.close()
         if trainer.mirror is not None:
             trainer.mirror.close(status)
 

@@ -16,7 +16,7 @@ from ..config.settings import RunConfig
 from ..rollout.curriculum import curriculum_metrics, note_success
 from ..update.assemble import fresh_tokens, outcomes
 from ..update.batch import TokenBatch
-from ..update.kl_reward import mean_kl
+from ..update.kl import mean_kl
 from ..update.metrics import rollout_metrics, staleness_metrics
 from ..update.update import UpdateResult, mismatch_metrics
 from .checkpoint import Progress

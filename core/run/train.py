@@ -40,7 +40,6 @@ from echoscope.text.user_code import UserCodeError
 from ..config.loading import live_values
 from ..config.settings import RunConfig
 from ..engines.base import Engine, EngineError, measured
-from ..optim import Optimizer
 from ..policy import Policy
 from ..rollout.ahead import SharedEngine
 from ..rollout.chat import ChatFormat
@@ -49,7 +48,8 @@ from ..rollout.evaluate import evaluation_metrics
 from ..rollout.sources import RolloutSource, Sources, StepDroppedError, unreserved
 from ..update.assemble import pack_kept, with_advantages
 from ..update.batch import TokenBatch
-from ..update.update import UpdateResult, annotate, update, updates_per_step
+from ..update.learners.alone import Learner
+from ..update.update import UpdateResult, updates_per_step
 from .checkpoint import Checkpoints, Progress, TrainState
 from .control import Control, StepInterruptedError, Wishes
 from .evaluations import Evaluations
@@ -66,9 +66,13 @@ _Played = tuple[Split, RolloutBatch, StepMetrics]
 class Model:
     """What is slow to load: the policy at its starting weights, what trains it, how it chats."""
 
-    policy: Policy
-    optimizer: Optimizer
+    learner: Learner
     chat: ChatFormat
+
+    @property
+    def policy(self) -> Policy:
+        """The whole weights, which sample and are scored."""
+        return self.learner.policy
 
 
 @dataclass(slots=True, kw_only=True)
@@ -164,7 +168,7 @@ class Trainer:
         """The weights of the last finished step, if the step that failed has not moved them."""
         if not self.weights_are_of_step:
             return
-        self.model.optimizer.zero_grad()
+        self.model.learner.forget_gradients()
         try:
             self._checkpoint("interrupt")
         except UserCodeError as error:  # of an observer's state; another one is being told already
@@ -212,9 +216,8 @@ class Trainer:
         self, rollouts: RolloutBatch, selection: Selection, config: RunConfig
     ) -> tuple[TokenBatch, Tensor | None]:
         """The rows that train, with advantages, and the trainer's log-probs if there was a pass."""
-        policy = self.model.policy
         batch, left_out = pack_kept(rollouts, selection, config, self.model.chat)
-        batch, logprobs = annotate(policy, batch.to(policy.device), config)
+        batch, logprobs = self.model.learner.annotate(batch, config)
         return with_advantages(batch, config, left_out), logprobs
 
     def _observed(
@@ -240,11 +243,10 @@ class Trainer:
 
     def _updated(self, step: int, config: RunConfig, batch: TokenBatch) -> UpdateResult:
         """Train, and give the engine the new weights."""
-        policy = self.model.policy
         self.weights_are_of_step = updates_per_step(config) == 1  # nothing fails after the only one
-        result = update(policy, self.model.optimizer, batch, config, step)
+        result = self.model.learner.update(batch, config, step)
         self.weights_are_of_step = False
-        self.engine.sync_weights(policy)
+        self.engine.sync_weights(self.model.policy)
         return result
 
     def _collect(self, source: RolloutSource, step: int, config: RunConfig) -> RolloutBatch:
@@ -444,7 +446,7 @@ class Trainer:
             config=self.config,
             observers={observer.name: observer.state() for observer in self.observers},
         )
-        self.checkpoints.save(state, policy, model.optimizer, model.chat.tokenizer, reason=reason)
+        self.checkpoints.save(state, model.learner, model.chat.tokenizer, reason=reason)
         self.evaluations.saved()
 
 

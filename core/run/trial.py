@@ -26,7 +26,6 @@ from ..config.settings import RunConfig
 from ..engines.build import build_engine
 from ..rollout.sources import EnvSource, build_pool, probe_groups
 from ..update.assemble import pack_kept, with_advantages
-from ..update.update import annotate, update
 from .build import Builder
 from .observers import SilentEvents
 from .train import Model
@@ -152,10 +151,10 @@ def _dry_update(config: RunConfig, model: Model, batch: RolloutBatch) -> tuple[f
     started = time.perf_counter()
     try:
         packed, unpacked = pack_kept(batch, selection, config, model.chat)
-        packed, _ = annotate(policy, packed.to(policy.device), config)
+        packed, _ = model.learner.annotate(packed, config)
         packed = with_advantages(packed, config, unpacked)
         first = config.critic_warmup_steps + 1  # at which the policy trains
-        result = update(policy, model.optimizer, packed, config, first)
+        result = model.learner.update(packed, config, first)
         if policy.device.type == "cuda":
             torch.cuda.synchronize(policy.device)
     except torch.OutOfMemoryError as error:
@@ -165,8 +164,8 @@ def _dry_update(config: RunConfig, model: Model, batch: RolloutBatch) -> tuple[f
         return seconds, 0, "the gradient is NaN or infinite"
     has_adapters = config.model.lora is not None
     stored = policy.policy_parameters() if has_adapters else policy.model.parameters()
-    tensors = [*stored, *model.optimizer.state_tensors().values()]
-    return seconds, sum(tensor.nbytes for tensor in tensors), ""
+    weights = sum(tensor.nbytes for tensor in stored)
+    return seconds, weights + model.learner.optimizer_bytes(), ""
 
 
 def _num_evaluated(config: RunConfig) -> int:

@@ -16,7 +16,7 @@ from ..config.settings import RunConfig
 from ..rollout.chat import ChatFormat
 from .advantages import LeftOut, estimate_advantages, left_out_rewards, normalize_returns
 from .batch import TokenBatch, credit_rewards, pack, scatter_to_turns
-from .kl_reward import penalize
+from .kl import penalize
 
 
 def kept_trajectories(rollouts: RolloutBatch, selection: Selection) -> list[Trajectory]:

@@ -66,9 +66,21 @@ class TokenBatch:
     def num_loss_tokens(self) -> int:
         return int(self.loss_mask.sum())
 
+    def columns(self) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor that is there, by name."""
+        for item in fields(self):
+            column = getattr(self, item.name)
+            if isinstance(column, Tensor):
+                yield item.name, column
+
+    @property
+    def num_row_tokens(self) -> int:
+        """Tokens of the rows, without padding."""
+        return int(self.attention_mask.sum())
+
     def to(self, device: torch.device | str) -> TokenBatch:
         """The same batch on another device."""
-        moved = {name: column.to(device) for name, column in _columns(self)}
+        moved = {name: column.to(device) for name, column in self.columns()}
         supports = None if self.supports is None else self.supports.to(device)
         return replace(self, **moved, supports=supports)
 
@@ -178,7 +190,7 @@ def select_rows(batch: TokenBatch, rows: Tensor | Sequence[int]) -> TokenBatch:
     width = int(lengths.max()) if len(index) else 0
     parts = {
         name: column[index, :width] if column.ndim == 2 else column[index]
-        for name, column in _columns(batch)
+        for name, column in batch.columns()
     }
     supports = None if batch.supports is None else batch.supports.select(index, width)
     return replace(batch, **parts, supports=supports)
@@ -400,14 +412,6 @@ def _supports(rows: Sequence[_Row], sizes_BT: Tensor) -> TokenSupports | None:
     return TokenSupports(
         sizes=sizes_BT, tokens=torch.from_numpy(np.concatenate(parts).astype(np.int64))
     )
-
-
-def _columns(batch: TokenBatch) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor that is there, by name."""
-    for item in fields(batch):
-        column = getattr(batch, item.name)
-        if isinstance(column, Tensor):
-            yield item.name, column
 
 
 def _part(batch: TokenBatch, rows: list[int]) -> tuple[TokenBatch, Tensor]:

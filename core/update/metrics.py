@@ -24,6 +24,7 @@ from echoscope.store.records import (
 )
 
 from .batch import TokenBatch
+from .learners.world import World
 from .losses import LossTerms
 
 
@@ -233,6 +234,20 @@ class MetricTotals:
         self.num_forwarded += num_forwarded
         columns = torch.arange(rows.width, device=rows.loss_mask.device)
         self.num_row_tokens += int((columns * rows.loss_mask).amax(1).sum())
+
+    def sum_over(self, world: World) -> None:
+        """Take in what the other ranks have added up; all ranks have the same terms."""
+        if world.is_alone or not self.sums:
+            return
+        names, largest = sorted(self.sums), sorted(self.maxima)
+        counts = [float(self.num_forwarded), float(self.num_row_tokens)]
+        sums = torch.stack([self.sums[name].double() for name in names])
+        sums = world.sum_(torch.cat([sums, torch.tensor(counts).to(sums)]))
+        self.sums = dict(zip(names, sums[: len(names)], strict=True))
+        self.num_forwarded, self.num_row_tokens = (int(count) for count in sums[len(names) :])
+        if largest:
+            maxima = world.max_(torch.stack([self.maxima[name].double() for name in largest]))
+            self.maxima = dict(zip(largest, maxima, strict=True))
 
     def result(self, *, num_updates: int = 1) -> dict[str, float]:
         """Metrics of the step; NaN where there were no tokens.

@@ -67,6 +67,8 @@ def annotate(
                 ref[rows, : micro.width] = policy.reference_logprobs(micro)
 
     retrying(fill, lambda: None, policy, config)
+    for filled in (logprobs, values, ref):
+        policy.world.sum_(filled)  # each rank has filled its own rows
     annotated = replace(
         batch,
         values=values if wants_values else None,
@@ -104,6 +106,7 @@ def update(
     num_skipped = sum(one.is_skipped for one in done)
     num_updates = sum("policy" in one.moved for one in done)
     num_tried = sum("policy" in one.grad_norms or one.is_skipped for one in done)
+    totals.sum_over(policy.world)
     metrics = totals.result(num_updates=max(len(done), 1))
     metrics |= _grad_norms(done, has_critic=policy.critic is not None)
     metrics |= {
@@ -228,20 +231,24 @@ def _accumulate(
     loss = config.loss
     denominators = Denominators.of(batch, config.norm_tokens)
     with_gradient_B = rows_with_gradient(batch, loss)
-    logprobs = torch.zeros_like(batch.behaviour_logprobs).masked_fill(batch.loss_mask, math.nan)
+    logprobs = torch.zeros_like(batch.behaviour_logprobs)
     chosen = with_gradient_B.nonzero()[:, 0]
     totals.add_idle(int(batch.loss_mask[~with_gradient_B].sum()))
-    for micro, rows in policy.microbatches(select_rows(batch, chosen), config.optim):
+    parts = policy.microbatches(select_rows(batch, chosen), config.optim)
+    for index, (micro, rows) in enumerate(parts):
+        policy.sums_gradients(is_last=index == len(parts) - 1)
         outputs = policy.outputs(micro)
-        totals.add_forwarded(outputs.num_forwarded, micro)
         terms = compute_loss(outputs, micro, loss, denominators, config.off_policy)
         trains = terms.value if only_critic else terms.total
         if trains is not None:
             trains.backward()
             optimizer.accumulate()
         totals.add(terms)
-        logprobs[chosen[rows], : micro.width] = outputs.logprobs.detach()
-    return logprobs
+        if len(rows):
+            totals.add_forwarded(outputs.num_forwarded, micro)
+            logprobs[chosen[rows], : micro.width] = outputs.logprobs.detach()
+    idle_BT = batch.loss_mask & ~with_gradient_B[:, None]
+    return policy.world.sum_(logprobs).masked_fill_(idle_BT, math.nan)
 
 
 def _fitting(

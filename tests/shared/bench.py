@@ -10,10 +10,12 @@ from echoscope.core.config.settings import RunConfig
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.optim import Optimizer
 from echoscope.core.policy import Policy, build_policy
+from echoscope.core.policy_assets import resolve_model
 from echoscope.core.rollout.chat import ChatFormat, load_chat
 from echoscope.core.rollout.sources import EnvSource, build_pool
 from echoscope.core.update.assemble import pack_kept, with_advantages
 from echoscope.core.update.batch import TokenBatch
+from echoscope.core.update.learners.alone import Learner
 from echoscope.core.update.update import annotate
 from echoscope.diagnostics.selection.filter import select_groups
 from echoscope.store.records import RolloutBatch, Split
@@ -25,6 +27,10 @@ class Bench:
     policy: Policy
     optimizer: Optimizer
     chat: ChatFormat
+
+    @property
+    def learner(self) -> Learner:
+        return Learner(policy=self.policy, optimizer=self.optimizer)
 
     def collect(self, step: int = 1) -> RolloutBatch:
         """Fresh rollouts at the policy's present weights."""
@@ -82,5 +88,5 @@ def make_bench(config: RunConfig) -> Bench:
         config=config,
         policy=policy,
         optimizer=Optimizer(policy.parameter_groups(), config.optim),
-        chat=load_chat(config.model.path),
+        chat=load_chat(resolve_model(config.model.path)),
     )

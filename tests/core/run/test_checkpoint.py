@@ -56,9 +56,7 @@ VARIANTS = {
 
 def save(bench: Bench, path: Path, step: int = 1, reason: str = "test") -> CheckpointRecord:
     state = TrainState(step=step, policy_version=bench.policy.version, config=bench.config)
-    return save_checkpoint(
-        path, state, bench.policy, bench.optimizer, bench.chat.tokenizer, reason=reason
-    )
+    return save_checkpoint(path, state, bench.learner, bench.chat.tokenizer, reason=reason)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +75,7 @@ def test_weights_and_optimizer_come_back_bit_for_bit(
     for step in (1, 2):
         update(one.policy, one.optimizer, batches[step - 1], config, step)
     save(one, tmp_path, step=2)
-    load_weights(checkpoint_path(tmp_path, 2), two.policy, two.optimizer)
+    load_weights(checkpoint_path(tmp_path, 2), two.learner)
     assert two.policy.version == one.policy.version == 2
     for bench in (one, two):
         update(bench.policy, bench.optimizer, batches[2], config, 3)
@@ -98,9 +96,7 @@ def test_the_state_comes_back(bench: Bench, tmp_path: Path) -> None:
         num_nonfinite=2,
         observers={"monitor": {"mean": [1.5, None]}},
     )
-    save_checkpoint(
-        tmp_path, state, bench.policy, bench.optimizer, bench.chat.tokenizer, reason="x"
-    )
+    save_checkpoint(tmp_path, state, bench.learner, bench.chat.tokenizer, reason="x")
     assert read_state(checkpoint_path(tmp_path, 12)) == state
 
 
@@ -178,7 +174,7 @@ def test_adapters_of_another_base_are_refused(make_config: MakeConfig, tmp_path:
               metadata={"format": "pt"})  # fmt: skip
     other = make_bench(config)
     with pytest.raises(ConfigError, match="trained on other weights than") as caught:
-        load_weights(checkpoint_path(tmp_path, 1), other.policy, other.optimizer)
+        load_weights(checkpoint_path(tmp_path, 1), other.learner)
     assert "\n" not in str(caught.value)
 
 
@@ -267,7 +263,7 @@ def test_a_damaged_file_is_one_line(
         names = ["critic.safetensors", "optimizer.safetensors"]
         shutil.copy(path.parents[name.count("/")] / names[name == names[0]], path)
     with pytest.raises(ConfigError) as caught:
-        load_weights(checkpoint_path(tmp_path, 1), bench.policy, bench.optimizer)
+        load_weights(checkpoint_path(tmp_path, 1), bench.learner)
     assert "step_000001" in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -305,7 +301,7 @@ def test_a_changed_bit_or_a_missing_file_is_refused_and_names_the_next_older_che
         path.unlink()
     before = {key: value.clone() for key, value in bench.weights().items()}
     with pytest.raises(ConfigError) as caught:
-        load_weights(path.parents[name.count("/")], bench.policy, bench.optimizer)
+        load_weights(path.parents[name.count("/")], bench.learner)
     assert all(torch.equal(before[key], value) for key, value in bench.weights().items())
     if (name, damage) != ("state.json", "missing"):  # that folder is no checkpoint at all
         assert f"{name} " in str(caught.value)
@@ -319,10 +315,10 @@ def test_the_next_older_checkpoint_is_one_that_is_whole(bench: Bench, tmp_path: 
     for step in (2, 3):
         flip_a_bit(checkpoint_path(tmp_path, step) / "model/model.safetensors")
     with pytest.raises(ConfigError, match="--checkpoint 1`"):
-        load_weights(checkpoint_path(tmp_path, 3), bench.policy, bench.optimizer)
+        load_weights(checkpoint_path(tmp_path, 3), bench.learner)
     flip_a_bit(checkpoint_path(tmp_path, 1) / "optimizer.safetensors")
     with pytest.raises(ConfigError, match="no older checkpoint to go back to"):
-        load_weights(checkpoint_path(tmp_path, 3), bench.policy, bench.optimizer)
+        load_weights(checkpoint_path(tmp_path, 3), bench.learner)
 
 
 def test_the_manifest_is_written_before_the_checkpoint_has_its_name(
@@ -348,7 +344,7 @@ def test_a_file_put_into_the_model_folder_is_refused(bench: Bench, tmp_path: Pat
     assert checkpoint_damage(checkpoint_path(tmp_path, 1)) == ""
     (checkpoint_path(tmp_path, 1) / "model/adapter_config.json").write_text("{}", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"model/adapter_config\.json was not there"):
-        load_weights(checkpoint_path(tmp_path, 1), bench.policy, bench.optimizer)
+        load_weights(checkpoint_path(tmp_path, 1), bench.learner)
 
 
 def test_another_steps_checkpoint_under_this_name_is_refused(bench: Bench, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from echoscope.core.config.settings import KlRewardConfig
 from echoscope.core.update.batch import TokenBatch
-from echoscope.core.update.kl_reward import mean_kl, penalize
+from echoscope.core.update.kl import mean_kl, penalize
 
 
 def two_rows() -> TokenBatch:

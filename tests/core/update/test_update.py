@@ -21,7 +21,7 @@ from echoscope.core.policy import causal_model
 from echoscope.core.rollout.sources import EnvSource, build_pool
 from echoscope.core.update.assemble import fresh_tokens, pack_kept
 from echoscope.core.update.batch import TokenBatch, microbatches, select_rows
-from echoscope.core.update.kl_reward import mean_kl
+from echoscope.core.update.kl import mean_kl
 from echoscope.core.update.losses import Denominators, compute_loss
 from echoscope.core.update.update import annotate, mismatch_metrics, update
 from echoscope.diagnostics.selection.filter import select_groups

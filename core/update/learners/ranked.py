@@ -1,0 +1,182 @@
+"""Training on several ranks: each holds a part of the weights and of the optimizer's state.
+
+Every rank is given the same step, forwards its share of the rows, and joins the same collectives.
+Rank 0 also holds the whole weights, from which it samples, scores and writes checkpoints; they are
+gathered after each update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.distributed.checkpoint import HuggingFaceStorageWriter
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from ...config.loading import validate
+from ...config.settings import RunConfig
+from ...optim import Optimizer
+from ...policy import Policy, build_policy
+from ..batch import TokenBatch
+from ..update import UpdateResult
+from .alone import OPTIMIZER_NAME, SHARDS_NAME, Learner
+from .processes import Ranks
+from .sharding import shard, whole_weights
+
+
+class ShardedLearner(Learner):
+    """One rank's part.
+
+    Args:
+        policy: whole, with the weights of rank 0 on every rank; split here.
+        whole: rank 0's copy of the weights, which follows them.
+    """
+
+    def __init__(self, policy: Policy, config: RunConfig, ranks: Ranks, whole: Policy | None):
+        for tensor in [*policy.model.parameters(), *policy.critic_parameters()]:
+            dist.broadcast(tensor.data, src=0)
+        self._dtype = next(policy.model.parameters()).dtype
+        shard(policy, ranks.world)
+        super().__init__(
+            policy=policy, optimizer=Optimizer(policy.parameter_groups(), config.optim)
+        )
+        self._whole = whole
+
+    def update(self, batch: TokenBatch, config: RunConfig, step: int) -> UpdateResult:
+        """See `update.update`; rank 0's copy of the weights follows."""
+        before = self.policy.version
+        result = super().update(batch.to(self.policy.device), config, step)
+        if self.policy.version != before or self.policy.critic is not None:
+            self._gather()
+        return result
+
+    def save(self, folder: Path) -> None:
+        """Every rank writes its part of the optimizer's state."""
+        writer = HuggingFaceStorageWriter(str(folder / SHARDS_NAME), save_distributed=True)
+        dcp.save(self._state(), storage_writer=writer)
+
+    def load(self, folder: Path) -> None:
+        """Take back what any number of ranks has written."""
+        if (folder / SHARDS_NAME).is_dir():
+            super().load(folder)
+            return
+        masters = list(self.optimizer.masters())
+        state: dict[str, Tensor] = {}
+        for key, whole in load_file(folder / OPTIMIZER_NAME).items():
+            like = masters[int(key.partition(".")[0])]
+            if isinstance(like, DTensor) and whole.ndim:
+                state[key] = _split_like(whole, like)
+            else:
+                state[key] = whole
+        self.optimizer.load_state_tensors(state)
+
+    def _state(self) -> dict[str, Tensor]:
+        state = self.optimizer.state_tensors()
+        if self._dtype != torch.float32:  # the weights themselves are what one rank calls masters
+            masters = self.optimizer.masters()
+            state |= {f"{index}.master": master for index, master in enumerate(masters)}
+        return state
+
+    def _gather(self) -> None:
+        targets: Mapping[str, Tensor] = {}
+        if self._whole is not None:
+            self._whole.version = self.policy.version
+            targets = dict(self._whole.model.named_parameters(prefix="model"))
+            if self._whole.critic is not None:
+                targets |= dict(self._whole.critic.named_parameters(prefix="critic"))
+        with torch.no_grad():
+            for name, weight in whole_weights(self.policy):
+                if name in targets:
+                    targets[name].copy_(weight)
+
+
+class RankedLearner(Learner):
+    """Rank 0's side of all ranks: the same verbs, in which the others join.
+
+    Args:
+        policy: the whole weights.
+    """
+
+    def __init__(self, policy: Policy, config: RunConfig, ranks: Ranks) -> None:
+        self.policy, self._config, self._ranks = policy, config, ranks
+        self._own: ShardedLearner | None = None
+        self._checkpoint: Path | None = None
+
+    def annotate(self, batch: TokenBatch, config: RunConfig) -> tuple[TokenBatch, Tensor | None]:
+        annotated: tuple[TokenBatch, Tensor | None] = self._together(
+            "annotate", batch=batch.to("cpu"), config=config
+        )
+        return annotated
+
+    def update(self, batch: TokenBatch, config: RunConfig, step: int) -> UpdateResult:
+        result: UpdateResult = self._together(
+            "update", batch=batch.to("cpu"), config=config, step=step
+        )
+        return result
+
+    def forget_gradients(self) -> None:
+        """A pass that failed has ended the ranks."""
+
+    def save(self, folder: Path) -> None:
+        self._together("save", folder=folder)
+
+    def load(self, folder: Path) -> None:
+        """Before the first step: the ranks begin with the weights that `policy` has by then."""
+        self._checkpoint = folder
+
+    def close(self) -> None:
+        self._ranks.close()
+
+    def _together(self, name: str, **arguments: Any) -> Any:
+        own = self._begun()
+        self._ranks.send(name, arguments)
+        with self._ranks.failing():
+            return getattr(own, name)(**arguments)
+
+    def _begun(self) -> ShardedLearner:
+        if self._own is None:
+            begin: dict[str, Any] = {
+                "config": self._config.model_dump(mode="json"),
+                "version": self.policy.version,
+                "fitting_tokens": self.policy.fitting_tokens,
+                "checkpoint": self._checkpoint,
+            }
+            self._ranks.send("begin", begin)
+            with self._ranks.failing():
+                self._own = begun(self._ranks, whole=self.policy, **begin)
+        return self._own
+
+
+def begun(
+    ranks: Ranks,
+    *,
+    config: Mapping[str, Any],
+    version: int,
+    fitting_tokens: int,
+    checkpoint: Path | None,
+    whole: Policy | None = None,
+) -> ShardedLearner:
+    """This rank's part of the weights that rank 0 has, and of a checkpoint's optimizer state."""
+    settings = validate(config)
+    policy = build_policy(settings.model, settings.critic, seed=settings.seed)
+    policy.version, policy.fitting_tokens = version, fitting_tokens
+    if whole is not None:
+        policy.model.load_state_dict(whole.model.state_dict())
+        if policy.critic is not None and whole.critic is not None:
+            policy.critic.load_state_dict(whole.critic.state_dict())
+    learner = ShardedLearner(policy, settings, ranks, whole)
+    if checkpoint is not None:
+        learner.load(checkpoint)
+    return learner
+
+
+def _split_like(whole: Tensor, like: DTensor) -> DTensor:
+    """This rank's part of a tensor that every rank has read."""
+    whole = whole.to(like.device)
+    return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)

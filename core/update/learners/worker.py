@@ -1,0 +1,46 @@
+"""What a rank beside rank 0 runs: it joins in every call until the run ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import torch
+
+from .processes import Ranks, is_of_another_rank, join
+from .ranked import ShardedLearner, begun
+
+
+def follow() -> int:
+    """Join the ranks that the environment names and do what rank 0 says; the exit code."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; rank 0 decides
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    ranks = join(os.environ.get("ECHOSCOPE_RANK_DEVICE", device))
+    try:
+        _until_closed(ranks)
+    except Exception as error:
+        if is_of_another_rank(error):
+            return 1  # rank 0 finds out which
+        ranks.report(error)
+        raise
+    ranks.leave()
+    return 0
+
+
+def _until_closed(ranks: Ranks) -> None:
+    learner: ShardedLearner | None = None
+    while True:
+        name, arguments = ranks.receive()
+        if name == "close":
+            return
+        if name == "begin":
+            learner = begun(ranks, **arguments)
+        elif name in ("annotate", "update", "save"):
+            getattr(learner, name)(**arguments)
+        else:
+            raise ValueError(f"rank 0 asked for {name!r}")
+
+
+if __name__ == "__main__":
+    sys.exit(follow())

@@ -1,0 +1,201 @@
+"""Ranks train as one process does: the same loss, gradients, weights, metrics and checkpoints.
+
+The ranks are processes of their own over gloo, started as a run starts them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from bench import Bench, make_bench
+
+from echoscope.core.config.settings import RunConfig
+from echoscope.core.optim import Optimizer
+from echoscope.core.policy import build_policy
+from echoscope.core.update.batch import TokenBatch, select_rows
+from echoscope.core.update.learners.alone import SHARDS_NAME, read_shards
+from echoscope.core.update.learners.processes import Ranks, start_ranks
+from echoscope.core.update.learners.ranked import RankedLearner
+from echoscope.core.update.update import update, updates_per_step
+
+pytestmark = pytest.mark.ranks
+MakeConfig = Callable[..., RunConfig]
+
+CASES = {
+    "clip": (),
+    "many parts": ("optim.max_microbatch_tokens=40",),
+    "gspo": ("loss.kind=gspo", "optim.max_microbatch_tokens=60"),
+    "cispo with entropy": ("loss.kind=cispo", "loss.entropy_coef=0.01"),
+    "sequence means": ("loss.aggregation=seq_mean_token_mean",),
+    "two epochs of two minibatches": ("optim.epochs=2", "optim.minibatches=2"),
+    "penalty to a reference": ("loss.kl_coef=0.1",),
+    "value head": ("advantage.kind=gae", "critic.kind=head"),
+    "value head that does not move the trunk": (
+        "advantage.kind=gae",
+        "critic={kind: head, detach: true}",
+    ),
+    "critic of its own": ("advantage.kind=gae", "critic.kind=model"),
+    "critic warms up": ("advantage.kind=gae", "critic={kind: model, warmup_steps: 1}"),
+    "adapters": ("model.lora={rank: 4}", "loss.kl_coef=0.1"),
+    "padded rows": ("model.packing=false",),
+    "activations made again": ("model.gradient_checkpointing=true",),
+    "truncated sampling": ("sampling={top_k: 5, temperature: 0.8}",),
+    "importance weights": ("off_policy={old_logprobs: trainer, correction: tis}",),
+}
+
+COSTS = ("optim/num_forwarded_tokens", "optim/forwarded_frac")
+"""Finer parts repeat beginnings that rows share."""
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
+    started = start_ranks(request.param, "cpu")
+    yield started
+    started.close()
+
+
+def ranked(bench: Bench, config: RunConfig, ranks: Ranks) -> RankedLearner:
+    """The bench's weights on all ranks."""
+    policy = build_policy(config.model, config.critic, seed=config.seed)
+    policy.model.load_state_dict(bench.policy.model.state_dict())
+    return RankedLearner(policy, config, ranks)
+
+
+def first_moments(optimizer: Optimizer) -> dict[str, torch.Tensor]:
+    """The first step's clipped gradients but for a factor."""
+    return {k: t for k, t in optimizer.state_tensors().items() if k.endswith("exp_avg")}
+
+
+def saved(together: RankedLearner, config: RunConfig, folder: Path) -> dict[str, torch.Tensor]:
+    """The optimizer's state as the ranks write it, put together again."""
+    together.save(folder)
+    whole = build_policy(config.model, config.critic, seed=config.seed)
+    return read_shards(Optimizer(whole.parameter_groups(), config.optim), folder / SHARDS_NAME)
+
+
+def masters_of(state: dict[str, torch.Tensor]) -> list[str]:
+    """Keys of the float32 weights, in the order of the parameters."""
+    keys = [key for key in state if key.endswith(".master")]
+    return sorted(keys, key=lambda key: int(key.partition(".")[0]))
+
+
+def assert_equal_numbers(ours: dict[str, float], theirs: dict[str, float]) -> None:
+    assert ours.keys() == theirs.keys()
+    for key, value in theirs.items():
+        if key not in COSTS:
+            both_nan = math.isnan(ours[key]) and math.isnan(value)
+            assert both_nan or ours[key] == pytest.approx(value, rel=2e-5, abs=1e-6), key
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ranks_train_as_one_process(
+    make_config: MakeConfig, ranks: Ranks, tmp_path: Path, case: str
+) -> None:
+    config = make_config(*CASES[case])
+    alone = make_bench(config)
+    start = alone.weights()
+    together = ranked(alone, config, ranks)
+    for step in (1, 2):
+        batch = alone.batch(step)
+        theirs = update(alone.policy, alone.optimizer, batch, config, step)
+        ours = together.update(batch, config, step)
+        assert ours.metrics["loss/total"] == pytest.approx(theirs.metrics["loss/total"], abs=1e-6)
+        assert_equal_numbers(ours.metrics, theirs.metrics)
+        if theirs.trainer_logprobs is not None:
+            torch.testing.assert_close(
+                ours.trainer_logprobs, theirs.trainer_logprobs, atol=1e-4, rtol=0, equal_nan=True
+            )
+        if step == 1 and updates_per_step(config) == 1:
+            ours_of = saved(together, config, tmp_path)
+            for name, moment in first_moments(alone.optimizer).items():
+                largest = max(float(moment.abs().max()), 1e-8)
+                assert float((ours_of[name] - moment).abs().max()) / largest < 1e-5, name
+    assert together.policy.version == alone.policy.version
+    ours_now = replace(alone, policy=together.policy).weights()
+    for name, weight in alone.weights().items():
+        gap, moved = (ours_now[name] - weight).norm(), (weight - start[name]).norm()
+        assert float(gap) <= 2e-3 * float(moved), name
+
+
+def test_values_and_references_are_filled_in_on_every_row(
+    make_config: MakeConfig, ranks: Ranks
+) -> None:
+    config = make_config(
+        "advantage.kind=gae", "critic.kind=head", "loss.kl_coef=0.1", "optim.epochs=2"
+    )
+    bench = make_bench(config)
+    together = ranked(bench, config, ranks)
+    batch = bench.batch()
+    theirs, their_logprobs = bench.learner.annotate(batch, config)
+    ours, our_logprobs = together.annotate(batch, config)
+    for own, other in (
+        (ours.values, theirs.values),
+        (ours.ref_logprobs, theirs.ref_logprobs),
+        (our_logprobs, their_logprobs),
+    ):
+        assert own is not None
+        torch.testing.assert_close(own, other, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 3])
+def test_a_step_with_fewer_rows_than_ranks(
+    make_config: MakeConfig, ranks: Ranks, num_rows: int
+) -> None:
+    """Ranks without rows join all the same; a step without any leaves the weights alone."""
+    config = make_config()
+    alone = make_bench(config)
+    together = ranked(alone, config, ranks)
+    batch = few_rows(alone.batch(), num_rows)
+    theirs = update(alone.policy, alone.optimizer, batch, config, 1)
+    assert_equal_numbers(together.update(batch, config, 1).metrics, theirs.metrics)
+    assert together.policy.version == alone.policy.version == (1 if num_rows else 0)
+
+
+def few_rows(batch: TokenBatch, num_rows: int) -> TokenBatch:
+    """The first rows that have an advantage."""
+    assert batch.advantages is not None
+    matters = (batch.advantages * batch.loss_mask).abs().sum(1).nonzero()[:, 0]
+    return select_rows(batch, matters[:num_rows])
+
+
+def test_a_gradient_of_nan_moves_no_rank(make_config: MakeConfig, ranks: Ranks) -> None:
+    """One token of one row: the rank that forwards it decides for all."""
+    config = make_config()
+    alone = make_bench(config)
+    together = ranked(alone, config, ranks)
+    batch = alone.batch()
+    assert batch.advantages is not None
+    row, column = batch.loss_mask.nonzero()[0].tolist()
+    before = {name: p.clone() for name, p in together.policy.model.named_parameters()}
+    batch.advantages[row, column] = math.nan
+    result = together.update(batch, config, 1)
+    assert result.num_skipped == 1
+    for name, parameter in together.policy.model.named_parameters():
+        assert torch.equal(parameter, before[name])
+
+
+def test_bfloat16_keeps_weights_in_float32(
+    make_config: MakeConfig, ranks: Ranks, tmp_path: Path
+) -> None:
+    """An update far below what bfloat16 can add still adds up, as with the masters of one."""
+    config = make_config("model.dtype=bfloat16", "optim.lr=1e-5")
+    alone = make_bench(config)
+    start = [master.clone() for master in alone.optimizer.masters()]
+    together = ranked(alone, config, ranks)
+    for step in (1, 2, 3):
+        batch = alone.batch(step)
+        update(alone.policy, alone.optimizer, batch, config, step)
+        together.update(batch, config, step)
+    assert {p.dtype for p in together.policy.model.parameters()} == {torch.bfloat16}
+    ours = saved(together, config, tmp_path)
+    theirs = alone.optimizer.state_tensors()
+    assert ours.keys() == theirs.keys()
+    pairs = [(key, before) for key, before in zip(masters_of(theirs), start, strict=True)]
+    gap = torch.cat([(ours[key] - theirs[key]).flatten() for key, _ in pairs]).norm()
+    moved = torch.cat([(theirs[key] - before).flatten() for key, before in pairs]).norm()
+    assert float(gap) < 0.1 * float(moved)
