@@ -17,6 +17,7 @@ Legend: **B** rows, **T** padded length, **N** forwarded tokens, **S** sampled t
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -40,6 +41,9 @@ if find_spec("torch.nn.attention.varlen") is not None:  # torch from 2.10 on
     from torch.nn.attention.varlen import varlen_attn
 
     _varlen_attention = varlen_attn
+_VARLEN_TAKES_GROUPS = _varlen_attention is not None and (
+    "enable_gqa" in inspect.signature(_varlen_attention).parameters  # torch from 2.12 on
+)
 
 IMPLEMENTATION = "sdpa_packed"
 
@@ -265,7 +269,15 @@ def packed_attention(
     query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))  # (N, H, D)
     scale = kwargs.get("scaling")
     if _varlen_attention is not None and query.is_cuda and query.dtype != torch.float32:
-        outputs = attend_ragged(_varlen_attention, packed_rows.ragged, query, key, value, scale)
+        outputs = attend_ragged(
+            _varlen_attention,
+            packed_rows.ragged,
+            query,
+            key,
+            value,
+            scale,
+            takes_groups=_VARLEN_TAKES_GROUPS,
+        )
         return outputs[None], None
     parts = [_attend(bucket, query, key, value, scale) for bucket in packed_rows.buckets]
     outputs = parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -279,22 +291,32 @@ def attend_ragged(
     key: Tensor,
     value: Tensor,
     scale: float | None,
+    *,
+    takes_groups: bool = True,
 ) -> Tensor:
     """(N, H, D) by one call of `torch.nn.attention.varlen.varlen_attn` or its like, without a mask.
 
     Flash attention aligns causality at the end: the last query of a segment sees all its keys.
+
+    Args:
+        takes_groups: the kernel lets several heads of queries share one of keys.
     """
+    num_groups = query.shape[1] // key.shape[1]
+    keys, values = (states.index_select(0, ragged.keys) for states in (key, value))
+    if num_groups > 1 and not takes_groups:
+        keys, values = (states.repeat_interleave(num_groups, dim=1) for states in (keys, values))
+    shared = {"enable_gqa": True} if num_groups > 1 and takes_groups else {}
     out: Tensor = kernel(
         query.contiguous(),
-        key.index_select(0, ragged.keys),
-        value.index_select(0, ragged.keys),
+        keys,
+        values,
         ragged.query_ends,
         ragged.key_ends,
         ragged.most_queries,
         ragged.most_keys,
         scale=scale,
         window_size=(-1, 0),
-        enable_gqa=query.shape[1] != key.shape[1],
+        **shared,
     )
     return out
 

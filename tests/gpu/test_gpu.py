@@ -29,6 +29,8 @@ from echoscope.core.policy import Policy, build_policy
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.core.update.batch import TokenBatch
+from echoscope.core.update.learners.processes import Ranks, start_ranks
+from echoscope.core.update.learners.ranked import RankedLearner
 from echoscope.core.update.update import update
 
 DEVICE = os.environ.get("ECHOSCOPE_GPU_DEVICE", "cuda")
@@ -245,6 +247,56 @@ def _compare_memory(policy: Policy, config: RunConfig, table: Callable[[str, str
     sizes = f"{needs.at_most / 2**30:.1f} and {measured / 2**30:.1f} GiB, {off:+.0%}"
     table(f"{config.name}: memory, estimated and measured", sizes)
     assert off >= -0.15, "the estimate is too low"
+
+
+def test_split_weights_train_as_whole_ones(
+    make_config: MakeConfig, table: Callable[[str, str], None], ranks: Ranks
+) -> None:
+    """FSDP over one rank: gathering, casting and summing as over many, without another device."""
+    for dtype in ("float32", "bfloat16"):
+        config = make_config(f"model.device={DEVICE}", f"model.dtype={dtype}")
+        whole = make_bench(config)
+        split = RankedLearner(build_policy(config.model, config.critic, seed=0), config, ranks)
+        split.policy.model.load_state_dict(whole.policy.model.state_dict())
+        batch = whole.batch().to(whole.policy.device)
+        theirs = whole.learner.update(batch, config, 1).metrics
+        ours = split.update(batch, config, 1).metrics
+        gap = abs(ours["optim/grad_norm"] / theirs["optim/grad_norm"] - 1)
+        table(
+            f"gradient norm of split weights in {dtype}, relative gap to whole ones", f"{gap:.2g}"
+        )
+        assert gap < {"float32": 1e-4, "bfloat16": 0.05}[dtype]
+        assert ours["loss/total"] == pytest.approx(theirs["loss/total"], abs=1e-2)
+
+
+def test_memory_and_throughput_of_split_weights(
+    large: RunConfig, table: Callable[[str, str], None], ranks: Ranks
+) -> None:
+    """Beside a whole copy that samples, as on rank 0."""
+    if DEVICE == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    learner = RankedLearner(build_policy(large.model, large.critic, seed=0), large, ranks)
+    batch = some_batch(learner.policy.device)
+    for _ in range(2):
+        begun = finished()
+        learner.update(batch, large, 1)
+        seconds = finished() - begun
+    table(
+        f"{large.name}: split update, tokens a second", f"{batch.input_ids.numel() / seconds:.0f}"
+    )
+    if DEVICE == "cuda":
+        measured = torch.cuda.max_memory_allocated() / 2**30
+        table(
+            f"{large.name}: memory of a split update beside the whole copy", f"{measured:.1f} GiB"
+        )
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    started = start_ranks(1, DEVICE)
+    yield started
+    started.close()
 
 
 # -- a run ---------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def test_measurements_are_stored_at_their_steps(watched: tuple[Path, Listener]) 
     assert [record.kind for record in reader.diagnostics(3)] == ["gradients", "information", "text"]
     assert [record.kind for record in reader.diagnostics(2)] == ["text"]
     (record,) = (one for one in reader.diagnostics(3) if one.kind == "information")
-    assert record.arrays["first_turn_per_prompt"].shape == (2, 3)
+    assert record.arrays["first_turn_posterior"].shape == (2, 2)
     assert verify(path).problems == ()
 
 

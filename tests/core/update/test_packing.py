@@ -161,12 +161,16 @@ def test_a_window_and_a_foreign_attention_are_padded() -> None:
     assert policy.outputs(some_rows(ids, sampled)).num_forwarded == 4 * 29
 
 
-def test_a_kernel_for_sequences_of_any_length_gives_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The call that CUDA makes, answered by a loop over the sequences."""
+@pytest.mark.parametrize("takes_groups", [True, False])
+def test_a_kernel_for_sequences_of_any_length_gives_the_same(takes_groups: bool) -> None:
+    """The call that CUDA makes, answered by a loop over the sequences.
 
-    def naive(q, k, v, query_ends, key_ends, most_q, most_k, *, scale, window_size, enable_gqa):  # type: ignore[no-untyped-def]
+    Kernels of older torch take as many heads of keys as of queries.
+    """
+
+    def naive(
+        q, k, v, query_ends, key_ends, most_q, most_k, *, scale, window_size, enable_gqa=False
+    ):  # type: ignore[no-untyped-def]
         assert window_size == (-1, 0)
         out = torch.empty_like(q)
         for i in range(len(query_ends) - 1):
@@ -177,6 +181,7 @@ def test_a_kernel_for_sequences_of_any_length_gives_the_same(
             assert num_q <= num_k <= most_k
             groups = q.shape[1] // k.shape[1]
             assert enable_gqa == (groups > 1)
+            assert groups == (2 if takes_groups else 1)
             for head in range(q.shape[1]):
                 scores = scale * q[mine, head] @ k[seen, head // groups].T
                 hidden = torch.ones(num_q, num_k).triu(num_k - num_q + 1).bool()
@@ -188,7 +193,7 @@ def test_a_kernel_for_sequences_of_any_length_gives_the_same(
     rows = PackedRows.of(ids, sampled)
     make = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(rows.num_tokens, n, 8, generator=make) for n in (4, 2, 2))
-    by_kernel = attend_ragged(naive, rows.ragged, query, key, value, 0.3)
+    by_kernel = attend_ragged(naive, rows.ragged, query, key, value, 0.3, takes_groups=takes_groups)
     batched = (states.transpose(0, 1)[None] for states in (query, key, value))
     by_buckets, _ = packing.packed_attention(
         torch.nn.Identity(), *batched, None, packed_rows=rows, scaling=0.3
