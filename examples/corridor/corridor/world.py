@@ -1,4 +1,4 @@
-"""The environment: a corridor with a door at one of its cells."""
+"""The environment: a corridor without an end, and a door in it."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ MOVES = {"left": -1, "right": 1}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorridorConfig:
-    size: int = 40
+    reach: int = 3
+    """The door is at most so many cells away."""
 
     def __post_init__(self) -> None:
-        require(self.size >= 4, f"size is {self.size}, but must be at least 4")
+        require(self.reach >= 1, f"reach is {self.reach}, but must be at least 1")
 
 
 class Corridor(TextEnv):
     """Walk to the door.
 
-    Description: A player and a door stand on different cells of a corridor, 1 to 3 apart.
+    Description: A player stands in a corridor without an end, a few cells from a door.
     Observation: How far the door is, and on which side.
     Actions: left, right.
     Rewards: 1 at the door, else 0.
     Episode end: The player is at the door.
     Success: The same.
-    Seeds: `seed` draws both cells; `noise_seed` is not used.
+    Seeds: `seed` draws the distance and the side; `noise_seed` is not used.
     Requires: Nothing beyond the base installation.
     Example: `Corridor(CorridorConfig()).reset(seed=0, noise_seed=0)`
     """
@@ -44,21 +45,19 @@ class Corridor(TextEnv):
 
     def __init__(self, config: CorridorConfig) -> None:
         super().__init__(config)
-        self._size = config.size
+        self._reach = config.reach
 
     def reset(self, seed: int, noise_seed: int) -> Observation:
         rng = np.random.default_rng(seed)
-        self._door = int(rng.integers(self._size))
-        near = [cell for cell in range(self._size) if 1 <= abs(cell - self._door) <= 3]
-        self._start = self._player = int(rng.choice(near))
+        self._door = int(rng.integers(1, self._reach + 1)) * (1 if rng.random() < 0.5 else -1)
+        self._player = 0
         return self._look()
 
     def step(self, action: str) -> StepResult:
-        move = MOVES.get(action.strip().lower())
-        is_valid = move is not None and self._player != self._door
-        before = self._player
+        move = MOVES.get(action.strip().lower(), 0)
+        is_valid = move != 0 and self._player != self._door
         if is_valid:
-            self._player = min(max(self._player + move, 0), self._size - 1)
+            self._player += move
         is_over = self._player == self._door
         seen = self._look() if is_valid else prefixed(self.invalid_notice(action), self._look())
         return StepResult(
@@ -67,7 +66,7 @@ class Corridor(TextEnv):
             terminated=is_over,
             success=is_over,
             is_valid=is_valid,
-            is_effective=self._player != before,
+            is_effective=is_valid,
             info={},
         )
 
@@ -82,7 +81,7 @@ class Corridor(TextEnv):
         return ["right" if away > 0 else "left"] * abs(away)
 
     def task_key(self) -> str:
-        return hash_task(self.spec.id, self._size, self._start, self._door)
+        return hash_task(self.spec.id, self._door)
 
     def _look(self) -> Observation:
         away = self._door - self._player

@@ -42,7 +42,7 @@ def test_a_step_plays_on_until_enough_groups_are_mixed(
         assert [row["group_index"] for row in listing] == [i // size for i in range(len(listing))]
         trained = {row["group_index"] for row in listing if row["kept"]}
         assert len(trained) == min(2, mixed[step])
-    assert simulate(reader, config.selection).num_changed == 0  # whatif knows these filters
+    assert simulate(reader).num_changed == 0  # whatif knows these filters
     start(config, again, Listener())
     assert_same_recording(path, again)
 

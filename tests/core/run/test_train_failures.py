@@ -19,7 +19,7 @@ from echoscope.core.run import train as train_module
 from echoscope.core.run.launch import resume, start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.core.update.assemble import with_advantages
-from echoscope.core.update.update import update
+from echoscope.core.update.learners.alone import Learner
 from echoscope.envs.base import EnvError
 from echoscope.store.checkpoints import checkpoint_path
 from echoscope.store.errors import NotARunError, RunBusyError, RunExistsError
@@ -188,14 +188,14 @@ def test_an_error_in_the_middle_leaves_a_failed_run_that_can_go_on(
 
     with monkeypatch.context() as patched:
         calls = 0
-        original = update
+        original = Learner.update
 
         def third_time(*args: Any) -> Any:
             nonlocal calls
             calls += 1
             return explode() if calls == 3 else original(*args)
 
-        patched.setattr(train_module, "update", third_time)
+        patched.setattr(Learner, "update", third_time)
         with pytest.raises(OSError, match="on fire"):
             start(config, tmp_path / "run", SilentEvents())
     info = open_run(tmp_path / "run").info()
