@@ -54,6 +54,8 @@ _COPIES_OF_SAMPLED = 8
 """In sampling, float32 equivalents: scaled, sorted, cumulated in float64, and probabilities."""
 _BYTES_OF_MOMENTS = 8.0
 """Of one weight, both of them."""
+_MOST_WHOLE_GRADIENT = 2 << 30
+"""Bytes; above them ranks sum their gradients after each part of a step."""
 _SHORTEST_ROW = 64
 """Columns of the key/value cache that every row has."""
 
@@ -179,9 +181,17 @@ def estimate(
     moments = _BYTES_OF_MOMENTS
     optimizer, gradients = _optimizer_bytes(trained, trained_width, moments, offloads=offloads)
     per_token, of_critic_trunk = activation_bytes(config, shape, device), 0
+    ranks = config.trainer.ranks
+    if ranks > 1:  # beside the whole weights, which rank 0 samples from
+        of_rank, optimizer, gradients = _split_bytes(ranks, shape, trained, width)
+        weights += of_rank
     if critic is not None:
-        weights += critic.num_parameters * width
-        of_critic = _optimizer_bytes(critic.num_parameters, width, moments, offloads=offloads)
+        size = critic.num_parameters
+        weights += size * width
+        of_critic = _optimizer_bytes(size, width, moments, offloads=offloads)
+        if ranks > 1:
+            of_rank, *rest = _split_bytes(ranks, critic, size, width)
+            weights, of_critic = weights + of_rank, (rest[0], rest[1])
         optimizer, gradients = optimizer + of_critic[0], gradients + of_critic[1]
         of_critic_trunk = activation_bytes(config, critic, device)
     longest = config.context.max_prompt_tokens + config.context.max_response_tokens
@@ -217,6 +227,28 @@ def estimate(
         engine=_engine_bytes(config, shape, device, trained * trained_width if lora else 0),
         samples_ahead=config.collection.max_staleness > 0,
     )
+
+
+def sums_each_part(num_trained: int) -> bool:
+    """Whether ranks sum their gradients after each part of a step.
+
+    Else a rank adds up the whole gradient in float32 and takes part in one sum a step, which costs
+    less of the network and four bytes a weight.
+    """
+    return 4 * num_trained > _MOST_WHOLE_GRADIENT
+
+
+def _split_bytes(ranks: int, shape: ModelShape, trained: int, width: int) -> tuple[int, int, int]:
+    """Of one rank: its weights, its moments, its gradients, all kept in float32.
+
+    While it computes it also holds what it has gathered: a layer, the next one, and what is outside
+    of the layers.
+    """
+    outside = shape.vocab_size * shape.hidden_size
+    layer = max(shape.num_parameters - outside, 0) // max(shape.num_layers, 1)
+    weights = 4 * shape.num_parameters // ranks + width * (outside + 2 * layer)
+    summed = trained // ranks + min(layer, trained) if sums_each_part(trained) else trained
+    return weights, int(_BYTES_OF_MOMENTS * trained / ranks), 4 * summed
 
 
 def _engine_bytes(config: RunConfig, shape: ModelShape, device: DeviceKind, adapters: int) -> int:

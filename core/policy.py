@@ -185,7 +185,11 @@ class Policy:
         self.shards: nn.Module | None = None
         """Calls what it is given with the weights whole; None where they are not split."""
         self._detach_value = detach_value
-        self._reference: PreTrainedModel | None = None
+        self.split: Callable[[PreTrainedModel], nn.Module | None] = lambda model: None
+        """Splits the weights of another model over the same ranks."""
+        self.sums_each_part = False
+        """Gradients are summed over ranks after each part of a step, for want of memory."""
+        self._reference: tuple[PreTrainedModel, nn.Module | None] | None = None
         model.requires_grad_(not isinstance(model, PeftModel))
         if isinstance(model, PeftModel):
             for name, parameter in model.named_parameters():
@@ -288,9 +292,9 @@ class Policy:
         return _scatter(self.critic(states_S), batch)
 
     def sums_gradients(self, *, is_last: bool) -> None:
-        """Sum gradients over ranks in the backward pass of the last part of an optimizer step."""
+        """Sum gradients over ranks with the last part of an optimizer step, or with each."""
         if isinstance(self.shards, FSDPModule):
-            self.shards.set_requires_gradient_sync(is_last)
+            self.shards.set_requires_gradient_sync(is_last or self.sums_each_part)
 
     def _whole(self, work: Callable[[], _T]) -> _T:
         """What `work` gives, called with whole weights. Only tensors carry gradients out of it."""
@@ -342,7 +346,7 @@ class Policy:
         With LoRA the reference is the base with its adapters off; else the weights that
         `model.path` names, loaded when first needed.
         """
-        with torch.no_grad(), self._reference_model() as model:
+        with torch.no_grad(), self._reference_model() as (model, shards):
             rows = self._packed(batch)
 
             def work() -> Tensor:
@@ -350,19 +354,21 @@ class Policy:
                 logprobs_S, _ = head(states_S, SampledTokens.of(batch))
                 return _scatter(logprobs_S, batch)
 
-            is_split = isinstance(self.model, PeftModel)  # the reference is the sharded base
-            return self._whole(work) if is_split else work()
+            logprobs: Tensor = work() if shards is None else shards(work)
+            return logprobs
 
     @contextmanager
-    def _reference_model(self) -> Iterator[PreTrainedModel | PeftModel]:
+    def _reference_model(self) -> Iterator[tuple[PreTrainedModel | PeftModel, nn.Module | None]]:
+        """The reference, and what calls it with whole weights where they are split."""
         if isinstance(self.model, PeftModel):
             with self.model.disable_adapter():
-                yield self.model
+                yield self.model, self.shards
             return
         if self._reference is None:
-            self._reference = load_model(self.config.path, self.config).requires_grad_(False)
+            model = load_model(self.config.path, self.config).requires_grad_(False)
             if not self.padded_because:
-                enable_packing(self._reference)
+                enable_packing(model)
+            self._reference = model, self.split(model)
         yield self._reference
 
     def _forward(

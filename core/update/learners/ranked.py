@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from ...config.loading import validate
 from ...config.settings import RunConfig
+from ...memory import sums_each_part
 from ...optim import Optimizer
 from ...policy import Policy, build_policy
 from ..batch import TokenBatch
@@ -141,7 +142,9 @@ class RankedLearner(Learner):
 
     def _begun(self) -> ShardedLearner:
         if self._own is None:
+            trained = [*self.policy.policy_parameters(), *self.policy.critic_parameters()]
             begin: dict[str, Any] = {
+                "sums_each_part": sums_each_part(sum(p.numel() for p in trained)),
                 "config": self._config.model_dump(mode="json"),
                 "version": self.policy.version,
                 "fitting_tokens": self.policy.fitting_tokens,
@@ -159,6 +162,7 @@ def begun(
     config: Mapping[str, Any],
     version: int,
     fitting_tokens: int,
+    sums_each_part: bool,
     checkpoint: Path | None,
     whole: Policy | None = None,
 ) -> ShardedLearner:
@@ -166,6 +170,7 @@ def begun(
     settings = validate(config)
     policy = build_policy(settings.model, settings.critic, seed=settings.seed)
     policy.version, policy.fitting_tokens = version, fitting_tokens
+    policy.sums_each_part = sums_each_part
     if whole is not None:
         policy.model.load_state_dict(whole.model.state_dict())
         if policy.critic is not None and whole.critic is not None:

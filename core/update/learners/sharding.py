@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -45,20 +45,27 @@ def shard(policy: Policy, world: World) -> None:
     whole = Whole(policy.model, policy.critic).to(torch.float32)
     mesh = init_device_mesh(policy.device.type, (world.size,))
     precision = MixedPrecisionPolicy(param_dtype=computes_in, reduce_dtype=torch.float32)
-    for module in whole.modules():
-        if isinstance(module, GradientCheckpointingLayer):
-            fully_shard(module, mesh=mesh, mp_policy=precision)
     critic = policy.critic
     head = critic.head if isinstance(critic, ModelCritic) else critic
     if head is not None:
         fully_shard(head, mesh=mesh)  # in float32, whatever the model computes in
-    fully_shard(whole, mesh=mesh, mp_policy=precision, reshard_after_forward=False)
+    _split(whole, mesh, precision)
     for module in whole.modules():
         if isinstance(module, FSDPModule):
             # The loss is divided by what all ranks train on: gradients are summed, not averaged.
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)  # gloo can only sum
     policy.world, policy.shards = world, whole
+    policy.split = lambda model: _split(Whole(model, None), mesh, MixedPrecisionPolicy())
+
+
+def _split(whole: Whole, mesh: DeviceMesh, precision: MixedPrecisionPolicy) -> Whole:
+    for module in whole.modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            fully_shard(module, mesh=mesh, mp_policy=precision)
+    # What is outside of the layers is gathered once a pass: backward reads the output layer again.
+    fully_shard(whole, mesh=mesh, mp_policy=precision, reshard_after_forward=False)
+    return whole
 
 
 def whole_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:

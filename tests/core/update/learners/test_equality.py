@@ -18,6 +18,7 @@ from echoscope.core.config.settings import RunConfig
 from echoscope.core.optim import Optimizer
 from echoscope.core.policy import build_policy
 from echoscope.core.update.batch import TokenBatch, select_rows
+from echoscope.core.update.learners import ranked as ranked_module
 from echoscope.core.update.learners.alone import SHARDS_NAME, read_shards
 from echoscope.core.update.learners.processes import Ranks, start_ranks
 from echoscope.core.update.learners.ranked import RankedLearner
@@ -120,6 +121,19 @@ def test_ranks_train_as_one_process(
     for name, weight in alone.weights().items():
         gap, moved = (ours_now[name] - weight).norm(), (weight - start[name]).norm()
         assert float(gap) <= 2e-3 * float(moved), name
+
+
+def test_gradients_that_are_summed_after_each_part(
+    make_config: MakeConfig, ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for models whose whole gradient is too large for a rank."""
+    config = make_config("optim.max_microbatch_tokens=40")
+    alone = make_bench(config)
+    monkeypatch.setattr(ranked_module, "sums_each_part", lambda num_trained: True)
+    together = ranked(alone, config, ranks)
+    batch = alone.batch()
+    theirs = update(alone.policy, alone.optimizer, batch, config, 1)
+    assert_equal_numbers(together.update(batch, config, 1).metrics, theirs.metrics)
 
 
 def test_values_and_references_are_filled_in_on_every_row(
