@@ -40,6 +40,7 @@ GIB = 1 << 30
 USABLE = 0.92
 """As the check before a run: the share of free memory that is counted on."""
 CARDS = (24, 40, 80, 141)
+RANKS = (1, 2, 4, 8, 16)
 HOST = 16
 LORA = "model.lora={rank: 64}"
 
@@ -194,6 +195,20 @@ def parameters() -> str:
     return "\n".join(lines)
 
 
+def ranks_table() -> str:
+    """What rank 0 needs where the weights are split over 1 to 16."""
+    columns = ["model", *(f"{ranks} rank{'s' * (ranks > 1)}" for ranks in RANKS)]
+    lines = [_line(columns), _line(["---"] * len(columns))]
+    for name, config in MODELS.items():
+        shape = shape_of(config)
+        needs = [
+            estimate(run((*GPU_RUN, f"trainer.ranks={ranks}"), KINDS[0]), shape, "cuda")
+            for ranks in RANKS
+        ]
+        lines.append(_line([name, *(memory_size(need.at_most) for need in needs)]))
+    return "\n".join(lines)
+
+
 def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
@@ -201,6 +216,7 @@ def _line(cells: Sequence[str]) -> str:
 TABLES = {
     "shapes": parameters,
     "gpu": lambda: table(GPU_RUN, "cuda", CARDS),
+    "ranks": ranks_table,
     "cpu": lambda: table(CPU_RUN, "cpu", (HOST,)),
 }
 
