@@ -59,6 +59,7 @@ def built_or_removed(builder: Builder, model: Model, writer: RunWriter) -> Train
     try:
         return builder.build(model, writer, Mailbox(writer.path))
     except Exception:
+        model.learner.close()
         writer.close(status="failed")
         shutil.rmtree(writer.path)
         raise

@@ -57,9 +57,12 @@ def run_trial(config: RunConfig, *, num_groups: int, on_progress: OnProgress) ->
     whole = sum(group.groups for group in config.envs.train)
     groups = config.envs.train if num_groups >= whole else _fewer(config.envs.train, num_groups)
     num_steps = max(1, math.ceil(num_groups / whole))
-    batches, seconds = _play(config, model, groups, num_steps, on_progress)
-    on_progress("one dry update", 0, 1)
-    update_s, checkpoint_bytes, problem = _dry_update(config, model, batches[0])
+    try:
+        batches, seconds = _play(config, model, groups, num_steps, on_progress)
+        on_progress("one dry update", 0, 1)
+        update_s, checkpoint_bytes, problem = _dry_update(config, model, batches[0])
+    finally:
+        model.learner.close()
     scale = whole / sum(group.groups for group in groups)
     policy = model.policy
     trained = [*policy.policy_parameters(), *policy.critic_parameters()]

@@ -292,11 +292,17 @@ def retrying(
         where: names the work where memory runs out again.
 
     Raises:
-        torch.OutOfMemoryError: memory ran out twice.
+        torch.OutOfMemoryError: memory ran out twice, or on one of several ranks.
     """
     try:
         return work()
     except torch.OutOfMemoryError:
+        if not policy.world.is_alone:  # the others wait in a collective that this rank has left
+            raise torch.OutOfMemoryError(
+                f"memory ran out in {where} on rank {policy.world.rank}: resume with "
+                f"optim.max_microbatch_tokens below {policy.microbatch_tokens(config.optim)}, or "
+                "with more ranks"
+            ) from None
         forget()
     # Outside of the handler, whose traceback would hold on to the activations.
     policy.shrink(config.optim)

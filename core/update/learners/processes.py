@@ -12,6 +12,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,7 +31,9 @@ _WAITS = datetime.timedelta(days=30)
 _JOIN = datetime.timedelta(minutes=10)
 _END_WITHIN_S = 10.0
 _LOOK_S = 2.0
+_LOOK_EVERY_S = 0.2
 _REASON = "failed/{}"
+_DEVICE = "device"
 
 
 class RankError(RuntimeError):
@@ -136,6 +139,7 @@ def start_ranks(size: int, device: str) -> Ranks:
     if launched_size():
         return join(device)
     store = dist.TCPStore("127.0.0.1", 0, size, is_master=True, wait_for_workers=False)
+    store.set(_DEVICE, device)
     threads = max(1, (os.cpu_count() or 1) // size)
     processes = tuple(
         subprocess.Popen(
@@ -156,7 +160,7 @@ def start_ranks(size: int, device: str) -> Ranks:
         for rank in range(1, size)
     )
     try:
-        return _joined(store, World(rank=0, size=size), device, processes)
+        return _joined_by_all(store, World(rank=0, size=size), device, processes)
     except BaseException:
         for process in processes:
             process.kill()
@@ -164,8 +168,54 @@ def start_ranks(size: int, device: str) -> Ranks:
         raise
 
 
-def join(device: str) -> Ranks:
-    """Join the ranks that the environment names: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT."""
+def _joined_by_all(
+    store: dist.Store, world: World, device: str, processes: tuple[subprocess.Popen[bytes], ...]
+) -> Ranks:
+    """As `_joined`, but for a rank that ends on the way: nothing else would notice for minutes."""
+    results: list[Ranks] = []
+    thread = threading.Thread(
+        target=lambda: results.append(_joined(store, world, device, processes)), daemon=True
+    )
+    thread.start()
+    while thread.is_alive():
+        thread.join(_LOOK_EVERY_S)
+        for rank, process in enumerate(processes, 1):
+            if process.poll() is not None:
+                raise RankError(f"rank {rank} ended while it started: {_how(process)}")
+    if not results:
+        raise RankError("the ranks could not be brought together; the reason stands above")
+    _use_device(device)  # CUDA's is a thread's own
+    return results[0]
+
+
+def _how(process: subprocess.Popen[bytes]) -> str:
+    code = process.returncode
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _use_device(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+
+
+def end_with_parent() -> None:
+    """End this process when the one that has started it ends, whatever it waits for."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK_EVERY_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def join(device: str | None = None) -> Ranks:
+    """Join the ranks that the environment names: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
+
+    Args:
+        device: of rank 0, which tells the others.
+    """
     world = World(rank=launched_rank(), size=launched_size())
     is_started = os.environ.get("ECHOSCOPE_RANK_STORE") == "started"
     has_store = is_started or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
@@ -177,16 +227,16 @@ def join(device: str) -> Ranks:
         timeout=_JOIN,
         wait_for_workers=False,
     )
-    return _joined(store, world, device, ())
+    if device is not None:
+        store.set(_DEVICE, device)
+    return _joined(store, world, store.get(_DEVICE).decode(), ())
 
 
 def _joined(
     store: dist.Store, world: World, device: str, processes: tuple[subprocess.Popen[bytes], ...]
 ) -> Ranks:
-    backend = "gloo"
-    if device == "cuda":
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-        backend = "nccl"
+    _use_device(device)
+    backend = "nccl" if device == "cuda" else "gloo"
     dist.init_process_group(
         backend,
         store=dist.PrefixStore("echoscope", store),

@@ -124,6 +124,11 @@ class RankedLearner(Learner):
     def forget_gradients(self) -> None:
         """A pass that failed has ended the ranks."""
 
+    def optimizer_bytes(self) -> int:
+        """Moments, and float32 weights where the model computes in less."""
+        trained = [*self.policy.policy_parameters(), *self.policy.critic_parameters()]
+        return sum(p.numel() * (8 if p.dtype == torch.float32 else 12) for p in trained)
+
     def save(self, folder: Path) -> None:
         self._together("save", folder=folder)
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 
-import torch
-
-from .processes import Ranks, is_of_another_rank, join
+from .processes import Ranks, end_with_parent, is_of_another_rank, join
 from .ranked import ShardedLearner, begun
 
 
 def follow() -> int:
     """Join the ranks that the environment names and do what rank 0 says; the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; rank 0 decides
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    ranks = join(os.environ.get("ECHOSCOPE_RANK_DEVICE", device))
+    end_with_parent()
+    ranks = join()
     try:
         _until_closed(ranks)
     except Exception as error:

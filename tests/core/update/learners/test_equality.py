@@ -22,7 +22,8 @@ from echoscope.core.update.learners import ranked as ranked_module
 from echoscope.core.update.learners.alone import SHARDS_NAME, read_shards
 from echoscope.core.update.learners.processes import Ranks, start_ranks
 from echoscope.core.update.learners.ranked import RankedLearner
-from echoscope.core.update.update import update, updates_per_step
+from echoscope.core.update.learners.world import World
+from echoscope.core.update.update import retrying, update, updates_per_step
 
 pytestmark = pytest.mark.ranks
 MakeConfig = Callable[..., RunConfig]
@@ -191,6 +192,21 @@ def test_a_gradient_of_nan_moves_no_rank(make_config: MakeConfig, ranks: Ranks) 
     assert result.num_skipped == 1
     for name, parameter in together.policy.model.named_parameters():
         assert torch.equal(parameter, before[name])
+
+
+def test_memory_that_runs_out_on_a_rank_is_not_tried_again(
+    make_config: MakeConfig,
+) -> None:
+    """The other ranks wait in a collective that this one has left."""
+    config = make_config("optim.max_microbatch_tokens=40")
+    bench = make_bench(config)
+    bench.policy.world = World(rank=1, size=2)
+
+    def run_out() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(torch.OutOfMemoryError, match=r"on rank 1: resume with .* below 40, or"):
+        retrying(run_out, lambda: None, bench.policy, config)
 
 
 def test_bfloat16_keeps_weights_in_float32(

@@ -53,7 +53,7 @@ def test_kills_at_random_instants(tmp_path: Path) -> None:
         before = acknowledged(run) if has_run else -1
         process = train(*words, "steps=100000", f"trainer.ranks={ranks}")
         parent = psutil.Process(process.pid)
-        time.sleep(rng.uniform(2.0, 16.0))
+        time.sleep(rng.uniform(2.0, 14.0))
         family = parent.children(recursive=True)
         victim = rng.choice([parent, *family])
         victim.send_signal(signal.SIGKILL)

@@ -107,6 +107,12 @@ def saved(run: Path) -> dict[tuple[str, str], torch.Tensor]:
     return out
 
 
+def test_a_preflight_tries_an_update_on_all_ranks() -> None:
+    command = [sys.executable, "-m", "echoscope", "preflight", *SETTINGS, "trainer.ranks=2"]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "Ready to start: no problem found." in output
+
+
 @pytest.mark.parametrize("whom", ["a rank", "the run"])
 def test_a_kill_ends_every_rank_and_loses_no_step_before_the_checkpoint(
     tmp_path: Path, whom: str
