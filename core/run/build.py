@@ -42,7 +42,7 @@ from ..rollout.sources import (
 )
 from ..rollout.stop_strings import Stopping
 from ..update.learners.alone import Learner
-from ..update.learners.processes import start_ranks
+from ..update.learners.processes import check_ranks, start_ranks
 from ..update.learners.ranked import RankedLearner
 from .checkpoint import Checkpoints
 from .control import Control
@@ -86,6 +86,7 @@ class Builder:
         check_weights(model)
         _check_context(positions_of(model), self.config)
         device = device_kind(resolve_device(self.config.model.device))
+        check_ranks(self.config.trainer.ranks, device)
         self._free_bytes = free_bytes(device)
         self.memory = check_memory(self.config, device, self._free_bytes)
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ...config.loading import ConfigError
 from .launched import launched_rank, launched_size
 from .world import World
 
@@ -128,6 +129,20 @@ class Ranks:
                 return reason
             time.sleep(0.05)
         return f"a rank does not answer: {way_out}"
+
+
+def check_ranks(size: int, device: str) -> None:
+    """Refuse more ranks than there are devices for.
+
+    Raises:
+        ConfigError: it names the way out.
+    """
+    num_devices = torch.cuda.device_count()
+    if device == "cuda" and not launched_size() and size > num_devices:
+        raise ConfigError(
+            f"trainer.ranks is {size}, but torch sees {num_devices} CUDA devices here: set "
+            f"trainer.ranks={num_devices}, or start ranks on several machines with torchrun"
+        )
 
 
 def start_ranks(size: int, device: str) -> Ranks:

@@ -14,13 +14,14 @@ import pytest
 import torch
 from bench import Bench, make_bench
 
+from echoscope.core.config.loading import ConfigError
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.optim import Optimizer
 from echoscope.core.policy import build_policy
 from echoscope.core.update.batch import TokenBatch, select_rows
 from echoscope.core.update.learners import ranked as ranked_module
 from echoscope.core.update.learners.alone import SHARDS_NAME, read_shards
-from echoscope.core.update.learners.processes import Ranks, start_ranks
+from echoscope.core.update.learners.processes import Ranks, check_ranks, start_ranks
 from echoscope.core.update.learners.ranked import RankedLearner
 from echoscope.core.update.learners.world import World
 from echoscope.core.update.update import retrying, update, updates_per_step
@@ -192,6 +193,14 @@ def test_a_gradient_of_nan_moves_no_rank(make_config: MakeConfig, ranks: Ranks) 
     assert result.num_skipped == 1
     for name, parameter in together.policy.model.named_parameters():
         assert torch.equal(parameter, before[name])
+
+
+def test_more_ranks_than_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    check_ranks(2, "cuda")
+    check_ranks(8, "cpu")
+    with pytest.raises(ConfigError, match="trainer.ranks is 3, but torch sees 2 CUDA devices"):
+        check_ranks(3, "cuda")
 
 
 def test_memory_that_runs_out_on_a_rank_is_not_tried_again(
