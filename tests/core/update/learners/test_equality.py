@@ -199,7 +199,7 @@ def test_more_ranks_than_devices_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     check_ranks(2, "cuda")
     check_ranks(8, "cpu")
-    with pytest.raises(ConfigError, match="trainer.ranks is 3, but torch sees 2 CUDA devices"):
+    with pytest.raises(ConfigError, match=r"trainer\.ranks is 3, but torch sees 2 CUDA devices"):
         check_ranks(3, "cuda")
 
 
