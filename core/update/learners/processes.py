@@ -35,6 +35,8 @@ _LOOK_S = 2.0
 _LOOK_EVERY_S = 0.2
 _REASON = "failed/{}"
 _DEVICE = "device"
+_PARENT = "ECHOSCOPE_RANK_PARENT"
+"""Variable of a rank that the run itself has started: the process that must outlive it."""
 
 
 class RankError(RuntimeError):
@@ -168,7 +170,7 @@ def start_ranks(size: int, device: str) -> Ranks:
                 "WORLD_SIZE": str(size),
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(store.port),
-                "ECHOSCOPE_RANK_STORE": "started",
+                _PARENT: str(os.getpid()),
                 "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
             },
         )
@@ -215,7 +217,7 @@ def _use_device(device: str) -> None:
 
 def end_with_parent() -> None:
     """End this process when the one that has started it ends, whatever it waits for."""
-    parent = os.getppid()
+    parent = int(os.environ.get(_PARENT, os.getppid()))  # it may have ended since it started us
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -232,7 +234,7 @@ def join(device: str | None = None) -> Ranks:
         device: of rank 0, which tells the others.
     """
     world = World(rank=launched_rank(), size=launched_size())
-    is_started = os.environ.get("ECHOSCOPE_RANK_STORE") == "started"
+    is_started = _PARENT in os.environ
     has_store = is_started or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     store = dist.TCPStore(
         os.environ["MASTER_ADDR"],
