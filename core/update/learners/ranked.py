@@ -16,7 +16,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file
 from torch import Tensor
-from torch.distributed.checkpoint import HuggingFaceStorageWriter
+from torch.distributed.checkpoint import CheckpointException, HuggingFaceStorageWriter
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from ...config.loading import validate
@@ -58,9 +58,17 @@ class ShardedLearner(Learner):
         return result
 
     def save(self, folder: Path) -> None:
-        """Every rank writes its part of the optimizer's state."""
+        """Every rank writes its part of the optimizer's state.
+
+        Raises:
+            OSError: a rank could not; all of them know.
+        """
         writer = HuggingFaceStorageWriter(str(folder / SHARDS_NAME), save_distributed=True)
-        dcp.save(self._state(), storage_writer=writer)
+        try:
+            dcp.save(self._state(), storage_writer=writer)
+        except CheckpointException as error:
+            rank, (cause, _) = min(error.failures.items())
+            raise OSError(f"rank {rank}: {cause}") from error
 
     def load(self, folder: Path) -> None:
         """Take back what any number of ranks has written."""

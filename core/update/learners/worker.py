@@ -5,6 +5,10 @@ from __future__ import annotations
 import signal
 import sys
 
+import torch
+
+from echoscope.text.user_code import UserCodeError
+
 from .processes import Ranks, end_with_parent, is_of_another_rank, join
 from .ranked import ShardedLearner, begun
 
@@ -20,6 +24,8 @@ def follow() -> int:
         if is_of_another_rank(error):
             return 1  # rank 0 finds out which
         ranks.report(error)
+        if isinstance(error, (OSError, torch.OutOfMemoryError, UserCodeError)):
+            return 1  # what a user can put right; rank 0 says it
         raise
     ranks.leave()
     return 0

@@ -16,7 +16,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from echoscope.core.config.loading import ConfigError
 from echoscope.core.config.settings import RunConfig
-from echoscope.core.run import checkpoint as checkpoint_module
 from echoscope.core.run.checkpoint import (
     CheckpointError,
     TrainState,
@@ -28,6 +27,7 @@ from echoscope.core.run.checkpoint import (
 )
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
+from echoscope.core.update.learners import alone as alone_module
 from echoscope.core.update.update import update
 from echoscope.store.checkpoints import (
     checkpoint_damage,
@@ -209,7 +209,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_older_ones(
     if type(error) is Exception:
         monkeypatch.setattr(bench.chat.tokenizer, "save_pretrained", refuse(error))
     else:
-        monkeypatch.setattr(checkpoint_module, "save_file", refuse(error))
+        monkeypatch.setattr(alone_module, "save_file", refuse(error))
     with pytest.raises(CheckpointError) as caught:
         save(bench, tmp_path, step=2)
     assert "cannot write the checkpoint of step 2 (" in str(caught.value)

@@ -9,10 +9,13 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from traceback import StackSummary
+from types import SimpleNamespace
 
 import pytest
 import torch
 from bench import Bench, make_bench
+from torch.distributed.checkpoint import CheckpointException
 
 from echoscope.core.config.loading import ConfigError
 from echoscope.core.config.settings import RunConfig
@@ -22,7 +25,7 @@ from echoscope.core.update.batch import TokenBatch, select_rows
 from echoscope.core.update.learners import ranked as ranked_module
 from echoscope.core.update.learners.alone import SHARDS_NAME, read_shards
 from echoscope.core.update.learners.processes import Ranks, check_ranks, start_ranks
-from echoscope.core.update.learners.ranked import RankedLearner
+from echoscope.core.update.learners.ranked import RankedLearner, ShardedLearner
 from echoscope.core.update.learners.world import World
 from echoscope.core.update.update import retrying, update, updates_per_step
 
@@ -193,6 +196,19 @@ def test_a_gradient_of_nan_moves_no_rank(make_config: MakeConfig, ranks: Ranks) 
     assert result.num_skipped == 1
     for name, parameter in together.policy.model.named_parameters():
         assert torch.equal(parameter, before[name])
+
+
+def test_a_rank_that_cannot_write_its_part_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        cause = OSError(28, "No space left on device")
+        raise CheckpointException("write", {1: (cause, StackSummary())})
+
+    monkeypatch.setattr(ranked_module.dcp, "save", refuse)
+    learner = SimpleNamespace(_state=dict)
+    with pytest.raises(OSError, match=r"rank 1: .*No space left on device"):
+        ShardedLearner.save(learner, tmp_path)  # type: ignore[arg-type]
 
 
 def test_more_ranks_than_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
