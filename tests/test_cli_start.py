@@ -43,7 +43,7 @@ def test_help_imports_nothing_heavy(words: tuple[str, ...]) -> None:
     assert "Usage" in out
 
 
-def test_b9_help_without_a_terminal_draws_no_boxes() -> None:
+def test_help_without_a_terminal_draws_no_boxes() -> None:
     """Half of the processor time of `--help` was importing what draws them."""
     names, out = imported("--help")
     assert "rich" not in names

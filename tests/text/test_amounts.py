@@ -34,7 +34,7 @@ def test_durations(seconds: float, words: str) -> None:
     assert duration(math.nan) == "unknown"
 
 
-def test_c14_finding_c2_a_time_that_runs_down_never_grows() -> None:
+def test_a_time_that_runs_down_never_grows() -> None:
     """It went from "about 2 min" to "89 s": the number grew and the unit changed."""
     units = ("days", "h", "min", "s")
     said = [duration(seconds).split() for seconds in range(200_000, -1, -7)]

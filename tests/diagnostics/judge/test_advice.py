@@ -60,7 +60,7 @@ def test_a_live_run_is_told_the_command_and_can_be_sent_it() -> None:
 
 
 @pytest.mark.parametrize("action", [CommandAction.SET, CommandAction.STOP])
-def test_c14_finding_b2_an_ended_run_is_told_no_command_that_it_cannot_take(
+def test_an_ended_run_is_told_no_command_that_it_cannot_take(
     action: CommandAction,
 ) -> None:
     settings = {"optim__lr": 1e-4} if action is CommandAction.SET else {}
@@ -71,7 +71,7 @@ def test_c14_finding_b2_an_ended_run_is_told_no_command_that_it_cannot_take(
     assert found.text.startswith("While the run was live, the advice was to ")
 
 
-def test_c14_finding_b2_what_holds_already_is_not_advised() -> None:
+def test_what_holds_already_is_not_advised() -> None:
     found = alarm_advice(SET, run="r", is_live=True, current={"optim.lr": 1e-4})
     assert (found.text, found.command, found.wish) == (
         "The advice is followed already: optim.lr=0.0001.",
@@ -89,7 +89,7 @@ def test_a_branch_is_advised_as_long_as_the_alarm_is_open(is_live: bool) -> None
 
 
 @pytest.mark.parametrize("which", [SET, BRANCH])
-def test_c14_an_alarm_that_is_over_advises_nothing(which: Alarm) -> None:
+def test_an_alarm_that_is_over_advises_nothing(which: Alarm) -> None:
     found = alarm_advice(which, run="r", is_live=True, current={}, is_open=False)
     assert (found.text, found.command, found.wish) == ("", "", None)
 
@@ -102,7 +102,7 @@ def test_c14_an_alarm_that_is_over_advises_nothing(which: Alarm) -> None:
         ({8: 0.8, 20: 0.15}, "checkpoint 20 (evaluation 15 %, far below the best of 80 %)"),
     ],
 )
-def test_b11_advice_says_how_good_the_checkpoint_is_and_what_changes(
+def test_advice_says_how_good_the_checkpoint_is_and_what_changes(
     success: dict[int, float], checkpoint: str
 ) -> None:
     situation = Situation(

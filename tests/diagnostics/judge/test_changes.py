@@ -114,7 +114,7 @@ def test_rare_measurements_are_not_smoothed() -> None:
 
 
 @pytest.mark.parametrize("every", [10, 40])
-def test_b5_a_log_of_every_nth_step_is_smoothed_like_one_of_every_step(every: int) -> None:
+def test_a_log_of_every_nth_step_is_smoothed_like_one_of_every_step(every: int) -> None:
     """Its rows are as noisy: one bad row, or two, are no fall; a fall needs as many rows."""
     for values in ([0.9] * 10 + [0.1, 0.1] + [0.9] * 5, [0.9] * 10 + [0.6] * 5, [0.9, 0.9, 0.1]):
         dense, thin = fed(RATE, values), thinned(RATE, values, every)
@@ -123,7 +123,7 @@ def test_b5_a_log_of_every_nth_step_is_smoothed_like_one_of_every_step(every: in
         assert (thin.gap, thin.window, thin.is_sparse) == (1, RATE.window, False)
 
 
-def test_b5_an_evaluation_is_as_rare_as_the_steps_between_two() -> None:
+def test_an_evaluation_is_as_rare_as_the_steps_between_two() -> None:
     """What stands between two evaluations in the log makes no difference to either."""
     spec = replace(RATE, has_own_schedule=True)
     values = [0.9, 0.9, 0.69, 0.69]

@@ -57,7 +57,7 @@ def never(step: int) -> dict[str, float]:
     return found | (evaluated(0.0, 100) if step == 0 else {})
 
 
-def test_b1_a_run_that_never_succeeded_is_not_learning() -> None:
+def test_a_run_that_never_succeeded_is_not_learning() -> None:
     verdict = observed(14, never).verdict()
     assert verdict.state is RunState.NOT_LEARNING
     assert verdict.state.is_failure
@@ -65,7 +65,7 @@ def test_b1_a_run_that_never_succeeded_is_not_learning() -> None:
     assert verdict.text.startswith("Not learning. No episode has succeeded so far")
 
 
-def test_b1_a_prompt_without_the_format_is_named_as_the_cause() -> None:
+def test_a_prompt_without_the_format_is_named_as_the_cause() -> None:
     config = {"context": {"format_hint": False, "instructions": False}}
     situation = Situation(kind="ended", run="runs/a", config=config, checkpoints=(10,))
     verdict = observed(14, never, situation).verdict()
@@ -85,7 +85,7 @@ def test_b1_a_prompt_without_the_format_is_named_as_the_cause() -> None:
         ("reward", 1.0, RunState.INSUFFICIENT),  # solved from the first step on, or a constant
     ],
 )
-def test_b1_another_trainers_reward_that_stays_at_nothing_is_not_learning(
+def test_another_trainers_reward_that_stays_at_nothing_is_not_learning(
     column: str, reward: float, state: RunState, tmp_path: Path
 ) -> None:
     """Such a file has no success rate and no spread: the reward alone must say it."""
@@ -98,12 +98,12 @@ def test_b1_another_trainers_reward_that_stays_at_nothing_is_not_learning(
         assert f"the mean reward was {reward:.3g} in all 38 measurements" in verdict.text
 
 
-def test_b1_a_reward_of_nothing_at_first_is_learning_once_it_rises() -> None:
+def test_a_reward_of_nothing_at_first_is_learning_once_it_rises() -> None:
     seen = observed(38, lambda s: {"reward/return_mean": 0.0 if s < 30 else 0.1})
     assert seen.verdict().state is not RunState.NOT_LEARNING
 
 
-def test_b1_a_first_success_or_a_rising_return_is_learning() -> None:
+def test_a_first_success_or_a_rising_return_is_learning() -> None:
     seen = observed(14, lambda s: {"rollout/success_rate": 0.02 * (s == 3)})
     assert seen.verdict().state is RunState.HEALTHY
     rng = np.random.default_rng(0)
@@ -137,7 +137,7 @@ def fallen(rate: float, num_after: int) -> list[float]:
     return list(np.clip(np.r_[np.full(40, rate), np.full(num_after, 0.02)] + noise, 0, 1))
 
 
-def test_b1_a_return_without_a_success_rate_confirms_by_itself(tmp_path: Path) -> None:
+def test_a_return_without_a_success_rate_confirms_by_itself(tmp_path: Path) -> None:
     entropies = [*np.full(25, 0.45), *np.linspace(0.45, 5.25, 35)]
     verdict = diagnose(written_course(tmp_path, risen_and_fallen(), entropies))
     assert verdict.state is RunState.COLLAPSED
@@ -149,12 +149,12 @@ def test_b1_a_return_without_a_success_rate_confirms_by_itself(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("column", ["reward", "success_rate"])
-def test_b1_success_at_nothing_is_a_collapse_by_itself(tmp_path: Path, column: str) -> None:
+def test_success_at_nothing_is_a_collapse_by_itself(tmp_path: Path, column: str) -> None:
     verdict = diagnose(written_course(tmp_path, fallen(0.8, 40), [0.45] * 80, column))
     assert (verdict.state, verdict.kinds[0]) == (RunState.COLLAPSED, "LOW_SUCCESS")
 
 
-def test_b1_fixed_tasks_that_hold_speak_against_a_return_at_nothing() -> None:
+def test_fixed_tasks_that_hold_speak_against_a_return_at_nothing() -> None:
     rewards = fallen(0.8, 40)
     seen = observed(80, lambda s: {"reward/return_mean": rewards[s]} | evaluated(0.8))
     verdict = seen.verdict()
@@ -163,14 +163,14 @@ def test_b1_fixed_tasks_that_hold_speak_against_a_return_at_nothing() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.2, 0.3, 0.5])
-def test_b1_a_row_of_lost_episodes_is_chance(rate: float) -> None:
+def test_a_row_of_lost_episodes_is_chance(rate: float) -> None:
     for seed in range(5):
         won = np.random.default_rng(seed).binomial(1, rate, 400)
         seen = observed(400, lambda s, won=won: {"rollout/success_rate": float(won[s])})
         assert seen.engine.first_critical_step is None
 
 
-def test_b1_too_few_rows_name_the_same_metric_each_time() -> None:
+def test_too_few_rows_name_the_same_metric_each_time() -> None:
     """The first in the order of the channels, of those that need as many rows."""
     keys = ("policy/entropy", "rollout/response_length_mean", "rollout/action_valid_frac")
     seen = observed(6, lambda s: dict.fromkeys(keys, 0.5 + s) if s < 2 else {})
@@ -188,7 +188,7 @@ def test_b1_too_few_rows_name_the_same_metric_each_time() -> None:
         ("rollout/success_rate", ""),
     ],
 )
-def test_b1_what_a_confirmation_lacks_is_what_is_not_there(key: str, lacks: str) -> None:
+def test_what_a_confirmation_lacks_is_what_is_not_there(key: str, lacks: str) -> None:
     verdict = observed(40, lambda s: {key: 0.45 + 0.01 * (s % 3)}).verdict()
     missing = [line for line in verdict.could_not_see if "cannot be confirmed" in line]
     assert (
@@ -199,7 +199,7 @@ def test_b1_what_a_confirmation_lacks_is_what_is_not_there(key: str, lacks: str)
     assert "Cannot be confirmed" not in verdict.text, "no alarm waits for it"
 
 
-def test_b1_what_the_verdict_confirms_is_not_said_to_be_unconfirmed(tmp_path: Path) -> None:
+def test_what_the_verdict_confirms_is_not_said_to_be_unconfirmed(tmp_path: Path) -> None:
     verdict = diagnose(written_course(tmp_path, fallen(0.8, 40), [0.45] * 80, "success_rate"))
     assert not any(line.startswith("LOW_SUCCESS") for line in verdict.could_not_see)
 
@@ -208,7 +208,7 @@ def test_b1_what_the_verdict_confirms_is_not_said_to_be_unconfirmed(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("after", "state"), [(0.56, RunState.WATCH), (0.78, RunState.HEALTHY)])
-def test_b2_a_fall_beyond_the_interval_is_watch_at_once(after: float, state: RunState) -> None:
+def test_a_fall_beyond_the_interval_is_watch_at_once(after: float, state: RunState) -> None:
     """85 % to 56 % of 128 tasks is 5.4 standard errors, to 78 % it is 1.4."""
     seen = observed(31, lambda s: evaluated(0.85 if s < 30 else after) if s % 10 == 0 else {})
     assert seen.engine.run_state is state
@@ -216,7 +216,7 @@ def test_b2_a_fall_beyond_the_interval_is_watch_at_once(after: float, state: Run
 
 @pytest.mark.long
 @pytest.mark.no_cover  # measuring it takes three times as long as the test
-def test_b2_confidence_is_what_was_measured() -> None:
+def test_confidence_is_what_was_measured() -> None:
     """Counted again on the recorded runs: no more wrong than the table says of all of them."""
     results = [(run, judge(run).said) for run in small_set()]
     found = calibrated(results)
@@ -232,7 +232,7 @@ def test_b2_confidence_is_what_was_measured() -> None:
         assert steps <= BY_KINDS[key]["small"][1], key
 
 
-def test_b2_high_is_given_only_where_a_collapse_followed_on_two_percent_at_most() -> None:
+def test_high_is_given_only_where_a_collapse_followed_on_two_percent_at_most() -> None:
     earned = [(calm, num) for calm, num in BY_KINDS if quiet_level(calm, num) == "high"]
     assert earned == [("at best", 8), ("at best", 9)]
     for key in earned:
@@ -241,7 +241,7 @@ def test_b2_high_is_given_only_where_a_collapse_followed_on_two_percent_at_most(
         assert all(wrong <= 0.02 * steps for wrong, steps in counts)
 
 
-def test_b2_two_kinds_of_signals_earn_no_high_confidence(tmp_path: Path) -> None:
+def test_two_kinds_of_signals_earn_no_high_confidence(tmp_path: Path) -> None:
     """Success and entropy of another trainer, 60 steps: a collapse followed on 4.2 % of such."""
     file = tmp_path / "run.csv"
     rows = [f"{step},{0.4 + 0.005 * step:.3f},{0.5 - 0.001 * step:.4f}" for step in range(60)]
@@ -268,7 +268,7 @@ EVERY_KIND = {
 }
 
 
-def test_b2_a_signal_half_way_to_an_alarm_is_no_high_confidence() -> None:
+def test_a_signal_half_way_to_an_alarm_is_no_high_confidence() -> None:
     assert observed(40, lambda s: EVERY_KIND).confidence()[0] == "high"
     rising = observed(40, lambda s: EVERY_KIND | {"policy/entropy": 0.2 if s < 30 else 0.31})
     assert rising.engine.run_state is RunState.HEALTHY
@@ -295,12 +295,12 @@ def flat(seed: int, rate: float) -> Diagnosis:
     return diagnosis
 
 
-def test_b3_success_that_wanders_between_4_and_12_percent_is_no_collapse() -> None:
+def test_success_that_wanders_between_4_and_12_percent_is_no_collapse() -> None:
     critical = sum(flat(seed, 0.08).engine.first_critical_step is not None for seed in range(40))
     assert critical <= 2  # 5 %; of the rules before, about one run in three
 
 
-def test_b3_evidence_lies_outside_of_its_interval() -> None:
+def test_evidence_lies_outside_of_its_interval() -> None:
     for seed in range(40):
         for evidence in flat(seed, 0.2).verdict().evidence:
             assert evidence.interval is not None
@@ -308,7 +308,7 @@ def test_b3_evidence_lies_outside_of_its_interval() -> None:
             assert not low <= evidence.before <= high
 
 
-def test_b3_a_branch_knows_its_parents_best() -> None:
+def test_a_branch_knows_its_parents_best() -> None:
     """The parent was at 85 %; a branch that begins at 5 % has lost that, and says so at once."""
     parent = tuple((s, evaluated(0.85)) for s in range(0, 21, 2))
     branch = {22: 0.05, 24: 0.06, 26: 0.05, 28: 0.07}
@@ -331,7 +331,7 @@ def test_b3_a_branch_knows_its_parents_best() -> None:
 # --- B4: one story
 
 
-def test_b4_an_alarm_is_not_raised_below_its_threshold_and_cleared_above() -> None:
+def test_an_alarm_is_not_raised_below_its_threshold_and_cleared_above() -> None:
     """Groups without spread: 90 %, then 74 % (below 80 %) while success goes to and fro."""
 
     def row(step: int) -> dict[str, float]:
@@ -362,7 +362,7 @@ def template_then_lost(step: int) -> dict[str, float]:
     }
 
 
-def test_b4_an_alarm_that_ends_because_the_run_is_lost_says_so() -> None:
+def test_an_alarm_that_ends_because_the_run_is_lost_says_so() -> None:
     engine = AlarmEngine()
     events: list[Alarm] = []
     for step in range(70):
@@ -376,7 +376,7 @@ def test_b4_an_alarm_that_ends_because_the_run_is_lost_says_so() -> None:
     assert all("the run is lost" in event.message for event in ended)
 
 
-def test_b4_a_cleared_alarm_says_what_it_was_and_when_once() -> None:
+def test_a_cleared_alarm_says_what_it_was_and_when_once() -> None:
     """Valid actions are back in row 41: the alarm of row 31 ends five rows after the channel."""
     engine = AlarmEngine()
     events: list[Alarm] = []
@@ -390,7 +390,7 @@ def test_b4_a_cleared_alarm_says_what_it_was_and_when_once() -> None:
     ]
 
 
-def test_b4_the_regime_agrees_with_the_headline() -> None:
+def test_the_regime_agrees_with_the_headline() -> None:
     """Cross-scores called the reasoning diverse early on; then the text shows a template."""
 
     def row(step: int) -> dict[str, float]:
@@ -435,7 +435,7 @@ ENDED = Situation(
 )  # fmt: skip
 
 
-def test_b11_an_ended_run_is_branched_from_the_last_good_checkpoint() -> None:
+def test_an_ended_run_is_branched_from_the_last_good_checkpoint() -> None:
     verdict = observed(60, broken, ENDED).verdict()
     action = verdict.actions[0]
     assert (action.verb, action.checkpoint, list(action.settings)) == ("branch", 20, ["optim.lr"])
@@ -449,13 +449,13 @@ def test_b11_an_ended_run_is_branched_from_the_last_good_checkpoint() -> None:
     assert verdict.to_json()["actions"][0]["checkpoint"] == 20
 
 
-def test_b11_no_checkpoint_from_before_the_onset_is_said() -> None:
+def test_no_checkpoint_from_before_the_onset_is_said() -> None:
     verdict = observed(60, broken, replace(ENDED, checkpoints=(40, 60))).verdict()
     assert verdict.actions[0].command == ""
     assert "no checkpoint is left from before step" in verdict.actions[0].text
 
 
-def test_b11_the_cause_that_the_run_shows_comes_first() -> None:
+def test_the_cause_that_the_run_shows_comes_first() -> None:
     def entropic(step: int) -> dict[str, float]:
         found = broken(step) | {"optim/lr": 3e-4}
         return found | {"policy/entropy": 0.2 if step < 25 else 0.2 * 1.15 ** (step - 24)}
@@ -474,7 +474,7 @@ def test_b11_the_cause_that_the_run_shows_comes_first() -> None:
     assert "No trainer setting cures this; the task must change" in verdict.text
 
 
-def test_b11_a_live_run_that_is_watched_gets_a_set_of_a_value_that_differs() -> None:
+def test_a_live_run_that_is_watched_gets_a_set_of_a_value_that_differs() -> None:
     def watched(step: int) -> dict[str, float]:
         entropy = 0.2 if step < 30 else 0.6
         return FINE | evaluated(0.8) | {"policy/entropy": entropy, "optim/lr": 3e-4}
@@ -489,7 +489,7 @@ def test_b11_a_live_run_that_is_watched_gets_a_set_of_a_value_that_differs() -> 
     assert "loss.entropy_coef" not in changed  # it is 0 already
 
 
-def test_b11_no_filter_is_suggested_where_it_is_on_or_nothing_differs() -> None:
+def test_no_filter_is_suggested_where_it_is_on_or_nothing_differs() -> None:
     def starved(step: int) -> dict[str, float]:
         rate, spread = (0.6, 0.4) if step < 30 else (0.2, 0.0)
         return {"reward/group_std_mean": spread, "rollout/success_rate": rate}
@@ -501,7 +501,7 @@ def test_b11_no_filter_is_suggested_where_it_is_on_or_nothing_differs() -> None:
         assert all("selection.strategy" not in action.settings for action in verdict.actions)
 
 
-def test_b11_another_trainers_file_gets_its_own_terms_and_no_command() -> None:
+def test_another_trainers_file_gets_its_own_terms_and_no_command() -> None:
     assert trainer_of(["actor/grad_norm"]) == "verl"
     verdict = observed(60, broken, Situation(trainer="verl")).verdict()
     assert verdict.actions[0].command == ""
@@ -526,7 +526,7 @@ def sibling(g: int, actions: tuple[str, ...], reward: float) -> Trajectory:
     )
 
 
-def test_b11_luck_is_what_equal_actions_earn_differently() -> None:
+def test_luck_is_what_equal_actions_earn_differently() -> None:
     """up 1, up 0, down 0: of the pairs only (up, up) did the same, and it differs by 1.
 
     Mean square 1 over that of all pairs, (1 + 1 + 0) / 3; at most 1. In a world without luck: 0.

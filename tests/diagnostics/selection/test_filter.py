@@ -166,7 +166,7 @@ class TestTopK:
     def test_ties_go_to_the_earlier_unit_where_no_order_is_given(self):
         assert kept([2, 1, 2, 2], config(strategy="top_k_abs", value=2)) == [0, 2]
 
-    def test_a9_ties_go_by_the_given_order_and_rounding_makes_no_difference(self):
+    def test_ties_go_by_the_given_order_and_rounding_makes_no_difference(self):
         ties = np.array([9, 0, 3, 5], dtype=np.uint64)
         rule = config(strategy="top_k_abs", value=2)
         for values in ([0.3, 0.1, 0.3, 0.3], [0.3, 0.1, 0.1 + 0.2, 0.3]):
@@ -408,7 +408,7 @@ class TestSeveralEnvironments:
         return RolloutBatch(groups=tuple(groups))
 
     @pytest.mark.long
-    def test_a9_equal_groups_are_kept_alike_wherever_they_stand(self):
+    def test_equal_groups_are_kept_alike_wherever_they_stand(self):
         """Of eight equal groups top_k .25 keeps two; over 2,000 steps each group about 500 times.
 
         The standard deviation of such a count is sqrt(2000 x .25 x .75) = 19.4.
@@ -421,14 +421,14 @@ class TestSeveralEnvironments:
         assert counts.sum() == 4000
         assert np.abs(counts - 500).max() < 4 * 19.4
 
-    def test_a9_the_order_among_equals_is_that_of_the_seeds(self):
+    def test_the_order_among_equals_is_that_of_the_seeds(self):
         rule = config(strategy="top_k", value=0.25)
         one, again, other = (self.of_step(step, ["a"] * 8, [1.0] * 8) for step in (1, 1, 2))
         first = select_groups(one, rule).keep_PG
         assert select_groups(again, rule).keep_PG.tolist() == first.tolist()
         assert select_groups(other, rule).keep_PG.tolist() != first.tolist()
 
-    def test_a9_a_drop_says_that_it_was_a_tie_or_whose_rule_it_was(self):
+    def test_a_drop_says_that_it_was_a_tie_or_whose_rule_it_was(self):
         batch = self.of_step(1, ["a"] * 4, [1.0] * 4)
         selection = select_groups(batch, config(strategy="top_k", value=0.25))
         dropped = int(np.flatnonzero(~selection.keep_P)[0])
@@ -438,7 +438,7 @@ class TestSeveralEnvironments:
 class TestTimeouts:
     @pytest.mark.parametrize("stop", [StopReason.TIMEOUT, StopReason.ENV_ERROR, StopReason.ABORTED])
     @pytest.mark.parametrize("strategy", ["none", "top_p"])
-    def test_a10_a_failed_episode_never_trains(self, stop, strategy):
+    def test_a_failed_episode_never_trains(self, stop, strategy):
         done = StopReason.TERMINATED
         batch = rollouts([[0, 1, 99], [0, 1, 1]], stop=[[done, done, stop], [done] * 3])
         selection = select_groups(batch, config(strategy=strategy))

@@ -148,7 +148,7 @@ def test_template_exemplars_cover_the_common_words():
     assert text[start:end] == "and so I will go on"
 
 
-def test_h4_template_exemplars_are_equal_texts_of_different_prompts():
+def test_template_exemplars_are_equal_texts_of_different_prompts():
     """Siblings with the highest share prove nothing: three prompts with one text do."""
     same = "i am not sure so i try left"
     groups = [[f"{same} {name}", same] for name in NAMES[:4]]
@@ -161,7 +161,7 @@ def test_h4_template_exemplars_are_equal_texts_of_different_prompts():
     assert [[text[start:end] for start, end in spans] for text, spans in replies] == [[same]] * 3
 
 
-def test_h4_what_is_marked_is_what_the_shown_reasonings_share():
+def test_what_is_marked_is_what_the_shown_reasonings_share():
     """Three of eight prompts share a text: too few for a template, and marked where it is shown."""
     common = "so i go on and on to the goal"
     rare = "then it may be that i turn around at the wall"
@@ -174,7 +174,7 @@ def test_h4_what_is_marked_is_what_the_shown_reasonings_share():
         assert text[start:end] == f"{common} {rare}"
 
 
-def test_h4_broken_replies_are_shown_of_different_prompts():
+def test_broken_replies_are_shown_of_different_prompts():
     broken = text_turn("no", is_closed=False, action=None)
     episodes = [episode(f"p{n // 4}", [broken], index=n) for n in range(8)]
     shown = report(episodes).exemplars["malformed"]

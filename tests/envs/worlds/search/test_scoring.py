@@ -47,7 +47,7 @@ def test_normalisation(text: str, plain: str) -> None:
         ("", "Paris", 0.0),
     ],
 )
-def test_f1_by_hand(answer: str, right: str, score: float) -> None:
+def test_scores_by_hand(answer: str, right: str, score: float) -> None:
     assert f1(answer, right) == pytest.approx(score)
     assert f1(right, answer) == pytest.approx(score)
 
