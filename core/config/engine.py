@@ -31,6 +31,13 @@ class VllmEngineConfig(_EngineConfig):
     """vLLM in a process of its own on this machine, started and ended with the run."""
 
     kind: Literal["vllm"] = "vllm"
+    replicas: int = Field(
+        1,
+        ge=1,
+        le=1024,
+        description="Servers that share the work. Each gets GPUs of its own, as many as "
+        "tensor-parallel-size says, in turn.",
+    )
     python: str | None = Field(
         None,
         min_length=1,
@@ -67,7 +74,12 @@ class OpenAiEngineConfig(_EngineConfig):
     """A server that is there already, with token ids and log-probs of sampled tokens."""
 
     kind: Literal["openai"] = "openai"
-    url: str = Field("http://127.0.0.1:8000", min_length=1, description="Where the server listens.")
+    url: str = Field(
+        "http://127.0.0.1:8000",
+        min_length=1,
+        max_length=10_000,
+        description="Where the server listens; several that share the work, with commas between.",
+    )
     model: str | None = Field(
         None, min_length=1, description="The server's name for the model; null: its first."
     )
@@ -83,6 +95,17 @@ class OpenAiEngineConfig(_EngineConfig):
         None, description="`module:function(model, version, server)`, called after each update."
     )
 
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Of all servers."""
+        return tuple(url.strip() for url in self.url.split(","))
+
+    @model_validator(mode="after")
+    def _urls_differ(self) -> OpenAiEngineConfig:
+        if len(set(self.urls)) < len(self.urls):
+            raise ValueError(f"engine.url is {self.url}, but must name each server once")
+        return self
+
     @model_validator(mode="after")
     def _weights_fit(self) -> OpenAiEngineConfig:
         if (self.weights == "hook") != (self.sync_hook is not None):
@@ -94,7 +117,7 @@ class OpenAiEngineConfig(_EngineConfig):
 
 
 class RayEngineConfig(_EngineConfig):
-    """Several built-in engines, each in an actor of Ray; prompts are split over them."""
+    """Several engines, each in an actor of Ray; prompts are split over them."""
 
     kind: Literal["ray"] = "ray"
     num_engines: int = Field(1, ge=1, le=1024)
@@ -107,6 +130,11 @@ class RayEngineConfig(_EngineConfig):
         le=64,
         description="GPUs that an engine reserves; a fraction shares one. 0: it samples on the "
         "CPU.",
+    )
+    vllm: VllmEngineConfig | None = Field(
+        None,
+        description="Settings of the vLLM that each actor starts on its node, such as {}; null: "
+        "the built-in engine.",
     )
     address: str | None = Field(
         None,

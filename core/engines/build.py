@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from echoscope.text.user_code import load
 
+from ..config.engine import OpenAiEngineConfig, VllmEngineConfig
 from ..config.settings import RunConfig
 from ..policy import Policy
 from ..policy_assets import resolve_model
 from .base import Engine
 from .hf.engine import HfEngine
 from .ray.session import check_ray
+from .replicas import Replicas
 from .vllm.install import require_vllm
 
 
@@ -52,30 +55,70 @@ def build_engine(
         return HfEngine(
             policy.model, config=engine, copies=copies, report=report, on_token=on_token
         )
-    if engine.kind == "ray":
-        from .ray.engine import RayEngine
-
-        return RayEngine(policy, engine, report=report)
     positions = config.context.max_prompt_tokens + config.context.max_response_tokens
-    if engine.kind == "openai":
-        from .server.engine import ServerEngine
+    weights_rest = config.collection.max_staleness == 0
+    if engine.kind == "ray":
+        from .ray.engine import RayEngine, RayFleet
 
-        if engine.sync_hook is not None:
-            load("weight_sync", engine.sync_hook)
-        return ServerEngine(
-            policy.model,
-            config=engine,
-            positions=positions,
-            policy_version=policy.version,
+        fleet = RayFleet(policy, engine, positions=positions, report=report)
+        try:
+            replicas = Replicas(
+                policy,
+                lambda index: RayEngine(policy, fleet),
+                engine.num_engines,
+                weights_rest=weights_rest,
+                report=report,
+                forget_weights=fleet.forget_weights,
+                after_close=fleet.close,
+            )
+        except BaseException:
+            fleet.close()
+            raise
+        return replicas
+    if engine.kind == "openai" and engine.sync_hook is not None:
+        load("weight_sync", engine.sync_hook)
+    return _over_servers(config, policy, engine, positions, report)
+
+
+def _over_servers(
+    config: RunConfig,
+    policy: Policy,
+    engine: OpenAiEngineConfig | VllmEngineConfig,
+    positions: int,
+    report: Callable[[str], None],
+) -> Engine:
+    """An engine over servers of this machine that it starts, or over those that are there."""
+    from .server.engine import ServerEngine
+    from .vllm.server import VllmEngine, devices_of
+    from .vllm.weights import WeightFiles
+
+    needs_files = engine.kind == "vllm" or engine.weights == "vllm"
+    files = WeightFiles(policy.model) if needs_files else None
+
+    def start(index: int) -> Engine:
+        shared: dict[str, Any] = {
+            "positions": positions,
+            "policy_version": policy.version,
+            "report": report,
+            "files": files,
+        }
+        if engine.kind == "vllm":
+            folder, devices = resolve_model(config.model.path), devices_of(engine, index)
+            return VllmEngine(policy.model, folder, config=engine, devices=devices, **shared)
+        one = engine.model_copy(update={"url": engine.urls[index]})
+        return ServerEngine(policy.model, config=one, **shared)
+
+    try:
+        return Replicas(
+            policy,
+            start,
+            engine.replicas if engine.kind == "vllm" else len(engine.urls),
+            weights_rest=config.collection.max_staleness == 0,
             report=report,
+            forget_weights=files.are_loaded if files is not None else lambda: None,
+            after_close=files.remove if files is not None else lambda: None,
         )
-    from .vllm.server import VllmEngine
-
-    return VllmEngine(
-        policy.model,
-        resolve_model(config.model.path),
-        config=engine,
-        positions=positions,
-        policy_version=policy.version,
-        report=report,
-    )
+    except BaseException:
+        if files is not None:
+            files.remove()
+        raise

@@ -47,6 +47,11 @@ def honest(body: Body) -> Body:
     }
 
 
+def reloaded(body: Body) -> Any:
+    """What vLLM's worker answers to new weights: the version that it was sent."""
+    return {"results": [body["args"][1]]}
+
+
 @dataclass(slots=True)
 class Script:
     """What the server does: `answers` in turn, the last one for ever; and what it was asked."""
@@ -55,7 +60,7 @@ class Script:
     asked: list[tuple[str, Body]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
     other: dict[str, Any] = field(default_factory=dict)
-    """Path to answer, besides the completions."""
+    """Path to answer, or to a function of the body, besides the completions."""
 
     def next_answer(self) -> Answer:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -104,7 +109,8 @@ def serving(script: Script) -> Iterator[str]:
                 answers = self.path in ("/v1/completions", "/generate")
                 answer = script.next_answer() if answers else None
             try:
-                said = answer(body) if answer is not None else script.other[self.path]
+                said = answer or script.other[self.path]
+                said = said(body) if callable(said) else said
                 code, text = 200, said if isinstance(said, str) else json.dumps(said)
             except StatusError as wanted:
                 code, text = wanted.code, wanted.text

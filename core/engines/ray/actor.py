@@ -6,6 +6,7 @@ of its shared memory: several engines hold one copy between them. Imports no Ray
 
 from __future__ import annotations
 
+import tempfile
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,8 +22,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from echoscope.store.records import IntArray
 
-from ...config.engine import HfEngineConfig
-from ..base import Sample, SamplingParams
+from ...config.engine import HfEngineConfig, RayEngineConfig
+from ..base import Engine, Sample, SamplingParams
 from ..hf.engine import HfEngine
 
 Request = tuple[int, IntArray, SamplingParams, int]
@@ -122,19 +123,19 @@ class SyncedPolicy:
 
 
 class EngineActor:
-    """The built-in engine with weights from the object store.
+    """An engine with weights from the object store: the built-in one, or vLLM on this node.
 
     Args:
-        threads: of torch.
-        device: "cpu" or "cuda".
+        positions: longest prompt and reply together; None for what the model allows.
     """
 
-    def __init__(self, config: HfEngineConfig, *, threads: int, device: str) -> None:
-        torch.set_num_threads(threads)
-        self._config = config
-        self._device = torch.device(device)
+    def __init__(self, config: RayEngineConfig, *, positions: int | None = None) -> None:
+        torch.set_num_threads(config.cpus_per_engine)
+        self._config, self._positions = config, positions
+        on_gpu = bool(config.gpus_per_engine) and config.vllm is None
+        self._device = torch.device("cuda" if on_gpu else "cpu")
         self._model: PreTrainedModel | PeftModel | None = None
-        self._engine: HfEngine | None = None
+        self._engine: Engine | None = None
         self._news: list[str] = []
 
     def load(self, base: Base, trained: Weights, version: int) -> None:
@@ -147,8 +148,21 @@ class EngineActor:
         if missing:
             raise ValueError(f"the trainer sent no weights for {missing[0]}")
         if self._engine is None:
-            self._engine = HfEngine(self._model, config=self._config, report=self._news.append)
+            self._engine = self._started(self._model)
         self._engine.sync_weights(SyncedPolicy(model=self._model, version=version))
+
+    def _started(self, model: PreTrainedModel | PeftModel) -> Engine:
+        vllm = self._config.vllm
+        if vllm is None:
+            settings = HfEngineConfig(max_batch_rows=self._config.max_batch_rows)
+            return HfEngine(model, config=settings, report=self._news.append)
+        from ..vllm.server import VllmEngine, base_of
+
+        with tempfile.TemporaryDirectory() as folder:  # this node need not have the model's own
+            base_of(model).save_pretrained(folder)
+            return VllmEngine(
+                model, folder, config=vllm, positions=self._positions, report=self._news.append
+            )
 
     def work(self, requests: Sequence[Request], slice_s: float) -> Answer:
         """Take in requests, and sample until one finishes, or for about so long."""
@@ -168,7 +182,7 @@ class EngineActor:
     def release_memory(self) -> None:
         self._running().release_memory()
 
-    def _running(self) -> HfEngine:
+    def _running(self) -> Engine:
         if self._engine is None:
             raise RuntimeError("the engine has no weights yet")
         return self._engine

@@ -1,10 +1,11 @@
-"""Several engines as actors of Ray behind the one interface of a sampling engine."""
+"""One engine in an actor of Ray, and what all actors of a run share."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ from transformers import PreTrainedModel
 
 from echoscope.store.records import IntArray, Support
 
-from ...config.engine import HfEngineConfig, RayEngineConfig
+from ...config.engine import RayEngineConfig
 from ..base import (
     Engine,
     EngineError,
@@ -30,40 +31,22 @@ from .session import connected, first_sentence
 SLICE_S = 0.05
 """How long an engine samples before it looks for new requests."""
 START_TIMEOUT_S = 600
-"""Seconds in which engines must be placed and loaded."""
+"""Seconds in which an engine must be placed and loaded."""
 ANSWER_TIMEOUT_S = 3600
 """Seconds after which an engine that is sampling counts as lost."""
 
 
-@dataclass(slots=True, eq=False)
-class _Seat:
-    """One engine and what it was asked."""
-
-    index: int
-    actor: Any
-    pending: set[int] = field(default_factory=set)
-    """Keys that were submitted and not answered."""
-    unsent: list[Request] = field(default_factory=list)
-    """Requests that the actor does not know yet."""
-    call: Any = None
-    """The answer that is on its way, if the engine has been told to go on."""
-    since: float = 0.0
-
-
-class RayEngine(Engine):
-    """An engine over actors that each hold a built-in engine with the policy's weights.
-
-    A key goes to the same engine each time, where the keys and values of its conversation are. An
-    engine that dies or does not answer ends the run, which resumes from its checkpoint.
+class RayFleet:
+    """The connection to Ray, and the weights in its object store, for all engines of a run.
 
     Args:
-        policy: sampled from until `sync_weights`.
+        policy: its frozen weights are sent once.
+        positions: longest prompt and reply together; None for what the model allows.
         report: is told in one sentence what engines have to say.
 
     Raises:
         ConfigError: Ray is missing or of another version, or the cluster cannot be reached.
-        EngineError: the engines found no place on the cluster.
-        ValueError: a model that the built-in engine cannot run.
+        ValueError: a model that the engine cannot run.
     """
 
     def __init__(
@@ -71,19 +54,72 @@ class RayEngine(Engine):
         policy: Any,
         config: RayEngineConfig,
         *,
+        positions: int | None = None,
         report: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._config = config
-        self._report = report
-        self._model: PreTrainedModel | None = runnable(policy.model)
-        self._seats: list[_Seat] = []
-        self._ray, self._is_own_ray = connected(
+        self.config, self.report = config, report
+        self._positions = positions
+        self.model: PreTrainedModel = runnable(policy.model)
+        self.ray, self._is_own_ray = connected(
             config.address, num_cpus=config.num_engines * config.cpus_per_engine
         )
+        self._actor_class = self.ray.remote(max_restarts=0, max_task_retries=0)(EngineActor)
+        self.base = self.ray.put(Base.of(policy.model))
+        self._weights: Any = None
+        self._lock = threading.Lock()
+
+    def weights(self, policy: SyncedPolicy) -> Any:
+        """What trains, in the object store: put there once for all engines that ask."""
+        with self._lock:
+            if self._weights is None:
+                self._weights = self.ray.put(trained_weights(policy.model))
+            return self._weights
+
+    def forget_weights(self) -> None:
+        """All engines have them: the next that asks gets the weights of then."""
+        with self._lock:
+            self._weights = None
+
+    def actor(self) -> Any:
+        """A new actor, which Ray places on a node with room, apart from the others where it can."""
+        config = self.config
+        return self._actor_class.options(
+            num_cpus=config.cpus_per_engine,
+            num_gpus=config.gpus_per_engine,
+            scheduling_strategy="SPREAD",
+        ).remote(config, positions=self._positions)
+
+    def close(self) -> None:
+        """End Ray if it was started for these engines."""
+        self._weights = self.base = None
+        if self._is_own_ray:
+            self.ray.shutdown()
+
+
+class RayEngine(Engine):
+    """One actor, which samples with the built-in engine or with vLLM on whichever node it is.
+
+    Args:
+        policy: sampled from until `sync_weights`.
+
+    Raises:
+        EngineError: the actor found no place on the cluster, or its engine does not start.
+    """
+
+    def __init__(self, policy: Any, fleet: RayFleet) -> None:
+        self._fleet = fleet
+        self._ray = fleet.ray
+        self._vocab_size = int(fleet.model.get_input_embeddings().num_embeddings)
+        self._positions = max_positions(fleet.model)
+        self._pending: set[int] = set()
+        """Keys that were submitted and not answered."""
+        self._unsent: list[Request] = []
+        """Requests that the actor does not know yet."""
+        self._call: Any = None
+        """The answer that is on its way, if the engine has been told to go on."""
+        self._since = 0.0
+        self._actor: Any = fleet.actor()
         try:
-            self._actor_class = self._ray.remote(max_restarts=0, max_task_retries=0)(EngineActor)
-            self._base = self._ray.put(Base.of(policy.model))
-            self._seats = [_Seat(index, self._start()) for index in range(config.num_engines)]
             self.sync_weights(policy)
         except BaseException:
             self.close()
@@ -91,92 +127,66 @@ class RayEngine(Engine):
 
     @property
     def num_pending(self) -> int:
-        return sum(len(seat.pending) for seat in self._seats)
+        return len(self._pending)
 
     def submit(self, key: int, prompt: IntArray, params: SamplingParams, *, seed: int) -> None:
-        model = self._open_model()
-        seat = self._seats[key % len(self._seats)]
-        if key in seat.pending:
+        self._open_actor()
+        if key in self._pending:
             raise ValueError(f"request {key} is pending already: give each request its own key")
-        vocab_size = int(model.get_input_embeddings().num_embeddings)
         ids, _ = checked_prompt(
-            key, prompt, params, vocab_size=vocab_size, positions=max_positions(model)
+            key, prompt, params, vocab_size=self._vocab_size, positions=self._positions
         )
         if params.watch is not None:  # made here, in the order of the requests
             params = replace(params, watch=partial(_same, params.watch()))
-        seat.pending.add(key)
-        seat.unsent.append((key, ids, params, int(seed)))
+        self._pending.add(key)
+        self._unsent.append((key, ids, params, int(seed)))
 
     def advance(self, *, max_wait_s: float) -> list[tuple[int, Sample]]:
-        """See `Engine`; it waits for the engines at most `max_wait_s`.
+        """See `Engine`; it waits for the actor at most `max_wait_s`.
 
         Raises:
-            EngineError: an engine died, or did not answer.
+            EngineError: the actor died, or did not answer.
         """
-        for seat in self._seats:
-            if seat.pending and seat.call is None:
-                seat.call = seat.actor.work.remote(seat.unsent, SLICE_S)
-                seat.since, seat.unsent = time.monotonic(), []
-        seats = {seat.call: seat for seat in self._seats if seat.call is not None}
-        if not seats:
+        if not self._pending:
             return []
-        self._ray.wait(list(seats), num_returns=1, timeout=max_wait_s)
-        ready, _ = self._ray.wait(list(seats), num_returns=len(seats), timeout=0)
-        out: list[tuple[int, Sample]] = []
-        for call, seat in seats.items():
-            if call in ready:
-                seat.call = None
-                out += self._answered(seat, call)
-            elif time.monotonic() - seat.since > ANSWER_TIMEOUT_S:
-                raise _lost(seat, f"no answer within {ANSWER_TIMEOUT_S:g} s")
-        return out
+        if self._call is None:
+            self._call = self._open_actor().work.remote(self._unsent, SLICE_S)
+            self._since, self._unsent = time.monotonic(), []
+        ready, _ = self._ray.wait([self._call], timeout=max_wait_s)
+        if not ready:
+            if time.monotonic() - self._since > ANSWER_TIMEOUT_S:
+                raise _lost(f"no answer within {ANSWER_TIMEOUT_S:g} s")
+            return []
+        call, self._call = self._call, None
+        answer: Answer = self._got(call)
+        for sentence in answer.news:
+            self._fleet.report(sentence)
+        self._pending -= {key for key, _ in answer.samples}
+        return [(key, _held_here(sample)) for key, sample in answer.samples]
 
     def cancel(self) -> None:
-        for seat in self._seats:
-            if seat.pending or seat.call is not None:
-                seat.pending, seat.unsent, seat.call = set(), [], None
-                seat.actor.cancel.remote()
+        if self._pending or self._call is not None:
+            self._pending, self._unsent, self._call = set(), [], None
+            self._actor.cancel.remote()
 
     def release_memory(self) -> None:
-        """Forget every engine's caches. A lost engine is noticed at the next call."""
-        for seat in self._seats:
-            seat.actor.release_memory.remote()
+        """Forget the actor's caches. A lost one is noticed at the next call."""
+        self._open_actor().release_memory.remote()
 
     def sync_weights(self, policy: SyncedPolicy) -> None:
         """Sample from the policy's present weights; what does not train was sent at the start."""
         check_idle(self.num_pending, "sync_weights")
-        self._open_model()
-        version = int(policy.version)
-        trained = self._ray.put(trained_weights(policy.model))
-        calls = [seat.actor.load.remote(self._base, trained, version) for seat in self._seats]
-        for seat, call in zip(self._seats, calls, strict=True):
-            self._got(seat, call, timeout=START_TIMEOUT_S)
+        weights = self._fleet.weights(policy)
+        call = self._open_actor().load.remote(self._fleet.base, weights, int(policy.version))
+        self._got(call, timeout=START_TIMEOUT_S)
 
     def close(self) -> None:
-        """End the engines, and Ray if it was started for them."""
-        if self._model is None:
-            return
-        self._model = None
-        for seat in self._seats:
-            self._ray.kill(seat.actor)
-        self._seats = []
-        self._base = None
-        if self._is_own_ray:
-            self._ray.shutdown()
+        """End the actor, and what it has started."""
+        actor, self._actor = self._actor, None
+        if actor is not None:
+            self._ray.kill(actor)
 
-    # -- actors ---------------------------------------------------------------------------------
-
-    def _start(self) -> Any:
-        config = self._config
-        return self._actor_class.options(
-            num_cpus=config.cpus_per_engine, num_gpus=config.gpus_per_engine
-        ).remote(
-            HfEngineConfig(max_batch_rows=config.max_batch_rows),
-            threads=config.cpus_per_engine,
-            device="cuda" if config.gpus_per_engine else "cpu",
-        )
-
-    def _got(self, seat: _Seat, call: Any, *, timeout: float | None = None) -> Any:
+    def _got(self, call: Any, *, timeout: float | None = None) -> Any:
         """What a call returned; an error of the engine's own is raised here.
 
         Raises:
@@ -186,7 +196,7 @@ class RayEngine(Engine):
         try:
             return self._ray.get(call, timeout=timeout)
         except errors.GetTimeoutError:
-            config, total = self._config, self._ray.cluster_resources()
+            config, total = self._fleet.config, self._ray.cluster_resources()
             raise EngineError(
                 f"{config.num_engines} engines with {config.cpus_per_engine} CPUs and "
                 f"{config.gpus_per_engine:g} GPUs each were not ready within {timeout} s; "
@@ -197,26 +207,18 @@ class RayEngine(Engine):
             self.cancel()
             raise error.cause from None
         except errors.RayError as error:
-            raise _lost(seat, error) from None
+            raise _lost(error) from None
 
-    def _answered(self, seat: _Seat, call: Any) -> list[tuple[int, Sample]]:
-        """The samples that an engine gave, in memory of this process."""
-        answer: Answer = self._got(seat, call)
-        for sentence in answer.news:
-            self._report(f"engine {seat.index}: {sentence}")
-        seat.pending -= {key for key, _ in answer.samples}
-        return [(key, _held_here(sample)) for key, sample in answer.samples]
-
-    def _open_model(self) -> PreTrainedModel:
-        if self._model is None:
+    def _open_actor(self) -> Any:
+        if self._actor is None:
             raise RuntimeError("the engine is closed: make a new one to sample again")
-        return self._model
+        return self._actor
 
 
-def _lost(seat: _Seat, reason: BaseException | str) -> EngineError:
+def _lost(reason: BaseException | str) -> EngineError:
     return EngineError(
-        f"engine {seat.index} was lost ({first_sentence(reason)}): see whether its machine has "
-        "enough memory, or lower engine.max_batch_rows; then resume the run"
+        f"its actor is gone: {first_sentence(reason)}; see whether its machine has enough memory, "
+        "or lower engine.max_batch_rows"
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -29,7 +28,7 @@ from ..base import (
     check_idle,
     checked_prompt,
 )
-from ..vllm.weights import SharedFolder, num_bytes, save_adapter, save_weights
+from ..vllm.weights import WeightFiles
 from .http import HttpServer
 from .protocol import PATH, Ask, Reply, body_of, checked_reply, reply_of
 
@@ -51,10 +50,13 @@ class ServerEngine(Engine):
     Entropies are None. A watch ends a reply after the server has sampled it to its end.
 
     Args:
+        config: of its servers the first is asked.
         model: the policy whose weights the server gets; its vocabulary and positions bound
             requests.
         positions: longest prompt and reply together; None for what the model allows.
         api_key: of the server; None for the one in the variable `engine.api_key_env`.
+        files: through which several engines of one policy give their servers its weights; whoever
+            made them says when all have loaded them. None: this engine makes its own.
 
     Raises:
         ConfigError: settings that do not fit each other or the model.
@@ -70,6 +72,7 @@ class ServerEngine(Engine):
         policy_version: int = 0,
         report: Callable[[str], None] = lambda text: None,
         api_key: str | None = None,
+        files: WeightFiles | None = None,
     ) -> None:
         base = model.get_base_model() if isinstance(model, PeftModel) else model
         most = int(base.config.max_position_embeddings)
@@ -83,13 +86,15 @@ class ServerEngine(Engine):
                 raise ConfigError(
                     f"engine.api_key_env names {config.api_key_env}, but no such variable is set"
                 )
-        self._server = HttpServer(config.url, api_key=api_key)
+        self._server = HttpServer(config.urls[0], api_key=api_key)
         self._pending: dict[int, _Pending] = {}
         self._policy_version = policy_version
         self._num_adapters = 0
         self._sync_s = 0.0
-        self._adapter: Path | None = None
-        self._folder = SharedFolder(num_bytes(model) if config.weights == "vllm" else 0)
+        self._own_files = None
+        if files is None and config.weights == "vllm":
+            files = self._own_files = WeightFiles(model)
+        self._files = files
         self._threads: ThreadPoolExecutor | None = ThreadPoolExecutor(
             max_workers=min(config.max_batch_rows, 256), thread_name_prefix="echoscope-engine"
         )
@@ -179,7 +184,8 @@ class ServerEngine(Engine):
         if threads is not None:
             self._server.abort()
             threads.shutdown(wait=True, cancel_futures=True)
-        self._folder.remove()
+        if self._own_files is not None:
+            self._own_files.remove()
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -234,18 +240,21 @@ class ServerEngine(Engine):
         if name is not None:
             call("weight_sync", name, loaded("weight_sync", name), model, version, self._server)
         else:
-            self._sync_vllm(model)
+            self._sync_vllm(model, version)
         self._policy_version = version
 
-    def _sync_vllm(self, model: PreTrainedModel | PeftModel) -> None:
+    def _sync_vllm(self, model: PreTrainedModel | PeftModel, version: int) -> None:
         """Through vLLM's development routes and the worker extension of this package."""
-        if isinstance(model, PeftModel):
-            self._load_adapter(model)
-        else:
-            path = save_weights(model, self._folder.path)
-            body = {"method": "echoscope_reload", "args": [str(path)]}
-            self._server.post("/collective_rpc", body)
-            shutil.rmtree(path)
+        assert self._files is not None
+        with self._files.reading(model) as path:
+            if isinstance(model, PeftModel):
+                self._load_adapter(path)
+            else:
+                body = {"method": "echoscope_reload", "args": [str(path), version]}
+                answer = self._server.post("/collective_rpc", body)
+                _check_versions(answer, version, self._server.url)
+        if self._own_files is not None:
+            self._own_files.are_loaded()
         self._weights_are_in()
         emptied = self._server.post("/reset_prefix_cache")
         if not (isinstance(emptied, dict) and emptied.get("success")):
@@ -257,18 +266,16 @@ class ServerEngine(Engine):
     def _weights_are_in(self) -> None:
         """Between new weights and the emptying of the caches that hold the old ones' states."""
 
-    def _load_adapter(self, model: PeftModel) -> None:
+    def _load_adapter(self, path: Path) -> None:
         """Adapters under a new name each time: cached prefixes of the old ones are not theirs."""
         self._num_adapters += 1
-        path = save_adapter(model, self._folder.path, self._num_adapters)
         name = f"policy-{os.getpid()}-{self._num_adapters}"
-        old_name, old_path = self._model_name, self._adapter
+        old_name, is_first = self._model_name, self._num_adapters == 1
         body = {"lora_name": name, "lora_path": str(path)}
         self._server.post("/v1/load_lora_adapter", body, is_text=True)
-        self._model_name, self._adapter = name, path
-        if old_path is not None:
+        self._model_name = name
+        if not is_first:
             self._server.post("/v1/unload_lora_adapter", {"lora_name": old_name}, is_text=True)
-            shutil.rmtree(old_path, ignore_errors=True)
 
     def _first_model(self) -> str:
         """The name that the server gives its model."""
@@ -283,6 +290,16 @@ class ServerEngine(Engine):
     def _check_open(self) -> None:
         if self._threads is None:
             raise RuntimeError("the engine is closed: make a new one to sample again")
+
+
+def _check_versions(answer: Any, version: int, url: str) -> None:
+    """Every worker of a server says which version of the weights it holds now."""
+    held = answer.get("results") if isinstance(answer, dict) else None
+    if not isinstance(held, list) or {str(one) for one in held} != {str(version)}:
+        raise EngineError(
+            f"{url} was sent version {version} of the weights, but says that it holds "
+            f"{str(held)[:80]}"
+        )
 
 
 def _watched_end(

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from ..base import EngineError, SamplingParams
 from ..server.engine import MAX_SUPPORT, ServerEngine
 from ..server.http import HttpServer
 from .install import require_vllm
-from .weights import SharedFolder, adapter_settings
+from .weights import SharedFolder, WeightFiles, adapter_settings
 from .worker.echoscope_vllm_worker import IS_SERVER
 
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
@@ -49,12 +49,13 @@ class ServerProcess:
 
     Args:
         arguments: flags of vLLM's server, its address left out.
+        devices: names of the GPUs that it may use; empty for all.
 
     Raises:
         EngineError: the server did not come up.
     """
 
-    def __init__(self, python: str, arguments: list[str]) -> None:
+    def __init__(self, python: str, arguments: list[str], devices: Sequence[str] = ()) -> None:
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.api_key = secrets.token_hex(16)
@@ -81,7 +82,8 @@ class ServerProcess:
                     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
                     "VLLM_NO_USAGE_STATS": "1",
                     IS_SERVER: "1",
-                },
+                }
+                | ({"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {}),
             )
         try:
             self._await()
@@ -145,6 +147,8 @@ class VllmEngine(ServerEngine):
 
     Args:
         folder: a model folder with the shape of `model`, or a hub id.
+        files: see `ServerEngine`.
+        devices: names of the GPUs that it may use; empty for all.
 
     Raises:
         VllmMissingError: the server's Python has no vLLM of the right version.
@@ -161,12 +165,16 @@ class VllmEngine(ServerEngine):
         positions: int | None = None,
         policy_version: int = 0,
         report: Callable[[str], None] = lambda text: None,
+        files: WeightFiles | None = None,
+        devices: Sequence[str] = (),
     ) -> None:
         most = int(base_of(model).config.max_position_embeddings)
         most = most if positions is None else min(positions, most)
         self._sleeps = config.sleep and has_gpu()
         self._is_asleep = False
-        self._process: ServerProcess | None = server_of(model, folder, config, positions=most)
+        self._process: ServerProcess | None = server_of(
+            model, folder, config, positions=most, devices=devices
+        )
         client = OpenAiEngineConfig(
             url=self._process.url,
             model=MODEL_NAME,
@@ -181,6 +189,7 @@ class VllmEngine(ServerEngine):
                 policy_version=policy_version,
                 report=report,
                 api_key=self._process.api_key,
+                files=files,
             )
         except BaseException:
             self._end_process()
@@ -228,6 +237,7 @@ def server_of(
     config: VllmEngineConfig,
     *,
     positions: int,
+    devices: Sequence[str] = (),
 ) -> ServerProcess:
     """A server for a model of that shape. Whoever asks for it ends it.
 
@@ -239,7 +249,7 @@ def server_of(
     if not has_gpu():
         check_head_size(base_of(model))
     arguments = list(_flags(model, folder, config, positions))
-    return ServerProcess(python, arguments)
+    return ServerProcess(python, arguments, devices)
 
 
 def _flags(
@@ -283,6 +293,24 @@ def _flags(
 def has_gpu() -> bool:
     """Whether vLLM samples on a GPU, where it may sleep."""
     return torch.cuda.is_available()
+
+
+def devices_of(config: VllmEngineConfig, index: int) -> list[str]:
+    """The GPUs of a replica, in turn over those that are there; empty without any.
+
+    Raises:
+        ConfigError: one replica needs more GPUs than there are.
+    """
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = named.split(",") if named else [str(n) for n in range(torch.cuda.device_count())]
+    size = int(config.options.get("tensor-parallel-size", 1))
+    if not has_gpu() or (config.replicas == 1 and size == len(visible)):
+        return []
+    if size > len(visible):
+        raise ConfigError(
+            f"tensor-parallel-size in engine.options is {size}, but torch sees {len(visible)} GPUs"
+        )
+    return [visible[(index * size + place) % len(visible)] for place in range(size)]
 
 
 def give_back_cached_blocks() -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
 import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -71,30 +75,79 @@ def num_bytes(model: PreTrainedModel | PeftModel) -> int:
     return sum(p.nbytes for p in parameters)
 
 
-def save_weights(model: PreTrainedModel, folder: Path) -> Path:
-    """The weights as a model folder, `weights` in `folder`, which is written over.
+class WeightFiles:
+    """The weights of a policy as files, written once for all servers that read them.
 
-    Raises:
-        EngineError: there is no room for them.
+    Whole weights are gone as soon as all servers have them. Adapters stay until the next ones are
+    loaded: a server may read them again.
+
+    Args:
+        model: the policy; its size decides where the files lie.
     """
-    path = folder / "weights"
-    shutil.rmtree(path, ignore_errors=True)
-    needed, free = num_bytes(model), shutil.disk_usage(folder).free
+
+    def __init__(self, model: PreTrainedModel | PeftModel) -> None:
+        self._folder = SharedFolder(num_bytes(model))
+        self._num_kept = 1 if isinstance(model, PeftModel) else 0
+        self._lock = threading.Lock()
+        self._written: list[_Written] = []
+        self._is_current = False
+        self._number = 0
+
+    @contextlib.contextmanager
+    def reading(self, model: PreTrainedModel | PeftModel) -> Iterator[Path]:
+        """A model folder with the present weights, or adapters; it stays while it is read.
+
+        Raises:
+            EngineError: there is no room for them.
+        """
+        with self._lock:
+            if not self._is_current:
+                self._number += 1
+                path = self._folder.path / f"weights-{self._number}"
+                _save(model, path)
+                self._written.append(_Written(path))
+                self._is_current = True
+            files = self._written[-1]
+            files.num_readers += 1
+        try:
+            yield files.path
+        finally:
+            with self._lock:
+                files.num_readers -= 1
+                self._clear()
+
+    def are_loaded(self) -> None:
+        """All servers have them: the next that asks gets the weights of then."""
+        with self._lock:
+            self._is_current = False
+            self._clear()
+
+    def remove(self) -> None:
+        self._folder.remove()
+
+    def _clear(self) -> None:
+        num_needed = max(self._num_kept, int(self._is_current))
+        for files in self._written[: len(self._written) - num_needed]:
+            if not files.num_readers:
+                shutil.rmtree(files.path, ignore_errors=True)
+                self._written.remove(files)
+
+
+@dataclass(slots=True, eq=False)
+class _Written:
+    path: Path
+    num_readers: int = 0
+
+
+def _save(model: PreTrainedModel | PeftModel, path: Path) -> None:
+    needed, free = num_bytes(model), shutil.disk_usage(path.parent).free
     if free < needed:
         raise EngineError(
-            f"the weights take {memory_size(needed)} on their way to the engine, but {folder} has "
-            f"{memory_size(free)} free: make room there, or in shared memory (a container: docker "
-            "run --shm-size), or set engine.kind=hf"
+            f"the weights take {memory_size(needed)} on their way to the engine, but {path.parent} "
+            f"has {memory_size(free)} free: make room there, or in shared memory (a container: "
+            "docker run --shm-size), or set engine.kind=hf"
         )
-    model.save_pretrained(path)
-    return path
-
-
-def save_adapter(model: PeftModel, folder: Path, number: int) -> Path:
-    """The adapters alone, as a folder of peft's."""
-    path = folder / f"adapter-{number}"
     model.save_pretrained(str(path))
-    return path
 
 
 def adapter_settings(model: PeftModel) -> dict[str, Any]:

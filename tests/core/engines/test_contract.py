@@ -28,6 +28,7 @@ from echoscope.core.config.engine import (
 from echoscope.core.engines.base import Engine, Sample, SamplingParams
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.engines.ray.session import connected
+from echoscope.core.engines.replicas import Replicas
 from echoscope.store.records import FinishReason
 
 VOCAB_SIZE = 97
@@ -91,13 +92,22 @@ def held_ray() -> None:
 
 
 def make_ray(model: PreTrainedModel) -> Engine:
-    from echoscope.core.engines.ray.engine import RayEngine
+    from echoscope.core.engines.ray.engine import RayEngine, RayFleet
 
     held_ray()
-    return RayEngine(Policy(model=model, version=3), RayEngineConfig(num_engines=2))
+    policy = Policy(model=model, version=3)
+    fleet = RayFleet(policy, RayEngineConfig(num_engines=2))
+    return Replicas(
+        policy, lambda index: RayEngine(policy, fleet), 2, forget_weights=fleet.forget_weights
+    )
+
+
+def make_replicas(model: PreTrainedModel) -> Engine:
+    return Replicas(Policy(model=model, version=3), lambda index: make_hf(model), 3)
 
 
 ENGINES = [
+    pytest.param(EngineCase(make=make_replicas, tolerance=1e-5), id="replicas"),
     pytest.param(EngineCase(make=make_hf, tolerance=1e-5), id="hf"),
     pytest.param(
         EngineCase(make=make_vllm, tolerance=2e-5, has_entropies=False),

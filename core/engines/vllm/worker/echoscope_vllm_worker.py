@@ -57,11 +57,12 @@ def repair_tied_head(model: torch.nn.Module) -> int:
 class EchoscopeWorker:
     """Methods that a vLLM worker gets beside its own (`--worker-extension-cls`)."""
 
-    def echoscope_reload(self: Any, folder: str) -> int:
-        """Take in the weights of a model folder; returns the id of the worker's process."""
+    def echoscope_reload(self: Any, folder: str, version: int) -> int:
+        """Take in the weights of a model folder; returns the version that it holds now."""
         self.reload_weights(weights_path=folder)
         repair_tied_head(self.get_model())
-        return os.getpid()
+        self.echoscope_version = version
+        return int(self.echoscope_version)
 
     def echoscope_pid(self: Any) -> int:
         """The worker's process."""

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,13 @@ from transformers import PreTrainedModel
 
 from echoscope.core.config.engine import HfEngineConfig, RayEngineConfig
 from echoscope.core.config.settings import RunConfig
-from echoscope.core.engines.base import EngineError, SamplingParams
+from echoscope.core.engines.base import Engine, EngineError, SamplingParams
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.engines.hf.sampling import PolicyNumericsError
 from echoscope.core.engines.ray import engine as ray_engine
-from echoscope.core.engines.ray.engine import RayEngine
+from echoscope.core.engines.ray.engine import RayEngine, RayFleet
 from echoscope.core.engines.ray.session import connected
+from echoscope.core.engines.replicas import Replicas
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
 
@@ -71,66 +73,78 @@ def builtin(weights: int) -> list[list[int]]:
     return sampled(engine.generate(PROMPTS, LONG, seeds=range(8)))
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_lost_engine_ends_the_call_with_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    monkeypatch.setattr(ray_engine, "ANSWER_TIMEOUT_S", 3)
-    engine = RayEngine(Policy(make_model(0, tied=True)), RayEngineConfig())
+@contextmanager
+def engines(policy: Policy, said: list[str] | None = None, **settings: Any) -> Iterator[Engine]:
+    """Engines in actors, as a run has them."""
+    config = RayEngineConfig(**settings)
+    fleet = RayFleet(policy, config)
+    engine = Replicas(
+        policy,
+        lambda index: RayEngine(policy, fleet),
+        config.num_engines,
+        report=(said if said is not None else []).append,
+        forget_weights=fleet.forget_weights,
+        after_close=fleet.close,
+    )
     try:
-        for pid in pids():
-            os.kill(pid, number)
-        with pytest.raises(EngineError, match=r"engine 0 was lost .* then resume the run") as error:
-            engine.generate(PROMPTS, LONG, seeds=range(8))
-        assert "\n" not in str(error.value)
+        yield engine
     finally:
         engine.close()
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_engine_is_replaced_and_costs_no_sample(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(ray_engine, "ANSWER_TIMEOUT_S", 3)
+    said: list[str] = []
+    with engines(Policy(make_model(0, tied=True)), said, num_engines=2) as engine:
+        os.kill(pids()[0], number)
+        assert sampled(engine.generate(PROMPTS, LONG, seeds=range(8))) == builtin(0)
+        assert "was lost (its actor is gone" in said[0]
+        engine.sync_weights(Policy(make_model(1, tied=True), version=4))
+        assert sampled(engine.generate(PROMPTS, LONG, seeds=range(8))) == builtin(1)
+
+
 def test_engines_take_new_weights() -> None:
-    engine = RayEngine(Policy(make_model(0, tied=True)), RayEngineConfig(num_engines=2))
-    try:
+    with engines(Policy(make_model(0, tied=True)), num_engines=2) as engine:
         assert sampled(engine.generate(PROMPTS, LONG, seeds=range(8))) == builtin(0)
         engine.sync_weights(Policy(make_model(1, tied=True), version=4))
         samples = engine.generate(PROMPTS, LONG, seeds=range(8))
         assert sampled(samples) == builtin(1)
         assert {sample.policy_version for sample in samples} == {4}
-    finally:
-        engine.close()
 
 
 def test_samples_say_what_truncation_left_in() -> None:
-    engine = RayEngine(Policy(make_model(0, tied=True)), RayEngineConfig())
     params = SamplingParams(max_new_tokens=4, top_k=3, records_support=True)
-    try:
+    with engines(Policy(make_model(0, tied=True))) as engine:
         for sample in engine.generate(PROMPTS, params, seeds=range(8)):
             assert sample.support is not None
             assert sample.support.sizes.tolist() == [3] * 4
             left_in = sample.support.tokens.reshape(4, 3)
             assert (left_in == sample.tokens[:, None]).any(axis=1).all()
-    finally:
-        engine.close()
 
 
 def test_an_error_of_the_engine_is_raised_as_its_own() -> None:
     broken = make_model(0, tied=True)
     with torch.no_grad():
         broken.model.norm.weight.fill_(float("nan"))
-    engine = RayEngine(Policy(broken), RayEngineConfig())
-    try:
-        with pytest.raises(PolicyNumericsError, match="NaN or infinity"):
-            engine.generate(PROMPTS, LONG, seeds=range(8))
-    finally:
-        engine.close()
+    with (
+        engines(Policy(broken)) as engine,
+        pytest.raises(PolicyNumericsError, match="NaN or infinity"),
+    ):
+        engine.generate(PROMPTS, LONG, seeds=range(8))
 
 
 def test_engines_that_find_no_place_are_refused_with_what_there_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ray_engine, "START_TIMEOUT_S", 2)
-    config = RayEngineConfig(cpus_per_engine=64)
-    with pytest.raises(EngineError, match=r"64 CPUs .* the cluster has 4 CPUs .* in all"):
-        RayEngine(Policy(make_model(0, tied=True)), config)
+    with (
+        pytest.raises(EngineError, match=r"64 CPUs .* the cluster has 4 CPUs .* in all"),
+        engines(Policy(make_model(0, tied=True)), cpus_per_engine=64),
+    ):
+        pass
 
 
 def test_a_run_with_one_engine_records_the_same_bits_as_the_builtin_engine(

@@ -9,7 +9,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
-from echoscope.core.config.engine import HfEngineConfig
+from echoscope.core.config.engine import RayEngineConfig
 from echoscope.core.engines.ray.actor import Base, EngineActor, adopt, trained_weights
 
 CPU = torch.device("cpu")
@@ -85,6 +85,6 @@ def test_a_weight_that_was_not_sent_is_named() -> None:
     model = qwen(0)
     name = "model.layers.1.mlp.up_proj.weight"
     some = {key: value for key, value in trained_weights(model).items() if key != name}
-    actor = EngineActor(HfEngineConfig(), threads=1, device="cpu")
+    actor = EngineActor(RayEngineConfig())
     with pytest.raises(ValueError, match=f"sent no weights for {name}"):
         actor.load(Base.of(model), some, 0)

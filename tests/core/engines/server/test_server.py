@@ -12,7 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scripted_server import VOCAB_SIZE, Body, Script, hang, honest, serving, status, tokens_of
+from scripted_server import (
+    VOCAB_SIZE,
+    Body,
+    Script,
+    hang,
+    honest,
+    reloaded,
+    serving,
+    status,
+    tokens_of,
+)
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from echoscope.core.config.engine import OpenAiEngineConfig
@@ -237,7 +247,7 @@ def test_vllm_gets_a_folder_and_forgets_its_prefixes(
     make: Make, script: Script, model: Qwen2ForCausalLM
 ) -> None:
     script.other |= {
-        "/collective_rpc": {"results": ["1"]},
+        "/collective_rpc": reloaded,
         "/reset_prefix_cache": {"success": True},
     }
     engine = make(weights="vllm")
@@ -249,6 +259,10 @@ def test_vllm_gets_a_folder_and_forgets_its_prefixes(
     assert not Path(body["args"][0]).exists(), "the weights are in shared memory only while read"
     [sample] = engine.generate([np.array([1])], FIVE, seeds=[0])
     assert sample.policy_version == 4
+    script.other["/collective_rpc"] = {"results": [5, 4]}
+    with pytest.raises(EngineError, match=r"was sent version 5 .* says that it holds \[5, 4\]"):
+        engine.sync_weights(SimpleNamespace(model=model, version=5))
+    script.other["/collective_rpc"] = reloaded
     script.other["/reset_prefix_cache"] = {"success": False}
     with pytest.raises(EngineError, match="could not empty its prefix cache"):
         engine.sync_weights(SimpleNamespace(model=model, version=5))

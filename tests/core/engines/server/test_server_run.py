@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from recorded import metric
 from scripted_server import Body, Script, honest, serving, status
 
 from echoscope.core.config.settings import RunConfig
+from echoscope.core.engines import replicas
 from echoscope.core.engines.base import EngineError
 from echoscope.core.run.checkpoint import list_checkpoints, step_of
 from echoscope.core.run.launch import resume, start
@@ -18,8 +20,34 @@ from echoscope.core.run.observers import SilentEvents
 from echoscope.store.reader import open_run
 
 
-def test_a_server_that_breaks_costs_the_step_under_way_and_no_other(
+def test_of_two_servers_one_may_break(
     make_config: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    """The run samples what it would have sampled with both."""
+    quick = ("eval.every=0", "eval.before=false", "checkpoint.every=0", "steps=2")
+    replies = []
+    for breaks_after in (10**9, 5):
+        path, num_asked = tmp_path / str(breaks_after), itertools.count()
+
+        def breaks(body: Body) -> Any:
+            is_well = next(num_asked) < breaks_after  # noqa: B023
+            return honest(body) if is_well else status(500, "out of memory")(body)
+
+        first, second = Script(answers=[breaks]), Script()
+        with serving(first) as url, serving(second) as other:
+            engine = f"engine={{kind: openai, url: '{url},{other}'}}"
+            config = make_config(engine, *quick, "diagnostics.enabled=false")
+            assert start(config, path, SilentEvents()) == "finished"
+        turns = open_run(path).sql("select step, turn, response from turns order by all")
+        replies.append(turns.to_pylist())
+        asked = [sum(where == "/v1/completions" for where, _ in s.asked) for s in (first, second)]
+        assert min(asked) > 5, "both sample"
+    assert replies[0] == replies[1]
+    assert sum(metric(path, "engine/num_lost").values()) >= 1
+
+
+def test_a_server_that_breaks_costs_the_step_under_way_and_no_other(
+    make_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script, path = Script(), tmp_path / "run"
     with serving(script) as url:
@@ -34,7 +62,8 @@ def test_a_server_that_breaks_costs_the_step_under_way_and_no_other(
             return honest(body) if num_asked <= 20 else status(500, "out of memory")(body)
 
         script.answers = [breaks]
-        with pytest.raises(EngineError, match="answered 500: out of memory"):
+        monkeypatch.setattr(replicas, "MAX_LOSSES", 2)
+        with pytest.raises(EngineError, match=r"all replicas .* answered 500: out of memory"):
             start(config, path, SilentEvents())
         last_step = open_run(path).info().last_step
         assert (open_run(path).info().status, last_step >= 1) == ("failed", True)

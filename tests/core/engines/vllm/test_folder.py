@@ -6,12 +6,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from peft import LoraConfig, get_peft_model
 from small_qwen import make_model
 from trainer_process import TrainerProcess, hold_shared_folder
 
 from echoscope.core.engines.base import EngineError
 from echoscope.core.engines.vllm import weights
-from echoscope.core.engines.vllm.weights import SharedFolder, save_weights
+from echoscope.core.engines.vllm.weights import SharedFolder, WeightFiles
 
 
 def test_a_folder_of_a_killed_process_goes_and_one_of_a_living_process_stays(
@@ -49,11 +50,44 @@ def test_shared_memory_without_room_is_not_taken(
 
 
 def test_weights_without_room_are_one_sentence_with_the_way_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    model = make_model(0, tied=True)
+    files = WeightFiles(model)
     monkeypatch.setattr(weights.shutil, "disk_usage", lambda path: SimpleNamespace(free=1 << 10))
-    with pytest.raises(
-        EngineError, match=r"the weights take 1 MiB .* has 1 MiB free: .*--shm-size"
+    with (
+        pytest.raises(EngineError, match=r"the weights take 1 MiB .* has 1 MiB free: .*--shm-size"),
+        files.reading(model),
     ):
-        save_weights(make_model(0, tied=True), tmp_path)
-    assert not (tmp_path / "weights").exists()
+        pass
+    monkeypatch.undo()
+    with files.reading(model) as path:
+        assert (path / "model.safetensors").is_file()
+    files.remove()
+
+
+def test_weights_are_written_once_for_all_that_read_them() -> None:
+    model = make_model(0, tied=True)
+    files = WeightFiles(model)
+    with files.reading(model) as first, files.reading(model) as second:
+        assert first == second
+        files.are_loaded()
+        assert first.is_dir(), "it is being read"
+        with files.reading(model) as third:
+            assert third != first
+    assert not first.exists()
+    assert third.is_dir(), "others may ask until all have loaded them"
+    files.are_loaded()
+    assert not third.exists()
+    files.remove()
+
+
+def test_adapters_stay_until_the_next_ones_are_loaded() -> None:
+    model = get_peft_model(make_model(0, tied=True), LoraConfig(target_modules="all-linear"))
+    files, paths = WeightFiles(model), []
+    for _ in range(3):
+        with files.reading(model) as path:
+            paths.append(path)
+        files.are_loaded()
+    assert [path.is_dir() for path in paths] == [False, False, True]
+    files.remove()

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from scripted_server import Script, serving
+from scripted_server import Script, reloaded, serving
 from small_qwen import make_model
 
 from echoscope.core.config.engine import VllmEngineConfig
@@ -37,7 +37,7 @@ def test_weights_wake_are_loaded_and_then_the_cache_wakes(
 ) -> None:
     script = Script()
     script.other |= {
-        "/collective_rpc": {},
+        "/collective_rpc": reloaded,
         "/reset_prefix_cache": {"success": True},
         "/sleep?level=1": {},
         "/wake_up?tags=weights": {},

@@ -136,6 +136,46 @@ def test_a_run_with_a_server_has_a_mismatch_under_1e_6(
     assert max(metric(tmp_path / "run", "rollout/staleness_max").values()) == 0
 
 
+class Killing(SilentEvents):
+    """Kills a vLLM server of this run in the middle of the sampling of step 2."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.was_killed = False
+
+    def message(self, text: str) -> None:
+        self.said.append(text)
+
+    def phase(self, step: int, name: str) -> None:
+        if step == 2 and name == "rollout":
+            threading.Timer(0.4, self._kill).start()
+
+    def _kill(self) -> None:
+        servers = [
+            child.pid
+            for child in psutil.Process().children()
+            if any("echoscope_vllm_serve" in word for word in child.cmdline())
+        ]
+        os.killpg(servers[0], signal.SIGKILL)
+        self.was_killed = True
+
+
+def test_a_server_that_is_killed_costs_a_run_with_two_nothing(
+    make_config: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    """The step goes on with the other server, and another one takes the killed one's place."""
+    settings = ("steps=4", "diagnostics.enabled=false", "eval.every=0")
+    kind = "kind: vllm, kv_cache_gib: 0.0625, max_batch_rows: 32"
+    events = Killing()
+    config = make_config(f"engine={{{kind}, replicas: 2}}", *settings)
+    assert start(config, tmp_path / "two", events) == "finished"
+    assert events.was_killed
+    assert any("was lost" in sentence for sentence in events.said), events.said
+    assert sum(metric(tmp_path / "two", "engine/num_lost").values()) == 1
+    assert max(metric(tmp_path / "two", "policy/mismatch_kl").values()) < 1e-6
+    assert max(metric(tmp_path / "two", "rollout/staleness_max").values()) == 0
+
+
 def test_flags_that_vllm_refuses_are_one_sentence(folder: Path) -> None:
     config = SMALL.model_copy(update={"options": {"no-such-flag": True}})
     with pytest.raises(
