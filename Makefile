@@ -146,11 +146,12 @@ $(HOOKS)/.installed: $(STAMP)
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$($(HOOKS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/beside.pth
 	$(HOOKS)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt verifiers==0.4.0 ray==2.60.0
 	$(HOOKS)/bin/pip install --quiet --disable-pip-version-check --no-deps -e . verl==0.9.1 tensordict==0.15.3 \
-	  orjson pyvers==0.2.3 omegaconf==2.4.0 antlr4-python3-runtime==4.9.3 hydra-core==1.3.8 codetiming==1.4.0
+	  orjson pyvers==0.2.3 omegaconf==2.4.0 antlr4-python3-runtime==4.9.3 hydra-core==1.3.8 codetiming==1.4.0 \
+	  torchdata==0.11.0 fastapi cachetools datasets
 	touch $@
 
 test-peers: $(HOOKS)/.installed  ## verl and verifiers with our hooks, a full disk (downloads 200 MB)
-	OMP_NUM_THREADS=1 $(HOOKS)/bin/python -m pytest tests/recorder/test_verl.py tests/recorder/test_verifiers.py tests/recorder/test_bad_input.py
+	OMP_NUM_THREADS=1 $(HOOKS)/bin/python -m pytest tests/recorder/test_verl.py tests/recorder/test_verl_policy.py tests/recorder/test_verifiers.py tests/recorder/test_bad_input.py
 
 test-worlds: install  ## The experts of costly worlds on 200 tasks each
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests/envs

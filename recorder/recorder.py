@@ -256,7 +256,7 @@ class Recorder:
     def _take(self, episode: Episode | Draft) -> None:
         self._require_open()
         if self._is_taken():
-            if self._scoring is not None and isinstance(episode, Episode):
+            if self._scoring is not None:
                 self._scoring.add(episode)
             self._thread.put(partial(self._thread.steps.add, episode))
 

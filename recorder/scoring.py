@@ -32,7 +32,7 @@ from echoscope.diagnostics.measure.information.step import SEED
 from echoscope.diagnostics.monitor import Instruments, Measured, Monitor
 from echoscope.diagnostics.tools.setting_errors import SettingError
 from echoscope.store.importers.dialogue import reply_text
-from echoscope.store.importers.draft import RowError
+from echoscope.store.importers.draft import Draft, RowError
 from echoscope.store.importers.steps.episodes import StepEpisodes
 from echoscope.store.models import Detokenizer, token_span
 from echoscope.store.records import (
@@ -97,14 +97,14 @@ class Scoring:
         self._tokenizer, self._config, self._say, self._clock = tokenizer, config, say, clock
         self._detokenizer = Detokenizer(backend)
         self._monitor = Monitor(DiagnosticsConfig(), run_id=run_id, on_message=say)
-        self._waiting: list[Episode] = []
+        self._waiting: list[Episode | Draft] = []
         self._started = clock()
         self._spent_s = self._last_s = 0.0
         self._last_step: int | None = None
         self._measured: Measured | None = None
         self._said: set[str] = set()
 
-    def add(self, episode: Episode) -> None:
+    def add(self, episode: Episode | Draft) -> None:
         """An episode of the step that is not over. Nothing is read yet."""
         self._waiting.append(episode)
 
@@ -160,10 +160,10 @@ class Scoring:
                 step, RolloutBatch(groups=(tuple(trajectories),)), config, instruments
             )
 
-    def _chosen(self, step: int) -> list[tuple[Trajectory, Episode]]:
+    def _chosen(self, step: int) -> list[tuple[Trajectory, Episode | Draft]]:
         """Whole groups, drawn at random where there are more than can be compared."""
         content = StepEpisodes(step)
-        episodes: dict[str, Episode] = {}
+        episodes: dict[str, Episode | Draft] = {}
         for episode in self._waiting:
             size = len(content.trajectories)
             take(content, episode)
@@ -177,7 +177,9 @@ class Scoring:
         places = sorted(rng.permutation(len(groups))[:num_groups].tolist())
         return [(t, episodes[t.id]) for place in places for t in groups[place][:siblings]]
 
-    def _with_tokens(self, chosen: Sequence[tuple[Trajectory, Episode]]) -> list[Trajectory]:
+    def _with_tokens(
+        self, chosen: Sequence[tuple[Trajectory, Episode | Draft]]
+    ) -> list[Trajectory]:
         """Trajectories whose turns have tokens, and say where the reasoning stands in them."""
         has_tags = any(t.reasoning_chars is not None for one, _ in chosen for t in one.turns)
         if chosen and not has_tags:
@@ -199,8 +201,18 @@ class Scoring:
             out.append(replace(trajectory, turns=tuple(turns)))
         return out
 
-    def _tokens(self, episode: Episode) -> Iterator[TurnTokens]:
+    def _tokens(self, episode: Episode | Draft) -> Iterator[TurnTokens]:
         """Prompt and reply of each turn in tokens: those that were sampled, or made of the text."""
+        if isinstance(episode, Draft):
+            for turn in episode.turns:
+                if turn.prompt_tokens is None or turn.response_tokens is None:
+                    raise RowError("its turns cannot be told apart in its tokens")
+                yield TurnTokens(
+                    prompt=turn.prompt_tokens.tolist(),
+                    reply=turn.response_tokens.tolist(),
+                    logprobs=None if turn.logprobs is None else turn.logprobs.tolist(),
+                )
+            return
         if episode.tokens is not None:
             yield from episode.tokens
             return
