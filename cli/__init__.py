@@ -107,6 +107,7 @@ _USER_ERRORS = (
     ("echoscope.core.engines.hf.sampling", "PolicyNumericsError"),
     ("echoscope.core.engines.base", "EngineError"),
     ("echoscope.core.update.learners.processes", "RankError"),
+    ("echoscope.core.run.cluster", "ClusterError"),
     ("torch", "OutOfMemoryError"),
 )
 """What a user can put right, as (module, class): looked up only once something failed."""

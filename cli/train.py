@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -66,12 +67,16 @@ def train(
 
     search_working_folder()
     recipe, words = recipe_and_words(recipe, overrides)
-    from echoscope.core.update.learners.launched import launched_rank, launched_words
+    from echoscope.core.update.learners.launched import PARENT, launched_rank, launched_words
 
-    if launched_rank():  # torchrun has started the run's other ranks as well
+    if launched_rank():  # torchrun or Ray has started the run's other ranks as well
         from echoscope.core.update.learners.worker import follow
 
         raise typer.Exit(follow())
+    if PARENT in os.environ:
+        from echoscope.core.update.learners.processes import end_with_parent
+
+        end_with_parent()
     words += launched_words(words)
     if resume is not None:
         if recipe is not None or config is not None or from_run is not None or output is not None:
@@ -89,6 +94,13 @@ def train(
         words.append(f"from_run={from_run.resolve()}")
     settings = load_config(recipe, file=config, overrides=words)
     path = output or new_run_path(root, settings.name)
+    if _is_for_cluster(settings):
+        if path.exists():
+            raise typer.BadParameter(f"-o is {path}, but a new run needs a folder of its own")
+        begin = [*([recipe] if recipe else []), *words]
+        begin += ["--config", str(config.absolute())] if config is not None else []
+        begin += ["-o", str(path.absolute())]
+        _on_cluster(settings, path, begin, ["--resume", str(path.absolute())], dashboard)
 
     def train_it(events: TrainEvents) -> str:
         from echoscope.core.run.launch import start  # torch: seconds, which the view shows
@@ -113,6 +125,9 @@ def _resume(
     if done:
         typer.echo(f"{path}: {done}")
         return
+    if _is_for_cluster(config):
+        go_on = ["--resume", str(path.absolute()), *words]
+        _on_cluster(config, path, go_on, go_on, dashboard)
 
     def train_it(events: TrainEvents) -> str:
         from echoscope.core.run.launch import resume
@@ -120,6 +135,30 @@ def _resume(
         return resume(path, events, settings=settings, checkpoint=checkpoint)
 
     _watched(config, path, train_it, headless, dashboard)
+
+
+def _is_for_cluster(config: RunConfig) -> bool:
+    """Whether this process is the driver of a run on Ray, and none of its ranks."""
+    from echoscope.core.update.learners.launched import launched_size
+
+    return config.trainer.launcher == "ray" and not launched_size()
+
+
+def _on_cluster(
+    config: RunConfig, path: Path, begin: list[str], go_on: list[str], dashboard: bool
+) -> NoReturn:
+    """Train on ranks that Ray places, which print a line a step here."""
+    from echoscope.core.run.cluster import train_on_cluster
+
+    from .beside import dashboard_beside
+
+    with dashboard_beside(path.absolute().parent, is_wanted=dashboard) as beside:
+        if beside is not None:
+            beside.announce(typer.echo, path.name)
+        plain = ["--headless"]
+        status = train_on_cluster(config, path, begin + plain, go_on + plain, typer.echo)
+    typer.echo(f"run {path}: {status}")
+    raise typer.Exit(EXIT_CODES.get(status, 1))
 
 
 def _nothing_to_train(reader: RunReader, settings: Mapping[str, Any]) -> str:

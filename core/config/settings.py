@@ -343,6 +343,14 @@ class TrainerConfig(FrozenModel):
         description="Processes that train together, each on a device of its own; weights and "
         "optimizer are split over them.",
     )
+    launcher: Literal["local", "ray"] = Field(
+        "local",
+        description="local: this machine starts the ranks, or torchrun has. ray: a Ray cluster "
+        "places them, and again after a node was lost.",
+    )
+    cpus_per_rank: int = Field(
+        1, ge=1, le=1024, description="Cores that a rank reserves on a Ray cluster."
+    )
 
 
 class RunConfig(FrozenModel):

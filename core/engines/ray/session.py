@@ -43,14 +43,16 @@ def connected(address: str | None, *, num_cpus: int) -> tuple[Any, bool]:
     """Ray's module, connected, and whether this call made the connection.
 
     Args:
-        address: `host:port` of a running cluster, `auto` for the one of this machine, None to start
-            Ray here, reachable on loopback alone.
+        address: `host:port` of a running cluster, `auto` for the one of this machine, None for the
+            one that the environment names (RAY_ADDRESS, as in a job of Ray), or else to start Ray
+            here, reachable on loopback alone.
         num_cpus: what a Ray that is started here counts as its cores.
 
     Raises:
         ConfigError: Ray is missing or of another version, or the cluster cannot be reached.
     """
     check_ray()
+    address = address or os.environ.get("RAY_ADDRESS") or None
     os.environ.update(_ENVIRONMENT | (_LOOPBACK if address is None else {}))
     ray: Any = importlib.import_module("ray")
     if ray.is_initialized():
@@ -66,9 +68,8 @@ def connected(address: str | None, *, num_cpus: int) -> tuple[Any, bool]:
         ray.init(address=address, **settings)
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(
-            f"engine.address is {address!r}, where no Ray cluster answers "
-            f"({first_sentence(error)}): start one with `ray start --head`, or leave "
-            "engine.address at null"
+            f"at {address!r} (engine.address or RAY_ADDRESS) no Ray cluster answers "
+            f"({first_sentence(error)}): start one with `ray start --head`, or leave both out"
         ) from None
     return ray, True
 

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from ...config.loading import ConfigError, parse_override
 
 SETTING = "trainer.ranks"
+PARENT = "ECHOSCOPE_RANK_PARENT"
+"""Variable of a rank that this package has started: the process that must outlive it."""
 
 
 def launched_rank() -> int:

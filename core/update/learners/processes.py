@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from ...config.loading import ConfigError
-from .launched import launched_rank, launched_size
+from .launched import PARENT, launched_rank, launched_size
 from .world import World
 
 STALLED = datetime.timedelta(minutes=10)
@@ -35,8 +35,8 @@ _LOOK_S = 2.0
 _LOOK_EVERY_S = 0.2
 _REASON = "failed/{}"
 _DEVICE = "device"
-_PARENT = "ECHOSCOPE_RANK_PARENT"
-"""Variable of a rank that the run itself has started: the process that must outlive it."""
+_AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+"""Variable by which torchrun says that it serves the store, and not rank 0."""
 
 
 class RankError(RuntimeError):
@@ -170,7 +170,8 @@ def start_ranks(size: int, device: str) -> Ranks:
                 "WORLD_SIZE": str(size),
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(store.port),
-                _PARENT: str(os.getpid()),
+                PARENT: str(os.getpid()),
+                _AGENT_STORE: "True",
                 "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
             },
         )
@@ -217,7 +218,7 @@ def _use_device(device: str) -> None:
 
 def end_with_parent() -> None:
     """End this process when the one that has started it ends, whatever it waits for."""
-    parent = int(os.environ.get(_PARENT, os.getppid()))  # it may have ended since it started us
+    parent = int(os.environ.get(PARENT, os.getppid()))  # it may have ended since it started us
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -234,8 +235,7 @@ def join(device: str | None = None) -> Ranks:
         device: of rank 0, which tells the others.
     """
     world = World(rank=launched_rank(), size=launched_size())
-    is_started = _PARENT in os.environ
-    has_store = is_started or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    has_store = os.environ.get(_AGENT_STORE) == "True"
     store = dist.TCPStore(
         os.environ["MASTER_ADDR"],
         int(os.environ["MASTER_PORT"]),

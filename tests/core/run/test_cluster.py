@@ -1,0 +1,137 @@
+"""A run on a Ray cluster of three nodes on this machine: it goes on when a node is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from recorded import metric
+from started import started
+
+from echoscope.store.errors import StoreError
+from echoscope.store.log.verify import verify
+from echoscope.store.reader import open_run
+
+pytestmark = pytest.mark.ray
+SMALL = ("steps=6", "checkpoint.every=1", "eval.every=0", "eval.before=false", "probe.every=0")
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A head without cores, and three nodes with one core each: two for ranks, one to spare."""
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # on loopback alone
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    for _ in range(3):
+        made.add_node(num_cpus=1)
+    yield made
+    made.shutdown()
+
+
+def driver(cluster: Any, run: Path, *words: str) -> subprocess.Popen[bytes]:
+    """`echoscope train` as on the head of a cluster."""
+    command = [sys.executable, "-m", "echoscope", "train", *words]
+    command += [] if "--resume" in words else ["-o", str(run)]
+    with run.with_suffix(".log").open("ab") as log:
+        return started(
+            subprocess.Popen(
+                command, stdout=log, stderr=log, env=os.environ | {"RAY_ADDRESS": cluster.address}
+            )
+        )
+
+
+def step_of(run: Path) -> int:
+    try:
+        return open_run(run).info().last_step
+    except StoreError:
+        return -1
+
+
+def until_step(run: Path, step: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 240
+    while step_of(run) < step:
+        assert process.poll() is None, run.with_suffix(".log").read_text()
+        assert time.monotonic() < deadline, run.with_suffix(".log").read_text()
+        time.sleep(0.2)
+
+
+def ranks(run: Path) -> list[psutil.Process]:
+    """The processes of this run's ranks."""
+    return [
+        process
+        for process in psutil.process_iter()
+        if str(run) in (words := _words(process)) and "--headless" in words
+    ]
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def kill_node_of_a_rank(cluster: Any, run: Path) -> None:
+    """SIGKILL for everything of the node where a rank is; its processes are Ray's to end."""
+    ancestors = {parent.pid for rank in ranks(run) for parent in rank.parents()}
+    for node in cluster.worker_nodes:
+        raylet = node.all_processes["raylet"][0].process.pid
+        if raylet in ancestors:
+            cluster.remove_node(node, allow_graceful=False)
+            return
+    pytest.fail("no node has a rank")
+
+
+def test_a_killed_node_costs_no_stored_step(cluster: Any, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = driver(cluster, run, "demo", *SMALL, "trainer.launcher=ray", "trainer.ranks=2")
+    until_step(run, 2, process)
+    assert len(ranks(run)) == 2
+    before = step_of(run)
+    kill_node_of_a_rank(cluster, run)
+    log = run.with_suffix(".log")
+    assert process.wait(240) == 0, log.read_text()
+    info = open_run(run).info()
+    assert (info.status, info.last_step) == ("finished", 6)
+    assert info.attempt == 2
+    assert "they are placed again" in log.read_text()
+    assert step_of(run) >= before
+    assert verify(run).problems == ()
+    assert sorted(metric(run, "policy/entropy")) == [1, 2, 3, 4, 5, 6]
+    assert ranks(run) == []
+
+
+def test_ctrl_c_stops_after_the_step_and_resume_goes_on(cluster: Any, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = driver(cluster, run, "demo", *SMALL, "trainer.launcher=ray", "trainer.ranks=2")
+    until_step(run, 1, process)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(120) == 0, run.with_suffix(".log").read_text()
+    stopped = open_run(run).info()
+    assert stopped.status == "stopped"
+    assert 1 <= stopped.last_step < 6
+    assert ranks(run) == []
+    process = driver(cluster, run, "--resume", str(run))
+    assert process.wait(240) == 0, run.with_suffix(".log").read_text()
+    assert (open_run(run).info().status, step_of(run)) == ("finished", 6)
+
+
+def test_a_run_that_cannot_start_is_given_up_with_its_reason(cluster: Any, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    words = ("demo", *SMALL, "trainer.launcher=ray", "model.path=/nowhere")
+    process = driver(cluster, run, *words)
+    assert process.wait(240) != 0
+    text = run.with_suffix(".log").read_text()
+    assert "/nowhere" in text
+    assert "attempts in a row ended without a new step" in text
+    assert "Traceback" not in text

@@ -1,0 +1,130 @@
+"""The files of `examples/cluster`, each read by the tool that it is for."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from echoscope.core.config.loading import load_config
+
+FOLDER = Path(__file__).parents[2] / "examples" / "cluster"
+SHELL = sorted(FOLDER.glob("*.sbatch"))
+
+
+def parsed(name: str) -> list[Any]:
+    return list(yaml.safe_load_all((FOLDER / name).read_text()))
+
+
+def test_the_run_on_a_cluster_is_a_run() -> None:
+    config = load_config(None, file=FOLDER / "train.yaml", overrides=[])
+    assert (config.trainer.launcher, config.trainer.ranks) == ("ray", 8)
+    assert config.engine.kind == "ray"
+    assert config.engine.vllm is not None
+
+
+@pytest.mark.parametrize("path", SHELL, ids=lambda path: path.name)
+def test_scripts_are_shell(path: Path) -> None:
+    subprocess.run(["bash", "-n", str(path)], check=True)
+
+
+@pytest.mark.parametrize("attempt", ["first", "again"])
+def test_a_slurm_job_starts_a_run_and_resumes_it_when_it_is_queued_again(
+    attempt: str, tmp_path: Path
+) -> None:
+    """Slurm's own commands are scripts here that say what they were told."""
+    tools, home = tmp_path / "bin", tmp_path / "home"
+    (home / "echoscope-venv" / "bin").mkdir(parents=True)
+    (home / "echoscope-venv" / "bin" / "activate").touch()
+    tools.mkdir()
+    for name, script in (("scontrol", "echo node1; echo node2"), ("srun", 'echo "$@"')):
+        (tools / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tools / name).chmod(0o755)
+    run = tmp_path / "runs" / "slurm-7"
+    if attempt == "again":
+        run.mkdir(parents=True)
+        (run / "run.json").touch()
+    slurm = {
+        "SLURM_SUBMIT_DIR": str(tmp_path),
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "node[1-2]",
+        "SLURM_NNODES": "2",
+        "SLURM_GPUS_ON_NODE": "8",
+    }
+    said = subprocess.run(
+        ["bash", str(FOLDER / "slurm.sbatch"), "frozen_lake", "optim.lr=1e-5"],
+        env={"PATH": f"{tools}:{os.environ['PATH']}", "HOME": str(home)} | slurm,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "torchrun --nnodes=2 --nproc-per-node=8" in said
+    assert "--rdzv-endpoint=node1:29500" in said
+    words = f"--resume {run}" if attempt == "again" else f"frozen_lake optim.lr=1e-5 -o {run}"
+    assert f"-m echoscope train {words} --headless" in said
+
+
+def tool(name: str) -> str:
+    path = Path(sys.executable).with_name(name)
+    if not path.exists():
+        pytest.skip(f"needs {name}: make test-launchers")
+    return str(path)
+
+
+@pytest.mark.parametrize("path", SHELL, ids=lambda path: path.name)
+def test_shellcheck_finds_nothing(path: Path) -> None:
+    subprocess.run([tool("shellcheck"), str(path)], check=True)
+
+
+def test_hadolint_finds_nothing() -> None:
+    subprocess.run([tool("hadolint"), str(FOLDER / "Dockerfile")], check=True)
+
+
+def test_skypilot_reads_its_task() -> None:
+    sky = pytest.importorskip("sky", reason="needs SkyPilot: make test-launchers")
+    task = sky.Task.from_yaml(str(FOLDER / "sky.yaml"))
+    assert task.num_nodes == 2
+    assert [str(r.accelerators) for r in task.resources] == ["{'H100': 8}"]
+    subprocess.run(["bash", "-n"], input=task.run, text=True, check=True)
+
+
+def test_dstack_reads_its_task() -> None:
+    models = pytest.importorskip(
+        "dstack._internal.core.models.configurations", reason="needs dstack: make test-launchers"
+    )
+    task = models.parse_apply_configuration(parsed("dstack.yml")[0])
+    assert (task.type, task.nodes) == ("task", 2)
+    for command in task.commands:
+        subprocess.run(["bash", "-n"], input=command, text=True, check=True)
+
+
+def test_kubernetes_takes_the_pods_and_the_disk() -> None:
+    """Its own schema; that of RayJob comes with KubeRay and was not at hand."""
+    validator = pytest.importorskip("kubernetes_validate", reason="make test-launchers")
+    job, disk = parsed("kuberay.yaml")
+    validator.validate(disk, "1.31", strict=True)
+    cluster = job["spec"]["rayClusterSpec"]
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    for number, group in enumerate(groups):
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"pod-{number}"}}
+        validator.validate(pod | group["template"], "1.31", strict=True)
+    num_gpus = sum(
+        group["replicas"] * int(container["resources"]["limits"]["nvidia.com/gpu"])
+        for group in cluster["workerGroupSpecs"]
+        for container in group["template"]["spec"]["containers"]
+    )
+    assert f"trainer.ranks={num_gpus} " in job["spec"]["entrypoint"]
+
+
+def test_ray_reads_its_cluster() -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = pytest.importorskip("ray.autoscaler._private.util", reason="needs ray")
+    [cluster] = parsed("ray.yaml")
+    ray_schema = Path(schema.__file__).parents[1] / "ray-schema.json"
+    jsonschema.validate(cluster, json.loads(ray_schema.read_text()))
