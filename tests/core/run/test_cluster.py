@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from ray_cluster import driver, ranks, step_of
 from recorded import metric
-from started import started
 
-from echoscope.store.errors import StoreError
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
 
@@ -38,47 +34,12 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     made.shutdown()
 
 
-def driver(cluster: Any, run: Path, *words: str) -> subprocess.Popen[bytes]:
-    """`echoscope train` as on the head of a cluster."""
-    command = [sys.executable, "-m", "echoscope", "train", *words]
-    command += [] if "--resume" in words else ["-o", str(run)]
-    with run.with_suffix(".log").open("ab") as log:
-        return started(
-            subprocess.Popen(
-                command, stdout=log, stderr=log, env=os.environ | {"RAY_ADDRESS": cluster.address}
-            )
-        )
-
-
-def step_of(run: Path) -> int:
-    try:
-        return open_run(run).info().last_step
-    except StoreError:
-        return -1
-
-
 def until_step(run: Path, step: int, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + 240
     while step_of(run) < step:
         assert process.poll() is None, run.with_suffix(".log").read_text()
         assert time.monotonic() < deadline, run.with_suffix(".log").read_text()
         time.sleep(0.2)
-
-
-def ranks(run: Path) -> list[psutil.Process]:
-    """The processes of this run's ranks."""
-    return [
-        process
-        for process in psutil.process_iter()
-        if str(run) in (words := _words(process)) and "--headless" in words
-    ]
-
-
-def _words(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
 
 
 def kill_node_of_a_rank(cluster: Any, run: Path) -> None:
