@@ -36,16 +36,16 @@ def alarms(
         by_id.setdefault(event.alarm_id, []).append(event)
     is_live, current = reader.info().status == RUNNING, live_settings(reader).now
     rows = [_row(events, context.obj, is_live, current) for events in by_id.values()]
-    shown = [row for row in rows if is_all or row["state"] != "cleared"]
-    shown.sort(
+    listed = [row for row in rows if is_all or row["state"] != "cleared"]
+    listed.sort(
         key=lambda row: (row["state"] == "cleared", -SEVERITY_RANK[row["severity"]], row["step"])
     )
     if as_json:
-        print_json({"run_id": reader.run_id, "alarms": shown})
+        print_json({"run_id": reader.run_id, "alarms": listed})
         return
-    for row in shown:
+    for row in listed:
         _print(row)
-    if not shown:
+    if not listed:
         typer.echo("no alarms" if is_all or not rows else f"no open alarms; {len(rows)} over")
 
 

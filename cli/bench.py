@@ -88,8 +88,10 @@ def _own(only: RunSet | None, seeds: int, as_json: bool) -> None:
         fail("this installation holds no recorded small runs", Exit.UNREADABLE)
     reports = {name: _judged(name, runs) for name, runs in sets.items() if runs}
     if as_json:
-        found: dict[str, Any] = {name: report_json(report) for name, report in reports.items()}
-        print_json(found)
+        reports_json: dict[str, Any] = {
+            name: report_json(report) for name, report in reports.items()
+        }
+        print_json(reports_json)
         return
     console = output_console(TABLE_WIDTH, is_wrapped=True)
     for report in reports.values():

@@ -34,13 +34,13 @@ class Beside:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 -- outlives this call
         self._process: subprocess.Popen[bytes] | None = None
         # It ends when its stdin does, however this process ends.
-        words = [
+        command = [
             *(sys.executable, "-P", "-m", "echoscope", "dashboard"),
             *("--until-stdin-ends", "--", str(root.absolute())),
         ]
         try:
             self._process = subprocess.Popen(
-                words,
+                command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,

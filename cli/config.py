@@ -34,8 +34,8 @@ def show(
         for name in recipe_names():
             typer.echo(f"{name:<24} {recipe_description(name)}")
         return
-    recipe, words = recipe_and_words(recipe, overrides)
-    config = load_config(recipe, file=file, overrides=words)
+    recipe, settings = recipe_and_words(recipe, overrides)
+    config = load_config(recipe, file=file, overrides=settings)
     values = config.model_dump(mode="json")
     if as_json:
         print_json(values, indent=2)

@@ -89,8 +89,8 @@ def status(context: typer.Context, as_json: AsJson = False) -> None:
     if as_json:
         print_json(out)
     else:
-        words = printable(stands.words(time.time()))
-        typer.echo(f"{info.run_id}: {words}, step {info.last_step} of {now.steps}")
+        status_line = printable(stands.words(time.time()))
+        typer.echo(f"{info.run_id}: {status_line}, step {info.last_step} of {now.steps}")
 
 
 def _add_plain(name: str, sentence: str) -> None:
@@ -223,14 +223,14 @@ def _instead(run: Path, info: RunInfo, settings: dict[str, Any]) -> str:
     """What to type to train an ended run with other settings; empty for any other command."""
     if not settings or info.status == "running":
         return ""
-    words = _words(settings)
+    settings_text = _words(settings)
     if info.status != "finished":
-        command = shlex.join(["echoscope", "train", "--resume", str(run), *words])
+        command = shlex.join(["echoscope", "train", "--resume", str(run), *settings_text])
         return f"To go on with these settings: {command}"
     if "steps" not in settings and info.last_step > 0:
-        words.append(f"steps={2 * info.last_step}")
+        settings_text.append(f"steps={2 * info.last_step}")
     return "To change settings, branch: " + shlex.join(
-        ["echoscope", "ctl", str(run), "branch", *words]
+        ["echoscope", "ctl", str(run), "branch", *settings_text]
     )
 
 
@@ -252,8 +252,8 @@ def _report(out: dict[str, Any], as_json: bool) -> None:
         advice = f". {out['advice']}" if out["advice"] else ""
         typer.echo(printable(f"{out['action']} not sent: {out['detail']}{advice}"), err=True)
         return
-    at = f" {after_step(out['step'] - 1)}" if "step" in out else ""
+    when = f" {after_step(out['step'] - 1)}" if "step" in out else ""
     typer.echo(
-        f"{out['action']}: {out['outcome']}{at}, {out['detail']}",
+        f"{out['action']}: {out['outcome']}{when}, {out['detail']}",
         err=out["outcome"] == "rejected",
     )

@@ -78,23 +78,23 @@ def diagnose(
         raise typer.BadParameter("--model and --checkpoint exclude each other")
     if every is not None and model is None and checkpoint is None:
         raise typer.BadParameter("--every says how often to score: give --model or --checkpoint")
-    found = _found(path, other, map_ or (), run, model, checkpoint, every, at)
+    answer = _found(path, other, map_ or (), run, model, checkpoint, every, at)
     from echoscope.diagnostics.judge.record import Verdict  # loaded by now
 
     if as_json:
-        print_json(found.to_json())
-    elif isinstance(found, Verdict):
-        _show(found)
+        print_json(answer.to_json())
+    elif isinstance(answer, Verdict):
+        _show(answer)
     else:
-        for line in found.text.split("\n"):
+        for line in answer.text.split("\n"):
             typer.echo(printable(line))
-    raise typer.Exit(exit_code(found, fail_on) if isinstance(found, Verdict) else Exit.OK)
+    raise typer.Exit(exit_code(answer, fail_on) if isinstance(answer, Verdict) else Exit.OK)
 
 
 def _found(
     path: Path,
     other: Path | None,
-    words: Sequence[str],
+    meanings: Sequence[str],
     run: str,
     model: str | None,
     checkpoint: int | None,
@@ -107,7 +107,7 @@ def _found(
 
     try:
         _require_path(path)
-        mapping = mapping_of(words)
+        mapping = mapping_of(meanings)
         if other is not None:
             _require_path(other)
             return _compared(path, other, mapping)
@@ -211,8 +211,8 @@ def _show(verdict: Verdict) -> None:
     console.print(Text(verdict.state.value, style=f"bold {colour}") + Text(confidence, "dim"))
     for line in verdict.text.split("\n"):
         console.print(Text(printable(line)), soft_wrap=line.startswith("  ") or None)
-    for place in verdict.exemplars:
-        note = printable(f"  {place.trajectory_id} turn {place.turn}: {place.note}")
+    for exemplar in verdict.exemplars:
+        note = printable(f"  {exemplar.trajectory_id} turn {exemplar.turn}: {exemplar.note}")
         console.print(Text(note))
     for note in verdict.notes:
         console.print(Text(printable(f"note: {note}"), style="dim"))

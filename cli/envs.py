@@ -219,7 +219,7 @@ def _print_checks(rows: Sequence[tuple[CheckReport, PlayerScore | None]]) -> Non
 
 @app.command()
 def serve(
-    words: Annotated[
+    world_specs: Annotated[
         list[str],
         typer.Argument(
             metavar="ENV|KEY=VALUE",
@@ -264,7 +264,7 @@ def serve(
     from echoscope.text.user_code import search_working_folder
 
     search_working_folder()
-    worlds = served_worlds(words)
+    worlds = served_worlds(world_specs)
     limits = Limits(
         max_sessions=max_sessions, idle_s=idle, call_s=timeout, has_client_params=client_params
     )
@@ -277,17 +277,17 @@ def serve(
     typer.echo("stopped")
 
 
-def served_worlds(words: Sequence[str]) -> list[Served]:
+def served_worlds(world_specs: Sequence[str]) -> list[Served]:
     """The environments that words name, with their parameters."""
     from echoscope.envs.base import EnvParamsError
     from echoscope.envs.worlds.remote.sessions import Served
     from echoscope.text.yaml_text import short
 
-    ids = [word for word in words if "=" not in word]
+    ids = [word for word in world_specs if "=" not in word]
     if not ids:
         raise EnvParamsError("name an environment first, such as `envs serve frozen_lake slip=0`")
     params: dict[str, dict[str, Any]] = {env_id: {} for env_id in ids}
-    for word in words:
+    for word in world_specs:
         if "=" not in word:
             continue
         env_id, dot, _ = word.partition("=")[0].rpartition(".")
@@ -302,13 +302,13 @@ def served_worlds(words: Sequence[str]) -> list[Served]:
     return [Served(id=env_id, params=params[env_id]) for env_id in ids]
 
 
-def parse_params(words: Sequence[str] | None) -> dict[str, Any]:
+def parse_params(settings: Sequence[str] | None) -> dict[str, Any]:
     """`["size=[6, 6]", "boxes=1"]` -> `{"size": [6, 6], "boxes": 1}`."""
     from echoscope.envs.base import EnvParamsError
     from echoscope.text.yaml_text import YamlError, parse_yaml, short
 
     params: dict[str, Any] = {}
-    for word in words or ():
+    for word in settings or ():
         name, equals, value = word.partition("=")
         if not equals or not name:
             raise EnvParamsError(f"{short(word)!r} must look like KEY=VALUE")

@@ -92,16 +92,16 @@ def words(joint: JointReport) -> list[str]:
         lines.append(f"Metrics from: {_listed(joint.metrics.files)}.")
         lines += [f"Metrics: {note}." for note in joint.metrics.table.notes]
     for reason, times in report.rows.counts.most_common():
-        place = report.rows.places[reason]
-        lines.append(f"Skipped {counted(times, 'row')}: {reason} (first: {place}).")
+        where = report.rows.places[reason]
+        lines.append(f"Skipped {counted(times, 'row')}: {reason} (first: {where}).")
     for reason, times in joint.rows.counts.most_common():
-        place = joint.rows.places[reason]
-        lines.append(f"Left out {counted(times, 'row')} of metrics: {reason} (first: {place}).")
+        where = joint.rows.places[reason]
+        lines.append(f"Left out {counted(times, 'row')} of metrics: {reason} (first: {where}).")
     lines += [f"{capitalised(sentence).rstrip('.')}." for sentence in joint.sentences()]
-    for name, (times, place) in report.others.items():
+    for name, (times, where) in report.others.items():
         lines.append(
             f"Left out {counted(times, 'row')} of {name}, another trainer's format (first file: "
-            f"{place}); import that file into a run of its own."
+            f"{where}); import that file into a run of its own."
         )
     for name, times in report.reconstructed.most_common():
         lines.append(f"Reconstructed in {counted(times, 'episode')}: {RECONSTRUCTIONS[name]}.")

@@ -42,8 +42,8 @@ def list_models(as_json: AsJson = False) -> None:
     if as_json:
         print_json({"models": [dict(zip(keys, row, strict=True)) for row in rows]}, indent=2)
     else:
-        shown = [(name, origin, about) for name, origin, _, about in rows]
-        Console().print(table_of(("name", "origin", "description"), shown))
+        named = [(name, origin, about) for name, origin, _, about in rows]
+        Console().print(table_of(("name", "origin", "description"), named))
 
 
 @app.command()

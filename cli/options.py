@@ -73,7 +73,7 @@ def recipe_and_words(
     return (words[0], words[1:]) if words and "=" not in words[0] else (None, words)
 
 
-def mapping_of(words: Sequence[str] | None) -> dict[str, Meaning]:
+def mapping_of(meanings: Sequence[str] | None) -> dict[str, Meaning]:
     """What the words of `--map` say of columns.
 
     Raises:
@@ -82,7 +82,7 @@ def mapping_of(words: Sequence[str] | None) -> dict[str, Meaning]:
     from echoscope.diagnostics.judge.courses.channels import known_keys
     from echoscope.diagnostics.read.names import parse_map
 
-    return parse_map(words or (), known_keys(), has_rollouts=True)
+    return parse_map(meanings or (), known_keys(), has_rollouts=True)
 
 
 def new_run_path(root: Path, name: str) -> Path:

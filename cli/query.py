@@ -55,25 +55,25 @@ def query(
 
     advice = "--timeout and --memory allow more"
     limits = replace(OWN, seconds=timeout, memory=memory, advice=advice)
-    found = ask(run, sql, limits=limits)
-    answer = found.table
-    for warning in found.warnings:
+    result = ask(run, sql, limits=limits)
+    answer = result.table
+    for warning in result.warnings:
         typer.echo(f"warning: {printable(warning)}", err=True)
     chosen = Format.JSON if as_json else format
     most = _TABLE_ROWS if limit is None and chosen is Format.TABLE else limit
-    shown = answer if most is None else answer.slice(0, min(most, answer.num_rows))
+    head = answer if most is None else answer.slice(0, min(most, answer.num_rows))
     if chosen is Format.JSON:
-        print_json(json_rows(shown), indent=1)
+        print_json(json_rows(head), indent=1)
     elif chosen is Format.CSV:
-        rows = [_csv_row(row) for row in json_rows(shown)]
+        rows = [_csv_row(row) for row in json_rows(head)]
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(shown.column_names)
+        writer.writerow(head.column_names)
         writer.writerows(rows)
     else:
-        _print_table(shown)
-    if shown.num_rows < answer.num_rows:
+        _print_table(head)
+    if head.num_rows < answer.num_rows:
         typer.echo(
-            f"{shown.num_rows} of {answer.num_rows} rows; --limit {answer.num_rows} shows all",
+            f"{head.num_rows} of {answer.num_rows} rows; --limit {answer.num_rows} shows all",
             err=True,
         )
 
@@ -128,15 +128,15 @@ def _cell(value: Any) -> str:
     return text if len(text) <= _CELL_CHARS else f"{text[:_CELL_CHARS]}..."
 
 
-def _print_table(shown: pa.Table) -> None:
+def _print_table(rows: pa.Table) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table()
-    for name in shown.column_names:
+    for name in rows.column_names:
         table.add_column(Text(printable(name)))
-    for row in json_rows(shown):
+    for row in json_rows(rows):
         table.add_row(*[Text(_cell(value)) for value in row.values()])
     # A pipe has no width to fit into.
     Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(table)

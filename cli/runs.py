@@ -60,7 +60,9 @@ def list_runs(
     if as_json:
         print_json(rows, indent=1)
     elif rows:
-        _print_runs(rows, {run_id: found.words(time.time()) for run_id, found in stands.items()})
+        _print_runs(
+            rows, {run_id: standing.words(time.time()) for run_id, standing in stands.items()}
+        )
     else:
         typer.echo(f"no runs in {root}")
     for reason in reader.unreadable.values():
@@ -167,13 +169,15 @@ def note(
     from echoscope.store.steer.steering import os_user
 
     Layout(run).require_run()
-    author, at = os_user(), time.time()
-    changes: list[Change] = [RemoveTag(author=author, at=at, tag=name) for name in untag or ()]
-    changes += [AddTag(author=author, at=at, tag=name) for name in tag or ()]
+    author, noted_at = os_user(), time.time()
+    changes: list[Change] = [
+        RemoveTag(author=author, at=noted_at, tag=name) for name in untag or ()
+    ]
+    changes += [AddTag(author=author, at=noted_at, tag=name) for name in tag or ()]
     if text is not None:
-        changes.append(SetNote(author=author, at=at, note=text))
+        changes.append(SetNote(author=author, at=noted_at, note=text))
     if pin is not None:
-        changes.append(Pin(author=author, at=at, is_pinned=pin))
+        changes.append(Pin(author=author, at=noted_at, is_pinned=pin))
     if changes:
         annotate(run, *changes)
     notes = read_annotations(run)
@@ -308,23 +312,23 @@ def _print_runs(rows: list[dict[str, Any]], status_words: dict[str, str]) -> Non
         "parent": [row["parent_run_id"] or "" for row in rows],
         "tags": [", ".join(row["tags"]) for row in rows],
     }
-    shown = {
+    run_columns = {
         name: [Text(printable(cell)) for cell in cells]
         for name, cells in columns.items()
         if any(cells)
     }
     widths = {
         name: max(len(name), *(cell.cell_len for cell in cells)) + 1
-        for name, cells in shown.items()
+        for name, cells in run_columns.items()
     }
     console = Console()
     for name in _LEFT_OUT:
-        if name in shown and sum(widths.values()) > console.width:
-            del shown[name], widths[name]
+        if name in run_columns and sum(widths.values()) > console.width:
+            del run_columns[name], widths[name]
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in shown:
+    for name in run_columns:
         table.add_column(name, no_wrap=True)
-    for cells in zip(*shown.values(), strict=True):
+    for cells in zip(*run_columns.values(), strict=True):
         table.add_row(*cells)
     # Long names are copied whole: the terminal breaks such a line, and nothing of it is lost.
     Console(width=max(console.width, sum(widths.values()))).print(table)

@@ -182,12 +182,12 @@ def merge(
     typer.echo(f"wrote {out}")
 
 
-def _careful(words: list[str]) -> tuple[float, dict[str, float]]:
+def _careful(texts: list[str]) -> tuple[float, dict[str, float]]:
     """`["0.4", "sokoban=0.5"]` as the common share and those by tag."""
     from echoscope.core.warm_start.demonstrations import SftError
 
     common, by_tag = 0.4, {}
-    for word in words:
+    for word in texts:
         tag, _, number = word.rpartition("=")
         try:
             share = float(number)

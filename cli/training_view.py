@@ -156,12 +156,12 @@ class TerminalEvents:
         cells: list[tuple[str, RenderableType]] = []
         if self._steps:
             now, values = self._steps[-1], self._steps[-1].values
-            shown = {key: fixed(values[key], digits) for key, (_, digits) in SHOWN.items()}
+            texts = {key: fixed(values[key], digits) for key, (_, digits) in SHOWN.items()}
             success = spark_line([m.values[SUCCESS] for m in self._steps])
-            shown[SUCCESS] = f"[bold]{shown[SUCCESS]}[/]  {success}"
-            shown[KEPT] = f"{values[KEPT]:.0f} of {self._num_groups(values):.0f}"
-            shown[SPEED] = f"{now.durations_s[SPEED]:.0f} {metric(SPEED).unit}"
-            cells = [(metric(key).name, text) for key, text in shown.items()]
+            texts[SUCCESS] = f"[bold]{texts[SUCCESS]}[/]  {success}"
+            texts[KEPT] = f"{values[KEPT]:.0f} of {self._num_groups(values):.0f}"
+            texts[SPEED] = f"{now.durations_s[SPEED]:.0f} {metric(SPEED).unit}"
+            cells = [(metric(key).name, text) for key, text in texts.items()]
             cells.append(("Elapsed", clock(time.monotonic() - self._started)))
             cells.append(("Left", clock(self._seconds_left())))
         table = grid_of_pairs(cells)

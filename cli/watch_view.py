@@ -48,8 +48,8 @@ class View:
         typer.echo(printable(text))
 
     def step(self, step: int, values: Mapping[str, float], verdict: Verdict) -> None:
-        shown = [f"{name} {value}" for name, value in of_step(values)]
-        self.message(f"step {step:>5}  {'  '.join(shown)}")
+        numbers = [f"{name} {value}" for name, value in of_step(values)]
+        self.message(f"step {step:>5}  {'  '.join(numbers)}")
         if verdict.state.value != self._state:
             self._state = verdict.state.value
             self.message(f"{self._state}: {verdict.text.splitlines()[0]}")

@@ -57,20 +57,20 @@ def whatif(
         _show(result)
 
 
-def within(words: str, known: list[int]) -> list[int]:
+def within(text: str, steps: list[int]) -> list[int]:
     """The known steps that `A:B`, `A:`, `:B` or `A` names, both ends included."""
-    first, colon, last = words.partition(":")
+    first, colon, last = text.partition(":")
     try:
         low = int(first) if first else -1
         high = int(last) if last else (2**62 if colon or not first else low)
     except ValueError:
         raise typer.BadParameter(
-            f"{words!r} names no steps; write A:B, A:, :B or one number", param_hint="--steps"
+            f"{text!r} names no steps; write A:B, A:, :B or one number", param_hint="--steps"
         ) from None
-    chosen = [step for step in known if low <= step <= high]
-    if not chosen and known:
+    chosen = [step for step in steps if low <= step <= high]
+    if not chosen and steps:
         raise typer.BadParameter(
-            f"no step of the run lies in {words}; it has steps {known[0]} to {known[-1]}",
+            f"no step of the run lies in {text}; it has steps {steps[0]} to {steps[-1]}",
             param_hint="--steps",
         )
     return chosen
@@ -88,7 +88,7 @@ def _show(result: WhatIf) -> None:
     # Evenly spread where there are many, the first and the last among them.
     size = min(len(result.rows), MAX_ROWS)
     places = sorted({round(k * (len(result.rows) - 1) / max(size - 1, 1)) for k in range(size)})
-    for row in (result.rows[place] for place in places):
+    for row in (result.rows[index] for index in places):
         table.add_row(str(row.step), *_cells(row.simulated, row.recorded, row.num_changed))
     cells = _cells(result.simulated, result.recorded, result.num_changed)
     table.add_row("all", *cells, style="bold")

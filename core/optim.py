@@ -175,7 +175,7 @@ class Optimizer:
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Take back what `state_tensors` gave."""
         state: dict[int, dict[str, Tensor]] = {}
-        place_of = {id(master): place for place, master in enumerate(self._in_adamw_order())}
+        place_of = {id(master): rank for rank, master in enumerate(self._in_adamw_order())}
         for key, value in tensors.items():
             index, _, name = key.partition(".")
             parameter, master = self._pairs[int(index)]

@@ -101,10 +101,10 @@ def load_model(path: str, config: ModelConfig) -> PreTrainedModel:
     finally:
         transformers_logging.set_verbosity(verbosity)
     if loading["mismatched_keys"]:
-        name, saved, wanted = min(loading["mismatched_keys"])
+        name, saved, own_shape = min(loading["mismatched_keys"])
         raise ConfigError(
             f"model.path is {path!r}, whose weights do not fit its config.json: {name} is "
-            f"{_shape_text(saved)} where {_shape_text(wanted)} is due; copy both from one model"
+            f"{_shape_text(saved)} where {_shape_text(own_shape)} is due; copy both from one model"
         )
     if loading["missing_keys"]:  # transformers would train on random numbers in their place
         raise ConfigError(

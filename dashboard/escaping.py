@@ -101,8 +101,8 @@ def marked(text: str, hits: Sequence[str]) -> str:
     pattern = "|".join(re.escape(hit) for hit in sorted(hits, key=len, reverse=True))
     parts, end = [], 0
     for hit in re.finditer(pattern, text):
-        shown = f'<span class="es-hit">{escape_fragment(hit.group())}</span>'
-        parts += [escape_fragment(text[end : hit.start()]), shown]
+        marked_hit = f'<span class="es-hit">{escape_fragment(hit.group())}</span>'
+        parts += [escape_fragment(text[end : hit.start()]), marked_hit]
         end = hit.end()
     return "".join([*parts, escape_fragment(text[end:])])
 
@@ -113,9 +113,9 @@ def escape(text: str, limit: int | None = MAX_CHARS) -> str:
     Newlines stay newlines (show it with `white-space: pre-wrap`). What exceeds `limit` characters
     is cut, and a note says how much. The only markup in the answer is `<span>` with our classes.
     """
-    shown, left_out = cut(text, limit)
+    safe, left_out = cut(text, limit)
     note = f'<span class="es-cut">[{cut_note(left_out)}]</span>' if left_out else ""
-    return escape_fragment(shown) + note
+    return escape_fragment(safe) + note
 
 
 def visible(text: str, limit: int | None = MAX_CHARS) -> str:
@@ -123,9 +123,9 @@ def visible(text: str, limit: int | None = MAX_CHARS) -> str:
 
     Contains no character that XML or a terminal could stumble over. Not escaped.
     """
-    shown, left_out = cut(text, limit)
+    safe, left_out = cut(text, limit)
     note = f" [{cut_note(left_out)}]" if left_out else ""
-    return _UNSEEN_RUN.sub(_bracketed, shown) + note
+    return _UNSEEN_RUN.sub(_bracketed, safe) + note
 
 
 def attribute(text: str, limit: int | None = 300) -> str:

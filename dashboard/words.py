@@ -40,8 +40,8 @@ def plain(text: str, limit: int = 200) -> str:
     Signs are escaped; where that is not enough (autolinks, emoji and icon names) an invisible word
     joiner keeps them apart.
     """
-    shown = visible(" ".join(text.split()), limit)
-    escaped = _MARKDOWN.sub(r"\\\1", shown)
+    safe = visible(" ".join(text.split()), limit)
+    escaped = _MARKDOWN.sub(r"\\\1", safe)
     return _ACTIVE.sub("\\1\u2060", escaped)
 
 
@@ -51,10 +51,10 @@ def status_words(stands: RunStatus, last_step: int, steps: int, now: float) -> t
     Args:
         steps: How many the run will take; 0 where that is not known.
     """
-    words = visible(stands.words(now), 200)
+    text = visible(stands.words(now), 200)
     if last_step >= 0:
-        words += f", step {last_step}" + (f" of {steps}" if steps >= max(1, last_step) else "")
-    return words, _STATUS_COLOURS[stands.status]
+        text += f", step {last_step}" + (f" of {steps}" if steps >= max(1, last_step) else "")
+    return text, _STATUS_COLOURS[stands.status]
 
 
 def flat(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -139,7 +139,10 @@ class _Step:
     @property
     def has_spread(self) -> bool:
         """Whether the siblings of some group differ in return."""
-        return any(len({one.episode_return for one in group}) > 1 for group in self.rollouts.groups)
+        return any(
+            len({trajectory.episode_return for trajectory in group}) > 1
+            for group in self.rollouts.groups
+        )
 
 
 class Monitor:
@@ -280,9 +283,9 @@ class Monitor:
         """Raises PutOffError where the budget cannot pay for it."""
         cost = _num_tokens(now.rollouts) * GRADIENT_PASSES
         with self._paying(now, GRADIENTS, round(cost), is_urgent=False):
-            found = gradients()
-        now.out.values |= found.metrics()
-        now.out.records.append(found.record(now.step))
+            report = gradients()
+        now.out.values |= report.metrics()
+        now.out.records.append(report.record(now.step))
         self._put_off(GRADIENTS, now, now.config.gradient.every, cost, 1 - INFORMATION_SHARE)
 
     def _plan(self, now: _Step) -> Plan:
@@ -296,12 +299,14 @@ class Monitor:
 
     def _score(self, now: _Step, scorer: Scorer, plan: Plan) -> None:
         out, trajectories = now.out, now.rollouts.trajectories
-        found = measure_information(scorer, trajectories, plan, previous=self._ragen or None)
-        out.values |= found.metrics()
-        out.records.append(found.record(now.step))
-        out.information |= _token_information(found, trajectories)
-        self._ragen = dict(found.ragen)
-        new = [problem for problem in found.problems if problem not in self._said]
+        step_information = measure_information(
+            scorer, trajectories, plan, previous=self._ragen or None
+        )
+        out.values |= step_information.metrics()
+        out.records.append(step_information.record(now.step))
+        out.information |= _token_information(step_information, trajectories)
+        self._ragen = dict(step_information.ragen)
+        new = [problem for problem in step_information.problems if problem not in self._said]
         self._said |= dict.fromkeys(new, "")
         if new:
             self._on_message(f"step {now.step}: not available: {'; '.join(new)}")
@@ -316,8 +321,8 @@ class Monitor:
         self._counted_s = trained_s
 
     def _expected_s(self, now: _Step, name: str, num_tokens: int) -> float:
-        seconds, known = now.tools.rollout_s, _num_tokens(now.rollouts)
-        speed = known / seconds if seconds > 0 and known else math.nan
+        seconds, tokens_now = now.tools.rollout_s, _num_tokens(now.rollouts)
+        speed = tokens_now / seconds if seconds > 0 and tokens_now else math.nan
         return self._purse.expected_s(name, num_tokens, speed)
 
     def _why_later(self, now: _Step, name: str, num_tokens: int, is_urgent: bool) -> str:
@@ -418,7 +423,9 @@ class Monitor:
         return is_news
 
     def _evidence(self, rule: str) -> tuple[str, ...]:
-        ids = (found for name in FINDINGS.get(rule, ()) for found in self._exhibits.get(name, ()))
+        ids = (
+            exemplar for name in FINDINGS.get(rule, ()) for exemplar in self._exhibits.get(name, ())
+        )
         return tuple(dict.fromkeys(ids))
 
 
@@ -463,14 +470,16 @@ def _no_information() -> dict[str, float]:
 
 
 def _token_information(
-    found: StepInformation, trajectories: Sequence[Trajectory]
+    information: StepInformation, trajectories: Sequence[Trajectory]
 ) -> dict[str, tuple[FloatArray, ...]]:
-    pairs = ((trajectory.id, found.token_information(trajectory)) for trajectory in trajectories)
+    pairs = (
+        (trajectory.id, information.token_information(trajectory)) for trajectory in trajectories
+    )
     return {identity: tokens for identity, tokens in pairs if tokens is not None}
 
 
 def _shown(report: TextReport) -> dict[str, tuple[str, ...]]:
     return {
-        name: tuple(dict.fromkeys(one.trajectory_id for one in found))
-        for name, found in report.exemplars.items()
+        name: tuple(dict.fromkeys(exemplar.trajectory_id for exemplar in of_kind))
+        for name, of_kind in report.exemplars.items()
     }

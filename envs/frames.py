@@ -31,7 +31,7 @@ def grid_frame(
         "size": [len(cells), len(cells[0])],
         "cells": list(cells),
         "legend": dict(legend),
-        "overlays": [{"is": name, "at": list(at)} for name, at in overlays],
+        "overlays": [{"is": name, "at": list(position)} for name, position in overlays],
     }
     return json.dumps(frame, sort_keys=True, separators=(",", ":"))
 

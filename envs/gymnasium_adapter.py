@@ -163,9 +163,9 @@ class FromGymnasium(TaskEnv):
         """What the wrapped world takes for an action; None if nothing."""
         if not self._names:
             return action if self._world.action_space.contains(action) else None
-        wanted = normalise(action)
+        action_text = normalise(action)
         for number, name in enumerate(self._names):
-            if normalise(name) == wanted:
+            if normalise(name) == action_text:
                 return number
         return None
 

@@ -80,14 +80,14 @@ def transition_seed(seed: int, split: str, step: int, group_index: int, sibling_
     return _env_seed(seed, split, "noise", step, group_index, sibling_index)
 
 
-def stream_word(seed: int, split: str, stream: str, *place: int) -> int:
+def stream_word(seed: int, split: str, stream: str, *indices: int) -> int:
     """64 random bits that are a function of these numbers alone.
 
     Args:
         stream: one of `STREAM_CODES`.
         place: where in the stream, such as (step, group, sibling).
     """
-    key = (SPLIT_CODES[split], STREAM_CODES[stream], *place)
+    key = (SPLIT_CODES[split], STREAM_CODES[stream], *indices)
     return int(np.random.SeedSequence(entropy=seed, spawn_key=key).generate_state(1, np.uint64)[0])
 
 
@@ -218,7 +218,7 @@ class EnvPool:
         """One turn of some running slots: {slot: (actions, is_well_formed)} -> {slot: result}."""
         for index in actions:
             self._check_running(index)
-        return {index: self.step_one(index, *said) for index, said in actions.items()}
+        return {index: self.step_one(index, *reply) for index, reply in actions.items()}
 
     def step_one(self, index: int, actions: Sequence[str], is_well_formed: bool) -> TurnResult:
         """One turn of a running slot."""

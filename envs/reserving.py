@@ -82,9 +82,9 @@ def equal_pairs(counts: Iterable[int]) -> tuple[int, int]:
 
 def gave_up(tag: str, split: str) -> EnvParamsError:
     """The error of a world that never draws a task this split may play."""
-    wanted = "one of the tasks reserved for evaluation" if split == "eval" else "any other task"
+    tasks_text = "one of the tasks reserved for evaluation" if split == "eval" else "any other task"
     return EnvParamsError(
-        f"{tag}: {MAX_DRAWS} seeds in a row did not draw {wanted}, which happens only with few "
+        f"{tag}: {MAX_DRAWS} seeds in a row did not draw {tasks_text}, which happens only with few "
         f"different tasks; let the environment's num_tasks return their number (below {MIN_TASKS} "
         "none are reserved)"
     )

@@ -44,7 +44,7 @@ class Card:
 
     def to_html(self) -> str:
         facts = " &middot; ".join(escape(fact, 200) for fact in self.facts)
-        shown = "".join(
+        cards = "".join(
             f'<div class="es-nb-tile" title="{attribute(tile.help)}"><span>{escape(tile.name)}'
             f"</span><b>{escape(tile.value)}</b>{html.curve_svg(tile.spark)}"
             f"<span>{escape(tile.change)}</span></div>"
@@ -54,8 +54,8 @@ class Card:
             f'<div><span class="es-nb-title">{escape(self.name, 200)}</span> '
             f'<span class="es-quiet">{facts}</span></div>',
             f"<p>{self.unjudged}</p>" if self.verdict is None else verdict_html.box(self.verdict),
-            f'<div class="es-nb-tiles">{shown}</div>',
-            *(f"<p><b>{escape(k, 300)}</b> {escape(words, 600)}</p>" for k, words in self.lines),
+            f'<div class="es-nb-tiles">{cards}</div>',
+            *(f"<p><b>{escape(k, 300)}</b> {escape(text, 600)}</p>" for k, text in self.lines),
         )
 
     def to_text(self) -> str:
@@ -67,7 +67,7 @@ class Card:
             lines.append(f"{self.verdict.state.value}: {verdict_parts(self.verdict.text)[0][1]}")
         width = max((len(tile.name) for tile in self.tiles), default=0)
         lines += [f"  {tile.name:<{width}}  {tile.value}  {tile.change}" for tile in self.tiles]
-        lines += [f"{label}: {words}" for label, words in self.lines]
+        lines += [f"{label}: {line_text}" for label, line_text in self.lines]
         return visible("\n".join(lines), None)
 
 

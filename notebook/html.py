@@ -59,9 +59,9 @@ def curve_svg(values: Sequence[float]) -> str:
         return ""
     low, high = min(values), max(values)
     points = " ".join(
-        f"{1 + (_WIDTH - 2) * place / (len(values) - 1):.1f},"
+        f"{1 + (_WIDTH - 2) * index / (len(values) - 1):.1f},"
         f"{_HEIGHT - 3 - (_HEIGHT - 6) * ((v - low) / (high - low) if high > low else 0.5):.1f}"
-        for place, v in enumerate(values)
+        for index, v in enumerate(values)
     )
     return (
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" aria-hidden="true">'

@@ -78,7 +78,10 @@ class Judgement:
     @property
     def examples(self) -> pd.DataFrame:
         """Turns that show the verdict: trajectory_id, turn, note. `Run.episode` opens one."""
-        rows = [(shown.trajectory_id, shown.turn, shown.note) for shown in self.verdict.exemplars]
+        rows = [
+            (exemplar.trajectory_id, exemplar.turn, exemplar.note)
+            for exemplar in self.verdict.exemplars
+        ]
         return pd.DataFrame(rows, columns=["trajectory_id", "turn", "note"])
 
     @property

@@ -137,6 +137,6 @@ def _imported(path: Path, target: Path, run: str, mapping: Mapping[str, Meaning]
 
 
 def _in_python(text: str) -> str:
-    for pattern, words in _IN_PYTHON:
-        text = pattern.sub(words, text)
+    for pattern, note in _IN_PYTHON:
+        text = pattern.sub(note, text)
     return text

@@ -39,7 +39,7 @@ class LimitWarning(UserWarning):
     """An answer holds only the first of the rows that match."""
 
 
-def keys_meant(keys: str | Sequence[str] | None, known: Sequence[str]) -> list[str]:
+def keys_meant(keys: str | Sequence[str] | None, available: Sequence[str]) -> list[str]:
     """The metrics that names and patterns mean, in the order in which they are asked for.
 
     Raises:
@@ -50,14 +50,16 @@ def keys_meant(keys: str | Sequence[str] | None, known: Sequence[str]) -> list[s
     ['policy/entropy', 'eval/lake/success_rate']
     """
     if keys is None:
-        return sorted(known)
+        return sorted(available)
     meant: dict[str, None] = {}
     for key in [keys] if isinstance(keys, str) else keys:
-        is_pattern = bool(_PATTERN & set(key)) and key not in known
-        matching = fnmatch.filter(known, key) if is_pattern else [k for k in known if k == key]
+        is_pattern = bool(_PATTERN & set(key)) and key not in available
+        matching = (
+            fnmatch.filter(available, key) if is_pattern else [k for k in available if k == key]
+        )
         if not matching:
             raise QueryError(
-                f"the run has no metric {key[:80]!r}{did_you_mean(key, known)}"
+                f"the run has no metric {key[:80]!r}{did_you_mean(key, available)}"
                 if not is_pattern
                 else f"no metric of the run matches {key[:80]!r}"
             )
@@ -80,7 +82,7 @@ def metrics_of(run: RunReader, keys: Sequence[str]) -> pd.DataFrame:
             'name some of them, such as metrics(["policy/entropy", "eval/*"])'
         )
     # One filtered aggregate a metric: the table comes out of DuckDB as wide as it is given back.
-    named = {f"k{place}": key for place, key in enumerate(keys)}
+    named = {f"k{index}": key for index, key in enumerate(keys)}
     columns = "".join(f", arg_max(value, phase) FILTER (key = ${name}) AS {name}" for name in named)
     answer = run.sql(
         f"SELECT step{columns} FROM metrics WHERE key IN (SELECT unnest($keys)) "

@@ -175,13 +175,17 @@ class Scoring:
         num_groups = max(config.prompts, math.ceil(TURN_PROMPTS / siblings))
         rng = np.random.default_rng([SEED, step, 2])
         places = sorted(rng.permutation(len(groups))[:num_groups].tolist())
-        return [(t, episodes[t.id]) for place in places for t in groups[place][:siblings]]
+        return [
+            (t, episodes[t.id]) for group_index in places for t in groups[group_index][:siblings]
+        ]
 
     def _with_tokens(
         self, chosen: Sequence[tuple[Trajectory, Episode | Draft]]
     ) -> list[Trajectory]:
         """Trajectories whose turns have tokens, and say where the reasoning stands in them."""
-        has_tags = any(t.reasoning_chars is not None for one, _ in chosen for t in one.turns)
+        has_tags = any(
+            t.reasoning_chars is not None for trajectory_, _ in chosen for t in trajectory_.turns
+        )
         if chosen and not has_tags:
             self._say_once(
                 "tags", "recorder: no reply has <think>: the whole reply is measured as Z"
@@ -191,8 +195,8 @@ class Scoring:
             try:
                 tokens = list(self._tokens(episode))
                 turns = [
-                    self._turn(turn, one, has_tags)
-                    for turn, one in zip(trajectory.turns, tokens, strict=True)
+                    self._turn(turn, trajectory_, has_tags)
+                    for turn, trajectory_ in zip(trajectory.turns, tokens, strict=True)
                 ]
             except (RowError, ValueError, TypeError) as error:
                 reason = " ".join(str(error).split())[:300]
@@ -216,9 +220,9 @@ class Scoring:
         if episode.tokens is not None:
             yield from episode.tokens
             return
-        for place, message in enumerate(episode.messages):
+        for index, message in enumerate(episode.messages):
             if message.get("role") == "assistant":
-                prompt = self._prompt(episode.messages[:place])
+                prompt = self._prompt(episode.messages[:index])
                 yield TurnTokens(prompt=prompt, reply=self._ids(reply_text(message)))
 
     def _prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:

@@ -50,7 +50,9 @@ class EpisodeHook:
             row = episode if isinstance(episode, Mapping) else episode.to_record()
             # An episode has no run before somebody names one.
             kinds = (EPISODES, LEGACY)
-            kind = next((one for one in kinds if one.matches({"run": None, **row})), None)
+            kind = next(
+                (matching for matching in kinds if matching.matches({"run": None, **row})), None
+            )
             if kind is None:
                 raise RowError("it is neither an episode of v1 nor a row of results.jsonl")
             for draft in kind.drafts(row, _NOWHERE):

@@ -295,7 +295,7 @@ def _kept(group_B: Any, scores_B: Any, config: SelectionConfig) -> Any:
     is_row_PG = row_PG >= 0
     returns_PG = np.where(is_row_PG, scores_B[row_PG], 0.0)
     unknown_PG = np.full(row_PG.shape, np.nan)
-    ties_PG = [[tie_key(None, None, group, place) for place in range(size)]
+    ties_PG = [[tie_key(None, None, group, sibling) for sibling in range(size)]
                for group in range(num_groups)]  # fmt: skip
     selection = select_from(
         GroupArrays(

@@ -178,11 +178,11 @@ def newest_before(steps: Iterable[int], onset: int) -> int | None:
 
 def best_step(steps: Iterable[int], success: Mapping[int, float]) -> int | None:
     """The checkpoint with the highest success, the newest of equals; None without evaluations."""
-    known = sorted(step for step, rate in success.items() if math.isfinite(rate))
+    steps_measured = sorted(step for step, rate in success.items() if math.isfinite(rate))
 
     def rate_of(step: int) -> float | None:
-        at = [other for other in known if other <= step]
-        return success[at[-1]] if at else None
+        earlier = [other for other in steps_measured if other <= step]
+        return success[earlier[-1]] if earlier else None
 
     rated = [(rate, step) for step in steps if (rate := rate_of(step)) is not None]
     return max(rated)[1] if rated else None
@@ -190,8 +190,8 @@ def best_step(steps: Iterable[int], success: Mapping[int, float]) -> int | None:
 
 def earliest_onset(alarm: Alarm) -> int | None:
     """The earliest step at which the change that an alarm reports may have begun."""
-    known = [s for s in (alarm.earliest_onset_step, alarm.onset_step) if s is not None]
-    return min(known, default=None)
+    onsets = [s for s in (alarm.earliest_onset_step, alarm.onset_step) if s is not None]
+    return min(onsets, default=None)
 
 
 def open_alarms(alarms: Iterable[Alarm]) -> list[Alarm]:

@@ -167,10 +167,10 @@ def command_states(
         commands: Rows of the table of that name, of one run.
         events: Rows of `command_events`, in the order of the journal.
     """
-    known = {row["command_id"]: command_from_row(row, row["run_id"]) for row in commands}
+    command_of = {row["command_id"]: command_from_row(row, row["run_id"]) for row in commands}
     answered: dict[str, CommandState] = {}
     for row in events:
-        command = known.get(row["command_id"])
+        command = command_of.get(row["command_id"])
         if command is not None:
             answered[command.command_id] = CommandState(
                 command=command,
@@ -178,7 +178,7 @@ def command_states(
                 attempt=row["attempt"],
                 answered_at=row["wall_time"],
             )
-    waiting = [CommandState(command=c, ack=None) for c in known.values()]
+    waiting = [CommandState(command=c, ack=None) for c in command_of.values()]
     waiting = [state for state in waiting if state.command.command_id not in answered]
     waiting.sort(key=lambda state: (state.command.issued_at, state.command.command_id))
     return [*answered.values(), *waiting]
@@ -410,8 +410,8 @@ class RunReader(_SqlReader):
             pc.equal(rows.column("trajectory_id"), trajectory["id"]),
             pc.equal(rows.column("attempt"), trajectory["attempt"]),
         )
-        found: list[dict[str, Any]] = rows.filter(is_it).sort_by("turn").to_pylist()
-        return found
+        turn_rows: list[dict[str, Any]] = rows.filter(is_it).sort_by("turn").to_pylist()
+        return turn_rows
 
     def _rows(self, table: str, step: int) -> pa.Table:
         return self._database.step_rows(self._index, table, step)

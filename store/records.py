@@ -385,8 +385,8 @@ class Trajectory:
     def policy_version(self) -> int | None:
         """The oldest policy version that sampled one of the turns; 0 without turns."""
         versions = [turn.policy_version for turn in self.turns]
-        known = [version for version in versions if version is not None]
-        return min(known, default=None) if versions else 0
+        sampled_versions = [version for version in versions if version is not None]
+        return min(sampled_versions, default=None) if versions else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

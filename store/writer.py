@@ -237,16 +237,16 @@ class RunWriter:
             if trajectory.step != step:
                 raise ValueError(f"{trajectory.id} does not belong to step {step}")
         added = [t for t in trajectories if self._open_trajectory(t)]
-        known = self._open.get(step, {})
+        step_rows = self._open.get(step, {})
         by_id = {outcome.trajectory_id: outcome for outcome in outcomes}
         if len(by_id) != len(outcomes):
             raise ValueError(f"step {step}: a trajectory has two outcomes")
-        for missing in by_id.keys() - known.keys():
+        for missing in by_id.keys() - step_rows.keys():
             raise ValueError(f"step {step}: outcome of {missing}, a trajectory it does not have")
-        for trajectory in known.values():
+        for trajectory in step_rows.values():
             check_trajectory(trajectory, by_id.get(trajectory.id))
         self._last_step = step
-        self._open = {s: found for s, found in self._open.items() if s > step}
+        self._open = {s: rows for s, rows in self._open.items() if s > step}
 
         def commit(committer: Committer) -> None:
             earlier = self._held.pop(step, [])
@@ -377,11 +377,11 @@ class RunWriter:
     def _open_trajectory(self, trajectory: Trajectory) -> bool:
         """Note a trajectory of an unfinished step; False where it was handed over before."""
         self._require_later(trajectory.step)
-        known = self._open.setdefault(trajectory.step, {})
-        earlier = known.get(trajectory.id)
+        step_rows = self._open.setdefault(trajectory.step, {})
+        earlier = step_rows.get(trajectory.id)
         if earlier is not None and earlier is not trajectory:
             raise ValueError(f"two different trajectories have the id {trajectory.id}")
-        known[trajectory.id] = trajectory
+        step_rows[trajectory.id] = trajectory
         return earlier is None
 
     def _put(self, job: _JOB) -> None:

@@ -9,7 +9,7 @@ MOST_LISTED = 40
 """Names; where more are known, only a close one is worth naming."""
 
 
-def did_you_mean(name: str, known: Iterable[str], *, most: int = 1) -> str:
+def did_you_mean(name: str, candidates: Iterable[str], *, most: int = 1) -> str:
     """The end of a sentence about an unknown name: close names, or all of them if none is close.
 
     Empty where nothing is close and the known names are none or too many to list.
@@ -20,7 +20,7 @@ def did_you_mean(name: str, known: Iterable[str], *, most: int = 1) -> str:
     >>> did_you_mean("lrr", ["lr", "beta"]), did_you_mean("x", ["lr", "beta"])
     ("; did you mean 'lr'?", '; known: beta, lr')
     """
-    names = sorted(set(known))
+    names = sorted(set(candidates))
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if close and most > 1:
         close = difflib.get_close_matches(name, names, n=most, cutoff=0.5)

@@ -18,22 +18,22 @@ def in_sentence(title: str) -> str:
     return title if is_name else title[:1].lower() + title[1:]
 
 
-def capitalised(words: str) -> str:
+def capitalised(text: str) -> str:
     """Words as a sentence begins: the first letter a capital, the others as they are.
 
     >>> capitalised("KL to the reference"), capitalised("valid actions")
     ('KL to the reference', 'Valid actions')
     """
-    return words[:1].upper() + words[1:]
+    return text[:1].upper() + text[1:]
 
 
-def parts_of_list(words: str) -> list[str]:
+def parts_of_list(text: str) -> list[str]:
     """The parts that semicolons separate; those inside brackets separate none.
 
     >>> parts_of_list("success: 2 % (1 to 3 %; steps 37 to 60); valid actions: 10 %")
     ['success: 2 % (1 to 3 %; steps 37 to 60)', 'valid actions: 10 %']
     """
-    return _BETWEEN_PARTS.split(words)
+    return _BETWEEN_PARTS.split(text)
 
 
 def wrapped(line: str, width: int) -> list[str]:

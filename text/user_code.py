@@ -101,14 +101,14 @@ def load(kind: str, name: str) -> Callable[..., Any]:
             f"{kind} plug-in {name!r} is built into Python; name a function of your own"
         )
     if not callable(value):
-        known = [
+        entry_names = [
             key
             for key, member in vars(module).items()
             if callable(member) and not key.startswith("__") and not _is_imported(member, module)
         ]
         raise UserCodeError(
             f"{kind} plug-in {name!r}: {module_name!r} has no function {attribute!r}"
-            + did_you_mean(attribute, known)
+            + did_you_mean(attribute, entry_names)
         )
     _loaded[kind, name] = value
     return value  # type: ignore[no-any-return]
@@ -141,7 +141,7 @@ def require_params(kind: str, name: str, params: Mapping[str, Any], num_inputs: 
     Raises:
         UserCodeError: it does not.
     """
-    known = ""
+    accepted = ""
     try:
         signature = inspect.signature(loaded(kind, name))
         names = [
@@ -149,12 +149,12 @@ def require_params(kind: str, name: str, params: Mapping[str, Any], num_inputs: 
             for parameter in list(signature.parameters.values())[num_inputs:]
             if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         ]
-        known = f"its parameters are {', '.join(names)}" if names else "it takes no parameters"
+        accepted = f"its parameters are {', '.join(names)}" if names else "it takes no parameters"
         signature.bind(*[None] * num_inputs, **params)
     except (TypeError, ValueError) as error:
         raise UserCodeError(
             f"{kind} plug-in {name!r} does not take the params {dict(params)}: {error}"
-            + (f"; {known}" if known else "")
+            + (f"; {accepted}" if accepted else "")
         ) from None
 
 

@@ -65,7 +65,7 @@ class Told:
     """Rows are added to it with every step; else it is read whole, and says nothing of when."""
     changed_at: float = 0.0
 
-    def take(self, metrics: Metrics, at: float) -> bool:
+    def take(self, metrics: Metrics, looked_at: float) -> bool:
         """Take in what the source says now; whether that is news.
 
         Args:
@@ -77,7 +77,7 @@ class Told:
             same = {s for s in metrics.touched if metrics.values(s) == before.values(s)}
             metrics.touched = metrics.touched - same | before.touched
         if metrics.touched:
-            self.changed_at = max(self.changed_at, at)
+            self.changed_at = max(self.changed_at, looked_at)
         return bool(metrics.touched)
 
 
@@ -205,8 +205,8 @@ class Ledger:
                 )
             if is_more:
                 self._touched.update(touched)
-                known = all(self.rollouts.is_known(s) for s in self.claims if s >= step)
-                can_write = known and max(self.claims) - step < KEPT_STEPS
+                all_known = all(self.rollouts.is_known(s) for s in self.claims if s >= step)
+                can_write = all_known and max(self.claims) - step < KEPT_STEPS
                 return Difference(step, is_again, can_write)
         return None
 

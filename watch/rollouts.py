@@ -178,10 +178,10 @@ class Rollouts:
         for draft, _, _ in drafts:
             self._rewards.add(draft)
         content = StepEpisodes(step)
-        for draft, place, name in drafts:
+        for draft, offset, name in drafts:
             if self._rewards.say_success:
                 RewardValues.read_success(draft)
-            content.add(draft, source=place, format_name=name)
+            content.add(draft, source=offset, format_name=name)
         return content
 
     def _drafts(self, step: int) -> Iterator[tuple[Draft, str, str]]:
@@ -206,9 +206,9 @@ class Rollouts:
 
 def rows_of_lines(start: int, data: bytes) -> Iterator[FoundRow]:
     """The rows of whole JSON lines that stand at `start` of their file."""
-    place = start
+    offset = start
     for line in data.splitlines(keepends=True):
         if line.strip():
             is_long = len(line) > MAX_LINE_BYTES
-            yield row_of_line(place, len(line), None if is_long else line, is_last=False)
-        place += len(line)
+            yield row_of_line(offset, len(line), None if is_long else line, is_last=False)
+        offset += len(line)

@@ -282,12 +282,12 @@ class Watch:
         content = rollouts.content(step)
         for why, times in content.refused.items():
             self._say(f"step {step}: {times} episodes were not taken: {why}")
-        at = self._began_at if self._is_behind else time.time()
-        end = StepEnd(step, self._ledger.numbers(step), at)
+        wall_time = self._began_at if self._is_behind else time.time()
+        end = StepEnd(step, self._ledger.numbers(step), wall_time)
         judged = self._run.commit(end, content, rollouts.signature(step), rollouts.trainer)
         self._ledger.written(step)
         self.last_step = step
-        self._times.append(at)
+        self._times.append(wall_time)
         self._on_step(step, judged.metrics.values, self.verdict())
         for alarm in judged.alarms:
             self._open.pop(alarm.rule, None)

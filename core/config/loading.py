@@ -91,16 +91,16 @@ def _origin(config: RunConfig, name: str | None) -> RecipeOrigin | None:
     return None
 
 
-def _differences(base: Any, own: Any, at: str) -> Iterator[tuple[str, Any]]:
+def _differences(base: Any, own: Any, prefix: str) -> Iterator[tuple[str, Any]]:
     """Dotted key and value in `base` of what both have and is not the same."""
     if isinstance(base, list) and isinstance(own, list) and len(base) == len(own):
         base, own = dict(enumerate(base)), dict(enumerate(own))
     if isinstance(base, dict) and isinstance(own, dict):
         for key in base:
-            if key in own and f"{at}.{key}" != "envs.eval":
-                yield from _differences(base[key], own[key], f"{at}.{key}")
+            if key in own and f"{prefix}.{key}" != "envs.eval":
+                yield from _differences(base[key], own[key], f"{prefix}.{key}")
     elif base != own and (not base or not isinstance(base, dict | list)):
-        yield at, base  # what is typed in a word; other tasks are another run
+        yield prefix, base  # what is typed in a word; other tasks are another run
 
 
 def load_diagnostics(
@@ -241,7 +241,7 @@ def _nested(key: str, value: Any) -> dict[str, Any]:
     return dict(out)
 
 
-def merge(base: Mapping[str, Any], over: Mapping[str, Any], at: str = "") -> dict[str, Any]:
+def merge(base: Mapping[str, Any], over: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """`over` on top of `base`, mappings merged; numeric keys address items of a list.
 
     A mapping that names another `kind` replaces the one below it: the other kind's settings do
@@ -251,13 +251,13 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any], at: str = "") -> dic
     out = dict(base)
     for key, value in over.items():
         below = out.get(key)
-        if value == {} and isinstance(below, Mapping) and _is_free(f"{at}{key}"):
+        if value == {} and isinstance(below, Mapping) and _is_free(f"{prefix}{key}"):
             out[key] = {}
         elif isinstance(value, Mapping) and isinstance(below, Mapping):
             other_kind = "kind" in value and value["kind"] != below.get("kind")
-            out[key] = dict(value) if other_kind else merge(below, value, f"{at}{key}.")
+            out[key] = dict(value) if other_kind else merge(below, value, f"{prefix}{key}.")
         elif isinstance(value, Mapping) and isinstance(below, list):
-            out[key] = _merge_list(f"{at}{key}", below, value)
+            out[key] = _merge_list(f"{prefix}{key}", below, value)
         else:
             out[key] = value
     return out

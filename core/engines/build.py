@@ -105,8 +105,8 @@ def _over_servers(
         if engine.kind == "vllm":
             folder, devices = resolve_model(config.model.path), devices_of(engine, index)
             return VllmEngine(policy.model, folder, config=engine, devices=devices, **shared)
-        one = engine.model_copy(update={"url": engine.urls[index]})
-        return ServerEngine(policy.model, config=one, **shared)
+        settings = engine.model_copy(update={"url": engine.urls[index]})
+        return ServerEngine(policy.model, config=settings, **shared)
 
     try:
         return Replicas(

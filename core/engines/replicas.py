@@ -56,10 +56,10 @@ class Router:
         digests = _digests(prompt)
         chosen = min(in_flight, key=lambda replica: (in_flight[replica], replica))
         for digest in reversed(digests):
-            known = self._replica_of.get(digest)
-            if known in in_flight:
+            last_replica = self._replica_of.get(digest)
+            if last_replica in in_flight:
                 bound = in_flight[chosen] + AHEAD_REQUESTS * num_tokens
-                chosen = known if in_flight[known] <= bound else chosen
+                chosen = last_replica if in_flight[last_replica] <= bound else chosen
                 break
         for digest in digests:
             self._replica_of[digest] = chosen

@@ -38,9 +38,9 @@ class UserObserver:
         UserCodeError: the class is not loaded, cannot be built, or lacks `observe`.
     """
 
-    def __init__(self, entry: ObserverEntry, place: int) -> None:
+    def __init__(self, entry: ObserverEntry, index: int) -> None:
         self.entry = entry
-        self.name = f"{place}.{entry.function}"
+        self.name = f"{index}.{entry.function}"
         require_params("observer", entry.function, entry.params, num_inputs=0)
         kind = loaded("observer", entry.function)
         self._own: Any = self._call(kind, **entry.params)
@@ -117,4 +117,4 @@ class UserObserver:
 
 def user_observers(config: RunConfig) -> list[UserObserver]:
     """The observers that a configuration names, each with its own memory."""
-    return [UserObserver(entry, place) for place, entry in enumerate(config.observers)]
+    return [UserObserver(entry, index) for index, entry in enumerate(config.observers)]

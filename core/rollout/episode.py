@@ -64,8 +64,8 @@ class Episode:
 
 def sampling_seed(seed: int, split: Split, step: int, index: int, turn: int) -> int:
     """The 63-bit seed of one response; of a probe the same at every step, like its tasks."""
-    place = 0 if split is Split.PROBE else step
-    return stream_word(seed, split.value, "sampling", place, index, turn) >> 1
+    stream = 0 if split is Split.PROBE else step
+    return stream_word(seed, split.value, "sampling", stream, index, turn) >> 1
 
 
 def sampling_params(
@@ -216,8 +216,8 @@ def advance(episode: Episode, result: TurnResult, context: ContextConfig) -> Non
     elif budget(episode, context) < 1:
         stop(episode, StopReason.MAX_TOKENS)
     else:
-        shown = result.reward + result.format_penalty
-        episode.prompt = episode.conversation.prompt(result.observation, last_reward=shown)
+        total = result.reward + result.format_penalty
+        episode.prompt = episode.conversation.prompt(result.observation, last_reward=total)
         if not episode.prompt.fits:
             stop(episode, StopReason.PROMPT_TOO_LONG)
 

@@ -61,9 +61,13 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
 def _pass_metrics(prefix: str, batch: RolloutBatch, pass_at: Sequence[int]) -> dict[str, float]:
     """pass@k over the tasks that have at least k siblings with a known success."""
     out: dict[str, float] = {}
-    known = [[t.is_success for t in group if t.is_success is not None] for group in batch.groups]
+    outcomes_by_group = [
+        [t.is_success for t in group if t.is_success is not None] for group in batch.groups
+    ]
     for k in pass_at:
-        chances = [pass_at_k(len(each), sum(each), k) for each in known if len(each) >= k]
+        chances = [
+            pass_at_k(len(each), sum(each), k) for each in outcomes_by_group if len(each) >= k
+        ]
         low, high = wilson_interval(mean(chances), len(chances))
         key = f"{prefix}/pass_at_{k}"
         out |= {key: mean(chances), f"{key}_low": float(low), f"{key}_high": float(high)}
@@ -71,10 +75,10 @@ def _pass_metrics(prefix: str, batch: RolloutBatch, pass_at: Sequence[int]) -> d
 
 
 def _tag_metrics(prefix: str, batch: RolloutBatch, pass_at: Sequence[int]) -> dict[str, float]:
-    known = [g for g in batch.groups if any(t.is_success is not None for t in g)]
-    rates = [success_rate(group) for group in known]
+    judged = [g for g in batch.groups if any(t.is_success is not None for t in g)]
+    rates = [success_rate(group) for group in judged]
     low, high = wilson_interval(mean(rates), len(rates))
-    any_P = [float(any(t.is_success for t in group)) for group in known]
+    any_P = [float(any(t.is_success for t in group)) for group in judged]
     valid = [float(bool(turn.is_valid)) for t in batch.trajectories for turn in t.turns]
     return {
         f"{prefix}/success_rate": mean(rates),
@@ -86,5 +90,5 @@ def _tag_metrics(prefix: str, batch: RolloutBatch, pass_at: Sequence[int]) -> di
         ),
         f"{prefix}/action_valid_frac": mean(valid),
         f"{prefix}/num_turns_mean": mean([float(t.num_turns) for t in batch.trajectories]),
-        f"{prefix}/num_tasks": float(len(known)),
+        f"{prefix}/num_tasks": float(len(judged)),
     } | _pass_metrics(prefix, batch, pass_at)

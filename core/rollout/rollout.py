@@ -133,7 +133,7 @@ def collect(
         chat=chat,
         context=context,
         sampling=sampling,
-        place=(seed, split, step),
+        stream_place=(seed, split, step),
         first_group=pool.check_step(step, draw_round),
         shaping=shaping,
         stopping=stopping or Stopping(chat, SamplingConfig()),
@@ -208,7 +208,7 @@ class _Collection:
         chat: ChatFormat,
         context: ContextConfig,
         sampling: SamplingSettings,
-        place: tuple[int, Split, int],
+        stream_place: tuple[int, Split, int],
         first_group: int,
         shaping: TurnShaping | None,
         stopping: Stopping,
@@ -217,7 +217,7 @@ class _Collection:
     ) -> None:
         self._pool, self._engine, self._pace = pool, engine, pace
         self._chat, self._context, self._sampling = chat, context, sampling
-        self._seed, self._split, self._step = place
+        self._seed, self._split, self._step = stream_place
         self._first_group = first_group
         self._shaping, self._stopping = shaping, stopping
         self._on_finished = on_finished

@@ -164,9 +164,9 @@ class EnvSource:
         rollouts = self._play(step, config, draw_round=0)
         if self._split is Split.TRAIN:
             rounds = config.dynamic_sampling.max_rounds
-            wanted = config.selection.max_groups or rollouts.num_groups
+            num_needed = config.selection.max_groups or rollouts.num_groups
             for draw_round in range(1, rounds):
-                if mixed_groups(rollouts, config.selection) >= wanted:
+                if mixed_groups(rollouts, config.selection) >= num_needed:
                     break
                 more = self._play(step, config, draw_round=draw_round)
                 rollouts = RolloutBatch(groups=rollouts.groups + more.groups)

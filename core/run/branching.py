@@ -73,8 +73,8 @@ def plan_branch(
     """
     run = open_run(parent)
     info = run.info()
-    found, choice = _checkpoint(run, parent, checkpoint)
-    state = read_state(found)
+    checkpoint_step, choice = _checkpoint(run, parent, checkpoint)
+    state = read_state(checkpoint_step)
     before = state.config
     after = override(before, [*([] if name is None else [f"name={name}"]), *overrides])
     origin = _origin(info.run_id, state.step, reason, issued_by)
@@ -94,7 +94,7 @@ def plan_branch(
         )
     return Branch(
         parent_run_id=info.run_id,
-        checkpoint=found,
+        checkpoint=checkpoint_step,
         choice=choice,
         step=state.step,
         config=after.model_copy(update={"branched_from": origin}),
@@ -143,7 +143,7 @@ def start_branch(
                 branch.checkpoint,
                 run_path,
                 config,
-                observers={one.name: one.state() for one in trainer.observers},
+                observers={watcher.name: watcher.state() for watcher in trainer.observers},
             )
         )
         trainer.begin_at(read_state(checkpoint_path(run_path, branch.step)))
@@ -175,11 +175,11 @@ def _checkpoint(run: RunReader, parent: Path, step: int | None) -> tuple[Path, s
         if good:
             return good[0], choice.reason
         return checkpoints[-1], f"{choice.reason} It is the newest."
-    wanted = checkpoint_path(parent, step)
-    if wanted not in checkpoints:
+    folder = checkpoint_path(parent, step)
+    if folder not in checkpoints:
         steps = ", ".join(str(step_of(path)) for path in checkpoints)
         raise ConfigError(f"{parent} has no checkpoint of step {step}; there are: {steps}")
-    return wanted, ""
+    return folder, ""
 
 
 def _changes(before: RunConfig, after: RunConfig) -> dict[str, tuple[Any, Any]]:
@@ -193,8 +193,8 @@ def _changes(before: RunConfig, after: RunConfig) -> dict[str, tuple[Any, Any]]:
 
 def _leaves(value: Any, prefix: str = "") -> dict[str, Any]:
     """Dotted key to value; a list of mappings has its indices for keys, other lists are values."""
-    if isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
-        value = {str(index): one for index, one in enumerate(value)}
+    if isinstance(value, list) and value and all(isinstance(entry, Mapping) for entry in value):
+        value = {str(index): entry for index, entry in enumerate(value)}
     if not isinstance(value, Mapping) or not value:
         return {prefix: value}
     out: dict[str, Any] = {}

@@ -65,8 +65,8 @@ def train_on_cluster(
     try:
         num_in_vain, last_step = 0, _last_step(path)
         while True:
-            words = begin if _last_step(path) is None else go_on
-            reason = _attempt(ray, config, words, path, say)
+            command = begin if _last_step(path) is None else go_on
+            reason = _attempt(ray, config, command, path, say)
             status = _status(path)
             if not reason or status in _ENDED:
                 return status
@@ -88,7 +88,7 @@ def train_on_cluster(
 
 
 def _attempt(
-    ray: Any, config: RunConfig, words: Sequence[str], path: Path, say: Callable[[str], None]
+    ray: Any, config: RunConfig, command: Sequence[str], path: Path, say: Callable[[str], None]
 ) -> str:
     """Place the ranks and wait for their end; why they ended, or "" if the run came to its end."""
     from ray.train import RunConfig as RayRunConfig
@@ -102,7 +102,7 @@ def _attempt(
     on_gpu = ray.cluster_resources().get("GPU", 0) > 0
     placing = DataParallelTrainer(
         run_rank,
-        train_loop_config={"words": list(words), "folder": str(Path.cwd()), "log": str(log)},
+        train_loop_config={"words": list(command), "folder": str(Path.cwd()), "log": str(log)},
         scaling_config=ScalingConfig(
             num_workers=trainer.ranks,
             use_gpu=on_gpu,

@@ -136,8 +136,8 @@ class Control:
         Returns early from a pause when something is asked for that can be done while paused.
         """
         wishes = Wishes(config=config)
-        due = [command for at, command in self._replay if at <= step]
-        self._replay = [(at, command) for at, command in self._replay if at > step]
+        due = [command for after, command in self._replay if after <= step]
+        self._replay = [(after, command) for after, command in self._replay if after > step]
         for command in due:
             self._apply(command, wishes)
         while True:
@@ -291,14 +291,14 @@ class Control:
                 os.write(2, f"{THIRD_SIGNAL}\n".encode())
                 os._exit(130)
 
-        wanted = [signal.SIGINT, signal.SIGTERM]
+        numbers = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            wanted.append(signal.SIGHUP)
+            numbers.append(signal.SIGHUP)
 
         def cut_in(number: int, frame: FrameType | None) -> None:
             self._cut_in()
 
-        previous = {number: signal.signal(number, handle) for number in wanted}
+        previous = {number: signal.signal(number, handle) for number in numbers}
         # The watching thread sends it; whoever does not handle it ignores it.
         previous[signal.SIGURG] = signal.signal(signal.SIGURG, cut_in)
         is_over = threading.Event()

@@ -71,7 +71,9 @@ class MonitorObserver:
 
     def judge(self, metrics: Sequence[StepMetrics], config: RunConfig) -> Judged:
         step = metrics[0].step
-        values = {key: value for one in metrics for key, value in one.values.items()}
+        values = {
+            key: value for step_metrics in metrics for key, value in step_metrics.values.items()
+        }
         settings = config.diagnostics.alarms
         self._monitor.situate(self._situation(step, config))
         alarms = self._monitor.judge(step, values, settings)
@@ -90,14 +92,14 @@ class MonitorObserver:
         if self._situated is None or self._situated[0] is not config:
             live = {key: knob["value"] for key, knob in live_schema(config).items()}
             self._note_changes(step, live)
-            known = Situation(
+            situation = Situation(
                 kind="live",
                 run=self._run_id,
                 config=config.model_dump(mode="json"),
                 live=live,
                 changes=tuple(self._changes),
             )
-            self._situated = (config, known)
+            self._situated = (config, situation)
         return self._situated[1]
 
     def _note_changes(self, step: int, live: Mapping[str, Any]) -> None:
@@ -181,7 +183,11 @@ class MonitorObserver:
     def _tell_blind_rules(self, values: dict[str, float], config: RunConfig) -> None:
         """Say at the start which rules will never judge, and what they would need."""
         unseen = blindness([*values, *_promised(config)], config.diagnostics.alarms)
-        blind = [f"{one.rule} {one.reason}" for one in unseen if one.is_blind]
+        blind = [
+            f"{unseen_rule.rule} {unseen_rule.reason}"
+            for unseen_rule in unseen
+            if unseen_rule.is_blind
+        ]
         if blind:
             self._events.message(f"alarms that this run cannot raise: {'; '.join(blind)}")
 

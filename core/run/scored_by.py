@@ -31,9 +31,9 @@ def by_checkpoint(reader: RunReader, step: int) -> Weights:
         ConfigError: there is no such checkpoint, or it cannot be loaded.
     """
     folder = checkpoint_path(reader.path, step)
-    known = [int(path.name.removeprefix("step_")) for path in list_checkpoints(reader.path)]
-    if step not in known:
-        have = f"it has {', '.join(map(str, known))}" if known else "it has none"
+    steps = [int(path.name.removeprefix("step_")) for path in list_checkpoints(reader.path)]
+    if step not in steps:
+        have = f"it has {', '.join(map(str, steps))}" if steps else "it has none"
         raise ConfigError(f"{reader.run_id} has no checkpoint of step {step}; {have}")
     state = require_whole(folder)
     config = state.config

@@ -369,9 +369,9 @@ class Trainer:
         for alarm in judged.alarms:
             is_raised = alarm.state is AlarmState.RAISED
             self.events.message(f"{alarm.severity}: " * is_raised + alarm.message)
-            words = self.checkpoints.last_good_words(alarm, self.config.checkpoint.every)
-            if words:
-                self.events.message(words)
+            advice = self.checkpoints.last_good_words(alarm, self.config.checkpoint.every)
+            if advice:
+                self.events.message(advice)
         for command in judged.commands:
             try:
                 post(self.run_path, command)

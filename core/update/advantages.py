@@ -212,7 +212,9 @@ def _by_own_estimator(
         mask_NL=tokens.mask_NL,
         turns_NL=tokens.gather(batch.turn_index).astype(np.int64),
         groups_N=_groups(batch, tokens),
-        left_out={group: [one.copy() for one in each] for group, each in left_out.items()},
+        left_out={
+            group: [advantages.copy() for advantages in each] for group, each in left_out.items()
+        },
     )
     return estimate(config, inputs)
 

@@ -80,8 +80,8 @@ def fresh_tokens(
     for row, index in enumerate(batch.trajectory_index.tolist()):
         versions = {turn.index: turn.policy_version for turn in kept[index].turns}
         fresh = [k for k, sampled in versions.items() if sampled in (None, version)]
-        known = torch.tensor(fresh, dtype=torch.int64, device=batch.turn_index.device)
-        is_fresh[row] = torch.isin(batch.turn_index[row], known)
+        fresh_turns = torch.tensor(fresh, dtype=torch.int64, device=batch.turn_index.device)
+        is_fresh[row] = torch.isin(batch.turn_index[row], fresh_turns)
     return is_fresh & batch.loss_mask
 
 

@@ -32,14 +32,14 @@ class SampledTokens:
     @classmethod
     def of(cls, batch: TokenBatch) -> SampledTokens:
         row, column = np.nonzero(batch.loss_mask.cpu().numpy())
-        found, first, rank = np.unique(
+        trajectories, first, rank = np.unique(
             batch.trajectory_index.cpu().numpy()[row], return_index=True, return_inverse=True
         )
-        in_order = np.empty(found.size, dtype=np.int64)
-        in_order[np.argsort(first)] = np.arange(found.size)
+        in_order = np.empty(trajectories.size, dtype=np.int64)
+        in_order[np.argsort(first)] = np.arange(trajectories.size)
         owner = in_order[rank]
         by_owner = np.argsort(owner, kind="stable")
-        counts = np.bincount(owner, minlength=found.size)
+        counts = np.bincount(owner, minlength=trajectories.size)
         starts = np.repeat(np.cumsum(counts) - counts, counts)
         position = np.empty(owner.size, dtype=np.int64)
         position[by_owner] = np.arange(owner.size) - starts
@@ -48,7 +48,7 @@ class SampledTokens:
             column=column,
             owner=owner,
             position=position,
-            num_trajectories=found.size,
+            num_trajectories=trajectories.size,
             max_length=int(counts.max(initial=0)),
         )
 

@@ -222,8 +222,8 @@ class MetricTotals:
         for name, value in terms.metrics.items():
             self.sums[name] = self.sums[name] + value if name in self.sums else value
         for name, value in terms.maxima.items():
-            known = self.maxima.get(name, value)
-            self.maxima[name] = torch.maximum(known, value)
+            before = self.maxima.get(name, value)
+            self.maxima[name] = torch.maximum(before, value)
 
     def add_idle(self, num_tokens: int) -> None:
         """Count tokens that needed no pass."""

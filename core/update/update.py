@@ -103,9 +103,9 @@ def update(
             done.append(optimizer.step(lrs=lrs, grad_clip=clips, only=groups))
             policy.version += "policy" in done[-1].moved
     is_single = updates_per_step(config) == 1
-    num_skipped = sum(one.is_skipped for one in done)
-    num_updates = sum("policy" in one.moved for one in done)
-    num_tried = sum("policy" in one.grad_norms or one.is_skipped for one in done)
+    num_skipped = sum(minibatch.is_skipped for minibatch in done)
+    num_updates = sum("policy" in minibatch.moved for minibatch in done)
+    num_tried = sum("policy" in minibatch.grad_norms or minibatch.is_skipped for minibatch in done)
     totals.sum_over(policy.world)
     metrics = totals.result(num_updates=max(len(done), 1))
     metrics |= _grad_norms(done, has_critic=policy.critic is not None)
@@ -151,9 +151,9 @@ def mismatch_metrics(
     out = dict.fromkeys(MISMATCH_METRICS, math.nan)
     if trainer_logprobs is None:
         return out
-    known = batch.loss_mask & ~trainer_logprobs.isnan()
-    mask = known if is_fresh is None else known & is_fresh
-    stale = known & ~mask
+    has_logprob = batch.loss_mask & ~trainer_logprobs.isnan()
+    mask = has_logprob if is_fresh is None else has_logprob & is_fresh
+    stale = has_logprob & ~mask
     if stale.any():
         out["policy/stale_kl"] = mismatch_kl(trainer_logprobs, batch.behaviour_logprobs, stale)
     return out | _mismatch(trainer_logprobs, batch, mask) if mask.any() else out
@@ -204,7 +204,7 @@ def _grad_norms(done: Sequence[StepResult], *, has_critic: bool) -> dict[str, fl
     def mean(norms: Sequence[float]) -> float:
         return sum(norms) / len(norms) if norms else math.nan
 
-    norms = [one.grad_norms for one in done]
+    norms = [result.grad_norms for result in done]
     out = {"optim/grad_norm": mean([each["policy"] for each in norms if "policy" in each])}
     of_critic = [each for each in norms if "critic_head" in each]
     if has_critic:

@@ -156,17 +156,17 @@ class _InChunks(torch.autograd.Function):
         by_weight_VH = torch.zeros_like(weight_VH) if wants_weight else None
         by_bias_V = torch.zeros_like(bias_V) if wants_bias else None
         for index, part in enumerate(ctx.sampled.chunks(ctx.chunk)):
-            place = slice(index * ctx.chunk, index * ctx.chunk + len(part.targets))
-            hidden_cH = hidden_SH[place]
+            span = slice(index * ctx.chunk, index * ctx.chunk + len(part.targets))
+            hidden_cH = hidden_SH[span]
             by_logits_cV = _by_logits(
                 linear(hidden_cH, weight_VH, bias_V).float(),
                 part,
-                entropies_S[place],
-                None if by_logprob_S is None else by_logprob_S[place],
-                None if by_entropy_S is None else by_entropy_S[place],
+                entropies_S[span],
+                None if by_logprob_S is None else by_logprob_S[span],
+                None if by_entropy_S is None else by_entropy_S[span],
             ).to(hidden_SH.dtype)
             if by_hidden_SH is not None:
-                torch.mm(by_logits_cV, weight_VH, out=by_hidden_SH[place])
+                torch.mm(by_logits_cV, weight_VH, out=by_hidden_SH[span])
             if by_weight_VH is not None:
                 by_weight_VH.addmm_(by_logits_cV.T, hidden_cH)
             if by_bias_V is not None:

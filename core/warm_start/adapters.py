@@ -106,9 +106,9 @@ def _check_base(adapters: Path, base: str, folder: Path) -> None:
 
 def _check_layers(adapters: Path, adapted: PeftModel) -> None:
     """Layers that the file says nothing of would silently stay as they are."""
-    wanted = get_peft_model_state_dict(adapted, save_embedding_layers=False)
+    expected_names = get_peft_model_state_dict(adapted, save_embedding_layers=False)
     with safe_open(adapters / ADAPTER_WEIGHTS, framework="pt") as file:
-        odd = wanted.keys() ^ set(file.keys())
+        odd = expected_names.keys() ^ set(file.keys())
     if odd:
         raise ValueError(f"the base has other layers, such as {min(odd)}")
 

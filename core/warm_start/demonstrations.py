@@ -200,13 +200,13 @@ def _episode(
     messages = [DemoMessage(role="system", content=context.system)] if context.system else []
     instructions = world.instructions() if context.instructions else ""
     head = f"{instructions}\n\n" if instructions else ""
-    shown = messages_shown(
+    messages_now = messages_shown(
         context, observation, None, tools=has_tools, is_one_action=group.is_one_action
     )
-    shown[-1] = replace(shown[-1], content=head + shown[-1].content)
+    messages_now[-1] = replace(messages_now[-1], content=head + messages_now[-1].content)
     result = None
     while result is None or result.stop_reason is None:
-        messages += shown
+        messages += messages_now
         is_nonsense = bool(rng.random() < teaching.nonsense)
         reasoning, action = (
             _nonsense(narrator, rng, has_tools=has_tools)
@@ -218,7 +218,7 @@ def _episode(
         if result.error is not None:
             raise SftError(f"{group.env} failed at task {env_seed}: {result.error}")
         observation = result.observation
-        shown = messages_shown(
+        messages_now = messages_shown(
             context, observation, result.reward, tools=has_tools, is_one_action=group.is_one_action
         )
     return Demonstration(
@@ -308,15 +308,15 @@ def messages_shown(
 ) -> list[DemoMessage]:
     """What a turn shows, as `Conversation` puts it together in a rollout."""
     messages = list(observation.messages) or [Message(role="user", content=observation.text)]
-    shown = [DemoMessage(role=m.role, content=m.content, name=m.name) for m in messages]
+    turn_messages = [DemoMessage(role=m.role, content=m.content, name=m.name) for m in messages]
     if context.show_reward and last_reward is not None:
-        text = f"Reward: {last_reward:g}\n{shown[0].content}"
-        shown[0] = replace(shown[0], content=text)
-    if context.format_hint and shown[-1].role == "user":
+        text = f"Reward: {last_reward:g}\n{turn_messages[0].content}"
+        turn_messages[0] = replace(turn_messages[0], content=text)
+    if context.format_hint and turn_messages[-1].role == "user":
         hint = format_hint(context, has_tools=tools, is_one_action=is_one_action)
-        text = f"{shown[-1].content}\n{hint}"
-        shown[-1] = replace(shown[-1], content=text)
-    return shown
+        text = f"{turn_messages[-1].content}\n{hint}"
+        turn_messages[-1] = replace(turn_messages[-1], content=text)
+    return turn_messages
 
 
 def encode(
@@ -370,8 +370,8 @@ def _observation(asked: Sequence[DemoMessage], begins_with: str) -> Observation:
 
 def training_text(demonstrations: Iterable[Demonstration]) -> Iterator[str]:
     """Every message, to train a tokenizer on, with its calls as a fresh model writes them."""
-    for one in demonstrations:
-        for message in one.messages:
+    for demonstration in demonstrations:
+        for message in demonstration.messages:
             yield message.content
             for name, arguments in message.calls:
                 yield spell_call(name, arguments, "hermes")
@@ -382,8 +382,8 @@ def write_jsonl(demonstrations: Iterable[Demonstration], path: Path) -> int:
     partial = path.with_name(path.name + ".partial")
     number = 0
     with partial.open("w", encoding="utf-8") as file:
-        for one in demonstrations:
-            file.write(json.dumps(_to_json(one), ensure_ascii=True) + "\n")
+        for demonstration in demonstrations:
+            file.write(json.dumps(_to_json(demonstration), ensure_ascii=True) + "\n")
             number += 1
     partial.replace(path)
     return number
@@ -406,18 +406,22 @@ def read_jsonl(path: Path) -> Iterator[Demonstration]:
         raise SftError(f"cannot read {path}: {' '.join(str(error).split())}") from None
 
 
-def _to_json(one: Demonstration) -> dict[str, Any]:
+def _to_json(demonstration: Demonstration) -> dict[str, Any]:
     row = {
-        "env": one.env,
-        "params": dict(one.params),
-        "env_seed": one.env_seed,
-        "noise_seed": one.noise_seed,
-        "messages": [_message_json(message) for message in one.messages],
-        "success": one.success,
+        "env": demonstration.env,
+        "params": dict(demonstration.params),
+        "env_seed": demonstration.env_seed,
+        "noise_seed": demonstration.noise_seed,
+        "messages": [_message_json(message) for message in demonstration.messages],
+        "success": demonstration.success,
     }
-    if one.instructions:
-        row["instructions"] = one.instructions
-    return row | {"tools": [tool.as_json() for tool in one.tools]} if one.tools else row
+    if demonstration.instructions:
+        row["instructions"] = demonstration.instructions
+    return (
+        row | {"tools": [tool.as_json() for tool in demonstration.tools]}
+        if demonstration.tools
+        else row
+    )
 
 
 def _message_json(message: DemoMessage) -> dict[str, Any]:

@@ -50,10 +50,10 @@ def figure_text(text: str, *, width: int = _HOVER_WIDTH, limit: int = 400) -> st
     What is unseen is named in brackets, lines are broken at `width` characters, and what is longer
     than `limit` is cut.
     """
-    words = visible(text[: limit + 1].replace("\n", " ").replace("\t", " "), None)
+    label = visible(text[: limit + 1].replace("\n", " ").replace("\t", " "), None)
     if len(text) > limit:
-        words = words[:limit] + "..."
-    lines = textwrap.wrap(words, width) or [""]
+        label = label[:limit] + "..."
+    lines = textwrap.wrap(label, width) or [""]
     safe = [x.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;") for x in lines]
     return "<br>".join(line.replace("%{", "% {").replace("$", "&#36;") for line in safe)
 
@@ -100,18 +100,18 @@ def line_spec(
     All texts may be foreign.
     """
     options = options or LineOptions()
-    drawn = [one for one in curves if one.has_values]
+    drawn = [curve for curve in curves if curve.has_values]
     named = drawn if options.has_legend and _needs_legend(drawn) else []
-    traces = [trace for one in drawn for trace in _curve_traces(one, axis, options)]
+    traces = [trace for curve in drawn for trace in _curve_traces(curve, axis, options)]
     layout = _layout(axis, options) | _legend(named) | {"yaxis": _y_axis(drawn, axis, options)}
     if axis.kind == "step" and not options.zoom:
         layout["xaxis"] |= _whole_steps(drawn)
     notes = []
     if title:
-        words = f"<b>{figure_text(title, width=200, limit=120)}</b>{_unit_words(drawn)}"
-        keys = ", ".join(one.key for one in drawn)
+        heading = f"<b>{figure_text(title, width=200, limit=120)}</b>{_unit_words(drawn)}"
+        keys = ", ".join(curve.key for curve in drawn)
         about = figure_text(f"{help} [{keys}]" if keys else help)
-        notes.append(_title(words, about, num_rows=_legend_rows(named)))
+        notes.append(_title(heading, about, num_rows=_legend_rows(named)))
     if drawn:
         traces += mark_traces(marks, axis.at, figure_text)
     else:
@@ -121,57 +121,60 @@ def line_spec(
     return {"data": traces, "layout": layout | {"annotations": notes}}
 
 
-def _curve_traces(one: Curve, axis: Axis, options: LineOptions) -> list[Trace]:
-    if one.is_sparse:
-        return [_points(one, axis, options)]
-    shown = smoothed(one.values, options.smooth)
+def _curve_traces(curve: Curve, axis: Axis, options: LineOptions) -> list[Trace]:
+    if curve.is_sparse:
+        return [_points(curve, axis, options)]
+    smoothed_values = smoothed(curve.values, options.smooth)
     is_smoothed = options.smooth > 0
     traces = []
-    if one.low is not None and one.high is not None:
-        traces.append(_band(one, (one.low, one.high), axis, options))
-    name = figure_text(one.name, width=200, limit=80)
+    if curve.low is not None and curve.high is not None:
+        traces.append(_band(curve, (curve.low, curve.high), axis, options))
+    name = figure_text(curve.name, width=200, limit=80)
     if is_smoothed:
-        raw = downsample(one.values, options.max_points)
+        raw = downsample(curve.values, options.max_points)
         traces.append(
             scatter(
-                x=axis.at(one.steps[raw]),
-                y=_drawable(one.values[raw], options),
+                x=axis.at(curve.steps[raw]),
+                y=_drawable(curve.values[raw], options),
                 mode="lines",
                 opacity=theme.RAW_OPACITY,
-                line={"color": one.color, "width": 1},
+                line={"color": curve.color, "width": 1},
                 hoverinfo="skip",
                 showlegend=False,
             )
         )
-    at = downsample(shown, options.max_points)
+    kept_points = downsample(smoothed_values, options.max_points)
     traces.append(
         scatter(
-            **_told(one, at, axis, name, is_smoothed=is_smoothed),
-            y=_drawable(shown[at], options),
-            mode="lines+markers" if len(at) <= _MARKED_BELOW else "lines",
-            marker={"size": 4, "color": one.color},
-            line={"color": one.color, "width": 2},
+            **_told(curve, kept_points, axis, name, is_smoothed=is_smoothed),
+            y=_drawable(smoothed_values[kept_points], options),
+            mode="lines+markers" if len(kept_points) <= _MARKED_BELOW else "lines",
+            marker={"size": 4, "color": curve.color},
+            line={"color": curve.color, "width": 2},
             connectgaps=False,
         )
     )
     return traces
 
 
-def _points(one: Curve, axis: Axis, options: LineOptions) -> Trace:
+def _points(curve: Curve, axis: Axis, options: LineOptions) -> Trace:
     """A sparse curve: a dot with its interval where it was measured, and nothing in between."""
-    at = np.flatnonzero(np.isfinite(one.values))
-    name = figure_text(one.name, width=200, limit=80)
+    finite_points = np.flatnonzero(np.isfinite(curve.values))
+    name = figure_text(curve.name, width=200, limit=80)
     whiskers: dict[str, Any] = {}
-    if one.low is not None and one.high is not None:
-        ends = {"array": one.high[at] - one.values[at], "arrayminus": one.values[at] - one.low[at]}
-        style = {"color": one.color, "thickness": 1, "width": 2}
+    if curve.low is not None and curve.high is not None:
+        ends = {
+            "array": curve.high[finite_points] - curve.values[finite_points],
+            "arrayminus": curve.values[finite_points] - curve.low[finite_points],
+        }
+        style = {"color": curve.color, "thickness": 1, "width": 2}
         whiskers = {"error_y": {"type": "data", "symmetric": False, **ends, **style}}
     return scatter(
-        **_told(one, at, axis, name, is_smoothed=False),
-        y=_drawable(one.values[at], options),
+        **_told(curve, finite_points, axis, name, is_smoothed=False),
+        y=_drawable(curve.values[finite_points], options),
         mode="markers",
-        marker={"size": 6, "color": one.color},
-        line={"color": one.color},
+        marker={"size": 6, "color": curve.color},
+        line={"color": curve.color},
         **whiskers,
     )
 
@@ -183,44 +186,44 @@ def _drawable(values: FloatArray64, options: LineOptions) -> FloatArray64:
 
 
 def _told(
-    one: Curve, at: NDArray[np.intp], axis: Axis, name: str, *, is_smoothed: bool
+    curve: Curve, points: NDArray[np.intp], axis: Axis, name: str, *, is_smoothed: bool
 ) -> dict[str, Any]:
     """Where points of a curve stand, and what hovering says of each.
 
     `customdata` is (N, 4): step, value before smoothing, interval.
     """
-    nothing = np.full(len(at), np.nan)
-    ends = [nothing if end is None else end[at] for end in (one.low, one.high)]
-    steps = one.steps[at]
+    nothing = np.full(len(points), np.nan)
+    ends = [nothing if end is None else end[points] for end in (curve.low, curve.high)]
+    steps = curve.steps[points]
     return {
         "x": axis.at(steps),
-        "customdata": np.column_stack([steps.astype(np.float64), one.values[at], *ends]),
+        "customdata": np.column_stack([steps.astype(np.float64), curve.values[points], *ends]),
         "text": axis.clock(steps),
-        "hovertemplate": _hover_template(one, name, is_smoothed=is_smoothed),
+        "hovertemplate": _hover_template(curve, name, is_smoothed=is_smoothed),
         "name": name,
     }
 
 
-def _hover_template(one: Curve, name: str, *, is_smoothed: bool) -> str:
+def _hover_template(curve: Curve, name: str, *, is_smoothed: bool) -> str:
     """One short line a curve: the box covers little of its chart. The title's help has the keys."""
-    style, unit = (".1%", "") if one.unit == SHARE else (".4~g", f" {figure_text(one.unit)}")
+    style, unit = (".1%", "") if curve.unit == SHARE else (".4~g", f" {figure_text(curve.unit)}")
     text = f"{name} <b>%{{y:{style}}}</b>{unit}"
-    if one.low is not None:
+    if curve.low is not None:
         text += f" (%{{customdata[2]:{style}}} to %{{customdata[3]:{style}}})"
     if is_smoothed:
         text += f", raw %{{customdata[1]:{style}}}"
-    if one.is_sparse:  # the nearest point may be another step's than the others'
+    if curve.is_sparse:  # the nearest point may be another step's than the others'
         text += ", step %{customdata[0]:d}"
     return f"{text}, %{{text}}<extra></extra>"
 
 
 def _band(
-    one: Curve, interval: tuple[FloatArray64, FloatArray64], axis: Axis, options: LineOptions
+    curve: Curve, interval: tuple[FloatArray64, FloatArray64], axis: Axis, options: LineOptions
 ) -> Trace:
     """The interval as filled polygons, one for each stretch without a gap."""
     edges = np.union1d(*(downsample(end, options.max_points // 2) for end in interval))
     low, high = (_drawable(end[edges], options) for end in interval)
-    x = axis.at(one.steps[edges])
+    x = axis.at(curve.steps[edges])
     good = np.isfinite(low) & np.isfinite(high)
     xs, ys = [np.empty(0)], [np.empty(0)]
     ends = np.flatnonzero(np.diff(np.concatenate([[False], good, [False]]).astype(np.int8)))
@@ -232,23 +235,23 @@ def _band(
         x=np.concatenate(xs),
         y=np.concatenate(ys),
         fill="toself",
-        fillcolor=one.color,
+        fillcolor=curve.color,
         opacity=_BAND_OPACITY,
         mode="lines",
-        line={"color": one.color, "width": 0},
+        line={"color": curve.color, "width": 0},
         hoverinfo="skip",
         showlegend=False,
-        name=f"{figure_text(one.name, width=200, limit=80)}, 95 % interval",
+        name=f"{figure_text(curve.name, width=200, limit=80)}, 95 % interval",
     )
 
 
 def _y_axis(curves: Sequence[Curve], axis: Axis, options: LineOptions) -> dict[str, Any]:
     # A difference of two shares stands on the axis of shares.
-    units = {SHARE if one.unit == POINTS else one.unit for one in curves if one.unit}
+    units = {SHARE if curve.unit == POINTS else curve.unit for curve in curves if curve.unit}
     is_share = units == {SHARE} and not options.log_y
     values = _in_sight(curves, axis, options)
-    known = values[np.isfinite(values)]
-    largest = np.abs(known).max(initial=0.0)
+    finite = values[np.isfinite(values)]
+    largest = np.abs(finite).max(initial=0.0)
     out: dict[str, Any] = {
         "type": "log" if options.log_y else "linear",
         "gridcolor": _GRID,
@@ -260,8 +263,8 @@ def _y_axis(curves: Sequence[Curve], axis: Axis, options: LineOptions) -> dict[s
         "exponentformat": "none" if 1e-3 <= largest < 1e5 else "power",
         **({"tickformat": ".0%"} if is_share else {}),
     }
-    limits = full_range(known, log_y=options.log_y) if options.zoom else None
-    if limits is None and is_share and len(known) and float(np.ptp(known)) == 0:
+    limits = full_range(finite, log_y=options.log_y) if options.zoom else None
+    if limits is None and is_share and len(finite) and float(np.ptp(finite)) == 0:
         limits = (-0.05, 1.05)  # plotly would go up to 200 %
     if limits is None and not options.log_y and largest < _LEAST_NATS and _is_divergence(curves):
         limits = (-_LEAST_NATS, _LEAST_NATS)
@@ -269,17 +272,19 @@ def _y_axis(curves: Sequence[Curve], axis: Axis, options: LineOptions) -> dict[s
 
 
 def _is_divergence(curves: Sequence[Curve]) -> bool:
-    return bool(curves) and all(one.key.endswith("_kl") for one in curves)
+    return bool(curves) and all(curve.key.endswith("_kl") for curve in curves)
 
 
 def _in_sight(curves: Sequence[Curve], axis: Axis, options: LineOptions) -> FloatArray64:
     """All values and ends of intervals that lie within the zoom."""
     parts = [np.empty(0)]
-    for one in curves:
+    for curve in curves:
         low, high = options.zoom or (-np.inf, np.inf)
-        at = axis.at(one.steps)
-        inside = (at >= low) & (at <= high)
-        parts += [part[inside] for part in (one.values, one.low, one.high) if part is not None]
+        position = axis.at(curve.steps)
+        inside = (position >= low) & (position <= high)
+        parts += [
+            part[inside] for part in (curve.values, curve.low, curve.high) if part is not None
+        ]
     return np.concatenate(parts)
 
 
@@ -332,14 +337,14 @@ def _layout(axis: Axis, options: LineOptions) -> dict[str, Any]:
 
 def _whole_steps(drawn: Sequence[Curve]) -> dict[str, Any]:
     """Ticks at whole steps where there are few of them."""
-    steps = np.concatenate([np.empty(0, np.int64), *(one.steps for one in drawn)])
+    steps = np.concatenate([np.empty(0, np.int64), *(curve.steps for curve in drawn)])
     is_short = len(steps) > 0 and int(np.ptp(steps)) <= _FEW_STEPS
     return {"tick0": 0, "dtick": 1} if is_short else {}
 
 
 def _needs_legend(curves: Sequence[Curve]) -> bool:
     """A single curve needs one where it is not called as its metric is: it is a part of a chart."""
-    return len(curves) > 1 or any(one.name != metric(one.key).name for one in curves)
+    return len(curves) > 1 or any(curve.name != metric(curve.key).name for curve in curves)
 
 
 def _legend(curves: Sequence[Curve]) -> dict[str, Any]:
@@ -366,16 +371,16 @@ def _legend_rows(curves: Sequence[Curve]) -> int:
 
     Where not all names fit in one row, each gets the room of the widest.
     """
-    widths = [48 + 6 * min(len(one.name), 80) for one in curves]
+    widths = [48 + 6 * min(len(curve.name), 80) for curve in curves]
     if sum(widths) <= _NARROWEST:
         return min(len(widths), 1)
     return math.ceil(len(widths) / max(1, _NARROWEST // max(widths)))
 
 
-def _title(words: str, about: str, *, num_rows: int) -> dict[str, Any]:
+def _title(heading: str, about: str, *, num_rows: int) -> dict[str, Any]:
     """At the left above the legend; hovering explains it."""
     return {
-        "text": words,
+        "text": heading,
         "hovertext": about,
         "captureevents": True,
         "x": 0,
@@ -405,6 +410,6 @@ def _nothing() -> dict[str, Any]:
 
 def _unit_words(curves: Sequence[Curve]) -> str:
     """The unit behind a title: `nats per token`."""
-    units = dict.fromkeys(one.unit for one in curves if one.unit not in ("", SHARE, POINTS))
-    words = figure_text(" / ".join(units), limit=80)
-    return f'  <span style="font-size:11px">{words}</span>' if units else ""
+    units = dict.fromkeys(curve.unit for curve in curves if curve.unit not in ("", SHARE, POINTS))
+    unit_text = figure_text(" / ".join(units), limit=80)
+    return f'  <span style="font-size:11px">{unit_text}</span>' if units else ""

@@ -159,20 +159,20 @@ def plain_chart(key: str) -> Chart:
     return Chart(name=key, title=metric(key).name, help=metric(key).help, lines=(Line(key=key),))
 
 
-def evidence_chart(verdict: Verdict | None, known: Sequence[str]) -> Chart | None:
+def evidence_chart(verdict: Verdict | None, known_keys: Sequence[str]) -> Chart | None:
     """What the verdict rests on besides success, which has a chart of its own.
 
     Two metrics of one unit at most; None where the verdict rests on nothing else.
     """
-    shown = {SUCCESS, *eval_keys(known)}
+    chart_metrics = {SUCCESS, *eval_keys(known_keys)}
     keys: dict[str, None] = {}
     for evidence in verdict.evidence if verdict else ():
-        if SOURCES.get(evidence.metric, ("",))[0] in known:
+        if SOURCES.get(evidence.metric, ("",))[0] in known_keys:
             keys[evidence.metric] = None
         else:
-            stored = [key for key in known if fnmatch.fnmatchcase(key, evidence.metric)]
+            stored = [key for key in known_keys if fnmatch.fnmatchcase(key, evidence.metric)]
             keys |= dict.fromkeys(stored[:1])
-    candidates = [key for key in keys if key not in shown]
+    candidates = [key for key in keys if key not in chart_metrics]
     drawn = [key for key in candidates if _unit(key) == _unit(candidates[0])][:2]
     if not drawn:
         return None
@@ -180,7 +180,7 @@ def evidence_chart(verdict: Verdict | None, known: Sequence[str]) -> Chart | Non
         Line(
             key=key,
             name=capitalised(metric(key).in_sentence),
-            has_interval=f"{key}_low" in known,
+            has_interval=f"{key}_low" in known_keys,
         )
         for key in drawn
     )
@@ -201,35 +201,37 @@ def _unit(key: str) -> str:
     return SHARE if unit == POINTS else unit
 
 
-def charts_of(verdict: Verdict | None, known: Sequence[str]) -> list[Chart]:
+def charts_of(verdict: Verdict | None, keys: Sequence[str]) -> list[Chart]:
     """The curated charts that a run has metrics for; the evidence stands beside success."""
-    proof = evidence_chart(verdict, known)
+    proof = evidence_chart(verdict, keys)
     listed = [*CHARTS[:1], *([] if proof is None else [proof]), *CHARTS[1:]]
-    return [chart for chart in listed if chart_keys([chart], known)]
+    return [chart for chart in listed if chart_keys([chart], keys)]
 
 
-def chart_keys(charts: Sequence[Chart], known: Sequence[str]) -> list[str]:
+def chart_keys(charts: Sequence[Chart], keys: Sequence[str]) -> list[str]:
     """The metrics to read for some charts, of those that the run has."""
-    wanted: set[str] = set()
+    needed: set[str] = set()
     for chart in charts:
         for line in chart.lines:
-            wanted |= {*SOURCES.get(line.key, ()), line.key}
+            needed |= {*SOURCES.get(line.key, ()), line.key}
             if line.has_interval:
-                wanted |= {f"{line.key}_low", f"{line.key}_high"}
+                needed |= {f"{line.key}_low", f"{line.key}_high"}
         if chart.name == "success":
-            wanted |= {f"{key}{end}" for key in eval_keys(known) for end in ("", "_low", "_high")}
-    return sorted(wanted & set(known))
+            needed |= {f"{key}{end}" for key in eval_keys(keys) for end in ("", "_low", "_high")}
+    return sorted(needed & set(keys))
 
 
-def eval_keys(known: Sequence[str]) -> list[str]:
+def eval_keys(metric_keys: Sequence[str]) -> list[str]:
     """Success on tasks that never train: over all tags, or of each of the first three."""
-    keys = [key for key in known if key.startswith(FIXED_TASKS) and key.endswith("/success_rate")]
+    keys = [
+        key for key in metric_keys if key.startswith(FIXED_TASKS) and key.endswith("/success_rate")
+    ]
     over_all = [key for key in keys if key.split("/")[1] == "all"]
     return over_all or keys[:3]
 
 
 def chart_curves(
-    chart: Chart, data: pd.DataFrame, steps: pd.DataFrame, known: Sequence[str]
+    chart: Chart, data: pd.DataFrame, steps: pd.DataFrame, keys: Sequence[str]
 ) -> list[Curve]:
     """The curves of one chart that the run has.
 
@@ -239,7 +241,7 @@ def chart_curves(
     """
     lines = list(chart.lines)
     if chart.name == "success":
-        evaluated = eval_keys(known)
+        evaluated = eval_keys(keys)
         has_tags = len({key.split("/")[1] for key in evaluated}) > 1
         lines[1:1] = [
             Line(key=key, name=_eval_name(key, has_tags=has_tags), has_interval=True)
@@ -247,22 +249,22 @@ def chart_curves(
         ]
     data = _with_derived(data, {line.key for line in lines})
     curves = []
-    for place, line in enumerate(lines):
-        one = curve(
+    for index, line in enumerate(lines):
+        drawn = curve(
             data,
             line.key,
             name=line.name,
             low_key=f"{line.key}_low" if line.has_interval else "",
             high_key=f"{line.key}_high" if line.has_interval else "",
-            color=theme.SERIES[place % len(theme.SERIES)],
+            color=theme.SERIES[index % len(theme.SERIES)],
         )
         if line.is_rest:
-            one = replace(one, key=f"1 - {one.key}", values=1.0 - one.values)
+            drawn = replace(drawn, key=f"1 - {drawn.key}", values=1.0 - drawn.values)
         if line.key in (SUCCESS, RETURN) and chart.name in ("success", "return"):
-            low, high = _interval(one, steps)
-            one = replace(one, low=low, high=high)
-        if len(one.steps):
-            curves.append(one)
+            low, high = _interval(drawn, steps)
+            drawn = replace(drawn, low=low, high=high)
+        if len(drawn.steps):
+            curves.append(drawn)
     return curves
 
 
@@ -288,12 +290,12 @@ def _eval_name(key: str, *, has_tags: bool) -> str:
     return f"{name} {tag}" if has_tags else name
 
 
-def _interval(one: Curve, steps: pd.DataFrame) -> tuple[FloatArray64, FloatArray64]:
+def _interval(curve_: Curve, steps: pd.DataFrame) -> tuple[FloatArray64, FloatArray64]:
     """95 % around the success rate or the mean return of each step's trajectories."""
-    by_step = steps.drop_duplicates("step", keep="last").set_index("step").reindex(one.steps)
+    by_step = steps.drop_duplicates("step", keep="last").set_index("step").reindex(curve_.steps)
     counts = by_step["num_trajectories"].to_numpy(np.float64, na_value=np.nan)
-    if one.key == SUCCESS:
-        return wilson_interval(one.values, counts)
+    if curve_.key == SUCCESS:
+        return wilson_interval(curve_.values, counts)
     spread = by_step["return_std"].to_numpy(np.float64, na_value=np.nan)
     half = 1.96 * spread / np.sqrt(np.where(counts > 0, counts, np.nan))
-    return one.values - half, one.values + half
+    return curve_.values - half, curve_.values + half

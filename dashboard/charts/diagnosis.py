@@ -68,7 +68,7 @@ def regime_plane(path: RegimePath, *, selected: int | None = None) -> go.Figure:
         hoverinfo="skip",
         showlegend=False,
     )
-    shown = points.iloc[-1] if selected is None else _row_at(points, selected)
+    current = points.iloc[-1] if selected is None else _row_at(points, selected)
     figure.add_scatter(
         x=points["entropy"],
         y=points["dependence"],
@@ -87,12 +87,12 @@ def regime_plane(path: RegimePath, *, selected: int | None = None) -> go.Figure:
         showlegend=False,
     )
     figure.add_scatter(
-        x=[shown["entropy"]],
-        y=[shown["dependence"]],
+        x=[current["entropy"]],
+        y=[current["dependence"]],
         mode="markers",
         marker={"size": 15, "symbol": "circle-open", "line": {"width": 2.5}, "color": ACCENT},
-        error_x=_bars(shown, "entropy"),
-        error_y=_bars(shown, "dependence"),
+        error_x=_bars(current, "entropy"),
+        error_y=_bars(current, "dependence"),
         hoverinfo="skip",
         showlegend=False,
     )
@@ -148,18 +148,21 @@ def information_curve(
             tokens they can be told apart.
     """
     figure = go.Figure()
-    longest = max((float(one.curve_k[-1]) for one in families if len(one.curve_k)), default=1.0)
-    for color, one in zip(SERIES, families, strict=False):
-        name = one.family.replace("_", " ")
+    longest = max(
+        (float(other_family.curve_k[-1]) for other_family in families if len(other_family.curve_k)),
+        default=1.0,
+    )
+    for color, other_family in zip(SERIES, families, strict=False):
+        name = other_family.family.replace("_", " ")
         figure.add_scatter(
-            x=one.curve_k,
-            y=one.curve,
+            x=other_family.curve_k,
+            y=other_family.curve,
             mode="lines+markers",
             name=name,
             line={"color": color, "width": 2},
             hovertemplate="first %{x} tokens: %{y:.3g} nats<extra>%{fullData.name}</extra>",
         )
-        num_prompts = values.get(f"info/{one.family}/num_prompts", np.nan)
+        num_prompts = values.get(f"info/{other_family.family}/num_prompts", np.nan)
         figure.add_scatter(
             x=[1.0, longest],
             y=[math.log(num_prompts) if num_prompts > 1 else np.nan] * 2,
@@ -169,11 +172,11 @@ def information_curve(
             hovertemplate="ceiling ln N: %{y:.3g} nats<extra>%{fullData.name}</extra>",
             showlegend=False,
         )
-        k = values.get(f"info/{one.family}/identification_length", np.nan)
+        k = values.get(f"info/{other_family.family}/identification_length", np.nan)
         if np.isfinite(k):
             figure.add_scatter(
                 x=[k],
-                y=[np.interp(k, one.curve_k, one.curve)],
+                y=[np.interp(k, other_family.curve_k, other_family.curve)],
                 mode="markers",
                 name=f"identified, {name}",
                 marker={"symbol": "diamond-open", "size": 13, "color": color, "line": {"width": 2}},
@@ -199,19 +202,19 @@ def group_map(grid: pd.DataFrame) -> go.Figure:
     figure = go.Figure()
     steps = np.sort(grid["step"].unique())
     ranks = np.arange(int(grid["rank"].max()) + 1)
-    place = {step: column for column, step in enumerate(steps.tolist())}
+    column_of = {step: column for column, step in enumerate(steps.tolist())}
     spreads = grid["reward_std"].fillna(0.0)
     top = float(spreads.max()) or 1.0
     for kind in GROUP_KINDS:
         part = grid[grid["kind"] == kind]
-        words, color = _KINDS[kind]
-        rows = part["rank"].to_numpy(), part["step"].map(place).to_numpy()
+        label, color = _KINDS[kind]
+        rows = part["rank"].to_numpy(), part["step"].map(column_of).to_numpy()
         spread = spreads[part.index].to_numpy() / top
         z = np.full((len(ranks), len(steps)), np.nan)
         z[rows] = 0.45 + 0.55 * spread if kind == "mixed" else 1.0
         text = np.full(z.shape, "", dtype=object)
         text[rows] = [
-            f"group {index}: {words}, return {_shown(mean)}, reward std {_shown(std)}"
+            f"group {index}: {label}, return {_shown(mean)}, reward std {_shown(std)}"
             for index, mean, std in zip(
                 part["group_index"], part["return_mean"], part["reward_std"], strict=True
             )
@@ -233,7 +236,7 @@ def group_map(grid: pd.DataFrame) -> go.Figure:
             x=[None],
             y=[None],
             mode="markers",
-            name=words,
+            name=label,
             marker={"symbol": "square", "size": 10, "color": color},
         )
     return _laid_out(
@@ -254,9 +257,9 @@ def _shown(value: float) -> str:
 def gradient_bars(table: pd.DataFrame) -> go.Figure:
     """Norm of every term's gradient by bucket of reward spread; the signal share on hover."""
     figure = go.Figure()
-    shown = table[table["term"] != "total"]
-    for color, term in zip(SERIES, shown["term"].unique().tolist(), strict=False):
-        part = shown[shown["term"] == term]
+    terms = table[table["term"] != "total"]
+    for color, term in zip(SERIES, terms["term"].unique().tolist(), strict=False):
+        part = terms[terms["term"] == term]
         figure.add_bar(
             x=[bucket_words(name) for name in part["bucket"]],
             y=part["norm"],
@@ -280,5 +283,5 @@ def bucket_words(name: str) -> str:
     >>> bucket_words("zero"), bucket_words("bucket_2"), bucket_words("all")
     ('no spread', 'spread 2', 'all groups')
     """
-    known = {"zero": "no spread", "all": "all groups"}
-    return known.get(name, name.replace("bucket_", "spread "))
+    names = {"zero": "no spread", "all": "all groups"}
+    return names.get(name, name.replace("bucket_", "spread "))

@@ -150,11 +150,11 @@ def controls(run_id: str) -> Controls:
 
 def curated(page: Snapshot) -> None:
     """The curated charts: three in a row where there is room."""
-    shown = page.charts()
-    if not shown:
+    page_charts = page.charts()
+    if not page_charts:
         st.caption("Charts appear here with the first step that logs metrics.")
     grid = st.grid("auto", min_column_width=_MIN_WIDTH)
-    for chart in shown:
+    for chart in page_charts:
         with grid.cell():
             figures.show_sent(sent(page, chart.name), key=f"chart_{chart.name}")
 
@@ -201,14 +201,14 @@ def sent(page: Snapshot, name: str, *, beside: Sequence[str] = ()) -> bytes:
         return figures.drawing(page.spec(chart, curves)), describe(curves)
 
     # The verdict may come after the step that it is about: then the chart is another one.
-    wanted = (page.run_id, name, page.controls, chart.lines, onset_range(page.verdict))
-    drawn, words = _drawings.get(wanted, page.position, build)
+    request = (page.run_id, name, page.controls, chart.lines, onset_range(page.verdict))
+    drawn, summary = _drawings.get(request, page.position, build)
     seen = page.controls
     return figures.sent(
         drawn,
         revision=f"{page.run_id} {seen.axis} {seen.log_y}",
         name=f"{page.run_id}_{name}",
-        alt=visible(f"{chart.title}. {words}", 600),
+        alt=visible(f"{chart.title}. {summary}", 600),
         source=_source(page, name) if page.is_followed else None,
     )
 
@@ -225,7 +225,7 @@ def _chart(page: Snapshot, name: str, beside: Sequence[str]) -> tuple[Chart, lis
     if name == EVIDENCE:
         chart = evidence_chart(page.verdict, page.known)
     else:
-        chart = next((one for one in curated if one.name == name), None)
+        chart = next((chart_ for chart_ in curated if chart_.name == name), None)
     if chart is not None:
         return chart, curated
     if name not in page.known:
@@ -243,14 +243,14 @@ def _source(page: Snapshot, name: str) -> figures.Source:
 
 def to_query(name: str, controls: Controls) -> str:
     """A chart in an address."""
-    words: dict[str, object] = {
+    state: dict[str, object] = {
         "name": name,
         "x": controls.axis,
         "smooth": controls.smooth,
         "log": int(controls.log_y),
         "zoom": "" if controls.zoom is None else "{:.7g},{:.7g}".format(*controls.zoom),
     }
-    return urlencode(words)
+    return urlencode(state)
 
 
 def from_query(query: Mapping[str, str]) -> tuple[str, Controls]:

@@ -92,8 +92,8 @@ def outcome_words(state: CommandState) -> str:
     """What became of it: pending, or applied, rejected or expired, when and why."""
     if state.ack is None:
         return "pending"
-    words = f"{state.ack.outcome.value} {answered_after(state.ack)}"
-    return f"{words}: {state.ack.detail}" if state.ack.detail else words
+    answer_text = f"{state.ack.outcome.value} {answered_after(state.ack)}"
+    return f"{answer_text}: {state.ack.detail}" if state.ack.detail else answer_text
 
 
 def answered_after(ack: CommandAck) -> str:
@@ -135,12 +135,12 @@ def rewind_marks(steps: pd.DataFrame) -> list[Mark]:
     return [
         Mark(
             kind=MarkKind.REWIND,
-            step=float(numbers[place]),
-            text=f"resumed here from a checkpoint: attempt {attempts[place]} begins",
+            step=float(numbers[index]),
+            text=f"resumed here from a checkpoint: attempt {attempts[index]} begins",
             color=theme.COMMAND_MARK,
             symbol="star-triangle-up-open",
         )
-        for place in places.tolist()
+        for index in places.tolist()
     ]
 
 
@@ -203,15 +203,15 @@ def mark_traces(
 
 def _foremost(marks: Sequence[Mark]) -> Mark:
     """Of several at one step the one whose sign is shown: what holds, and the most severe of it."""
-    shown = {symbol: rank for rank, symbol in enumerate(_ORDER)}
-    return min(marks, key=lambda mark: shown.get(mark.symbol, len(shown)))
+    rank_of = {symbol: rank for rank, symbol in enumerate(_ORDER)}
+    return min(marks, key=lambda mark: rank_of.get(mark.symbol, len(rank_of)))
 
 
 def _texts(marks: Sequence[Mark], escape: Callable[[str], str]) -> str:
     """One below the other, in the order in which they came."""
-    shown = [escape(mark.text) for mark in marks[:MAX_TEXTS]]
-    more = len(marks) - len(shown)
-    return "<br>".join([*shown, *([f"and {more} more"] if more else [])])
+    texts = [escape(mark.text) for mark in marks[:MAX_TEXTS]]
+    more = len(marks) - len(texts)
+    return "<br>".join([*texts, *([f"and {more} more"] if more else [])])
 
 
 def _lines(x: FloatArray64, dash: str) -> Trace:

@@ -45,10 +45,14 @@ class Figure:
     """The figure at a step, None for the newest that was measured; None where there is no data."""
 
 
-def _step(run: RunReader, kind: str, at: int | None) -> int | None:
+def _step(run: RunReader, kind: str, at_step: int | None) -> int | None:
     """The step with a diagnostic of this kind that is nearest to one; None where there is none."""
     steps = tables.diagnostic_steps(run, kind)
-    return min(steps, key=lambda step: abs(step - (steps[-1] if at is None else at)), default=None)
+    return min(
+        steps,
+        key=lambda step: abs(step - (steps[-1] if at_step is None else at_step)),
+        default=None,
+    )
 
 
 def _values(run: RunReader, step: int, prefix: str) -> dict[str, float]:
@@ -61,28 +65,30 @@ def _values(run: RunReader, step: int, prefix: str) -> dict[str, float]:
     return {r["key"]: math.nan if r["value"] is None else r["value"] for r in rows}
 
 
-def _regimes(run: RunReader, at: int | None) -> go.Figure | None:
+def _regimes(run: RunReader, step: int | None) -> go.Figure | None:
     path = data.regime_path(tables.series(run, data.REGIME_KEYS, "train"))
-    return None if path is None else drawn.regime_plane(path, selected=at)
+    return None if path is None else drawn.regime_plane(path, selected=step)
 
 
-def _information(run: RunReader, at: int | None) -> go.Figure | None:
-    step = _step(run, "information", at)
+def _information(run: RunReader, at_step: int | None) -> go.Figure | None:
+    step = _step(run, "information", at_step)
     if step is None:
         return None
     records = [record for record in run.diagnostics(step) if record.kind == "information"]
-    families = [one for one in data.families_of(records[-1]) if len(one.curve)] if records else []
+    families = (
+        [family for family in data.families_of(records[-1]) if len(family.curve)] if records else []
+    )
     return drawn.information_curve(families, _values(run, step, "info/")) if families else None
 
 
-def _groups(run: RunReader, at: int | None) -> go.Figure | None:
+def _groups(run: RunReader, step: int | None) -> go.Figure | None:
     steps = data.thin(tables.trajectory_steps(run), data.MAX_GROUP_STEPS)
     grid = data.group_grid(tables.groups(run, steps))
     return None if grid.empty else drawn.group_map(grid)
 
 
-def _gradients(run: RunReader, at: int | None) -> go.Figure | None:
-    step = _step(run, "gradients", at)
+def _gradients(run: RunReader, at_step: int | None) -> go.Figure | None:
+    step = _step(run, "gradients", at_step)
     table = pd.DataFrame() if step is None else data.gradient_table(_values(run, step, "gradient/"))
     return None if table.empty else drawn.gradient_bars(table)
 
@@ -120,9 +126,9 @@ FIGURES = (
 _BY_NAME = {figure.name: figure for figure in FIGURES}
 
 
-def draw_figure(run: RunReader, name: str, at: int | None) -> go.Figure | None:
+def draw_figure(run: RunReader, name: str, step: int | None) -> go.Figure | None:
     """One of FIGURES at a step."""
-    return _BY_NAME[name].draw(run, at)
+    return _BY_NAME[name].draw(run, step)
 
 
 @dataclass(slots=True)
@@ -147,7 +153,7 @@ class RunFigures:
         """The curated charts that the run has data for; what the verdict rests on comes first."""
         charts = charts_of(self.verdict, self._known)
         charts.sort(key=lambda chart: chart.name != EVIDENCE)
-        return [chart for chart in charts if any(one.has_values for one in self.curves(chart))]
+        return [chart for chart in charts if any(drawn.has_values for drawn in self.curves(chart))]
 
     def curves(self, chart: Chart) -> list[Curve]:
         keys, most = chart_keys([chart], self._known), tables.most_points(self._last_step)

@@ -73,24 +73,24 @@ _OTHERS = (
 )
 
 
-def _numbers(known: Sequence[str]) -> list[_Number]:
+def _numbers(keys: Sequence[str]) -> list[_Number]:
     """The numbers that a run's tiles show, the first first."""
-    evaluated = next(iter(eval_keys(known)), "")
+    evaluated = next(iter(eval_keys(keys)), "")
     evaluation = _Number(
         name="Evaluation success", key=evaluated, chart="success", help=_EVALUATION
     )
-    return [evaluation, _SUCCESS if _SUCCESS.key in known else _REWARD, *_OTHERS]
+    return [evaluation, _SUCCESS if _SUCCESS.key in keys else _REWARD, *_OTHERS]
 
 
-def tile_keys(known: Sequence[str]) -> list[str]:
+def tile_keys(keys: Sequence[str]) -> list[str]:
     """The metrics that the tiles of a run read, of those that the run has."""
-    wanted = {number.key + end for number in _numbers(known) for end in ("", "_low", "_high")}
-    return sorted(wanted & set(known))
+    needed = {number.key + end for number in _numbers(keys) for end in ("", "_low", "_high")}
+    return sorted(needed & set(keys))
 
 
 def tiles(
     outlines: Mapping[str, Outline],
-    known: Sequence[str],
+    keys: Sequence[str],
     *,
     verdict: Verdict | None,
     progress: tuple[str, str],
@@ -105,7 +105,7 @@ def tiles(
     """
     done, pace = progress
     return [
-        *(_tile(number, outlines, verdict) for number in _numbers(known)),
+        *(_tile(number, outlines, verdict) for number in _numbers(keys)),
         Tile(name="Step", value=done, change=pace, help=_STEP, chart="speed"),
     ]
 
@@ -131,11 +131,11 @@ def _shown(number: _Number, value: float) -> float:
 
 
 def _value(number: _Number, outlines: Mapping[str, Outline], last: float) -> str:
-    words = value_words(number.key, _shown(number, last))
+    text = value_words(number.key, _shown(number, last))
     low, high = (outlines.get(f"{number.key}_{end}") for end in ("low", "high"))
     if low is None or high is None or not number.key.startswith(FIXED_TASKS):
-        return words
-    return f"{words} ({100 * low.last:.0f} to {100 * high.last:.0f})"
+        return text
+    return f"{text} ({100 * low.last:.0f} to {100 * high.last:.0f})"
 
 
 def _change(number: _Number, outline: Outline) -> str:

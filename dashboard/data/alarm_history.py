@@ -55,11 +55,14 @@ def histories(events: Iterable[Alarm], commands: Sequence[CommandState] = ()) ->
                 latest=raised[-1],
                 cleared_step=course[-1].step if is_cleared else None,
                 ending=course[-1].message if is_cleared else "",
-                done=tuple(one for one in commands if one.command.command_id.startswith(start)),
+                done=tuple(
+                    alarm for alarm in commands if alarm.command.command_id.startswith(start)
+                ),
             )
         )
     return sorted(
-        alarms, key=lambda one: (not one.is_open, -SEVERITY_RANK[one.severity], -one.raised.step)
+        alarms,
+        key=lambda alarm: (not alarm.is_open, -SEVERITY_RANK[alarm.severity], -alarm.raised.step),
     )
 
 
@@ -67,16 +70,16 @@ def alarm_rows(alarms: Sequence[AlarmHistory]) -> list[dict[str, object]]:
     """Alarms as rows of a table: column -> hostile text or a number."""
     return [
         {
-            "rule": one.latest.rule,
-            "severity": one.severity if one.is_open else f"cleared, was {one.severity}",
-            "raised": one.raised.step,
-            "began": NONE if one.raised.onset_step is None else one.raised.onset_step,
-            "cleared": "open" if one.is_open else one.cleared_step,
-            "what happened": f"{one.latest.message} {one.ending}".strip(),
+            "rule": alarm.latest.rule,
+            "severity": alarm.severity if alarm.is_open else f"cleared, was {alarm.severity}",
+            "raised": alarm.raised.step,
+            "began": NONE if alarm.raised.onset_step is None else alarm.raised.onset_step,
+            "cleared": "open" if alarm.is_open else alarm.cleared_step,
+            "what happened": f"{alarm.latest.message} {alarm.ending}".strip(),
             "done by the alarm": "; ".join(
-                f"{command_words(state)} ({outcome_words(state)})" for state in one.done
+                f"{command_words(state)} ({outcome_words(state)})" for state in alarm.done
             )
             or NONE,
         }
-        for one in alarms[:MAX_ROWS]
+        for alarm in alarms[:MAX_ROWS]
     ]

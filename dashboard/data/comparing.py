@@ -97,7 +97,11 @@ def other_tasks(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Tags under which some runs draw other tasks than the others do."""
     settings = [task_settings(config) for config in configs]
     tags = sorted(set().union(*settings))
-    return [tag for tag in tags if len({one[tag] for one in settings if tag in one}) > 1]
+    return [
+        tag
+        for tag in tags
+        if len({tags_of_run[tag] for tags_of_run in settings if tag in tags_of_run}) > 1
+    ]
 
 
 def with_task(

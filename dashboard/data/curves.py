@@ -40,17 +40,17 @@ class Axis:
 
     def at(self, steps: Any) -> FloatArray64:
         """Positions of any steps, those between or outside of the known ones included, (N,)."""
-        wanted = np.asarray(steps, dtype=np.float64)
+        steps_asked = np.asarray(steps, dtype=np.float64)
         if not len(self.steps) or self.kind == "step":
-            return wanted
-        return np.interp(wanted, self.steps, self.positions)
+            return steps_asked
+        return np.interp(steps_asked, self.steps, self.positions)
 
     def clock(self, steps: Any) -> list[str]:
         """When steps ended, by this machine's clock: `12:03:11`; empty where it is not known."""
-        wanted = np.asarray(steps, dtype=np.float64)
+        positions = np.asarray(steps, dtype=np.float64)
         if not len(self.steps):
-            return [""] * len(wanted)
-        seconds = np.interp(wanted, self.steps, self.wall_times)
+            return [""] * len(positions)
+        seconds = np.interp(positions, self.steps, self.wall_times)
         offset = time.localtime(float(self.wall_times[-1])).tm_gmtoff
         moments = pd.to_datetime(seconds + offset, unit="s")
         return [str(text) for text in moments.strftime("%H:%M:%S")]
@@ -110,10 +110,10 @@ class Curve:
         """
         if self.key.startswith(FIXED_TASKS):
             return True
-        known = self.steps[np.isfinite(self.values)]
-        if not 1 < len(known) <= MANY_POINTS:
+        measured_steps = self.steps[np.isfinite(self.values)]
+        if not 1 < len(measured_steps) <= MANY_POINTS:
             return False
-        return bool(2 * len(known) < known[-1] - known[0] + 1)
+        return bool(2 * len(measured_steps) < measured_steps[-1] - measured_steps[0] + 1)
 
 
 def curve(
@@ -133,11 +133,11 @@ def curve(
     steps = rows["step"].to_numpy(np.int64)
     low, high = (_values_at(data, end, steps) for end in (low_key, high_key))
     has_interval = low is not None and bool(np.isfinite(low).any())
-    words = metric(key)
+    description = metric(key)
     return Curve(
         key=key,
-        name=name or words.name,
-        unit=words.unit,
+        name=name or description.name,
+        unit=description.unit,
         steps=steps,
         values=rows["value"].to_numpy(np.float64, na_value=np.nan),
         low=low if has_interval else None,
@@ -158,12 +158,12 @@ def _values_at(data: pd.DataFrame, key: str, steps: NDArray[np.int64]) -> FloatA
 def describe(curves: Sequence[Curve]) -> str:
     """Curves in a sentence, for those who cannot see them."""
     parts = []
-    for one in curves:
-        known = one.values[one.values == one.values]
-        if len(known):
+    for drawn in curves:
+        finite = drawn.values[drawn.values == drawn.values]
+        if len(finite):
             parts.append(
-                f"{one.name}: {known[-1]:.4g} {one.unit} at step {one.steps[-1]}, "
-                f"from {known[0]:.4g} (lowest {known.min():.4g}, highest {known.max():.4g})"
+                f"{drawn.name}: {finite[-1]:.4g} {drawn.unit} at step {drawn.steps[-1]}, "
+                f"from {finite[0]:.4g} (lowest {finite.min():.4g}, highest {finite.max():.4g})"
             )
     return "; ".join(parts) or "nothing measured yet"
 
@@ -233,10 +233,10 @@ def full_range(values: FloatArray64, *, log_y: bool) -> tuple[float, float] | No
 
     In logarithms of ten where `log_y`. None where there is nothing to range over.
     """
-    known = values[np.isfinite(values)]
+    finite = values[np.isfinite(values)]
     if log_y:
-        known = np.log10(known[known > 0])
-    if len(known) < 2 or known.min() == known.max():
+        finite = np.log10(finite[finite > 0])
+    if len(finite) < 2 or finite.min() == finite.max():
         return None
-    around = 0.05 * float(np.ptp(known))
-    return float(known.min()) - around, float(known.max()) + around
+    around = 0.05 * float(np.ptp(finite))
+    return float(finite.min()) - around, float(finite.max()) + around

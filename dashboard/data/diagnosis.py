@@ -134,7 +134,7 @@ def group_grid(groups: pd.DataFrame) -> pd.DataFrame:
     kind = np.where(is_flat & (out["success_frac"] == 0.0), "hopeless", kind)
     out["kind"] = kind
     out = out[out["reward_std"].notna() | (out["kind"] != "constant")]
-    order = {name: place for place, name in enumerate(GROUP_KINDS)}
+    order = {name: index for index, name in enumerate(GROUP_KINDS)}
     out["order"] = out["kind"].map(order)
     out = out.sort_values(["step", "order", "reward_std", "group_index"])
     out["rank"] = out.groupby("step").cumcount()
@@ -150,7 +150,7 @@ def thin(steps: Sequence[int], most: int) -> list[int]:
     if len(steps) <= most:
         return list(steps)
     places = np.linspace(0, len(steps) - 1, most).round().astype(int)
-    return [steps[place] for place in np.unique(places).tolist()]
+    return [steps[index] for index in np.unique(places).tolist()]
 
 
 def gradient_table(values: Mapping[str, float]) -> pd.DataFrame:

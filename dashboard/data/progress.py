@@ -42,13 +42,13 @@ def progress_words(
     done = max(0, last_step)
     # The times in an imported run are those of the import.
     is_known = math.isfinite(step_s) and not stands.is_imported
-    words = [f"{step_s:.2g} s a step"] if is_known else []
+    parts = [f"{step_s:.2g} s a step"] if is_known else []
     left = remaining_s(step_s, step=done, steps=steps)
     if stands.status is Status.LIVE and steps > 0 and math.isfinite(left):
-        words.append(f"{duration(left)} left")
-    return f"{done} / {steps}" if steps > 0 else str(done), ", ".join(words)
+        parts.append(f"{duration(left)} left")
+    return f"{done} / {steps}" if steps > 0 else str(done), ", ".join(parts)
 
 
 def _median(values: np.ndarray) -> float:
-    known = values[np.isfinite(values)]
-    return float(np.median(known)) if len(known) else math.nan
+    finite = values[np.isfinite(values)]
+    return float(np.median(finite)) if len(finite) else math.nan

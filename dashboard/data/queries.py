@@ -149,8 +149,10 @@ def run_details(row: RunRow) -> RunDetails:
     """
     try:
         with reading(row.run_id):
-            at = position(row.run_id)
-            details: RunDetails = _answers.get(("details", at[0]), at, lambda: details_of(row))
+            run_position = position(row.run_id)
+            details: RunDetails = _answers.get(
+                ("details", run_position[0]), run_position, lambda: details_of(row)
+            )
             return details
     except Problem:
         return RunDetails()
@@ -229,15 +231,15 @@ def kept(ask: Callable[Concatenate[RunReader, P], T]) -> Callable[Concatenate[st
 
     @functools.wraps(ask)
     def answer(run_id: str, /, *args: P.args, **options: P.kwargs) -> T:
-        at = position(run_id)
+        run_position = position(run_id)
 
         def fresh() -> T:
             with reading(run_id):
                 return ask(reader(run_id), *args, **options)
 
         given = tuple(tuple(arg) if isinstance(arg, list) else arg for arg in args)
-        key = (ask.__name__, at[0], given, *options.items())
-        answer: T = _answers.get(key, at, fresh)
+        key = (ask.__name__, run_position[0], given, *options.items())
+        answer: T = _answers.get(key, run_position, fresh)
         return answer
 
     return answer
@@ -395,9 +397,9 @@ def verdict(run_id: str, *, wait_s: float = 0.5) -> Verdict:
     or one that says that none is there yet; `is_judging` then says True, and asking again later
     gives the new one.
     """
-    at = position(run_id)
+    run_position = position(run_id)
     with reading(run_id):
-        return _judge.verdict(path_of(run_id), at, lambda: reader(run_id), wait_s)
+        return _judge.verdict(path_of(run_id), run_position, lambda: reader(run_id), wait_s)
 
 
 verdict_at = kept(judge_at)

@@ -124,8 +124,8 @@ def shown_frame(table: pa.Table) -> pd.DataFrame:
     A column with NaN becomes text: pandas and the table of the browser take NaN for NULL.
     """
     columns: dict[str, Any] = {}
-    for place, name in enumerate(table.column_names):
-        column, heading, number = table.column(place), visible(name, 80), 2
+    for index, name in enumerate(table.column_names):
+        column, heading, number = table.column(index), visible(name, 80), 2
         while heading in columns:
             heading, number = f"{visible(name, 80)} ({number})", number + 1
         has_nan = pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py()

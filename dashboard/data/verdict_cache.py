@@ -143,5 +143,5 @@ def _averaged(run: RunReader, width: int) -> MetricTable:
 
 def _nothing_yet() -> Verdict:
     """In place of a verdict that is being worked out for the first time."""
-    words = "The run is being judged; this takes a moment."
-    return replace(Diagnosis().verdict(), text=words, rests_on="nothing yet", could_not_see=())
+    sentence = "The run is being judged; this takes a moment."
+    return replace(Diagnosis().verdict(), text=sentence, rests_on="nothing yet", could_not_see=())

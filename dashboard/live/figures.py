@@ -44,11 +44,11 @@ def drawing(figure: go.Figure | Mapping[str, Any]) -> Drawing:
     spec = figure.to_dict() if isinstance(figure, go.Figure) else figure
     layout = {key: value for key, value in spec["layout"].items() if key != "template"}
     height = layout.pop("height", DEFAULT_HEIGHT)
-    shown = {"data": spec["data"], "layout": layout}
+    spec_parts = {"data": spec["data"], "layout": layout}
     if isinstance(figure, go.Figure):
-        text = plotly.io.to_json(shown, validate=False)
+        text = plotly.io.to_json(spec_parts, validate=False)
     else:
-        text = json.dumps(shown, default=_packed, allow_nan=False)
+        text = json.dumps(spec_parts, default=_packed, allow_nan=False)
     assert isinstance(text, str)
     return Drawing(spec=text, height=int(height))
 

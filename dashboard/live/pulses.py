@@ -58,9 +58,9 @@ def pulse(run_id: str) -> Pulse:
             "position": mark(queries.position(run_id)),
             "status": _digest((info.status, info.attempt)),
             "verdict": verdict_mark(_verdict(run_id)),
-            "alarms": _digest([_alarm(one) for one in queries.open_alarms(run_id)]),
-            "commands": _digest([(one.command.command_id, one.ack) for one in commands]),
-            "checkpoints": _digest([one.path for one in queries.checkpoints(run_id)]),
+            "alarms": _digest([_alarm(alarm) for alarm in queries.open_alarms(run_id)]),
+            "commands": _digest([(alarm.command.command_id, alarm.ack) for alarm in commands]),
+            "checkpoints": _digest([alarm.path for alarm in queries.checkpoints(run_id)]),
             "keys": _digest(queries.metric_keys(run_id)),
         }
     except Problem as trouble:
@@ -105,8 +105,8 @@ def status_line(run_id: str) -> Line:
         Problem: no such run, or it cannot be read.
     """
     info, now = queries.info(run_id), time.time()
-    words, colour = status_words(status(run_id), info.last_step, _steps(run_id), now)
-    return Line(text=words, colour=colour)
+    line, colour = status_words(status(run_id), info.last_step, _steps(run_id), now)
+    return Line(text=line, colour=colour)
 
 
 def progress(run_id: str) -> tuple[str, str]:
@@ -128,10 +128,10 @@ def verdict_line(run_id: str) -> Line:
     verdict = _verdict(run_id)
     if verdict is None or verdict.last_step is None:
         return Line(text="")
-    words = f"after step {verdict.last_step}"
+    line = f"after step {verdict.last_step}"
     if not verdict.state.is_collapse:
-        return Line(text=words)  # the signals to watch stand beside it
-    return Line(text=f"{words}, confidence in this verdict: {verdict.confidence}")
+        return Line(text=line)  # the signals to watch stand beside it
+    return Line(text=f"{line}, confidence in this verdict: {verdict.confidence}")
 
 
 def newest_line(run_id: str) -> Line:
@@ -148,8 +148,10 @@ def _alarm(alarm: Alarm) -> object:
 
 
 def _pace(run_id: str) -> float:
-    at = queries.position(run_id)
-    step_s: float = _paces.get(at[0], at, lambda: pace(queries.step_table(run_id)))
+    run_position = queries.position(run_id)
+    step_s: float = _paces.get(
+        run_position[0], run_position, lambda: pace(queries.step_table(run_id))
+    )
     return step_s
 
 

@@ -49,9 +49,9 @@ def problem(trouble: Problem) -> None:
     with st.container(border=True):
         st.badge("Cannot be shown", color="orange")
         st.text(visible(trouble.text, 1000))
-        words, colon, command = trouble.advice.partition(": echoscope ")
-        if words:
-            st.text(visible(words + colon[:1], 1000))
+        sentence, colon, command = trouble.advice.partition(": echoscope ")
+        if sentence:
+            st.text(visible(sentence + colon[:1], 1000))
         if command:
             st.code(visible(f"echoscope {command}", 1000), language="bash")
 

@@ -5,6 +5,6 @@ from __future__ import annotations
 from .scripts import component
 
 
-def bring_into_sight(shown: str) -> None:
+def bring_into_sight(element: str) -> None:
     """Scroll the conversation of the page to its chosen turn; `shown` names both."""
-    component("echoscope_talk", "talk.js")(key="replay_talk", data=shown, height=0)
+    component("echoscope_talk", "talk.js")(key="replay_talk", data=element, height=0)

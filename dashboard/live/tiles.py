@@ -33,14 +33,14 @@ def answer(run_id: str) -> dict[str, Any]:
     judged = None if verdict is None else (verdict.last_step, verdict.text)
 
     def build() -> list[dict[str, Any]]:
-        known = queries.metric_keys(run_id)
-        outlines = queries.outlines(run_id, tile_keys(known))
+        keys = queries.metric_keys(run_id)
+        outlines = queries.outlines(run_id, tile_keys(keys))
         progress = pulses.progress(run_id)
-        made = tiles(outlines, known, verdict=verdict, progress=progress)
+        made = tiles(outlines, keys, verdict=verdict, progress=progress)
         return [asdict(tile) for tile in made]
 
-    shown: list[dict[str, Any]] = _answers.get((run_id, judged), position, build)
-    return {"tiles": shown, "position": pulses.mark(position)}
+    drawn: list[dict[str, Any]] = _answers.get((run_id, judged), position, build)
+    return {"tiles": drawn, "position": pulses.mark(position)}
 
 
 def show(run_id: str, *, is_followed: bool) -> None:

@@ -135,12 +135,12 @@ def _words(verdict: Verdict) -> tuple[str, list[str]]:
 
 def _ways_on(run_id: str, verdict: Verdict) -> None:
     if verdict.exemplars:
-        shown, many = verdict.exemplars[0], len(verdict.exemplars)
+        exemplar, many = verdict.exemplars[0], len(verdict.exemplars)
         links.link(
             f"See {many} examples" if many > 1 else "See an example",
             "replay",
             run=run_id,
-            trajectory=shown.trajectory_id,
-            turn=shown.turn,
+            trajectory=exemplar.trajectory_id,
+            turn=exemplar.turn,
         )
     links.link("Why", "diagnosis", run=run_id)

@@ -50,8 +50,8 @@ def has_sources() -> bool:
 
 def fingerprint() -> tuple[object, ...]:
     """Changes when the page has to be drawn again: a source appeared, an import began or ended."""
-    known = tuple((str(source.path), source.is_known) for source in queries.foreign_sources())
-    return known, importing.is_importing()
+    sources = tuple((str(source.path), source.is_known) for source in queries.foreign_sources())
+    return sources, importing.is_importing()
 
 
 def begin_given(sources: Sequence[Source], rows: Sequence[RunRow]) -> None:

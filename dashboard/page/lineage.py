@@ -55,10 +55,10 @@ def open_button(label: str, run_id: str) -> None:
 def _origin_words(info: RunInfo) -> str:
     entry = info.config.get("branched_from")
     origin: Mapping[str, Any] = entry if isinstance(entry, Mapping) else {}
-    at = f" {after_step(origin['step'])}" if isinstance(origin.get("step"), int) else ""
+    when = f" {after_step(origin['step'])}" if isinstance(origin.get("step"), int) else ""
     who = f" by {origin['issued_by']}" if origin.get("issued_by") else ""
     why = f": {origin['reason']}" if origin.get("reason") else ""
-    return f"Branched from {info.parent_run_id}{at}{who}{why}"
+    return f"Branched from {info.parent_run_id}{when}{who}{why}"
 
 
 def _row(text: str) -> DeltaGenerator:

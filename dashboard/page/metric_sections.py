@@ -35,11 +35,11 @@ def by_section(keys: Sequence[str]) -> dict[str, list[str]]:
     out: dict[str, list[str]] = {}
     for key in keys:
         out.setdefault(section(key), []).append(key)
-    order = {name: place for place, name in enumerate(SECTIONS)}
+    order = {name: index for index, name in enumerate(SECTIONS)}
     return dict(sorted(out.items(), key=lambda item: (order.get(item[0], len(order)), item[0])))
 
 
-def draw(known: Sequence[str], draw_charts: Callable[[Sequence[str]], None]) -> None:
+def draw(metric_keys: Sequence[str], draw_charts: Callable[[Sequence[str]], None]) -> None:
     """The filter and one closed box for each section; `draw_charts` draws a page of keys."""
     st.subheader("All metrics", anchor=False)
     pattern = st.text_input(
@@ -49,8 +49,8 @@ def draw(known: Sequence[str], draw_charts: Callable[[Sequence[str]], None]) -> 
         placeholder="entropy|kl",
         max_chars=MAX_PATTERN,
     )
-    keys = matching(known, pattern)
-    st.caption(f"{len(keys)} of {len(known)} metrics")
+    keys = matching(metric_keys, pattern)
+    st.caption(f"{len(keys)} of {len(metric_keys)} metrics")
     for name, of_section in by_section(keys).items():
         title = f"{plain(section_title(name), 80)} ({len(of_section)})"
         with st.expander(title, key=f"section_{name}", on_change="rerun") as box:

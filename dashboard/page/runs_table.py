@@ -122,29 +122,31 @@ def tick_table(rows: Sequence[RunRow], *, key: str, extra: Sequence[str] = ()) -
         on_select="rerun",
         selection_mode="multi-row",
         selection_default={
-            "selection": {"rows": [n for n, one in enumerate(ids) if one in before]}
+            "selection": {"rows": [n for n, listed_id in enumerate(ids) if listed_id in before]}
         },
         alt="Runs",
     )
-    ticked = tuple(ids[place] for place in answer["selection"]["rows"] if place < len(ids))
+    ticked = tuple(
+        ids[row_index] for row_index in answer["selection"]["rows"] if row_index < len(ids)
+    )
     st.session_state[ticked_key] = ticked
     return Picked(ticked=ticked, opened=st.session_state.pop(opened_key, ""))
 
 
 def _note_opened(click_key: str, opened_key: str, ids: tuple[str, ...]) -> None:
     """Somebody clicked a name: the run that stood there when it was clicked."""
-    place = st.session_state[click_key]["row"]
-    if place < len(ids):
-        st.session_state[opened_key] = ids[place]
+    row = st.session_state[click_key]["row"]
+    if row < len(ids):
+        st.session_state[opened_key] = ids[row]
 
 
 def _coloured(cells: pd.DataFrame) -> Any:
     """The table with the verdict and the status in their colours."""
     tones: Mapping[str, Colour] = {**theme.STATUS_TONES, **theme.STATE_TONES, "live": "blue"}
 
-    def colour(words: object) -> str:
+    def colour(verdict: object) -> str:
         """CSS for `collapsed`, `healthy, diverse`, `finished`; empty for any other words."""
-        name = str(words).partition(",")[0]
+        name = str(verdict).partition(",")[0]
         return f"color: {theme.TONES[tones[name]]}; font-weight: 600" if name in tones else ""
 
     return cells.style.map(colour, subset=["state", "status"])
@@ -217,9 +219,9 @@ def _extra_config(cells: pd.DataFrame, extra: Sequence[str]) -> dict[str, Any]:
     for name in extra:
         heading, form, hint = visible(name, 80), "%.4g", None
         if "/" in name:
-            words = metric(name)
-            heading, hint = visible(words.name, 60), plain(f"{name}: {words.help}", 300)
-            form = "%.1f %%" if words.unit == SHARE else form
+            description = metric(name)
+            heading, hint = visible(description.name, 60), plain(f"{name}: {description.help}", 300)
+            form = "%.1f %%" if description.unit == SHARE else form
         is_number = name in cells and pd.api.types.is_numeric_dtype(cells[name])
         out[name] = (
             st.column_config.NumberColumn(heading, format=form, help=hint)
@@ -236,17 +238,17 @@ def run_cells(rows: Sequence[RunRow], extra: Sequence[str] = ()) -> pd.DataFrame
         [_cells(row, queries.run_details(row), now) for row in rows], columns=list(_COLUMNS)
     )
     empty = [name for name in _MAY_BE_EMPTY if not cells[name].any()]
-    place = list(_COLUMNS).index("environment")
-    shown = [name for name in dict.fromkeys(extra) if name not in cells]
-    for number, name in enumerate(shown):
-        cells.insert(place + number, name, [_value(row, name) for row in rows])
+    column_index = list(_COLUMNS).index("environment")
+    extra_columns = [name for name in dict.fromkeys(extra) if name not in cells]
+    for number, name in enumerate(extra_columns):
+        cells.insert(column_index + number, name, [_value(row, name) for row in rows])
     return cells.drop(columns=empty)
 
 
 def _cells(row: RunRow, details: RunDetails, now: float) -> dict[str, Any]:
-    known = row.success_rate
-    if known is None and details.success:  # the last step may have measured no success
-        known = details.success[-1]
+    share = row.success_rate
+    if share is None and details.success:  # the last step may have measured no success
+        share = details.success[-1]
     rule = details.alarm_rule.replace("_", " ").lower()
     started = datetime.fromtimestamp(row.created_at) if row.created_at else None
     return {
@@ -255,7 +257,7 @@ def _cells(row: RunRow, details: RunDetails, now: float) -> dict[str, Any]:
         "state": _state(row, details),
         "step": max(row.last_step, 0),
         "planned": row.num_steps,
-        "success": None if known is None else 100 * known,
+        "success": None if share is None else 100 * share,
         "history": list(details.success),
         "alarm": visible(f"{rule}, {details.alarm_severity}") if rule else "",
         "environment": visible(", ".join(row.environments or _environments(row)), 80),
@@ -279,8 +281,8 @@ def _environments(row: RunRow) -> tuple[str, ...]:
 
 def branched_from(row: RunRow) -> str:
     """`my-run after step 40`; empty for a run that began by itself."""
-    at = "" if row.branched_at is None else f" {after_step(row.branched_at)}"
-    return visible(f"{row.parent_run_id}{at}", 120) if row.parent_run_id else ""
+    when = "" if row.branched_at is None else f" {after_step(row.branched_at)}"
+    return visible(f"{row.parent_run_id}{when}", 120) if row.parent_run_id else ""
 
 
 def _state(row: RunRow, details: RunDetails) -> str:
@@ -311,9 +313,9 @@ def note_changes(
     """
     author = f"{os_user()} (dashboard)"[:MAX_AUTHOR]
     who: dict[str, Any] = {"author": author, "at": time.time()}
-    wanted = [tag.strip() for tag in tags]
-    changes: list[Change] = [AddTag(tag=tag, **who) for tag in wanted if tag not in row.tags]
-    changes += [RemoveTag(tag=tag, **who) for tag in before if tag not in wanted]
+    new_tags = [tag.strip() for tag in tags]
+    changes: list[Change] = [AddTag(tag=tag, **who) for tag in new_tags if tag not in row.tags]
+    changes += [RemoveTag(tag=tag, **who) for tag in before if tag not in new_tags]
     if note is not None and note != row.note:
         changes.append(SetNote(note=note, **who))
     if is_pinned != row.is_pinned:

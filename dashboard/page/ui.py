@@ -118,8 +118,8 @@ def panel_switch() -> None:
     """Opens and closes the panel beside the charts."""
     if st.session_state.pop(_OPEN_PANEL, False):
         st.session_state[PANEL] = True
-    words = "Live settings, branches, open alarms and commands."
-    st.toggle("Panel", key=PANEL, bind="query-params", help=words)
+    label = "Live settings, branches, open alarms and commands."
+    st.toggle("Panel", key=PANEL, bind="query-params", help=label)
 
 
 def empty(text: str, command: str = "") -> None:

@@ -39,7 +39,7 @@ def choose(
     options: Sequence[str],
     *,
     default: str,
-    words: Callable[[str], str] = str,
+    label_of: Callable[[str], str] = str,
     clears: tuple[str, ...] = (),
     is_segmented: bool = False,
     hides_label: bool = False,
@@ -57,7 +57,7 @@ def choose(
         label,
         options,
         key=key,
-        format_func=words,
+        format_func=label_of,
         on_change=_store,
         args=(param, key, default, clears),
         label_visibility="collapsed" if hides_label else "visible",
@@ -146,8 +146,8 @@ def int_param(
     if is_number and value >= least and (most is None or value <= most):
         return value
     bound = f"between {least} and {most}" if most is not None else f"of at least {least}"
-    shown = "the default" if default is None else str(default)
-    notice(f"{name}={text[:40]!r} in the address is no whole number {bound}; {shown} is used")
+    fallback = "the default" if default is None else str(default)
+    notice(f"{name}={text[:40]!r} in the address is no whole number {bound}; {fallback} is used")
     return default
 
 
@@ -156,8 +156,8 @@ def choice_param(name: str, choices: Sequence[str], default: str) -> str:
     text = st.query_params.get(name)
     if text is None or text in choices:
         return text if text is not None else default
-    known = ", ".join(choices)
-    notice(f"{name}={text[:40]!r} in the address is none of {known}; {default} is used")
+    choices_text = ", ".join(choices)
+    notice(f"{name}={text[:40]!r} in the address is none of {choices_text}; {default} is used")
     return default
 
 

@@ -65,8 +65,8 @@ def apply_button(run_id: str, action: Action, *, is_live_page: bool) -> None:
     Args:
         is_live_page: The page has the forms that the button leads to.
     """
-    words = _button_words(run_id, action)
-    if not words or not st.button(plain(words, 160), key="verdict_apply"):
+    label = _button_words(run_id, action)
+    if not label or not st.button(plain(label, 160), key="verdict_apply"):
         return
     changes = dict(action.settings)
     if action.verb == "set":

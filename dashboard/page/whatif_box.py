@@ -51,16 +51,20 @@ def whatif_box(run_id: str, actions: Sequence[Action] = ()) -> None:
     try:
         own = apply_changes(own_settings(reader)(steps[-1]), {})
         changes = _asked(own)
-        found = simulate(reader, changes, thin(steps, MAX_STEPS))
+        result = simulate(reader, changes, thin(steps, MAX_STEPS))
     except WhatIfError as error:
         ui.notice(str(error))
         return
-    st.dataframe(_table(found), hide_index=True)
-    shown = min(len(steps), MAX_STEPS)
-    which = f"{shown} steps, evenly spread over {len(steps)}" if shown < len(steps) else "all steps"
-    payoff = payoff_words(found.payoff, actions)
+    st.dataframe(_table(result), hide_index=True)
+    num_steps = min(len(steps), MAX_STEPS)
+    which = (
+        f"{num_steps} steps, evenly spread over {len(steps)}"
+        if num_steps < len(steps)
+        else "all steps"
+    )
+    payoff = payoff_words(result.payoff, actions)
     st.caption(plain(f"On the rollouts that the run made, {which}. {payoff}", limit=600))
-    for note in found.notes:
+    for note in result.notes:
         st.caption(plain(note, limit=400))
     if changes:
         _apply(run_id, changes)
@@ -101,10 +105,10 @@ def _asked(own: SelectionConfig) -> dict[str, Any]:
     return changes if strategy != own.strategy or len(changes) > 1 else {}
 
 
-def _table(found: WhatIf) -> pd.DataFrame:
-    rows = [("this filter", found.simulated)]
-    if found.recorded is not None:
-        rows.append(("the run", found.recorded))
+def _table(result: WhatIf) -> pd.DataFrame:
+    rows = [("this filter", result.simulated)]
+    if result.recorded is not None:
+        rows.append(("the run", result.recorded))
     return pd.DataFrame([{"": name, **_row(kept)} for name, kept in rows])
 
 
@@ -123,18 +127,18 @@ def _percent(share: float) -> str:
 
 
 def _apply(run_id: str, changes: dict[str, Any]) -> None:
-    words = " ".join(f"{key}={value}" for key, value in changes.items())
+    settings_text = " ".join(f"{key}={value}" for key, value in changes.items())
     info = queries.info(run_id)
     if info.status == "running":
         st.caption("The run is live. This changes its filter from the next step on:")
-        st.code(f"echoscope ctl {queries.typed(run_id)} set {words}", language="bash")
+        st.code(f"echoscope ctl {queries.typed(run_id)} set {settings_text}", language="bash")
         links.link("Change it on the page Live", "live", run=run_id)
     else:
         st.caption("The run has ended. This trains on from its last checkpoint with this filter:")
         steps = info.config.get("steps")
         if isinstance(steps, int) and steps <= info.last_step:  # as planned: it needs a new plan
-            words = f"steps={2 * steps} {words}"
-        st.code(f"echoscope ctl {queries.typed(run_id)} branch {words}", language="bash")
+            settings_text = f"steps={2 * steps} {settings_text}"
+        st.code(f"echoscope ctl {queries.typed(run_id)} branch {settings_text}", language="bash")
         if st.button("Branch with this filter", key="wf_branch"):
             branch_form.preset(run_id, changes)
             st.switch_page(links.script("live"), query_params=links.link_params(run=run_id))

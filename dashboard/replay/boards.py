@@ -185,7 +185,7 @@ def board_html(
     )
 
 
-def picture_html(png: bytes, words: str, *, max_width: int = 320) -> str:
+def picture_html(png: bytes, description: str, *, max_width: int = 320) -> str:
     """A stored picture as an `<img>`, once it is known to be a PNG within the limits; else why not.
 
     Args:
@@ -197,7 +197,7 @@ def picture_html(png: bytes, words: str, *, max_width: int = 320) -> str:
     except PictureError as error:
         return f'<div class="es-note">{xml_escape(visible(str(error), 300))}</div>'
     payload = base64.b64encode(png).decode("ascii")
-    alt = attribute(f"{words}, {width} x {height} pixels", 600)
+    alt = attribute(f"{description}, {width} x {height} pixels", 600)
     return (
         f'<img class="es-picture" src="data:image/png;base64,{payload}" alt="{alt}" '
         f'style="width:{min(max(width, 64), max_width)}px;max-width:100%;height:auto">'
@@ -218,7 +218,7 @@ def describe(content: Frame) -> str:
             counts[name] += 1
             if name not in _BACKGROUNDS and counts[name] <= 12:
                 places.setdefault(name, []).append(f"({row}, {col})")
-    parts += [f"{name} at {' '.join(found)}" for name, found in places.items()]
+    parts += [f"{name} at {' '.join(squares)}" for name, squares in places.items()]
     parts += [f"{counts[name]} cells of {name}" for name in _BACKGROUNDS if counts[name]]
     return f"Board of {rows} rows and {cols} columns, counted from 0: {'; '.join(parts)}."
 
@@ -234,7 +234,9 @@ def _marked(content: Frame, marks: Sequence[tuple[str, Position]]) -> Frame:
         return content
     rows, cols = content.shape
     added = [
-        Overlay(name=name, at=at) for name, at in marks if 0 <= at[0] < rows and 0 <= at[1] < cols
+        Overlay(name=name, at=position)
+        for name, position in marks
+        if 0 <= position[0] < rows and 0 <= position[1] < cols
     ]
     return content.model_copy(update={"overlays": (*content.overlays, *added)})
 
@@ -262,14 +264,14 @@ def _svg(content: Frame) -> str:
 def _grid_body(grid: Grid) -> str:
     rows, cols = grid.shape
     places = [(row, col) for row in range(rows) for col in range(cols)]
-    things = [(at, grid.cell(at), _cell(grid, at)) for at in places]
+    things = [(position, grid.cell(position), _cell(grid, position)) for position in places]
     things += [(overlay.at, *_thing(grid, overlay)) for overlay in grid.overlays]
     used = {name for _, name, _ in things if name in _SHAPES}
     parts = [_definitions(used)]
-    for at, name, shape in things:
+    for position, name, shape in things:
         # A figure on a goal, a hole or a target leaves room to see what it stands on.
-        is_small = name == "player" and grid.cell(at) not in _BACKGROUNDS
-        parts.append(_placed(at, name, shape, 0.66 if is_small else 1.0))
+        is_small = name == "player" and grid.cell(position) not in _BACKGROUNDS
+        parts.append(_placed(position, name, shape, 0.66 if is_small else 1.0))
     parts.append(_block_lines(grid))
     # The net of a cube has no rows and columns.
     if max(rows, cols) <= _MAX_NUMBERED and "nothing" not in used:
@@ -310,17 +312,19 @@ def _placed(position: Position, name: str, shape: str, scale: float) -> str:
     if name in _SHAPES and scale == 1.0:
         return f'<use href="#{_shape_id(name)}" x="{x}" y="{y}"/>'
     if name in _SHAPES:  # in the lower left of the tile
-        place = f"translate({x} {y + TILE * (1 - scale):g}) scale({scale:g})"
-        return f'<use href="#{_shape_id(name)}" transform="{place}"/>'
+        transform = f"translate({x} {y + TILE * (1 - scale):g}) scale({scale:g})"
+        return f'<use href="#{_shape_id(name)}" transform="{transform}"/>'
     return f'<g transform="translate({x} {y})">{shape}</g>'
 
 
-def _cell(grid: Grid, at: Position) -> str:
+def _cell(grid: Grid, position: Position) -> str:
     """The drawing of an unknown cell; a known one is drawn by name, and a number as it is."""
-    kind = grid.cell(at)
+    kind = grid.cell(position)
     if kind in _SHAPES:
         return ""
-    return _rect("other") + _letter(kind if kind.isdecimal() else grid.cells[at[0]][at[1]])
+    return _rect("other") + _letter(
+        kind if kind.isdecimal() else grid.cells[position[0]][position[1]]
+    )
 
 
 def _thing(grid: Grid, overlay: Overlay) -> tuple[str, str]:
@@ -335,9 +339,9 @@ def _thing(grid: Grid, overlay: Overlay) -> tuple[str, str]:
 
 
 def _letter(char: str) -> str:
-    shown = visible(char) if char.strip() else ""
-    size = {1: 16, 2: 15, 3: 13, 4: 11}.get(len(shown), 9 if shown.isdecimal() else 5)
-    return f'<text class="es-l" x="16" y="21" style="font-size:{size}px">{xml_escape(shown)}</text>'
+    safe = visible(char) if char.strip() else ""
+    size = {1: 16, 2: 15, 3: 13, 4: 11}.get(len(safe), 9 if safe.isdecimal() else 5)
+    return f'<text class="es-l" x="16" y="21" style="font-size:{size}px">{xml_escape(safe)}</text>'
 
 
 def _card_rows(card: Card) -> list[str]:

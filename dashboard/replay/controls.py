@@ -76,7 +76,7 @@ def choose_list(run_id: str) -> Listed:
             "Order",
             [*ORDERS],
             default=NEWEST if is_search else OLDEST,
-            words=lambda name: ORDERS[name][0],
+            label_of=lambda name: ORDERS[name][0],
             clears=_CLEARS,
             hides_label=True,
         )
@@ -131,7 +131,7 @@ def _split(run_id: str) -> str:
         "Split",
         splits,
         default=splits[0],
-        words=lambda split: split_words(run_id, split),
+        label_of=lambda split: split_words(run_id, split),
         clears=_CLEARS,
         is_segmented=True,
         hides_label=True,
@@ -150,16 +150,16 @@ def title(run_id: str, answer: Listed) -> str:
     asked = answer.asked
     split = split_words(run_id, asked.split).lower()
     if not asked.is_search:
-        words = f"Step {asked.step} of {max(queries.info(run_id).last_step, 0)}, {split}"
+        heading = f"Step {asked.step} of {max(queries.info(run_id).last_step, 0)}, {split}"
     else:
         looked_for = [f"text {asked.text!r}"] * bool(asked.text)
         looked_for += [f"condition {asked.where!r}"] * bool(asked.where)
-        words = f"All steps, {split}, {' and '.join(looked_for)}"
+        heading = f"All steps, {split}, {' and '.join(looked_for)}"
     if asked.order != OLDEST:
-        words += f". {ORDERS[asked.order][0]}"
+        heading += f". {ORDERS[asked.order][0]}"
     if answer.num > len(answer.rows):
-        words += f": {len(answer.rows)} of {answer.num:,} matches"
-    return words
+        heading += f": {len(answer.rows)} of {answer.num:,} matches"
+    return heading
 
 
 _SPLIT_STEPS = "SELECT DISTINCT step FROM trajectories WHERE split = $1 ORDER BY step"

@@ -35,9 +35,9 @@ Title = Annotated[str, AfterValidator(lambda text: visible(text, MAX_NAME_CHARS 
 
 
 def _shown_lines(lines: tuple[str, ...]) -> tuple[str, ...]:
-    shown = tuple(visible(line, MAX_LINE_CHARS) for line in lines[:MAX_LINES])
+    safe = tuple(visible(line, MAX_LINE_CHARS) for line in lines[:MAX_LINES])
     left_out = len(lines) - MAX_LINES
-    return (*shown, f"[{left_out:,} more lines are not shown]") if left_out > 0 else shown
+    return (*safe, f"[{left_out:,} more lines are not shown]") if left_out > 0 else safe
 
 
 class _Part(BaseModel):
@@ -81,9 +81,9 @@ class Grid(_Part):
     def shape(self) -> tuple[int, int]:
         return len(self.cells), len(self.cells[0])
 
-    def cell(self, at: Position) -> str:
+    def cell(self, position: Position) -> str:
         """What a cell is."""
-        return self.legend[self.cells[at[0]][at[1]]]
+        return self.legend[self.cells[position[0]][position[1]]]
 
     def find(self, name: str) -> Position | None:
         """Where the first overlay of that name stands."""
@@ -113,8 +113,8 @@ def read_frame(text: str) -> Frame:
             problem = _problem(error)
         except UnicodeError:
             problem = "not JSON"
-    shown = visible(text, limit=MAX_LINE_CHARS * 4)
-    return Card.model_construct(title=f"Not a frame: {problem}", lines=_wrapped(shown))
+    safe = visible(text, limit=MAX_LINE_CHARS * 4)
+    return Card.model_construct(title=f"Not a frame: {problem}", lines=_wrapped(safe))
 
 
 def _problem(error: ValidationError) -> str:
@@ -134,7 +134,7 @@ def _problem(error: ValidationError) -> str:
 def _wrapped(text: str) -> tuple[str, ...]:
     size = 80
     return tuple(
-        line[at : at + size]
+        line[start : start + size]
         for line in text.split("\n")[:MAX_LINES]
-        for at in range(0, max(len(line), 1), size)
+        for start in range(0, max(len(line), 1), size)
     )

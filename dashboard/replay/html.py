@@ -119,8 +119,8 @@ def trajectory_facts(trajectory: Trajectory, outcome: TrajectoryOutcome | None) 
         *_fact_of("seed of the task", trajectory.env_seed),
         *_fact_of("seed of the environment's randomness", trajectory.noise_seed),
         *(
-            _badge(f"reconstructed: {words}", "plain")
-            for words in reconstructions(trajectory.extra).values()
+            _badge(f"reconstructed: {note}", "plain")
+            for note in reconstructions(trajectory.extra).values()
         ),
     ]
     if trajectory.source:
@@ -223,9 +223,9 @@ def turn_html(turn: Turn, reply: str, hits: Sequence[str], *, is_now: bool) -> s
         *_flag(turn.is_effective, "", _badge("action had no effect", "bad")),
     ]
     if not (turn.observation or turn.response):  # a file of numbers only
-        words = '<div class="es-note">the file holds no text of this turn</div>'
+        note = '<div class="es-note">the file holds no text of this turn</div>'
         facts = f'<div class="es-facts">{"".join(line)}</div>'
-        return f'<div class="es-turn{" es-now" * is_now}">{facts}{words}</div>'
+        return f'<div class="es-turn{" es-now" * is_now}">{facts}{note}</div>'
     return (
         f'<div class="es-turn{" es-now" * is_now}"><div class="es-asked">'
         f"{heading(f'Observation of turn {turn.index}')}{text_box(turn.observation, hits)}</div>"
@@ -243,10 +243,10 @@ def _rewarded(reward: float) -> list[str]:
 
 def calls_html(turn: Turn) -> str:
     """The tool calls of a turn: name, arguments and result of each; empty without any."""
-    shown = [_call_html(call) for call in turn.calls[:MAX_CALLS]]
+    call_texts = [_call_html(call) for call in turn.calls[:MAX_CALLS]]
     if len(turn.calls) > MAX_CALLS:
-        shown.append(f'<div class="es-note">{len(turn.calls) - MAX_CALLS} more calls</div>')
-    return f'<div class="es-calls">{"".join(shown)}</div>' if shown else ""
+        call_texts.append(f'<div class="es-note">{len(turn.calls) - MAX_CALLS} more calls</div>')
+    return f'<div class="es-calls">{"".join(call_texts)}</div>' if call_texts else ""
 
 
 def _call_html(call: ToolCall) -> str:
@@ -285,8 +285,8 @@ def frame_after(trajectory: Trajectory, turn: int) -> str | None:
 
 def _start(trajectory: Trajectory) -> tuple[tuple[str, Position], ...]:
     first = trajectory.turns[0].frame if trajectory.turns else None
-    at = None if first is None else player_position(first)
-    return () if at is None else (("start", at),)
+    player = None if first is None else player_position(first)
+    return () if player is None else (("start", player),)
 
 
 def turn_boards(trajectory: Trajectory, turn: Turn) -> str:
@@ -297,18 +297,20 @@ def turn_boards(trajectory: Trajectory, turn: Turn) -> str:
     if before is not None:
         shots.append(_figure(_board(before, marks), "as observed"))
     if after is not None:
-        at = player_position(after)
-        slipped = (("slip", at),) if at is not None and turn.info.get("slipped", 0) > 0 else ()
-        words = "afterwards, after a slip" if slipped else "afterwards"
-        shots.append(_figure(_board(after, (*marks, *slipped)), words))
+        player = player_position(after)
+        slipped = (
+            (("slip", player),) if player is not None and turn.info.get("slipped", 0) > 0 else ()
+        )
+        caption = "afterwards, after a slip" if slipped else "afterwards"
+        shots.append(_figure(_board(after, (*marks, *slipped)), caption))
     if turn.image is not None:
         # Of an imported trajectory nobody says what was shown.
         is_own = trajectory.source is None
-        words = "image, not shown to the policy" if is_own else "image of the observation"
-        shots.append(_figure(picture_html(turn.image, words, max_width=190), words))
+        caption = "image, not shown to the policy" if is_own else "image of the observation"
+        shots.append(_figure(picture_html(turn.image, caption, max_width=190), caption))
     if trajectory.final_image is not None and turn.index == trajectory.num_turns - 1:
-        words = "image afterwards"
-        shots.append(_figure(picture_html(trajectory.final_image, words, max_width=190), words))
+        caption = "image afterwards"
+        shots.append(_figure(picture_html(trajectory.final_image, caption, max_width=190), caption))
     return f'<div class="es-boards">{"".join(shots)}</div>' if shots else ""
 
 
@@ -318,8 +320,8 @@ def _board(frame: str, marks: Sequence[tuple[str, Position]]) -> str:
     return board_html(frame, marks, max_width=width)
 
 
-def _figure(image: str, words: str) -> str:
-    return f"<figure>{image}<figcaption>{words}</figcaption></figure>"
+def _figure(image: str, caption: str) -> str:
+    return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
 
 
 def heading(text: str) -> str:
@@ -329,9 +331,9 @@ def heading(text: str) -> str:
 
 def text_box(text: str, hits: Sequence[str] = ()) -> str:
     """Hostile text in a box, newlines kept, with what a search matched in it marked."""
-    shown, left_out = cut(text)
+    safe, left_out = cut(text)
     note = f'<span class="es-cut">[{cut_note(left_out)}]</span>' if left_out else ""
-    return f'<div class="es-text" dir="auto">{marked(shown, hits) or "&#160;"}{note}</div>'
+    return f'<div class="es-text" dir="auto">{marked(safe, hits) or "&#160;"}{note}</div>'
 
 
 def ending_html(trajectory: Trajectory) -> str:

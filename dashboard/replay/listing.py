@@ -162,10 +162,10 @@ def _of_step(run: RunReader, step: int, sql: str) -> pd.DataFrame:
     return frame
 
 
-def hits_in(text: str, words: str) -> list[str]:
+def hits_in(text: str, phrase: str) -> list[str]:
     """The pieces of `text` that a search for some words matched, to be marked."""
-    pattern = re.compile(re.escape(words), re.IGNORECASE)
-    return sorted(set(pattern.findall(text[:_MAX_MARKED]))) if words else []
+    pattern = re.compile(re.escape(phrase), re.IGNORECASE)
+    return sorted(set(pattern.findall(text[:_MAX_MARKED]))) if phrase else []
 
 
 def success_word(value: object) -> str:

@@ -41,15 +41,15 @@ def conversation(
     columns = st.columns([5, 2], gap="medium")
     with columns[0], st.container(gap="small"):
         first = max(0, min(turn - MAX_TURNS // 2, trajectory.num_turns - MAX_TURNS))
-        shown = trajectory.turns[first : first + MAX_TURNS]
+        turns_shown = trajectory.turns[first : first + MAX_TURNS]
         heat, scale = _coloured(trajectory, outcome)
         parts = [f'<div class="es-note">{first} earlier turns</div>'] if first else []
-        for each in shown:
+        for each in turns_shown:
             is_now = each.index == turn
             reply = _reply(run_id, each, outcome, heat, scale, matched, is_now=is_now)
             hits = matched(each.observation)
             parts.append(replay_html.turn_html(each, reply, hits, is_now=is_now))
-        later = trajectory.num_turns - first - len(shown)
+        later = trajectory.num_turns - first - len(turns_shown)
         parts += (
             [f'<div class="es-note">{later} later turns</div>']
             if later
@@ -80,7 +80,7 @@ def heat_choice(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> No
         "Colour the tokens by",
         [PLAIN, *HEATS],
         default=PLAIN,
-        words=label,
+        label_of=label,
         hides_label=True,
     )
 
@@ -169,12 +169,12 @@ def trajectory_json(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -
 
 def _prompt(run_id: str, turn: Turn) -> None:
     assert turn.prompt_tokens is not None
-    shown = turn.prompt_tokens[-_MAX_PROMPT:]
-    pieces = queries.token_pieces(run_id, shown.tolist())
+    tail = turn.prompt_tokens[-_MAX_PROMPT:]
+    pieces = queries.token_pieces(run_id, tail.tolist())
     if pieces is None:
         st.caption("This run has no tokenizer.json, so its prompt cannot be shown as text.")
         return
-    words = f"Prompt, {len(turn.prompt_tokens):,} tokens"
-    if len(shown) < len(turn.prompt_tokens):
-        words += f", the last {len(shown):,}"
-    st.html(replay_html.heading(words) + replay_html.text_box("".join(pieces)))
+    title = f"Prompt, {len(turn.prompt_tokens):,} tokens"
+    if len(tail) < len(turn.prompt_tokens):
+        title += f", the last {len(tail):,}"
+    st.html(replay_html.heading(title) + replay_html.text_box("".join(pieces)))

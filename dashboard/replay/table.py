@@ -35,9 +35,9 @@ def pick_table(
     cells = list_cells(rows)
 
     def take() -> None:
-        place = st.session_state[f"{key}:open"]["row"]
-        if place < len(ids):
-            on_pick(ids[place])
+        row = st.session_state[f"{key}:open"]["row"]
+        if row < len(ids):
+            on_pick(ids[row])
 
     columns: dict[str, Any] = {
         name: st.column_config.TextColumn(name, alignment="right" if name in _FORMS else "left")

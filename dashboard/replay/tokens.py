@@ -77,24 +77,24 @@ def text_html(turn: Turn, size: int = MAX_CHARS, hits: Sequence[str] = ()) -> st
     blocks = []
     for name, (low, high) in _regions(turn):
         text = turn.response[low : min(high, size)]
-        words = "tool call" if turn.calls and name == "answer" else name
-        blocks.append(_region_html(name, text, hits, words) if text else "")
+        label = "tool call" if turn.calls and name == "answer" else name
+        blocks.append(_region_html(name, text, hits, label) if text else "")
     body = "".join(blocks) or '<span class="es-note">empty response</span>'
     note = cut_note(max(len(turn.response) - size, 0))
     note = f'<div class="es-note">{note}</div>' if note else ""
     return f'<div class="es-text" dir="auto">{body}</div>{note}'
 
 
-def _region_html(name: str, text: str, hits: Sequence[str], words: str) -> str:
+def _region_html(name: str, text: str, hits: Sequence[str], label: str) -> str:
     if name == "outside":
-        parts, at = [], 0
+        parts, position = [], 0
         for tag in _TAG.finditer(text):
-            parts.append(_outside(text[at : tag.start()], hits))
+            parts.append(_outside(text[position : tag.start()], hits))
             parts.append(f'<span class="es-tag">{escape_fragment(tag.group())}</span>')
-            at = tag.end()
-        return "".join([*parts, _outside(text[at:], hits)])
+            position = tag.end()
+        return "".join([*parts, _outside(text[position:], hits)])
     return (
-        f'<div class="es-region es-region-{name}"><span class="es-name">{words}</span>'
+        f'<div class="es-region es-region-{name}"><span class="es-name">{label}</span>'
         f'<span class="es-{name}">{marked(text, hits)}</span></div>'
     )
 
@@ -111,17 +111,17 @@ def _regions(turn: Turn) -> list[tuple[str, Span]]:
         if span is not None
     ]
     out: list[tuple[str, Span]] = []
-    at = 0
+    position = 0
     for name, (start, end) in sorted(named, key=lambda item: item[1]):
-        start = max(start, at)  # spans from a file may overlap: each character is shown once
-        if start > at:
-            out.append(("outside", (at, start)))
+        start = max(start, position)  # spans from a file may overlap: each character is shown once
+        if start > position:
+            out.append(("outside", (position, start)))
         if end > start:
             out.append((name, (start, end)))
-            at = end
-        at = max(at, start)
-    if at < len(turn.response):
-        out.append(("outside", (at, len(turn.response))))
+            position = end
+        position = max(position, start)
+    if position < len(turn.response):
+        out.append(("outside", (position, len(turn.response))))
     return out
 
 
@@ -142,8 +142,8 @@ def heat_html(
             Regions are marked where all tokens of the response are shown.
     """
     marks = [
-        (level_class(int(level)), _tooltip(place, float(values[place]), heat))
-        for place, level in enumerate(scale.levels(values[:size]))
+        (level_class(int(level)), _tooltip(index, float(values[index]), heat))
+        for index, level in enumerate(scale.levels(values[:size]))
     ]
     if pieces is None or len(pieces) != len(marks):
         cells = "".join(
@@ -183,18 +183,18 @@ def _token_regions(turn: Turn, pieces: Sequence[str]) -> list[str]:
 
     Empty everywhere if the pieces do not spell the response (another tokenizer, a foreign file).
     """
-    ends, at = [], 0
+    ends, position = [], 0
     for piece in pieces:
-        at += len(piece)
-        ends.append(at)
+        position += len(piece)
+        ends.append(position)
     if not "".join(pieces).startswith(turn.response):
         return [""] * len(pieces)
     regions = _regions(turn)
     starts = [span[0] for _, span in regions]
     classes = []
     for piece, end in zip(pieces, ends, strict=True):
-        place = bisect_right(starts, max(end - max(len(piece), 1), 0)) - 1
-        name = regions[place][0] if regions and end <= len(turn.response) else "outside"
+        index = bisect_right(starts, max(end - max(len(piece), 1), 0)) - 1
+        name = regions[index][0] if regions and end <= len(turn.response) else "outside"
         classes.append("" if name == "reasoning" else f" es-{name}")
     return classes
 

@@ -49,11 +49,11 @@ class EvidenceRow:
 
 def evidence_rows(verdict: Verdict) -> list[EvidenceRow]:
     """One row a metric: by its first claim, or else by the evidence of an alarm."""
-    words = {evidence.metric: evidence.words for evidence in verdict.evidence}
+    text_of = {evidence.metric: evidence.words for evidence in verdict.evidence}
     rows: dict[str, EvidenceRow] = {}
     for claim in verdict.claims:
         for part in _parts(claim):
-            rows.setdefault(part.metric, _of_claim(part, words.get(part.metric, "")))
+            rows.setdefault(part.metric, _of_claim(part, text_of.get(part.metric, "")))
     for evidence in verdict.evidence:
         rows.setdefault(evidence.metric, _of_evidence(evidence))
     return list(rows.values())
@@ -67,7 +67,7 @@ def _parts(claim: Claim) -> Iterator[Change | Lost | Dip | Level]:
         yield claim
 
 
-def _of_claim(claim: Change | Lost | Dip | Level, words: str) -> EvidenceRow:
+def _of_claim(claim: Change | Lost | Dip | Level, text: str) -> EvidenceRow:
     before, now = _ends(claim)
     where = step_words(now.steps)
     if before is not None:
@@ -82,7 +82,7 @@ def _of_claim(claim: Change | Lost | Dip | Level, words: str) -> EvidenceRow:
         interval=(now.low, now.high),
         steps=((before or now).steps[0], now.steps[1]),
         where=where,
-        words=words or f"{metric(now.metric).in_sentence}: {claim_words(claim)}",
+        words=text or f"{metric(now.metric).in_sentence}: {claim_words(claim)}",
     )
 
 

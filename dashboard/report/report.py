@@ -130,8 +130,8 @@ def _head(run: RunReader) -> str:
         f"from run {info.parent_run_id}" if info.parent_run_id else "",
         *info.tags,
     ]
-    shown = " &middot; ".join(escape(fact, 200) for fact in facts if fact)
-    return f"<h1>{escape(run.path.name, 200)}</h1><p class='es-quiet'>{shown}</p>"
+    facts_html = " &middot; ".join(escape(fact, 200) for fact in facts if fact)
+    return f"<h1>{escape(run.path.name, 200)}</h1><p class='es-quiet'>{facts_html}</p>"
 
 
 def _figures(page: _Page, run: RunReader, verdict: Verdict) -> None:
@@ -143,12 +143,12 @@ def _figures(page: _Page, run: RunReader, verdict: Verdict) -> None:
         curves = drawn.curves(chart)
         page.figure(drawn.line_chart(chart, curves), f"{chart.title}. {describe(curves)}")
     page.parts.append("</div>")
-    for one in FIGURES:
-        figure = one.draw(run, None)
+    for run_figure in FIGURES:
+        figure = run_figure.draw(run, None)
         if figure is not None:
-            page.parts.append(f"<h3>{escape(one.title)}</h3>")
-            page.figure(figure, one.title)
-            page.words(one.help)
+            page.parts.append(f"<h3>{escape(run_figure.title)}</h3>")
+            page.figure(figure, run_figure.title)
+            page.words(run_figure.help)
 
 
 def _happened(page: _Page, run: RunReader) -> None:
@@ -177,7 +177,7 @@ def _telling(run: RunReader, verdict: Verdict) -> tuple[str, ...]:
     if not steps:
         return ()
     places = telling(verdict, run.listing(steps[-1]).to_pandas()).places
-    return tuple(dict.fromkeys(place.trajectory_id for place in places))[:MAX_CHOSEN]
+    return tuple(dict.fromkeys(exemplar.trajectory_id for exemplar in places))[:MAX_CHOSEN]
 
 
 def _trajectories(page: _Page, run: RunReader, chosen: Sequence[str]) -> None:

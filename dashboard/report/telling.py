@@ -52,9 +52,9 @@ def telling(verdict: Verdict, rows: pd.DataFrame) -> Telling:
     return _chosen(trained, returns, "trajectories with the lowest return")
 
 
-def _chosen(rows: pd.DataFrame, rank: pd.Series[float], words: str) -> Telling:
+def _chosen(rows: pd.DataFrame, rank: pd.Series[float], reason: str) -> Telling:
     """The first of each prompt, those of the smallest rank first."""
     ranked = rows.assign(_rank=rank).sort_values(["_rank", "id"])
     first = ranked.drop_duplicates("prompt_key").head(EXAMPLES)
     places = tuple(Shown(trajectory_id=str(name), turn=0) for name in first["id"])
-    return Telling(places=places, words=words if places else "")
+    return Telling(places=places, words=reason if places else "")

@@ -94,10 +94,10 @@ def _parts(verdict: Verdict) -> str:
     rest = [part for part in others if part[0] not in _LISTED]
     rows += sorted(rest, key=lambda part: _ORDER.get(part[0], len(_ORDER)))
     out = []
-    for title, words in rows:
-        text, _, command = words.partition("\n  ")
+    for title, part_text in rows:
+        text, _, command = part_text.partition("\n  ")
         pieces = parts_of_list(text) if title == "Evidence" else [text]
-        shown = "<br>".join(escape(capitalised(piece), 2000) for piece in pieces)
+        text_html = "<br>".join(escape(capitalised(piece), 2000) for piece in pieces)
         typed = f"<pre>{escape(command, 1000)}</pre>" if command else ""
-        out.append(f"<dt>{escape(title)}</dt><dd>{shown}{typed}</dd>")
+        out.append(f"<dt>{escape(title)}</dt><dd>{text_html}{typed}</dd>")
     return f"<dl>{''.join(out)}</dl>"

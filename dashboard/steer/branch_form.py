@@ -57,16 +57,21 @@ def suggest(run_id: str, step: int | None, changes: Mapping[str, Any], reason: s
     Args:
         step: Of the checkpoint; None for the last good one.
     """
-    at = queries.last_good(run_id).step if step is None else step
+    checkpoint_step = queries.last_good(run_id).step if step is None else step
     preset(run_id, changes)
     question.drop()
     try:
-        if at is None:
+        if checkpoint_step is None:
             raise BranchError("the run has no checkpoint from before the change")
-        config = settings_at(queries.path_of(run_id), at)
-        st.session_state[_at_key(run_id)] = at
-        words = (*_steps_word(config, _last_step(config, at)), *override_words(changes))
-        order = BranchOrder(parent=queries.path_of(run_id), checkpoint=at, settings=words)
+        config = settings_at(queries.path_of(run_id), checkpoint_step)
+        st.session_state[_at_key(run_id)] = checkpoint_step
+        setting_words = (
+            *_steps_word(config, _last_step(config, checkpoint_step)),
+            *override_words(changes),
+        )
+        order = BranchOrder(
+            parent=queries.path_of(run_id), checkpoint=checkpoint_step, settings=setting_words
+        )
         _propose(run_id, order, _preview(config, order), reason)
     except (BranchError, Problem) as error:
         question.refuse("not started", str(error))
@@ -122,7 +127,7 @@ def _form(run_id: str, info: RunInfo) -> None:
     if st.session_state.get(_at_key(run_id)) not in steps:
         st.session_state[_at_key(run_id)] = steps[0] if good.step is None else good.step
     columns = st.columns(3)
-    at = columns[0].selectbox(
+    checkpoint_step = columns[0].selectbox(
         "Checkpoint after step",
         steps,
         key=_at_key(run_id),
@@ -130,7 +135,7 @@ def _form(run_id: str, info: RunInfo) -> None:
         help=plain(good.reason, 400),
     )
     try:
-        config = settings_at(queries.path_of(run_id), at)
+        config = settings_at(queries.path_of(run_id), checkpoint_step)
     except BranchError as error:
         line("not possible", "red", str(error))
         return
@@ -142,10 +147,10 @@ def _form(run_id: str, info: RunInfo) -> None:
     )
     until = columns[2].number_input(
         "Train until step",
-        at + 1,
+        checkpoint_step + 1,
         MAX_STEPS,
-        _last_step(config, at),
-        key=f"branch_until:{run_id}:{at}",
+        _last_step(config, checkpoint_step),
+        key=f"branch_until:{run_id}:{checkpoint_step}",
         help="Steps are counted on from the checkpoint.",
     )
     lines = st.text_area(
@@ -154,11 +159,11 @@ def _form(run_id: str, info: RunInfo) -> None:
         max_chars=MAX_LINES,
         placeholder="optim.lr=1e-4",
     )
-    words = (word.strip() for word in (lines or "").splitlines())
+    setting_words = (word.strip() for word in (lines or "").splitlines())
     order = BranchOrder(
         parent=queries.path_of(run_id),
-        checkpoint=at,
-        settings=(*_steps_word(config, int(until)), *filter(None, words)),
+        checkpoint=checkpoint_step,
+        settings=(*_steps_word(config, int(until)), *filter(None, setting_words)),
         name=(name or "").strip(),
     )
     try:
@@ -174,11 +179,13 @@ def _form(run_id: str, info: RunInfo) -> None:
         st.rerun()  # the question stands above the form
 
 
-def _last_step(config: Mapping[str, Any], at: int) -> int:
+def _last_step(config: Mapping[str, Any], checkpoint: int) -> int:
     """As planned; as many steps again where the plan was fulfilled."""
     planned = config.get("steps")
-    steps = planned if isinstance(planned, int) else at + 1
-    return max(at + 1, min(steps if steps > at else at + max(steps, 1), MAX_STEPS))
+    steps = planned if isinstance(planned, int) else checkpoint + 1
+    return max(
+        checkpoint + 1, min(steps if steps > checkpoint else checkpoint + max(steps, 1), MAX_STEPS)
+    )
 
 
 def _steps_word(config: Mapping[str, Any], until: int) -> tuple[str, ...]:
@@ -234,21 +241,23 @@ def start(order: BranchOrder, author: str, reason: str) -> Launch:
 def answers(run_id: str) -> None:
     """Branches of this run that were started here lately, whoever asked; follows them."""
     recent = [
-        one
-        for one in launches(queries.path_of(run_id))[:MAX_SHOWN]
-        if time.time() - one.at < _SHOWN_S
+        begun
+        for begun in launches(queries.path_of(run_id))[:MAX_SHOWN]
+        if time.time() - begun.at < _SHOWN_S
     ]
-    is_pending = any(one.report().state is BranchState.STARTING for one in recent)
+    is_pending = any(begun.report().state is BranchState.STARTING for begun in recent)
 
     @st.fragment(run_every="1s" if is_pending else None, key="branch_started")
     def part() -> None:
-        reports = [one.report() for one in recent]
+        reports = [launched.report() for launched in recent]
         if is_pending and not any(report.state is BranchState.STARTING for report in reports):
             st.rerun()  # all have answered: no beat any more
-        for one, report in zip(recent, reports, strict=True):
-            who = f"{one.order.author or 'somebody'}, {duration(time.time() - one.at)} ago"
+        for launched, report in zip(recent, reports, strict=True):
+            who = (
+                f"{launched.order.author or 'somebody'}, {duration(time.time() - launched.at)} ago"
+            )
             if report.state is BranchState.STARTING:
-                line("starting", "blue", f"{who}: a branch {after_step(one.order.checkpoint)}")
+                line("starting", "blue", f"{who}: a branch {after_step(launched.order.checkpoint)}")
             elif report.state is BranchState.REFUSED:
                 line("refused", "red", f"{who}: {report.text}")
             else:

@@ -213,7 +213,7 @@ _lock = threading.Lock()
 def launches(parent: Path) -> list[Launch]:
     """Branches of a run that this dashboard started, the newest first."""
     with _lock:
-        return [one for one in reversed(_launches) if one.order.parent == parent]
+        return [started for started in reversed(_launches) if started.order.parent == parent]
 
 
 def launch(order: BranchOrder, root: Path) -> Launch:
@@ -222,9 +222,9 @@ def launch(order: BranchOrder, root: Path) -> Launch:
     Raises:
         BranchError: the order is not fit, too many train already, or the system refuses.
     """
-    words = command(order, root)
+    arguments = command(order, root)
     with _lock:
-        busy = sum(one.process.poll() is None for one in _launches)
+        busy = sum(begun.process.poll() is None for begun in _launches)
         if busy >= MAX_LIVE:
             raise BranchError(
                 f"{busy} branches of this dashboard are training, at most {MAX_LIVE} may; "
@@ -234,7 +234,7 @@ def launch(order: BranchOrder, root: Path) -> Launch:
             log, descriptor = _open_log(root)
             with os.fdopen(descriptor, "wb") as output:
                 process = subprocess.Popen(
-                    words,
+                    arguments,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -254,10 +254,10 @@ def check(order: BranchOrder, root: Path) -> None:
     Raises:
         BranchError: it would refuse, with its reason; or it cannot be asked.
     """
-    words = command(order, root, is_dry_run=True)
+    arguments = command(order, root, is_dry_run=True)
     try:
         done = subprocess.run(
-            words,
+            arguments,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             env=_environment(),

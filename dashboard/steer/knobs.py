@@ -21,16 +21,16 @@ def rule_words(schema: Mapping[str, Any]) -> str:
     """What a value must be: `a whole number, at least 0`."""
     kinds = {"integer": "a whole number", "number": "a number"}
     schema, may_be_none = _number_schema(schema)
-    words = [kinds[schema["type"]]] if schema.get("type") in kinds else []
-    words += [f"{text} {schema[rule]}" for rule, text in BOUNDS.items() if rule in schema]
-    return ", ".join(words) + (", or none" if may_be_none else "")
+    parts = [kinds[schema["type"]]] if schema.get("type") in kinds else []
+    parts += [f"{text} {schema[rule]}" for rule, text in BOUNDS.items() if rule in schema]
+    return ", ".join(parts) + (", or none" if may_be_none else "")
 
 
 def _number_schema(schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
     """The schema of the number in a setting that may also be none, and whether it may."""
     options = schema.get("anyOf")
     if isinstance(options, list) and {"type": "null"} in options:
-        numbers = [one for one in options if one != {"type": "null"}]
+        numbers = [option for option in options if option != {"type": "null"}]
         if len(numbers) == 1 and isinstance(numbers[0], Mapping):
             return numbers[0], True
     return schema, False
@@ -85,7 +85,7 @@ def form(run_id: str, live_knobs: Mapping[str, Any], current: Mapping[str, Any])
 
 def _widget(run_id: str, key: str, schema: Mapping[str, Any], value: Any) -> Any:
     about = [str(schema.get("description", "")), rule_words(schema)]
-    words = ". ".join(plain(part.rstrip("."), 300) for part in about if part)
+    description = ". ".join(plain(part.rstrip("."), 300) for part in about if part)
     label = key if _CLEAN.fullmatch(key) else plain(key)
     # The value is part of the identity: once it changes, the widget starts from the new one.
     identity = f"knob:{run_id}:{key}:{json.dumps(value, sort_keys=True, default=str)}"
@@ -97,11 +97,11 @@ def _widget(run_id: str, key: str, schema: Mapping[str, Any], value: Any) -> Any
             options,
             options.index(value),
             key=identity,
-            help=words,
+            help=description,
             format_func=setting_words,
         )
     if schema.get("type") == "boolean":
-        return st.toggle(label, bool(value), key=identity, help=words)
+        return st.toggle(label, bool(value), key=identity, help=description)
     before = json.dumps(value) if isinstance(value, dict | list) else setting_words(value)
-    text = st.text_input(label, before, key=identity, help=words, max_chars=2_000)
+    text = st.text_input(label, before, key=identity, help=description, max_chars=2_000)
     return value if text == before else typed_value(text, schema)

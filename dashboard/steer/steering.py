@@ -139,13 +139,13 @@ def _panel(run_id: str) -> None:
 
 
 def _ended(info: RunInfo) -> None:
-    words = f"Run {info.status}. It takes no more commands."
+    text = f"Run {info.status}. It takes no more commands."
     is_ours = origin_of(info.config) is Origin.TRAINED
     if is_ours and info.status in ("stopped", "interrupted", "crashed", "failed"):
-        st.caption(f"{words} Continue from its last checkpoint with:")
+        st.caption(f"{text} Continue from its last checkpoint with:")
         ui.command(f"echoscope train --resume {info.path}")
     else:
-        st.caption(words)
+        st.caption(text)
 
 
 def _buttons(run_id: str, now: Standing, obeyed: Sequence[CommandAction]) -> None:
@@ -196,8 +196,8 @@ def _preview(run_id: str, changes: Mapping[str, Any]) -> None:
         for key, value in changes.items()
     ]
     st.code(visible("\n".join(lines), 4000), language=None)
-    for words in setting_warnings(queries.info(run_id), current, changes):
-        line("note", "orange", words)
+    for warning in setting_warnings(queries.info(run_id), current, changes):
+        line("note", "orange", warning)
 
 
 def _form(run_id: str, info: RunInfo) -> None:
@@ -235,9 +235,9 @@ def _answers(states: Sequence[CommandState]) -> None:
             since = f"since {duration(age)}, until the next step boundary"
             line("pending", "blue", f"{who} ({since})")
         else:
-            at = answered_after(state.ack)
+            when = answered_after(state.ack)
             detail = f", {state.ack.detail}" if state.ack.detail else ""
-            line(state.ack.outcome.value, _COLOURS[state.ack.outcome], f"{who} ({at}{detail})")
+            line(state.ack.outcome.value, _COLOURS[state.ack.outcome], f"{who} ({when}{detail})")
 
 
 def command_table(states: Sequence[CommandState]) -> pd.DataFrame:

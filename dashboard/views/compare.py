@@ -49,7 +49,7 @@ def draw() -> None:
         return
     keys = sorted(set().union(*(queries.metric_keys(run) for run in runs)))
     left, middle, right = st.columns([3, 2, 2])
-    shown = left.multiselect(
+    chosen = left.multiselect(
         "Metrics",
         keys,
         default=[key for key in CURATED if key in keys][:4],
@@ -63,7 +63,7 @@ def draw() -> None:
     )
     smooth = right.slider("Smoothing", 0.0, 0.99, 0.0, 0.01, key="smooth", bind="query-params")
     _legend(runs)
-    _curves(runs, shown, kind or "step", float(smooth))
+    _curves(runs, chosen, kind or "step", float(smooth))
     left, right = st.columns(2, gap="medium")
     with left:
         _evaluations(runs)
@@ -117,12 +117,12 @@ def _curves(runs: list[str], keys: list[str], kind: AxisKind, smooth: float) -> 
     # Runs have axes of their own: curves are placed on them before they are drawn on one.
     first = axes[runs[0]]
     common = replace(first, kind="step", positions=first.steps.astype(np.float64))
-    for place, key in enumerate(keys):
+    for index, key in enumerate(keys):
         drawn = []
         for run, color in zip(runs, theme.SERIES, strict=False):
-            one = curve(tables[run], key, name=run, color=color)
-            positions: Any = axes[run].at(one.steps)
-            drawn.append(one if kind == "step" else replace(one, steps=positions))
+            run_curve = curve(tables[run], key, name=run, color=color)
+            positions: Any = axes[run].at(run_curve.steps)
+            drawn.append(run_curve if kind == "step" else replace(run_curve, steps=positions))
         figure = lines.line_spec(
             drawn,
             common,
@@ -130,7 +130,7 @@ def _curves(runs: list[str], keys: list[str], kind: AxisKind, smooth: float) -> 
             title=metric(key).name,
             help=metric(key).help,
         )
-        with columns[place % 2]:
+        with columns[index % 2]:
             figures.show(figure, key, key=f"compare {key}", revision=f"{kind} {runs}")
 
 
@@ -173,13 +173,13 @@ def _tasks(runs: list[str]) -> None:
             "of the evaluation and the first state of the task are equal."
         )
         return
-    shown = solved.head(MAX_TASKS)
-    table = shown[["tag", "env_seed", *runs]].astype({"env_seed": str})
+    task_rows = solved.head(MAX_TASKS)
+    table = task_rows[["tag", "env_seed", *runs]].astype({"env_seed": str})
     table[runs] = 100 * table[runs]
     columns: dict[str, Any] = {run: st.column_config.NumberColumn(format="%.0f %%") for run in runs}
     for run in runs:
         name = f"{run} replay"
-        table[name] = [_link(run, identity) for identity in shown[f"{run} id"]]
+        table[name] = [_link(run, identity) for identity in task_rows[f"{run} id"]]
         columns[name] = st.column_config.LinkColumn(name, display_text="open")
     st.dataframe(
         table.rename(columns={"tag": "tasks", "env_seed": "task"}),

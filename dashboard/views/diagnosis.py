@@ -68,9 +68,9 @@ def proof(run_id: str, verdict: Verdict, upto: int | None) -> None:
     """Success, and what the verdict rests on besides: the two charts that prove it."""
     is_followed = upto is None and ui.is_following(run_id)
     page = live_charts.snapshot(run_id, is_followed=is_followed, verdict=verdict)
-    shown = [chart.name for chart in page.charts() if chart.name in ("success", EVIDENCE)]
+    names = [chart.name for chart in page.charts() if chart.name in ("success", EVIDENCE)]
     columns = st.container(key="proof").columns(2, gap="medium")
-    for column, name in zip(columns, shown, strict=False):
+    for column, name in zip(columns, names, strict=False):
         with column:
             if upto is None:
                 figures.show_sent(live_charts.sent(page, name), key=f"proof_{name}")
@@ -93,14 +93,14 @@ def examples(run_id: str, verdict: Verdict) -> None:
             "be seen without the text."
         )
     with_text = [step for step in steps if step <= last]
-    shown = telling(verdict, queries.listing(run_id, with_text[-1] if with_text else last))
-    if not shown.places:
+    examples_shown = telling(verdict, queries.listing(run_id, with_text[-1] if with_text else last))
+    if not examples_shown.places:
         return
-    if shown.words:
-        st.caption(f"{capitalised(shown.words)}, step {step_of(shown.places[0])}")
+    if examples_shown.words:
+        st.caption(f"{capitalised(examples_shown.words)}, step {step_of(examples_shown.places[0])}")
     st.html(tokens.STYLE + replay_html.STYLE + STYLE)
     columns = st.container(key="examples").columns(EXAMPLES, gap="medium")
-    for column, example in zip(columns, shown.places, strict=False):
+    for column, example in zip(columns, examples_shown.places, strict=False):
         with column:
             _example(run_id, example)
 
@@ -110,23 +110,23 @@ def step_of(example: Shown) -> int:
 
 
 def _example(run_id: str, example: Shown) -> None:
-    identity, place = example.trajectory_id, example.turn
+    identity, turn_index = example.trajectory_id, example.turn
     links.link(
-        f"Step {step_of(example)}, turn {place}: {identity}",
+        f"Step {step_of(example)}, turn {turn_index}: {identity}",
         "replay",
         run=run_id,
         trajectory=identity,
-        turn=place,
+        turn=turn_index,
     )
     try:
         trajectory = queries.trajectory(run_id, identity)
     except Problem as problem:
         st.caption(plain(problem.text, 300))
         return
-    if place >= len(trajectory.turns):
+    if turn_index >= len(trajectory.turns):
         st.caption("The turn cannot be read: a file of this step is missing or damaged.")
         return
-    turn = trajectory.turns[place]
+    turn = trajectory.turns[turn_index]
     marked = [turn.response[start:end] for start, end in example.spans]
     observation = replay_html.text_box(cut(turn.observation, 300)[0])
     reply = tokens.text_html(turn, EXAMPLE_CHARS, marked)
@@ -151,8 +151,8 @@ def _pick_step(measured: list[int]) -> int:
     return int(step)
 
 
-def _nearest(steps: list[int], wanted: int) -> int:
-    return min(steps, key=lambda step: abs(step - wanted))
+def _nearest(steps: list[int], target: int) -> int:
+    return min(steps, key=lambda step: abs(step - target))
 
 
 def _figures(run_id: str, step: int | None) -> None:
@@ -184,7 +184,7 @@ def _way_to_measure(run_id: str) -> str:
 
 def _template(run_id: str, step: int) -> None:
     near = _nearest(queries.diagnostic_steps(run_id, "text") or [step], step)
-    records = [one for one in queries.diagnostics(run_id, near) if one.kind == "text"]
+    records = [record for record in queries.diagnostics(run_id, near) if record.kind == "text"]
     template = read_record(records[-1]).template if records else None
     if template is None:
         return

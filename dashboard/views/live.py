@@ -87,13 +87,13 @@ def draw_charts(run_id: str) -> None:
         return live_charts.snapshot(run_id, controls, is_followed=ui.is_following(run_id))
 
     def controlled() -> None:
-        shown = st.container()  # the controls stand below the charts
+        box = st.container()  # the controls stand below the charts
         about, look = st.columns([7, 1], vertical_alignment="center")
         with about:
             live_charts.legend()
         with look:
             controls = live_charts.controls(run_id)
-        with shown:
+        with box:
             live_charts.signs()
             part("curated", run_id, ("keys",), lambda: live_charts.curated(snapshot(controls)))
         part("sections", run_id, ("keys",), lambda: sections(controls))
@@ -126,9 +126,9 @@ def _alarms_title(worst: Sequence[Alarm]) -> str:
     if not worst:
         return "No alarm is open"
     first = worst[0]
-    words = f"{first.rule.replace('_', ' ').lower()} ({first.severity.value})"
+    label = f"{first.rule.replace('_', ' ').lower()} ({first.severity.value})"
     more = f" and {len(worst) - 1} more" if len(worst) > 1 else ""
-    return plain(f"Open alarms: {words}{more}")
+    return plain(f"Open alarms: {label}{more}")
 
 
 def _alarm(run_id: str, alarm: Alarm) -> None:
@@ -142,14 +142,14 @@ def _alarm(run_id: str, alarm: Alarm) -> None:
     st.caption(plain(f"{raised} {advice.text}", 1000))
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         if alarm.evidence:
-            at = alarm.evidence[0]
-            links.link("Evidence", "replay", run=run_id, step=alarm.step, trajectory=at)
+            fact = alarm.evidence[0]
+            links.link("Evidence", "replay", run=run_id, step=alarm.step, trajectory=fact)
         else:
             links.link("Evidence", "diagnosis", run=run_id, step=alarm.step)
         wish = advice.wish
         if wish is not None and not settings().is_read_only:
-            words = plain(f"Apply: {command_words(CommandState(command=wish, ack=None))}", 80)
-            if st.button(words, key=f"suggest_{alarm.alarm_id}"):
+            label = plain(f"Apply: {command_words(CommandState(command=wish, ack=None))}", 80)
+            if st.button(label, key=f"suggest_{alarm.alarm_id}"):
                 steering.propose(run_id, wish.action, dict(wish.settings), alarm.rule)
                 st.rerun()  # the question is asked elsewhere on the page
 

@@ -85,15 +85,15 @@ def draw(run_id: str) -> None:
 
 
 def _list_and_trajectory(run_id: str, answer: Listed) -> None:
-    shown = _shown(run_id, answer.rows)
+    trajectory_id = _shown(run_id, answer.rows)
     left, right = st.container(key="replay_parts").columns([4, 9], gap="medium")
     with left:
-        _list(run_id, answer, shown)
+        _list(run_id, answer, trajectory_id)
     with right:
-        if shown is None:
+        if trajectory_id is None:
             st.caption("Choose a trajectory.")
         else:
-            _trajectory(run_id, shown, answer)
+            _trajectory(run_id, trajectory_id, answer)
 
 
 def _shown(run_id: str, rows: pd.DataFrame) -> str | None:
@@ -111,16 +111,16 @@ def _shown(run_id: str, rows: pd.DataFrame) -> str | None:
     return asked
 
 
-def _list(run_id: str, answer: Listed, shown: str | None) -> None:
+def _list(run_id: str, answer: Listed, trajectory_id: str | None) -> None:
     rows = answer.rows
     st.caption(plain(f"{title(run_id, answer)}. {summary(rows)}.", 600))
     if not len(rows):
         ui.empty(why_empty(run_id, answer.asked))
         return
     ids = [str(name) for name in rows["id"]]
-    page = (ids.index(shown) if shown in ids else 0) // ROWS
+    page = (ids.index(trajectory_id) if trajectory_id in ids else 0) // ROWS
     window = rows.iloc[page * ROWS : (page + 1) * ROWS]
-    pick_table(window, key="replay_rows", picked=shown, on_pick=_go_to)
+    pick_table(window, key="replay_rows", picked=trajectory_id, on_pick=_go_to)
     pages = -(-len(ids) // ROWS)
     if pages > 1:
         key = f"replay_page_{page}"
@@ -138,21 +138,21 @@ def _go_to(trajectory_id: str) -> None:
     go(trajectory=trajectory_id, turn=None, page=None)
 
 
-def _first_turn(rows: pd.DataFrame, shown: str, num_turns: int) -> int:
+def _first_turn(rows: pd.DataFrame, trajectory_id: str, num_turns: int) -> int:
     """The turn that a search matched, else the newest."""
     last = max(num_turns - 1, 0)
     if "turn" not in rows:
         return last
-    turns = rows.loc[rows["id"] == shown, "turn"]
+    turns = rows.loc[rows["id"] == trajectory_id, "turn"]
     return min(int(turns.iloc[0]), last) if len(turns) else last
 
 
-def _trajectory(run_id: str, shown: str, answer: Listed) -> None:
+def _trajectory(run_id: str, trajectory_id: str, answer: Listed) -> None:
     rows = answer.rows
-    trajectory = queries.trajectory(run_id, shown)
-    outcome = queries.outcome(run_id, shown)
+    trajectory = queries.trajectory(run_id, trajectory_id)
+    outcome = queries.outcome(run_id, trajectory_id)
     num_turns = trajectory.num_turns
-    turn = first = _first_turn(rows, shown, num_turns)
+    turn = first = _first_turn(rows, trajectory_id, num_turns)
     if num_turns:
         asked = url_state.int_param("turn", first, least=0, most=num_turns - 1)
         turn = first if asked is None else asked
@@ -163,7 +163,7 @@ def _trajectory(run_id: str, shown: str, answer: Listed) -> None:
         with st.popover("Details", help="Seeds, ids, prompt, download"):
             panels.details(run_id, trajectory, outcome, chosen)
     with st.container(key="replay_bar", horizontal=True, gap="small", vertical_alignment="center"):
-        _buttons(shown, [str(name) for name in rows["id"]], turn, first, num_turns)
+        _buttons(trajectory_id, [str(name) for name in rows["id"]], turn, first, num_turns)
         with st.container(width=170):
             panels.heat_choice(trajectory, outcome)
         panels.list_others(trajectory, answer.asked)
@@ -172,15 +172,17 @@ def _trajectory(run_id: str, shown: str, answer: Listed) -> None:
         if trajectory.final_observation:
             st.html(replay_html.text_box(trajectory.final_observation))
     else:
-        words = answer.asked.text
-        panels.conversation(run_id, trajectory, outcome, turn, lambda text: hits_in(text, words))
+        search_text = answer.asked.text
+        panels.conversation(
+            run_id, trajectory, outcome, turn, lambda text: hits_in(text, search_text)
+        )
 
 
-def _buttons(shown: str, ids: list[str], turn: int, first: int, num_turns: int) -> None:
+def _buttons(trajectory_id: str, ids: list[str], turn: int, first: int, num_turns: int) -> None:
     """Previous and next, with their keys."""
-    place = ids.index(shown) if shown in ids else -1
-    before = ids[place - 1] if place > 0 else None
-    after = ids[place + 1] if place + 1 < len(ids) else None
+    list_index = ids.index(trajectory_id) if trajectory_id in ids else -1
+    before = ids[list_index - 1] if list_index > 0 else None
+    after = ids[list_index + 1] if list_index + 1 < len(ids) else None
     for label, key, target in (("Previous", "k", before), ("Next", "j", after)):
         st.button(
             label,
@@ -198,7 +200,7 @@ def _buttons(shown: str, ids: list[str], turn: int, first: int, num_turns: int) 
             shortcut=key,
             disabled=not 0 <= target_turn < num_turns,
             on_click=go,
-            kwargs={"trajectory": shown, "turn": target_turn},
+            kwargs={"trajectory": trajectory_id, "turn": target_turn},
         )
     if num_turns > SHORT:
         with st.container(width=120):

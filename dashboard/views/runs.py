@@ -99,14 +99,14 @@ def _list(pattern: str, sort: str, columns: Sequence[str]) -> bool:
         with st.container(horizontal=True, vertical_alignment="center"):
             page = st.pagination(num_pages, key="page", bind="query-params")
             st.caption(f"{len(rows):,} runs")
-    shown = rows[(page - 1) * PER_PAGE : page * PER_PAGE]
+    page_rows = rows[(page - 1) * PER_PAGE : page * PER_PAGE]
     with table:
-        picked = tick_table(shown, key="run_table", extra=columns)
+        picked = tick_table(page_rows, key="run_table", extra=columns)
         if picked.opened:
             st.switch_page(links.script("live"), query_params={"run": picked.opened})
         st.caption("Click a run's name to open it. Tick runs to compare, tag, pin or note them.")
-    _actions([row for row in shown if row.run_id in picked.ticked])
-    return any(queries.is_judging(row.run_id) for row in shown)
+    _actions([row for row in page_rows if row.run_id in picked.ticked])
+    return any(queries.is_judging(row.run_id) for row in page_rows)
 
 
 def _actions(rows: Sequence[RunRow]) -> None:
@@ -133,7 +133,7 @@ def _actions(rows: Sequence[RunRow]) -> None:
 
 def _notes(rows: Sequence[RunRow]) -> None:
     """Tags, pin and note of the ticked runs."""
-    one = rows[0] if len(rows) == 1 else None
+    only_row = rows[0] if len(rows) == 1 else None
     mark = "|".join(row.run_id for row in rows)
     with st.form(f"notes-{mark}", border=False):
         left, middle, right = st.columns([2, 3, 1], vertical_alignment="bottom")
@@ -141,11 +141,13 @@ def _notes(rows: Sequence[RunRow]) -> None:
         tags = left.multiselect(
             "Tags", shared, default=shared, accept_new_options=True, max_selections=32
         )
-        note = middle.text_input("Note", value=one.note if one else "", max_chars=1000)
+        note = middle.text_input("Note", value=only_row.note if only_row else "", max_chars=1000)
         is_pinned = right.checkbox("Pinned", value=all(row.is_pinned for row in rows))
         if st.form_submit_button("Save"):
             for row in rows:
-                changes = note_changes(row, shared, tags, note if one or note else None, is_pinned)
+                changes = note_changes(
+                    row, shared, tags, note if only_row or note else None, is_pinned
+                )
                 if changes and not ui.noting(_noter(row, changes)):
                     return
             queries.look_again_at_runs()

@@ -51,9 +51,9 @@ def _answering(handler: Callable[[Request], Answer]) -> Callable[[Request], Resp
 
 def _unknown(request: Request) -> Answer:
     """Without this Streamlit answers what it does not know with the front page and 200."""
-    known = ", ".join(route.path for route in routes()[:-1])
-    shown = ascii(request.url.path[:200])
-    raise Problem(f"there is no address {shown} for {request.method}", f"There are: {known}")
+    addresses = ", ".join(route.path for route in routes()[:-1])
+    address = ascii(request.url.path[:200])
+    raise Problem(f"there is no address {address} for {request.method}", f"There are: {addresses}")
 
 
 def _runs(request: Request) -> Answer:

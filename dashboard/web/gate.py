@@ -127,9 +127,9 @@ def refusal(policy: Policy, scope: Scope) -> str:
     headers = Headers(scope=scope)
     hosts = headers.getlist("host")
     if len(hosts) != 1 or not is_known_host(policy, hosts[0]):
-        shown = ascii(", ".join(hosts)[:80])
+        host = ascii(", ".join(hosts)[:80])
         return (
-            f"This dashboard does not answer to the name {shown}; use the address that it printed."
+            f"This dashboard does not answer to the name {host}; use the address that it printed."
         )
     origins = headers.getlist("origin")
     if origins and not _is_same(origins, hosts[0]):
@@ -168,13 +168,13 @@ class AttemptLimit:
         """Seconds until this client may try again; 0 for now."""
         now = self.clock()
         for name in list(self._begun):
-            recent = [at for at in self._begun[name] if now - at < self.window_s]
+            recent = [begun_at for begun_at in self._begun[name] if now - begun_at < self.window_s]
             if recent:
                 self._begun[name] = recent
             else:
                 del self._begun[name]
         own = self._begun.get(client, [])
-        everyone = sorted(at for times in self._begun.values() for at in times)
+        everyone = sorted(begun_at for times in self._begun.values() for begun_at in times)
         waits = [0.0]
         if len(own) >= self.per_client:
             waits.append(own[-self.per_client] + self.window_s - now)
@@ -184,9 +184,9 @@ class AttemptLimit:
 
     def begin(self, client: str) -> float:
         """Count an attempt; the mark that takes it back."""
-        at = self.clock()
-        self._begun.setdefault(client, []).append(at)
-        return at
+        begun_at = self.clock()
+        self._begun.setdefault(client, []).append(begun_at)
+        return begun_at
 
     def take_back(self, client: str, mark: float) -> None:
         """The attempt that began at `mark` gave the right answer."""
@@ -313,8 +313,8 @@ class Gate:
         if not _is_equal(connection.query_params[TOKEN_PARAM], self._policy.token):
             if self._sessions.is_valid(connection.cookies.get(self._cookie, "")):
                 return _moved(_local(target))  # an old link, in a browser that was let in before
-            words = "The token of this link is not the one of this dashboard."
-            return self._login_page(_local(target), words)
+            message = "The token of this link is not the one of this dashboard."
+            return self._login_page(_local(target), message)
         return self._let_in(connection, _local(target))
 
     async def _ask(self, request: Request) -> Response:
@@ -322,13 +322,13 @@ class Gate:
         if request.method == "POST" and request.url.path == LOGIN_PATH:
             return await self._login(request)
         if request.url.path.startswith(("/api/", "/_stcore/")):
-            words = (
+            message = (
                 "Open the dashboard in a browser and give the password."
                 if self._policy.password
                 else "Open the link that `echoscope dashboard` printed, or send its token as "
                 "`Authorization: Bearer TOKEN`."
             )
-            return _words(request.scope, words, 401)
+            return _words(request.scope, message, 401)
         asked = request.url.path
         if request.url.query:
             asked += f"?{request.url.query}"
@@ -344,8 +344,8 @@ class Gate:
         # Before the form is read: it may be long in coming, and others with it.
         wait_s = limit.wait_s(client)
         if wait_s > 0:
-            words = f"Too many attempts. Try again in {wait_s:.0f} seconds."
-            return self._login_page("/", words, status=429, retry_after_s=wait_s)
+            message = f"Too many attempts. Try again in {wait_s:.0f} seconds."
+            return self._login_page("/", message, status=429, retry_after_s=wait_s)
         mark = limit.begin(client)
         body = b""
         async for part in request.stream():
@@ -362,11 +362,11 @@ class Gate:
         return self._let_in(request, target)
 
     def _login_page(
-        self, target: str, words: str = "", *, status: int = 401, retry_after_s: float = 0.0
+        self, target: str, message: str = "", *, status: int = 401, retry_after_s: float = 0.0
     ) -> Response:
         return login_page(
             target,
-            words,
+            message,
             has_password=bool(self._policy.password),
             status=status,
             retry_after_s=retry_after_s,
@@ -410,8 +410,10 @@ def _moved(target: str) -> Response:
 
 def _is_equal(given: str, expected: str) -> bool:
     """Constant time, whatever the lengths."""
-    one, other = (hashlib.sha256(t.encode("utf-8", "replace")).digest() for t in (given, expected))
-    return hmac.compare_digest(one, other)
+    given_digest, other = (
+        hashlib.sha256(t.encode("utf-8", "replace")).digest() for t in (given, expected)
+    )
+    return hmac.compare_digest(given_digest, other)
 
 
 def _local(target: str) -> str:

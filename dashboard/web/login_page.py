@@ -60,14 +60,14 @@ _BOUNCE = """<!DOCTYPE html>
 
 def login_page(
     target: str,
-    words: str = "",
+    message: str = "",
     *,
     has_password: bool = True,
     status: int = 401,
     retry_after_s: float = 0.0,
 ) -> HTMLResponse:
     """Ask for the password, or else for the token, and go to `target` afterwards."""
-    alert = f'<p role="alert">{html.escape(words)}</p>' if words else ""
+    alert = f'<p role="alert">{html.escape(message)}</p>' if message else ""
     page = _PAGE.format(
         accent=ACCENT,
         advice="" if has_password else _TOKEN_ADVICE,

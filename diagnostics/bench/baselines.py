@@ -84,12 +84,12 @@ def low_validation_stop(rate: float) -> Alert:
 
     def alert(run: LabelledRun) -> tuple[int, ...]:
         keys = [k for k in run.table.columns if k.startswith("eval/")]
-        found: set[int] = set()
+        alerts: set[int] = set()
         for key in (key for key in keys if key.endswith("/success_rate")):
             steps, values = _series(run.table, key)
             trained = steps > 0
-            found |= set(begins(steps[trained], values[trained] < rate, 5))
-        return tuple(sorted(found))
+            alerts |= set(begins(steps[trained], values[trained] < rate, 5))
+        return tuple(sorted(alerts))
 
     return alert
 
@@ -122,7 +122,7 @@ def z_score(threshold: float) -> Alert:
     """Any watched metric further than `threshold` standard deviations from its first 20 steps."""
 
     def alert(run: LabelledRun) -> tuple[int, ...]:
-        found: set[int] = set()
+        alerts: set[int] = set()
         for key in _Z_METRICS:
             steps, values = _series(run.table, key)
             if len(values) <= OPENING:
@@ -132,8 +132,8 @@ def z_score(threshold: float) -> Alert:
             if spread > 0:
                 z = np.abs(values - float(opening.mean())) / spread
                 far = z[OPENING:] > threshold
-                found |= set(begins(steps[OPENING:], far, PERSIST))
-        return tuple(sorted(found))
+                alerts |= set(begins(steps[OPENING:], far, PERSIST))
+        return tuple(sorted(alerts))
 
     return alert
 
@@ -171,8 +171,8 @@ FAMILIES: tuple[Family, ...] = (
 
 def ragen_stop(run: LabelledRun) -> tuple[int, ...]:
     """The first of RAGEN's stops: where its metrics are missing, as recorded with the run."""
-    found = [step for family in FAMILIES if family.recorded for step in as_used(family)(run)]
-    return (min(found),) if found else ()
+    steps = [step for family in FAMILIES if family.recorded for step in as_used(family)(run)]
+    return (min(steps),) if steps else ()
 
 
 def as_used(family: Family) -> Alert:
@@ -237,12 +237,12 @@ def _baseline(
     family: Family, runs: Sequence[LabelledRun], allowed_per_1000: float
 ) -> BaselineResult:
     sweep = tuple((value, measure(family.alert(value), runs)) for value in family.grid)
-    place = matched(sweep, allowed_per_1000)
+    chosen = matched(sweep, allowed_per_1000)
     return BaselineResult(
         name=family.name,
         usual=family.usual,
         scores=measure(as_used(family), runs),
-        matched=math.nan if place is None else sweep[place][0],
-        matched_scores=None if place is None else sweep[place][1],
+        matched=math.nan if chosen is None else sweep[chosen][0],
+        matched_scores=None if chosen is None else sweep[chosen][1],
         sweep=sweep,
     )

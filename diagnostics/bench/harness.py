@@ -117,9 +117,9 @@ def _labelled(folder: Path, name: str, entry: Mapping[str, Any]) -> LabelledRun:
         halved = halved_for_good(table)
     stops = entry.get("facts") or {}
     regime = entry.get("regime")
-    if regime is not None and regime not in [known.value for known in Regime]:
-        known = ", ".join(one.value for one in Regime)
-        raise MetricsFileError(f"run {name!r}: regime is {regime!r}, but must be one of {known}")
+    if regime is not None and regime not in [regime_.value for regime_ in Regime]:
+        regime_ = ", ".join(regime_name.value for regime_name in Regime)
+        raise MetricsFileError(f"run {name!r}: regime is {regime!r}, but must be one of {regime_}")
     return LabelledRun(
         name=name,
         label=label,
@@ -158,10 +158,10 @@ def halved_for_good(table: MetricTable) -> int | None:
     """
     keys = [key for key in table.columns if key.startswith(("eval/", "probe/"))]
     keys = [key for key in keys if key.endswith("/success_rate")] or ["rollout/success_rate"]
-    known = [table.columns[key] for key in keys if key in table.columns]
-    if not known:
+    measured = [table.columns[key] for key in keys if key in table.columns]
+    if not measured:
         return None
-    success = np.mean(known, axis=0)
+    success = np.mean(measured, axis=0)
     there = np.isfinite(success)
     steps, values = table.steps[there], success[there]
     if not len(values):

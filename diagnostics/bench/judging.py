@@ -160,7 +160,7 @@ def judge(
     diagnosis = Diagnosis(channels=channels)
     rules: dict[str, _Follower] = {name: _Follower([], []) for name in RULE_ORDER}
     whole = _Follower([], [])
-    said: list[Said] = []
+    statements: list[Said] = []
     for step, values in run.table.rows() if rows is None else rows:
         for event in diagnosis.observe(step, values):
             is_over = event.state is AlarmState.CLEARED
@@ -170,7 +170,7 @@ def judge(
         whole.reach(
             2 if state.is_collapse else int(state is RunState.WATCH or state.is_failure), step, None
         )
-        said += _said(diagnosis, step)
+        statements += _said(diagnosis, step)
     verdict = diagnosis.verdict()
     onset = verdict.onset_step
     return Judged(
@@ -181,16 +181,20 @@ def judge(
         watch=Call(run=run, steps=tuple(whole.warnings), onset_step=onset),
         critical=Call(run=run, steps=tuple(whole.criticals), onset_step=onset),
         rules={name: follower.calls(run) for name, follower in rules.items()},
-        said=tuple(said),
+        said=tuple(statements),
     )
 
 
-def is_wrong(said: Said, run: LabelledRun) -> bool:
+def is_wrong(statement: Said, run: LabelledRun) -> bool:
     """Was it wrong, as the label has it?"""
-    if said.what == "collapse":
-        return said.step < run.healthy_until
+    if statement.what == "collapse":
+        return statement.step < run.healthy_until
     halved = run.halved_step
-    return run.is_collapsed and halved is not None and said.step < halved <= said.step + HORIZON
+    return (
+        run.is_collapsed
+        and halved is not None
+        and statement.step < halved <= statement.step + HORIZON
+    )
 
 
 def calibrated(
@@ -199,10 +203,10 @@ def calibrated(
     """(what was said, confidence) -> how often it was wrong; runs that count only."""
     wrong: Counter[tuple[str, str]] = Counter()
     total: Counter[tuple[str, str]] = Counter()
-    for run, said in runs:
-        for one in said if run.counts else ():
-            total[one.what, one.confidence] += 1
-            wrong[one.what, one.confidence] += is_wrong(one, run)
+    for run, statements in runs:
+        for statement in statements if run.counts else ():
+            total[statement.what, statement.confidence] += 1
+            wrong[statement.what, statement.confidence] += is_wrong(statement, run)
     return {key: (wrong[key], total[key]) for key in total}
 
 
@@ -212,9 +216,9 @@ def counted_by_kinds(
     """(how calm, kinds of signals) -> how often a collapse followed; runs that count only."""
     wrong: Counter[tuple[Calm, int]] = Counter()
     total: Counter[tuple[Calm, int]] = Counter()
-    for run, said in runs:
-        for one in said if run.counts else ():
-            if one.calm is not None:
-                total[one.calm, one.num_kinds] += 1
-                wrong[one.calm, one.num_kinds] += is_wrong(one, run)
+    for run, statements in runs:
+        for statement in statements if run.counts else ():
+            if statement.calm is not None:
+                total[statement.calm, statement.num_kinds] += 1
+                wrong[statement.calm, statement.num_kinds] += is_wrong(statement, run)
     return {key: (wrong[key], total[key]) for key in total}

@@ -90,8 +90,8 @@ class BenchReport:
 
         Over all collapses, so that calling only the easy ones does not count as leading.
         """
-        found = other.matched_scores
-        return found is None or not found.median_lead >= self.verdict.median_lead
+        scores = other.matched_scores
+        return scores is None or not scores.median_lead >= self.verdict.median_lead
 
 
 def made_set(seeds: Sequence[int]) -> list[LabelledRun]:

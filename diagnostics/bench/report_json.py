@@ -21,11 +21,13 @@ def report_json(report: BenchReport) -> dict[str, Any]:
             "detection": verdict.detection >= TARGET_DETECTION,
             "false_critical": verdict.false_per_1000 <= TARGET_FALSE_PER_1000,
             "more_lead": {
-                found.name: report.has_more_lead(found) for found in report.beside if found.sweep
+                baseline.name: report.has_more_lead(baseline)
+                for baseline in report.beside
+                if baseline.sweep
             },
         },
-        "labels": {label: _kind_json(found) for label, found in report.by_label.items()},
-        "rules": {found.rule: _rule_json(found) for found in report.by_rule},
+        "labels": {label: _kind_json(baseline) for label, baseline in report.by_label.items()},
+        "rules": {baseline.rule: _rule_json(baseline) for baseline in report.by_rule},
         "regimes": [
             {"labelled": labelled, "named": named, "runs": runs}
             for (labelled, named), runs in sorted(report.regimes.items())
@@ -43,7 +45,7 @@ def report_json(report: BenchReport) -> dict[str, Any]:
             {"calm": calm, "kinds": num, "wrong": wrong, "steps": steps}
             for (calm, num), (wrong, steps) in sorted(report.by_kinds.items())
         ],
-        "baselines": [_baseline_json(found) for found in report.beside],
+        "baselines": [_baseline_json(baseline) for baseline in report.beside],
         "runs": [_run_json(result) for result in report.results],
     }
 
@@ -65,32 +67,35 @@ def scores_json(scores: Scores) -> dict[str, Any]:
     }
 
 
-def _kind_json(found: KindScores) -> dict[str, Any]:
-    return scores_json(found.critical) | {
-        "runs": found.num_runs,
-        "watched": found.num_watched,
-        "critical": found.num_critical,
-        "kind_right": found.num_kind_right,
+def _kind_json(scores: KindScores) -> dict[str, Any]:
+    return scores_json(scores.critical) | {
+        "runs": scores.num_runs,
+        "watched": scores.num_watched,
+        "critical": scores.num_critical,
+        "kind_right": scores.num_kind_right,
     }
 
 
-def _rule_json(found: RuleScores) -> dict[str, Any]:
+def _rule_json(scores: RuleScores) -> dict[str, Any]:
     return {
-        "own_kind": None if found.own is None else scores_json(found.own),
-        "own_kind_warned_in_time": found.own_warned,
-        "critical": scores_json(found.critical),
-        "warning": scores_json(found.warning),
+        "own_kind": None if scores.own is None else scores_json(scores.own),
+        "own_kind_warned_in_time": scores.own_warned,
+        "critical": scores_json(scores.critical),
+        "warning": scores_json(scores.warning),
     }
 
 
-def _baseline_json(found: BaselineResult) -> dict[str, Any]:
-    kept = found.matched_scores
+def _baseline_json(result: BaselineResult) -> dict[str, Any]:
+    kept = result.matched_scores
     return {
-        "name": found.name,
-        "threshold": finite_or_none(found.usual),
-        **scores_json(found.scores),
-        "matched": None if kept is None else {"threshold": found.matched, **scores_json(kept)},
-        "sweep": [{"threshold": value, **scores_json(one)} for value, one in found.sweep],
+        "name": result.name,
+        "threshold": finite_or_none(result.usual),
+        **scores_json(result.scores),
+        "matched": None if kept is None else {"threshold": result.matched, **scores_json(kept)},
+        "sweep": [
+            {"threshold": value, **scores_json(threshold_scores)}
+            for value, threshold_scores in result.sweep
+        ],
     }
 
 

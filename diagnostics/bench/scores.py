@@ -107,8 +107,8 @@ def score(calls: Sequence[Call]) -> Scores:
 
 def _median(values: Sequence[float]) -> float:
     """The lower of two middle ones if the other is infinitely far; NaN counts as absent."""
-    known = sorted(value for value in values if not math.isnan(value))
-    if not known:
+    finite = sorted(value for value in values if not math.isnan(value))
+    if not finite:
         return math.nan
-    low, high = known[(len(known) - 1) // 2], known[len(known) // 2]
+    low, high = finite[(len(finite) - 1) // 2], finite[len(finite) // 2]
     return low if math.isinf(low) else float(np.mean([low, high]))

@@ -449,14 +449,14 @@ def action_commands(
     Args:
         now: Seconds since the epoch.
     """
-    wanted = {
+    raised_actions = {
         config.actions.get(event.rule, "notify"): event
         for event in events
         if event.state is AlarmState.RAISED and event.severity is not AlarmSeverity.INFO
     }
     for name, action in (("stop", CommandAction.STOP), ("pause", CommandAction.PAUSE)):
-        if name in wanted:
-            event = wanted[name]
+        if name in raised_actions:
+            event = raised_actions[name]
             return [
                 Command(
                     # Never that of an earlier attempt, which has been answered: it acts again.
@@ -476,13 +476,13 @@ def blindness(keys: Iterable[str], config: AlarmConfig | None = None) -> list[Bl
 
     A rule about something that the run does not have (a regulariser, say) is not blind.
     """
-    known = dict.fromkeys(keys, 1.0)
-    known |= derived(dict.fromkeys(known, 1.0))
+    logged = dict.fromkeys(keys, 1.0)
+    logged |= derived(dict.fromkeys(logged, 1.0))
     disabled = (config or AlarmConfig()).disabled
-    seen = {spec.name for spec in SPECS if observed(known, spec.keys)}
+    seen = {spec.name for spec in SPECS if observed(logged, spec.keys)}
     out = []
     for rule in ALL_RULES:
-        if rule.name in disabled or (rule.is_moot is not None and rule.is_moot(known)):
+        if rule.name in disabled or (rule.is_moot is not None and rule.is_moot(logged)):
             continue
         is_blind = not seen & set(rule.needs)
         if is_blind or (rule.confirms and not _can_confirm(seen, rule)):
@@ -491,8 +491,8 @@ def blindness(keys: Iterable[str], config: AlarmConfig | None = None) -> list[Bl
                 # One confirms: something else must agree with it.
                 had = {*seen, *(FIXED if seen & set(FIXED) else ())}
                 names = tuple(name for name in (*rule.needs, *names) if name not in had)
-            wanted = logged_keys(names)
-            out.append(Blindness(rule=rule.name, wanted=wanted, is_blind=is_blind))
+            needed = logged_keys(names)
+            out.append(Blindness(rule=rule.name, wanted=needed, is_blind=is_blind))
     return out
 
 

@@ -61,12 +61,16 @@ def history_of(run: RunReader) -> tuple[list[Before], str]:
         parent, step, note = _parent(run)
         if parent is None:
             return [], note
-        rows = tuple((at, values) for at, values in table_of_run(parent).rows() if at <= step)
+        rows = tuple(
+            (row_step, values)
+            for row_step, values in table_of_run(parent).rows()
+            if row_step <= step
+        )
         elder, note = history_of(parent)
     except StoreError as error:
         return [], f"the parent of this run cannot be read, judged without its history: {error}"
     changed = _changes(parent.info().config, run.info().config)
-    own = {at for at, _ in table_of_run(run).rows()}
+    own = {row_step for row_step, _ in table_of_run(run).rows()}
     kept = tuple(row for row in rows if row[0] not in own)
     return [*elder, Before(rows=kept, restarted=restarted_channels(changed))], note
 
@@ -137,14 +141,14 @@ _OWN = ("name", "branched_from", "recipe")
 """What every run has for itself."""
 
 
-def _differences(old: Any, new: Any, at: str) -> Iterator[tuple[str, tuple[Any, Any]]]:
+def _differences(old: Any, new: Any, prefix: str) -> Iterator[tuple[str, tuple[Any, Any]]]:
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         old, new = dict(enumerate(old)), dict(enumerate(new))
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in dict.fromkeys([*old, *new]):
-            yield from _differences(old.get(key), new.get(key), f"{at}.{key}")
+            yield from _differences(old.get(key), new.get(key), f"{prefix}.{key}")
     elif old != new:
-        yield at, (old, new)
+        yield prefix, (old, new)
 
 
 def _overlaid(config: Mapping[str, Any], live: Mapping[str, Any]) -> dict[str, Any]:

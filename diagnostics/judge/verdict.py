@@ -259,9 +259,9 @@ class Diagnosis:
         names = dict.fromkeys(name for alarm in open_alarms for name in alarm.channels)
         view = self.engine.view()
         moved = (view[name] for name in names)
-        found = (_evidence(sign) for sign in moved if sign.stands_out)
+        pieces = (_evidence(sign) for sign in moved if sign.stands_out)
         by_metric: dict[str, Evidence] = {}
-        for evidence in found:
+        for evidence in pieces:
             if evidence is not None:
                 by_metric.setdefault(evidence.metric, evidence)
         return tuple(by_metric.values())
@@ -484,10 +484,12 @@ def _judged(opened: Opened, config: AlarmConfig | None, at: int | None = None) -
         note = history_of(opened.reader)[1]
     for _ in judged_again(opened, diagnosis, config, until=at):
         pass
-    shown = opened.exemplars([alarm.rule for alarm in diagnosis.engine.open_alarms], upto=at)
+    exemplars_now = opened.exemplars(
+        [alarm.rule for alarm in diagnosis.engine.open_alarms], upto=at
+    )
     verdict = diagnosis.verdict(
-        exemplars=shown.places,
-        template=shown.template,
+        exemplars=exemplars_now.places,
+        template=exemplars_now.template,
         notes=(*opened.table.notes, *([note] if note else [])),
     )
     return _with_caveats(verdict, opened.table.caveats)
@@ -536,7 +538,7 @@ def _with_caveats(verdict: Verdict, caveats: Mapping[str, str]) -> Verdict:
     """What rests on weak evidence says so, and is not confident."""
     metrics = [evidence.metric for evidence in verdict.evidence]
     met = [
-        words for start, words in caveats.items() if any(key.startswith(start) for key in metrics)
+        caveat for start, caveat in caveats.items() if any(key.startswith(start) for key in metrics)
     ]
     if not met:
         return verdict

@@ -149,8 +149,8 @@ def of_replies(text: str) -> str:
     >>> of_replies("prompts identified from the reasoning: 40 % of the reasonings share it")
     'prompts identified from the replies: 40 % of the replies share it'
     """
-    for words, instead in _OF_REPLIES:
-        text = text.replace(words, instead)
+    for phrase, instead in _OF_REPLIES:
+        text = text.replace(phrase, instead)
     return text
 
 
@@ -162,9 +162,9 @@ def verdict_parts(text: str) -> list[tuple[str, str]]:
     """
     parts: list[tuple[str, str]] = []
     for line in text.strip().split("\n"):
-        title, colon, words = line.partition(": ")
+        title, colon, part_text = line.partition(": ")
         if colon and title in TITLES:
-            parts.append((title, words))
+            parts.append((title, part_text))
         elif parts:
             parts[-1] = (parts[-1][0], f"{parts[-1][1]}\n{line}")
         else:
@@ -202,13 +202,13 @@ def outcome_words(view: View) -> str:
     success = view.success
     if success is None:
         return ""
-    words = course_words(success)
+    text = course_words(success)
     reward = view.outcomes["reward"]
     if success.is_rate and reward.has_fallen and not success.has_fallen:
-        words += (
+        text += (
             f" The mean return fell while success did not: {describe(reward)}. {_LOOK_AT_REWARD}"
         )
-    return words
+    return text
 
 
 _LOOK_AT_REWARD = "Check whether a term or a weight of the reward changed there."
@@ -216,20 +216,20 @@ _LOOK_AT_REWARD = "Check whether a term or a weight of the reward changed there.
 
 def left_out_words(view: View) -> list[str]:
     """What of the outcomes was not judged, and why."""
-    words = []
+    parts = []
     for outcome in view.outcomes.values():
         noun = metric(outcome.key).in_sentence if outcome.count else ""
         if outcome.count and outcome.restarted:
             step = outcome.restarted[-1]
-            words.append(f"{noun}: other tasks are played from step {step} on; judged from there")
+            parts.append(f"{noun}: other tasks are played from step {step} on; judged from there")
         if outcome.count and outcome.series.spikes:
             steps = outcome.series.spikes
-            shown = ", ".join(map(str, steps[:MAX_SPIKES]))
+            steps_text = ", ".join(map(str, steps[:MAX_SPIKES]))
             more = f" and {len(steps) - MAX_SPIKES} more" if len(steps) > MAX_SPIKES else ""
-            words.append(
-                f"{noun}: single values far beyond all others are left out: step {shown}{more}"
+            parts.append(
+                f"{noun}: single values far beyond all others are left out: step {steps_text}{more}"
             )
-    return words
+    return parts
 
 
 def course_words(outcome: Outcome) -> str:
@@ -352,12 +352,12 @@ def _unseen_words(
         for b in unseen
         if not b.is_blind and b.rule in by_return and b.rule in open_rules
     ]
-    found = [
+    unseen_names = [
         ("Not checked", wanting),
         ("Not yet confirmed", not_yet),
         ("Cannot be confirmed", partly),
     ]
-    lines = [f"{title}: {_few(texts)}." for title, texts in found if texts]
+    lines = [f"{title}: {_few(texts)}." for title, texts in unseen_names if texts]
     if lines and has_foreign_names(situation) and situation.run == FILE:
         hints = (mapping_words(b.wanted, situation.trainer) for b in blind[:MAX_UNSEEN])
         hint = next((hint for hint in hints if hint), "")
@@ -372,8 +372,8 @@ def has_foreign_names(situation: Situation) -> bool:
 
 def _few(texts: Sequence[str]) -> str:
     """The first of them, and how many more there are."""
-    shown, more = texts[:MAX_UNSEEN], len(texts) - MAX_UNSEEN
-    return "; ".join(shown) + (f"; and {more} more (`--json` lists them)" if more > 0 else "")
+    first, more = texts[:MAX_UNSEEN], len(texts) - MAX_UNSEEN
+    return "; ".join(first) + (f"; and {more} more (`--json` lists them)" if more > 0 else "")
 
 
 def _wanting(blind: Blindness, view: View, situation: Situation) -> str:

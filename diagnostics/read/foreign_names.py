@@ -237,8 +237,8 @@ def spelled(name: str) -> str:
     >>> spelled("critic/rewards/mean"), spelled("Avg Response Len"), spelled("gradNorm")
     ('critic_rewards_mean', 'avg_response_len', 'grad_norm')
     """
-    words = _SEPARATORS.sub("_", _CAMEL.sub("_", _BRACKETS.sub("", name.strip())))
-    return words.lower().strip("_")
+    spelling = _SEPARATORS.sub("_", _CAMEL.sub("_", _BRACKETS.sub("", name.strip())))
+    return spelling.lower().strip("_")
 
 
 def _singular(word: str) -> str:
@@ -250,9 +250,9 @@ def _singular(word: str) -> str:
     return word[:-1] if word.endswith("s") and not word.endswith("ss") else word
 
 
-def _normal(words: Iterable[str]) -> tuple[str, ...]:
+def _normal(words_of_name: Iterable[str]) -> tuple[str, ...]:
     """What words in the singular say, without those of an average."""
-    return tuple(_SYNONYMS.get(word, word) for word in words if word not in _AVERAGES)
+    return tuple(_SYNONYMS.get(word, word) for word in words_of_name if word not in _AVERAGES)
 
 
 def _words(name: str) -> list[str]:
@@ -290,12 +290,12 @@ def meaning_of(name: str) -> Meaning | None:
     """
     chart = _CHART_COLUMN.match(name.strip())
     for candidate in (name.strip(), *([chart["name"]] if chart else [])):
-        words = _words(candidate)
+        name_words = _words(candidate)
         meaning = (
             _tagged(candidate)
-            or _of_words(words)
-            or _of_an_evaluation(candidate, words)
-            or _of_a_reward_function(words)
+            or _of_words(name_words)
+            or _of_an_evaluation(candidate, name_words)
+            or _of_a_reward_function(name_words)
         )
         if meaning is not None:
             return meaning
@@ -311,45 +311,47 @@ def _tagged(name: str) -> Meaning | None:
     return None
 
 
-def _of_words(words: Iterable[str]) -> Meaning | None:
+def _of_words(name_words: Iterable[str]) -> Meaning | None:
     """The meaning of words: of all, without what stands before, and without words of little."""
-    words = [_singular(word) for word in words]
-    for candidate in _without_prefixes(words):
+    name_words = [_singular(word) for word in name_words]
+    for candidate in _without_prefixes(name_words):
         if meaning := _BY_WORDS.get(_normal(candidate)):
             return meaning
-    core = [w for w in words if w not in _FILLERS and not _SAMPLES.fullmatch(w)]
-    meaning = _BY_WORDS.get(_normal(core)) if 0 < len(core) < len(words) else None
+    core = [w for w in name_words if w not in _FILLERS and not _SAMPLES.fullmatch(w)]
+    meaning = _BY_WORDS.get(_normal(core)) if 0 < len(core) < len(name_words) else None
     return replace(meaning, rank=meaning.rank + _PARTLY) if meaning else None
 
 
-def _without_prefixes(words: Sequence[str]) -> Iterator[Sequence[str]]:
+def _without_prefixes(rest: Sequence[str]) -> Iterator[Sequence[str]]:
     """Words, then the same without the first of them, while that is one of `_PREFIXES`."""
-    yield words
-    while len(words) > 1 and words[0] in _PREFIXES | _AVERAGES:
-        words = words[1:]
-        yield words
+    yield rest
+    while len(rest) > 1 and rest[0] in _PREFIXES | _AVERAGES:
+        rest = rest[1:]
+        yield rest
 
 
-def _of_an_evaluation(name: str, words: Sequence[str]) -> Meaning | None:
+def _of_an_evaluation(name: str, name_words: Sequence[str]) -> Meaning | None:
     """Success or return of an evaluation, with the tag that stands between: `eval/TAG/accuracy`."""
-    words = [w for w in words if w not in _AVERAGES and not w.startswith("mean@")]
-    is_last = len(words) > 1 and words[-1] in _EVALUATIONS
-    if not (is_last or _EVALUATIONS.intersection(words[: 2 if words[:1] == ["train"] else 1])):
+    name_words = [w for w in name_words if w not in _AVERAGES and not w.startswith("mean@")]
+    is_last = len(name_words) > 1 and name_words[-1] in _EVALUATIONS
+    if not (
+        is_last or _EVALUATIONS.intersection(name_words[: 2 if name_words[:1] == ["train"] else 1])
+    ):
         return None
-    start, end = 0, len(words)
-    while start < end and words[start] in _OF_TESTS:
+    start, end = 0, len(name_words)
+    while start < end and name_words[start] in _OF_TESTS:
         start += 1
-    while start < end and words[end - 1] in _OF_TESTS:
+    while start < end and name_words[end - 1] in _OF_TESTS:
         end -= 1
-    for place in range(start, end):
-        meaning = _BY_WORDS.get(_normal(map(_singular, words[place:end])))
+    for index in range(start, end):
+        meaning = _BY_WORDS.get(_normal(map(_singular, name_words[index:end])))
         if meaning is not None:
-            tag = "_".join(words[start:place])
-            is_tag = not _FILLERS - {"env", "all"} >= set(words[start:place])
+            tag = "_".join(name_words[start:index])
+            is_tag = not _FILLERS - {"env", "all"} >= set(name_words[start:index])
             rank = int(is_tag or is_last)
             return _evaluated(name, tag * is_tag, meaning, rank)
-    if words[start : start + 1] == ["score"] and "test_score/" in name:  # verl of old
-        return _evaluated(name, "_".join(words[start + 1 : end]), _BY_WORDS[("score",)], 0)
+    if name_words[start : start + 1] == ["score"] and "test_score/" in name:  # verl of old
+        return _evaluated(name, "_".join(name_words[start + 1 : end]), _BY_WORDS[("score",)], 0)
     return None
 
 
@@ -357,19 +359,19 @@ def _evaluated(name: str, tag: str, meaning: Meaning, rank: int) -> Meaning | No
     if meaning.key not in OUTCOMES or _NOT_OF_SUCCESS.search(tag):
         return None
     written = _SEPARATORS.sub("_", name)
-    place = written.lower().find(tag)
-    tag = written[place : place + len(tag)] if place >= 0 else tag
+    tag_start = written.lower().find(tag)
+    tag = written[tag_start : tag_start + len(tag)] if tag_start >= 0 else tag
     metric = meaning.key.rpartition("/")[2]
     return Meaning(key=f"eval/{tag or 'all'}/{metric}", rank=rank, only_share=is_share(meaning.key))
 
 
-def _of_a_reward_function(words: Collection[str]) -> Meaning | None:
+def _of_a_reward_function(name_words: Collection[str]) -> Meaning | None:
     """Success, of a reward that is 1 where the answer is right: `rewards/accuracy_reward/mean`."""
-    is_reward = not {"reward", "rewards"}.isdisjoint(words)
+    is_reward = not {"reward", "rewards"}.isdisjoint(name_words)
     if (
         not is_reward
-        or _OF_ANSWERS.isdisjoint(words)
-        or not {"std", "min", "max"}.isdisjoint(words)
+        or _OF_ANSWERS.isdisjoint(name_words)
+        or not {"std", "min", "max"}.isdisjoint(name_words)
     ):
         return None
     return Meaning(key=SUCCESS, rank=_PARTLY // 2, only_share=True)
@@ -378,8 +380,8 @@ def _of_a_reward_function(words: Collection[str]) -> Meaning | None:
 def _of_last_part(name: str) -> Meaning | None:
     """The success or return that a name ends with, behind groups that the table has not."""
     group, slash, last = name.strip().rpartition("/")
-    words = {*_words(group)}
-    if not slash or words & (_NOT_OF_A_RUN | _EVALUATIONS):
+    group_words = {*_words(group)}
+    if not slash or group_words & (_NOT_OF_A_RUN | _EVALUATIONS):
         return None
     meaning = _of_words(_words(last))
     if meaning is None or meaning.key not in OUTCOMES:
@@ -414,8 +416,8 @@ def step_rank(name: str) -> int | None:
 def step_columns(names: Iterable[str]) -> list[str]:
     """The columns that may count training steps, the likeliest first."""
     ranked = [
-        (rank, place, name)
-        for place, name in enumerate(names)
+        (rank, index, name)
+        for index, name in enumerate(names)
         if (rank := step_rank(name)) is not None
     ]
     return [name for _, _, name in sorted(ranked)]

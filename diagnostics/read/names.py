@@ -91,7 +91,7 @@ def parse_map(
     Raises:
         MetricNameError: no `=`, an empty side, or a key that no rule knows, with a suggestion.
     """
-    known = [*known_keys, "step"]
+    keys = [*known_keys, "step"]
     roles = ROLES if has_rollouts else ()
     out: dict[str, Meaning] = {}
     for entry in entries:
@@ -103,13 +103,13 @@ def parse_map(
             )
         key = target.removeprefix("1-").strip()
         role, column = (name, target) if name in roles else (target, name)
-        if role in roles and not (_is_known(target, known) and target != "step"):
+        if role in roles and not (_is_known(target, keys) and target != "step"):
             out[column] = Meaning(key=role)
             continue
-        if not _is_known(key, known):
+        if not _is_known(key, keys):
             way = f". For a key of rollouts write ROLE={name}: {', '.join(roles)}"
             raise MetricNameError(
-                f"{given_by} {entry!r}: no rule reads {key!r}{did_you_mean(key, known)}"
+                f"{given_by} {entry!r}: no rule reads {key!r}{did_you_mean(key, keys)}"
                 + way * (bool(roles) and "/" not in key)
             )
         is_complement = target.startswith("1-")
@@ -290,13 +290,13 @@ class _Deciding:
         return f"{name} {'is no share' if is_within else span}", Scale.ANY
 
     def _refuse(self, name: str, span: str) -> None:
-        words = (
+        sentence = (
             f"{self.given_by} {name}={self.mapping[name].key}: {name} {span}, and a share lies "
             "between 0 and 1, or in percent between 0 and 100"
         )
         if self.is_strict:
-            raise MetricNameError(words)
-        self.notes.append(words)
+            raise MetricNameError(sentence)
+        self.notes.append(sentence)
 
     def average_tags(self) -> None:
         for rate in ("success_rate", "action_valid_frac", "action_effective_frac"):
@@ -314,8 +314,8 @@ class _Deciding:
         information = "info/first_turn/mutual_information"
         ceiling, dependence = f"{information}_ceiling", "info/first_turn/dependence"
         if {information, ceiling} <= self.values.keys() and dependence not in self.values:
-            words = "information over its ceiling"
-            self._make(dependence, (information, ceiling), How.SHARE_OF, words)
+            name_of_kind = "information over its ceiling"
+            self._make(dependence, (information, ceiling), How.SHARE_OF, name_of_kind)
         trajectories = "rollout/num_trajectories"
         if trajectories in self.values and _EPISODES not in self.values:
             self._make(_EPISODES, (trajectories,), How.MEAN, "every trajectory is an episode")
@@ -441,7 +441,9 @@ class RowNamer:
         self.meaning = self._without_left(self.meaning)
 
     def _decide(self) -> None:
-        columns = {name: np.array(list(found.values())) for name, found in self._samples.items()}
+        columns = {
+            name: np.array(list(samples.values())) for name, samples in self._samples.items()
+        }
         columns |= {name: np.empty(0) for name in self._final}
         meaning, self.notes = decide(
             columns, self.mapping, self.meaning, self._final, self.given_by, is_strict=False

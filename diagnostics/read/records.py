@@ -213,17 +213,19 @@ class _Plan:
 
 
 def _plan_of(names: tuple[str, ...]) -> _Plan:
-    words = {name: spelled(name) for name in names}
-    known = [(name, meaning.key) for name in names if (meaning := meaning_of(name)) is not None]
+    spelling_of = {name: spelled(name) for name in names}
+    understood = [
+        (name, meaning.key) for name in names if (meaning := meaning_of(name)) is not None
+    ]
     return _Plan(
-        known=tuple(known),
-        runs=tuple(name for name in names if words[name] in _RUNS),
-        weights=tuple(name for name in names if words[name] in _WEIGHTS),
+        known=tuple(understood),
+        runs=tuple(name for name in names if spelling_of[name] in _RUNS),
+        weights=tuple(name for name in names if spelling_of[name] in _WEIGHTS),
         summaries=tuple(name for name in names if is_summary_column(name)),
-        epoch=next((name for name in names if words[name] == "epoch"), ""),
+        epoch=next((name for name in names if spelling_of[name] == "epoch"), ""),
         is_chart=any(" - " in name for name in names),
-        has_series=len(names) <= 8 and bool(SERIES & set(words.values())),
-        has_phase=bool(_PHASES & set(words.values())),
+        has_series=len(names) <= 8 and bool(SERIES & set(spelling_of.values())),
+        has_phase=bool(_PHASES & set(spelling_of.values())),
     )
 
 
@@ -320,7 +322,7 @@ class Collector:
     def _choose_steps(self) -> None:
         mapped = [name for name, meaning in self.mapping.items() if meaning.key == "step"]
         ranked: list[tuple[int, int, str]] = []
-        for place, name in enumerate(step_columns(self.names)):
+        for index, name in enumerate(step_columns(self.names)):
             # Rows of several kinds may follow each other, each kind with the same count.
             by_kind: dict[tuple[str, ...], list[float]] = {}
             for record in self._waiting:
@@ -330,7 +332,7 @@ class Collector:
                 self._fractions = self._fractions or name
             elif by_kind:
                 doubts = [_doubt(name, n) for n in by_kind.values() if len(n) > 1]
-                ranked.append((max(doubts, default=0), place, name))
+                ranked.append((max(doubts, default=0), index, name))
         best = min((doubt for doubt, _, _ in ranked), default=_NO_STEP)
         limit = min(max(best, 1), _NO_STEP - 1)
         self._steps = mapped or [name for doubt, _, name in sorted(ranked) if doubt <= limit]

@@ -42,16 +42,16 @@ def roles_of(mapping: Mapping[str, Meaning] | None) -> Roles:
 def metrics_mapping(mapping: Mapping[str, Meaning] | None) -> dict[str, Meaning]:
     """Of a mapping, what it says of columns of metrics: a step is one of both."""
     roles = set(ROLES) - {"step"}
-    return {name: found for name, found in (mapping or {}).items() if found.key not in roles}
+    return {name: meaning for name, meaning in (mapping or {}).items() if meaning.key not in roles}
 
 
 def outcomes_mapping(mapping: Mapping[str, Meaning] | None) -> dict[str, Meaning]:
     """A mapping as it is of rows that are read as answers: success and reward are metrics there."""
     keys = {"success": "rollout/success_rate", "reward": "reward/return_mean"}
     outcomes = {
-        name: replace(found, key=keys[found.key])
-        for name, found in (mapping or {}).items()
-        if found.key in keys
+        name: replace(meaning, key=keys[meaning.key])
+        for name, meaning in (mapping or {}).items()
+        if meaning.key in keys
     }
     return metrics_mapping(mapping) | outcomes
 
@@ -59,7 +59,9 @@ def outcomes_mapping(mapping: Mapping[str, Meaning] | None) -> dict[str, Meaning
 def no_rollouts(path: Path | str, mapping: Mapping[str, Meaning] | None) -> str:
     """Why keys of rollouts cannot be mapped where a path holds none; "" where none is mapped."""
     of_metrics = metrics_mapping(mapping)
-    roles = {found.key: name for name, found in (mapping or {}).items() if name not in of_metrics}
+    roles = {
+        meaning.key: name for name, meaning in (mapping or {}).items() if name not in of_metrics
+    }
     if not roles:
         return ""
     keys = _keys_of(Path(path))

@@ -146,7 +146,7 @@ class RunMeaning:
     def row(self, values: Mapping[str, float]) -> dict[str, float]:
         """The keys that follow from the trainer's numbers of one row."""
         columns = {name: np.array([value]) for name, value in values.items() if name in self._used}
-        return {key: float(found[0]) for key, found in self.apply(columns)[0].items()}
+        return {key: float(numbers[0]) for key, numbers in self.apply(columns)[0].items()}
 
     def is_revised_by(self, later: RunMeaning) -> bool:
         """Whether rows that were named by this mean something else now."""

@@ -360,8 +360,8 @@ def _names(clusters: Sequence[Sequence[_Piece]], path: Path) -> list[str]:
     folders = [{str(piece.file.parent) for piece in run} for run in clusters]
     places = [inside.copy().pop() if len(inside) == 1 else "" for inside in folders]
     names: list[str] = []
-    for run, name, place in zip(clusters, own, places, strict=True):
+    for run, name, folder_name in zip(clusters, own, places, strict=True):
         is_own = bool(name) and own.count(name) == 1
-        is_folder = place not in ("", ".") and places.count(place) == 1
-        names.append(name if is_own else place if is_folder else str(run[0].file))
+        is_folder = folder_name not in ("", ".") and places.count(folder_name) == 1
+        names.append(name if is_own else folder_name if is_folder else str(run[0].file))
     return [name if names.count(name) == 1 else f"{name} ({n})" for n, name in enumerate(names, 1)]

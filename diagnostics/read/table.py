@@ -276,15 +276,15 @@ def _last_run(rows: NDArray[np.float64]) -> int:
     A run that was resumed goes back to a checkpoint, which lies behind its beginning: it stays one.
     """
     steps, starts, num_back = rows[:, 0], [0], 0
-    for place in np.flatnonzero(steps[1:] < steps[:-1]) + 1:
-        start, follow = starts[-1], steps[place : place + LEAST_OF_A_RUN]
-        is_run = place - start >= LEAST_OF_A_RUN and 10 * num_back <= place - start
-        is_back = steps[place] <= steps[start] and follow[-1] <= steps[start:place].max()
+    for fall in np.flatnonzero(steps[1:] < steps[:-1]) + 1:
+        start, follow = starts[-1], steps[fall : fall + LEAST_OF_A_RUN]
+        is_run = fall - start >= LEAST_OF_A_RUN and 10 * num_back <= fall - start
+        is_back = steps[fall] <= steps[start] and follow[-1] <= steps[start:fall].max()
         is_new = len(follow) == LEAST_OF_A_RUN and bool((np.diff(follow) > 0).all())
-        here = ~np.isnan(rows[place, NUM_FIXED:])
-        shared = here & ~np.isnan(rows[start:place, NUM_FIXED:]).all(axis=0)
+        here = ~np.isnan(rows[fall, NUM_FIXED:])
+        shared = here & ~np.isnan(rows[start:fall, NUM_FIXED:]).all(axis=0)
         if is_run and is_back and is_new and 2 * shared.sum() > here.sum():
-            starts.append(int(place))
+            starts.append(int(fall))
             num_back = 0
         else:
             num_back += 1
@@ -467,9 +467,9 @@ def step_hints(table: MetricTable) -> list[str]:
 
 
 def _is_likely(name: str) -> bool:
-    words = set(spelled(name).split("_"))
-    is_failure = bool(words & _FAILURES and words & _RATES)
-    return (bool(words & _LIKELY) or is_failure) and not words & _NO_OUTCOME
+    name_words = set(spelled(name).split("_"))
+    is_failure = bool(name_words & _FAILURES and name_words & _RATES)
+    return (bool(name_words & _LIKELY) or is_failure) and not name_words & _NO_OUTCOME
 
 
 def _says_something(name: str) -> bool:

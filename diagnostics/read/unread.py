@@ -117,9 +117,9 @@ def folder_unread(folder: Path, reasons: Mapping[str, str]) -> str:
     Args:
         reasons: File, relative to the folder -> why it was not taken.
     """
-    shown = [f"{name}: {why}" for name, why in list(reasons.items())[:MAX_SHOWN]]
-    more = len(reasons) - len(shown)
-    files = "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
+    reasons_shown = [f"{name}: {why}" for name, why in list(reasons.items())[:MAX_SHOWN]]
+    more = len(reasons) - len(reasons_shown)
+    files = "; ".join(reasons_shown) + (f"; and {more} more" if more > 0 else "")
     why = f" ({files})" if files else ""
     return f"{folder}: holds {NEITHER}, and no run{why}. {_what_is_read()}"
 

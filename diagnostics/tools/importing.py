@@ -293,8 +293,8 @@ def _beside_of(metrics: RunMetrics, left_out: Refusals) -> Beside:
         }
         if not values:
             continue
-        at = None if seconds is None or math.isnan(seconds[row]) else float(seconds[row])
-        steps[step] = StepNumbers(values=values, wall_time=at)
+        logged_at = None if seconds is None or math.isnan(seconds[row]) else float(seconds[row])
+        steps[step] = StepNumbers(values=values, wall_time=logged_at)
     return Beside(
         steps=steps,
         trainer=_TRAINERS.get(trainer_of(list(table.raw)), ""),
@@ -363,9 +363,9 @@ def _with_rollouts(path: Path, spool: Path, roles: Roles, run: str) -> Iterator[
     for file, problem in files_of(path):
         if problem:
             continue
-        shown = file.relative_to(path) if path.is_dir() else PurePath(file.name)
-        pattern = shown.parent / _DIGITS.sub("#", shown.name)
+        name_shown = file.relative_to(path) if path.is_dir() else PurePath(file.name)
+        pattern = name_shown.parent / _DIGITS.sub("#", name_shown.name)
         times = patterns.get(pattern, 0)
         if times >= _ENOUGH or look(file, spool, roles, run).is_rollouts:
             patterns[pattern] = times + 1
-            yield str(shown)
+            yield str(name_shown)

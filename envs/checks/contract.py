@@ -58,10 +58,13 @@ _HOSTILE_ARGUMENTS: tuple[dict[str, Any], ...] = (
 
 def _check_docstring(subject: Subject) -> None:
     text = type(subject.make()).__doc__ or ""
-    at = [text.find(heading) for heading in HEADINGS]
-    missing = [heading for heading, where in zip(HEADINGS, at, strict=True) if where < 0]
+    offsets = [text.find(heading) for heading in HEADINGS]
+    missing = [heading for heading, where in zip(HEADINGS, offsets, strict=True) if where < 0]
     expect(not missing, f"the class docstring lacks the headings {missing}")
-    expect(at == sorted(at), f"the class docstring's headings are not in the order {HEADINGS}")
+    expect(
+        offsets == sorted(offsets),
+        f"the class docstring's headings are not in the order {HEADINGS}",
+    )
 
 
 def _check_types(subject: Subject) -> None:
@@ -114,13 +117,13 @@ def _check_seeds(subject: Subject) -> None:
 
 def _check_steps(subject: Subject) -> None:
     """An episode follows from its seeds, whatever was played before or is played beside it."""
-    one, two, beside = subject.make(), subject.make(), subject.make()
+    first_world, two, beside = subject.make(), subject.make(), subject.make()
     for seed in SEEDS:
-        one.reset(seed, seed)
-        actions = plan(one, seed)
-        first = play(one, seed, 3, actions)
+        first_world.reset(seed, seed)
+        actions = plan(first_world, seed)
+        first = play(first_world, seed, 3, actions)
         expect(
-            play(one, seed, 3, actions) == first,
+            play(first_world, seed, 3, actions) == first,
             f"seed {seed}: an episode repeated on one instance differs",
         )
         play(two, seed + 1, 4, actions)

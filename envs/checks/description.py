@@ -128,9 +128,9 @@ def episode(env_id: str) -> str:
                 ]
                 result = stack.step_turn(actions[:most], True)
                 total += result.reward + result.format_penalty
-                said = _cut(result.observation.text)
+                observation_text = _cut(result.observation.text)
                 played = _cut(" || ".join(actions[:most]))
-                lines.append(f"> {played}\nreward {result.reward:g}\n{said}")
+                lines.append(f"> {played}\nreward {result.reward:g}\n{observation_text}")
                 if result.stop_reason is not None:
                     break
             if result.success or not has_expert:

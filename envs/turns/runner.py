@@ -199,9 +199,9 @@ class TurnRunner(TurnEnv):
 
     def _spell(self, action: str) -> str:
         """The environment's own spelling of a legal action; any other text as it is."""
-        wanted = normalise(action)
+        action_text = normalise(action)
         for legal in self._env.legal_actions():
-            if normalise(legal) == wanted:
+            if normalise(legal) == action_text:
                 return legal
         return action
 

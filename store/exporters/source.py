@@ -197,7 +197,7 @@ class RunSource:
             for row in self.rows_of("trajectories", step, keys).to_pylist(maps_as_pydicts="lossy")
         }
         turns = turns_by_episode(self.rows_of("turns", step, keys))
-        shown = self._shown(step, keys)
+        prompts_shown = self._shown(step, keys)
         for key in keys:
             row, turns_of_row = rows.get(key), turns.get(key, [])
             if row is None or len(turns_of_row) != row["num_turns"]:
@@ -207,7 +207,7 @@ class RunSource:
                     {"step": step, "split": split.value},
                 )
                 continue
-            prompts = shown.get(key, {})
+            prompts = prompts_shown.get(key, {})
             yield Episode(
                 row=row,
                 turns=turns_of_row,
@@ -221,12 +221,14 @@ class RunSource:
         if self.prompts is None:
             return {}
         columns = ["attempt", "trajectory_id", "turn", "prompt_tokens"]
-        shown: dict[tuple[int, str], dict[int, ShownTurn]] = {}
+        prompts_shown: dict[tuple[int, str], dict[int, ShownTurn]] = {}
         for row in self.rows_of("tokens", step, keys).select(columns).to_pylist():
             turn = self.prompts.read(row["prompt_tokens"], is_first=row["turn"] == 0)
             if turn is not None:
-                shown.setdefault((row["attempt"], row["trajectory_id"]), {})[row["turn"]] = turn
-        return shown
+                prompts_shown.setdefault((row["attempt"], row["trajectory_id"]), {})[
+                    row["turn"]
+                ] = turn
+        return prompts_shown
 
     @cached_property
     def prompts(self) -> ShownPrompts | None:

@@ -156,9 +156,9 @@ class Draft:
             return tuple(floats(values[first:last]) for first, last in runs)
 
         by_reply = by_turn(logprobs)
-        for place, (turn, (first, last)) in enumerate(zip(self.turns, runs, strict=True)):
+        for index, (turn, (first, last)) in enumerate(zip(self.turns, runs, strict=True)):
             turn.set_tokens(ids[:first], ids[first:last])
-            turn.logprobs = None if by_reply is None else by_reply[place]
+            turn.logprobs = None if by_reply is None else by_reply[index]
         self.advantages, self.trainer_logprobs = by_turn(advantages), by_turn(trainer_logprobs)
         return True
 

@@ -117,13 +117,13 @@ def wide_encoding(head: bytes) -> str:
     head = head[: min(len(head), _MOST_SNIFFED) // 4 * 4]
     if len(head) < _FEWEST_SNIFFED:
         return ""
-    for name, width, place in (
+    for name, width, offset in (
         ("UTF-32LE", 4, 0),
         ("UTF-32BE", 4, 3),
         ("UTF-16LE", 2, 0),
         ("UTF-16BE", 2, 1),
     ):
-        text = head[place::width]
+        text = head[offset::width]
         num_others = len(head) - len(text)
         num_plain = sum(byte in _PLAIN for byte in text)
         num_zeros = head.count(0) - text.count(0)

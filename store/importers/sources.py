@@ -71,7 +71,7 @@ class Source(Protocol):
     def scan(self) -> Iterator[FoundRow]:
         """All rows in order."""
 
-    def row(self, place: int, size: int) -> Any:
+    def row(self, offset: int, size: int) -> Any:
         """One row again. Raises BadJsonError or OSError where the file changed meanwhile."""
 
     def close(self) -> None: ...
@@ -97,13 +97,13 @@ class JsonLines:
                     row = FoundRow(row.place, row.size, None, row.value)
                 yield row
 
-    def row(self, place: int, size: int) -> Any:
-        begin = place - self._start
+    def row(self, offset: int, size: int) -> Any:
+        begin = offset - self._start
         if begin < 0 or begin + size > len(self._window):
             if self._file is None:
                 self._file = self.path.open("rb", buffering=0)
-            self._file.seek(place)
-            self._window, self._start, begin = self._file.read(max(size, _WINDOW)), place, 0
+            self._file.seek(offset)
+            self._window, self._start, begin = self._file.read(max(size, _WINDOW)), offset, 0
         return json_of(self._window[begin : begin + size])[0]
 
     def close(self) -> None:
@@ -113,15 +113,15 @@ class JsonLines:
         self._window = b""
 
 
-def row_of_line(place: int, size: int, data: bytes | None, *, is_last: bool) -> FoundRow:
+def row_of_line(offset: int, size: int, data: bytes | None, *, is_last: bool) -> FoundRow:
     if data is None:
-        return FoundRow(place, size, None, "a line of more than 16 MB")
+        return FoundRow(offset, size, None, "a line of more than 16 MB")
     try:
         value, is_clean = json_of(data)
     except BadJsonError as error:
         problem = "the last line is cut off" if is_last else str(error)
-        return FoundRow(place, size, None, problem)
-    return FoundRow(place, size, value, "", not is_clean, data)
+        return FoundRow(offset, size, None, problem)
+    return FoundRow(offset, size, value, "", not is_clean, data)
 
 
 @dataclass(slots=True)
@@ -149,8 +149,8 @@ class JsonDocument:
             yield FoundRow(number, 0, value, "", is_unclean, data)
         self._rows = None
 
-    def row(self, place: int, size: int) -> Any:
-        return self._read()[place]
+    def row(self, offset: int, size: int) -> Any:
+        return self._read()[offset]
 
     def close(self) -> None:
         self._rows = None
@@ -211,13 +211,13 @@ class ParquetRows:
                 yield FoundRow(number, 0, value, data=data)
                 number += 1
 
-    def row(self, place: int, size: int) -> Any:
+    def row(self, offset: int, size: int) -> Any:
         file = self._open()
-        group = next(g for g in range(file.num_row_groups) if place < self._starts[g + 1])
+        group = next(g for g in range(file.num_row_groups) if offset < self._starts[g + 1])
         if group != self._group:
             self._rows = file.read_row_group(group).to_pylist()
             self._group = group
-        return self._rows[place - self._starts[group]]
+        return self._rows[offset - self._starts[group]]
 
     def close(self) -> None:
         if self._file is not None:

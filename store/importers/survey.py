@@ -69,22 +69,22 @@ class Refusals:
     """Reason -> the first places, `max_named` at most."""
     max_named: int = MAX_NAMED
 
-    def add(self, reason: str, place: str, times: int = 1) -> None:
+    def add(self, reason: str, where: str, times: int = 1) -> None:
         if len(self.counts) >= _EXAMPLES and reason not in self.counts:
             reason = "another reason"
         self.counts[reason] += times
-        self.places.setdefault(reason, place)
+        self.places.setdefault(reason, where)
         named = self.names.setdefault(reason, [])
         if len(named) < self.max_named:
-            named.append(place)
+            named.append(where)
 
     def without(self, names: Collection[str]) -> Refusals:
         """What is left without some places. All places must be named."""
         remaining = Refusals(max_named=self.max_named)
         for reason, places in self.names.items():
-            for place in places:
-                if place not in names:
-                    remaining.add(reason, place)
+            for where in places:
+                if where not in names:
+                    remaining.add(reason, where)
         return remaining
 
     @property
@@ -156,10 +156,10 @@ class Survey:
             RowError: it has none; the reason.
             BadJsonError: the file changed.
         """
-        file, place = self.file_of(row), self.rows_R[row]
-        value = file.source.row(int(place["place"]), int(place["size"]))
+        file, row_number = self.file_of(row), self.rows_R[row]
+        value = file.source.row(int(row_number["place"]), int(row_number["size"]))
         for draft in self.format_of(row).episodes(self.roles.mark(value), file.where):
-            if place["is_file_step"]:
+            if row_number["is_file_step"]:
                 draft.reconstructed.add("step")
             yield draft
 
@@ -252,14 +252,14 @@ def survey(
     files = list(files_of(path))
     done, total = 0, sum(_size(file) for file, problem in files if not problem)
     for file, problem in files:
-        shown = str(file.relative_to(path)) if path.is_dir() else file.name
-        if problem and shown not in skipped:
-            pass_.survey.refused_files.add(problem, shown)
+        file_name = str(file.relative_to(path)) if path.is_dir() else file.name
+        if problem and file_name not in skipped:
+            pass_.survey.refused_files.add(problem, file_name)
             continue
-        if shown not in skipped:
-            pass_.read(file, shown, spool)
+        if file_name not in skipped:
+            pass_.read(file, file_name, spool)
         done += _size(file)
-        if progress and shown not in skipped:
+        if progress and file_name not in skipped:
             progress(done, total)
     return pass_.surveyed()
 
@@ -278,16 +278,16 @@ class _FirstPass:
         """Roles whose key a row has."""
         self._tag = repr(roles.given).encode() if roles.given else b""
 
-    def read(self, file: Path, shown: str, spool: Path) -> None:
+    def read(self, file: Path, file_name: str, spool: Path) -> None:
         """Note the rows of a file, or why it is refused."""
         survey, length = self.survey, len(self._rows)
-        where = Where(path=PurePath(shown))
+        where = Where(path=PurePath(file_name))
         try:
             source = source_of(file, spool, self._run)
             if source is None or not self._scan(source, where):
-                survey.without_rows.add(shown)
+                survey.without_rows.add(file_name)
             elif original := self._original(length, where):
-                survey.copies[shown] = original
+                survey.copies[file_name] = original
                 del self._rows[length:]
             else:
                 survey.files.append(SurveyedFile(where=where, source=source))
@@ -295,7 +295,7 @@ class _FirstPass:
                 source.close()
         except (SourceError, BadJsonError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
-            survey.refused_files.add(reason or str(error), shown)
+            survey.refused_files.add(reason or str(error), file_name)
             del self._rows[length:]  # those that were read before the damage
 
     def _original(self, start: int, where: Where) -> str:
@@ -323,8 +323,8 @@ class _FirstPass:
             if step is not None and not 0 <= step <= MAX_STEP:
                 problem = f"its step is {str(step)[:20]}, but must lie in [0, {MAX_STEP}]"
             if form is None or problem:
-                place = f", byte {row.place}" if row.size else f" {row.place}"
-                refused.add(problem, f"{where.path}{place}")
+                location = f", byte {row.place}" if row.size else f" {row.place}"
+                refused.add(problem, f"{where.path}{location}")
                 continue
             likely = form
             if row.is_unclean:
@@ -397,12 +397,12 @@ class _FirstPass:
         return self._kept(rows, np.arange(len(rows)) - starts <= MAX_INDEX, reason)
 
     def _kept(
-        self, rows: Places, is_kept: NDArray[np.bool_], reason: str, place: str = ""
+        self, rows: Places, is_kept: NDArray[np.bool_], reason: str, location: str = ""
     ) -> Places:
         """The rows that are kept; the others are refused, at the file of the first of them."""
         if not is_kept.all():
             first = self.survey.files[rows[~is_kept][0]["file"]].where.path
-            self.survey.refused_rows.add(reason, place or str(first), int((~is_kept).sum()))
+            self.survey.refused_rows.add(reason, location or str(first), int((~is_kept).sum()))
         return rows[is_kept]
 
 

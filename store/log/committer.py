@@ -258,12 +258,12 @@ class Committer:
 
     def _bodies(self, acks: Sequence[CommandAck]) -> list[Command]:
         """Commands behind acknowledgements, from the mailbox, unless the journal has them."""
-        wanted = {ack.command_id for ack in acks} - self._known_commands
-        if not wanted:
+        new_ids = {ack.command_id for ack in acks} - self._known_commands
+        if not new_ids:
             return []
         commands, _ = self._mail.new()
         self._unanswered |= {command.command_id: command for command in commands.values()}
-        bodies = [self._unanswered.pop(i) for i in list(self._unanswered) if i in wanted]
+        bodies = [self._unanswered.pop(i) for i in list(self._unanswered) if i in new_ids]
         self._known_commands.update(command.command_id for command in bodies)
         return bodies
 

@@ -52,7 +52,7 @@ def step_row(
 ) -> dict[str, Any]:
     """The wide row of `steps`: counted from the training trajectories, or copied from metrics."""
     train = [t for t in trajectories if t.split in (Split.TRAIN, Split.IMPORT)]
-    known = [outcomes[t.id].kept for t in train if t.id in outcomes]
+    kept_flags = [outcomes[t.id].kept for t in train if t.id in outcomes]
     solved = [float(t.is_success) for t in train if t.is_success is not None]
     returns = [t.episode_return for t in train if not t.stop_reason.is_failure]
     returns = [value for value in returns if not math.isnan(value)]
@@ -61,7 +61,7 @@ def step_row(
         "wall_time": metrics[0].wall_time if metrics else wall_time,
         "policy_version": metrics[0].policy_version if metrics else None,
         "num_trajectories": len(train),
-        "num_kept": sum(known) if known else None,
+        "num_kept": sum(kept_flags) if kept_flags else None,
         "return_mean": _mean(returns),
         "success_rate": _mean(solved),
         "num_turns_mean": _mean([float(t.num_turns) for t in train]),

@@ -237,12 +237,12 @@ class RunIndex:
         rows: list[dict[str, Any]] = []
         for file in self.files(table):
             try:
-                found = pq.read_table(self.layout.root / file.entry.path).to_pylist()
+                packed = pq.read_table(self.layout.root / file.entry.path).to_pylist()
             except (OSError, pa.ArrowException) as error:
                 self.left_out[file.entry.path] = f"it cannot be read ({error})"
             else:
                 limit = file.limit
-                rows += [row for row in found if limit is None or row["step"] <= limit]
+                rows += [row for row in packed if limit is None or row["step"] <= limit]
         return rows
 
     def reload(self) -> None:

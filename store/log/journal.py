@@ -127,7 +127,9 @@ class Chain:
 
     def take(self, chunk: Chunk) -> tuple[list[Record], list[str]]:
         """The records of a chunk that continue the chain, and what is wrong with the others."""
-        problems = [f"the record at byte {at} is damaged and left out" for at in chunk.damaged]
+        problems = [
+            f"the record at byte {offset} is damaged and left out" for offset in chunk.damaged
+        ]
         self.num_damaged += len(chunk.damaged)
         taken = []
         for record, crc in zip(chunk.records, chunk.crcs, strict=True):

@@ -41,7 +41,7 @@ def matches(pattern: str, texts: Sequence[str]) -> list[bool]:
             f"{_shown(pattern)} is not a regular expression: {_shown(why)}. Plain words work; "
             "write \\. \\( \\[ for the signs themselves."
         ) from error
-    return [bool(found) for (found,) in rows[1:]]
+    return [bool(is_match) for (is_match,) in rows[1:]]
 
 
 def _utf8(text: str) -> str:

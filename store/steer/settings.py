@@ -139,10 +139,12 @@ def overridden(
 ) -> list[tuple[int, Command]]:
     """The replay without what a newer command set at `step`: nobody expects that to turn back."""
     out = []
-    for at, command in replay:
-        settings = command.settings if at < step else _without(command.settings, newer.settings)
+    for step_applied, command in replay:
+        settings = (
+            command.settings if step_applied < step else _without(command.settings, newer.settings)
+        )
         if settings or not command.settings:
-            out.append((at, replace(command, settings=settings)))
+            out.append((step_applied, replace(command, settings=settings)))
     return out
 
 

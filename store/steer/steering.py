@@ -260,13 +260,13 @@ def setting_warnings(
     after = {**current, **changes}
     out = []
     for key, value in changes.items():
-        shown = value if isinstance(value, str) else json.dumps(value)
+        value_text = value if isinstance(value, str) else json.dumps(value)
         if key in current and current[key] == value:
-            out.append(f"{key} is {shown} already: nothing changes.")
+            out.append(f"{key} is {value_text} already: nothing changes.")
             continue
         reason = _end_words(info, value) if key == "steps" else _inert_words(info, after, key)
         if reason:
-            out.append(f"{key}={shown} {reason}")
+            out.append(f"{key}={value_text} {reason}")
     return out
 
 

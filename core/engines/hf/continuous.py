@@ -263,8 +263,8 @@ class ContinuousBatch:
 
     def _take_in(self, segment: Sequence[Sequence[Drawn]]) -> None:
         """Give every request its tokens, kind by kind."""
-        for place, (_, rows) in enumerate(self._kinds):
-            drawn = [parts[place] for parts in segment]
+        for index, (_, rows) in enumerate(self._kinds):
+            drawn = [parts[index] for parts in segment]
             requests = [self._active[row] for row in rows]
             numbers = zip(*((d.tokens, d.logprobs, d.entropies) for d in drawn), strict=True)
             tokens_TB, logprobs_TB, entropies_TB = (

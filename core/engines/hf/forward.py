@@ -72,8 +72,8 @@ class CachedForward:
         for wave in plan.waves:
             logits = self.prefill(prompts, wave.spans)
             self.copy_rows(wave.copies)
-        place = {span.prompt: i for i, span in enumerate(plan.waves[-1].spans)}
-        index = torch.tensor([place[leader] for leader in plan.leader], device=logits.device)
+        wave_of = {span.prompt: i for i, span in enumerate(plan.waves[-1].spans)}
+        index = torch.tensor([wave_of[leader] for leader in plan.leader], device=logits.device)
         return logits[index]
 
     def prefill(self, prompts: Sequence[IntArray], spans: Sequence[Span]) -> Tensor:

@@ -132,9 +132,9 @@ class PrefixIndex:
 
         At least the prompt's last token is left to be forwarded: its logits are needed.
         """
-        place = bisect_left(self._keys, _sort_key(prompt))
+        insertion = bisect_left(self._keys, _sort_key(prompt))
         best = (-1, 0)
-        for index, row in self._entries[max(place - 1, 0) : place + 1]:
+        for index, row in self._entries[max(insertion - 1, 0) : insertion + 1]:
             size = min(common_prefix(prompt, row.tokens[: row.num_cached]), len(prompt) - 1)
             if size > best[1]:
                 best = (index, size)

@@ -295,7 +295,7 @@ class ServerEngine(Engine):
 def _check_versions(answer: Any, version: int, url: str) -> None:
     """Every worker of a server says which version of the weights it holds now."""
     held = answer.get("results") if isinstance(answer, dict) else None
-    if not isinstance(held, list) or {str(one) for one in held} != {str(version)}:
+    if not isinstance(held, list) or {str(version_text) for version_text in held} != {str(version)}:
         raise EngineError(
             f"{url} was sent version {version} of the weights, but says that it holds "
             f"{str(held)[:80]}"
@@ -309,8 +309,8 @@ def _watched_end(
 
     A stop token ends a reply before the watch does.
     """
-    for place, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         reason = watch.ends(token)
         if reason is not None and token not in stop_token_ids:
-            return place + 1, reason
+            return index + 1, reason
     return None

@@ -310,7 +310,7 @@ def devices_of(config: VllmEngineConfig, index: int) -> list[str]:
         raise ConfigError(
             f"tensor-parallel-size in engine.options is {size}, but torch sees {len(visible)} GPUs"
         )
-    return [visible[(index * size + place) % len(visible)] for place in range(size)]
+    return [visible[(index * size + offset) % len(visible)] for offset in range(size)]
 
 
 def give_back_cached_blocks() -> None:

@@ -161,7 +161,7 @@ def adapter_settings(model: PeftModel) -> dict[str, Any]:
         raise ValueError(
             f"vLLM samples with LoRA adapters only, not with {config.peft_type}: set engine.kind=hf"
         )
-    rank = next((known for known in LORA_RANKS if known >= config.r), None)
+    rank = next((supported for supported in LORA_RANKS if supported >= config.r), None)
     if rank is None:
         raise ValueError(
             f"model.lora.rank is {config.r}, but vLLM takes at most {LORA_RANKS[-1]}: lower it, or "

@@ -292,9 +292,9 @@ def command_line(
     >>> command_line("branch", "runs/a", {"optim.lr": 1e-4}, checkpoint=20)
     'echoscope ctl runs/a branch --checkpoint 20 optim.lr=0.0001'
     """
-    at = "" if checkpoint is None else f" --checkpoint {checkpoint}"
-    words = (f" {shlex.quote(f'{key}={shown(value)}')}" for key, value in settings.items())
-    return f"{_COMMAND}{run} {verb}{at}{''.join(words)}"
+    option = "" if checkpoint is None else f" --checkpoint {checkpoint}"
+    settings_words = (f" {shlex.quote(f'{key}={shown(value)}')}" for key, value in settings.items())
+    return f"{_COMMAND}{run} {verb}{option}{''.join(settings_words)}"
 
 
 def shown(value: Any) -> str:

@@ -107,12 +107,12 @@ def causes_of(
     names = set(onsets)
     if names <= NOTES:
         return []
-    found: list[Cause] = []
+    causes: list[Cause] = []
     if not names <= _OTHER_POLICY_RULES:
-        found += _reward_terms(names, view, situation)
-        found += _changes(onsets, situation)
+        causes += _reward_terms(names, view, situation)
+        causes += _changes(onsets, situation)
     if "NOT_LEARNING" in names:
-        found += _never_learned(view, situation)
+        causes += _never_learned(view, situation)
     elif not names <= _OTHER_POLICY_RULES:
         measured = (
             _entropy_bonus(view, situation),
@@ -123,14 +123,14 @@ def causes_of(
             _no_selection(onsets, view, situation),
             _paid_elsewhere(names, view),
         )
-        found += [cause for cause in measured if cause is not None]
-    found += _recipe(names, situation)
-    found.sort(key=lambda cause: -cause.founded)
+        causes += [cause for cause in measured if cause is not None]
+    causes += _recipe(names, situation)
+    causes.sort(key=lambda cause: -cause.founded)
     other = _other_policy(names, view, history, situation)
     if other is not None:
         is_first = next(iter(onsets)) in _OTHER_POLICY_RULES
-        found = [other, *found] if is_first else [*found, other]
-    return _each_once(found)
+        causes = [other, *causes] if is_first else [*causes, other]
+    return _each_once(causes)
 
 
 def _each_once(causes: list[Cause]) -> list[Cause]:
@@ -165,25 +165,25 @@ def _recovered_fall(view: View) -> dict[str, Interval]:
 
 def _changes(onsets: Mapping[str, Interval], situation: Situation) -> Iterator[Cause]:
     """Settings that somebody changed shortly before, and what a branch changed."""
-    for found in changes_before(onsets, situation):
-        text = change_words(found, situation)
-        if found.near is not None:
-            low, high = found.near
+    for difference in changes_before(onsets, situation):
+        text = change_words(difference, situation)
+        if difference.near is not None:
+            low, high = difference.near
             when = f"at step {low}" if low == high else f"between steps {low} and {high}"
             text += f"; the change in the metrics began {when}"
-        is_undone = set_back(found, situation) is not None
-        is_typed = found.old is not None and not isinstance(found.old, Mapping)
-        is_typed &= not isinstance(found.old, list) or not found.old
+        is_undone = set_back(difference, situation) is not None
+        is_typed = difference.old is not None and not isinstance(difference.old, Mapping)
+        is_typed &= not isinstance(difference.old, list) or not difference.old
         yield Cause(
             text=text,
-            refuted_by=f"a branch from before step {found.change.step} without this change goes "
-            "the same way",
-            founded=LIKELY if found.near is None else SHOWN,
-            key=found.key,
-            settings={found.key: found.old} if is_typed and not is_undone else {},
+            refuted_by=f"a branch from before step {difference.change.step} without this change "
+            "goes the same way",
+            founded=LIKELY if difference.near is None else SHOWN,
+            key=difference.key,
+            settings={difference.key: difference.old} if is_typed and not is_undone else {},
             why="It is from before the change." if is_undone else "This undoes the change.",
-            is_task=".params." in found.key,
-            since=found.change.step,
+            is_task=".params." in difference.key,
+            since=difference.change.step,
             is_undone=is_undone,
         )
 
@@ -464,9 +464,9 @@ def _never_learned(view: View, situation: Situation) -> list[Cause]:
     rates = [view[name] for name in ("format", "action") if view[name].count]
     worst = min((channel.shown_level for channel in rates), default=math.nan)
     is_unread = worst < 0.5
-    found: list[Cause] = []
+    causes: list[Cause] = []
     if is_unread and (hint is False or instructions is False):
-        found.append(
+        causes.append(
             Cause(
                 text="the prompt does not say how to reply, and only "
                 f"{percent(worst)} of the replies can be used",
@@ -476,7 +476,7 @@ def _never_learned(view: View, situation: Situation) -> list[Cause]:
             )
         )
     elif is_unread:
-        found.append(
+        causes.append(
             Cause(
                 text=f"only {percent(worst)} of the replies can be used: the policy does not know "
                 "the format; warm-start it on demonstrations (`echoscope sft generate`)",
@@ -484,7 +484,7 @@ def _never_learned(view: View, situation: Situation) -> list[Cause]:
             )
         )
     elif rates:
-        found.append(
+        causes.append(
             Cause(
                 text="replies are well formed, but the tasks are too hard for this policy, or the "
                 "grader rejects everything",
@@ -492,4 +492,4 @@ def _never_learned(view: View, situation: Situation) -> list[Cause]:
                 is_task=True,
             )
         )
-    return found
+    return causes

@@ -78,7 +78,7 @@ def changes_before(onsets: Mapping[str, Interval], situation: Situation) -> list
     Args:
         onsets: Alarm to the first and last step at which what it reports may have begun.
     """
-    found: dict[str, Difference] = {}
+    differences: dict[str, Difference] = {}
     olds: dict[str, list[Any]] = {}
     for change in situation.changes:
         near = next((o for o in onsets.values() if o[0] - SHORTLY <= change.step <= o[1]), None)
@@ -89,27 +89,30 @@ def changes_before(onsets: Mapping[str, Interval], situation: Situation) -> list
             is_back = new in olds.setdefault(key, [])
             olds[key].append(old)
             if not is_back and _may_cause(key, old, new, onsets):
-                found[key] = Difference(key=key, change=change, near=near)
-    return list(found.values())
+                differences[key] = Difference(key=key, change=change, near=near)
+    return list(differences.values())
 
 
-def change_words(found: Difference, situation: Situation) -> str:
+def change_words(difference: Difference, situation: Situation) -> str:
     """`optim.lr was set to 0.004 after step 33 (before: 0.0003)`, and when it was set back."""
-    when, old, new = after_step(found.change.step - 1), *map(setting_words, (found.old, found.new))
-    if found.change.is_branch:
-        words = f"the branch {when} set {found.key} to {new} (its parent: {old})"
+    when, old, new = (
+        after_step(difference.change.step - 1),
+        *map(setting_words, (difference.old, difference.new)),
+    )
+    if difference.change.is_branch:
+        sentence = f"the branch {when} set {difference.key} to {new} (its parent: {old})"
     else:
-        words = f"{found.key} was set to {new} {when} (before: {old})"
-    back = set_back(found, situation)
-    return words if back is None else f"{words}, and set back {after_step(back - 1)}"
+        sentence = f"{difference.key} was set to {new} {when} (before: {old})"
+    back = set_back(difference, situation)
+    return sentence if back is None else f"{sentence}, and set back {after_step(back - 1)}"
 
 
-def set_back(found: Difference, situation: Situation) -> int | None:
+def set_back(difference: Difference, situation: Situation) -> int | None:
     """The first step that trained with the earlier value again; None where it does not hold."""
-    changes = [c for c in situation.changes if found.key in c.values]
-    if changes[-1].values[found.key][1] != found.old:
+    changes = [c for c in situation.changes if difference.key in c.values]
+    if changes[-1].values[difference.key][1] != difference.old:
         return None
-    later = (c.step for c in changes if c.step > found.change.step)
+    later = (c.step for c in changes if c.step > difference.change.step)
     return next((step for step in later), None)
 
 

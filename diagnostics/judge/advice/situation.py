@@ -89,8 +89,8 @@ class Situation:
 
     @property
     def tasks(self) -> list[Mapping[str, Any]]:
-        found = self.setting("envs.train")
-        return [one for one in found if isinstance(one, Mapping)] if found else []
+        tasks = self.setting("envs.train")
+        return [task for task in tasks if isinstance(task, Mapping)] if tasks else []
 
 
 def situation_of(run: RunReader, name: str) -> Situation:

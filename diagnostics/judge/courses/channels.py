@@ -239,9 +239,9 @@ def derived(values: Mapping[str, float]) -> dict[str, float]:
         )
     task = values.get("gradient/policy/all/norm", math.nan)
     others = [values.get(f"gradient/{term}/all/norm", math.nan) for term in ("entropy", "kl")]
-    known = [norm for norm in others if math.isfinite(norm)]
-    if task > 0 and known:
-        out["gradient/regulariser_ratio"] = max(known) / task
+    finite = [norm for norm in others if math.isfinite(norm)]
+    if task > 0 and finite:
+        out["gradient/regulariser_ratio"] = max(finite) / task
     lag = values.get("rollout/staleness_mean", math.nan)
     out["rollout/uncorrected_staleness"] = 0.0 * lag if "off_policy/weight_mean" in values else lag
     ratio = values.get("policy/mismatch_ratio_mean", math.nan)

@@ -93,13 +93,13 @@ def observed(values: Mapping[str, float], keys: Sequence[str]) -> dict[str, floa
             if math.isfinite(value):
                 return {key: value}
             continue
-        found = {
+        courses = {
             name: value
             for name, value in values.items()
             if matches(name, key) and math.isfinite(value)
         }
-        if found:
-            return found
+        if courses:
+            return courses
     return {}
 
 

@@ -521,14 +521,16 @@ class Outcome:
         )
 
     def change(self, before: Stretch, after: Stretch, *, is_dated: bool = False) -> Change:
-        one = self.extreme(before)
+        before_level = self.extreme(before)
         two = self.level_of(after)
-        difference = two.value - one.value
+        difference = two.value - before_level.value
         return Change(
-            before=one,
+            before=before_level,
             after=two,
-            low=difference - math.hypot(two.value - two.low, one.high - one.value),
-            high=difference + math.hypot(two.high - two.value, one.value - one.low),
+            low=difference
+            - math.hypot(two.value - two.low, before_level.high - before_level.value),
+            high=difference
+            + math.hypot(two.high - two.value, before_level.value - before_level.low),
             began=self.onset_interval if is_dated else None,
             still_falls=is_dated and self.still_falls,
         )

@@ -221,16 +221,16 @@ class Series:
             weight = FIXED_PRIOR_WEIGHT if self.is_fixed else PRIOR_WEIGHT
             self.scale = max((prior * weight + total) / (weight + count), 1.0)
             return
-        known = float(self._denominator) if self._denominator > 1 else 0.0
-        flips = max(known, PRIOR_TRIALS)
+        old_scale = float(self._denominator) if self._denominator > 1 else 0.0
+        flips = max(old_scale, PRIOR_TRIALS)
         weight = PRIOR_WEIGHT / (1 + count / FADING_DIFFERENCES)
         scale = (weight / flips + total) / (weight + count)
         # All rows 0 or 1: each is one episode, as wide as it gets.
-        most = 1.0 / known if known else 1.0
+        most = 1.0 / old_scale if old_scale else 1.0
         if self._denominator == 1 and any(v in (0.0, 1.0) for v in self.values):
             is_episodes = any(v == 1.0 for v in self.values) and any(v == 0.0 for v in self.values)
             most, scale = (1.0, 1.0) if is_episodes else (1.0, scale)
-        self.scale = min(max(scale, 1e-6), most) if not known else max(scale, 1e-6)
+        self.scale = min(max(scale, 1e-6), most) if not old_scale else max(scale, 1e-6)
 
     @property
     def has_trials(self) -> bool:
@@ -332,10 +332,12 @@ class Series:
         if not self.is_judgeable:
             return 0.0
         if self.kind == "rate":
-            one, two = self.weight(before), self.weight(after)
-            pooled = (before.mean * one + after.mean * two + 1) / (one + two + 2)
+            weight_before, two = self.weight(before), self.weight(after)
+            pooled = (before.mean * weight_before + after.mean * two + 1) / (
+                weight_before + two + 2
+            )
             apart = self.variance(before) + self.variance(after)
-            error = math.sqrt(max(pooled * (1 - pooled) * (1 / one + 1 / two), apart))
+            error = math.sqrt(max(pooled * (1 - pooled) * (1 / weight_before + 1 / two), apart))
         else:
             error = math.sqrt(self.variance(before) + self.variance(after))
         return self._as_known(difference / error) if error > 0 else math.copysign(99.0, difference)

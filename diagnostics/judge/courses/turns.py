@@ -124,13 +124,17 @@ class Turns:
 
     def _highest(self, *stretches: Stretch | None) -> Stretch | None:
         """The first of those with the highest lower bound."""
-        known = (stretch for stretch in stretches if stretch is not None)
-        return max(known, key=lambda stretch: self.series.bounds(stretch, HELD_Z)[0], default=None)
+        present = (stretch for stretch in stretches if stretch is not None)
+        return max(
+            present, key=lambda stretch: self.series.bounds(stretch, HELD_Z)[0], default=None
+        )
 
     def _lowest(self, *stretches: Stretch | None) -> Stretch | None:
         """The first of those with the lowest upper bound."""
-        known = (stretch for stretch in stretches if stretch is not None)
-        return min(known, key=lambda stretch: self.series.bounds(stretch, HELD_Z)[1], default=None)
+        present = (stretch for stretch in stretches if stretch is not None)
+        return min(
+            present, key=lambda stretch: self.series.bounds(stretch, HELD_Z)[1], default=None
+        )
 
     # -- levels ----------------------------------------------------------------------------------
 

@@ -310,9 +310,9 @@ def level_words(level: Level, *, with_trials: bool = True) -> str:
     '50 % (46 to 54 %, steps 81 to 120, 2,560 episodes)'
     """
     low, high = level_amount(level, level.low), level_amount(level, level.high)
-    shown = "" if low == high else f"{low.removesuffix(' %')} to {high}, "
+    range_text = "" if low == high else f"{low.removesuffix(' %')} to {high}, "
     rests_on = f", {_trials_words(level)}" if with_trials and level.trials > 0 else ""
-    return f"{level_amount(level)} ({shown}{step_words(level.steps)}{rests_on})"
+    return f"{level_amount(level)} ({range_text}{step_words(level.steps)}{rests_on})"
 
 
 def level_amount(level: Level, value: float | None = None) -> str:
@@ -325,13 +325,13 @@ def level_amount(level: Level, value: float | None = None) -> str:
     '100.300'
     """
     value = level.value if value is None else value
-    words = amount(value, metric(level.metric).unit)
-    known = (level.high - level.low) / 4
+    text = amount(value, metric(level.metric).unit)
+    error = (level.high - level.low) / 4
     try:
-        is_rounded_away = 0 < known < abs(float(words.replace(",", "")) - value)
+        is_rounded_away = 0 < error < abs(float(text.replace(",", "")) - value)
     except ValueError:  # with a unit
-        return words
-    return f"{value:,.{max(0, math.ceil(-math.log10(known)))}f}" if is_rounded_away else words
+        return text
+    return f"{value:,.{max(0, math.ceil(-math.log10(error)))}f}" if is_rounded_away else text
 
 
 def _trials_words(level: Level) -> str:

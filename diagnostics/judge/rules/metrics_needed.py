@@ -52,12 +52,12 @@ def logged_keys(channels: Iterable[str]) -> tuple[str, ...]:
     >>> logged_keys(["staleness", "success_eval"])
     ('rollout/staleness_mean', 'eval/TAG/success_rate')
     """
-    found: dict[str, None] = {}
+    keys: dict[str, None] = {}
     for name in channels:
         key = _KEYS[name]
         made_of = _LOGGED.get(key) or SOURCES.get(key, (key,))[:1]
-        found.update(dict.fromkeys(one.replace("/*/", f"/{TAG}/") for one in made_of))
-    return tuple(found)
+        keys.update(dict.fromkeys(pattern.replace("/*/", f"/{TAG}/") for pattern in made_of))
+    return tuple(keys)
 
 
 def in_table(keys: Sequence[str]) -> str:
@@ -117,22 +117,22 @@ def _noun(key: str) -> str:
     ('the entropy per token', 'the share of valid actions')
     """
     entry = metric(key.replace(TAG, "*"))
-    words = entry.in_sentence
-    if "success" in words:
-        return words
-    return f"the share of {words}" if entry.unit == SHARE else f"the {words}"
+    noun = entry.in_sentence
+    if "success" in noun:
+        return noun
+    return f"the share of {noun}" if entry.unit == SHARE else f"the {noun}"
 
 
 def _best(keys: Sequence[str], trainer: str) -> str:
     """The metric that a file of another trainer most likely has."""
-    known = (key for key in keys if _columns(key, trainer))
+    logged = (key for key in keys if _columns(key, trainer))
     usual = (key for key in keys if key in _USUAL)
-    return next(known, None) or next(usual, keys[0])
+    return next(logged, None) or next(usual, keys[0])
 
 
 def _columns(key: str, trainer: str) -> str:
     """The columns that are read as a metric: of one trainer where it is known, else of each."""
-    known = COLUMNS.get(key, {})
+    columns = COLUMNS.get(key, {})
     if trainer:
-        known = {trainer: known[trainer]} if trainer in known else {}
-    return ", ".join(f"`{name}` of {_TRAINERS[of]}" for of, name in known.items())
+        columns = {trainer: columns[trainer]} if trainer in columns else {}
+    return ", ".join(f"`{name}` of {_TRAINERS[of]}" for of, name in columns.items())

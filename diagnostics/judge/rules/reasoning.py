@@ -47,18 +47,18 @@ def _format_collapse(view: View) -> Finding | None:
         others += [c for c in raised if c.spec.name in _PARSING and c not in others]
     is_now = any(channel.strength >= 1 for channel in raised)
     critical = bool(others) and is_now and view.is_warm_for(raised)
-    words = sentence([*raised, *others])
-    return finding(main, *others, words=words, is_critical=critical)
+    evidence_text = sentence([*raised, *others])
+    return finding(main, *others, words=evidence_text, is_critical=critical)
 
 
 def _format_cliff(view: View) -> Finding | None:
     families = (_PARSING, _ACTING, ("truncated",), ("entropy_up",))
-    fallen = [found for names in families if (found := view.jumped(*names))]
+    fallen = [jump for names in families if (jump := view.jumped(*names))]
     channels = [channel for family in fallen for channel in family]
     if len(fallen) < 2 or channels[0].spec.name not in (*_PARSING, *_ACTING) or not view.is_warm:
         return None
-    words = "; ".join(describe_jump(channel) for channel in channels)
-    return finding(*channels, words=words, is_critical=True)
+    evidence_text = "; ".join(describe_jump(channel) for channel in channels)
+    return finding(*channels, words=evidence_text, is_critical=True)
 
 
 def _template_collapse(view: View) -> Finding | None:
@@ -71,12 +71,12 @@ def _template_collapse(view: View) -> Finding | None:
     if not is_seen_twice or _is_entropy_low(view) or _broke_first(view, [*dependence, *retrieval]):
         return None
     lost = view.is_success_declining and view.is_warm
-    words = sentence(signs)
+    evidence_text = sentence(signs)
     if view.success is not None:
-        words += f"; {describe(view.success)}" if lost else f"; {_holding(view)}"
+        evidence_text += f"; {describe(view.success)}" if lost else f"; {_holding(view)}"
     main = first([*dependence, *retrieval])
     others = (sign for sign in signs if sign is not main)
-    return finding(main, *others, words=words, is_critical=lost, meaning=_meaning(view))
+    return finding(main, *others, words=evidence_text, is_critical=lost, meaning=_meaning(view))
 
 
 def _meaning(view: View) -> str:
@@ -136,12 +136,12 @@ def _prompt_independent(view: View) -> Finding | None:
         return None
     margin = next(m for name in _RETRIEVAL if (m := view.channels[name]).count)
     alike = "nearly the same text is written" if claim.is_alike else "the text varies"
-    words = (
+    evidence_text = (
         f"the prompt could not be told from the reasoning above chance in "
         f"{sum(value <= 0 for _, value in margin.history)} of {len(margin.history)} "
         f"measured steps; {alike}"
     )
-    return finding(margin, words=words)
+    return finding(margin, words=evidence_text)
 
 
 def _holding(view: View) -> str:
@@ -164,8 +164,8 @@ def _low_entropy(view: View) -> list[Sign]:
 
 def _is_entropy_low(view: View) -> bool:
     """Of the reasoning itself where that is known, else of all tokens."""
-    known = view.channels["conditional_entropy_down"]
-    return known.is_raised if known.count else view["entropy_down"].is_raised
+    entropy = view.channels["conditional_entropy_down"]
+    return entropy.is_raised if entropy.count else view["entropy_down"].is_raised
 
 
 def _low_entropy_collapse(view: View) -> Finding | None:
@@ -183,9 +183,9 @@ def _low_entropy_collapse(view: View) -> Finding | None:
     if measured and not dependence:
         return None
     lost = view.is_success_declining and view.is_warm
-    words = sentence([*low, *dependence])
-    words += "" if view.success else "; whether success fell cannot be seen"
-    return finding(*low, *dependence, words=words, is_critical=lost)
+    evidence_text = sentence([*low, *dependence])
+    evidence_text += "" if view.success else "; whether success fell cannot be seen"
+    return finding(*low, *dependence, words=evidence_text, is_critical=lost)
 
 
 def _entropy_explosion(view: View) -> Finding | None:

@@ -25,12 +25,12 @@ def _echo_trap(view: View) -> Finding | None:
         return None
     repetition = view.leaning(*_REPETITION)
     critical = bool(repetition) and view.is_success_declining and view.is_warm
-    words = sentence([spread, *repetition])
+    evidence_text = sentence([spread, *repetition])
     if not repetition:
-        words += "; whether replies repeat themselves is not measured or does not show"
+        evidence_text += "; whether replies repeat themselves is not measured or does not show"
     if view.success is None:
-        words += "; without success or reward a solved task looks the same"
-    return finding(spread, *repetition, words=words, is_critical=critical)
+        evidence_text += "; without success or reward a solved task looks the same"
+    return finding(spread, *repetition, words=evidence_text, is_critical=critical)
 
 
 def _starved_signal(view: View) -> Finding | None:
@@ -46,11 +46,11 @@ def _starved_signal(view: View) -> Finding | None:
     if not (is_starved or never) or _is_excused(view, has_spread=not never and zero.level < 1):
         return None
     main = zero if zero.is_raised else spread
-    words = describe(main) if zero.is_raised else "no group has any reward spread"
+    evidence_text = describe(main) if zero.is_raised else "no group has any reward spread"
     success = view.success
     if success is not None and success.level <= 1e-9:
-        words += "; all fail"
-    return finding(main, words=words)
+        evidence_text += "; all fail"
+    return finding(main, words=evidence_text)
 
 
 def _is_excused(view: View, *, has_spread: bool) -> bool:
@@ -84,16 +84,22 @@ def _non_finite(view: View) -> Finding | None:
     if not channel.is_raised:
         return None
     critical = channel.streak >= NON_FINITE_STEPS
-    words = "a loss or gradient is not finite"
-    words += f", {channel.streak} steps in a row: nothing is learned" if critical else ""
-    return finding(channel, words=words, is_critical=critical)
+    evidence_text = "a loss or gradient is not finite"
+    evidence_text += f", {channel.streak} steps in a row: nothing is learned" if critical else ""
+    return finding(channel, words=evidence_text, is_critical=critical)
 
 
 def _has_no_regulariser(keys: Collection[str]) -> bool:
     """The loss is logged term by term, and neither entropy nor KL is among them."""
     has_terms = any(key in ("loss/policy", "gradient/policy/all/norm") for key in keys)
-    found = ("loss/entropy", "loss/kl", "gradient/entropy/", "gradient/kl/", "gradient/regulariser")
-    return has_terms and not any(key.startswith(found) for key in keys)
+    regularisers = (
+        "loss/entropy",
+        "loss/kl",
+        "gradient/entropy/",
+        "gradient/kl/",
+        "gradient/regulariser",
+    )
+    return has_terms and not any(key.startswith(regularisers) for key in keys)
 
 
 def _reward_holds(view: View) -> bool:
@@ -108,10 +114,10 @@ def _stale_engine(view: View) -> Finding | None:
     if not staleness.is_raised:
         return None
     lag = number(staleness.shown_level)
-    words = f"the weights that sampled lack the last {lag} updates"
+    evidence_text = f"the weights that sampled lack the last {lag} updates"
     if view["mismatch"].count:
-        words += f"; {describe(view['mismatch'])}"
-    return finding(staleness, words=words)
+        evidence_text += f"; {describe(view['mismatch'])}"
+    return finding(staleness, words=evidence_text)
 
 
 def _never_says_its_version(keys: Collection[str]) -> bool:
@@ -124,14 +130,14 @@ def _off_policy_drift(view: View) -> Finding | None:
     moved = [channel for channel in (mismatch, ratio) if channel.is_raised]
     if not moved or view["staleness"].is_raised:
         return None
-    words = "; ".join(
+    evidence_text = "; ".join(
         describe(channel)
         if channel is mismatch
         else "the trainer's probabilities of the sampled tokens are "
         f"{percent(channel.shown_level)} off the recorded ones on average"
         for channel in moved
     )
-    return finding(*moved, words=words)
+    return finding(*moved, words=evidence_text)
 
 
 RULES: tuple[Rule, ...] = (

@@ -83,14 +83,14 @@ def _low_success(view: View) -> Finding | None:
     if main.is_reconstructed:
         severity = AlarmSeverity.INFO
     agreeing: list[Sign] = [*fallen[1:], *(signs if critical else [])]
-    shown = [main, *agreeing]
+    all_signs = [main, *agreeing]
     if main not in deciding:
-        shown += deciding[:1]  # the fixed tasks, which do not show a loss
+        all_signs += deciding[:1]  # the fixed tasks, which do not show a loss
     return Finding(
         severity=severity,
         main=main,
         agreeing=tuple(agreeing),
-        words=sentence(shown),
+        words=sentence(all_signs),
         title=_TITLES.get(main.spec.name, "" if main in deciding else "Training success dropped"),
         meaning=_meaning(main, view),
     )
@@ -188,12 +188,12 @@ def _reward_hacking(view: View) -> Finding | None:
         return None
     down = next(o for o in view.outcomes.values() if o.count and o.key == claim.down.metric)
     critical = down in view.deciding and down.is_large_fall and down.is_confirmed and view.is_warm
-    words = [describe(down), _change_words(claim.up)]
-    words += [_change_words(term) for term in claim.terms[:2]]
+    parts = [describe(down), _change_words(claim.up)]
+    parts += [_change_words(term) for term in claim.terms[:2]]
     return finding(
         down,
         view["reward"],
-        words="; ".join(words),
+        words="; ".join(parts),
         is_critical=critical,
         meaning=f"{_name(claim.up)} rose while {_name(claim.down, in_sentence=True)} fell: the "
         "policy is paid for something else than solving tasks.",
@@ -229,13 +229,13 @@ def _not_learning(view: View) -> Finding | None:
         never = spread.count >= spread.spec.warmup and spread.high <= NOTHING
         if not never or not _is_constant(reward):
             return None
-        words = f"all {spread.count} steps gave every sample of a group the same reward"
-        return finding(spread, words=words)
+        evidence_text = f"all {spread.count} steps gave every sample of a group the same reward"
+        return finding(spread, words=evidence_text)
     if not measured:
         if reward.count < LEAST_ROWS or not _is_constant(reward) or reward.value > 0:
             return None
-        words = f"the mean reward was {reward.value:.3g} in all {reward.count} measurements"
-        return finding(reward, words=words)
+        evidence_text = f"the mean reward was {reward.value:.3g} in all {reward.count} measurements"
+        return finding(reward, words=evidence_text)
     is_open = "NOT_LEARNING" in view.open_rules
     is_low = all(_is_next_to_none(outcome, is_open=is_open) for outcome in measured)
     if not is_low or is_rising or not any(_is_enough(outcome) for outcome in measured):
@@ -283,8 +283,8 @@ def _train_eval_divergence(view: View) -> Finding | None:
     lost = [o for name in FIXED if (o := view.outcomes[name]).has_fallen and o.is_confirmed]
     if not lost or not train.was_ready or train.has_fallen or not train.is_at_best:
         return None
-    words = f"{describe(lost[0])}, while training success is {percent(train.level)}"
-    return finding(lost[0], train, words=words)
+    evidence_text = f"{describe(lost[0])}, while training success is {percent(train.level)}"
+    return finding(lost[0], train, words=evidence_text)
 
 
 def _converged(view: View) -> Finding | None:
@@ -319,8 +319,8 @@ def _empty_selection(view: View) -> Finding | None:
     empty = view.channels["empty_selection"]
     if not empty.is_raised:
         return None
-    words = f"no group was selected for {empty.streak} steps in a row: nothing trains"
-    return finding(empty, words=words)
+    evidence_text = f"no group was selected for {empty.streak} steps in a row: nothing trains"
+    return finding(empty, words=evidence_text)
 
 
 RULES: tuple[Rule, ...] = (

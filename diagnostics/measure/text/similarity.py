@@ -39,8 +39,8 @@ def similarity(texts: Sequence[str]) -> FloatArray64:
     chars_L = np.frombuffer("".join(padded).encode("utf-32-le", "surrogatepass"), dtype="<u4")
     by_char = _cosines(chars_L.astype(np.int64), [len(text) for text in padded], 3, 5, copies_D)
     spoken = [words(text) for text in distinct]
-    known: dict[str, int] = {}
-    words_L = [known.setdefault(word, len(known)) for tokens in spoken for word in tokens]
+    index_of: dict[str, int] = {}
+    words_L = [index_of.setdefault(word, len(index_of)) for tokens in spoken for word in tokens]
     by_word = _cosines(
         np.array(words_L, dtype=np.int64), [len(tokens) for tokens in spoken], 1, 2, copies_D
     )
@@ -72,9 +72,9 @@ def most_alike(similarity_nn: FloatArray64, prompt_n: IntArray64, size: int) -> 
     partners_n = np.take_along_axis(best_nN, order_nN, axis=1).sum(axis=1)
     lead = int(np.lexsort((-best_nN.sum(axis=1), -partners_n))[0])
     chosen = [lead]
-    for place in order_nN[lead].tolist():
-        members = np.flatnonzero(prompt_n == prompts[place])
-        if prompts[place] != prompt_n[lead]:
+    for index in order_nN[lead].tolist():
+        members = np.flatnonzero(prompt_n == prompts[index])
+        if prompts[index] != prompt_n[lead]:
             chosen.append(int(members[similarity_nn[lead, members].argmax()]))
     return np.array(chosen, np.int64)
 

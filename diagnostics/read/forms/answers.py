@@ -66,12 +66,12 @@ def outcome_of(
 ) -> Outcome | None:
     """The field that says which answers are right, or how good they are; None without one."""
     ranked = []
-    for place, name in enumerate(rows[0] if rows else ()):
+    for index, name in enumerate(rows[0] if rows else ()):
         meaning = mapping.get(name) or meaning_of(name)
         key = "" if meaning is None else meaning.key.rpartition("/")[2]
         if meaning is not None and key in ("success_rate", "return_mean"):
             rank = (name not in mapping, key != "success_rate", meaning.rank)
-            ranked.append((rank, place, name, meaning))
+            ranked.append((rank, index, name, meaning))
     for _, _, name, meaning in sorted(ranked, key=lambda entry: entry[:2]):
         values = np.array([to_number(row.get(name)) for row in rows])
         values = np.where(np.isfinite(values), values, np.nan)

@@ -114,8 +114,8 @@ def step_marker(text: str) -> Marker | None:
     """
     match = _EPOCH_BATCH.search(text)
     if match is not None:
-        place, size = (int(group) for group in match.groups()[1:] if group)
-        return 0, max(int(match[1]) - 1, 0) * size + place
+        step_text, size = (int(group) for group in match.groups()[1:] if group)
+        return 0, max(int(match[1]) - 1, 0) * size + step_text
     markers = [
         (next(kind for kind, word in enumerate(match.groups()[:_IN_BAR]) if word), match)
         for match in _MARKER.finditer(text)
@@ -179,16 +179,16 @@ def _value_of(match: re.Match[str]) -> float:
 
 
 @functools.lru_cache(maxsize=4096)
-def _said_name(words: str) -> str:
+def _said_name(label: str) -> str:
     """A name in a line of text, without the words of the sentence before it.
 
     >>> _said_name("Step 3 reward"), _said_name("Rover episodic returns"), _said_name("val cost")
     ('reward', 'episodic returns', 'val cost')
     """
-    marker = _MARKER.match(words)
-    name = words[marker.end() :].lstrip(" :|,;-") if marker else words
-    if not name or _is_known(words) or _is_known(name):
-        return name or words
+    marker = _MARKER.match(label)
+    name = label[marker.end() :].lstrip(" :|,;-") if marker else label
+    if not name or _is_known(label) or _is_known(name):
+        return name or label
     parts = name.split(" ")
     ends = (" ".join(parts[start:]) for start in range(1, len(parts)))
     return next((end for end in ends if _is_outcome(end)), name)
@@ -495,8 +495,8 @@ def _cells(text: str) -> list[str]:
         parts = _BARS.split(text.strip().strip("|│┃║"))
         return [part.strip() for part in parts] if len(parts) > 1 else []
     parts = re.split(r"\t|\s{2,}", text.strip())
-    words = text.split()
-    is_plain = all(re.fullmatch(_VALUE, word, re.IGNORECASE) for word in words)
-    if is_plain or (len(words) <= MAX_CELLS and _is_step_name(words[0]) and len(parts) < 2):
-        return words
+    columns = text.split()
+    is_plain = all(re.fullmatch(_VALUE, word, re.IGNORECASE) for word in columns)
+    if is_plain or (len(columns) <= MAX_CELLS and _is_step_name(columns[0]) and len(parts) < 2):
+        return columns
     return [part.strip() for part in parts] if len(parts) > 1 else []

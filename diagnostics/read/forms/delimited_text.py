@@ -36,14 +36,14 @@ _DECIMAL = re.compile(r"\s*[-+]?\d+,\d+(?:[eE][-+]?\d+)?\s*")
 
 def dialect_of(lines: Sequence[str]) -> Dialect | None:
     """The dialect of a text that begins with these lines; None where it is no table."""
-    found = [d for delimiter in DELIMITERS if (d := _dialect(lines, delimiter)) is not None]
+    dialects = [d for delimiter in DELIMITERS if (d := _dialect(lines, delimiter)) is not None]
 
     def num_known(dialect: Dialect) -> tuple[int, int]:
         names = dialect.names
-        known = sum(meaning_of(n) is not None or step_rank(n) is not None for n in names)
-        return known, len(names)
+        num_understood = sum(meaning_of(n) is not None or step_rank(n) is not None for n in names)
+        return num_understood, len(names)
 
-    return max(found, key=num_known, default=None) or _one_column(lines)
+    return max(dialects, key=num_known, default=None) or _one_column(lines)
 
 
 def _one_column(lines: Sequence[str]) -> Dialect | None:
@@ -64,11 +64,11 @@ def _dialect(lines: Sequence[str], delimiter: str) -> Dialect | None:
         ]
     except (csv.Error, StopIteration):
         return None
-    for place, header in enumerate(rows):
-        if len(header) < 2 or lines[place].startswith("#"):
+    for row_index, header in enumerate(rows):
+        if len(header) < 2 or lines[row_index].startswith("#"):
             continue
         is_text = [math.isnan(to_number(cell)) for cell in header]
-        following = [row for row in rows[place + 1 :] if len(row) == len(header)]
+        following = [row for row in rows[row_index + 1 :] if len(row) == len(header)]
         numbers = sum(not math.isnan(to_number(cell)) for row in following for cell in row)
         filled = sum(bool(cell.strip()) for row in following for cell in row)
         is_table = bool(following) and numbers >= max(1, 0.2 * filled)
@@ -82,7 +82,7 @@ def _dialect(lines: Sequence[str], delimiter: str) -> Dialect | None:
             )
             return Dialect(
                 delimiter=delimiter,
-                num_before=place,
+                num_before=row_index,
                 names=_distinct(header),
                 has_decimal_commas=has_commas and delimiter != ",",
             )
@@ -136,13 +136,13 @@ class DelimitedText:
     def _names(self) -> list[str]:
         """TensorBoard's `Wall time,Step,Value` leaves the name of the metric to the file's."""
         names = list(self.dialect.names)
-        words = [spelled(name) for name in names]
-        has_series = any(word in SERIES for word in words)
+        spellings = [spelled(name) for name in names]
+        has_series = any(word in SERIES for word in spellings)
         if (
-            "value" in words
+            "value" in spellings
             and not has_series
             and len(names) <= 3
             and not any(meaning_of(name) for name in names)
         ):
-            names[words.index("value")] = Path(self.path).stem.rpartition("tag-")[2]
+            names[spellings.index("value")] = Path(self.path).stem.rpartition("tag-")[2]
         return names

@@ -29,14 +29,14 @@ def parsed(text: str) -> Any:
 
 def documents(text: str) -> Iterator[Any]:
     """JSON values that follow each other, each over any number of lines; stops at what is none."""
-    place = 0
-    while place < len(text):
-        gap = re.compile(r"[\s,\x00-\x1f]*").match(text, place)
-        place = gap.end() if gap else place
-        if place >= len(text):
+    offset = 0
+    while offset < len(text):
+        gap = re.compile(r"[\s,\x00-\x1f]*").match(text, offset)
+        offset = gap.end() if gap else offset
+        if offset >= len(text):
             return
         try:
-            value, place = _DECODER.raw_decode(text, place)
+            value, offset = _DECODER.raw_decode(text, offset)
         except (ValueError, RecursionError):
             return
         yield value

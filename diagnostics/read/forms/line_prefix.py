@@ -50,8 +50,8 @@ _BULLET = re.compile(
 MAX_ELEMENTS = 8
 
 
-def _logger_at(text: str, place: int) -> re.Match[str] | None:
-    match = _LOGGER.match(text, place)
+def _logger_at(text: str, offset: int) -> re.Match[str] | None:
+    match = _LOGGER.match(text, offset)
     if match is None or step_rank(match["name"]) is not None or meaning_of(match["name"]):
         return None  # the first cell of a table's header, say
     return match
@@ -59,24 +59,24 @@ def _logger_at(text: str, place: int) -> re.Match[str] | None:
 
 def without_prefix(text: str) -> str:
     """A line from its first own word on; what is left out names no metric."""
-    place, num_found = 0, 0
+    offset, num_found = 0, 0
     rest = text.lstrip()
     if rest[:1] in "|┃║{+":
         return text
-    place = len(text) - len(rest)
+    offset = len(text) - len(rest)
     is_row = text.rstrip()[-1:] in tuple("|┃│║+┓┩┘╗╣")
     while num_found < MAX_ELEMENTS:
-        match = _ELEMENT.match(text, place) or (_logger_at(text, place) if num_found else None)
-        if match is None or match.end() == place:
+        match = _ELEMENT.match(text, offset) or (_logger_at(text, offset) if num_found else None)
+        if match is None or match.end() == offset:
             break
-        place = match.end()
+        offset = match.end()
         num_found += 1
-        glue = _GLUE.match(text, place)
+        glue = _GLUE.match(text, offset)
         if glue is None or (is_row and "|" in glue[0] and not _ELEMENT.match(text, glue.end())):
-            place += len(text[place:]) - len(text[place:].lstrip())
+            offset += len(text[offset:]) - len(text[offset:].lstrip())
             break
-        place = glue.end()
-    return text[place:] if num_found else text
+        offset = glue.end()
+    return text[offset:] if num_found else text
 
 
 def without_bullet(text: str) -> str:
@@ -85,10 +85,10 @@ def without_bullet(text: str) -> str:
     >>> without_bullet("  • Loss: 0.5"), without_bullet("- reward: -1")
     ('Loss: 0.5', 'reward: -1')
     """
-    place = len(text) - len(text.lstrip())
+    offset = len(text) - len(text.lstrip())
     for _ in range(3):
-        match = _BULLET.match(text, place)
-        if match is None or match.end() == place:
+        match = _BULLET.match(text, offset)
+        if match is None or match.end() == offset:
             break
-        place = match.end()
-    return text[place:]
+        offset = match.end()
+    return text[offset:]

@@ -23,39 +23,39 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     Raises:
         ValueError: it is no message.
     """
-    at, end = 0, len(message)
-    while at < end:
-        tag, at = varint(message, at)
+    offset, end = 0, len(message)
+    while offset < end:
+        tag, offset = varint(message, offset)
         kind = tag & 7
         if kind == VARINT:
-            number, at = varint(message, at)
+            number, offset = varint(message, offset)
             yield tag >> 3, number
             continue
         if kind == BYTES:
-            size, at = varint(message, at)
+            size, offset = varint(message, offset)
         elif kind in (FIXED_64, FIXED_32):
             size = 8 if kind == FIXED_64 else 4
         else:
             raise ValueError(f"a field of kind {kind}")
-        if at + size > end:
+        if offset + size > end:
             raise ValueError("a field is longer than its message")
-        yield tag >> 3, message[at : at + size]
-        at += size
+        yield tag >> 3, message[offset : offset + size]
+        offset += size
 
 
-def varint(message: bytes, at: int) -> tuple[int, int]:
+def varint(message: bytes, offset: int) -> tuple[int, int]:
     """The number that begins at a place, and the place after it.
 
     Raises:
         ValueError: it does not end.
     """
     value = shift = 0
-    while at < len(message) and shift < _ROOM:
-        byte = message[at]
+    while offset < len(message) and shift < _ROOM:
+        byte = message[offset]
         value |= (byte & 0x7F) << shift
-        at += 1
+        offset += 1
         if byte < 0x80:
-            return value, at
+            return value, offset
         shift += 7
     raise ValueError("a number does not end")
 

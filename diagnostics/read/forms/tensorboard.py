@@ -143,15 +143,15 @@ def _event(data: bytes) -> tuple[int, float, dict[str, float]]:
 
 def _scalar(entry: bytes) -> dict[str, float]:
     """Tag and number of a value; empty for pictures, texts and histograms."""
-    tag, found = "", None
+    tag, scalar = "", None
     for number, value in fields(entry):
         if number == 1 and isinstance(value, bytes):
             tag = value[:MAX_TAG_CHARS].decode("utf-8", "replace")
         elif number == 2 and isinstance(value, bytes) and len(value) == 4:
-            found = number_of(value)
+            scalar = number_of(value)
         elif number == 8 and isinstance(value, bytes):
-            found = _of_tensor(value)
-    return {} if found is None or not tag else {tag: found}
+            scalar = _of_tensor(value)
+    return {} if scalar is None or not tag else {tag: scalar}
 
 
 def _of_tensor(message: bytes) -> float | None:

@@ -66,22 +66,22 @@ def _rows(
         f"SELECT run_name, step, {clock}, CASE WHEN length(metrics) <= {MAX_ROW_CHARS} THEN "
         "metrics END FROM metrics ORDER BY rowid"
     )
-    for name, step, at, text in database.execute(query):
+    for name, step, logged_at, text in database.execute(query):
         text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
         values = parsed(text) if isinstance(text, str) else None
         if not isinstance(values, dict):
             damage["rows"] += 1
             continue
-        seconds = _seconds(at)
+        seconds = _seconds(logged_at)
         out = {RUN: str(name), "step": step}
         out |= {} if seconds is None else {CLOCK: seconds}
         yield out | {k: v for k, v in flat(values).items() if k not in out}
 
 
-def _seconds(at: Any) -> float | None:
+def _seconds(logged_at: Any) -> float | None:
     """Seconds since the epoch of trackio's ISO time; None where it is none."""
     try:
-        moment = datetime.fromisoformat(at)
+        moment = datetime.fromisoformat(logged_at)
     except (TypeError, ValueError):
         return None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

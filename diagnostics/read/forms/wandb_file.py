@@ -113,17 +113,17 @@ def messages(file: BinaryIO, run: WandbRun) -> Iterator[bytes]:
     parts: list[bytes] = []
     size, start = 0, _HEADER.size
     while block := file.read(BLOCK - start):
-        at = 0
-        while at + _PIECE.size <= len(block):
-            checksum, length, kind = _PIECE.unpack_from(block, at)
-            data = block[at + _PIECE.size : at + _PIECE.size + length]
-            if kind == 0 and length == 0 and not any(block[at:]):
+        offset = 0
+        while offset + _PIECE.size <= len(block):
+            checksum, length, kind = _PIECE.unpack_from(block, offset)
+            data = block[offset + _PIECE.size : offset + _PIECE.size + length]
+            if kind == 0 and length == 0 and not any(block[offset:]):
                 break  # room that was kept for later
             if len(data) < length or zlib.crc32(data, zlib.crc32(bytes([kind]))) != checksum:
                 run.num_damaged += 1
                 parts, size = [], 0
                 break
-            at += _PIECE.size + length
+            offset += _PIECE.size + length
             if kind in (_WHOLE, _FIRST):
                 run.num_damaged += bool(parts)
                 parts, size = [], 0

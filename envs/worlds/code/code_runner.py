@@ -115,7 +115,7 @@ def _end_what_it_left(pid: int) -> None:
 
 
 def _children() -> list[int]:
-    found = []
+    child_pids = []
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
@@ -124,8 +124,8 @@ def _children() -> list[int]:
             except (FileNotFoundError, ProcessLookupError):  # it ended in between
                 continue
             if parent == os.getpid():
-                found.append(int(name))
-    return found
+                child_pids.append(int(name))
+    return child_pids
 
 
 def _become(source: bytes, walls: dict[str, Any] | None) -> None:

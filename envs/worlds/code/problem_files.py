@@ -53,11 +53,11 @@ def read_problems(path: str, *, max_tests: int) -> tuple[Problem, ...]:
             refused.append((number, str(error)))
     if refused:
         number, rule = refused[0]
-        shown = ", ".join(str(other) for other, _ in refused[:_MAX_SHOWN])
+        refused_lines = ", ".join(str(other) for other, _ in refused[:_MAX_SHOWN])
         more = ", ..." if len(refused) > _MAX_SHOWN else ""
         raise EnvUnavailableError(
             f"{path}, row {number} cannot be judged: {rule} ({len(refused)} of {len(rows)} rows "
-            f"cannot be judged: {shown}{more})"
+            f"cannot be judged: {refused_lines}{more})"
         )
     return tuple(problems)
 
@@ -68,11 +68,11 @@ def chosen(tests: Sequence[ProgramTest], most: int, text: str) -> list[ProgramTe
     if len(tests) <= most:
         return list(tests)
     seed = int.from_bytes(hashlib.sha256(text.encode("utf-8", "replace")).digest()[:8])
-    order = [int(at) for at in np.random.default_rng(seed).permutation(len(tests))]
-    by_length = sorted(order, key=lambda at: -len(str(tests[at].given)))
+    order = [int(index) for index in np.random.default_rng(seed).permutation(len(tests))]
+    by_length = sorted(order, key=lambda index: -len(str(tests[index].given)))
     longest = set(by_length[: (most + 1) // 2])
-    drawn = [at for at in order if at not in longest][: most - len(longest)]
-    return [tests[at] for at in sorted(longest.union(drawn))]
+    drawn = [index for index in order if index not in longest][: most - len(longest)]
+    return [tests[index] for index in sorted(longest.union(drawn))]
 
 
 def _problem(row: Row, max_tests: int) -> Problem:
@@ -115,8 +115,8 @@ def _tests_of(row: Row) -> list[ProgramTest]:
             f"its tests call {shorten(names[0], 60)!r}, which is no name of a function: change it"
         )
     is_wrapped = bool(names[0]) and all(
-        not isinstance(given, str) and isinstance(wanted, list) and len(wanted) == 1
-        for given, wanted, _ in pairs
+        not isinstance(given, str) and isinstance(expected, list) and len(expected) == 1
+        for given, expected, _ in pairs
     )
     return [_test(*pair, is_wrapped=is_wrapped) for pair in pairs]
 
@@ -149,16 +149,16 @@ def _raw_tests(row: Row) -> Any:
 def _pairs(tests: Any, of_row: Any) -> list[tuple[Any, Any, str]]:
     """(input, output, function) of every test."""
     if isinstance(tests, dict):
-        given, wanted = (_decoded(tests.get(name)) or [] for name in ("inputs", "outputs"))
-        if not isinstance(given, list) or not isinstance(wanted, list):
+        given, expected_list = (_decoded(tests.get(name)) or [] for name in ("inputs", "outputs"))
+        if not isinstance(given, list) or not isinstance(expected_list, list):
             raise _CannotJudgeError("its inputs and outputs must be lists: make them lists")
-        if len(given) != len(wanted):
+        if len(given) != len(expected_list):
             raise _CannotJudgeError(
-                f"it has {len(given)} inputs and {len(wanted)} outputs, but each input needs one "
-                "output: add what is missing, or take it out"
+                f"it has {len(given)} inputs and {len(expected_list)} outputs, but each input "
+                "needs one output: add what is missing, or take it out"
             )
         name = str(tests.get("fn_name") or of_row or "")
-        return [(*pair, name) for pair in zip(given, wanted, strict=True)]
+        return [(*pair, name) for pair in zip(given, expected_list, strict=True)]
     if isinstance(tests, str):
         raise _CannotJudgeError("its tests are a text that is no JSON: write them as JSON")
     if not isinstance(tests, list):
@@ -187,14 +187,14 @@ def _function_of(test: Mapping[str, Any], of_row: Any) -> str:
     return name
 
 
-def _test(given: Any, wanted: Any, function: str, *, is_wrapped: bool) -> ProgramTest:
+def _test(given: Any, expected: Any, function: str, *, is_wrapped: bool) -> ProgramTest:
     if not function:
-        return ProgramTest(given=_joined(given), wanted=_joined(wanted))
+        return ProgramTest(given=_joined(given), wanted=_joined(expected))
     if isinstance(given, str):  # LiveCodeBench: one argument a line, all as JSON text
         given = [_decoded(line) for line in given.splitlines() if line.strip()]
-        wanted = _decoded(wanted)
+        expected = _decoded(expected)
     arguments = given if isinstance(given, list) else [given]
-    return ProgramTest(given=arguments, wanted=wanted, function=function, is_wrapped=is_wrapped)
+    return ProgramTest(given=arguments, wanted=expected, function=function, is_wrapped=is_wrapped)
 
 
 def _solution(row: Row) -> str:

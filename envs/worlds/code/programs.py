@@ -129,8 +129,8 @@ def run(program: str, tests: Sequence[ProgramTest], sandbox: Sandbox) -> list[Ou
 def is_wanted(output: str, test: ProgramTest) -> bool:
     """Whether an output is what the test wants: numbers within 1e-6, blanks at line ends aside."""
     if not test.function:
-        wanted, lines = _lines(str(test.wanted)), _lines(output)
-        return len(wanted) == len(lines) and all(map(_same_line, lines, wanted))
+        expected_lines, lines = _lines(str(test.wanted)), _lines(output)
+        return len(expected_lines) == len(lines) and all(map(_same_line, lines, expected_lines))
     try:
         value = json.loads(output)
         return _same_value(value, test.wanted) or (
@@ -153,35 +153,35 @@ def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.strip().splitlines()]
 
 
-def _same_line(line: str, wanted: str) -> bool:
-    words, wanted_words = line.split(), wanted.split()
-    return line == wanted or (
-        len(words) == len(wanted_words) and all(map(_same_word, words, wanted_words))
+def _same_line(line: str, expected: str) -> bool:
+    tokens, wanted_words = line.split(), expected.split()
+    return line == expected or (
+        len(tokens) == len(wanted_words) and all(map(_same_word, tokens, wanted_words))
     )
 
 
-def _same_word(word: str, wanted: str) -> bool:
-    if word == wanted:
+def _same_word(word: str, expected: str) -> bool:
+    if word == expected:
         return True
-    if "." not in wanted:
+    if "." not in expected:
         return False
     try:
-        return math.isclose(float(word), float(wanted), rel_tol=1e-6, abs_tol=1e-6)
+        return math.isclose(float(word), float(expected), rel_tol=1e-6, abs_tol=1e-6)
     except ValueError:
         return False
 
 
-def _same_value(value: Any, wanted: Any) -> bool:
-    if isinstance(value, bool) or isinstance(wanted, bool):
-        return value is wanted
-    if isinstance(value, int | float) and isinstance(wanted, int | float):
-        if isinstance(value, int) and isinstance(wanted, int):
-            return value == wanted
-        return math.isclose(value, wanted, rel_tol=1e-6, abs_tol=1e-6)
-    if isinstance(value, list) and isinstance(wanted, list):
-        return len(value) == len(wanted) and all(map(_same_value, value, wanted))
-    if isinstance(value, Mapping) and isinstance(wanted, Mapping):
-        return value.keys() == wanted.keys() and all(
-            _same_value(value[key], wanted[key]) for key in wanted
+def _same_value(value: Any, expected: Any) -> bool:
+    if isinstance(value, bool) or isinstance(expected, bool):
+        return value is expected
+    if isinstance(value, int | float) and isinstance(expected, int | float):
+        if isinstance(value, int) and isinstance(expected, int):
+            return value == expected
+        return math.isclose(value, expected, rel_tol=1e-6, abs_tol=1e-6)
+    if isinstance(value, list) and isinstance(expected, list):
+        return len(value) == len(expected) and all(map(_same_value, value, expected))
+    if isinstance(value, Mapping) and isinstance(expected, Mapping):
+        return value.keys() == expected.keys() and all(
+            _same_value(value[key], expected[key]) for key in expected
         )
-    return bool(value == wanted)
+    return bool(value == expected)

@@ -218,8 +218,8 @@ def why_not() -> str:
         last = errors.strip().splitlines()[-1:] or ["it said nothing"]
         reason = f"{last[0]}): bubblewrap needs root or user namespaces"
     else:
-        said = outcome.errors.strip().splitlines()[-1:] or [outcome.output.strip()]
-        reason = f"{said[0]}): it would not hold programs"
+        last_words = outcome.errors.strip().splitlines()[-1:] or [outcome.output.strip()]
+        reason = f"{last_words[0]}): it would not hold programs"
     return f"the sandbox does not start here ({shorten(reason, 250)}; {way_out}"
 
 
@@ -292,11 +292,11 @@ def _packages(library: Path) -> list[Path]:
     return [library / "site-packages", library / "dist-packages"]
 
 
-def _bound(folder: Path, place: str, *, hidden: list[Path]) -> list[str]:
-    arguments = ["--ro-bind", str(folder), place]
+def _bound(folder: Path, target: str, *, hidden: list[Path]) -> list[str]:
+    arguments = ["--ro-bind", str(folder), target]
     for path in hidden:
         if path.is_dir() and not path.is_symlink():
-            covered = f"{place}/{path.relative_to(folder)}"
+            covered = f"{target}/{path.relative_to(folder)}"
             arguments += ["--tmpfs", covered, "--remount-ro", covered]
     return arguments
 

@@ -87,7 +87,7 @@ def system_call_filter(machine: str | None = None) -> bytes:
     See linux/seccomp.h and linux/filter.h. A call of another architecture ends the program.
     """
     machine = machine or platform.machine()
-    at = list(_MACHINES).index(machine)
+    machine_index = list(_MACHINES).index(machine)
     steps = [
         _step(_LOAD, 4),  # seccomp_data.arch
         _step(_JUMP_IF_EQUAL, _MACHINES[machine], if_so=1),
@@ -99,9 +99,9 @@ def system_call_filter(machine: str | None = None) -> bytes:
         for value in values:
             checks += [_step(_JUMP_IF_EQUAL, value, if_not=1), _step(_RETURN, _ALLOW)]
         checks.append(_step(_RETURN, _ERROR | _EPERM))
-        steps += [_step(_JUMP_IF_EQUAL, numbers[at], if_not=len(checks)), *checks]
+        steps += [_step(_JUMP_IF_EQUAL, numbers[machine_index], if_not=len(checks)), *checks]
     for free in _FREE.values():
-        if (number := free[at]) is not None:
+        if (number := free[machine_index]) is not None:
             steps += [_step(_JUMP_IF_EQUAL, number, if_not=1), _step(_RETURN, _ALLOW)]
     steps.append(_step(_RETURN, _ERROR | _ENOSYS))
     return b"".join(steps)

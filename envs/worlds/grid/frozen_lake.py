@@ -94,10 +94,10 @@ class SlipOdds:
     value: NDArray[np.float64]
     """(n,) chance to reach the goal with the best moves; each move costs `1 - _PATIENCE` of it."""
 
-    def plan(self, at: Position) -> list[str]:
+    def plan(self, position: Position) -> list[str]:
         """The best move from a cell, and those after it that lose little by not looking first."""
         where = np.zeros(len(self.cells))
-        where[self.cells.index(at)] = 1.0
+        where[self.cells.index(position)] = 1.0
         moves: list[str] = []
         while len(moves) < _LONGEST_PLAN:
             after = where @ self.goes  # (4, n)
@@ -124,14 +124,14 @@ class Lake:
     odds: dict[float, SlipOdds] = field(default_factory=dict, compare=False, repr=False)
     """Slip -> what the careful expert knows about this map."""
 
-    def kind(self, at: Position) -> str:
+    def kind(self, position: Position) -> str:
         """What is at a place; all around the board is wall."""
-        if at in self.holes:
+        if position in self.holes:
             return "hole"
         rows, cols = self.shape
-        if not (0 <= at[0] < rows and 0 <= at[1] < cols):
+        if not (0 <= position[0] < rows and 0 <= position[1] < cols):
             return "wall"
-        return "goal" if at == self.goal else "ice"
+        return "goal" if position == self.goal else "ice"
 
     @cached_property
     def cells(self) -> tuple[str, ...]:
@@ -224,19 +224,21 @@ class FrozenLake(MoveEnv):
 
         Where nothing slips, or with `expert: shortest`, they are a shortest safe path to the goal.
         """
-        lake, at, slip = self._lake, self._player, self._config.slip
+        lake, player, slip = self._lake, self._player, self._config.slip
         to_goal = lake.to_goal
-        if at not in to_goal:
+        if player not in to_goal:
             return None
-        if at != lake.goal and slip > 0 and self._config.expert == "careful":
+        if player != lake.goal and slip > 0 and self._config.expert == "careful":
             if slip not in lake.odds:
                 lake.odds[slip] = slip_odds(lake, slip)
-            return lake.odds[slip].plan(at)
+            return lake.odds[slip].plan(player)
         path: list[str] = []
-        while at != self._lake.goal:
-            move = next(m for m in MOVES if to_goal.get(shift(at, m), -1) == to_goal[at] - 1)
+        while player != self._lake.goal:
+            move = next(
+                m for m in MOVES if to_goal.get(shift(player, m), -1) == to_goal[player] - 1
+            )
             path.append(move)
-            at = shift(at, move)
+            player = shift(player, move)
         return path
 
     def task_key(self) -> str:
@@ -352,9 +354,9 @@ def _lake_around_path(
     length = config.min_distance
     down = int(rng.integers(max(0, length - (cols - 1)), min(length, rows - 1) + 1))
     right = length - down
-    at = (int(rng.integers(rows - down)), int(rng.integers(cols - right)))
+    corner = (int(rng.integers(rows - down)), int(rng.integers(cols - right)))
     moves = rng.permutation(["down"] * down + ["right"] * right)
-    path = [at]
+    path = [corner]
     for move in moves:
         path.append(shift(path[-1], str(move)))
     others = [cell for cell in cells if cell not in path]

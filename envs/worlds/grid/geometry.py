@@ -74,21 +74,21 @@ class MoveEnv(BoardEnv):
         """What one of `moves` does before the end of the episode."""
 
 
-def shift(at: Position, move: str) -> Position:
+def shift(position: Position, move: str) -> Position:
     """The neighbour of `at` in a direction."""
     row, col = MOVES[move]
-    return at[0] + row, at[1] + col
+    return position[0] + row, position[1] + col
 
 
 def offset_words(start: Position, end: Position) -> str:
     """How to get from `start` to `end`: "2 up 1 right", "3 left", "here"."""
     down, right = end[0] - start[0], end[1] - start[1]
-    words = []
+    parts = []
     if down:
-        words.append(f"{abs(down)} {'down' if down > 0 else 'up'}")
+        parts.append(f"{abs(down)} {'down' if down > 0 else 'up'}")
     if right:
-        words.append(f"{abs(right)} {'right' if right > 0 else 'left'}")
-    return " ".join(words) if words else "here"
+        parts.append(f"{abs(right)} {'right' if right > 0 else 'left'}")
+    return " ".join(parts) if parts else "here"
 
 
 def distances(target: Position, free: Collection[Position]) -> dict[Position, int]:
@@ -96,18 +96,18 @@ def distances(target: Position, free: Collection[Position]) -> dict[Position, in
     lengths = {target: 0}
     queue = deque([target])
     while queue:
-        at = queue.popleft()
+        position = queue.popleft()
         for move in MOVES:
-            neighbour = shift(at, move)
+            neighbour = shift(position, move)
             if neighbour in free and neighbour not in lengths:
-                lengths[neighbour] = lengths[at] + 1
+                lengths[neighbour] = lengths[position] + 1
                 queue.append(neighbour)
     return lengths
 
 
-def point(at: Position) -> str:
+def point(position: Position) -> str:
     """`(row, column)`."""
-    return f"({at[0]}, {at[1]})"
+    return f"({position[0]}, {position[1]})"
 
 
 def points(cells: Collection[Position]) -> str:

@@ -88,10 +88,10 @@ def draw_maze(shape: tuple[int, int], num_keys: int, rng: np.random.Generator) -
         return None
     # A door after at least one free passage, and at most one door a passage.
     places = sorted(int(n) for n in rng.choice(len(way) - 2, size=num_keys, replace=False) + 1)
-    doors = tuple(frozenset(way[place : place + 2]) for place in places)
+    doors = tuple(frozenset(way[door : door + 2]) for door in places)
     keys: list[Position] = []
-    for place in places:
-        region = _region(passages - set(doors), way[place])
+    for door in places:
+        region = _region(passages - set(doors), way[door])
         free = sorted(region - {start, treasure, *keys})
         if not free:
             return None

@@ -214,16 +214,16 @@ class Sokoban(MoveEnv):
         elif self._is_floor(to) and to not in self._boxes:
             self._player = to
 
-    def _is_floor(self, at: Position) -> bool:
-        return at in self._level.maze.index
+    def _is_floor(self, position: Position) -> bool:
+        return position in self._level.maze.index
 
-    def _kind(self, at: Position) -> str:
-        if not self._is_floor(at):
+    def _kind(self, position: Position) -> str:
+        if not self._is_floor(position):
             return "wall"
-        is_target = at in self._level.maze.targets
-        if at in self._boxes:
+        is_target = position in self._level.maze.targets
+        if position in self._boxes:
             return "box on target" if is_target else "box"
-        if at == self._player:
+        if position == self._player:
             return "player on target" if is_target else "player"
         return "target" if is_target else "floor"
 

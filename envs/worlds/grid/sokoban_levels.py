@@ -158,22 +158,24 @@ def parse_level(rows: list[str], where: str) -> Level:
             f"{where}: the level has {height}x{width} cells, at most {MAX_SIDE}x{MAX_SIDE} work"
         )
     cells = {(r, c): char for r, row in enumerate(rows) for c, char in enumerate(row)}
-    players = [at for at, char in cells.items() if char in "@+"]
-    boxes = sorted(at for at, char in cells.items() if char in "$*")
-    targets = sorted(at for at, char in cells.items() if char in ".*+")
+    players = [position for position, char in cells.items() if char in "@+"]
+    boxes = sorted(position for position, char in cells.items() if char in "$*")
+    targets = sorted(position for position, char in cells.items() if char in ".*+")
     if len(players) != 1 or not boxes or len(boxes) != len(targets):
         raise EnvParamsError(
             f"{where}: a level has one player and as many boxes as targets (at least one), not "
             f"{len(players)} players, {len(boxes)} boxes and {len(targets)} targets"
         )
-    inside = {at for at, char in cells.items() if char != "#"}
+    inside = {position for position, char in cells.items() if char != "#"}
     floor = set(distances(players[0], inside))
     if any(r in (0, height - 1) or c in (0, width - 1) for r, c in floor):
         raise EnvParamsError(f"{where}: the room is not enclosed by walls")
     # Within ragged rows a missing cell would be a hole in the wall.
-    if any(at not in cells for r, c in floor for at in ((r - 1, c), (r + 1, c), (r, c + 1))):
+    if any(
+        position not in cells for r, c in floor for position in ((r - 1, c), (r + 1, c), (r, c + 1))
+    ):
         raise EnvParamsError(f"{where}: the room is not enclosed by walls")
-    outside = [at for at in (*boxes, *targets) if at not in floor]
+    outside = [position for position in (*boxes, *targets) if position not in floor]
     if outside:
         raise EnvParamsError(f"{where}: the box or target at {outside[0]} is out of reach")
     return Level(

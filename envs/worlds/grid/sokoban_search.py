@@ -74,12 +74,12 @@ def _push_distances(
     pushes[target] = 0
     queue = deque([target])
     while queue:
-        at = queue.popleft()
+        position = queue.popleft()
         for d in range(4):
-            origin = neighbours[_BACK[d]][at]
+            origin = neighbours[_BACK[d]][position]
             # The player stood behind the box, on the far side of where it came from.
             if origin >= 0 and neighbours[_BACK[d]][origin] >= 0 and pushes[origin] < 0:
-                pushes[origin] = pushes[at] + 1
+                pushes[origin] = pushes[position] + 1
                 queue.append(origin)
     return tuple(pushes)
 
@@ -99,9 +99,9 @@ def solve(
     queue = deque([start])
     while queue and len(came_from) <= max_states:
         key = queue.popleft()
-        at, bits = key & _PLAYER_MASK, key >> _PLAYER_BITS
+        player_cell, bits = key & _PLAYER_MASK, key >> _PLAYER_BITS
         for d in range(4):
-            to = maze.neighbours[d][at]
+            to = maze.neighbours[d][player_cell]
             if to < 0:
                 continue
             after = bits
@@ -137,7 +137,7 @@ def states_by_distance(maze: Maze, max_distance: int, max_states: int) -> list[l
     `max_states` states in all (that distance is left out, since it would be incomplete).
     """
     bits = maze.target_bits
-    layer = [bits << _PLAYER_BITS | at for at in range(len(maze.cells)) if not bits >> at & 1]
+    layer = [bits << _PLAYER_BITS | cell for cell in range(len(maze.cells)) if not bits >> cell & 1]
     seen = set(layer)
     layers = [layer]
     while layer and len(layers) <= max_distance:
@@ -157,15 +157,15 @@ def states_by_distance(maze: Maze, max_distance: int, max_states: int) -> list[l
 
 def _predecessors(maze: Maze, key: int) -> Iterable[int]:
     """States with a move into `key`: the player steps back, alone or pulling a box along."""
-    at, bits = key & _PLAYER_MASK, key >> _PLAYER_BITS
+    player, bits = key & _PLAYER_MASK, key >> _PLAYER_BITS
     for d in range(4):
-        origin = maze.neighbours[_BACK[d]][at]
+        origin = maze.neighbours[_BACK[d]][player]
         if origin < 0 or bits >> origin & 1:
             continue
         yield bits << _PLAYER_BITS | origin
-        ahead = maze.neighbours[d][at]
+        ahead = maze.neighbours[d][player]
         if ahead >= 0 and bits >> ahead & 1:
-            yield (bits ^ (1 << ahead) ^ (1 << at)) << _PLAYER_BITS | origin
+            yield (bits ^ (1 << ahead) ^ (1 << player)) << _PLAYER_BITS | origin
 
 
 def unpack(maze: Maze, key: int) -> tuple[Position, tuple[Position, ...]]:

@@ -216,8 +216,8 @@ class Spatial(TaskEnv):
     def _visible(self, heading: int) -> _View:
         """What a look in this heading shows."""
         seen = []
-        for thing, place in self._room.things:
-            ahead, right = _turned(_from(self._place, place), _AHEAD[heading])
+        for thing, position in self._room.things:
+            ahead, right = _turned(_from(self._place, position), _AHEAD[heading])
             if ahead > 0 and abs(right) <= ahead:
                 seen.append((thing, ahead, right))
         return tuple(seen)

@@ -172,9 +172,9 @@ class Treasure(MoveEnv):
         return grid_frame(self._cells(), _LEGEND, self._overlays())
 
     def in_one_line(self) -> str:
-        name, place = self._next()
+        name, target = self._next()
         sides = ", ".join(f"{move} {self._side(move)}" for move in MOVES)
-        way = offset_words(self._player, place)
+        way = offset_words(self._player, target)
         held = ", ".join(f"{_COLOURS[key]} key" for key in sorted(self._held)) or "nothing"
         return f"Next: {name} {way}. Near: {sides}. Holding: {held}."
 

@@ -110,15 +110,15 @@ def refusal(tactic: str) -> str:
 
 def _word_refusal(tactic: str) -> str:
     for path in _PATH.finditer(_without_openers(tactic)):
-        words = path[0].split(".")
-        for word in words:
+        path_words = path[0].split(".")
+        for word in path_words:
             if word in GIVING_UP:
                 return f"{word} gives up instead of proving"
             if word in NATIVE:
                 return f"{word} trusts the compiler and not the kernel"
-        if words[0] in COMMANDS and len(words) == 1:
-            return f"{words[0]} is no tactic"
-        if PROGRAMS & {*words}:
+        if path_words[0] in COMMANDS and len(path_words) == 1:
+            return f"{path_words[0]} is no tactic"
+        if PROGRAMS & {*path_words}:
             return f"{shorten(path[0])} belongs to Lean's programs"
     if re.search(r"\+\s*native\b", tactic):
         return "+native trusts the compiler and not the kernel"

@@ -277,7 +277,7 @@ def _search(values: list[_Valued], target: Fraction, seen: set[tuple[Fraction, .
     seen.add(key)
     for i in range(len(values)):
         for j in range(i + 1, len(values)):
-            rest = [pair for place, pair in enumerate(values) if place not in (i, j)]
+            rest = [pair for index, pair in enumerate(values) if index not in (i, j)]
             for joined in _joined(values[i], values[j]):
                 expression = _search([*rest, joined], target, seen)
                 if expression is not None:
@@ -285,10 +285,10 @@ def _search(values: list[_Valued], target: Fraction, seen: set[tuple[Fraction, .
     return None
 
 
-def _joined(one: _Valued, other: _Valued) -> Iterator[_Valued]:
-    yield _join("+", one, other)
-    yield _join("*", one, other)
-    for left, right in ((one, other), (other, one)):
+def _joined(left_operand: _Valued, other: _Valued) -> Iterator[_Valued]:
+    yield _join("+", left_operand, other)
+    yield _join("*", left_operand, other)
+    for left, right in ((left_operand, other), (other, left_operand)):
         yield _join("-", left, right)
         if right[0] != 0:
             yield _join("/", left, right)

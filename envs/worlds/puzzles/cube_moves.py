@@ -69,8 +69,8 @@ def _turn(axis: Vector, *, whole: bool) -> Permutation:
 
 def _inverse(permutation: Permutation) -> Permutation:
     out = [0] * 24
-    for place, source in enumerate(permutation):
-        out[source] = place
+    for index, source in enumerate(permutation):
+        out[source] = index
     return tuple(out)
 
 
@@ -96,12 +96,12 @@ def is_solved(state: State) -> bool:
 def _rotations() -> list[Permutation]:
     """The 24 ways to hold the cube."""
     turns = [_turn(_NORMALS[face], whole=True) for face in "URF"]
-    found = {tuple(range(24))}
-    edge = list(found)
+    rotations = {tuple(range(24))}
+    edge = list(rotations)
     while edge:
-        edge = [n for p in edge for t in turns if (n := apply(p, t)) not in found]
-        found.update(edge)
-    return sorted(found)
+        edge = [n for p in edge for t in turns if (n := apply(p, t)) not in rotations]
+        rotations.update(edge)
+    return sorted(rotations)
 
 
 _ROTATIONS = _rotations()

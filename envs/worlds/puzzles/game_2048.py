@@ -221,7 +221,9 @@ def can_move(tiles: Tiles) -> bool:
     if any(0 in row for row in tiles):
         return True
     lines = [*tiles, *zip(*tiles, strict=True)]
-    return any(one == other for line in lines for one, other in itertools.pairwise(line))
+    return any(
+        left_tile == other for line in lines for left_tile, other in itertools.pairwise(line)
+    )
 
 
 def slide(tiles: Tiles, move: str) -> tuple[Tiles, int]:
@@ -270,5 +272,5 @@ def _hope(tiles: Tiles, move: str) -> float:
 def _looks(tiles: Tiles) -> float:
     """High for large tiles along a snake from the first corner, and for empty cells."""
     snake = [tile for r, row in enumerate(tiles) for tile in (row if r % 2 == 0 else row[::-1])]
-    weighted = sum(tile * 0.5**place for place, tile in enumerate(snake))
+    weighted = sum(tile * 0.5**index for index, tile in enumerate(snake))
     return weighted * (1 + 0.1 * snake.count(0))

@@ -215,13 +215,13 @@ class Sudoku(BoardEnv):
         for row in range(len(board)):
             for col in range(len(board)):
                 number = board[row][col]
-                place = f"{row + 1},{col + 1}"
+                cell_name = f"{row + 1},{col + 1}"
                 if self._play.given[row][col]:
                     continue
                 if number and (row, col) not in bad:
-                    sentences.append(f"{number} at {place}.")
+                    sentences.append(f"{number} at {cell_name}.")
                     continue
-                head = f"{number} in conflict at {place}" if number else f"Empty {place}"
+                head = f"{number} in conflict at {cell_name}" if number else f"Empty {cell_name}"
                 around = ", ".join(
                     f"{kind} {' '.join(map(str, numbers)) or 'none'}"
                     for kind, numbers in numbers_around(board, (row, col)).items()

@@ -104,16 +104,16 @@ class _Search:
         if not self._empty:
             yield list(self._flat)
             return
-        at, free = -1, 0
+        best_cell, free = -1, 0
         fewest = len(self._units)
-        for place, i in enumerate(self._empty):
+        for index, i in enumerate(self._empty):
             a, b, c = self._units[i]
             left = self._all & ~(self._used[a] | self._used[b] | self._used[c])
             if left.bit_count() < fewest:
-                at, free, fewest = place, left, left.bit_count()
+                best_cell, free, fewest = index, left, left.bit_count()
                 if fewest < 2:
                     break
-        cell = self._empty.pop(at)
+        cell = self._empty.pop(best_cell)
         while free:
             bit = free & -free
             free ^= bit
@@ -122,7 +122,7 @@ class _Search:
             yield from self.run()
             self._flip(cell, bit)
         self._flat[cell] = 0
-        self._empty.insert(at, cell)
+        self._empty.insert(best_cell, cell)
 
     def _flip(self, cell: int, bit: int) -> None:
         for unit in self._units[cell]:
@@ -147,10 +147,10 @@ def _emptied(solution: Board, empties: int, rng: np.random.Generator) -> Board:
     side = len(solution)
     cells = [list(row) for row in solution]
     left = empties
-    for place in rng.permutation(side * side):
+    for cell_index in rng.permutation(side * side):
         if not left:
             break
-        row, col = divmod(int(place), side)
+        row, col = divmod(int(cell_index), side)
         number, cells[row][col] = cells[row][col], 0
         ways = solutions(_board(cells))
         next(ways)

@@ -98,10 +98,10 @@ def _braced(text: str, start: int) -> str | None:
     if not opening.startswith("{"):
         return None
     depth = 0
-    for at, char in enumerate(opening):
+    for offset, char in enumerate(opening):
         depth += (char == "{") - (char == "}")
         if depth == 0:
-            return opening[1:at]
+            return opening[1:offset]
     return None
 
 
@@ -158,8 +158,8 @@ def number(text: str) -> Fraction | None:
     >>> [str(number(text)) for text in ("1,200", r"-\frac{1}{2}", "3 1/2", "5^2", "2e3", "1,2,3")]
     ['1200', '-1/2', '7/2', '25', '2000', 'None']
     """
-    found = _NUMBER.fullmatch(text.strip().rstrip("%").rstrip())
-    return None if found is None else _value(found)
+    match = _NUMBER.fullmatch(text.strip().rstrip("%").rstrip())
+    return None if match is None else _value(match)
 
 
 def stated_number(text: str) -> Fraction | None:
@@ -174,8 +174,8 @@ def stated_number(text: str) -> Fraction | None:
     statement = stated(text)
     if is_contradiction(statement) or _LIST.fullmatch(statement):
         return number(statement)
-    found = list(_NUMBER.finditer(statement.rpartition("=")[2]))
-    return _value(found[0 if is_marked else -1]) if found else None
+    matches = list(_NUMBER.finditer(statement.rpartition("=")[2]))
+    return _value(matches[0 if is_marked else -1]) if matches else None
 
 
 def has_number(text: str) -> bool:
@@ -205,9 +205,9 @@ def _calculated(side: str) -> Fraction | None:
         return None
 
 
-def _value(found: re.Match[str]) -> Fraction | None:
+def _value(match: re.Match[str]) -> Fraction | None:
     """The value of a match of `_NUMBER`; None where its parts do not make a number."""
-    part = found.groupdict()
+    part = match.groupdict()
     if part["before"] or part["after"]:
         return None
     sign = -1 if part["sign"] else 1
@@ -277,6 +277,6 @@ def _choice(statement: str, choices: Sequence[str]) -> int | None:
         name, rest = behind[2], behind[1]
     else:
         return None
-    at = ord(name.casefold()) - ord("a")
-    others = {at} if not rest else {at, _choice(rest, choices)} - {None}
-    return at if at < len(choices) and others == {at} else None
+    letter_index = ord(name.casefold()) - ord("a")
+    others = {letter_index} if not rest else {letter_index, _choice(rest, choices)} - {None}
+    return letter_index if letter_index < len(choices) and others == {letter_index} else None

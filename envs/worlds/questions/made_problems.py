@@ -42,22 +42,22 @@ def draw_problem(rng: np.random.Generator, kinds: Sequence[Kind] = ALL_KINDS) ->
 
 
 def _gift(rng: np.random.Generator) -> Problem:
-    (one, other), things = _people(rng), _thing(rng)
+    (giver, other), things = _people(rng), _thing(rng)
     has, gives = _number(rng, 20, 90), _number(rng, 2, 19)
     more = _number(rng, 2, 40)
     return (
-        f"{one} has {has} {things}. {one} gives {gives} of them to {other} and then finds {more} "
-        f"more. How many {things} does {one} have now?",
+        f"{giver} has {has} {things}. {giver} gives {gives} of them to {other} and then finds "
+        f"{more} more. How many {things} does {giver} have now?",
         has - gives + more,
     )
 
 
 def _boxes(rng: np.random.Generator) -> Problem:
-    (one, _), things = _people(rng), _thing(rng)
+    (person, _), things = _people(rng), _thing(rng)
     boxes, each, left = _number(rng, 2, 12), _number(rng, 3, 15), _number(rng, 2, 20)
     return (
-        f"{one} fills {boxes} boxes with {each} {things} each and has {left} {things} left over. "
-        f"How many {things} are there in all?",
+        f"{person} fills {boxes} boxes with {each} {things} each and has {left} {things} left "
+        f"over. How many {things} are there in all?",
         boxes * each + left,
     )
 
@@ -74,33 +74,35 @@ def _shares(rng: np.random.Generator) -> Problem:
 
 
 def _cost(rng: np.random.Generator) -> Problem:
-    (one, _), (first, second) = _people(rng), _two(rng, _THINGS)
+    (person, _), (first, second) = _people(rng), _two(rng, _THINGS)
     counts = _number(rng, 2, 9), _number(rng, 2, 9)
     prices = _number(rng, 2, 12), _number(rng, 2, 12)
     total = counts[0] * prices[0] + counts[1] * prices[1]
     paid = total + _number(rng, 1, 30)
     return (
-        f"{one} buys {counts[0]} {first} at {prices[0]} euros each and {counts[1]} {second} at "
-        f"{prices[1]} euros each, and pays with {paid} euros. How many euros does {one} get back?",
+        f"{person} buys {counts[0]} {first} at {prices[0]} euros each and {counts[1]} {second} at "
+        f"{prices[1]} euros each, and pays with {paid} euros. How many euros does {person} get "
+        "back?",
         paid - total,
     )
 
 
 def _walk(rng: np.random.Generator) -> Problem:
-    (one, _), days = _people(rng), _number(rng, 3, 9)
+    (person, _), days = _people(rng), _number(rng, 3, 9)
     first, more = _number(rng, 2, 12), _number(rng, 2, 5)
     return (
-        f"{one} walks {first} kilometres on the first day and on every later day {more} kilometres "
-        f"more than on the day before. How many kilometres does {one} walk in {days} days?",
+        f"{person} walks {first} kilometres on the first day and on every later day {more} "
+        f"kilometres more than on the day before. How many kilometres does {person} walk in "
+        f"{days} days?",
         days * first + more * days * (days - 1) // 2,
     )
 
 
 def _ages(rng: np.random.Generator) -> Problem:
-    one, other = _people(rng)
+    older, other = _people(rng)
     age, times, years = _number(rng, 3, 14), _number(rng, 2, 5), _number(rng, 2, 12)
     return (
-        f"{one} is {age} years old. {other} is {times} times as old. How old will {other} be in "
+        f"{older} is {age} years old. {other} is {times} times as old. How old will {other} be in "
         f"{years} years?",
         age * times + years,
     )

@@ -41,13 +41,13 @@ class MathWorkers:
         for worker in self._workers:
             self._idle.put(worker)
 
-    def are_equal(self, given: str, wanted: str) -> bool:
+    def are_equal(self, given: str, expected: str) -> bool:
         """Whether two texts mean the same; False where `CPU_S` do not suffice to find that out."""
-        if max(len(given), len(wanted)) > MAX_CHARS:
+        if max(len(given), len(expected)) > MAX_CHARS:
             return False
         worker = self._idle.get()
         try:
-            question = {"given": given, "wanted": wanted}
+            question = {"given": given, "wanted": expected}
             return worker.ask(question, ANSWER_TIMEOUT_S) is True
         finally:
             self._idle.put(worker)
@@ -67,15 +67,15 @@ def _shared() -> MathWorkers:
 
 
 @lru_cache(maxsize=50_000)
-def are_equal(given: str, wanted: str) -> bool:
+def are_equal(given: str, expected: str) -> bool:
     """See `MathWorkers.are_equal`: siblings of a group give the same answers again and again."""
-    return _shared().are_equal(given, wanted)
+    return _shared().are_equal(given, expected)
 
 
 def work() -> None:
     """What a worker does."""
-    for given, wanted in _WARM_UP:
-        _are_equal(given, wanted)
+    for given, expected in _WARM_UP:
+        _are_equal(given, expected)
     gc.freeze()
     serve(_answer)
 
@@ -85,8 +85,8 @@ def _answer(question: Mapping[str, str]) -> bool:
     return _are_equal(question["given"], question["wanted"])
 
 
-def _are_equal(given: str, wanted: str) -> bool:
+def _are_equal(given: str, expected: str) -> bool:
     from math_verify import parse, verify  # type: ignore[import-untyped]
 
-    sides = [parse(f"${text}$") for text in (wanted, given)]
+    sides = [parse(f"${text}$") for text in (expected, given)]
     return all(sides) and bool(verify(*sides))

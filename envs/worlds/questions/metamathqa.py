@@ -87,16 +87,16 @@ class MetaMathQa(QuestionEnv):
         return len(action.strip()) <= _MAX_ANSWER_CHARS
 
     def is_right(self, action: str, question: Question) -> bool:
-        given, wanted = stated(action), stated(question.answer)
-        if plain(given) == plain(wanted):
+        given, right_answer = stated(action), stated(question.answer)
+        if plain(given) == plain(right_answer):
             return True
         if is_contradiction(given):
             return False
-        last_side = given if "=" in wanted else given.rpartition("=")[2]
-        numbers = number(last_side), number(wanted)
+        last_side = given if "=" in right_answer else given.rpartition("=")[2]
+        numbers = number(last_side), number(right_answer)
         if None not in numbers:
             return numbers[0] == numbers[1]
-        return self._config.equality == "math" and are_equal(given, wanted)
+        return self._config.equality == "math" and are_equal(given, right_answer)
 
     def instructions(self) -> str:
         attempts = self._config.attempts

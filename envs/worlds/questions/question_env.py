@@ -104,6 +104,6 @@ class QuestionEnv(TaskEnv):
 
     def observe(self, news: str = "") -> Observation:
         """The question, or what an attempt gave."""
-        shown = self._question.shown
-        lines = [*shown.splitlines(), *([news] if news else [])]
-        return Observation(text=news or shown, frame=card_frame("Question", lines))
+        question_text = self._question.shown
+        lines = [*question_text.splitlines(), *([news] if news else [])]
+        return Observation(text=news or question_text, frame=card_frame("Question", lines))

@@ -88,8 +88,8 @@ class StaticQa(QuestionEnv):
 
     def is_right(self, action: str, question: Question) -> bool:
         if question.choices:
-            wanted = ord(question.answer) - ord("A")
-            return chosen(action, question.choices) == wanted
+            right_index = ord(question.answer) - ord("A")
+            return chosen(action, question.choices) == right_index
         number = stated_number(action)
         return number is not None and number == stated_number(question.answer)
 

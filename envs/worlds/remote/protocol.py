@@ -151,13 +151,13 @@ def read_answer(kind: type[R], data: bytes) -> R:
 def _what_is_wrong(error: ValidationError) -> str:
     """The first fault, as "reward is '1', but must be a valid number"."""
     first = error.errors(include_url=False)[0]
-    place, rule = ".".join(map(str, first["loc"])), first["msg"]
+    location, rule = ".".join(map(str, first["loc"])), first["msg"]
     if first["type"] == "missing":
-        return f"{place} is missing"
+        return f"{location} is missing"
     rule = re.sub("^(Input|String|Data|Tuple) should", "must", shorten(rule, 160))
-    if not place:
+    if not location:
         return f"this is no JSON object of this protocol: {rule}"
-    return f"{place} is {quoted(first['input'])}, but {rule}"
+    return f"{location} is {quoted(first['input'])}, but {rule}"
 
 
 def encoded(content: Mapping[str, Any]) -> bytes:

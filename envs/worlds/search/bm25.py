@@ -40,16 +40,18 @@ class Bm25Index:
             query: any text.
             most: texts that are returned at most. Of equal scores, the earlier text comes first.
         """
-        known = self._index.vocab_dict
-        words = sorted(word for word in set(words_of(query[:MAX_QUERY_CHARS])) if word in known)
-        if not words:
+        vocabulary = self._index.vocab_dict
+        query_words = sorted(
+            word for word in set(words_of(query[:MAX_QUERY_CHARS])) if word in vocabulary
+        )
+        if not query_words:
             return []
-        scores = self._index.get_scores(words)
+        scores = self._index.get_scores(query_words)
         places = np.flatnonzero(scores > 0)
         if len(places) > most:  # sort only what can be among the best
             places = places[scores[places] >= np.partition(scores[places], -most)[-most]]
         ranked = places[np.argsort(-scores[places], kind="stable")][:most]
-        return [(int(place), float(scores[place])) for place in ranked]
+        return [(int(document), float(scores[document])) for document in ranked]
 
     @cached_property
     def _index(self) -> bm25s.BM25:

@@ -103,4 +103,4 @@ class PassageIndex:
 
     def search(self, query: str, most: int) -> tuple[Passage, ...]:
         """The passages that fit a query best, at most `most`; none that has no word of it."""
-        return tuple(self._passages[place] for place, _ in self._index.best(query, most))
+        return tuple(self._passages[document] for document, _ in self._index.best(query, most))

@@ -45,13 +45,13 @@ def f1(given: str, right: str) -> float:
     >>> f1("in the city of Paris", "Paris")
     0.4
     """
-    one, other = normalised(given), normalised(right)
-    if one != other and _VERDICTS & {one, other}:
+    given_text, other = normalised(given), normalised(right)
+    if given_text != other and _VERDICTS & {given_text, other}:
         return 0.0
-    words, wanted = one.split(), other.split()
-    num_common = (Counter(words) & Counter(wanted)).total()
+    given_words, right_words = given_text.split(), other.split()
+    num_common = (Counter(given_words) & Counter(right_words)).total()
     # 2PR / (P + R) with P = common / words, R = common / wanted; without the two roundings.
-    return 2 * num_common / (len(words) + len(wanted)) if num_common else 0.0
+    return 2 * num_common / (len(given_words) + len(right_words)) if num_common else 0.0
 
 
 def judge(given: str, answers: Iterable[str]) -> Judgement:

@@ -73,8 +73,8 @@ def made_catalogue(num_products: int | None = None) -> Catalogue:
     rng = np.random.default_rng(_SEED)
     drafts = [(group, kind) for group in GROUPS for kind in group.kinds for _ in range(_PER_KIND)]
     products = []
-    for number, place in enumerate(rng.permutation(len(drafts))):
-        group, kind = drafts[place]
+    for number, rank in enumerate(rng.permutation(len(drafts))):
+        group, kind = drafts[rank]
         products.append(_product(rng, f"P{number:03d}", group, kind))
     products = products[:num_products]
     goals = [_goal(rng, product) for product in products for _ in range(GOALS_PER_PRODUCT)]
@@ -126,11 +126,11 @@ def _goal(rng: np.random.Generator, product: Product) -> Goal:
     )
 
 
-def _choice_in_words(rng: np.random.Generator, wanted: str, values: tuple[str, ...]) -> str:
+def _choice_in_words(rng: np.random.Generator, option: str, values: tuple[str, ...]) -> str:
     """The wanted value, or as often all others: a value that is named may be the wrong one."""
     if rng.integers(2):
-        return wanted
-    return f"not {_joined([value for value in values if value != wanted], 'or')}"
+        return option
+    return f"not {_joined([value for value in values if value != option], 'or')}"
 
 
 def _joined(parts: Sequence[str], word: str) -> str:

@@ -72,7 +72,9 @@ class Catalogue:
 
     def search(self, query: str) -> tuple[Product, ...]:
         """The products that a query finds, best first."""
-        return tuple(self.products[place] for place, _ in self._index.best(query, MAX_RESULTS))
+        return tuple(
+            self.products[document] for document, _ in self._index.best(query, MAX_RESULTS)
+        )
 
     @cached_property
     def num_goals(self) -> int:

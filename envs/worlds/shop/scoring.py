@@ -47,7 +47,7 @@ def score_purchase(product: Product, goal: Goal, chosen: Mapping[str, str]) -> S
     """The score of buying a product with the chosen options (name -> value)."""
     attributes = sum(has_attribute(product, attribute) for attribute in goal.attributes)
     options = sum(
-        any(is_same_option(value, wanted) for value in chosen.values()) for wanted in goal.options
+        any(is_same_option(value, option) for value in chosen.values()) for option in goal.options
     )
     is_affordable = goal.max_price is None or product.price <= goal.max_price
     factor = type_factor(product, goal)
@@ -71,13 +71,13 @@ def type_factor(product: Product, goal: Goal) -> float:
     return 1.0 if is_same else 0.5
 
 
-def title_share(title: str, wanted: str) -> float:
+def title_share(title: str, target: str) -> float:
     """The share of the words of the wanted title that a title has; 0.2 where it has no words.
 
     >>> title_share("Fern oak desk", "Alder oak desk, 120 cm")
     0.5
     """
-    wanted_words = _content_words(wanted)
+    wanted_words = _content_words(target)
     if not wanted_words:
         return 0.2
     return len({*wanted_words} & {*_content_words(title)}) / len(wanted_words)
@@ -91,9 +91,9 @@ def has_attribute(product: Product, attribute: str) -> bool:
     return any(attribute.casefold() in text.casefold() for text in texts)
 
 
-def is_same_option(value: str, wanted: str) -> bool:
+def is_same_option(value: str, option: str) -> bool:
     """Whether an option's value is the wanted one, nearly so, or has the same colour."""
-    return is_alike(_bare_colour(value), _bare_colour(wanted))
+    return is_alike(_bare_colour(value), _bare_colour(option))
 
 
 def is_alike(phrase: str, other: str) -> bool:
@@ -106,8 +106,8 @@ def is_alike(phrase: str, other: str) -> bool:
 
 def _bare_colour(option: str) -> str:
     """The first colour of a text in the order of the alphabet, or all of the text."""
-    words = set(words_of(option))
-    return next((colour for colour in COLOURS if colour in words), option)
+    option_words = set(words_of(option))
+    return next((colour for colour in COLOURS if colour in option_words), option)
 
 
 def _parts(category: str) -> set[str]:
@@ -127,14 +127,14 @@ def winning_choice(product: Product, goal: Goal) -> Mapping[str, str] | None:
     if not all(has_attribute(product, attribute) for attribute in goal.attributes):
         return None
     choice: dict[str, str] = {}
-    for wanted in goal.options:
-        if any(is_same_option(value, wanted) for value in choice.values()):
+    for option in goal.options:
+        if any(is_same_option(value, option) for value in choice.values()):
             continue
         fitting = [
-            (value != wanted, name, value)
+            (value != option, name, value)
             for name, values in product.options.items()
             for value in values
-            if name not in choice and is_same_option(value, wanted)
+            if name not in choice and is_same_option(value, option)
         ]
         if not fitting:
             return None

@@ -262,8 +262,8 @@ class WebShop(TaskEnv):
     def _choose(self, name: str, value: str) -> None:
         self._chosen[name] = value
 
-    def _go_to(self, place: Place, section: str = "") -> None:
-        self._place, self._section = place, section
+    def _go_to(self, next_place: Place, section: str = "") -> None:
+        self._place, self._section = next_place, section
 
     def _buy(self, product: Product) -> None:
         self._score, self._place = score_purchase(product, self._goal, self._chosen), "done"

@@ -73,14 +73,14 @@ def read_catalogue(
     return Catalogue(list(of_asin.values()), goals)
 
 
-def _product(row: Row, known: Mapping[str, Any]) -> Product | None:
+def _product(row: Row, known_options: Mapping[str, Any]) -> Product | None:
     asin, title = row.get("asin"), _text(row.get("name"), MAX_NAME_CHARS)
     if not isinstance(asin, str) or not asin.isalnum() or not asin.isascii() or not title:
         return None
     if asin == "nan" or len(asin) > MAX_ASIN_CHARS:
         return None
     small = row.get("small_description")
-    notes = known.get(asin)
+    notes = known_options.get(asin)
     price, price_text = _price(asin, row.get("pricing"))
     return Product(
         asin=asin,

@@ -68,9 +68,9 @@ class Shelf:
 
     def take(self, path: str) -> Loaded:
         """The game, from the shelf or loaded."""
-        for place, loaded in enumerate(self._idle):
+        for index, loaded in enumerate(self._idle):
             if loaded.path == path:
-                return self._idle.pop(place)
+                return self._idle.pop(index)
         return Loaded(path)
 
     def put(self, loaded: Loaded) -> None:

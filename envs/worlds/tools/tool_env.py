@@ -100,8 +100,8 @@ class ToolEnv(TaskEnv):
         error = best_match(validator.iter_errors(arguments))
         if error is None:
             return ""
-        place = "".join(f".{part}" for part in error.absolute_path)
-        where = f" at {shorten(place[1:])}" if place else ""
+        path = "".join(f".{part}" for part in error.absolute_path)
+        where = f" at {shorten(path[1:])}" if path else ""
         return f"the arguments of {name} do not fit{where}: {shorten(error.message, 160)}"
 
     def _refused(self, action: str, problem: str, tool: str) -> StepResult:

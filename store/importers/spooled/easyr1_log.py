@@ -80,10 +80,10 @@ def _period(prompts: Sequence[int]) -> int:
     (2, 0)
     """
     borders, border = [0] * len(prompts), 0
-    for place in range(1, len(prompts)):
-        while border and prompts[place] != prompts[border]:
+    for candidate in range(1, len(prompts)):
+        while border and prompts[candidate] != prompts[border]:
             border = borders[border - 1]
-        border += prompts[place] == prompts[border]
-        borders[place] = border
+        border += prompts[candidate] == prompts[border]
+        borders[candidate] = border
     period = len(prompts) - border
     return period if prompts and 2 * period <= len(prompts) else 0

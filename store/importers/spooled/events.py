@@ -14,7 +14,7 @@ class _Rows(Protocol):
     """A source of rows, as `sources.py` makes them."""
 
     def scan(self) -> Iterator[Any]: ...
-    def row(self, place: int, size: int) -> Any: ...
+    def row(self, offset: int, size: int) -> Any: ...
 
 
 def is_event(row: Any) -> bool:
@@ -37,6 +37,6 @@ def write_events(source: _Rows, target: Path) -> None:
             else:
                 file.write(json.dumps(row.problem or "not an event") + "\n")
         for (rollout, attempt), events_at in places.items():
-            events = [source.row(place, size) for place, size in events_at]
+            events = [source.row(offset, size) for offset, size in events_at]
             row = {"lightning_rollout": rollout, "attempt_id": attempt, "events": events}
             file.write(json.dumps(row) + "\n")

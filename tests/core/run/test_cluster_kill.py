@@ -59,7 +59,7 @@ def engines() -> list[psutil.Process]:
 def kill(victim: str, process: Any, cluster: Any, run: Path, draw: random.Random) -> str:
     """Kill one of a kind, if there is one; what was killed."""
     if victim == "node":
-        node = draw.choice(cluster.worker_nodes)
+        node = draw.choice(sorted(cluster.worker_nodes, key=lambda node: node.node_id))
         cluster.remove_node(node, allow_graceful=False)
         cluster.add_node(num_cpus=2)
         return "node"
