@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from echoscope.core.config.loading import ConfigError, load_config
+from echoscope.core.config.loading import ConfigError
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.engines.ray.session import check_ray
 from echoscope.core.run.launch import start
@@ -47,10 +47,3 @@ def test_another_version_is_refused(version: str, monkeypatch: pytest.MonkeyPatc
 def test_a_patch_release_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, "2.60.1")
     check_ray()
-
-
-def test_the_example_of_a_run_on_a_cluster_is_a_valid_configuration() -> None:
-    file = Path(__file__).parents[4] / "examples" / "ray" / "train.yaml"
-    config = load_config(file=file)
-    assert config.engine.kind == "ray"
-    assert config.engine.address == "auto"
