@@ -36,7 +36,7 @@ MAY_USE_TORCH = {
     "store/importers/spooled/pickled.py",  # in a child process, for files that only torch reads
 }
 IS_A_HOOK_OF = {"recorder/trl.py": "transformers", "recorder/verl.py": "torch"}
-"""A hook of another trainer is a class of that trainer's, or takes its batches: verl's are torch's."""
+"""A hook of another trainer is a class of that trainer's, or takes its batches (verl's: torch)."""
 HEAVY = {"torch", "transformers", "duckdb", "pyarrow", "numpy", "sklearn", "streamlit"}
 LIGHT = {"echoscope.text.extras"}
 VIEWS_OF_COMMANDS = {"training_view.py", "watch_view.py"}
