@@ -268,7 +268,9 @@ def _engine_bytes(config: RunConfig, shape: ModelShape, device: DeviceKind, adap
         return 0
     default_gib = CPU_CACHE_GIB if device == "cpu" else 0.0
     cache = int((engine.kv_cache_gib or default_gib) * (1 << 30))
-    return copy + cache
+    # On CUDA each has GPUs of its own.
+    on_this_device = engine.replicas if device == "cpu" else 1
+    return on_this_device * (copy + cache)
 
 
 def _largest_part(config: RunConfig, microbatch: int, longest: int) -> tuple[int, int]:

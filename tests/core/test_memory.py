@@ -147,6 +147,7 @@ COPY = 4 * QWEN_05B.num_parameters
         ([], 0),
         (["engine={kind: vllm}"], COPY + GIB),
         (["engine={kind: vllm, kv_cache_gib: 2}"], COPY + 2 * GIB),
+        (["engine={kind: vllm, replicas: 3}"], 3 * (COPY + GIB)),
         (["engine={kind: ray}"], COPY),
         (["engine={kind: ray, address: auto}"], 0),
         (["engine={kind: openai, url: 'http://127.0.0.1:1'}"], 0),
