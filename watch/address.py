@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from echoscope.diagnostics.read.records import Collector, MetricsFileError
+from echoscope.diagnostics.read.records import Collector, MetricsFileError, Reading
 from echoscope.diagnostics.read.wandb_address import NoAnswerError, Question, ServerRun, path_of
 
 from .folder import Folder
@@ -85,9 +85,8 @@ class Address(Folder):
         now, before = time.monotonic(), self._told.metrics.newest
         self._ask_at = now + max(ASK_S, SHARE * (now - self._asked_at))
         self.is_unanswered, self._was_answered, is_first = False, True, not self._was_answered
-        collector = Collector(
-            path=str(self.path), kind="wandb", mapping=self._mapping, make_builder=Metrics
-        )
+        reading = Reading(str(self.path), self._mapping, make_builder=Metrics)
+        collector = Collector(reading, "wandb")
         for row in run.rows:
             collector.add(row)
         metrics = collector.settle()

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from echoscope.diagnostics.read.foreign_names import Meaning
-from echoscope.diagnostics.read.forms.text import GrowingText, Reading
+from echoscope.diagnostics.read.forms.text import GrowingText
 from echoscope.diagnostics.read.metrics_file import read_metrics
-from echoscope.diagnostics.read.records import MetricsFileError
+from echoscope.diagnostics.read.records import MetricsFileError, Reading
 from echoscope.diagnostics.read.rollouts import ONE_EVALUATION, metrics_mapping
 from echoscope.store.importers.format import Format
 from echoscope.store.importers.lines import BadJsonError

@@ -22,12 +22,13 @@ from echoscope.store.importers.packed_file import ERRORS, opened, packing_of
 from echoscope.store.importers.spooled.trackio_traces import is_sqlite
 
 from .foreign_names import Meaning
+from .forms.console_log import ConsoleLog
 from .forms.json_records import documents, is_notebook, notebook_lines, parsed, records_of
 from .forms.tensorboard import is_events, read_events
-from .forms.text import JsonLines, Lines, Reading, reader_of
+from .forms.text import JsonLines, Lines, reader_of
 from .forms.trackio import read_trackio
 from .forms.wandb_file import is_wandb, read_wandb_table
-from .records import MetricsFileError, is_named, no_such_run, refuse_export
+from .records import Collector, MetricsFileError, Reading, is_named, no_such_run, refuse_export
 from .table import MetricTable
 
 MAX_LINE_CHARS = 32_000_000
@@ -93,7 +94,7 @@ def _read_bytes(path: Path, reading: Reading) -> MetricTable:
         raise MetricsFileError(f"{path}: is empty")
     for matches, read in _BINARY_FORMS:
         if matches(head):
-            return read(path, reading.mapping, reading.run)
+            return read(reading)
     encoding = next((name for mark, name in _UNICODE if head.startswith(mark)), "utf-8")
     if wide := wide_encoding(head):
         raise MetricsFileError(f"{path}: seems to be text in {wide}: {conversion(wide)}")
@@ -161,10 +162,10 @@ def _read_json(path: Path, reading: Reading, lines: Lines, start: str) -> Metric
         best = reader.best()
         return None if best is None else best.finish(reader.notes())
     values = [first] if first is not None else _documents(lines)
-    collector = reading.collector("json")
+    collector = Collector(reading, "json")
     for value in values:
         if is_notebook(value):
-            log = reading.log("notebook")
+            log = ConsoleLog(reading, "notebook")
             log.feed(notebook_lines(value))
             best = log.best()
             if best is None:

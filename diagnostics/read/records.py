@@ -3,6 +3,7 @@ belong together, and what is a number."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
@@ -212,6 +213,7 @@ class _Plan:
     has_phase: bool
 
 
+@functools.lru_cache(maxsize=MAX_NOISE)
 def _plan_of(names: tuple[str, ...]) -> _Plan:
     spelling_of = {name: spelled(name) for name in names}
     understood = [
@@ -229,7 +231,39 @@ def _plan_of(names: tuple[str, ...]) -> _Plan:
     )
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a source is read for."""
+
+    path: str
+    mapping: Mapping[str, Meaning] = field(default_factory=dict)
+    run: str = ""
+    """Which of several runs becomes the table; "" for the one with most rows."""
+    make_builder: Callable[[], TableBuilder] = TableBuilder
+    """Takes the rows of a run; who follows a growing file gives one that hands them on."""
+
+    def table(
+        self,
+        kind: str,
+        rows: Iterable[Mapping[str, Any]],
+        nothing: str,
+        notes: Callable[[], Sequence[str]] = list,
+    ) -> MetricTable:
+        """The table of a source whose rows are read one by one.
+
+        Args:
+            nothing: What is said where there is no row.
+            notes: Called after the last row: what a user must know.
+        """
+        collector = Collector(self, kind)
+        for row in rows:
+            collector.add(row)
+        if not collector.num_records:
+            raise MetricsFileError(f"{self.path}: {'; '.join([nothing, *notes()])}")
+        return collector.finish(notes())
+
+
+@dataclass(slots=True)
 class Collector:
     """Takes in records and makes the table.
 
@@ -238,15 +272,10 @@ class Collector:
     as `split`, are named so.
     """
 
-    path: str
+    reading: Reading
     kind: str
-    mapping: Mapping[str, Meaning] = field(default_factory=dict)
-    run: str = ""
-    """Which of several runs becomes the table; "" for the one with most rows."""
     needs_known: bool = False
     """Leave out records without a metric of the catalogue: console text holds many numbers."""
-    make_builder: Callable[[], TableBuilder] = TableBuilder
-    """Takes the rows of a run; who follows a growing file gives one that hands them on."""
     num_records: int = 0
     known: set[str] = field(default_factory=set)
     """Keys of the catalogue that were met."""
@@ -259,12 +288,11 @@ class Collector:
     _runs: dict[tuple[str, ...], TableBuilder] = field(default_factory=dict)
     _run_fields: dict[str, None] = field(default_factory=dict)
     _chart: dict[str, int] = field(default_factory=dict)
-    """FloatArray64 by run, where the columns are those of an exported chart."""
+    """Run -> its numbers, where the columns are those of an exported chart."""
     _offsets: dict[float, float] = field(default_factory=dict)
     _last: tuple[float, float] | None = None
     _answers: list[dict[str, Any]] | None = field(default_factory=list)
     """All rows, while they may be answers of one evaluation; None: they are not."""
-    _plans: dict[tuple[str, ...], _Plan] = field(default_factory=dict)
     _num_taken: int = 0
     _num_rows: int = 0
     """Rows of all runs."""
@@ -273,17 +301,17 @@ class Collector:
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Raises MetricsFileError where the file cannot hold the metrics of a run."""
-        plan = self._plan(record)
+        plan = _plan_of(tuple(record))
         fields = dict(record)
         if plan.has_series or plan.has_phase:
             fields = _of_phase(_of_series(record))
-            plan = self._plan(fields)
+            plan = _plan_of(tuple(fields))
         if self.needs_known and len(self.names) > MAX_NOISE:
             fields = {n: v for n, v in fields.items() if n in self.names or meaning_of(n)}
         elif len(fields) > MAX_COLUMNS or len(self.names) > MAX_COLUMNS:
-            raise MetricsFileError(f"{self.path}: {too_many_columns()}")
+            raise self._error(too_many_columns())
         metrics = {key for n, key in plan.known if not math.isnan(to_number(fields.get(n)))}
-        if self.needs_known and not metrics and not any(n in self.mapping for n in fields):
+        if self.needs_known and not metrics and not any(n in self.reading.mapping for n in fields):
             return
         self.known |= metrics
         self.names.update(dict.fromkeys(fields))
@@ -305,22 +333,11 @@ class Collector:
             self._choose_steps()
         return max(self._runs.values(), key=lambda builder: builder.num_rows, default=None)
 
-    @property
-    def counts_rows(self) -> bool:
-        """No field says a step: rows are counted."""
-        return self._steps == []
-
-    def _plan(self, record: Mapping[str, Any]) -> _Plan:
-        names = tuple(record)
-        plan = self._plans.get(names)
-        if plan is None:
-            plan = _plan_of(names)
-            if len(self._plans) < MAX_NOISE:
-                self._plans[names] = plan
-        return plan
+    def _error(self, problem: object) -> MetricsFileError:
+        return MetricsFileError(f"{self.reading.path}: {problem}")
 
     def _choose_steps(self) -> None:
-        mapped = [name for name, meaning in self.mapping.items() if meaning.key == "step"]
+        mapped = [name for name, meaning in self.reading.mapping.items() if meaning.key == "step"]
         ranked: list[tuple[int, int, str]] = []
         for index, name in enumerate(step_columns(self.names)):
             # Rows of several kinds may follow each other, each kind with the same count.
@@ -348,7 +365,7 @@ class Collector:
         if self._steps and self._last_step not in (None, step):
             self._answers = None
         self._last_step = step
-        plan = self._plan(fields)
+        plan = _plan_of(tuple(fields))
         numbers: dict[str, float] = {}
         for name, value in fields.items():
             number = to_number(value)
@@ -377,17 +394,17 @@ class Collector:
             num_runs = len(self._runs)
             is_of_a_row_each = num_runs >= FEW_ROWS and self._num_rows < 2 * num_runs
             if num_runs >= MAX_RUNS or is_of_a_row_each:
-                raise MetricsFileError(
-                    f"{self.path}: the column {' and '.join(self._run_fields)} tells more than "
+                raise self._error(
+                    f"the column {' and '.join(self._run_fields)} tells more than "
                     f"{num_runs} runs apart. Keep the rows of one run, or remove the column if it "
                     "names no runs"
                 )
-            builder = self._runs[key] = self.make_builder()
+            builder = self._runs[key] = self.reading.make_builder()
         self._num_rows += 1
         try:
             builder.add_row(step, numbers, weight)
         except TooManyColumnsError as error:
-            raise MetricsFileError(f"{self.path}: {error}") from None
+            raise self._error(error) from None
 
     def _step_of(self, fields: Mapping[str, Any]) -> float | None:
         if not self._steps:
@@ -402,7 +419,7 @@ class Collector:
 
     def _through_epochs(self, step: float, fields: Mapping[str, Any]) -> float:
         """Steps that begin again with each epoch are counted on."""
-        name = self._plan(fields).epoch
+        name = _plan_of(tuple(fields)).epoch
         epoch = to_number(fields[name]) if name else math.nan
         if not math.isfinite(epoch):
             return step
@@ -423,27 +440,29 @@ class Collector:
         """
         if self._steps is None:
             self._choose_steps()
-        for name in self.mapping:
+        for name in self.reading.mapping:
             if name not in self.names:
                 columns = list(self.names)
                 more = f" and {len(columns) - 10} more" if len(columns) > 10 else ""
-                raise MetricsFileError(
-                    f"{self.path}: --map names the column {name!r}, which is not there"
+                raise self._error(
+                    f"--map names the column {name!r}, which is not there"
                     + (f"; columns: {', '.join(columns[:10])}{more}" if columns else "")
                 )
         notes = list(notes or [])
         self._refuse_answers()
         if not self._runs:
-            raise MetricsFileError(f"{self.path}: no row with a step was found ({self.kind})")
-        if not self._steps and not self.known and not self.mapping:
+            raise MetricsFileError(
+                f"{self.reading.path}: no row with a step was found ({self.kind})"
+            )
+        if not self._steps and not self.known and not self.reading.mapping:
             listed = ", ".join(list(self.names)[:6])
             first = next((name for name in self.names if name in self._numeric), "")
             ways = (
                 f"; say what they are: --map NAME=step for the steps, and --map "
                 f"'{first}=rollout/success_rate' or --map '{first}=reward/return_mean'"
             )
-            raise MetricsFileError(
-                f"{self.path}: neither steps nor a known metric among {listed}"
+            raise self._error(
+                f"neither steps nor a known metric among {listed}"
                 + (ways if first else ", and no column holds numbers")
             )
         if not self._steps:
@@ -451,54 +470,52 @@ class Collector:
             notes.append(f"{why}: rows are counted as steps, from 1 to {self._num_taken}")
         if self.num_lost:
             notes.append(f"left out: {counted(self.num_lost, 'row')} without a whole step")
-        runs, charts = self._ranked_runs(), self._ranked_charts()
+        runs = self._ranked_runs()
+        charts = sorted(self._chart, key=lambda run: -self._chart[run])
         fields = self._chosen("file", list(runs), notes)
         chart = self._chosen("chart", charts, notes)
         for run, columns in runs_of_chart(self.names).items():
             runs[fields].leave_out(columns if run != chart else ())
         table = runs[fields].build(
             kind=self.kind,
-            path=self.path,
-            mapping=self.mapping,
+            path=self.reading.path,
+            mapping=self.reading.mapping,
             ignored=[name for name in self.names if name not in self._numeric],
             notes=notes,
         )
         if not table.keys():
-            raise MetricsFileError(
-                f"{self.path}: {table.num_rows} steps, but no column holds numbers"
-            )
+            raise self._error(f"{table.num_rows} steps, but no column holds numbers")
         uncounted = [] if self._steps else step_hints(table)
         return replace(
             table,
             run=fields or chart,
             runs=tuple(runs if fields else charts),
             is_counted=not self._steps,
-            notes=(*table.notes, *uncounted, *outcome_hints(table, self.mapping)),
+            notes=(*table.notes, *uncounted, *outcome_hints(table, self.reading.mapping)),
         )
 
     def _refuse_answers(self) -> None:
         """Raises AnswersError where no field counts steps, and rows are answers to questions."""
         if not self._answers or self._fractions:
             return
-        outcome = outcome_of(self._answers, to_number, self.mapping)
+        outcome = outcome_of(self._answers, to_number, self.reading.mapping)
         if outcome is None and not self.known:
             return  # nothing is known of it at all, which is said below
         if are_answers(self._answers, outcome, has_one_step=bool(self._steps)):
-            raise AnswersError(self.path, self._answers, outcome)
+            raise AnswersError(self.reading.path, self._answers, outcome)
 
     def _ranked_runs(self) -> dict[str, TableBuilder]:
         """Runs by the fields that tell them apart, such as `seed=1`, the longest first."""
         ranked = sorted(self._runs.items(), key=lambda entry: -entry[1].num_rows)
         return {", ".join(run): builder for run, builder in ranked}
 
-    def _ranked_charts(self) -> list[str]:
-        return sorted(self._chart, key=lambda run: -self._chart[run])
-
     def _chosen(self, kind: str, names: Sequence[str], notes: list[str]) -> str:
         """Which of the runs of a file or chart is read, the longest of them first; "" of none."""
-        chosen = next((name for name in names if is_named(self.run, name)), next(iter(names), ""))
+        chosen = next(
+            (name for name in names if is_named(self.reading.run, name)), next(iter(names), "")
+        )
         if len(names) > 1:
-            notes.append(_which_run(kind, names, chosen, self.run))
+            notes.append(_which_run(kind, names, chosen, self.reading.run))
         return chosen
 
 

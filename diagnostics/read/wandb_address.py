@@ -24,7 +24,7 @@ from typing import Any
 
 from .foreign_names import Meaning
 from .forms.wandb_file import numbers_of_row
-from .records import Collector, MetricsFileError
+from .records import MetricsFileError, Reading
 from .runs import RunMetrics
 
 PREFIX = "wandb:"
@@ -95,13 +95,9 @@ def read_address(
         run = question.answer()
     finally:
         question.close()
-    if not run.rows:
-        raise MetricsFileError(f"{address}: the run has no row of metrics")
-    collector = Collector(path=address, kind="wandb", mapping=mapping or {})
-    for row in run.rows:
-        collector.add(row)
-    table = replace(collector.finish(), run=run.name)
-    return RunMetrics(name=run.name, table=table, files=(address,))
+    reading = Reading(address, mapping or {})
+    table = reading.table("wandb", run.rows, "the run has no row of metrics")
+    return RunMetrics(name=run.name, table=replace(table, run=run.name), files=(address,))
 
 
 class Question:

@@ -17,12 +17,11 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ..foreign_names import Meaning, meaning_of, spelled, step_rank
-from ..records import TRANSPARENT, Collector, to_number
-from ..table import TableBuilder
+from ..foreign_names import meaning_of, spelled, step_rank
+from ..records import TRANSPARENT, Collector, Reading, to_number
 from .line_prefix import COLOUR, without_bullet, without_prefix
 
 MAX_PAIRS = 5_000
@@ -219,11 +218,8 @@ class _Block:
 class ConsoleLog:
     """Reads a log line by line."""
 
-    path: str
-    mapping: Mapping[str, Meaning] = field(default_factory=dict)
-    run: str = ""
+    reading: Reading
     kind: str = "log"
-    make_builder: Callable[[], TableBuilder] = TableBuilder
     _collectors: dict[str, Collector] = field(default_factory=dict)
     """By family of lines."""
     _block: _Block = field(default_factory=_Block)
@@ -296,7 +292,7 @@ class ConsoleLog:
         rows = max(self._unnamed.values(), key=len, default=[])
         if len(rows) < MIN_UNNAMED:
             return None
-        collector = Collector(path=self.path, kind=self.kind, mapping=self.mapping, run=self.run)
+        collector = Collector(self.reading, self.kind)
         for row in rows:
             collector.add(row)
         return collector
@@ -316,14 +312,7 @@ class ConsoleLog:
         if not record:
             return
         if family not in self._collectors:
-            self._collectors[family] = Collector(
-                path=self.path,
-                kind=self.kind,
-                mapping=self.mapping,
-                run=self.run,
-                needs_known=True,
-                make_builder=self.make_builder,
-            )
+            self._collectors[family] = Collector(self.reading, self.kind, needs_known=True)
         collector = self._collectors[family]
         record = _with_step(record, marker)
         collector.add(record)

@@ -18,15 +18,14 @@ tensorboard/compat/proto
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from echoscope.text.amounts import counted
 
-from ..foreign_names import Meaning
-from ..records import Collector, MetricsFileError
+from ..records import Reading
 from ..table import MetricTable
 from .protobuf import fields, number_of, signed, varint
 
@@ -64,22 +63,17 @@ def is_events(head: bytes) -> bool:
     return len(head) >= _LENGTH.size and _MARK in head[:64]
 
 
-def read_events(path: Path, mapping: Mapping[str, Meaning], run: str = "") -> MetricTable:
+def read_events(reading: Reading) -> MetricTable:
     """The scalars of an event file.
 
     Raises:
         MetricsFileError: no scalar; one line.
         OSError: it cannot be read.
     """
-    collector = Collector(path=str(path), kind="tensorboard", mapping=mapping, run=run)
     damage = Damage()
-    with path.open("rb") as file:
-        for row in _rows(file, damage):
-            collector.add(row)
-    if not collector.num_records:
-        why = f"; {'; '.join(damage.notes())}" if damage.notes() else ""
-        raise MetricsFileError(f"{path}: the TensorBoard file has no scalar{why}")
-    return collector.finish(damage.notes())
+    with Path(reading.path).open("rb") as file:
+        nothing = "the TensorBoard file has no scalar"
+        return reading.table("tensorboard", _rows(file, damage), nothing, damage.notes)
 
 
 def _rows(file: BinaryIO, damage: Damage) -> Iterator[dict[str, Any]]:

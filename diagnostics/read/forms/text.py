@@ -9,15 +9,14 @@ from __future__ import annotations
 import csv
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from echoscope.text.amounts import counted
 
-from ..foreign_names import OUTCOMES, Meaning
-from ..records import Collector, refuse_export
+from ..foreign_names import OUTCOMES
+from ..records import Collector, Reading, refuse_export
 from ..table import TableBuilder
 from .console_log import ConsoleLog
 from .delimited_text import NUM_SAMPLED, DelimitedText, Dialect, dialect_of
@@ -33,34 +32,6 @@ _MAY_SAY = {
 most lines of a long log say nothing."""
 
 Lines = Callable[[], Iterator[str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What a text is read for."""
-
-    path: str
-    mapping: Mapping[str, Meaning] = field(default_factory=dict)
-    run: str = ""
-    make_builder: Callable[[], TableBuilder] = TableBuilder
-
-    def collector(self, kind: str) -> Collector:
-        return Collector(
-            path=self.path,
-            kind=kind,
-            mapping=self.mapping,
-            run=self.run,
-            make_builder=self.make_builder,
-        )
-
-    def log(self, kind: str = "log") -> ConsoleLog:
-        return ConsoleLog(
-            path=self.path,
-            mapping=self.mapping,
-            run=self.run,
-            kind=kind,
-            make_builder=self.make_builder,
-        )
 
 
 class Reader(Protocol):
@@ -80,7 +51,7 @@ class JsonLines:
     """A JSON value a line."""
 
     def __init__(self, reading: Reading, *, is_only: bool = False) -> None:
-        self.collector = reading.collector("json")
+        self.collector = Collector(reading, "json")
         self.num_bad = 0
         self._name, self._is_only = Path(reading.path).stem, is_only
 
@@ -104,7 +75,7 @@ class Columns:
     """A table, a row a line."""
 
     def __init__(self, reading: Reading, dialect: Dialect) -> None:
-        self.collector = reading.collector("csv")
+        self.collector = Collector(reading, "csv")
         self._text = DelimitedText(dialect, reading.path)
 
     def feed(self, lines: Iterable[str]) -> None:
@@ -139,7 +110,7 @@ def reader_of(reading: Reading, lines: Lines) -> Reader | None:
             return table
         if not is_plain and not table.collector.known:
             table = None
-    log = reading.log()
+    log = ConsoleLog(reading)
     log.feed(lines())
     best = log.best()
     if best is None or (table is not None and not _says_more(best, table.collector, dialect)):
@@ -216,9 +187,9 @@ class GrowingText:
             reader.feed(young)
             return reader
         try:
-            reader = reader_of(self._reading, lambda: iter(young)) or self._reading.log()
+            reader = reader_of(self._reading, lambda: iter(young)) or ConsoleLog(self._reading)
         except csv.Error:
-            reader = self._reading.log()
+            reader = ConsoleLog(self._reading)
             reader.feed(young)
         return reader
 

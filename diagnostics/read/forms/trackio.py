@@ -7,7 +7,7 @@ has committed is read. Names of the columns are those of trackio 0.20 to 0.43.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,7 @@ from typing import Any
 from echoscope.store.importers.spooled.trackio_traces import columns_of, opened_database, reason_of
 from echoscope.text.amounts import counted
 
-from ..foreign_names import Meaning
-from ..records import Collector, MetricsFileError, flat
+from ..records import MetricsFileError, Reading, flat
 from ..table import MetricTable
 from .json_records import parsed
 
@@ -25,36 +24,38 @@ MAX_ROW_CHARS = 16 << 20
 _NEEDED = frozenset({"run_name", "step", "metrics"})
 
 
-def read_trackio(path: Path, mapping: Mapping[str, Meaning], run: str = "") -> MetricTable:
+def read_trackio(reading: Reading) -> MetricTable:
     """The metrics of a run of a trackio project.
 
     Raises:
         MetricsFileError: another program's database, a damaged or locked one, or no metrics.
         OSError: it cannot be read.
     """
+    path, notes = Path(reading.path), list[str]()
     with path.open("rb"):
         pass  # SQLite says "unable to open database file", whatever is wrong
-    collector = Collector(path=str(path), kind="trackio", mapping=mapping, run=run)
-    damage = {"rows": 0}
+    rows = _rows(path, notes)
+    return reading.table("trackio", rows, "the trackio project has no metrics", lambda: notes)
+
+
+def _rows(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
+    num_rows = num_bad = 0
     try:
         with opened_database(path) as database:
-            for row in _rows(database, path, damage):
-                collector.add(row)
-            notes: list[str] = []
+            for num_rows, row in enumerate(_of_database(database, path), 1):  # noqa: B007
+                num_bad += not row
+                if row:
+                    yield row
     except sqlite3.Error as error:
-        if not collector.num_records:
+        if num_rows == num_bad:
             raise MetricsFileError(f"{path}: {reason_of(error)}") from None
-        notes = [f"the database is damaged ({error}): what could be read before was"]
-    if not collector.num_records:
-        raise MetricsFileError(f"{path}: the trackio project has no metrics")
-    if damage["rows"]:
-        notes.append(f"left out: {counted(damage['rows'], 'row')} without a JSON object")
-    return collector.finish(notes)
+        notes.append(f"the database is damaged ({error}): what could be read before was")
+    if num_bad:
+        notes.append(f"left out: {counted(num_bad, 'row')} without a JSON object")
 
 
-def _rows(
-    database: sqlite3.Connection, path: Path, damage: dict[str, int]
-) -> Iterator[dict[str, Any]]:
+def _of_database(database: sqlite3.Connection, path: Path) -> Iterator[dict[str, Any]]:
+    """Each row; empty where it is no JSON object."""
     columns = columns_of(database, "metrics")
     if not columns >= _NEEDED:
         raise MetricsFileError(
@@ -70,7 +71,7 @@ def _rows(
         text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
         values = parsed(text) if isinstance(text, str) else None
         if not isinstance(values, dict):
-            damage["rows"] += 1
+            yield {}
             continue
         seconds = _seconds(logged_at)
         out = {RUN: str(name), "step": step}

@@ -20,8 +20,7 @@ from typing import Any, BinaryIO
 
 from echoscope.text.amounts import counted
 
-from ..foreign_names import Meaning
-from ..records import Collector, MetricsFileError
+from ..records import MetricsFileError, Reading
 from ..table import MetricTable
 from .protobuf import fields
 
@@ -46,6 +45,12 @@ class WandbRun:
     num_damaged: int = 0
     """Places where something is missing or changed."""
 
+    def notes(self) -> list[str]:
+        if not self.num_damaged:
+            return []
+        places, rows = counted(self.num_damaged, "place"), counted(self.num_rows, "row")
+        return [f"the file is damaged in {places}: {rows} could be read"]
+
 
 def is_wandb(head: bytes) -> bool:
     """Whether a file that begins so is one of wandb."""
@@ -60,33 +65,18 @@ def is_kept_beside(file: Path) -> bool:
     )
 
 
-def read_wandb_table(
-    path: Path, mapping: Mapping[str, Meaning] | None = None, run: str = ""
-) -> MetricTable:
+def read_wandb_table(reading: Reading) -> MetricTable:
     """The history of a run as a table.
-
-    Args:
-        run: Not read: the file holds one run.
 
     Raises:
         MetricsFileError: no row with a number; one line.
         OSError: it cannot be read.
     """
-    held = WandbRun()
-    collector = Collector(path=str(path), kind="wandb", mapping=mapping or {})
+    path, held = Path(reading.path), WandbRun()
     with path.open("rb") as file:
-        for row in rows_of(file, held):
-            collector.add(row)
-    if not collector.num_records:
-        why = "; the file is damaged" if held.num_damaged else ""
-        raise MetricsFileError(f"{path}: the W&B run has no row of metrics{why}")
-    notes = []
-    if held.num_damaged:
-        notes.append(
-            f"the file is damaged in {counted(held.num_damaged, 'place')}: "
-            f"{counted(held.num_rows, 'row')} could be read"
-        )
-    return replace(collector.finish(notes), run=held.identity or path.stem)
+        nothing = "the W&B run has no row of metrics"
+        table = reading.table("wandb", rows_of(file, held), nothing, held.notes)
+    return replace(table, run=held.identity or path.stem)
 
 
 def rows_of(file: BinaryIO, run: WandbRun) -> Iterator[dict[str, float]]:

@@ -19,7 +19,7 @@ from echoscope.diagnostics.read.forms.wandb_file import (
     read_wandb_table,
     rows_of,
 )
-from echoscope.diagnostics.read.records import MetricsFileError
+from echoscope.diagnostics.read.records import MetricsFileError, Reading
 from echoscope.diagnostics.read.runs import read_runs
 from echoscope.diagnostics.read.sources import open_source
 
@@ -78,7 +78,7 @@ def test_every_row_has_its_numbers_under_wandbs_names() -> None:
 
 
 def test_the_table_has_our_keys_at_the_steps_of_the_run() -> None:
-    table = read_wandb_table(FILE)
+    table = read_wandb_table(Reading(str(FILE)))
     assert table.steps.tolist() == list(range(1, 13))
     assert table.columns["policy/entropy"][[0, 3]].tolist() == [1.0, 0.25]
     assert table.sources["policy/entropy"] == "actor/entropy"
@@ -155,10 +155,10 @@ def test_a_run_without_rows_is_refused_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "run-x.wandb"
     path.write_bytes(HEAD)
     with pytest.raises(MetricsFileError, match=r"run-x\.wandb: the W&B run has no row of metrics$"):
-        read_wandb_table(path)
+        read_wandb_table(Reading(str(path)))
     path.write_bytes(HEAD + b"\x01" * 500)
-    with pytest.raises(MetricsFileError, match=r"the file is damaged$"):
-        read_wandb_table(path)
+    with pytest.raises(MetricsFileError, match=r"the file is damaged in 1 place: 0 rows could be read$"):
+        read_wandb_table(Reading(str(path)))
 
 
 def test_a_folder_of_one_run_is_read_and_one_of_several_asks_which(tmp_path: Path) -> None:
