@@ -17,7 +17,8 @@ from typing import Any, TypeGuard
 from echoscope.text.strict_json import json_value
 
 from ..records import ToolCall
-from .draft import Draft, DraftTurn, RowError, text_of
+from . import read
+from .draft import Draft, DraftTurn, RowError
 
 _CHATML = re.compile(r"<\|im_start\|>(\w+)\n?|<\|im_end\|>\n?")
 _HEADERS = re.compile(r"<\|start_header_id\|>(\w+)<\|end_header_id\|>\n{0,2}|<\|eot_id\|>")
@@ -123,7 +124,7 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> Dialogue:
 def content_text(content: Any) -> str:
     """The text of a message; what is no text (an image, say) as its kind in brackets."""
     if not isinstance(content, list):
-        return text_of(content)
+        return read.text(content)
     parts = []
     for part in content:
         if isinstance(part, str):

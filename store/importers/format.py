@@ -11,7 +11,8 @@ from pathlib import PurePath
 from typing import Any
 
 from ..records import Split
-from .draft import Draft, RowError, number, success_of, text_of, whole
+from . import read
+from .draft import Draft, RowError
 
 Row = Mapping[str, Any]
 
@@ -81,7 +82,7 @@ class Format:
         """The step of a row, None where nothing says it, and whether the file's name does."""
         mapped = row.get(MAPPED)
         if mapped and "step" in mapped:
-            return whole(number(mapped["step"])), False
+            return read.whole(read.number(mapped["step"])), False
         step = self.step(row)
         if step is not None:
             return step, False
@@ -110,12 +111,12 @@ class Format:
     def _set_mapped(draft: Draft, mapped: Mapping[str, Any]) -> None:
         draft.fields = {key: value for key, value in draft.fields.items() if key != MAPPED}
         if "reward" in mapped:
-            draft.set_episode_reward(number(mapped["reward"]))
+            draft.set_episode_reward(read.number(mapped["reward"]))
             draft.reconstructed.discard("reward_terms")
         if "success" in mapped:
-            draft.is_success = success_of(mapped["success"])
+            draft.is_success = read.success(mapped["success"])
         if "group" in mapped:
-            draft.group = text_of(mapped["group"])
+            draft.group = read.text(mapped["group"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +226,7 @@ def has_keys(*names: str, **kinds: type) -> Callable[[Row], bool]:
 
 def step_key(name: str) -> Callable[[Row], int | None]:
     """The step of rows that have it under a key."""
-    return lambda row: whole(row.get(name))
+    return lambda row: read.whole(row.get(name))
 
 
 def no_file_step(where: Where) -> None:

@@ -6,21 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .. import read
 from ..dialogue import Dialogue, is_messages, read_flat, read_messages
-from ..draft import (
-    Draft,
-    RowError,
-    finish_of,
-    name_of,
-    number,
-    number_or_none,
-    numbers_of,
-    optional_text,
-    stop_of,
-    success_of,
-    text_of,
-    without,
-)
+from ..draft import Draft, RowError
 from ..format import MAPPED, Row, Where
 
 Names = tuple[str, ...]
@@ -72,26 +60,27 @@ def draft_of(row: Row, keys: Keys) -> Draft:
     dialogue, prompt, is_guess, used = _dialogue(row, keys)
     reward_key, reward = value_of(row, keys.reward)
     success_key, success = value_of(row, keys.success)
-    is_success = success_of(success)
+    is_success = read.success(success)
     used = (*used, *keys.step, *keys.turn_rewards)
     used = (*used, *((success_key,) if is_success is not None else ()))
-    used = (*used, *((reward_key,) if number_or_none(reward) is not None else ()))
-    total = sum(map(number, reward)) if isinstance(reward, list) and reward else number(reward)
+    used = (*used, *((reward_key,) if read.number_or_none(reward) is not None else ()))
+    per_token = reward if isinstance(reward, list) and reward else [reward]
+    total = sum(map(read.number, per_token))
     draft = dialogue.draft(
-        without(row, used),
+        read.without(row, used),
         reward=total,
         is_guess=is_guess,
         prompt=prompt,
-        group=optional_text(value_of(row, keys.group)[1]),
-        env=name_of(value_of(row, keys.env)[1]),
-        tag=name_of(value_of(row, keys.tag)[1]),
+        group=read.text_or_none(value_of(row, keys.group)[1]),
+        env=read.name(value_of(row, keys.env)[1]),
+        tag=read.name(value_of(row, keys.tag)[1]),
         is_success=is_success,
-        stop_reason=stop_of(value_of(row, keys.stop)[1]),
+        stop_reason=read.stop(value_of(row, keys.stop)[1]),
     )
     draft.set_turn_rewards(value_of(row, keys.turn_rewards)[1], total)
     if draft.turns and keys.finish:
-        draft.turns[-1].finish_reason = finish_of(value_of(row, keys.finish)[1])
-    draft.add_info(numbers_of(value_of(row, keys.numbers)[1]))
+        draft.turns[-1].finish_reason = read.finish(value_of(row, keys.finish)[1])
+    draft.add_info(read.numbers(value_of(row, keys.numbers)[1]))
     return draft
 
 
@@ -108,14 +97,14 @@ def _dialogue(row: Row, keys: Keys) -> tuple[Dialogue, str, bool, Names]:
         replied = reply if is_messages(reply) else _said("assistant", reply)
         dialogue = read_messages([*asked, *replied])
         return dialogue, prompt if isinstance(prompt, str) else dialogue.prompt, False, used
-    if not (text_of(prompt).strip() or text_of(reply).strip()):
+    if not (read.text(prompt).strip() or read.text(reply).strip()):
         raise RowError("prompt and reply are empty")
-    dialogue, is_guess = read_flat(text_of(prompt), text_of(reply))
-    return dialogue, text_of(prompt), is_guess, used
+    dialogue, is_guess = read_flat(read.text(prompt), read.text(reply))
+    return dialogue, read.text(prompt), is_guess, used
 
 
 def _said(role: str, text: Any) -> list[Mapping[str, Any]]:
-    return [{"role": role, "content": text_of(text)}] if text_of(text) else []
+    return [{"role": role, "content": read.text(text)}] if read.text(text) else []
 
 
 def one_episode(

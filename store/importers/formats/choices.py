@@ -13,20 +13,9 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from .. import read
 from ..dialogue import Dialogue, is_messages, read_messages
-from ..draft import (
-    Draft,
-    DraftTurn,
-    RowError,
-    finish_of,
-    inner,
-    number,
-    number_or_none,
-    numbers_of,
-    text_of,
-    whole,
-    without,
-)
+from ..draft import Draft, DraftTurn, RowError
 from ..format import Format, Row, Where, has_keys
 
 
@@ -37,24 +26,24 @@ def _matches(row: Row) -> bool:
 
 
 def _drafts(row: Row, where: Where) -> Iterator[Draft]:
-    text = f"{where.path} {text_of(row['trajectories'])}"
+    text = f"{where.path} {read.text(row['trajectories'])}"
     group = hashlib.blake2b(text.encode(errors="replace"), digest_size=8).hexdigest()
     for trajectory in row["trajectories"]:
         items = trajectory["messages_and_choices"]
         choices = [item for item in items if isinstance(item.get("message"), Mapping)]
-        more = [without(choice, ("message", "finish_reason", "index")) for choice in choices]
+        more = [read.without(choice, ("message", "finish_reason", "index")) for choice in choices]
         draft = read_messages([_message(item) for item in items]).draft(
             {
-                **without(trajectory, ("messages_and_choices", "reward", "metrics")),
+                **read.without(trajectory, ("messages_and_choices", "reward", "metrics")),
                 **({"choices": more} if any(more) else {}),
             },
-            reward=number(trajectory.get("reward")),
+            reward=read.number(trajectory.get("reward")),
             group=group,
         )
         if len(choices) == len(draft.turns):
             for turn, choice in zip(draft.turns, choices, strict=True):
-                turn.finish_reason = finish_of(choice.get("finish_reason"))
-        draft.add_info(numbers_of(trajectory.get("metrics")))
+                turn.finish_reason = read.finish(choice.get("finish_reason"))
+        draft.add_info(read.numbers(trajectory.get("metrics")))
         yield draft
 
 
@@ -84,17 +73,15 @@ def _is_answered(event: Mapping[str, Any]) -> bool:
 
 def _choice(data: Any) -> Mapping[str, Any]:
     """The first choice of an answer; nothing where it is no reply."""
-    choices = inner(data, "response", "choices")
-    first = choices[0] if isinstance(choices, list) and choices else None
-    return (
-        first if isinstance(first, Mapping) and isinstance(inner(first, "message"), Mapping) else {}
-    )
+    choices = read.inner(data, "response", "choices")
+    first = next(iter(read.objects(choices)), {})
+    return first if isinstance(first.get("message"), Mapping) else {}
 
 
 def _lightning_step(row: Row) -> int | None:
     """The training step of the model that was asked first."""
     requests = _requests(row)
-    return whole(requests[0].get("model_version")) if requests else None
+    return read.whole(requests[0].get("model_version")) if requests else None
 
 
 def _lightning_drafts(row: Row, where: Where) -> list[Draft]:
@@ -102,7 +89,8 @@ def _lightning_drafts(row: Row, where: Where) -> list[Draft]:
     if not requests:
         raise RowError("the rollout has no request that the model answered")
     other = [e for e in events if e.get("event_type") not in ("model_request", "reward")]
-    times = [t for event in events if (t := number_or_none(event.get("timestamp"))) is not None]
+    stamps = [read.number_or_none(event.get("timestamp")) for event in events]
+    times = [stamp for stamp in stamps if stamp is not None]
     draft = _conversation(requests).draft(
         {
             "rollout_id": row["lightning_rollout"],
@@ -128,12 +116,12 @@ def _lightning_drafts(row: Row, where: Where) -> list[Draft]:
 
 def _conversation(requests: Sequence[Mapping[str, Any]]) -> Dialogue:
     """One conversation where each request goes on with the last; else a turn for each request."""
-    asked = [inner(data, "request", "messages") for data in requests]
+    asked = [read.inner(data, "request", "messages") for data in requests]
     replies = [{"role": "assistant", **_choice(data)["message"]} for data in requests]
     if is_messages(asked[-1]):
         replies_before = [m for m in asked[-1] if m["role"] == "assistant"]
         is_one = len(replies_before) == len(requests) - 1 and all(
-            text_of(old.get("content")) == text_of(new.get("content"))
+            read.text(old.get("content")) == read.text(new.get("content"))
             for old, new in zip(replies_before, replies, strict=False)
         )
         if is_one:
@@ -156,7 +144,7 @@ def _rewards(events: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
     turn, out = -1, []
     for event in events:
         turn += _is_answered(event)
-        value = number_or_none(inner(event, "data", "value"))
+        value = read.number_or_none(read.inner(event, "data", "value"))
         if event.get("event_type") == "reward" and value is not None:
             out.append((turn, value))
     return out
@@ -165,14 +153,14 @@ def _rewards(events: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
 def _set_request(turn: DraftTurn, data: Mapping[str, Any]) -> None:
     """What a request says of its reply: version, ending, tokens and log-probs."""
     choice, usage = _choice(data), data.get("usage")
-    turn.finish_reason = finish_of(data.get("finish_reason") or choice.get("finish_reason"))
-    turn.policy_version = whole(data.get("model_version"))
-    turn.temperature = number_or_none(inner(data, "request", "temperature"))
+    turn.finish_reason = read.finish(data.get("finish_reason") or choice.get("finish_reason"))
+    turn.policy_version = read.whole(data.get("model_version"))
+    turn.temperature = read.number_or_none(read.inner(data, "request", "temperature"))
     counts = usage.items() if isinstance(usage, Mapping) else ()
     named = {f"usage/{name}": value for name, value in counts}
-    turn.info = numbers_of({"latency_ms": data.get("latency_ms"), **named})
-    content = inner(choice, "logprobs", "content")
-    logprobs = [inner(e, "logprob") for e in content] if isinstance(content, list) else None
+    turn.info = read.numbers({"latency_ms": data.get("latency_ms"), **named})
+    content = read.inner(choice, "logprobs", "content")
+    logprobs = [read.inner(e, "logprob") for e in content] if isinstance(content, list) else None
     turn.set_tokens(data["response"].get("prompt_token_ids"), choice.get("token_ids"), logprobs)
 
 

@@ -11,22 +11,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...records import Split
+from .. import read
 from ..dialogue import is_messages, read_messages
-from ..draft import (
-    Draft,
-    RowError,
-    finish_of,
-    inner,
-    name_of,
-    number,
-    number_or_none,
-    objects_of,
-    stop_of,
-    text_of,
-    truth,
-    whole,
-    without,
-)
+from ..draft import Draft, RowError
 from ..format import Format, Row, Where, has_keys, no_file_step
 
 _GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
@@ -38,9 +25,9 @@ _OURS = "echoscope/"
 
 
 def _drafts(row: Row, where: Where) -> Iterator[Draft]:
-    for sample in objects_of(row["samples"]):
+    for sample in read.objects(row["samples"]):
         draft = _draft(sample)
-        draft.env = name_of(inner(row, "eval", "task"))
+        draft.env = read.name(read.inner(row, "eval", "task"))
         if _is_ours(sample):
             _set_ours(draft, sample["metadata"], _scores(sample))
         yield draft
@@ -51,18 +38,18 @@ def _draft(sample: Row) -> Draft:
     if not is_messages(messages):
         raise RowError("the sample has no messages")
     output, scores = sample.get("output"), _scores(sample)
-    more = without(output, ("choices", "completion")) if isinstance(output, Mapping) else {}
+    more = read.without(output, ("choices", "completion")) if isinstance(output, Mapping) else {}
     draft = read_messages(messages).draft(
-        {**without(sample, _USED), "output": more},
-        group=text_of(sample.get("id")),
-        duration_s=number_or_none(sample.get("total_time")),
+        {**read.without(sample, _USED), "output": more},
+        group=read.text(sample.get("id")),
+        duration_s=read.number_or_none(sample.get("total_time")),
     )
-    choices = objects_of(inner(output, "choices"))
+    choices = read.objects(read.inner(output, "choices"))
     if draft.turns and choices:
-        draft.turns[-1].finish_reason = finish_of(choices[0].get("stop_reason"))
+        draft.turns[-1].finish_reason = read.finish(choices[0].get("stop_reason"))
     first = next(iter(scores.values()), math.nan)
     draft.set_episode_reward(first)
-    draft.is_success = truth(first)
+    draft.is_success = read.truth(first)
     if draft.is_success is not None:
         draft.reconstructed.add("score")
     draft.add_info({f"score/{name}": value for name, value in scores.items()})
@@ -72,15 +59,11 @@ def _draft(sample: Row) -> Draft:
 def _scores(sample: Row) -> dict[str, float]:
     """The scores that are numbers or grades, by name."""
     scores = sample.get("scores")
-    values = {
-        str(name): inner(score, "value")
-        for name, score in (scores.items() if isinstance(scores, Mapping) else ())
-    }
-    numbers = {
-        name: _GRADES.get(value, number(value)) if isinstance(value, str) else number(value)
-        for name, value in values.items()
-    }
-    return {name: value for name, value in numbers.items() if not math.isnan(value)}
+    named = scores if isinstance(scores, Mapping) else {}
+    values = {str(name): read.inner(score, "value") for name, score in named.items()}
+    return read.numbers(
+        {n: _GRADES.get(v, read.number(v)) if isinstance(v, str) else v for n, v in values.items()}
+    )
 
 
 def _attached(messages: Any, attachments: Any) -> Any:
@@ -89,33 +72,33 @@ def _attached(messages: Any, attachments: Any) -> Any:
         return messages
     return [
         {**message, "content": attachments.get(content.removeprefix(_ATTACHED), content)}
-        if isinstance(content := inner(message, "content"), str) and content.startswith(_ATTACHED)
+        if (content := read.text(read.inner(message, "content"))).startswith(_ATTACHED)
         else message
         for message in messages
     ]
 
 
 def _is_ours(sample: Row) -> bool:
-    return text_of(sample.get("uuid")).startswith(_OURS) and isinstance(
+    return read.text(sample.get("uuid")).startswith(_OURS) and isinstance(
         sample.get("metadata"), Mapping
     )
 
 
 def _set_ours(draft: Draft, metadata: Row, scores: Mapping[str, float]) -> None:
     draft.reconstructed.discard("score")
-    draft.is_success = truth(scores.get("success"))
+    draft.is_success = read.truth(scores.get("success"))
     draft.set_turn_rewards(metadata.get("turn_rewards"), scores.get("return", math.nan))
     draft.split = Split.EVAL if metadata.get("split") in ("eval", "probe") else Split.IMPORT
-    draft.env = name_of(metadata.get("env"))
-    draft.stop_reason = stop_of(metadata.get("stop_reason"))
+    draft.env = read.name(metadata.get("env"))
+    draft.stop_reason = read.stop(metadata.get("stop_reason"))
     for turn in draft.turns:
         turn.info = {}
 
 
 def _step(row: Row) -> int | None:
     """The step of a sample that we wrote; Inspect knows none."""
-    first = next(iter(objects_of(row["samples"])), {})
-    return whole(first["metadata"].get("step")) if _is_ours(first) else None
+    first = next(iter(read.objects(row["samples"])), {})
+    return read.whole(first["metadata"].get("step")) if _is_ours(first) else None
 
 
 LOGS = Format(

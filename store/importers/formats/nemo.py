@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import read
 from ..dialogue import Dialogue, has_marks, read_messages, split_marked
-from ..draft import (
-    Draft,
-    DraftTurn,
-    RowError,
-    number,
-    number_or_none,
-    text_of,
-    whole,
-    without,
-)
+from ..draft import Draft, DraftTurn, RowError
 from ..format import Format, Row, Where
 
 
@@ -36,19 +28,19 @@ _NEMO_USED = (
 def _nemo_drafts(row: Row, where: Where) -> list[Draft]:
     plain = {name: _unwrapped(value) for name, value in row.items()}
     dialogue, is_guess = _nemo_dialogue(plain["content"])
-    sample_mask = number_or_none(plain.get("sample_loss_mask"))
+    sample_mask = read.number_or_none(plain.get("sample_loss_mask"))
     draft = dialogue.draft(
-        without(plain, _NEMO_USED),
-        reward=number(plain["rewards"]),
+        read.without(plain, _NEMO_USED),
+        reward=read.number(plain["rewards"]),
         is_guess=is_guess,
         is_kept=None if sample_mask is None else bool(sample_mask),
     )
-    mask, length = plain.get("token_loss_mask"), whole(plain.get("input_lengths"))
+    mask, length = plain.get("token_loss_mask"), read.whole(plain.get("input_lengths"))
     if isinstance(mask, list) and length is not None:
         mask = [value if index < length else 0 for index, value in enumerate(mask)]
     names = ("generation_logprobs", "advantages", "prev_logprobs")
     draft.set_sampled(plain.get("token_ids"), mask, *(plain.get(name) for name in names))
-    draft.advantage = number_or_none(plain.get("advantages"))
+    draft.advantage = read.number_or_none(plain.get("advantages"))
     return [draft]
 
 
@@ -61,7 +53,7 @@ def _nemo_dialogue(content: Any) -> tuple[Dialogue, bool]:
         dialogue.turns = [DraftTurn(observation=ask, response=reply) for ask, reply in pairs]
         dialogue.final_observation = content[-1] if len(content) % 2 else ""
         return dialogue, len(dialogue.turns) > 1
-    text = text_of(content)
+    text = read.text(content)
     if not text.strip():
         raise RowError("the row has no text")
     if has_marks(text):

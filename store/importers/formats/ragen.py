@@ -22,21 +22,9 @@ from typing import Any
 
 from echoscope.text.replies import parse_response
 
+from .. import read
 from ..dialogue import Dialogue, is_messages, read_messages
-from ..draft import (
-    Draft,
-    DraftTurn,
-    RowError,
-    inner,
-    number,
-    numbers_of,
-    objects_of,
-    optional_text,
-    text_of,
-    truth,
-    whole,
-    without,
-)
+from ..draft import Draft, DraftTurn, RowError
 from ..format import Format, Row, Where, has_keys, no_file_step
 
 _LEFT = "actions_left"
@@ -56,9 +44,9 @@ def _drafts(row: Row, where: Where) -> list[Draft]:
     waiting: float | None = None
     for message in row["messages"]:
         if message["role"] == "user":
-            text = text_of(message.get("content"))
+            text = read.text(message.get("content"))
             reward_shown = _REWARD.search(text)
-            waiting = number(reward_shown[1]) if reward_shown else 0.0
+            waiting = read.number(reward_shown[1]) if reward_shown else 0.0
             message = {**message, "content": text[: reward_shown.start()] if reward_shown else text}
         elif message["role"] == "assistant":
             # The first reply's reward is never written.
@@ -69,11 +57,11 @@ def _drafts(row: Row, where: Where) -> list[Draft]:
     for index, turn in enumerate(dialogue.turns):
         turn.reward = rewards[index] if index else math.nan
         turn.actions = parse_response(turn.response, reasoning=False, forced_think=False).actions
-    total = number(metadata.get("total_reward"))
+    total = read.number(metadata.get("total_reward"))
     if dialogue.turns and total == total and total != 0:
         dialogue.turns[0].reward = total - sum(rewards[1:])
     fields = {"custom_id": row["custom_id"], "metadata": metadata}
-    fields |= without(row, ("custom_id", "messages", "metadata"))
+    fields |= read.without(row, ("custom_id", "messages", "metadata"))
     draft = _draft(dialogue, fields, metadata, metadata.get("group_id"), dialogue.prompt)
     if any(turn.actions for turn in draft.turns):
         draft.reconstructed.add("actions")
@@ -88,13 +76,13 @@ def _draft(
     draft = dialogue.draft(
         fields,
         prompt=prompt,
-        group=optional_text(whole(group)),
+        group=read.text_or_none(read.whole(group)),
         env=tag,
         tag=tag,
         is_success=is_success,
     )
     of_tag = {
-        name: value for name, value in numbers_of(metrics).items() if name.startswith(f"{tag}/")
+        name: value for name, value in read.numbers(metrics).items() if name.startswith(f"{tag}/")
     }
     draft.add_info({name.removeprefix(f"{tag}/"): value for name, value in of_tag.items() if tag})
     return draft
@@ -104,19 +92,19 @@ def _success(metrics: Row) -> tuple[str, bool | None]:
     """Tag and success, of the first key that ends in `/success`."""
     for key, value in metrics.items():
         if key.endswith("/success") and "/non-zero/" not in key:
-            return key.removesuffix("/success"), truth(number(value))
+            return key.removesuffix("/success"), read.truth(read.number(value))
     return "", None
 
 
 def _batch_drafts(row: Row, where: Where) -> list[Draft]:
-    columns, batch = row["columns"], numbers_of(row.get("batch"))
-    messages, entries = columns.get("messages_list"), objects_of(columns.get("history"))
+    columns, batch = row["columns"], read.numbers(row.get("batch"))
+    messages, entries = columns.get("messages_list"), read.objects(columns.get("history"))
     dialogue = read_messages(messages) if is_messages(messages) else None
     replies = [entry for entry in entries if _reply(entry)]
     if not replies and dialogue is None:
         raise RowError("the row has neither messages nor a history")
     out = dialogue or Dialogue()
-    prompt = out.prompt if dialogue is not None else text_of(replies[0].get("state"))
+    prompt = out.prompt if dialogue is not None else read.text(replies[0].get("state"))
     if replies:
         turns = _history_turns(replies)
         # The messages are what the policy saw: the state and the instructions around it.
@@ -125,13 +113,13 @@ def _batch_drafts(row: Row, where: Where) -> list[Draft]:
                 turn.observation = message_turn.observation
         out.turns = turns
     if entries and not _reply(entries[-1]):
-        out.final_observation = text_of(entries[-1].get("state"))
+        out.final_observation = read.text(entries[-1].get("state"))
     fields = {
         "row": row["dataproto_row"],
-        **without(columns, ("messages_list", "history", "metrics")),
+        **read.without(columns, ("messages_list", "history", "metrics")),
         "tensors": row.get("tensors"),
     }
-    metrics = numbers_of(columns.get("metrics"))
+    metrics = read.numbers(columns.get("metrics"))
     draft = _draft(out, fields, metrics, columns.get("group_ids"), prompt)
     if not replies:
         draft.set_episode_reward(batch.get("original_rm_scores", batch.get("rm_scores", math.nan)))
@@ -140,7 +128,7 @@ def _batch_drafts(row: Row, where: Where) -> list[Draft]:
 
 
 def _reply(entry: Mapping[str, Any]) -> str:
-    return text_of(entry.get("llm_raw_response") or entry.get("llm_response"))
+    return read.text(entry.get("llm_raw_response") or entry.get("llm_response"))
 
 
 def _history_turns(entries: Sequence[Mapping[str, Any]]) -> list[DraftTurn]:
@@ -150,13 +138,13 @@ def _history_turns(entries: Sequence[Mapping[str, Any]]) -> list[DraftTurn]:
         is_invalid = entry.get("manager_invalid_action") is True
         turns.append(
             DraftTurn(
-                observation=text_of(entry.get("state")),
+                observation=read.text(entry.get("state")),
                 response=_reply(entry),
-                reward=number(entry.get("reward")),
-                actions=tuple(map(text_of, actions)) if isinstance(actions, list) else (),
-                is_valid=False if is_invalid else truth(inner(info, "action_is_valid")),
-                is_effective=truth(inner(info, "action_is_effective")),
-                info={**numbers_of(info), **numbers_of({_LEFT: entry.get(_LEFT)})},
+                reward=read.number(entry.get("reward")),
+                actions=tuple(map(read.text, actions)) if isinstance(actions, list) else (),
+                is_valid=False if is_invalid else read.truth(read.inner(info, "action_is_valid")),
+                is_effective=read.truth(read.inner(info, "action_is_effective")),
+                info={**read.numbers(info), **read.numbers({_LEFT: entry.get(_LEFT)})},
             )
         )
     return turns

@@ -5,22 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from .. import read
 from ..dialogue import is_messages, read_messages
-from ..draft import (
-    Draft,
-    RowError,
-    inner,
-    json_in,
-    name_of,
-    number,
-    numbers_of,
-    optional_text,
-    stop_of,
-    text_of,
-    truth,
-    whole,
-    without,
-)
+from ..draft import Draft, RowError
 from ..format import Format, Row, Where
 from .by_keys import Keys, draft_of
 
@@ -38,7 +25,7 @@ def _length(row: Row) -> int | None:
 
 def _step(row: Row) -> int | None:
     value = row["global_step"]
-    return whole(value[0] if isinstance(value, list) and value else value)
+    return read.whole(value[0] if isinstance(value, list) and value else value)
 
 
 def _drafts(row: Row, where: Where) -> Iterator[Draft]:
@@ -72,27 +59,27 @@ _ANSWER = Keys(
 
 
 def _agent_draft(entry: Mapping[str, Any]) -> Draft:
-    data = json_in(entry["trajectory_data"])
+    data = read.json_in(entry["trajectory_data"])
     if not isinstance(data, Mapping):
         raise RowError("trajectory_data is no JSON object")
-    metrics, messages = inner(data, "metrics"), json_in(entry.get("messages"))
+    metrics, messages = read.inner(data, "metrics"), read.json_in(entry.get("messages"))
     if not is_messages(messages) or not (dialogue := read_messages(messages)).turns:
         raise RowError("the episode has no messages")
     draft = dialogue.draft(
         {
-            "trajectory_data": without(data, ("last_observation", "metrics")),
-            **without(entry, ("trajectory_data", "messages", "global_step")),
+            "trajectory_data": read.without(data, ("last_observation", "metrics")),
+            **read.without(entry, ("trajectory_data", "messages", "global_step")),
         },
-        group=optional_text(inner(data, "env_info", "group_id")),
-        env=name_of(inner(data, "env_info", "tag")),
-        final_observation=dialogue.final_observation or text_of(data.get("last_observation")),
-        stop_reason=stop_of(inner(data, "failure_info", "stop_reason")),
-        is_success=truth(inner(metrics, "success")),
+        group=read.text_or_none(read.inner(data, "env_info", "group_id")),
+        env=read.name(read.inner(data, "env_info", "tag")),
+        final_observation=dialogue.final_observation or read.text(data.get("last_observation")),
+        stop_reason=read.stop(read.inner(data, "failure_info", "stop_reason")),
+        is_success=read.truth(read.inner(metrics, "success")),
     )
-    if not draft.set_turn_rewards(inner(data, "reward_info", "step_rewards")):
-        draft.set_episode_reward(number(inner(data, "reward_info", "episode_reward")))
-    draft.turns[-1].info = numbers_of(metrics)
-    rest = without(metrics, draft.turns[-1].info) if isinstance(metrics, Mapping) else {}
+    if not draft.set_turn_rewards(read.inner(data, "reward_info", "step_rewards")):
+        draft.set_episode_reward(read.number(read.inner(data, "reward_info", "episode_reward")))
+    draft.turns[-1].info = read.numbers(metrics)
+    rest = read.without(metrics, draft.turns[-1].info) if isinstance(metrics, Mapping) else {}
     if rest:
         draft.fields = {**draft.fields, "metrics": rest}
     return draft

@@ -11,20 +11,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from .. import read
 from ..dialogue import Dialogue, is_messages, read_flat, read_messages
-from ..draft import (
-    Draft,
-    RowError,
-    finish_of,
-    inner,
-    number,
-    numbers_of,
-    optional_text,
-    stop_of,
-    text_of,
-    whole,
-    without,
-)
+from ..draft import Draft, RowError
 from ..format import Format, Row, Where, step_key
 
 _USED = (
@@ -35,7 +24,7 @@ _REWARDS = ("score", "reward", "acc")
 
 
 def _matches(row: Row) -> bool:
-    return "slime_rollout" in row and inner(row.get("sample"), "response") is not None
+    return "slime_rollout" in row and read.inner(row.get("sample"), "response") is not None
 
 
 def _drafts(row: Row, where: Where) -> list[Draft]:
@@ -44,23 +33,23 @@ def _drafts(row: Row, where: Where) -> list[Draft]:
     if not dialogue.turns:
         raise RowError("the sample has no reply")
     draft = dialogue.draft(
-        without(sample, _USED),
+        read.without(sample, _USED),
         is_guess=is_guess,
-        prompt=text_of(sample.get("prompt")),
-        group=optional_text(whole(sample.get("group_index"))),
-        stop_reason=stop_of(sample.get("status")),
+        prompt=read.text(sample.get("prompt")),
+        group=read.text_or_none(read.whole(sample.get("group_index"))),
+        stop_reason=read.stop(sample.get("status")),
         is_kept=False if sample.get("remove_sample") is True else None,
     )
-    draft.turns[-1].finish_reason = finish_of(sample.get("status"))
+    draft.turns[-1].finish_reason = read.finish(sample.get("status"))
     _set_reward(draft, sample.get("reward"))
     _set_tokens(draft, sample)
     return [draft]
 
 
 def _dialogue(sample: Mapping[str, Any]) -> tuple[Dialogue, bool]:
-    prompt, response = sample.get("prompt"), text_of(sample.get("response"))
+    prompt, response = sample.get("prompt"), read.text(sample.get("response"))
     if not is_messages(prompt):
-        return read_flat(text_of(prompt), response)
+        return read_flat(read.text(prompt), response)
     tail, is_guess = read_flat("", response)
     if len(tail.turns) <= 1:
         return read_messages([*prompt, {"role": "assistant", "content": response}]), False
@@ -74,9 +63,9 @@ def _dialogue(sample: Mapping[str, Any]) -> tuple[Dialogue, bool]:
 def _set_reward(draft: Draft, reward: Any) -> None:
     """The reward of the episode: a number, or one of several by name."""
     if not isinstance(reward, Mapping):
-        draft.set_episode_reward(number(reward))
+        draft.set_episode_reward(read.number(reward))
         return
-    named = numbers_of(reward)
+    named = read.numbers(reward)
     draft.add_info({f"reward/{name}": value for name, value in named.items()})
     chosen = next((named[name] for name in _REWARDS if name in named), math.nan)
     if math.isnan(chosen) and named:
@@ -87,7 +76,7 @@ def _set_reward(draft: Draft, reward: Any) -> None:
 
 
 def _set_tokens(draft: Draft, sample: Mapping[str, Any]) -> None:
-    tokens, size = sample.get("tokens"), whole(sample.get("response_length"))
+    tokens, size = sample.get("tokens"), read.whole(sample.get("response_length"))
     if not isinstance(tokens, list) or size is None or not 0 < size <= len(tokens):
         return
     mask, logprobs = sample.get("loss_mask"), sample.get("rollout_log_probs")
@@ -97,7 +86,7 @@ def _set_tokens(draft: Draft, sample: Mapping[str, Any]) -> None:
     versions = sample.get("weight_versions")
     if draft.set_sampled(tokens, mask, logprobs) and isinstance(versions, list) and versions:
         for turn in draft.turns:
-            turn.policy_version = whole(number(versions[0]))
+            turn.policy_version = read.whole(read.number(versions[0]))
 
 
 SAMPLES = Format(

@@ -23,24 +23,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ...records import Split
+from .. import read
 from ..dialogue import Dialogue, has_marks, is_messages
-from ..draft import (
-    Draft,
-    DraftTurn,
-    RowError,
-    first_number,
-    inner,
-    json_in,
-    name_of,
-    number,
-    number_or_none,
-    numbers_of,
-    objects_of,
-    text_of,
-    truth,
-    whole,
-    without,
-)
+from ..draft import Draft, DraftTurn, RowError
 from ..format import MAPPED, Format, Row, Where, has_keys, no_file_step, step_key
 from .by_keys import Keys, draft_of, one_episode, texts_of, value_of
 
@@ -115,32 +100,32 @@ VERL_PLAIN = _verl("verl JSONL without gts", "verl", _is_plain)
 
 
 def _observed_turns(episode: Any) -> list[Mapping[str, Any]]:
-    steps = objects_of(inner(episode, "steps"))
+    steps = read.objects(read.inner(episode, "steps"))
     return steps if all("observation" in step and "action" in step for step in steps) else []
 
 
 def _is_observed(row: Row) -> bool:
-    return any(map(_observed_turns, objects_of(row.get("trajectories"))[:1]))
+    return any(map(_observed_turns, read.objects(row.get("trajectories"))[:1]))
 
 
 def _observed_drafts(row: Row, where: Where) -> Iterator[Draft]:
     for episode in row["trajectories"]:
         turns = [
             DraftTurn(
-                observation=text_of(step["observation"]),
-                response=text_of(step["action"]),
-                reward=number(step.get("reward")),
-                info=numbers_of(without(step, ("step", "reward"))),
+                observation=read.text(step["observation"]),
+                response=read.text(step["action"]),
+                reward=read.number(step.get("reward")),
+                info=read.numbers(read.without(step, ("step", "reward"))),
             )
             for step in _observed_turns(episode)
         ]
         is_by_turn = not any(math.isnan(turn.reward) for turn in turns)
         yield Dialogue(turns=turns).draft(
-            without(episode, ("steps", "success")),
-            reward=math.nan if is_by_turn else first_number(episode, (*_REWARDS, "return")),
-            env=name_of(row.get("env_name") or row.get("env")),
-            tag=name_of(episode.get("task_type")),
-            is_success=truth(episode.get("success")),
+            read.without(episode, ("steps", "success")),
+            reward=math.nan if is_by_turn else read.first_number(episode, (*_REWARDS, "return")),
+            env=read.name(row.get("env_name") or row.get("env")),
+            tag=read.name(episode.get("task_type")),
+            is_success=read.truth(episode.get("success")),
         )
 
 
@@ -169,7 +154,7 @@ def _vagen_folder_drafts(row: Row, where: Where) -> list[Draft]:
     draft = draft_of({**metrics, "messages": row["messages"]}, _VAGEN_FOLDER)
     named = _FOLDER.fullmatch(folder)
     env, seed_in_name = named.groups() if named else ("", None)
-    seed = text_of(metrics.get("seed", seed_in_name))
+    seed = read.text(metrics.get("seed", seed_in_name))
     draft.env = draft.env or env
     draft.group = f"{draft.env}_seed_{seed}" if seed else None
     draft.tag = next((part for part in where.path.parts if part.startswith("tag_")), "")
@@ -178,8 +163,8 @@ def _vagen_folder_drafts(row: Row, where: Where) -> list[Draft]:
     # The first is that of the reset.
     if isinstance(infos, list) and len(infos) == len(draft.turns) + 1:
         for turn, info in zip(draft.turns, infos[1:], strict=True):
-            turn.info = numbers_of(info)
-    draft.add_info(numbers_of(metrics))
+            turn.info = read.numbers(info)
+    draft.add_info(read.numbers(metrics))
     return [draft]
 
 
@@ -236,7 +221,7 @@ SKYRL = Format(
 
 def _of_areal(draft: Draft, row: Row, where: Where) -> None:
     for turn in draft.turns:
-        turn.policy_version = whole(row["head_version"])
+        turn.policy_version = read.whole(row["head_version"])
 
 
 def _version_folder(where: Where) -> int | None:
@@ -266,16 +251,14 @@ def _is_art(row: Row) -> bool:
 
 def _art_drafts(row: Row, where: Where) -> list[Draft]:
     """Objects in columns are JSON text."""
-    messages = [
-        {**message, "tool_calls": json_in(message.get("tool_calls"))} for message in row["messages"]
-    ]
-    plain = {name: json_in(value) for name, value in row.items()}
+    messages = [{**m, "tool_calls": read.json_in(m.get("tool_calls"))} for m in row["messages"]]
+    plain = {name: read.json_in(value) for name, value in row.items()}
     draft = draft_of(
         {**plain, "messages": messages, "metrics": None},
         Keys(messages=("messages",), group=("group_index",), step=()),
     )
     draft.group = f"{where.path} {draft.group}"
-    draft.add_info(numbers_of(plain.get("metrics")))
+    draft.add_info(read.numbers(plain.get("metrics")))
     return [draft]
 
 
@@ -327,7 +310,7 @@ _PAIR = Keys(
 
 
 def _step(row: Row) -> int | None:
-    return whole(value_of(row, _STEPS)[1])
+    return read.whole(value_of(row, _STEPS)[1])
 
 
 def _is_dialogue(row: Row) -> bool:
@@ -344,7 +327,7 @@ def _is_pair(row: Row) -> bool:
         is_messages(prompt) and all(message["role"] != "assistant" for message in prompt)
     )
     outcomes = (row.get(name) for name in (*_REWARDS, *_SUCCESS))
-    is_judged = any(isinstance(value, bool) or not math.isnan(number(value)) for value in outcomes)
+    is_judged = any(read.number_or_none(value) is not None for value in outcomes)
     return is_prompt and isinstance(reply, str) and (is_judged or MAPPED in row)
 
 
@@ -358,7 +341,7 @@ def _tau_drafts(row: Row, where: Where) -> list[Draft]:
     if not is_messages(row["traj"]):
         raise RowError("the episode has no messages: it ended with an error")
     draft = draft_of(row, Keys(messages=("traj",), group=("task_id",)))
-    reward = number(row["reward"])
+    reward = read.number(row["reward"])
     # As tau-bench counts: an episode is solved where its reward is 1.
     draft.is_success = None if math.isnan(reward) else abs(reward - 1.0) <= 1e-6
     return [draft]
@@ -386,7 +369,7 @@ def _trace_drafts(row: Row, where: Where) -> list[Draft]:
     metadata = row["metadata"] if isinstance(row.get("metadata"), Mapping) else {}
     draft = draft_of({**metadata, "messages": row["messages"]}, _TRACE)
     _of_dialogue(draft, metadata, where)
-    duration_ms = number_or_none(metadata.get("duration_ms"))
+    duration_ms = read.number_or_none(metadata.get("duration_ms"))
     draft.duration_s = None if duration_ms is None else duration_ms / 1000
     _keep(draft, trace=row["trackio_trace"], metadata=metadata)
     return [draft]
@@ -397,7 +380,7 @@ TRACES = Format(
     trainer="trackio",
     matches=has_keys("messages", trackio_trace=Mapping),
     drafts=_trace_drafts,
-    step=lambda row: whole(row["trackio_trace"].get("step")),
+    step=lambda row: read.whole(row["trackio_trace"].get("step")),
     file_step=no_file_step,
 )
 PAIRS = Format(

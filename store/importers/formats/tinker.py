@@ -3,56 +3,46 @@
 from __future__ import annotations
 
 from ...records import Split
+from .. import read
 from ..dialogue import Dialogue
-from ..draft import (
-    Draft,
-    DraftTurn,
-    name_of,
-    number,
-    number_or_none,
-    numbers_of,
-    objects_of,
-    text_of,
-    whole,
-    without,
-)
+from ..draft import Draft, DraftTurn
 from ..format import Format, Row, Where, has_keys, step_key
 
 _STEP_USED = ("step_idx", "ob_len", "ac_len", "reward", "metrics")
 
 
 def _drafts(row: Row, where: Where) -> list[Draft]:
-    steps = objects_of(row["steps"])
+    steps = read.objects(row["steps"])
     dialogue = Dialogue()
     dialogue.turns = [
         DraftTurn(
             observation="",
             response="",
-            reward=number(step.get("reward")),
-            policy_version=whole(row.get("sampling_client_step")),
+            reward=read.number(step.get("reward")),
+            policy_version=read.whole(row.get("sampling_client_step")),
             info={
-                **numbers_of(step.get("metrics")),
-                **numbers_of({name: step.get(name) for name in ("ob_len", "ac_len")}),
+                **read.numbers(step.get("metrics")),
+                **read.numbers({name: step.get(name) for name in ("ob_len", "ac_len")}),
             },
         )
         for step in steps
     ]
-    group = text_of(row["group_idx"])
+    group = read.text(row["group_idx"])
     tags = row.get("tags")
-    is_evaluation = text_of(row.get("split")).startswith("eval")
+    is_evaluation = read.text(row.get("split")).startswith("eval")
     draft = dialogue.draft(
-        without(row, ("steps", "iteration", "split")),
+        read.without(row, ("steps", "iteration", "split")),
         prompt=f"group {group}",
         group=group,
         split=Split.EVAL if is_evaluation else Split.IMPORT,
-        env=name_of(tags[0]) if isinstance(tags, list) and tags else "",
+        env=read.name(tags[0]) if isinstance(tags, list) and tags else "",
     )
-    draft.fields = {**draft.fields, "steps": [without(step, _STEP_USED) for step in steps]}
-    final = number_or_none(row.get("final_reward"))
+    draft.fields = {**draft.fields, "steps": [read.without(step, _STEP_USED) for step in steps]}
+    final = read.number_or_none(row.get("final_reward"))
     if draft.turns and final is not None:
         # It is given for the whole group after the steps.
         draft.turns[-1].reward += final
-    draft.add_info(numbers_of(row.get("trajectory_metrics")))
+    draft.add_info(read.numbers(row.get("trajectory_metrics")))
     return [draft]
 
 

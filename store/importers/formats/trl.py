@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..draft import Draft, number, number_or_none
+from .. import read
+from ..draft import Draft
 from ..format import Format, Row, has_keys, step_key
 from .by_keys import Keys, draft_of
 
@@ -27,12 +28,12 @@ def episode(row: Row, weights: Sequence[float] | None = None) -> Draft:
             of another number say nothing.
     """
     columns = reward_columns(row)
-    rewards = {name: value for name in columns if not math.isnan(value := number(row[name]))}
+    rewards = {name: value for name in columns if not math.isnan(value := read.number(row[name]))}
     rest = {name: v for name, v in row.items() if name not in rewards and name != "advantage"}
     is_weighted = weights is not None and len(weights) == len(columns)
     weight_of = dict(zip(columns, weights or (), strict=True)) if is_weighted else {}
     draft = draft_of(rest, _KEYS)
-    draft.advantage = number_or_none(row["advantage"])
+    draft.advantage = read.number_or_none(row["advantage"])
     if rewards:
         draft.set_episode_reward(sum(weight_of.get(n, 1.0) * rewards[n] for n in rewards))
     draft.add_info({f"reward/{name}": value for name, value in rewards.items()})

@@ -13,22 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...records import FloatArray, Split, StopReason
+from .. import read
 from ..dialogue import is_messages, read_messages
-from ..draft import (
-    Draft,
-    RowError,
-    floats,
-    inner,
-    name_of,
-    number,
-    number_or_none,
-    numbers_of,
-    optional_text,
-    sampled_runs,
-    stop_of,
-    whole,
-    without,
-)
+from ..draft import Draft, RowError
 from ..format import Format, Row, Where, has_keys
 from .by_keys import Keys, draft_of
 
@@ -50,17 +37,17 @@ def _is_legacy(row: Row) -> bool:
 
 
 def _legacy_drafts(row: Row, where: Where) -> list[Draft]:
-    timing, metrics = row.get("timing"), numbers_of(row.get("metrics"))
+    timing, metrics = row.get("timing"), read.numbers(row.get("metrics"))
     draft = draft_of(row, _LEGACY)
     draft.stop_reason = _stop(row.get("stop_condition"), row.get("is_completed"), row.get("error"))
     draft.env = _env_of(where)
-    milliseconds = number_or_none(inner(timing, "total_ms"))
+    milliseconds = read.number_or_none(read.inner(timing, "total_ms"))
     draft.duration_s = None if milliseconds is None else milliseconds / 1000
     draft.fields = {
         name: value
-        for name, value in without(draft.fields, ("metrics", "is_completed")).items()
+        for name, value in read.without(draft.fields, ("metrics", "is_completed")).items()
         # Each metric is repeated at the top level.
-        if name not in metrics or number(value) != metrics[name]
+        if name not in metrics or read.number(value) != metrics[name]
     }
     return [draft]
 
@@ -74,13 +61,13 @@ def _env_of(where: Where) -> str:
 def _stop(condition: Any, is_completed: object, error: object) -> StopReason:
     if error:
         return StopReason.ENV_ERROR
-    reason = stop_of(condition)
+    reason = read.stop(condition)
     is_done = reason is StopReason.UNKNOWN and is_completed is True
     return StopReason.TERMINATED if is_done else reason
 
 
 def _episode_step(row: Row) -> int | None:
-    return whole(inner(row, "run", "work", "step"))
+    return read.whole(read.inner(row, "run", "work", "step"))
 
 
 def _episode_drafts(row: Row, where: Where) -> Iterator[Draft]:
@@ -103,7 +90,7 @@ def _episode_drafts(row: Row, where: Where) -> Iterator[Draft]:
 
 def _leaves(nodes: Sequence[Mapping[str, Any]]) -> list[int]:
     """The messages that none follows: the last one of each branch."""
-    parents = {whole(node.get("parent")) for node in nodes}
+    parents = {read.whole(node.get("parent")) for node in nodes}
     return [index for index in range(len(nodes)) if index not in parents]
 
 
@@ -119,7 +106,7 @@ def _path(nodes: Sequence[Any], leaf: int) -> list[Any]:
         parent = nodes[index].get("parent")
         if parent is None:
             return path[::-1]
-        following = whole(parent)
+        following = read.whole(parent)
         if following is None or not 0 <= following < index:
             raise RowError("the messages of a trace form no tree")
         index = following
@@ -128,31 +115,32 @@ def _path(nodes: Sequence[Any], leaf: int) -> list[Any]:
 def _branch(row: Row, trace: Mapping[str, Any], path: Sequence[Mapping[str, Any]]) -> Draft:
     scored = trace.get("rewards")
     rewards: Mapping[str, Any] = scored if isinstance(scored, Mapping) else {}
-    is_evaluation = inner(row, "run", "work", "type") == "eval" and _episode_step(row) is not None
+    work = read.inner(row, "run", "work")
+    is_evaluation = read.inner(work, "type") == "eval" and _episode_step(row) is not None
     fields: dict[str, Any] = {
-        "episode": without(row, ("traces",)),
-        "trace": without(trace, ("nodes", "metrics")),
+        "episode": read.without(row, ("traces",)),
+        "trace": read.without(trace, ("nodes", "metrics")),
     }
     if any(node.get("timestamp") is not None for node in path):
         fields["timestamps"] = [node.get("timestamp") for node in path]
-    group = inner(row, "group", "id") or inner(row, "task", "hash") or inner(row, "task", "key")
+    task = read.inner(row, "task", "hash") or read.inner(row, "task", "key")
     draft = read_messages([_shown(node) for node in path]).draft(
         fields,
         reward=_total_reward(rewards),
-        group=optional_text(group),
+        group=read.text_or_none(read.inner(row, "group", "id") or task),
         split=Split.EVAL if is_evaluation else Split.IMPORT,
-        env=name_of(inner(row, "env", "name") or inner(row, "env", "id")),
+        env=read.name(read.inner(row, "env", "name") or read.inner(row, "env", "id")),
         stop_reason=_stop(
             trace.get("stop_condition"),
             trace.get("is_completed"),
             trace.get("errors") or row.get("errors"),
         ),
-        advantage=number_or_none(inner(trace, "info", "advantage")),
+        advantage=read.number_or_none(read.inner(trace, "info", "advantage")),
     )
     for turn in draft.turns:
-        turn.policy_version = whole(inner(row, "run", "work", "policy", "start"))
-    scores = numbers_of({f"reward/{k}": number(inner(v, "score")) for k, v in rewards.items()})
-    draft.add_info({**numbers_of(trace.get("metrics")), **scores})
+        turn.policy_version = read.whole(read.inner(work, "policy", "start"))
+    scores = {f"reward/{k}": read.number(read.inner(v, "score")) for k, v in rewards.items()}
+    draft.add_info({**read.numbers(trace.get("metrics")), **read.numbers(scores)})
     _set_tokens(draft, path)
     return draft
 
@@ -172,9 +160,9 @@ def _total_reward(rewards: Mapping[str, Any]) -> float:
     """The weighted sum of the scores; NaN without any."""
     parts = []
     for value in rewards.values():
-        score, weight = number(inner(value, "score")), inner(value, "weight")
+        score, weight = read.number(read.inner(value, "score")), read.inner(value, "weight")
         if not math.isnan(score):
-            parts.append(score * (1.0 if weight is None else number(weight)))
+            parts.append(score * (1.0 if weight is None else read.number(weight)))
     return sum(parts) if parts else math.nan
 
 
@@ -188,7 +176,7 @@ def _set_tokens(draft: Draft, path: Sequence[Mapping[str, Any]]) -> None:
         ids = node["token_ids"]
         if _is_reply(node):
             mask = node.get("mask") or [True] * len(ids)
-            runs = sampled_runs(mask)
+            runs = read.sampled_runs(mask)
             if len(mask) != len(ids) or len(runs) != 1:
                 return  # the sampled tokens of a reply must follow each other
             ((first, last),) = runs
@@ -210,7 +198,7 @@ def _aligned(values: Any, first: int, last: int, size: int) -> FloatArray | None
         return None
     if len(values) == size:
         values = values[first:last]
-    return floats(values) if len(values) == last - first else None
+    return read.floats(values) if len(values) == last - first else None
 
 
 LEGACY = Format(

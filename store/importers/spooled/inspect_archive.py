@@ -11,7 +11,7 @@ import zipfile
 import zlib
 from pathlib import Path
 
-from ..draft import inner, without
+from .. import read
 from ..lines import BadJsonError, json_of
 from ..packed_file import ERRORS, MAX_BYTES
 
@@ -55,7 +55,7 @@ def _task(archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo]) -> obje
     for name in ("header.json", "_journal/start.json"):
         if name in members:
             try:
-                return inner(json_of(_member(archive, members[name]))[0], "eval", "task")
+                return read.inner(json_of(_member(archive, members[name]))[0], "eval", "task")
             except BadJsonError:
                 continue
     return None
@@ -67,7 +67,7 @@ def _row(archive: zipfile.ZipFile, info: zipfile.ZipInfo, task: object) -> objec
         value = json_of(_member(archive, info))[0]
     except BadJsonError as error:
         return str(error)
-    sample = without(value, _REPEATED) if isinstance(value, dict) else value
+    sample = read.without(value, _REPEATED) if isinstance(value, dict) else value
     return {"eval": {"task": task}, "samples": [sample]}
 
 

@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from ..draft import json_in
+from .. import read
 from ..lines import MAX_LINE_BYTES, BadJsonError
 
 _MAGIC = b"SQLite format 3\x00"
@@ -112,7 +112,7 @@ def _write(database: sqlite3.Connection, columns: frozenset[str], run: str, targ
         for *values, messages, metadata in database.execute(query, [run]):
             row = {
                 "trackio_trace": dict(zip(plain, values, strict=True)),
-                "messages": json_in(messages),
-                "metadata": json_in(metadata),
+                "messages": read.json_in(messages),
+                "metadata": read.json_in(metadata),
             }
             file.write(json.dumps(row, default=str) + "\n")

@@ -12,7 +12,8 @@ import pytest
 from rollout_import import import_run
 
 from echoscope.diagnostics.read.names import ROLES
-from echoscope.store.importers.format import NO_ROLES, Roles, Where, success_of
+from echoscope.store.importers import read
+from echoscope.store.importers.format import NO_ROLES, Roles, Where
 from echoscope.store.importers.importing import ImportingError
 from echoscope.store.importers.survey import format_of
 from echoscope.store.reader import RunReader, open_run
@@ -122,8 +123,8 @@ def test_a_further_reward_that_is_neither_takes_the_success_back(tmp_path: Path)
     [(True, True), (0, False), (1.0, True), (-1, False), ("yes", True), ("False", False)],
 )
 def test_what_a_field_of_success_may_hold(value: Any, success: bool) -> None:
-    assert success_of(value) is success
-    assert success_of(0.5) is None
+    assert read.success(value) is success
+    assert read.success(0.5) is None
 
 
 @pytest.mark.parametrize(
