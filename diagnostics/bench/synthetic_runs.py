@@ -3,12 +3,25 @@
 What they share with real runs: two thirds of the step-to-step variance of success comes from which
 tasks were drawn, validity is binomial noise on a slowly correlated rate, gradient norms are
 heavy-tailed, evaluations come every ten steps on fixed tasks, cross-scores every five.
+
+| kind | what happens |
+| --- | --- |
+| healthy | success rises and saturates |
+| solved | success to one, reward spread and entropy to nothing: the task is done |
+| length_drift | replies grow to three times their length and stay right |
+| harder_tasks | the training tasks become harder; success drops, the policy is as good |
+| few_tasks | healthy, and evaluated on a dozen tasks only, drawn anew each time |
+| format_collapse | replies outgrow their budget, lose their closing tag, then their validity |
+| template_collapse | reasoning stops depending on the prompt; success falls late and slowly |
+| entropy_explosion | entropy per token climbs to several nats; success and validity follow |
+| low_entropy_collapse | one deterministic reply for every prompt, and it is wrong on most |
+| echo_trap | siblings repeat one rewarded pattern: spread goes, then success |
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,12 +54,70 @@ class Schedule:
     dependence: FloatArray64
     conditional_entropy: FloatArray64
     repetition: FloatArray64
-    spread: FloatArray64
-    """Factor on the reward spread that success implies."""
-    eval_episodes: int = EVAL_EPISODES
-    onset: int | None = None
-    regime: Regime = Regime.DIVERSE
-    """Of the reasoning in the end."""
+    spread: FloatArray64  # (T,) factor on the reward spread that success implies
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """What becomes of one course, in `over` steps from `after` steps past the onset on.
+
+    In the end it is multiplied by 1 + `factor`, and `amount` is added. With a power above 1 the
+    amount sets in slowly.
+    """
+
+    kind: str
+    course: str
+    factor: float = 0.0
+    after: int = 0
+    over: float = 15
+    amount: float = 0.0
+    power: int = 1
+
+
+HEALTHY = ("healthy", "solved", "length_drift", "harder_tasks", "few_tasks")
+COLLAPSES = (
+    "format_collapse",
+    "template_collapse",
+    "entropy_explosion",
+    "low_entropy_collapse",
+    "echo_trap",
+)
+DRIFTS: tuple[Drift, ...] = (
+    Drift("solved", "success", -1, over=50, amount=0.995),
+    Drift("solved", "entropy", -0.97, over=50),
+    Drift("solved", "conditional_entropy", -0.95, over=50),
+    Drift("length_drift", "length", 2, over=40),
+    Drift("harder_tasks", "success", -0.33, over=1),
+    Drift("format_collapse", "closed", -0.85),
+    Drift("format_collapse", "valid", -0.8, after=3),
+    Drift("format_collapse", "length", 2.5),
+    Drift("format_collapse", "success", -0.95, after=6),
+    Drift("template_collapse", "dependence", -0.97),
+    Drift("template_collapse", "success", -0.75, after=20, over=30),
+    Drift("entropy_explosion", "entropy", over=30, amount=5, power=2),
+    Drift("entropy_explosion", "entropy", over=30, amount=0.3),
+    Drift("entropy_explosion", "conditional_entropy", over=30, amount=5, power=2),
+    Drift("entropy_explosion", "success", -0.9, after=8, over=25),
+    Drift("entropy_explosion", "valid", -0.4, after=15, over=25),
+    Drift("entropy_explosion", "closed", -0.4, after=15, over=25),
+    Drift("low_entropy_collapse", "entropy", -0.98, over=20),
+    Drift("low_entropy_collapse", "conditional_entropy", -0.97, over=20),
+    Drift("low_entropy_collapse", "dependence", -0.97, over=20),
+    Drift("low_entropy_collapse", "repetition", over=20, amount=0.85),
+    Drift("low_entropy_collapse", "spread", -0.9, over=20),
+    Drift("low_entropy_collapse", "success", -0.7, after=8, over=25),
+    Drift("echo_trap", "spread", -0.92, over=12),
+    Drift("echo_trap", "repetition", over=12, amount=0.8),
+    Drift("echo_trap", "entropy", -0.5, over=12),
+    Drift("echo_trap", "success", -0.8, after=8, over=20),
+)
+SOLVED_ONSET = 20
+REGIMES: Mapping[str, Regime] = {
+    "solved": Regime.COMPRESSED,
+    "template_collapse": Regime.TEMPLATE_COLLAPSE,
+    "low_entropy_collapse": Regime.LOW_ENTROPY_COLLAPSE,
+}
+"""Of the reasoning in the end, where it is not diverse."""
 
 
 def _learning(rng: np.random.Generator) -> Schedule:
@@ -71,160 +142,45 @@ def _learning(rng: np.random.Generator) -> Schedule:
     )
 
 
-def _ramp(onset: int, steps: float) -> FloatArray64:
-    """0 before the onset, 1 once `steps` have passed."""
-    return np.clip((np.arange(NUM_STEPS) - onset) / steps, 0, 1)
-
-
-def _onset(rng: np.random.Generator) -> int:
-    return int(rng.integers(60, 105))
-
-
-def healthy(rng: np.random.Generator) -> Schedule:
-    return _learning(rng)
-
-
-def solved(rng: np.random.Generator) -> Schedule:
-    """Success to one, reward spread and entropy to nothing: the task is done."""
-    made = _learning(rng)
-    ramp = _ramp(20, 50)
-    made.success = made.success * (1 - ramp) + 0.995 * ramp
-    made.entropy = made.entropy * (1 - 0.97 * ramp)
-    made.conditional_entropy = made.conditional_entropy * (1 - 0.95 * ramp)
-    made.regime = Regime.COMPRESSED
-    return made
-
-
-def length_drift(rng: np.random.Generator) -> Schedule:
-    """Replies grow to three times their length and stay right."""
-    made = _learning(rng)
-    made.length = made.length * (1 + 2 * _ramp(_onset(rng), 40))
-    return made
-
-
-def harder_tasks(rng: np.random.Generator) -> Schedule:
-    """The training tasks become harder; success drops by a third, the policy is as good."""
-    made = _learning(rng)
-    made.success = made.success * (1 - 0.33 * _ramp(_onset(rng), 1))
-    return made
-
-
-def template(rng: np.random.Generator) -> Schedule:
-    """Reasoning stops depending on the prompt; success holds for long, then falls slowly."""
-    made = _learning(rng)
-    made.onset = _onset(rng)
-    ramp = _ramp(made.onset, 15)
-    made.dependence = made.dependence * (1 - 0.97 * ramp)
-    made.success = made.success * (1 - 0.75 * _ramp(made.onset + 20, 30))
-    made.regime = Regime.TEMPLATE_COLLAPSE
-    return made
-
-
-def format_loss(rng: np.random.Generator) -> Schedule:
-    """Replies outgrow their budget and lose their closing tag; actions become invalid."""
-    made = _learning(rng)
-    made.onset = _onset(rng)
-    ramp = _ramp(made.onset, 15)
-    made.closed = made.closed * (1 - 0.85 * ramp)
-    made.valid = made.valid * (1 - 0.8 * _ramp(made.onset + 3, 15))
-    made.length = made.length * (1 + 2.5 * ramp)
-    made.success = made.success * (1 - 0.95 * _ramp(made.onset + 6, 15))
-    return made
-
-
-def entropy_explosion(rng: np.random.Generator) -> Schedule:
-    """Entropy per token climbs to several nats; success and validity follow."""
-    made = _learning(rng)
-    made.onset = _onset(rng)
-    ramp = _ramp(made.onset, 30)
-    made.entropy = made.entropy + 5 * ramp**2 + 0.3 * ramp
-    made.conditional_entropy = made.conditional_entropy + 5 * ramp**2
-    made.success = made.success * (1 - 0.9 * _ramp(made.onset + 8, 25))
-    made.valid = made.valid * (1 - 0.4 * _ramp(made.onset + 15, 25))
-    made.closed = made.closed * (1 - 0.4 * _ramp(made.onset + 15, 25))
-    return made
-
-
-def low_entropy(rng: np.random.Generator) -> Schedule:
-    """One deterministic reply for every prompt, and it is wrong on most."""
-    made = _learning(rng)
-    made.onset = _onset(rng)
-    ramp = _ramp(made.onset, 20)
-    made.entropy = made.entropy * (1 - 0.98 * ramp)
-    made.conditional_entropy = made.conditional_entropy * (1 - 0.97 * ramp)
-    made.dependence = made.dependence * (1 - 0.97 * ramp)
-    made.repetition = made.repetition + 0.85 * ramp
-    made.spread = 1 - 0.9 * ramp
-    made.success = made.success * (1 - 0.7 * _ramp(made.onset + 8, 25))
-    made.regime = Regime.LOW_ENTROPY_COLLAPSE
-    return made
-
-
-def echo_trap(rng: np.random.Generator) -> Schedule:
-    """Siblings repeat one rewarded pattern: spread goes, then success."""
-    made = _learning(rng)
-    made.onset = _onset(rng)
-    ramp = _ramp(made.onset, 12)
-    made.spread = 1 - 0.92 * ramp
-    made.repetition = made.repetition + 0.8 * ramp
-    made.entropy = made.entropy * (1 - 0.5 * ramp)
-    made.success = made.success * (1 - 0.8 * _ramp(made.onset + 8, 20))
-    return made
-
-
-def few_tasks(rng: np.random.Generator) -> Schedule:
-    """A healthy run that is evaluated on a dozen tasks only, drawn anew each time."""
-    made = _learning(rng)
-    made.eval_episodes = int(rng.integers(8, 17))
-    return made
-
-
-HEALTHY: Mapping[str, Callable[[np.random.Generator], Schedule]] = {
-    "healthy": healthy,
-    "solved": solved,
-    "length_drift": length_drift,
-    "harder_tasks": harder_tasks,
-    "few_tasks": few_tasks,
-}
-COLLAPSES: Mapping[str, Callable[[np.random.Generator], Schedule]] = {
-    "format_collapse": format_loss,
-    "template_collapse": template,
-    "entropy_explosion": entropy_explosion,
-    "low_entropy_collapse": low_entropy,
-    "echo_trap": echo_trap,
-}
-
-
 def make(kind: str, seed: int) -> LabelledRun:
-    """A run of a kind; the same seed gives the same run.
-
-    Raises:
-        KeyError: no such kind.
-    """
+    """A run of a kind; the same seed gives the same run."""
     rng = np.random.default_rng([seed, sum(kind.encode())])
-    schedule = {**HEALTHY, **COLLAPSES}[kind](rng)
-    table = _drawn(schedule, rng, uses_fixed_tasks=kind == "harder_tasks")
-    is_collapsed = kind in COLLAPSES
+    schedule, is_collapsed = _learning(rng), kind in COLLAPSES
+    drifts = [drift for drift in DRIFTS if drift.kind == kind]
+    onset = SOLVED_ONSET if kind == "solved" or not drifts else int(rng.integers(60, 105))
+    for drift in drifts:
+        ramp = np.clip((np.arange(NUM_STEPS) - onset - drift.after) / drift.over, 0, 1)
+        changed = getattr(schedule, drift.course) * (1 + drift.factor * ramp)
+        setattr(schedule, drift.course, changed + drift.amount * ramp**drift.power)
+    eval_episodes = int(rng.integers(8, 17)) if kind == "few_tasks" else EVAL_EPISODES
+    # Fixed tasks do not become harder: success on them stays at the best so far.
+    on_fixed = np.maximum.accumulate if kind == "harder_tasks" else np.asarray
+    table = _drawn(schedule, on_fixed(schedule.success), eval_episodes, rng)
     return LabelledRun(
         name=f"{kind}-{seed}",
         label=kind,
         is_collapsed=is_collapsed,
         counts=True,
         halved_step=halved_for_good(table) if is_collapsed else None,
-        onset_step=schedule.onset,
+        onset_step=onset if is_collapsed else None,
         recorded_stops={},
         table=table,
-        regime=schedule.regime,
+        regime=REGIMES.get(kind, Regime.DIVERSE),
         seed=seed,
     )
 
 
-def _drawn(made: Schedule, rng: np.random.Generator, *, uses_fixed_tasks: bool) -> MetricTable:
-    """What such a run would have logged."""
+def _drawn(
+    made: Schedule, fixed: FloatArray64, eval_episodes: int, rng: np.random.Generator
+) -> MetricTable:
+    """What such a run would have logged.
+
+    Args:
+        fixed: (T,) success on the tasks of the evaluation.
+    """
     steps = np.arange(NUM_STEPS)
     difficulty = 0.6 * rng.standard_normal(NUM_STEPS)
     success_train = _rate(_shifted(made.success, difficulty), EPISODES, rng)
-    fixed = _learning_only(made) if uses_fixed_tasks else made.success
     is_eval = steps % EVAL_EVERY == 0
     is_scored = steps % SCORE_EVERY == 0
     drift = 0.15 * _ar1(rng, 0.5)
@@ -234,8 +190,8 @@ def _drawn(made: Schedule, rng: np.random.Generator, *, uses_fixed_tasks: bool) 
     columns: dict[str, FloatArray64] = {
         "rollout/success_rate": success_train,
         "reward/return_mean": 2 * success_train - 0.2,
-        "eval/made/success_rate": _only(is_eval, _rate(fixed, made.eval_episodes, rng)),
-        "eval/made/num_tasks": _only(is_eval, np.full(NUM_STEPS, float(made.eval_episodes))),
+        "eval/made/success_rate": _only(is_eval, _rate(fixed, eval_episodes, rng)),
+        "eval/made/num_tasks": _only(is_eval, np.full(NUM_STEPS, float(eval_episodes))),
         "rollout/action_valid_frac": _rate(_shifted(made.valid, drift), EPISODES * TURNS, rng),
         "text/closed_reasoning_frac": _only(is_scored, _rate(made.closed, EPISODES, rng)),
         "rollout/response_length_mean": made.length * np.exp(0.06 * _ar1(rng, 0.3)),
@@ -251,11 +207,6 @@ def _drawn(made: Schedule, rng: np.random.Generator, *, uses_fixed_tasks: bool) 
         "text/near_duplicate_frac": _only(is_scored, _rate(made.repetition, EPISODES, rng)),
     }
     return MetricTable(steps=steps, columns=columns, sources={}, kind="made")
-
-
-def _learning_only(made: Schedule) -> FloatArray64:
-    """Success on fixed tasks of a run whose training tasks became harder: the best so far."""
-    return np.asarray(np.maximum.accumulate(made.success))
 
 
 def _shifted(rate: FloatArray64, by: FloatArray64) -> FloatArray64:
