@@ -83,10 +83,7 @@ class Schedule:
 
     @classmethod
     def of(cls, state: list[Any]) -> Schedule:
-        """From `state()` of this version, or of one that had the last step and the interval."""
-        if len(state) == 2:
-            last, interval = state
-            return cls(last, (last or 0) + interval, interval)
+        """From `state()`."""
         return cls(*state)
 
 

@@ -46,7 +46,7 @@ from echoscope.store.records import FloatArray64, Trajectory
 
 from ..judge.advice.actions import trainer_of
 from ..measure.evaluations import evaluation_metrics
-from ..measure.text.sampling import measure_sample, sample, steps_to_measure
+from ..measure.text.sampling import evenly, measure_sample, sample
 from ..read.foreign_names import Meaning
 from ..read.names import is_ours
 from ..read.records import (
@@ -256,7 +256,7 @@ class _Measures:
     """
 
     def __init__(self, steps: Sequence[int]) -> None:
-        self._chosen = frozenset(steps_to_measure(steps))
+        self._chosen = frozenset(evenly(steps))
         self.num_steps = 0
         """Whose text was measured."""
 

@@ -15,8 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from echoscope.store.reader import RunReader
 from echoscope.store.records import Split, Trajectory
 
@@ -24,6 +22,7 @@ from ..config import InformationConfig
 from ..measure.information.cross_scores import MAX_SAMPLING_GAP, Scorer
 from ..measure.information.pairs import Decode
 from ..measure.information.step import measure_information, plan_information
+from ..measure.text.sampling import evenly
 from ..read.table import MetricTable, TableBuilder, steps_with_groups
 
 DEFAULT_STEPS = 20
@@ -68,7 +67,8 @@ def with_information(
     Raises:
         RescoringError: no step has recorded tokens, or they are of another vocabulary.
     """
-    steps = _chosen(steps_with_groups(reader, with_tokens=True), every)
+    stored = steps_with_groups(reader, with_tokens=True)
+    steps = evenly(stored, DEFAULT_STEPS) if every is None else stored[::every]
     if not steps:
         raise RescoringError(
             f"{reader.run_id} has no trajectories with recorded tokens, so no model can score "
@@ -121,13 +121,6 @@ def sample_for_scoring(reader: RunReader, step: int, config: InformationConfig) 
             groups.setdefault(trajectory.group_index, []).append(trajectory)
     chosen = sorted(groups)[: SPARE_GROUPS * config.prompts]
     return [trajectory for group in chosen for trajectory in groups[group][: config.reasonings]]
-
-
-def _chosen(steps: Sequence[int], every: int | None) -> list[int]:
-    if every is not None or not steps:
-        return list(steps[::every])
-    indices = np.unique(np.linspace(0, len(steps) - 1, DEFAULT_STEPS).astype(int))
-    return [steps[index] for index in indices]
 
 
 def as_cross_entropy(values: Mapping[str, float]) -> dict[str, float]:

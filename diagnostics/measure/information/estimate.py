@@ -37,6 +37,11 @@ from .intervals import half_widths
 NAN = float("nan")
 STATISTICS = ("mutual_information", "conditional_entropy", "conditional_entropy_per_token")
 """What gets intervals, in the order of axis S."""
+_NUMBERS = (
+    *(*STATISTICS, "dependence", "marginal_entropy", "identification_length"),
+    *("retrieval_p_value", "sampling_gap", "num_prompts", "num_reasonings"),
+)
+"""Attributes that are metrics of the same name."""
 PERMUTATIONS = 1000
 """Of the prompts' labels, for the p-value of retrieval."""
 MAX_BLOCK_ENTRIES = 1 << 22
@@ -79,9 +84,6 @@ class InformationEstimate:
     """Trajectory id and turn index of each reasoning, where they are known."""
     column_M: IntArray64 = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """The prompt of each reasoning."""
-    posterior_NN: FloatArray64 = field(default_factory=lambda: np.zeros((0, 0)))
-    """Row: own prompt; column: the prompt that its reasonings point to; rows sum to 1. The identity
-    where reasonings name their prompt, 1 / N everywhere where they ignore it."""
 
     @property
     def ceiling(self) -> float:
@@ -100,20 +102,9 @@ class InformationEstimate:
 
     def metrics(self) -> dict[str, float]:
         """`info/<family>/...`: always the same keys, NaN where not available."""
-        values: dict[str, float] = {
-            "mutual_information": self.mutual_information,
-            "dependence": self.dependence,
-            "conditional_entropy": self.conditional_entropy,
-            "conditional_entropy_per_token": self.conditional_entropy_per_token,
-            "marginal_entropy": self.marginal_entropy,
-            "identification_length": self.identification_length,
-            "retrieval_accuracy@1": self.retrieval_accuracy,
-            "retrieval_chance@1": NAN if self.problem else 1 / self.num_prompts,
-            "retrieval_p_value": self.retrieval_p_value,
-            "sampling_gap": self.sampling_gap,
-            "num_prompts": float(self.num_prompts),
-            "num_reasonings": float(self.num_reasonings),
-        }
+        values = {name: float(getattr(self, name)) for name in _NUMBERS}
+        values["retrieval_accuracy@1"] = self.retrieval_accuracy
+        values["retrieval_chance@1"] = NAN if self.problem else 1 / self.num_prompts
         for name in STATISTICS:
             values[f"{name}_low"], values[f"{name}_high"] = self.intervals.get(name, (NAN, NAN))
         return {f"info/{self.family}/{name}": value for name, value in values.items()}
@@ -176,7 +167,6 @@ def estimate(
         mutual_information=float(value_S[0]),
         retrieval_accuracy=retrieval[0],
         retrieval_p_value=retrieval[1],
-        posterior_NN=_posterior(sums_MN, column_M),
     )
 
 
@@ -196,26 +186,15 @@ def _retrieval(
     """Accuracy among the N prompts, which all have reasonings, and its p-value."""
     num_prompts = sums_MN.shape[1]
     best_MN = (sums_MN == sums_MN.max(axis=1, keepdims=True)).astype(np.float64)
+    best_MN /= best_MN.sum(axis=1, keepdims=True)
     # share_NN[c, n]: how much of the reasonings of prompt c prompt n attracts.
-    share_NN = _mean_by_prompt(best_MN, column_M)
+    share_NN = np.zeros((num_prompts, num_prompts))
+    np.add.at(share_NN, column_M, best_MN / np.bincount(column_M)[column_M][:, None])
     labels = rng.permuted(np.tile(np.arange(num_prompts), (num_permutations, 1)), axis=1)
     permuted = share_NN[np.arange(num_prompts), labels].mean(axis=1)
     observed = float(np.trace(share_NN)) / num_prompts
     num_as_good = int((permuted >= observed - 1e-12).sum())
     return observed, (1 + num_as_good) / (1 + num_permutations)
-
-
-def _posterior(sums_MN: FloatArray64, column_M: IntArray64) -> FloatArray64:
-    return _mean_by_prompt(np.exp(sums_MN - sums_MN.max(axis=1, keepdims=True)), column_M)
-
-
-def _mean_by_prompt(values_MN: FloatArray64, column_M: IntArray64) -> FloatArray64:
-    """(N, N): each row normalised to 1, then the mean of the rows of each prompt."""
-    num_prompts = values_MN.shape[1]
-    shares_MN = values_MN / values_MN.sum(axis=1, keepdims=True)
-    out = np.zeros((num_prompts, num_prompts))
-    np.add.at(out, column_M, shares_MN / np.bincount(column_M)[column_M][:, None])
-    return out
 
 
 def _by_token(scores: CrossScores, weights_M: FloatArray64) -> dict[str, Any]:

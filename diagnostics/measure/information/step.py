@@ -48,26 +48,15 @@ class StepInformation:
     def record(self, step: int) -> DiagnosticRecord:
         """What is stored beside the metrics: kind `information`.
 
-        Per family the arrays `<family>_curve_k` and `<family>_curve`, and `<family>_posterior`
-        (N, N): row own prompt, column where its reasonings point. JSON: `families`, each with
-        `problem`, and `prompts` (trajectory id and turn of one reasoning of each prompt).
+        Per family the arrays `<family>_curve_k` and `<family>_curve`. JSON: `families`, each with
+        `problem`.
         """
         arrays: dict[str, NDArray[Any]] = {}
-        families: dict[str, Any] = {}
         for name, family in self.estimates.items():
-            arrays[f"{name}_curve_k"] = family.curve_k
-            arrays[f"{name}_curve"] = family.curve
-            arrays[f"{name}_posterior"] = family.posterior_NN
-            firsts = (
-                np.unique(family.column_M, return_index=True)[1].tolist() if family.source_M else []
-            )
-            families[name] = {
-                "problem": family.problem,
-                "prompts": [list(family.source_M[m]) for m in firsts],
-            }
-        return DiagnosticRecord(
-            step=step, kind="information", arrays=arrays, payload=json.dumps({"families": families})
-        )
+            arrays |= {f"{name}_curve_k": family.curve_k, f"{name}_curve": family.curve}
+        families = {name: {"problem": family.problem} for name, family in self.estimates.items()}
+        payload = json.dumps({"families": families})
+        return DiagnosticRecord(step=step, kind="information", arrays=arrays, payload=payload)
 
     def token_information(self, trajectory: Trajectory) -> tuple[FloatArray, ...] | None:
         """Nats per sampled token, one array per turn; NaN where a token was not scored.

@@ -24,15 +24,14 @@ IN_ORDER = 8 * MAX_TRAJECTORIES
 larger one, group by group."""
 
 
-def steps_to_measure(steps: Sequence[int]) -> list[int]:
-    """Some of these steps, the first and the last among them.
+def evenly(steps: Sequence[int], most: int = MAX_STEPS) -> list[int]:
+    """At most so many of these steps, the first and the last among them.
 
-    >>> steps_to_measure([3, 5]), len(steps_to_measure(range(1000)))
+    >>> evenly([3, 5]), len(evenly(range(1000)))
     ([3, 5], 60)
     """
-    if not len(steps):
-        return []
-    return [steps[i] for i in np.unique(np.linspace(0, len(steps) - 1, MAX_STEPS).astype(int))]
+    places = np.linspace(0, len(steps) - 1, most).astype(int) if len(steps) else []
+    return [steps[place] for place in np.unique(places)]
 
 
 def sample(trajectories: Sequence[Trajectory]) -> list[Trajectory]:

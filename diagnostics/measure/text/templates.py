@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -153,22 +155,18 @@ def _aligned(base: Sequence[str], other: Sequence[str]) -> list[int | None]:
 
 def _slots(is_fixed: Sequence[bool]) -> Iterator[tuple[int, int]]:
     """Half-open runs of words that are not fixed."""
-    start: int | None = None
-    for index, keep in enumerate([*is_fixed, True]):
-        if not keep and start is None:
-            start = index
-        elif keep and start is not None:
-            yield start, index
-            start = None
+    start = 0
+    for keep, run in groupby(is_fixed):
+        end = start + len(list(run))
+        if not keep:
+            yield start, end
+        start = end
 
 
 def _with_slots(base: Sequence[str], is_fixed: Sequence[bool]) -> str:
     parts: list[str] = []
-    for word, keep in zip(base, is_fixed, strict=True):
-        if keep:
-            parts.append(word)
-        elif not parts or parts[-1] != SLOT:
-            parts.append(SLOT)
+    for keep, run in groupby(zip(base, is_fixed, strict=True), key=itemgetter(1)):
+        parts += [word for word, _ in run] if keep else [SLOT]
     return _BEFORE_SIGN.sub("", " ".join(parts))
 
 

@@ -63,13 +63,9 @@ def test_zero_is_never_and_a_failure_costs_nothing() -> None:
     assert tried.is_due(6, 5)
 
 
-def test_state_goes_through_json_and_older_states_are_read() -> None:
+def test_state_goes_through_json() -> None:
     schedule = Schedule().tried(3).paid(7.5, 1.0)
     assert Schedule.of(json.loads(json.dumps(schedule.state()))) == schedule
-    assert Schedule.of([None, 1]).is_due(1, 5)  # before the first measurement
-    older = Schedule.of([10, 8])
-    assert [older.is_due(step, 5) for step in (17, 18)] == [False, True]
-    assert older.is_due(15, 5, is_urgent=True)
 
 
 def test_signs_are_channels_and_a_template_is_one() -> None:
