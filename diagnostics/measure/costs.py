@@ -62,7 +62,6 @@ class Limit:
     name: str
     num_tokens: int
     expected_s: float
-    """NaN where it is not known."""
     is_stopping: Callable[[], bool]
     on_progress: OnProgress
     clock: Callable[[], float]

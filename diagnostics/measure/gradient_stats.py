@@ -16,7 +16,6 @@ from echoscope.store.records import FloatArray64
 from ..selection.rules import is_zero
 
 BUCKETS = 4
-"""Of groups with a reward spread."""
 
 
 def signal_and_trace(norms_squared_P: FloatArray64, total_squared: float) -> tuple[float, float]:

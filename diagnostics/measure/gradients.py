@@ -30,7 +30,6 @@ those of all groups sum to the step's loss. A group without trained tokens gives
 TOTAL = "total"
 ALL = "all"
 MAX_BUFFER_GB = 8.0
-"""For summed gradients."""
 
 
 class GradientMemoryError(ValueError):
@@ -60,7 +59,6 @@ class GradientReport:
     """`<term>/<bucket>/norm`, `signal_frac` and `cosine_rest` (with the sum of all other buckets),
     `<term>/all/snr` and `noise_scale`, `<bucket>/num_groups` and `reward_std_mean`."""
     buckets: Mapping[str, tuple[int, ...]]
-    """Name to the indices of its groups."""
 
     def metrics(self) -> dict[str, float]:
         """`gradient/...` of this step."""
@@ -103,7 +101,6 @@ class _Sums:
         self.parameters = {name: p for name, p in parameters.items() if p.requires_grad}
         self.buckets = buckets
         self.terms: list[str] = []
-        """In the order met."""
         self.group_products: dict[int, FloatArray64] = {}
         """(T, T) inner products of one group's terms; groups without terms have none."""
         self._sums: dict[str, dict[str, Tensor]] = {}

@@ -40,14 +40,12 @@ MAX_STEP = 2**53
 LARGEST = 1e150
 """Greater magnitudes count as infinite: sums of them would be."""
 MAX_DEPTH = 12
-"""Groups within groups that are looked into."""
 NUM_SAMPLED = 500
 """Records that the field of the steps is chosen by."""
 MAX_RUNS = 512
 FEW_ROWS = 64
 """A field that has another value in each of so many rows names no runs."""
 MAX_LISTED = 200
-"""Names of runs that one sentence lists."""
 MAX_NOISE = 1_000
 """Names in console text after which only those of the catalogue are taken in."""
 
@@ -278,7 +276,6 @@ class Collector:
     """Leave out records without a metric of the catalogue: console text holds many numbers."""
     num_records: int = 0
     known: set[str] = field(default_factory=set)
-    """Keys of the catalogue that were met."""
     names: dict[str, None] = field(default_factory=dict)
     _numeric: set[str] = field(default_factory=set)
     _waiting: list[dict[str, Any]] = field(default_factory=list)
@@ -295,7 +292,6 @@ class Collector:
     """All rows, while they may be answers of one evaluation; None: they are not."""
     _num_taken: int = 0
     _num_rows: int = 0
-    """Rows of all runs."""
     _last_step: float | None = None
     num_lost: int = 0
 

@@ -55,7 +55,6 @@ class ColumnMeaning:
     how: How = How.COLUMN
     scale: Scale = Scale.ANY
     evidence: str = ""
-    """Why, in words."""
 
     @property
     def is_of_a_column(self) -> bool:

@@ -65,7 +65,6 @@ class RunMetrics:
     """What its files call it, else the folder or file that it stands in."""
     table: MetricTable
     files: tuple[str, ...]
-    """Relative to what was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +76,6 @@ class MetricsFolder:
     refused: Refusals = field(default_factory=Refusals)
     """Files that look like metrics and cannot be read or used."""
     read: tuple[str, ...] = ()
-    """Files that a run was made of."""
     passed: Mapping[str, str] = field(default_factory=dict)
     """Files of a folder that hold no metrics -> why; "" where nothing more is known."""
 
@@ -109,7 +107,6 @@ class _Piece:
     file: PurePath
     table: MetricTable
     columns: Mapping[str, FloatArray64]
-    """Under the trainer's names."""
 
 
 def read_runs(

@@ -74,7 +74,6 @@ class Opened:
     table: MetricTable
     run_id: str = ""
     name: str = "RUN"
-    """How a command names it."""
     reader: RunReader | None = field(default=None, repr=False)
     situation: Situation = field(default_factory=Situation, repr=False)
     """What advice knows of the run."""

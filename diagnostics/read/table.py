@@ -49,7 +49,6 @@ CHUNK_CELLS = 1_000_000
 NUM_FIXED = 2
 """A stored row begins with its step and its weight."""
 Row = tuple[float, Mapping[str, float], float]
-"""Step, numbers and weight."""
 
 
 class TooManyColumnsError(ValueError):
@@ -121,14 +120,11 @@ class TableBuilder:
 
     max_rows: int = MAX_ROWS
     num_averaged: int = 0
-    """Rows that were averaged into an earlier row of their step."""
     width: int = 1
     """Source rows per stored row."""
     num_rows: int = 0
-    """Rows that were added."""
     _names: dict[str, int] = field(default_factory=dict)
     _size: int = NUM_FIXED
-    """Columns of a stored row."""
     _blocks: list[NDArray[np.float64]] = field(default_factory=list)
     _num_stored: int = 0
     _pending: list[Row] = field(default_factory=list)

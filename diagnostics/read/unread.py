@@ -22,9 +22,7 @@ NEITHER = "neither rollouts nor metrics of a known form"
 MAX_REASONS = 6
 """Reasons for which files were refused, or passed over, that a report lists."""
 MAX_SHOWN = 4
-"""Files that one sentence names."""
 MAX_KEYS = 6
-"""Keys of a row that one sentence names."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,7 +30,6 @@ class Leftover:
     """Files of a folder that no run was made of."""
 
     refused: Refusals = field(default_factory=Refusals)
-    """Files of rollouts that cannot be read."""
     passed: Refusals = field(default_factory=Refusals)
     """Files that hold neither rollouts nor metrics, with the reason."""
 

@@ -30,7 +30,6 @@ from .runs import RunMetrics
 PREFIX = "wandb:"
 TIMEOUT_S = 60.0
 PAGE = 500
-"""Rows a request."""
 _LOOK_S = 0.1
 _PROGRAM = "from echoscope.diagnostics.read.wandb_address import main; main()"
 

@@ -18,7 +18,6 @@ EPISODES_EVERY = 10
 MAX_MESSAGES = 50
 """Messages of an episode that are copied; of a longer one the last ones are left out."""
 MAX_CHARS = 2000
-"""Of one message."""
 STATE_LEVELS: Mapping[str, int] = {
     "insufficient evidence": 0,
     "healthy": 0,
@@ -39,7 +38,6 @@ class Opening:
     config: SinksConfig
     run: str
     folder: Path
-    """Where files go."""
     run_config: Mapping[str, Any]
     identity: str
     """Of a run that goes on; "" for a new one."""
@@ -57,7 +55,6 @@ class StepCopy:
     is_news: bool = False
     """Whether the verdict differs from that of the step before."""
     episodes: tuple[Mapping[str, Any], ...] = ()
-    """See `episode_rows`."""
 
 
 def shows_episodes(step: int) -> bool:

@@ -10,7 +10,6 @@ from ..config import FrozenModel
 from .settings import SINK_NAMES, SinkName
 
 FOLDER = "sinks"
-"""In the folder of a run."""
 
 
 class SinkStatus(FrozenModel):
@@ -25,7 +24,6 @@ class SinkStatus(FrozenModel):
     last_step: int | None = None
     """The last step that the sink has taken; it has all before, too."""
     problem: str = ""
-    """Why it failed."""
 
     def in_words(self) -> str:
         """How far it came, and what went wrong.

@@ -24,7 +24,6 @@ from .content import Opening, StepCopy, alarm_text, alarm_title
 from .settings import SinkName
 
 MAX_ALARMS = 200
-"""Of the table at W&B."""
 _EPISODE = ("id", "split", "env", "group", "sibling", "return", "success", "stop", "turns")
 _UPLOADS = ("SPACE_ID", "SERVER_URL", "DATASET_ID", "BUCKET_ID", "WEBHOOK_URL")
 """Variables that make trackio send what it logs to somebody: `TRACKIO_...`."""

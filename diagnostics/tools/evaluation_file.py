@@ -67,7 +67,6 @@ class Evaluation:
     """The column that says whether an answer is right, or how good it is."""
     rate: Rate
     num_without: int = 0
-    """Rows without an outcome."""
     scores: Mapping[str, tuple[float, ...]] = field(default_factory=dict, repr=False)
     """Question -> the outcomes of its rows; empty where no column names the question."""
 

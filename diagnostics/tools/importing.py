@@ -46,7 +46,7 @@ from echoscope.store.records import FloatArray64, Trajectory
 
 from ..judge.advice.actions import trainer_of
 from ..measure.evaluations import evaluation_metrics
-from ..measure.text.sampling import evenly, measure_sample, sample
+from ..measure.text import sampling
 from ..read.foreign_names import Meaning
 from ..read.names import is_ours
 from ..read.records import (
@@ -70,7 +70,6 @@ from ..read.wandb_address import is_address, read_address
 _CLOCKS = ("_timestamp", "timestamp", "wall_time", "wall time", "time")
 """Columns that may hold seconds since the epoch."""
 _EPOCH_S = (1e9, 4e9)
-"""2001 to 2096."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +81,7 @@ class JointReport:
     metrics: RunMetrics | None
     """The metrics that were joined; None where the path holds none."""
     refused: Refusals = field(default_factory=Refusals)
-    """Metrics files that were refused."""
     rows: Refusals = field(default_factory=Refusals)
-    """Rows of metrics that were left out."""
     num_measured: int = 0
     """Steps that were added whose text was measured."""
     left: Leftover = field(default_factory=Leftover)
@@ -256,17 +253,16 @@ class _Measures:
     """
 
     def __init__(self, steps: Sequence[int]) -> None:
-        self._chosen = frozenset(evenly(steps))
+        self._chosen = frozenset(sampling.evenly(steps, sampling.MAX_STEPS))
         self.num_steps = 0
-        """Whose text was measured."""
 
     def of_step(self, step: int, trajectories: Sequence[Trajectory]) -> Measured:
         """What the evaluation episodes of a step say, and what the text of the others does."""
         values = evaluation_metrics(trajectories)
-        chosen = sample(trajectories) if step in self._chosen else []
+        chosen = sampling.sample(trajectories) if step in self._chosen else []
         if not chosen:
             return values, ()
-        report = measure_sample(chosen)
+        report = sampling.measure_sample(chosen)
         self.num_steps += 1
         return values | report.metrics(), [report.record(step)]
 

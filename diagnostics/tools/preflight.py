@@ -38,7 +38,6 @@ Commands = Callable[[Mapping[str, object]], str]
 
 class Level(StrEnum):
     STOP = "stop"
-    """Do not start like this."""
     WARN = "warn"
 
 
@@ -65,9 +64,7 @@ class Numbers:
     num_groups: int
     num_episodes: int
     num_prompts: int
-    """Distinct first prompts."""
     num_mixed: int
-    """Groups with a reward spread."""
     num_solved: int
     num_hopeless: int
     num_identical: int
@@ -75,16 +72,13 @@ class Numbers:
     success_rate: float
     return_mean: float
     return_std: float
-    """Over all episodes."""
     group_std_mean: float
     format_valid_frac: float
     action_valid_frac: float
     capped_frac: float
-    """Replies cut at the cap."""
     response_p50: float
     response_p90: float
     prompt_max: float
-    """Longest prompt of any turn."""
     turns_mean: float
     too_long_frac: float
     """Episodes that ended because the next prompt would not fit."""
@@ -93,7 +87,6 @@ class Numbers:
     is_finite: bool
     """All rewards and recorded log-probs are finite."""
     num_kept: int
-    """Groups that the configured selection would keep."""
     num_empty: int
     """Steps on which it would keep nothing."""
 
@@ -108,7 +101,6 @@ class Cost:
     update_s: float
     """Of one dry update; NaN where it failed."""
     episode_s: float
-    """Rollout seconds per episode."""
     steps: int
     num_evaluated: int
     """Episodes of all evaluations and probes together."""
@@ -139,7 +131,6 @@ class Finding:
     text: str
     advice: str = ""
     command: str = ""
-    """What to type, where one command does it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +140,6 @@ class Preflight:
     numbers: Numbers
     cost: Cost | None
     findings: tuple[Finding, ...]
-    """The most serious first."""
     lines: Mapping[str, str] = field(default_factory=dict)
     """What was measured, in words, by topic."""
 

@@ -83,7 +83,6 @@ class InformationEstimate:
     source_M: tuple[tuple[str, int], ...] = ()
     """Trajectory id and turn index of each reasoning, where they are known."""
     column_M: IntArray64 = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """The prompt of each reasoning."""
 
     @property
     def ceiling(self) -> float:

@@ -51,7 +51,6 @@ class Draw:
     inner_M2: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
     """Half-open: the tokens between the tags, empty without a closing tag or without words."""
     logprobs: tuple[FloatArray | None, ...] = ()
-    """Recorded when the reasonings were sampled."""
     source_M: tuple[tuple[str, int], ...] = ()
     problem: str = ""
     """Why I(X;Z) cannot be had from these pairs; empty if it can."""

@@ -19,7 +19,6 @@ from .pairs import Decode, Draw, draw_all_turns, draw_first_turn
 from .ragen import ragen_metrics, thinking_rates
 
 SEED = 20_260
-"""Of the draws and permutations of a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -27,9 +26,7 @@ class StepInformation:
     """What one step's trajectories tell about the dependence on their prompts."""
 
     estimates: Mapping[str, InformationEstimate]
-    """By family."""
     ragen: Mapping[str, float]
-    """RAGEN's own keys."""
 
     @property
     def problems(self) -> tuple[str, ...]:

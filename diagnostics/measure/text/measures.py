@@ -27,7 +27,6 @@ from .templates import CommonGrams, find_template
 PERMUTATIONS = 200
 """Of the labels, for a p-value."""
 TEMPLATE_WORDS = 5
-"""Words in a phrase of a template."""
 NEAR_DUPLICATE = 0.9
 """TF-IDF similarity from which two reasonings of one task are near duplicates."""
 

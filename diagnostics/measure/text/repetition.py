@@ -28,7 +28,6 @@ class Loops:
     """1 - different / all n-grams of four words; 0 for a text of fewer."""
     longest_word_run: int
     char_run: tuple[int, int]
-    """Where the longest run of one character stands."""
     num_words: int
 
     @property

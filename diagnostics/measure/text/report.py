@@ -110,7 +110,6 @@ class StoredText:
 
     template: Template | None = None
     exemplars: Mapping[str, tuple[Exemplar, ...]] = field(default_factory=dict)
-    """By finding."""
 
 
 def read_record(record: DiagnosticRecord) -> StoredText:

@@ -19,9 +19,7 @@ from echoscope.store.records import Trajectory, Turn
 Item = TypeVar("Item")
 
 MAX_PROMPTS = 8
-"""Distinct prompts that are compared."""
 MAX_SIBLINGS = 8
-"""Reasonings of each prompt."""
 MAX_EPISODES = 32
 """Episodes that are read turn by turn, for loops, echo and actions."""
 MAX_CHARS = 2000
@@ -61,10 +59,8 @@ class Reasoning:
 
     trajectory_id: str
     prompt: int
-    """Index of its prompt among the drawn ones."""
     turn: int
     start: int
-    """Where the reasoning begins in the response."""
     text: str
     words: tuple[str, ...]
 
@@ -75,12 +71,9 @@ class TextSample:
 
     reasonings: tuple[Reasoning, ...]
     num_prompts: int
-    """N."""
     num_siblings: int
-    """M."""
     episodes: tuple[Trajectory, ...]
     num_seen: int
-    """Trajectories that it was drawn from."""
 
     @property
     def prompt_n(self) -> NDArray[np.int64]:

@@ -24,10 +24,10 @@ IN_ORDER = 8 * MAX_TRAJECTORIES
 larger one, group by group."""
 
 
-def evenly(steps: Sequence[int], most: int = MAX_STEPS) -> list[int]:
+def evenly(steps: Sequence[int], most: int) -> list[int]:
     """At most so many of these steps, the first and the last among them.
 
-    >>> evenly([3, 5]), len(evenly(range(1000)))
+    >>> evenly([3, 5], 60), len(evenly(range(1000), 60))
     ([3, 5], 60)
     """
     places = np.linspace(0, len(steps) - 1, most).astype(int) if len(steps) else []

@@ -15,7 +15,6 @@ from echoscope.store.records import FloatArray64
 from ..foreign_names import Meaning, meaning_of, spelled
 
 MAX_ANSWERS = 100_000
-"""Rows of a file that are kept as answers."""
 _LEAST_ROWS = 3
 """Of one step, each right or wrong: fewer may be means that a trainer logged."""
 _MAX_TEXT = 100

@@ -28,7 +28,6 @@ MAX_PAIRS = 5_000
 MAX_LINE_CHARS = 50_000
 """A longer line is no line of a log; patterns would take long on it."""
 MAX_DICT_LINES = 400
-"""Lines over which a printed dictionary may go."""
 MAX_OUTCOMES = 20
 MIN_UNNAMED = 8
 """Fewer lines that repeat the same unknown names are no log of a run."""
@@ -221,7 +220,6 @@ class ConsoleLog:
     reading: Reading
     kind: str = "log"
     _collectors: dict[str, Collector] = field(default_factory=dict)
-    """By family of lines."""
     _block: _Block = field(default_factory=_Block)
     _section: str = ""
     """Of a table with a pair a row: what stands before the names that follow."""

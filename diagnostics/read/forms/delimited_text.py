@@ -16,7 +16,6 @@ from ..records import SERIES, to_number
 
 DELIMITERS = ",\t;|"
 NUM_SAMPLED = 60
-"""Lines that the dialect is told from."""
 csv.field_size_limit(1 << 25)
 
 
@@ -110,7 +109,6 @@ class DelimitedText:
     dialect: Dialect
     path: str
     num_skipped: int = 0
-    """Lines with another number of cells."""
     _is_begun: bool = False
 
     def records(self, lines: Iterable[str]) -> Iterator[dict[str, Any]]:

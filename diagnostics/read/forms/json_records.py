@@ -16,7 +16,6 @@ _DECODER = json.JSONDecoder()
 _HISTORIES = ("log_history", "history", "logs", "metrics", "records", "steps", "rows", "data")
 """Where documents keep their rows, the likeliest first."""
 MAX_GROUPS = 64
-"""Groups of a list that are looked into."""
 
 
 def parsed(text: str) -> Any:

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 VARINT, FIXED_64, BYTES, FIXED_32 = 0, 1, 2, 5
 _ROOM = 64
-"""A varint has at most so many bits."""
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:

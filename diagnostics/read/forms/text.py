@@ -155,7 +155,6 @@ class GrowingText:
         """It is a JSON document, to be read whole."""
         self._reading = reading
         self._young: list[str] | None = []
-        """All lines, while they are few."""
         self._num_chars = 0
         self._reader: Reader | None = None
         self._family = ""

@@ -31,7 +31,6 @@ _PIECE = struct.Struct("<IHB")
 """Checksum, length, and whether it is a whole message (1), or its first, a middle, the last."""
 _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 MAX_MESSAGE = 64 << 20
-"""Bytes; a larger message is left out."""
 _MAX_NESTING = 8
 _OWN_CLOCKS = ("_step", "_runtime")
 
@@ -43,7 +42,6 @@ class WandbRun:
     identity: str = ""
     num_rows: int = 0
     num_damaged: int = 0
-    """Places where something is missing or changed."""
 
     def notes(self) -> list[str]:
         if not self.num_damaged:
