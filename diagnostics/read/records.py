@@ -32,7 +32,6 @@ from .table import (
     TableBuilder,
     TooManyColumnsError,
     outcome_hints,
-    step_hints,
     too_many_columns,
 )
 
@@ -205,7 +204,6 @@ class _Plan:
     runs: tuple[str, ...]
     weights: tuple[str, ...]
     summaries: tuple[str, ...]
-    epoch: str
     is_chart: bool
     has_series: bool
     has_phase: bool
@@ -222,7 +220,6 @@ def _plan_of(names: tuple[str, ...]) -> _Plan:
         runs=tuple(name for name in names if spelling_of[name] in _RUNS),
         weights=tuple(name for name in names if spelling_of[name] in _WEIGHTS),
         summaries=tuple(name for name in names if is_summary_column(name)),
-        epoch=next((name for name in names if spelling_of[name] == "epoch"), ""),
         is_chart=any(" - " in name for name in names),
         has_series=len(names) <= 8 and bool(SERIES & set(spelling_of.values())),
         has_phase=bool(_PHASES & set(spelling_of.values())),
@@ -286,8 +283,6 @@ class Collector:
     _run_fields: dict[str, None] = field(default_factory=dict)
     _chart: dict[str, int] = field(default_factory=dict)
     """Run -> its numbers, where the columns are those of an exported chart."""
-    _offsets: dict[float, float] = field(default_factory=dict)
-    _last: tuple[float, float] | None = None
     _answers: list[dict[str, Any]] | None = field(default_factory=list)
     """All rows, while they may be answers of one evaluation; None: they are not."""
     _num_taken: int = 0
@@ -410,23 +405,8 @@ class Collector:
         for name in self._steps:
             step = _step_number(fields.get(name))
             if math.isfinite(step) and abs(step) < MAX_STEP and step == math.floor(step):
-                return self._through_epochs(step, fields)
+                return step
         return None
-
-    def _through_epochs(self, step: float, fields: Mapping[str, Any]) -> float:
-        """Steps that begin again with each epoch are counted on."""
-        name = _plan_of(tuple(fields)).epoch
-        epoch = to_number(fields[name]) if name else math.nan
-        if not math.isfinite(epoch):
-            return step
-        if self._last is not None:
-            last_step, last_epoch = self._last
-            is_next = epoch > last_epoch and epoch == math.floor(epoch)
-            if is_next and epoch not in self._offsets and step < last_step:
-                before = self._offsets.get(last_epoch, 0.0)
-                self._offsets[epoch] = before + last_step + 1 - step
-        self._last = (step, epoch)
-        return step + self._offsets.get(epoch, 0.0)
 
     def finish(self, notes: list[str] | None = None) -> MetricTable:
         """The table.
@@ -481,13 +461,12 @@ class Collector:
         )
         if not table.keys():
             raise self._error(f"{table.num_rows} steps, but no column holds numbers")
-        uncounted = [] if self._steps else step_hints(table)
         return replace(
             table,
             run=fields or chart,
             runs=tuple(runs if fields else charts),
             is_counted=not self._steps,
-            notes=(*table.notes, *uncounted, *outcome_hints(table, self.reading.mapping)),
+            notes=(*table.notes, *outcome_hints(table, self.reading.mapping)),
         )
 
     def _refuse_answers(self) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from echoscope.store.records import FloatArray64, IntArray64
 from echoscope.text.amounts import counted
 
-from .foreign_names import RETURN, SUCCESS, Meaning, meaning_of, spelled, step_rank, words_in
+from .foreign_names import RETURN, SUCCESS, Meaning, meaning_of, spelled, words_in
 from .names import is_ours, to_our_names
 from .run_meaning import KIND, RunMeaning
 
@@ -244,8 +244,7 @@ class TableBuilder:
                 f"{num_repeated} {rows_repeat} an earlier step: the later values were kept"
             )
         columns = {name: rows[:, column].copy() for name, column in self._names.items()}
-        empty = [name for name, values in columns.items() if np.isnan(values).all()]
-        filled = {name: values for name, values in columns.items() if name not in set(empty)}
+        filled = {name: v for name, v in columns.items() if not np.isnan(v).all()}
         named = to_our_names(filled, mapping)
         return MetricTable(
             steps=rows[:, 0].astype(np.int64),
@@ -255,7 +254,7 @@ class TableBuilder:
             raw=filled,
             kind=kind,
             path=path,
-            ignored=(*ignored, *empty),
+            ignored=(*ignored, *(name for name in columns if name not in filled)),
             notes=(*sentences, *named.notes),
         )
 
@@ -410,7 +409,6 @@ _NO_OUTCOME = {
     *("std", "min", "max", "time", "loss", "count", "clip", "len", "length", "seconds", "size"),
     *("epsilon", "eps", "buffer", "memory", "seed", "fps", "tokens", "duration", "elapsed"),
 }
-MAX_NAMED = 4
 
 
 def outcome_hints(table: MetricTable, mapping: Mapping[str, Meaning]) -> list[str]:
@@ -432,45 +430,15 @@ def outcome_hints(table: MetricTable, mapping: Mapping[str, Meaning]) -> list[st
             likely.insert(0, (entry.of[0], _outcome_for(entry.of[0], table.columns[RETURN])))
         likely = [pair for pair in likely if pair[1].endswith("success_rate")]
     if likely:
-        maps = _maps(likely[:3])
+        maps = " or ".join(f"--map '{name}={key}'" for name, key in likely[:3])
         return [f"no success rate was recognised; if one of these is it, give {maps}"]
-    if RETURN in keys:
-        return []
-    unnamed = sorted(
-        (pair for pair in free if not _says_something(pair[0])), key=lambda pair: pair[1] == RETURN
-    )
-    maps = _maps(unnamed[:MAX_NAMED])
-    return [
-        "no success rate and no reward was recognised"
-        + (f"; if one of these columns is it, give {maps}" if maps else "")
-    ]
-
-
-def _maps(pairs: Iterable[tuple[str, str]]) -> str:
-    return " or ".join(f"--map '{name}={key}'" for name, key in pairs)
-
-
-def step_hints(table: MetricTable) -> list[str]:
-    """The column of no known name that grows by whole numbers, and the `--map` to give."""
-    for key, values in table.columns.items():
-        name = table.sources.get(key, key)
-        if meaning_of(name) is not None or set(spelled(name).split("_")) & _NO_OUTCOME:
-            continue
-        is_whole = len(values) > 1 and bool((values == np.floor(values)).all())
-        if is_whole and bool((np.diff(values) > 0).all()):
-            return [f"if {name} counts the steps, give --map '{name}=step'"]
-    return []
+    return [] if RETURN in keys else ["no success rate and no reward was recognised"]
 
 
 def _is_likely(name: str) -> bool:
     name_words = set(spelled(name).split("_"))
     is_failure = bool(name_words & _FAILURES and name_words & _RATES)
     return (bool(name_words & _LIKELY) or is_failure) and not name_words & _NO_OUTCOME
-
-
-def _says_something(name: str) -> bool:
-    is_known = meaning_of(name) is not None or step_rank(name) is not None
-    return is_known or bool(set(spelled(name).split("_")) & _NO_OUTCOME)
 
 
 def _outcome_for(name: str, values: FloatArray64) -> str:

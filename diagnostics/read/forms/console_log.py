@@ -29,9 +29,7 @@ MAX_LINE_CHARS = 50_000
 """A longer line is no line of a log; patterns would take long on it."""
 MAX_DICT_LINES = 400
 MAX_OUTCOMES = 20
-MIN_UNNAMED = 8
-"""Fewer lines that repeat the same unknown names are no log of a run."""
-MAX_UNNAMED = 64
+ENOUGH_ROWS = 8
 MAX_CELLS = 60
 BLOCKS = "blocks"
 
@@ -232,8 +230,6 @@ class ConsoleLog:
     """Of the line before: a step may go over two lines."""
     _outcomes: dict[str, set[float]] = field(default_factory=dict)
     """Family -> the steps at which it says a reward or success."""
-    _unnamed: dict[tuple[str, ...], list[dict[str, float]]] = field(default_factory=dict)
-    """Lines that say the same names, none of them of the table: by these names."""
 
     def feed(self, lines: Iterable[str]) -> None:
         """Raises MetricsFileError where the file cannot hold the metrics of a run."""
@@ -247,7 +243,7 @@ class ConsoleLog:
         """The collector of the family that says most; None where no family has a record."""
         self.close_open()
         family = self.leader()
-        return self._of_unnamed() if family is None else self._collectors[family]
+        return None if family is None else self._collectors[family]
 
     def notes(self) -> list[str]:
         """Nothing of a log is left out that a user must know of."""
@@ -273,7 +269,7 @@ class ConsoleLog:
             steps = min(rows, len(self._outcomes.get(family, ())) or rows, MAX_OUTCOMES)
             num_known = len(collector.known) + bool(self._outcomes.get(family))
             has_step = any(_is_step_name(name) for name in collector.names)
-            return rows >= MIN_UNNAMED, num_known**2 * steps * (1 + has_step), rows
+            return rows >= ENOUGH_ROWS, num_known**2 * steps * (1 + has_step), rows
 
         filled = [name for name, collector in self._collectors.items() if collector.num_records]
         ordered = sorted(filled, key=says, reverse=True)
@@ -284,27 +280,6 @@ class ConsoleLog:
         best = others[0]
         more = self._collectors[BLOCKS].known - self._collectors[best].known - _SETTINGS
         return best if says(best)[0] == says(BLOCKS)[0] and not more else BLOCKS
-
-    def _of_unnamed(self) -> Collector | None:
-        """The table of the names that most lines repeat, where no name is of the table."""
-        rows = max(self._unnamed.values(), key=len, default=[])
-        if len(rows) < MIN_UNNAMED:
-            return None
-        collector = Collector(self.reading, self.kind)
-        for row in rows:
-            collector.add(row)
-        return collector
-
-    def _add_unnamed(self, record: Mapping[str, float], marker: Marker | None) -> None:
-        """Keeps a line whose names nobody knows: a `--map` may say what they are."""
-        row = _with_step(record, marker)
-        names = tuple(row)
-        if len(names) < 2 or any(map(meaning_of, record)):
-            return
-        if names in self._unnamed or len(self._unnamed) < MAX_UNNAMED:
-            rows = self._unnamed.setdefault(names, [])
-            if len(rows) < MAX_PAIRS:
-                rows.append(row)
 
     def _add(self, family: str, record: Mapping[str, float], marker: Marker | None = None) -> None:
         if not record:
@@ -335,18 +310,13 @@ class ConsoleLog:
         marker = step_marker(text[: start.start()] if start else text)
         metrics = {name: value for name, value in pairs.items() if not _is_step_name(name)}
         if metrics and (len(metrics) > 1 or marker is not None or len(pairs) > 1 or start):
-            self._add_line(pairs, metrics, marker, is_dict=start is not None)
+            self._add_line(pairs, marker, is_dict=start is not None)
         self._last_marker = marker
         if not start:
             self._add_to_block(text, marker, metrics, num_chars)
 
     def _add_line(
-        self,
-        pairs: Mapping[str, float],
-        metrics: Mapping[str, float],
-        marker: Marker | None,
-        *,
-        is_dict: bool,
+        self, pairs: Mapping[str, float], marker: Marker | None, *, is_dict: bool
     ) -> None:
         family, step = "", marker
         if marker is not None:
@@ -354,7 +324,6 @@ class ConsoleLog:
         elif self._last_marker is not None and not (is_dict and self._last_marker[0] == _IN_BAR):
             family, step = f"after {_KINDS[self._last_marker[0]]}", self._last_marker
         self._add(f"dictionaries {family}" if is_dict else f"pairs {family}", pairs, step)
-        self._add_unnamed(metrics, marker)
 
     def _whole(self, text: str) -> str | None:
         """The lines of a dictionary as one, when its braces are closed; None while they are not."""
@@ -390,9 +359,7 @@ class ConsoleLog:
             return True
         if is_row:
             named = zip(self._header, map(to_number, cells[-len(self._header) :]), strict=True)
-            values = {name: value for name, value in named if not math.isnan(value)}
-            self._add("columns", values)
-            self._add_unnamed(values, None)
+            self._add("columns", {name: value for name, value in named if not math.isnan(value)})
             return True
         if _is_header(text, cells):
             self._header = cells

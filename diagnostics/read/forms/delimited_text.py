@@ -42,17 +42,7 @@ def dialect_of(lines: Sequence[str]) -> Dialect | None:
         num_understood = sum(meaning_of(n) is not None or step_rank(n) is not None for n in names)
         return num_understood, len(names)
 
-    return max(dialects, key=num_known, default=None) or _one_column(lines)
-
-
-def _one_column(lines: Sequence[str]) -> Dialect | None:
-    """The name of a metric, and nothing but numbers under it."""
-    rows = [line.strip() for line in lines[:NUM_SAMPLED] if line.strip()]
-    if len(rows) < 2 or meaning_of(rows[0]) is None:
-        return None
-    if any(math.isnan(to_number(row)) for row in rows[1:]):
-        return None
-    return Dialect(delimiter=",", num_before=0, names=(rows[0],))
+    return max(dialects, key=num_known, default=None)
 
 
 def _dialect(lines: Sequence[str], delimiter: str) -> Dialect | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import itertools
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -24,12 +23,6 @@ from .json_records import documents, is_notebook, parsed, records_of
 
 YOUNG_CHARS = 256 << 10
 """A shorter text is read from its beginning at each change."""
-_MAY_SAY = {
-    "pairs step": re.compile(r"step|epoch", re.IGNORECASE),
-    "dictionaries": re.compile(r"""[{}'"]|step|iter|epoch|\d/\d""", re.IGNORECASE),
-}
-"""Family of a log's records -> what a line has that can matter to it, where that is quickly told:
-most lines of a long log say nothing."""
 
 Lines = Callable[[], Iterator[str]]
 
@@ -164,8 +157,7 @@ class GrowingText:
         """Raises MetricsFileError where the text cannot hold the metrics of a run."""
         if self._young is None:
             assert self._reader is not None
-            may_say = _MAY_SAY.get(self._family, _MAY_SAY.get(self._family.partition(" ")[0]))
-            self._reader.feed(lines if may_say is None else filter(may_say.search, lines))
+            self._reader.feed(lines)
             return
         self._young += lines
         self._num_chars += sum(map(len, lines))

@@ -374,11 +374,6 @@ def test_short_names_of_steps_are_known(tmp_path: Path, name: str) -> None:
     assert table.steps.tolist() == [10 * s for s in STEPS]
 
 
-def test_a_column_that_may_count_steps_is_named_with_the_map_to_give(tmp_path: Path) -> None:
-    table = read(tmp_path, "when,score\n" + "".join(f"{10 * s},0.5\n" for s in STEPS))
-    assert "if when counts the steps, give --map 'when=step'" in table.notes
-
-
 def test_an_outcome_of_an_unknown_name_is_offered_once(tmp_path: Path) -> None:
     table = read(tmp_path, "it,score_x\n" + "".join(f"{s},0.5\n" for s in STEPS))
     assert RETURN not in table.columns
@@ -448,11 +443,11 @@ def test_a_rate_of_failures_is_offered_as_its_complement(tmp_path: Path, name: s
 
 
 def test_a_column_that_is_mapped_is_not_offered_again(tmp_path: Path) -> None:
-    path = written(tmp_path, "step,bad,worse\n" + "".join(f"{s},0.5,0.25\n" for s in STEPS))
-    table = read_metrics(path, parse_map(["bad=rollout/format_valid_frac"], known_keys()))
+    path = written(tmp_path, "step,acc_x,acc_y\n" + "".join(f"{s},0.5,0.25\n" for s in STEPS))
+    table = read_metrics(path, parse_map(["acc_x=rollout/format_valid_frac"], known_keys()))
     (note,) = table.notes
-    assert "--map 'worse=rollout/success_rate'" in note
-    assert "'bad=" not in note
+    assert "--map 'acc_y=rollout/success_rate'" in note
+    assert "'acc_x=" not in note
 
 
 def test_a_reward_of_evaluation_alone_is_one_of_evaluation(tmp_path: Path) -> None:
@@ -490,11 +485,6 @@ def test_steps_of_an_episode_in_some_rows_count_no_training_steps(tmp_path: Path
     assert read(tmp_path, lines).steps.tolist() == list(STEPS)
 
 
-def test_a_table_of_one_column_is_read(tmp_path: Path) -> None:
-    table = read(tmp_path, "reward\n" + "".join(f"{s}.5\n" for s in STEPS), "rewards.csv")
-    assert table.columns[RETURN].tolist() == [s + 0.5 for s in STEPS]
-
-
 def test_a_list_of_numbers_is_named_by_its_file(tmp_path: Path) -> None:
     numbers = json.dumps([-5.5 + s for s in STEPS])
     table = read(tmp_path, numbers, "reward_history.json")
@@ -524,14 +514,13 @@ def test_lines_about_one_step_are_no_rows_of_a_run(tmp_path: Path) -> None:
     assert table.columns[RETURN][0] == pytest.approx(-26.9)
 
 
-def test_a_log_of_unknown_names_says_which_column_to_map(tmp_path: Path) -> None:
+def test_a_log_of_unknown_names_is_read_with_a_map(tmp_path: Path) -> None:
     lines = "".join(f"[12:00:00] - epoch {s}: val_cost={900 - s}.5 soc_dev=0.02\n" for s in STEPS)
-    verdict = diagnose(written(tmp_path, lines))
-    assert verdict.state is RunState.INSUFFICIENT
-    assert any("--map 'soc_dev=rollout/success_rate'" in note for note in verdict.notes)
-    mapping = parse_map([f"val_cost={RETURN}"], known_keys())
-    assert read(tmp_path, lines).steps.tolist() == list(STEPS)
-    assert read_metrics(tmp_path / "train.log", mapping).columns[RETURN][0] == 899.5
+    with pytest.raises(MetricsFileError, match="no metrics of a run"):
+        read(tmp_path, lines)
+    table = read_metrics(tmp_path / "train.log", parse_map([f"val_cost={RETURN}"], known_keys()))
+    assert table.steps.tolist() == list(STEPS)
+    assert table.columns[RETURN][0] == 899.5
 
 
 def test_a_program_that_returns_numbers_is_no_log(tmp_path: Path) -> None:
