@@ -61,7 +61,7 @@ _DESKTOP = (
         wait_for=".es-talk",
     ),
     Shot(name="compare", path="/compare?runs=demo,collapse-template", wait_for=".js-plotly-plot"),
-    Shot(name="runs", path="/?columns=optim.lr", wait_for="[data-testid=stDataFrame]"),
+    Shot(name="runs", path="/", wait_for="[data-testid=stDataFrame]"),
 )
 SHOTS = [replace(shot, theme=theme) for shot in _DESKTOP for theme in BOTH]
 

@@ -1,29 +1,18 @@
-"""The table of the page Runs: what it shows of a run, in which order, and what people note.
-
-Further columns are settings (`optim.lr`) and, by a name with a slash, metrics (`policy/entropy`).
-"""
+"""The table of the page Runs: what it shows of a run, in which order, and what people note."""
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
-from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.alarms import RunState
-from echoscope.diagnostics.metric_entry import SHARE
-from echoscope.store.errors import StoreError
-from echoscope.store.log.index import read_run_json
-from echoscope.store.log.layout import Layout
 from echoscope.store.query.listing import RunDetails, RunRow, row_status
 from echoscope.store.status import Origin, after_step
 from echoscope.store.steer.annotations import AddTag, Change, Pin, RemoveTag, SetNote
@@ -32,9 +21,8 @@ from echoscope.store.steer.steering import MAX_AUTHOR, os_user
 from ..charts import theme
 from ..data import queries
 from ..escaping import visible
-from ..words import NONE, Colour, flat, plain, setting_words
+from ..words import NONE, Colour
 from .problems import Problem
-from .url_state import list_param
 
 SORTS: dict[str, Callable[[RunRow], Any]] = {
     "newest": lambda row: -row.created_at,
@@ -83,21 +71,17 @@ class Picked:
     """The run whose name was clicked just now; empty for none."""
 
 
-MAX_COLUMNS = 12
 _QUIET = (RunState.HEALTHY, RunState.CONVERGED)
 _MAY_BE_EMPTY = {"planned", "alarm", "environment", "algorithm", "trainer", "branched"}
 _MAY_BE_EMPTY |= {"note", "tags", "pinned"}
 """Columns that are left out where no run has anything in them."""
 
 
-def tick_table(rows: Sequence[RunRow], *, key: str, extra: Sequence[str] = ()) -> Picked:
+def tick_table(rows: Sequence[RunRow], *, key: str) -> Picked:
     """Draw the runs as a table whose rows are ticked, and whose names open a run.
 
     Streamlit knows a ticked row by its place. So another order of runs is another table, which
     begins with the ticks of the runs that the table before had.
-
-    Args:
-        extra: Names of settings and metrics that have a column, too.
     """
     ids = tuple(row.run_id for row in rows)
     table_key = f"{key}:{hashlib.blake2b(repr(ids).encode(), digest_size=8).hexdigest()}"
@@ -112,11 +96,10 @@ def tick_table(rows: Sequence[RunRow], *, key: str, extra: Sequence[str] = ()) -
         on_click=_note_opened,
         args=(f"{table_key}:open", opened_key, ids),
     )
-    cells = run_cells(rows, extra)
     answer = st.dataframe(
-        _coloured(cells),
+        _coloured(run_cells(rows)),
         hide_index=True,
-        column_config={**_COLUMNS, **_extra_config(cells, extra), "run": name},
+        column_config={**_COLUMNS, "run": name},
         placeholder=NONE,
         key=table_key,
         on_select="rerun",
@@ -152,96 +135,13 @@ def _coloured(cells: pd.DataFrame) -> Any:
     return cells.style.map(colour, subset=["state", "status"])
 
 
-def pick_columns(rows: Sequence[RunRow]) -> list[str]:
-    """The columns that the address names, and a picker of settings and metrics behind a button."""
-    asked = list_param("columns", most=MAX_COLUMNS)
-
-    def changed() -> None:
-        st.query_params["columns"] = ",".join(st.session_state["picked_columns"])
-
-    with st.popover("Columns", on_change="rerun", key="columns_box", width="stretch") as box:
-        if box.open:
-            names = {name for row in rows for name in (*_settings_of(row), *_metrics_of(row))}
-            st.multiselect(
-                "Settings and metrics",
-                sorted(names.union(asked)),
-                default=asked,
-                key="picked_columns",
-                on_change=changed,
-                max_selections=MAX_COLUMNS,
-                format_func=lambda name: visible(name, 120),
-                help="Settings have dots (optim.lr), metrics a slash (policy/entropy).",
-            )
-    return asked
-
-
-def _metrics_of(row: RunRow) -> Sequence[str]:
-    try:
-        return queries.metric_keys(row.run_id)
-    except Problem:
-        return ()
-
-
-def _settings_of(row: RunRow) -> Mapping[str, Any]:
-    """All settings of a run, as flat dotted keys; none where they cannot be read."""
-    return _settings(row.path, row.created_at)
-
-
-@functools.lru_cache(maxsize=1024)
-def _settings(path: Path, created_at: float) -> Mapping[str, Any]:
-    try:
-        config = read_run_json(Layout(path)).get("config")
-        config = json.loads(config) if isinstance(config, str) else config
-    except (StoreError, ValueError, RecursionError):
-        return {}
-    return flat(config) if isinstance(config, dict) else {}
-
-
-def _value(row: RunRow, name: str) -> float | str | None:
-    """The setting of a run, or the newest value of its metric, rates in per cent; else None."""
-    settings = _settings_of(row)
-    if name in settings:
-        value = settings[name]
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return float(value) if is_number else visible(setting_words(value), 120)
-    try:
-        values = queries.series(row.run_id, [name])["value"].dropna()
-    except Problem:
-        return None
-    if not len(values):
-        return None
-    return float(values.iloc[-1]) * (100 if metric(name).unit == SHARE else 1)
-
-
-def _extra_config(cells: pd.DataFrame, extra: Sequence[str]) -> dict[str, Any]:
-    """How the columns of settings and metrics look."""
-    out: dict[str, Any] = {}
-    for name in extra:
-        heading, form, hint = visible(name, 80), "%.4g", None
-        if "/" in name:
-            description = metric(name)
-            heading, hint = visible(description.name, 60), plain(f"{name}: {description.help}", 300)
-            form = "%.1f %%" if description.unit == SHARE else form
-        is_number = name in cells and pd.api.types.is_numeric_dtype(cells[name])
-        out[name] = (
-            st.column_config.NumberColumn(heading, format=form, help=hint)
-            if is_number
-            else st.column_config.Column(heading, help=hint)
-        )
-    return out
-
-
-def run_cells(rows: Sequence[RunRow], extra: Sequence[str] = ()) -> pd.DataFrame:
+def run_cells(rows: Sequence[RunRow]) -> pd.DataFrame:
     """What the table shows, one row a run, without the columns that no run has anything in."""
     now = time.time()
     cells = pd.DataFrame(
         [_cells(row, queries.run_details(row), now) for row in rows], columns=list(_COLUMNS)
     )
     empty = [name for name in _MAY_BE_EMPTY if not cells[name].any()]
-    column_index = list(_COLUMNS).index("environment")
-    extra_columns = [name for name in dict.fromkeys(extra) if name not in cells]
-    for number, name in enumerate(extra_columns):
-        cells.insert(column_index + number, name, [_value(row, name) for row in rows])
     return cells.drop(columns=empty)
 
 

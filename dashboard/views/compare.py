@@ -200,8 +200,4 @@ def _link(run: str, identity: object) -> str | None:
     return links.url("replay", run=run, trajectory=identity)
 
 
-def main() -> None:
-    ui.frame("Compare", draw)
-
-
-main()
+ui.frame("Compare", draw)

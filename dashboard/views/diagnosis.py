@@ -212,8 +212,4 @@ def _alarms(run_id: str) -> None:
     st.html(verdict_html.table(alarm_rows(raised)))
 
 
-def main() -> None:
-    ui.run_frame("Diagnosis", draw)
-
-
-main()
+ui.run_frame("Diagnosis", draw)

@@ -164,8 +164,4 @@ def commands(run_id: str) -> None:
             st.caption("Nobody has steered this run.")
 
 
-def main() -> None:
-    ui.run_frame("Live", draw, beside=beside)
-
-
-main()
+ui.run_frame("Live", draw, beside=beside)

@@ -215,8 +215,4 @@ def _buttons(trajectory_id: str, ids: list[str], turn: int, first: int, num_turn
             )
 
 
-def main() -> None:
-    ui.run_frame("Replay", draw)
-
-
-main()
+ui.run_frame("Replay", draw)

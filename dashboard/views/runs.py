@@ -12,13 +12,7 @@ from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.live.refreshing import beat
 from echoscope.dashboard.page import foreign_box, lineage, links, ui
 from echoscope.dashboard.page.problems import Problem
-from echoscope.dashboard.page.runs_table import (
-    SORTS,
-    branched_from,
-    note_changes,
-    pick_columns,
-    tick_table,
-)
+from echoscope.dashboard.page.runs_table import SORTS, branched_from, note_changes, tick_table
 from echoscope.dashboard.steer import importing
 from echoscope.dashboard.web.settings import settings
 from echoscope.store.query.listing import RunRow
@@ -40,7 +34,7 @@ def draw() -> None:
         beat("no_runs", EVERY_S, _no_runs, has_news=lambda: bool(queries.runs()))
         _foreign()
         return
-    left, right, columns_place = st.columns([6, 2, 1], vertical_alignment="bottom")
+    left, right = st.columns([6, 2], vertical_alignment="bottom")
     pattern = left.text_input(
         "Filter",
         key="filter",
@@ -50,13 +44,11 @@ def draw() -> None:
         max_chars=500,
     )
     sort = right.selectbox("Sort by", list(SORTS), key="sort", bind="query-params")
-    with columns_place:
-        columns = pick_columns([row for row in all_rows if not row.problem][:PER_PAGE])
     is_waiting = st.session_state.get(_WAITING, True)
 
     def part() -> None:
         st.session_state[_WAITING] = False
-        st.session_state[_WAITING] = _list(pattern or "", sort or "newest", columns)
+        st.session_state[_WAITING] = _list(pattern or "", sort or "newest")
 
     beside = _beside(all_rows)
 
@@ -84,7 +76,7 @@ def _beside(rows: Sequence[RunRow]) -> tuple[object, ...]:
     return bool(rows), broken
 
 
-def _list(pattern: str, sort: str, columns: Sequence[str]) -> bool:
+def _list(pattern: str, sort: str) -> bool:
     """Draw the runs that match; whether there is more to come of those that are shown."""
     rows = [row for row in queries.runs(pattern) if not row.problem]
     order = SORTS[sort]
@@ -101,7 +93,7 @@ def _list(pattern: str, sort: str, columns: Sequence[str]) -> bool:
             st.caption(f"{len(rows):,} runs")
     page_rows = rows[(page - 1) * PER_PAGE : page * PER_PAGE]
     with table:
-        picked = tick_table(page_rows, key="run_table", extra=columns)
+        picked = tick_table(page_rows, key="run_table")
         if picked.opened:
             st.switch_page(links.script("live"), query_params={"run": picked.opened})
         st.caption("Click a run's name to open it. Tick runs to compare, tag, pin or note them.")
@@ -181,8 +173,4 @@ def _foreign() -> None:
     beat("foreign", every_s, foreign_box.draw, has_news=has_news)
 
 
-def main() -> None:
-    ui.frame("Runs", draw)
-
-
-main()
+ui.frame("Runs", draw)

@@ -143,8 +143,4 @@ def _show(table: pa.Table) -> None:
         links.link(f"Replay {name}", "replay", trajectory=name, turn=turn)
 
 
-def main() -> None:
-    ui.run_frame("SQL", draw)
-
-
-main()
+ui.run_frame("SQL", draw)

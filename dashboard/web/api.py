@@ -12,11 +12,12 @@ from dataclasses import asdict
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from ..data import queries
 from ..live.pulses import lines, pulse
+from ..page.links import FRONT_PAGE
 from ..page.problems import Problem
 from .gate import HEALTH_PATH
 
@@ -31,6 +32,7 @@ def routes() -> list[Route]:
         Route("/api/runs/{run_id}/tiles", _answering(_tiles), methods=["GET"]),
         Route("/api/runs/{run_id}/chart", _chart, methods=["GET"]),
         Route("/api/{path:path}", _answering(_unknown), methods=["GET", "POST"]),
+        Route(f"/{FRONT_PAGE}", _front, methods=["GET"]),
     ]
 
 
@@ -51,9 +53,15 @@ def _answering(handler: Callable[[Request], Answer]) -> Callable[[Request], Resp
 
 def _unknown(request: Request) -> Answer:
     """Without this Streamlit answers what it does not know with the front page and 200."""
-    addresses = ", ".join(route.path for route in routes()[:-1])
+    addresses = ", ".join(route.path for route in routes()[:-2])
     address = ascii(request.url.path[:200])
     raise Problem(f"there is no address {address} for {request.method}", f"There are: {addresses}")
+
+
+def _front(request: Request) -> RedirectResponse:
+    """Streamlit knows the front page by no other name than /."""
+    query = request.url.query
+    return RedirectResponse(f"/?{query}" if query else "/", status_code=307)
 
 
 def _runs(request: Request) -> Answer:

@@ -104,15 +104,15 @@ def make_app(settings: DashboardSettings, policy: Policy) -> Any:
     from starlette.middleware import Middleware
 
     from ..live import scripts
-    from . import api, pages
+    from . import api
 
     configure(settings)
     page = Path(streamlit.__file__).parent / "static" / "index.html"
     hashes = inline_script_hashes(page.read_text(encoding="utf-8"))
     policy = replace(policy, script_hashes=hashes)
     configure_streamlit(policy)
-    middleware = [Middleware(Gate, policy=policy), Middleware(pages.NoSuchPage)]
-    routes = [*api.routes(), *scripts.routes(), *pages.routes()]
+    middleware = [Middleware(Gate, policy=policy)]
+    routes = [*api.routes(), *scripts.routes()]
     return streamlit.App(_APP, routes=routes, middleware=middleware, debug=False)
 
 

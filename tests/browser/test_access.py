@@ -110,14 +110,3 @@ def test_an_unknown_path_of_the_api_is_404_in_json(dashboard: DashboardProcess, 
     answer = page.request.get(f"{dashboard.url}/api/nowhere")
     assert answer.status == 404
     assert answer.json()["error"]["text"] == "there is no address '/api/nowhere' for GET"
-
-
-def test_an_unknown_page_says_so_and_links_to_the_others(
-    dashboard: DashboardProcess, page: Any, watch: Watch
-) -> None:
-    assert page.goto(f"{dashboard.url}/nowhere").status == 404
-    page.get_by_text("There is no page /nowhere").wait_for()
-    until(lambda: watch.errors, "Chromium's word on the 404", page=page)
-    watch.errors.clear()
-    page.get_by_role("link", name="Live").click()
-    assert page.wait_for_selector("h1").inner_text() == "Live"

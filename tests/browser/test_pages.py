@@ -157,14 +157,3 @@ def test_the_verdict_has_its_column_on_a_first_visit(
     state = diagnose(dashboard.root / "first-visit").state.value
     until(lambda: state in str(table_rows(page)[1:]), "verdict", page=page)
     assert table_rows(page)[0] == before
-
-
-def test_any_setting_is_a_column_of_the_list_of_runs(
-    dashboard: DashboardProcess, page: Any
-) -> None:
-    visit(page, f"{dashboard.url}/?filter=^tiny$")
-    page.get_by_test_id("stPopoverButton").click()
-    page.get_by_role("combobox", name="Settings and metrics").fill("optim.lr")
-    page.get_by_role("option", name="optim.lr", exact=True).click()
-    until(lambda: asked(page).get("columns") == "optim.lr", "column in the address", page=page)
-    until(lambda: "optim.lr" in (table_rows(page) or [[]])[0], "column", page=page)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from browsing import until
-from made_run import CONFIG, add_steps, make_run, open_writer
+from made_run import add_steps, make_run, open_writer
 from streamlit.testing.v1 import AppTest
 from tables import columns_of
 
@@ -168,24 +168,6 @@ def test_a_collapse_is_not_said_to_be_diverse_as_well(
     verdict = replace(judging._nothing_yet(), state=state, regime=Regime.DIVERSE)
     monkeypatch.setattr(queries, "known_verdict", lambda run_id: verdict)
     assert columns_of(open_page("runs", tmp_path))["state"] == [said]
-
-
-def with_seed(path: Path, seed: int, success: float, lr: float = 1e-3) -> None:
-    writer = open_writer(path, config={**CONFIG, "seed": seed, "optim": {"lr": lr}})
-    values = {"rollout/success_rate": success, "policy/entropy": 2.0 + seed}
-    add_steps(writer, path.name, range(3), lambda step: values)
-    writer.close(status="finished")
-
-
-def test_any_setting_and_any_metric_is_a_column(tmp_path: Path, open_page: OpenPage) -> None:
-    with_seed(tmp_path / "a", 0, 0.25)
-    with_seed(tmp_path / "b", 1, 0.25, lr=1e-4)
-    asked = "optim.lr,policy/entropy,rollout/success_rate,no.such"
-    found = columns_of(open_page("runs", tmp_path, sort="name", columns=asked))
-    assert found["optim.lr"] == [1e-3, 1e-4]
-    assert found["policy/entropy"] == [2.0, 3.0]
-    assert found["rollout/success_rate"] == [25.0, 25.0]  # per cent
-    assert found["no.such"] == [None, None]
 
 
 def test_files_of_other_trainers_are_listed_and_open_by_a_click(

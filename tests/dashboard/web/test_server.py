@@ -210,13 +210,7 @@ def test_an_unknown_api_path_is_404_and_json(served: Served) -> None:
         )
 
 
-def test_an_unknown_page_is_404_with_links(served: Served) -> None:
-    status, page, _ = served.ask("/nowhere%3Cscript%3E", Accept="text/html")
-    assert status == 404
-    assert "There is no page /nowhere&lt;script&gt;" in page
-    # Without it a browser asks for /favicon.ico, which is missing, too.
-    assert '<link rel="icon" href="data:,">' in page
-    assert '<a href="/live">Live</a>' in page
+def test_the_front_page_has_one_address(served: Served) -> None:
     status, _, headers = served.ask("/runs?sort=name")
     assert (status, headers["location"]) == (307, "/?sort=name")
 
