@@ -14,6 +14,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from operator import itemgetter
 
 from echoscope.store.records import FloatArray64
 
@@ -415,12 +416,8 @@ def step_rank(name: str) -> int | None:
 
 def step_columns(names: Iterable[str]) -> list[str]:
     """The columns that may count training steps, the likeliest first."""
-    ranked = [
-        (rank, index, name)
-        for index, name in enumerate(names)
-        if (rank := step_rank(name)) is not None
-    ]
-    return [name for _, _, name in sorted(ranked)]
+    ranked = [(rank, name) for name in names if (rank := step_rank(name)) is not None]
+    return [name for _, name in sorted(ranked, key=itemgetter(0))]
 
 
 def step_column(names: Iterable[str]) -> str | None:

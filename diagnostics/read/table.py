@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -204,8 +206,12 @@ class TableBuilder:
             self._names.pop(name, None)
 
     def _joined(self) -> NDArray[np.float64]:
-        size = self._size
-        return np.vstack([np.empty((0, size)), *[_widened(b, size) for b in self._blocks]])
+        out = np.full((sum(map(len, self._blocks)), self._size), np.nan)
+        start = 0
+        for block in self._blocks:
+            out[start : start + len(block), : block.shape[1]] = block
+            start += len(block)
+        return out
 
     def build(
         self,
@@ -296,13 +302,6 @@ def without_infinity(columns: Mapping[str, FloatArray64]) -> dict[str, FloatArra
     }
 
 
-def _widened(block: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-    missing = size - block.shape[1]
-    if not missing:
-        return block
-    return np.asarray(np.hstack([block, np.full((len(block), missing), np.nan)]))
-
-
 def _later_wins(block: NDArray[np.float64]) -> NDArray[np.float64]:
     """Neighbours with the same step become one row; later values win."""
     is_first = np.concatenate([[True], block[1:, 0] != block[:-1, 0]])
@@ -367,18 +366,13 @@ def stored_rows(
         "ORDER BY step, phase DESC, key",
         [before],
     )
-    last: int | None = None
-    values: dict[str, float] = {}
-    for batch in stored.to_batches():
-        columns = (batch.column(name).to_pylist() for name in ("step", "key", "value"))
-        for step, key, value in zip(*columns, strict=True):
-            if last is not None and step != last:
-                yield last, values
-                values = {}
-            last = step
-            values[key] = np.nan if value is None else float(value)
-    if last is not None:
-        yield last, values
+    rows = (
+        row
+        for batch in stored.to_batches()
+        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    )
+    for step, same in itertools.groupby(rows, key=itemgetter(0)):
+        yield step, {key: np.nan if value is None else float(value) for _, key, value in same}
 
 
 def stored_meaning(reader: RunReader) -> RunMeaning:

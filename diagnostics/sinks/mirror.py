@@ -75,25 +75,12 @@ class Mirror:
             metrics: of one step, training and evaluation.
             verdict: what is known of the run now; called only where a sink is on.
         """
+        if not self._config.active():
+            return
+        step = metrics[0].step
         values = {key: value for part in metrics for key, value in part.values.items()}
         for part in metrics:
             values |= part.durations_s
-        self.copy(
-            metrics[0].step, values, trajectories=trajectories, alarms=alarms, verdict=verdict
-        )
-
-    def copy(
-        self,
-        step: int,
-        values: Mapping[str, float],
-        *,
-        trajectories: Sequence[Trajectory] = (),
-        alarms: Sequence[Alarm] = (),
-        verdict: Callable[[], Verdict] | None = None,
-    ) -> None:
-        """As `step`, with all numbers in one mapping."""
-        if not self._config.active():
-            return
         try:
             judged = None if verdict is None else verdict()
         except Exception as error:  # noqa: BLE001 - a copy is never worth a run; it is said

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from echoscope.store.reader import RunReader, open_run
-from echoscope.store.records import Alarm, Trajectory
+from echoscope.store.records import Alarm, StepMetrics, Trajectory
 
 from ..judge.verdict import Diagnosis, judged_again
 from ..read.sources import open_source
@@ -89,9 +89,8 @@ def _copied(reader: RunReader, mirror: Mirror, steps: list[int], episodes: int) 
         while judged_step < step:
             judged_step, alarms = next(judged, (step, []))
             raised += alarms if judged_step >= steps[0] else []
-        mirror.copy(
-            step,
-            _values(reader, step),
+        mirror.step(
+            [_metrics(reader, step)],
             trajectories=_episodes(reader, step, episodes) if shows_episodes(step) else (),
             alarms=stored.get(step, []) if stored else raised,
             verdict=diagnosis.verdict,
@@ -103,14 +102,22 @@ def _copied(reader: RunReader, mirror: Mirror, steps: list[int], episodes: int) 
         yield step
 
 
-def _values(reader: RunReader, step: int) -> dict[str, float]:
+def _metrics(reader: RunReader, step: int) -> StepMetrics:
     """The stored numbers of a step; one that could not be computed is NaN."""
     rows = reader.sql(
         "SELECT key, coalesce(value, 'nan') AS value FROM metrics WHERE step = $1 "
         "ORDER BY phase DESC, key",
         [step],
     )
-    return {row["key"]: float(row["value"]) for row in rows.to_pylist()}
+    values = {row["key"]: float(row["value"]) for row in rows.to_pylist()}
+    return StepMetrics(
+        run_id=reader.run_id,
+        step=step,
+        phase="train",
+        policy_version=None,
+        wall_time=0.0,
+        values=values,
+    )
 
 
 def _episodes(reader: RunReader, step: int, count: int) -> list[Trajectory]:

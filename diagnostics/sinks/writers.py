@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from echoscope.store.records import AlarmState
@@ -110,15 +110,21 @@ class WandbWriter:
         self._run.finish(exit_code=0 if status in ("finished", "stopped") else 1)
 
     def _take_alarms(self, copy: StepCopy) -> None:
-        levels = self._wandb.AlertLevel
-        by_severity = {"critical": levels.ERROR, "warning": levels.WARN}
         for alarm in copy.alarms:
-            severity, text = alarm.severity.value, alarm_text(alarm)
-            self._alarms.append([copy.step, alarm.rule, severity, alarm.state.value, text])
-            if alarm.state is AlarmState.RAISED:
-                level = by_severity.get(severity, levels.INFO)
-                self._run.alert(alarm_title(alarm), text, level=level, wait_duration=0)
+            row = [copy.step, alarm.rule, alarm.severity.value, alarm.state.value]
+            self._alarms.append([*row, alarm_text(alarm)])
+        for title, text, level in _alerts(copy, self._wandb.AlertLevel):
+            self._run.alert(title, text, level=level, wait_duration=0)
         del self._alarms[:-MAX_ALARMS]
+
+
+def _alerts(copy: StepCopy, levels: Any) -> Iterator[tuple[str, str, Any]]:
+    """Title, text and level of each alarm that was raised; W&B and trackio name levels alike."""
+    by_severity = {"critical": levels.ERROR, "warning": levels.WARN}
+    for alarm in copy.alarms:
+        if alarm.state is AlarmState.RAISED:
+            level = by_severity.get(alarm.severity.value, levels.INFO)
+            yield alarm_title(alarm), alarm_text(alarm), level
 
 
 def _summary(verdict: Verdict) -> dict[str, Any]:
@@ -223,12 +229,8 @@ class TrackioWriter:
         self.where = f"project {project}, run {self.identity}"
 
     def write(self, copy: StepCopy) -> None:
-        levels = self._trackio.AlertLevel
-        by_severity = {"critical": levels.ERROR, "warning": levels.WARN}
-        for alarm in copy.alarms:
-            if alarm.state is AlarmState.RAISED:
-                level = by_severity.get(alarm.severity.value, levels.INFO)
-                self._trackio.alert(title=alarm_title(alarm), text=alarm_text(alarm), level=level)
+        for title, text, level in _alerts(copy, self._trackio.AlertLevel):
+            self._trackio.alert(title=title, text=text, level=level)
         values: dict[str, Any] = dict(copy.numbers)
         if copy.verdict is not None and copy.is_news:
             # A fence longer than any in the text: words of the policy are shown as they are.
