@@ -16,15 +16,18 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from operator import itemgetter
 
-from echoscope.store.records import FloatArray64
 
+class How(StrEnum):
+    """How the values of a key come from columns, or from other keys."""
 
-class Conversion(StrEnum):
-    """What a source's values need to mean what the key says."""
-
-    NONE = ""
-    COMPLEMENT = "1 - x"
-    MAGNITUDE = "-x where x is never positive"
+    COLUMN = "column"
+    COMPLEMENT = "1 - column"
+    NEGATIVE = "-column"
+    """In the table of names: where the column is never positive."""
+    UNREAD = "unread"
+    MEAN = "mean of keys"
+    RATIO = "first key over second"
+    SHARE_OF = "first key over second, within 0 and 1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,18 +35,11 @@ class Meaning:
     """One of our keys, and how a source's values become its values."""
 
     key: str
-    conversion: Conversion = Conversion.NONE
+    how: How = How.COLUMN
     rank: int = 0
     """Among several columns of one key the lowest rank is read."""
     only_share: bool = False
     """Read only where all values lie in 0..1: by its name it may be something else."""
-
-    def convert(self, values: FloatArray64) -> FloatArray64:
-        if self.conversion is Conversion.COMPLEMENT:
-            return 1.0 - values
-        if self.conversion is Conversion.MAGNITUDE and not (values > 0).any():
-            return -values
-        return values
 
 
 SUCCESS, RETURN = "rollout/success_rate", "reward/return_mean"
@@ -158,15 +154,15 @@ _COMPLEMENTS: Mapping[str, str] = {
     "rollout/action_valid_frac": "invalid action rate",
 }
 """Our key -> names of what is missing to 1."""
-_TAGGED: tuple[tuple[str, str, Conversion, int], ...] = (
-    ("val-env/*/success", "eval/*/success_rate", Conversion.NONE, 0),
-    ("val-env/*/manager_invalid_action", "eval/*/action_valid_frac", Conversion.COMPLEMENT, 0),
-    ("train/*/success", "rollout/*/success_rate", Conversion.NONE, 0),
-    ("train/*/manager_invalid_action", "rollout/*/action_valid_frac", Conversion.COMPLEMENT, 0),
-    ("train/*/action_is_valid", "rollout/*/action_valid_frac", Conversion.NONE, 1),
-    ("train/*/action_is_effective", "rollout/*/action_effective_frac", Conversion.NONE, 0),
+_TAGGED: tuple[tuple[str, str, How, int], ...] = (
+    ("val-env/*/success", "eval/*/success_rate", How.COLUMN, 0),
+    ("val-env/*/manager_invalid_action", "eval/*/action_valid_frac", How.COMPLEMENT, 0),
+    ("train/*/success", "rollout/*/success_rate", How.COLUMN, 0),
+    ("train/*/manager_invalid_action", "rollout/*/action_valid_frac", How.COMPLEMENT, 0),
+    ("train/*/action_is_valid", "rollout/*/action_valid_frac", How.COLUMN, 1),
+    ("train/*/action_is_effective", "rollout/*/action_effective_frac", How.COLUMN, 0),
 )
-"""RAGEN's names with the tag of an environment: pattern, key, conversion and rank. What the
+"""RAGEN's names with the tag of an environment: pattern, key, how and rank. What the
 environment itself says of its actions is second best."""
 
 _SYNONYMS: Mapping[str, str] = {
@@ -264,13 +260,11 @@ def _by_words() -> dict[tuple[str, ...], Meaning]:
     out: dict[tuple[str, ...], Meaning] = {}
     for table, is_complement in ((_COMPLEMENTS, True), (_TABLE, False)):
         for key, names in table.items():
-            conversion = Conversion.COMPLEMENT if is_complement else Conversion.NONE
+            how = How.COMPLEMENT if is_complement else How.COLUMN
             if key == "policy/entropy":
-                conversion = Conversion.MAGNITUDE
+                how = How.NEGATIVE
             for rank, name in enumerate(names.split(",")):
-                meaning = Meaning(
-                    key=key, conversion=conversion, rank=rank, only_share=is_share(key)
-                )
+                meaning = Meaning(key=key, how=how, rank=rank, only_share=is_share(key))
                 out.setdefault(_normal(map(_singular, _words(name))), meaning)
     return out
 
@@ -304,11 +298,11 @@ def meaning_of(name: str) -> Meaning | None:
 
 
 def _tagged(name: str) -> Meaning | None:
-    for pattern, key, conversion, rank in _TAGGED:
+    for pattern, key, how, rank in _TAGGED:
         start, end = pattern.split("*")
         tag = name[len(start) : len(name) - len(end)]
         if name.startswith(start) and name.endswith(end) and re.fullmatch(r"[\w.+-]+", tag):
-            return Meaning(key=key.replace("*", tag), conversion=conversion, rank=rank)
+            return Meaning(key=key.replace("*", tag), how=how, rank=rank)
     return None
 
 

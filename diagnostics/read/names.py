@@ -15,14 +15,14 @@ from echoscope.text.did_you_mean import did_you_mean
 
 from ..judge.courses.channels import known_keys
 from .foreign_names import (
-    Conversion,
+    How,
     Meaning,
     is_share,
     is_summary_column,
     meaning_of,
     words_in,
 )
-from .run_meaning import LARGEST_SHARE, ColumnMeaning, How, RunMeaning, Scale
+from .run_meaning import LARGEST_SHARE, ColumnMeaning, RunMeaning, Scale
 
 MAX_ENTROPY_PER_TOKEN = 13.0
 """Nats. No vocabulary in use has more (ln 256,000 is 12.5): what is larger is per sequence."""
@@ -113,9 +113,7 @@ def parse_map(
                 + way * (bool(roles) and "/" not in key)
             )
         is_complement = target.startswith("1-")
-        out[name] = Meaning(
-            key=key, conversion=Conversion.COMPLEMENT if is_complement else Conversion.NONE
-        )
+        out[name] = Meaning(key=key, how=How.COMPLEMENT if is_complement else How.COLUMN)
     return out
 
 
@@ -242,11 +240,9 @@ class _Deciding:
             return ColumnMeaning(
                 key=name, of=(name,), scale=scale, evidence=evidence * (scale is not Scale.ANY)
             )
-        how = How.COLUMN
-        if meaning.conversion is Conversion.COMPLEMENT:
-            how = How.COMPLEMENT
-        elif meaning.conversion is Conversion.MAGNITUDE:
-            how = How.COLUMN if (values > 0).any() or not (values < 0).any() else How.NEGATIVE
+        how = meaning.how
+        if how is How.NEGATIVE and ((values > 0).any() or not (values < 0).any()):
+            how = How.COLUMN
         return ColumnMeaning(key=key, of=(name,), how=how, scale=scale, evidence=evidence)
 
     def _scale(self, name: str, key: str, meaning: Meaning | None) -> tuple[str, Scale]:

@@ -242,7 +242,7 @@ class Reading:
         kind: str,
         rows: Iterable[Mapping[str, Any]],
         nothing: str,
-        notes: Callable[[], Sequence[str]] = list,
+        notes: Callable[[], list[str]] = list,
     ) -> MetricTable:
         """The table of a source whose rows are read one by one.
 

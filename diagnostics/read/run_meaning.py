@@ -15,6 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from echoscope.store.records import DiagnosticRecord, FloatArray64
 
+from .foreign_names import How
+
 KIND = "meaning"
 """Of the diagnostic record that stores a `RunMeaning`."""
 LARGEST_SHARE = 1.01
@@ -27,18 +29,6 @@ class Scale(StrEnum):
     ANY = "any"
     SHARE = "share"
     PERCENT = "percent"
-
-
-class How(StrEnum):
-    """How the values of a key come from columns, or from other keys."""
-
-    COLUMN = "column"
-    COMPLEMENT = "1 - column"
-    NEGATIVE = "-column"
-    UNREAD = "unread"
-    MEAN = "mean of keys"
-    RATIO = "first key over second"
-    SHARE_OF = "first key over second, within 0 and 1"
 
 
 _OF_A_COLUMN = frozenset({How.COLUMN, How.COMPLEMENT, How.NEGATIVE, How.UNREAD})

@@ -115,12 +115,10 @@ class Opened:
 def _prompts_beside(reader: RunReader, trajectory_id: str) -> dict[str, str]:
     """Trajectory -> its prompt, of the step of a trajectory; empty where the id names no step."""
     try:
-        step = parse_trajectory_id(trajectory_id)[1]
+        rows = reader.listing(parse_trajectory_id(trajectory_id)[1])
     except ValueError:
         return {}
-    rows = reader.listing(step)
-    pairs = zip(rows.column("id").to_pylist(), rows.column("prompt_key").to_pylist(), strict=True)
-    return {str(identity): str(prompt) for identity, prompt in pairs}
+    return {str(row["id"]): str(row["prompt_key"]) for row in rows.to_pylist()}
 
 
 _NEWEST_TEXT = """

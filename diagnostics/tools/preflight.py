@@ -161,16 +161,10 @@ class Preflight:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; what is not defined is null."""
         cost = None if self.cost is None else asdict(self.cost) | {"total_s": self.cost.total_s}
-        plain: dict[str, Any] = json_value(
-            {
-                "go": self.is_go,
-                "text": self.text,
-                "findings": [asdict(finding) for finding in self.findings],
-                "numbers": asdict(self.numbers),
-                "cost": cost,
-            }
-        )
-        return plain
+        plain = {"go": self.is_go, "text": self.text, "findings": self.findings}
+        return {
+            k: json_value(v) for k, v in (plain | {"numbers": self.numbers, "cost": cost}).items()
+        }
 
 
 def judge(

@@ -20,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -111,12 +111,9 @@ class Kept:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; what is not defined is null."""
-        return asdict(self) | {
-            "kept_frac": finite_or_none(self.kept_frac),
-            "signal_frac": finite_or_none(self.signal_frac),
-            "tokens_saved_frac": finite_or_none(self.tokens_saved_frac),
-            "drops": dict(self.drops),
-        }
+        names = ("kept_frac", "signal_frac", "tokens_saved_frac")
+        plain: dict[str, Any] = json_value(self)
+        return plain | {name: finite_or_none(getattr(self, name)) for name in names}
 
 
 def total(parts: Sequence[Kept]) -> Kept:
@@ -161,17 +158,14 @@ class WhatIfRow:
         return sum(g.kept is not None and g.kept != g.would_keep for g in self.groups)
 
     def to_json(self) -> dict[str, Any]:
-        plain: dict[str, Any] = json_value(
-            {
-                "step": self.step,
-                "settings": self.settings.model_dump(mode="json"),
-                "simulated": self.simulated.to_json(),
-                "recorded": None if self.recorded is None else self.recorded.to_json(),
-                "reason": self.reason,
-                "groups": [asdict(group) for group in self.groups],
-            }
-        )
-        return plain
+        return {
+            "step": self.step,
+            "settings": json_value(self.settings.model_dump(mode="json")),
+            "simulated": self.simulated.to_json(),
+            "recorded": None if self.recorded is None else self.recorded.to_json(),
+            "reason": self.reason,
+            "groups": json_value(self.groups),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +188,7 @@ class WhatIf:
             "simulated": self.simulated.to_json(),
             "recorded": None if self.recorded is None else self.recorded.to_json(),
             "num_changed": self.num_changed,
-            "payoff": json_value(asdict(self.payoff)),
+            "payoff": json_value(self.payoff),
             "notes": list(self.notes),
             "steps": [row.to_json() for row in self.rows],
         }

@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,8 +61,7 @@ class Draw:
         return len(self.reasonings)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Pair:
+class _Pair(NamedTuple):
     prompt: IntArray
     reasoning: IntArray
     trajectory: Trajectory
@@ -149,11 +149,10 @@ def _pair(trajectory: Trajectory, turn: int, decode: Decode) -> _Pair | None:
     if turn >= trajectory.num_turns:
         return None
     record = trajectory.turns[turn]
-    reasoning = sampled_reasoning(record, decode)
-    prompt = record.prompt_tokens
+    reasoning, prompt = sampled_reasoning(record, decode), record.prompt_tokens
     if reasoning is None or prompt is None or len(prompt) == 0:
         return None
-    return _Pair(prompt=prompt, reasoning=reasoning, trajectory=trajectory, turn=turn)
+    return _Pair(prompt, reasoning, trajectory, turn)
 
 
 def _stratified(

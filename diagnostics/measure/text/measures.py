@@ -62,8 +62,7 @@ def _measure_dependence(
     if sample.too_small:
         report.missing((*keys, "dependence"), sample.too_small)
         return
-    result = retrieve(similarity_nn, sample.prompt_n, rng, permutations=PERMUTATIONS)
-    numbers = (result.accuracy, result.chance, result.p_value)
+    numbers = retrieve(similarity_nn, sample.prompt_n, rng, permutations=PERMUTATIONS)
     report.values |= dict(zip(keys, numbers, strict=True))
     if sample.num_siblings < 3:
         why = "a classifier needs three reasonings of each prompt; there are two"

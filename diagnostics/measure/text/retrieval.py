@@ -7,7 +7,7 @@ the cosine similarity of every two.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,7 @@ _DOUBT = np.array([0.002, 0.01, 0.05, 0.2, 0.5, 1.0])
 """Shares of the uniform distribution mixed into a prediction, so that no surprise is infinite."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextRetrieval:
+class TextRetrieval(NamedTuple):
     """How often the nearest other reasoning answers the same prompt."""
 
     accuracy: float

@@ -12,7 +12,7 @@ import numpy as np
 
 from echoscope.store.records import FloatArray64
 
-from ..foreign_names import Meaning, meaning_of, spelled
+from ..foreign_names import How, Meaning, meaning_of, spelled
 
 MAX_ANSWERS = 100_000
 _LEAST_ROWS = 3
@@ -82,8 +82,8 @@ def outcome_of(
         is_binary = bool(np.isin(present, (0.0, 1.0)).all())
         if is_success and not is_within:
             continue
-        converted = meaning.convert(values)
-        return Outcome(name=name, values=converted, is_share=is_success or is_binary)
+        values = 1.0 - values if meaning.how is How.COMPLEMENT else values
+        return Outcome(name=name, values=values, is_share=is_success or is_binary)
     return None
 
 

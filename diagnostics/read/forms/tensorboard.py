@@ -155,7 +155,7 @@ def _of_tensor(message: bytes) -> float | None:
     for number, value in fields(message):
         if number == 1 and isinstance(value, int):
             kind = value
-        elif number == 2 and isinstance(value, bytes) and not _is_single(value):
+        elif number == 2 and isinstance(value, bytes) and any(_dimensions(value)):
             return None
         elif number == 4 and isinstance(value, bytes) and kind in _NUMBERS:
             form, size = _NUMBERS[kind]
@@ -167,14 +167,11 @@ def _of_tensor(message: bytes) -> float | None:
     return float(numbers[0]) if len(numbers) == 1 and kind in _NUMBERS else None
 
 
-def _is_single(shape: bytes) -> bool:
-    """Whether each dimension of a shape is 1."""
+def _dimensions(shape: bytes) -> Iterator[bool]:
+    """Of each dimension of a shape whether it is more than 1."""
     for number, dimension in fields(shape):
         if number == 2 and isinstance(dimension, bytes):
-            sizes = [v for n, v in fields(dimension) if n == 1]
-            if sizes != [1]:
-                return False
-    return True
+            yield [v for n, v in fields(dimension) if n == 1] != [1]
 
 
 def _table() -> tuple[int, ...]:

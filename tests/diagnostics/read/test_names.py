@@ -5,7 +5,7 @@ import pytest
 
 from echoscope.diagnostics.judge.courses.channels import known_keys
 from echoscope.diagnostics.read.foreign_names import (
-    Conversion,
+    How,
     is_summary_column,
     meaning_of,
     step_column,
@@ -41,8 +41,7 @@ def test_known_names(name: str, key: str) -> None:
 def test_rates_of_failure_are_turned_round() -> None:
     meaning = meaning_of("train/lake/manager_invalid_action")
     assert meaning is not None
-    assert meaning.conversion is Conversion.COMPLEMENT
-    assert meaning.convert(np.array([0.25])).tolist() == [0.75]
+    assert meaning.how is How.COMPLEMENT
 
 
 @pytest.mark.parametrize(
@@ -116,7 +115,7 @@ def test_step_columns_by_preference() -> None:
 def test_map_names_a_column() -> None:
     found = parse_map(["ent=policy/entropy", "bad = 1-rollout/action_valid_frac"], known_keys())
     assert found["ent"].key == "policy/entropy"
-    assert found["bad"].conversion is Conversion.COMPLEMENT
+    assert found["bad"].how is How.COMPLEMENT
     assert parse_map(["it=step"], known_keys())["it"].key == "step"
     assert parse_map(["s=eval/lake/success_rate"], known_keys())["s"].key
 

@@ -11,7 +11,7 @@ import pytest
 from echoscope.diagnostics.judge.courses.channels import known_keys
 from echoscope.diagnostics.read.metrics_file import read_metrics
 from echoscope.diagnostics.read.names import NUM_DECIDING, RowNamer, parse_map, to_our_names
-from echoscope.diagnostics.read.run_meaning import ColumnMeaning, How, RunMeaning, Scale
+from echoscope.diagnostics.read.run_meaning import ColumnMeaning, RunMeaning, Scale
 
 RETURN, SUCCESS = "reward/return_mean", "rollout/success_rate"
 

@@ -157,9 +157,7 @@ def test_a_run_without_rows_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(MetricsFileError, match=r"run-x\.wandb: the W&B run has no row of metrics$"):
         read_wandb_table(Reading(str(path)))
     path.write_bytes(HEAD + b"\x01" * 500)
-    with pytest.raises(
-        MetricsFileError, match=r"damaged in 1 place: 0 rows could be read$"
-    ):
+    with pytest.raises(MetricsFileError, match=r"damaged in 1 place: 0 rows could be read$"):
         read_wandb_table(Reading(str(path)))
 
 
