@@ -162,9 +162,8 @@ class Preflight:
         """Plain JSON values; what is not defined is null."""
         cost = None if self.cost is None else asdict(self.cost) | {"total_s": self.cost.total_s}
         plain = {"go": self.is_go, "text": self.text, "findings": self.findings}
-        return {
-            k: json_value(v) for k, v in (plain | {"numbers": self.numbers, "cost": cost}).items()
-        }
+        out: dict[str, Any] = json_value({**plain, "numbers": self.numbers, "cost": cost})
+        return out
 
 
 def judge(

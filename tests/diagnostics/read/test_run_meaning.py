@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from echoscope.diagnostics.judge.courses.channels import known_keys
+from echoscope.diagnostics.read.foreign_names import How
 from echoscope.diagnostics.read.metrics_file import read_metrics
 from echoscope.diagnostics.read.names import NUM_DECIDING, RowNamer, parse_map, to_our_names
 from echoscope.diagnostics.read.run_meaning import ColumnMeaning, RunMeaning, Scale
