@@ -21,7 +21,7 @@ from truth_runs import (
     table_of,
 )
 
-from echoscope.diagnostics.read.names import to_our_names
+from echoscope.diagnostics.read.names import decide
 from echoscope.diagnostics.read.table import MetricTable, TableBuilder
 from echoscope.store.records import FloatArray64
 
@@ -617,10 +617,11 @@ def _as_written(draft: Draft, names: dict[str, tuple[str, float]]) -> MetricTabl
     columns: dict[str, FloatArray64] = {
         name: draft.columns[key] * factor for key, (name, factor) in names.items()
     }
-    named = to_our_names(columns)
+    meaning, notes = decide(columns, {})
+    named, _ = meaning.apply(columns)
     for key in names:
-        named.columns[key]  # a table without it would say nothing of its truth
-    return replace(table_of(draft.steps, named.columns), notes=named.notes)
+        named[key]  # a table without it would say nothing of its truth
+    return replace(table_of(draft.steps, named), notes=notes)
 
 
 @_family

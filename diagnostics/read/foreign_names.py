@@ -408,6 +408,11 @@ def step_rank(name: str) -> int | None:
     return None
 
 
+def is_understood(name: str) -> bool:
+    """Whether the table has a name, or it counts steps."""
+    return meaning_of(name) is not None or step_rank(name) is not None
+
+
 def step_columns(names: Iterable[str]) -> list[str]:
     """The columns that may count training steps, the likeliest first."""
     ranked = [(rank, name) for name in names if (rank := step_rank(name)) is not None]

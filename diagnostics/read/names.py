@@ -117,29 +117,6 @@ def parse_map(
     return out
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedColumns:
-    """Columns under our keys, where each came from, what they mean, and what was said about it."""
-
-    columns: dict[str, FloatArray64]
-    sources: dict[str, str]
-    meaning: RunMeaning
-    notes: tuple[str, ...]
-
-
-def to_our_names(
-    columns: Mapping[str, FloatArray64], mapping: Mapping[str, Meaning] | None = None
-) -> NamedColumns:
-    """Columns (R,) renamed and converted; what they mean is decided on all of their values.
-
-    Raises:
-        MetricNameError: `mapping` calls something a share that is none.
-    """
-    meaning, notes = decide(columns, mapping or {})
-    out, sources = meaning.apply(columns)
-    return NamedColumns(columns=out, sources=sources, meaning=meaning, notes=notes)
-
-
 def decide(
     columns: Mapping[str, FloatArray64],
     mapping: Mapping[str, Meaning],

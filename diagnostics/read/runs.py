@@ -21,9 +21,9 @@ from ..judge.advice.actions import trainer_of
 from .foreign_names import Meaning
 from .forms.wandb_file import is_kept_beside
 from .metrics_file import NO_TEXT, NOT_METRICS, read_metrics
-from .names import is_ours, to_our_names
+from .names import is_ours
 from .records import ExportedFileError, MetricsFileError, is_named, run_names
-from .table import MetricTable, without_infinity
+from .table import MetricTable, named_table
 
 Progress = Callable[[int, int], None]
 
@@ -325,19 +325,9 @@ def _merged(
         table = replace(pieces[0].table, raw=pieces[0].columns)
     else:
         own_mapping = {column: meaning for column, meaning in mapping.items() if column in raw}
-        named = to_our_names(raw, own_mapping)
         notes = [f"metrics of {len(files)} files were joined by their steps: {listed(files)}"]
-        table = MetricTable(
-            steps=steps,
-            columns=without_infinity(named.columns),
-            sources=named.sources,
-            meaning=named.meaning,
-            kind="folder",
-            path=str(path),
-            notes=(*notes, *named.notes),
-            raw=raw,
-            run=name,
-        )
+        joined = named_table(steps, raw, own_mapping, notes)
+        table = replace(joined, path=str(path), run=name)
     return RunMetrics(name=name, table=table, files=files)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from echoscope.store.records import FloatArray64, IntArray64
 from echoscope.text.amounts import counted
 
 from .foreign_names import RETURN, SUCCESS, Meaning, meaning_of, spelled, words_in
-from .names import is_ours, to_our_names
+from .names import decide, is_ours
 from .run_meaning import KIND, RunMeaning
 
 if TYPE_CHECKING:
@@ -251,18 +251,36 @@ class TableBuilder:
             )
         columns = {name: rows[:, column].copy() for name, column in self._names.items()}
         filled = {name: v for name, v in columns.items() if not np.isnan(v).all()}
-        named = to_our_names(filled, mapping)
-        return MetricTable(
-            steps=rows[:, 0].astype(np.int64),
-            columns=without_infinity(named.columns),
-            sources=named.sources,
-            meaning=named.meaning,
-            raw=filled,
-            kind=kind,
-            path=path,
-            ignored=(*ignored, *(name for name in columns if name not in filled)),
-            notes=(*sentences, *named.notes),
-        )
+        table = named_table(rows[:, 0].astype(np.int64), filled, mapping or {}, sentences)
+        ignored = (*ignored, *(name for name in columns if name not in filled))
+        return replace(table, kind=kind, path=path, ignored=ignored)
+
+
+def named_table(
+    steps: IntArray64,
+    raw: Mapping[str, FloatArray64],
+    mapping: Mapping[str, Meaning],
+    notes: Sequence[str] = (),
+) -> MetricTable:
+    """Columns (R,) under our keys. Infinite values are absent, but for losses and optimizer's.
+
+    Raises:
+        MetricNameError: `mapping` calls something a share that is none.
+    """
+    meaning, sentences = decide(raw, mapping)
+    columns, sources = meaning.apply(raw)
+    for key, values in columns.items():
+        if not key.startswith(("loss/", "optim/")) and np.isinf(values).any():
+            columns[key] = np.where(np.isinf(values), np.nan, values)
+    return MetricTable(
+        steps=steps,
+        columns=columns,
+        sources=sources,
+        meaning=meaning,
+        raw=raw,
+        kind="folder",
+        notes=(*notes, *sentences),
+    )
 
 
 LEAST_OF_A_RUN = 3
@@ -290,16 +308,6 @@ def _last_run(rows: NDArray[np.float64]) -> int:
         else:
             num_back += 1
     return starts[-1] if len(starts) <= MAX_RUNS_IN_A_ROW else 0
-
-
-def without_infinity(columns: Mapping[str, FloatArray64]) -> dict[str, FloatArray64]:
-    """Columns in which infinite values are absent, but for losses and optimizer's numbers."""
-    return {
-        key: values
-        if key.startswith(("loss/", "optim/")) or not np.isinf(values).any()
-        else np.where(np.isinf(values), np.nan, values)
-        for key, values in columns.items()
-    }
 
 
 def _later_wins(block: NDArray[np.float64]) -> NDArray[np.float64]:

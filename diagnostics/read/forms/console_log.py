@@ -2,7 +2,7 @@
 
 | part of a line | such as |
 | --- | --- |
-| a prefix (see `line_prefix.py`), if any | `2026-01-02 03:04:05 INFO `, `(TaskRunner pid=7) ` |
+| a prefix (`without_prefix`), if any | `2026-01-02 03:04:05 INFO `, `(TaskRunner pid=7) ` |
 | the step, if it is said | `Step 3/400`, `step:3`, `Epoch:[2/3](7/100)` |
 | pairs | `reward=0.5`, `reward: 0.5`, `{'reward': 0.5}`, `reward 0.5 \\| kl 0.1` |
 | or the row of a table | `\\| reward \\| 0.5 \\|`; or a header, then rows of numbers |
@@ -20,9 +20,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ..foreign_names import meaning_of, spelled, step_rank
+from ..foreign_names import is_understood, meaning_of, spelled, step_rank
 from ..records import TRANSPARENT, Collector, Reading, to_number
-from .line_prefix import COLOUR, without_bullet, without_prefix
 
 MAX_PAIRS = 5_000
 MAX_LINE_CHARS = 50_000
@@ -100,6 +99,94 @@ Marker = tuple[int, int]
 """How sure it is that a line says its step (the place in `_KINDS`, 0 is best), and the step."""
 
 
+COLOUR = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
+_LEVEL = r"(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|SUCCESS|CRITICAL|DBG|INF|WRN)"
+_TIME = r"\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?"
+_DATE = r"(?:\d{4}[-/.]\d\d[-/.]\d\d|\d\d[/.-]\d\d[/.-]\d{2,4}|\d{1,2}-[A-Z][a-z]{2}-\d{2,4})"
+_ELEMENTS = (
+    rf"\[?{_DATE}(?:[T _,-]+{_TIME})?(?:Z|[+-]\d\d:?\d\d)?(?: ?[AP]M| UTC)?\]?",
+    rf"[\[(]?{_TIME}(?: ?[AP]M)?[\])]?(?=[\s\-|:\]])(?!\s*[</])",
+    r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) (?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +\d+ "
+    rf"{_TIME} \d{{4}}",
+    r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ [\w./-]+:\d+\]",  # glog
+    rf"{_LEVEL}:[\w.]+:",
+    rf"[\[(<]?\b{_LEVEL}\b[\])>]?:?",
+    r"\(\w[\w.]*\s+pid=\d+[^)]*\)",  # Ray
+    r"\[?\b(?:[Rr]ank|RANK)[ :=]?\d+\]?:",
+    r"\[(?:[Rr]ank|RANK)[ :=]?\d+(?:/\d+)?\]:?",
+    r"\d{1,3}:(?= [^\d\s])",  # srun
+    r"\d{1,3}: (?=\{)",
+    r"[\w.-]*[A-Za-z][\w.-]*-\d+\s+\|(?=\s)",  # docker compose
+    r"wandb:",
+    r"[\w./\\-]+\.py:\d+(?:\]|:)?",
+    r"\[[\w./\\-]+\.py:\d+[^\]]*\]:?",
+    r"[\w.]+:[\w<>.]+:\d+(?= - )",  # loguru
+    r"\[(?!(?:[A-Za-z]*[Ss]tep|[Ii]ter|[Ee]p|[Uu]pdate|[Bb]atch|[Rr]ound|[Ee]poch|[Gg]en)\b)"
+    r"[A-Za-z][A-Za-z_./ -]{0,30}\]:?(?=\s)",  # [GRPO]
+    r">{2,}(?=\s)",
+)
+_AFTER = r"(?:\s+(?:[-|:·]|\u2013)(?=\s)|:(?=\s))?\s*"
+_ELEMENT = re.compile("|".join(f"(?:{element})" for element in _ELEMENTS))
+_GLUE = re.compile(_AFTER)
+_LOGGER = re.compile(r"(?P<name>[A-Za-z_][\w.]{0,40})(?:\[\d+\])? (?:-|\||:) (?!\s*[-+.]?\d)")
+"""The name of a logger, behind a time or a level and before a dash."""
+_BULLET = re.compile(
+    r"(?:[•●◦‣▪▶►→➤✓✔✅❌⚡*·»└├│╰╭╮╯─]+|[\U0001F300-\U0001FAFF\u2600-\u27BF\uFE0F\u200D]+"
+    r"|-(?=\s)|>(?=\s))\s*"
+)
+MAX_ELEMENTS = 8
+
+
+def _logger_at(text: str, offset: int) -> re.Match[str] | None:
+    match = _LOGGER.match(text, offset)
+    if match is None or is_understood(match["name"]):
+        return None  # the first cell of a table's header, say
+    return match
+
+
+def without_prefix(text: str) -> str:
+    """A line from its first own word on; what is left out names no metric.
+
+    >>> without_prefix("2026-01-02 03:04:05,678 - trainer - INFO - | step | reward |")
+    '| step | reward |'
+    >>> without_prefix("(TaskRunner pid=7) [GRPO] Step 3: reward 0.5")
+    'Step 3: reward 0.5'
+    """
+    offset, num_found = 0, 0
+    rest = text.lstrip()
+    if rest[:1] in "|┃║{+":
+        return text
+    offset = len(text) - len(rest)
+    is_row = text.rstrip()[-1:] in tuple("|┃│║+┓┩┘╗╣")
+    while num_found < MAX_ELEMENTS:
+        match = _ELEMENT.match(text, offset) or (_logger_at(text, offset) if num_found else None)
+        if match is None or match.end() == offset:
+            break
+        offset = match.end()
+        num_found += 1
+        glue = _GLUE.match(text, offset)
+        if glue is None or (is_row and "|" in glue[0] and not _ELEMENT.match(text, glue.end())):
+            offset += len(text[offset:]) - len(text[offset:].lstrip())
+            break
+        offset = glue.end()
+    return text[offset:] if num_found else text
+
+
+def without_bullet(text: str) -> str:
+    """A line without the sign of a list before it.
+
+    >>> without_bullet("  • Loss: 0.5"), without_bullet("- reward: -1")
+    ('Loss: 0.5', 'reward: -1')
+    """
+    offset = len(text) - len(text.lstrip())
+    for _ in range(3):
+        match = _BULLET.match(text, offset)
+        if match is None or match.end() == offset:
+            break
+        offset = match.end()
+    return text[offset:]
+
+
 def step_marker(text: str) -> Marker | None:
     """The step that a line says it is of.
 
@@ -159,7 +246,7 @@ def pairs_of(text: str) -> tuple[dict[str, float], int]:
     is_covered = is_dict or 2 * num_chars > len(text)
     for part in () if is_covered else _PARTS.split(_PADDED.sub(" ", text)):
         unsigned = _UNSIGNED.search(part)
-        if unsigned and _is_known(unsigned["name"]):
+        if unsigned and is_understood(unsigned["name"]):
             pairs.setdefault(unsigned["name"], to_number(unsigned["value"]))
             num_chars += len(unsigned[0])
     return {name: value for name, value in pairs.items() if not math.isnan(value)}, num_chars
@@ -183,7 +270,7 @@ def _said_name(label: str) -> str:
     """
     marker = _MARKER.match(label)
     name = label[marker.end() :].lstrip(" :|,;-") if marker else label
-    if not name or _is_known(label) or _is_known(name):
+    if not name or is_understood(label) or is_understood(name):
         return name or label
     parts = name.split(" ")
     ends = (" ".join(parts[start:]) for start in range(1, len(parts)))
@@ -192,10 +279,6 @@ def _said_name(label: str) -> str:
 
 def _is_step_name(name: str) -> bool:
     return step_rank(name) is not None
-
-
-def _is_known(name: str) -> bool:
-    return meaning_of(name) is not None or _is_step_name(name)
 
 
 def _is_outcome(name: str) -> bool:
@@ -430,7 +513,7 @@ def _is_header(text: str, cells: list[str]) -> bool:
     is_said = re.search(r"[:=]\s*\S*\d", text) is not None or step_marker(text) is not None
     if is_said or any(not math.isnan(to_number(cell)) for cell in cells):
         return False
-    num_known = sum(map(_is_known, cells))
+    num_known = sum(map(is_understood, cells))
     return num_known >= 2 or (num_known == 1 and len(cells) == 2) or _is_step_name(cells[0])
 
 

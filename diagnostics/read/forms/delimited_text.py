@@ -6,13 +6,14 @@ import csv
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from ..foreign_names import meaning_of, spelled, step_rank
-from ..records import SERIES, to_number
+from echoscope.text.amounts import counted
+
+from ..foreign_names import is_understood, meaning_of, spelled
+from ..records import SERIES, Collector, Reading, to_number
 
 DELIMITERS = ",\t;|"
 NUM_SAMPLED = 60
@@ -39,8 +40,7 @@ def dialect_of(lines: Sequence[str]) -> Dialect | None:
 
     def num_known(dialect: Dialect) -> tuple[int, int]:
         names = dialect.names
-        num_understood = sum(meaning_of(n) is not None or step_rank(n) is not None for n in names)
-        return num_understood, len(names)
+        return sum(map(is_understood, names)), len(names)
 
     return max(dialects, key=num_known, default=None)
 
@@ -61,7 +61,7 @@ def _dialect(lines: Sequence[str], delimiter: str) -> Dialect | None:
         numbers = sum(not math.isnan(to_number(cell)) for row in following for cell in row)
         filled = sum(bool(cell.strip()) for row in following for cell in row)
         is_table = bool(following) and numbers >= max(1, 0.2 * filled)
-        is_known = any(meaning_of(cell) or step_rank(cell) is not None for cell in header)
+        is_known = any(map(is_understood, header))
         is_known = is_known and not any(":" in cell and "{" in cell for cell in header)
         if sum(is_text) >= 0.7 * len(header) and (is_table or (is_known and not following)):
             cells = [cell for row in following for cell in row if cell.strip()]
@@ -92,45 +92,48 @@ def _distinct(cells: Iterable[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-@dataclass(slots=True)
-class DelimitedText:
-    """The records of a table in a text."""
+class Columns:
+    """A table, a row a line."""
 
-    dialect: Dialect
-    path: str
-    num_skipped: int = 0
-    _is_begun: bool = False
+    def __init__(self, reading: Reading, dialect: Dialect) -> None:
+        self.collector = Collector(reading, "csv")
+        self._dialect, self._names = dialect, _names(dialect, reading.path)
+        self._num_skipped = 0
+        """Lines with another number of cells."""
+        self._num_before = dialect.num_before + 1
 
-    def records(self, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-        """The records of lines; those of the first call begin with what stands before the table.
+    def feed(self, lines: Iterable[str]) -> None:
+        """Those of the first call begin with what stands before the table.
 
         Raises csv.Error where a cell is too long to be read.
         """
-        names = self._names()
-        has_commas = self.dialect.has_decimal_commas
-        body = itertools.islice(lines, 0 if self._is_begun else self.dialect.num_before + 1, None)
-        self._is_begun = True
-        for row in csv.reader(body, delimiter=self.dialect.delimiter):
+        body = itertools.islice(lines, self._num_before, None)
+        self._num_before = 0
+        for row in csv.reader(body, delimiter=self._dialect.delimiter):
             if not any(cell.strip(" :-=") for cell in row):
                 continue  # empty, or a rule under the header
-            if has_commas:
+            if self._dialect.has_decimal_commas:
                 row = [cell.replace(",", ".") if _DECIMAL.fullmatch(cell) else cell for cell in row]
-            if len(row) == len(names):
-                if any(cell.strip() != name for cell, name in zip(row, names, strict=True)):
-                    yield dict(zip(names, row, strict=True))
-            elif row:
-                self.num_skipped += 1
+            if len(row) != len(self._names):
+                self._num_skipped += 1
+            elif [cell.strip() for cell in row] != self._names:
+                self.collector.add(dict(zip(self._names, row, strict=True)))
 
-    def _names(self) -> list[str]:
-        """TensorBoard's `Wall time,Step,Value` leaves the name of the metric to the file's."""
-        names = list(self.dialect.names)
-        spellings = [spelled(name) for name in names]
-        has_series = any(word in SERIES for word in spellings)
-        if (
-            "value" in spellings
-            and not has_series
-            and len(names) <= 3
-            and not any(meaning_of(name) for name in names)
-        ):
-            names[spellings.index("value")] = Path(self.path).stem.rpartition("tag-")[2]
-        return names
+    def best(self) -> Collector:
+        return self.collector
+
+    def notes(self) -> list[str]:
+        lines = counted(self._num_skipped, "line")
+        skipped = f"left out: {lines} with another number of cells"
+        return [skipped] if self._num_skipped else []
+
+
+def _names(dialect: Dialect, path: str) -> list[str]:
+    """TensorBoard's `Wall time,Step,Value` leaves the name of the metric to the file's."""
+    names = list(dialect.names)
+    spellings = [spelled(name) for name in names]
+    has_series = any(word in SERIES for word in spellings)
+    is_known = any(meaning_of(name) for name in names)
+    if "value" in spellings and not has_series and len(names) <= 3 and not is_known:
+        names[spellings.index("value")] = Path(path).stem.rpartition("tag-")[2]
+    return names

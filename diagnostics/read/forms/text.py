@@ -18,7 +18,7 @@ from ..foreign_names import OUTCOMES
 from ..records import Collector, Reading, refuse_export
 from ..table import TableBuilder
 from .console_log import ConsoleLog
-from .delimited_text import NUM_SAMPLED, DelimitedText, Dialect, dialect_of
+from .delimited_text import NUM_SAMPLED, Columns, Dialect, dialect_of
 from .json_records import documents, is_notebook, parsed, records_of
 
 YOUNG_CHARS = 256 << 10
@@ -62,26 +62,6 @@ class JsonLines:
     def notes(self) -> list[str]:
         lines = counted(self.num_bad, "line")
         return [f"left out: {lines} without a JSON object"] if self.num_bad else []
-
-
-class Columns:
-    """A table, a row a line."""
-
-    def __init__(self, reading: Reading, dialect: Dialect) -> None:
-        self.collector = Collector(reading, "csv")
-        self._text = DelimitedText(dialect, reading.path)
-
-    def feed(self, lines: Iterable[str]) -> None:
-        for record in self._text.records(lines):
-            self.collector.add(record)
-
-    def best(self) -> Collector | None:
-        return self.collector
-
-    def notes(self) -> list[str]:
-        lines = counted(self._text.num_skipped, "line")
-        skipped = f"left out: {lines} with another number of cells"
-        return [skipped] if self._text.num_skipped else []
 
 
 def reader_of(reading: Reading, lines: Lines) -> Reader | None:

@@ -10,7 +10,12 @@ from echoscope.diagnostics.read.foreign_names import (
     meaning_of,
     step_column,
 )
-from echoscope.diagnostics.read.names import MetricNameError, parse_map, to_our_names
+from echoscope.diagnostics.read.names import MetricNameError, parse_map
+from echoscope.diagnostics.read.table import MetricTable, named_table
+
+
+def to_our_names(columns: dict, mapping: dict | None = None) -> MetricTable:
+    return named_table(np.arange(len(next(iter(columns.values())))), columns, mapping or {})
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,15 @@ import pytest
 from echoscope.diagnostics.judge.courses.channels import known_keys
 from echoscope.diagnostics.read.foreign_names import How
 from echoscope.diagnostics.read.metrics_file import read_metrics
-from echoscope.diagnostics.read.names import NUM_DECIDING, RowNamer, parse_map, to_our_names
+from echoscope.diagnostics.read.names import NUM_DECIDING, RowNamer, parse_map
 from echoscope.diagnostics.read.run_meaning import ColumnMeaning, RunMeaning, Scale
+from echoscope.diagnostics.read.table import MetricTable, named_table
 
 RETURN, SUCCESS = "reward/return_mean", "rollout/success_rate"
+
+
+def to_our_names(columns: dict, mapping: dict | None = None) -> MetricTable:
+    return named_table(np.arange(len(next(iter(columns.values())))), columns, mapping or {})
 
 
 def keys(namer: RowNamer, step: int, values: dict[str, float]) -> dict[str, float]:
