@@ -56,7 +56,7 @@ def import_(
 
 def words(joint: JointReport) -> list[str]:
     """The report in sentences."""
-    from echoscope.diagnostics.measure.text.sampling import MAX_TRAJECTORIES
+    from echoscope.diagnostics.measure.text.sample import MAX_TRAJECTORIES
     from echoscope.store.importers.draft import RECONSTRUCTIONS
     from echoscope.store.log.layout import shown_path
     from echoscope.text.amounts import counted

@@ -13,7 +13,7 @@ from echoscope.store.records import parse_trajectory_id
 from ..judge.advice.actions import trainer_of
 from ..judge.advice.situation import Situation, situation_of
 from ..judge.record import Shown
-from ..measure.text.sampling import words_of_sample
+from ..measure.text.sample import words_of_sample
 from .foreign_names import Meaning
 from .metrics_file import read_metrics
 from .names import is_read

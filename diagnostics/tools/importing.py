@@ -46,7 +46,7 @@ from echoscope.store.records import FloatArray64, Trajectory
 
 from ..judge.advice.actions import trainer_of
 from ..measure.evaluations import evaluation_metrics
-from ..measure.text import sampling
+from ..measure.text import sample as text_sample
 from ..read.foreign_names import Meaning
 from ..read.names import is_ours
 from ..read.records import (
@@ -253,16 +253,16 @@ class _Measures:
     """
 
     def __init__(self, steps: Sequence[int]) -> None:
-        self._chosen = frozenset(sampling.evenly(steps, sampling.MAX_STEPS))
+        self._chosen = frozenset(text_sample.evenly(steps, text_sample.MAX_STEPS))
         self.num_steps = 0
 
     def of_step(self, step: int, trajectories: Sequence[Trajectory]) -> Measured:
         """What the evaluation episodes of a step say, and what the text of the others does."""
         values = evaluation_metrics(trajectories)
-        chosen = sampling.sample(trajectories) if step in self._chosen else []
+        chosen = text_sample.to_measure(trajectories) if step in self._chosen else []
         if not chosen:
             return values, ()
-        report = sampling.measure_sample(chosen)
+        report = text_sample.measure_sample(chosen)
         self.num_steps += 1
         return values | report.metrics(), [report.record(step)]
 

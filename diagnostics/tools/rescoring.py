@@ -22,7 +22,7 @@ from ..config import InformationConfig
 from ..measure.information.cross_scores import MAX_SAMPLING_GAP, Scorer
 from ..measure.information.pairs import Decode
 from ..measure.information.step import measure_information, plan_information
-from ..measure.text.sampling import evenly
+from ..measure.text.sample import evenly
 from ..read.table import MetricTable, TableBuilder, steps_with_groups
 
 DEFAULT_STEPS = 20

@@ -2,8 +2,8 @@
 
 `text_metrics` draws a stated sample, measures, and says in words what it could not measure. The
 larger measures have a file each: `retrieval.py` (does the reasoning depend on the prompt?),
-`templates.py`, `siblings.py` (do siblings differ?), `repetition.py` (loops, echo), `actions.py`
-(does the action follow?). Form (tags, lengths, truncation) is measured here.
+`templates.py`, `siblings.py` (do siblings differ?), `turns.py` (loops, echo, does the action
+follow?). Form (tags, lengths, truncation) is measured here.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ import numpy as np
 
 from echoscope.store.records import FinishReason, FloatArray64, RolloutBatch, Trajectory, Turn
 
-from .actions import agreements, named_moves
-from .repetition import echo_share, loops, turn_pairs
 from .report import MAX_EXEMPLARS, Exemplar, TextReport
 from .retrieval import dependence, retrieve
 from .sample import MAX_CHARS, Reasoning, TextSample, draw, is_without_reasoning, word_spans
 from .siblings import by_prompt, ngram_entropy, sibling_pairs
 from .similarity import most_alike, similarity
 from .templates import CommonGrams, find_template
+from .turns import agreements, echo_share, loops, named_moves, turn_pairs
 
 PERMUTATIONS = 200
 """Of the labels, for a p-value."""

@@ -20,7 +20,7 @@ from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.regimes import Regime
 from echoscope.diagnostics.judge.verdict import diagnose
-from echoscope.diagnostics.measure.text.sampling import measure_sample
+from echoscope.diagnostics.measure.text.sample import measure_sample
 from echoscope.diagnostics.monitor import Instruments, Monitor
 from echoscope.diagnostics.read.foreign_names import OUTCOMES
 from echoscope.diagnostics.read.metrics_file import read_metrics

@@ -11,7 +11,7 @@ import pytest
 from trajectories import make_trajectory
 
 from echoscope.diagnostics.judge.verdict import diagnose
-from echoscope.diagnostics.measure.text.sampling import measure_sample
+from echoscope.diagnostics.measure.text.sample import measure_sample
 from echoscope.diagnostics.read.records import MetricsFileError
 from echoscope.diagnostics.read.sources import open_source
 from echoscope.store.reader import open_run

@@ -21,9 +21,9 @@ from echoscope.diagnostics.sinks.content import (
     STATE_LEVELS,
     episode_rows,
     numbers_of,
+    ragen_values,
     tag_of,
 )
-from echoscope.diagnostics.sinks.ragen_names import ragen_values
 from echoscope.diagnostics.sinks.settings import SinkError, SinksConfig, require_packages
 from echoscope.diagnostics.sinks.status import SinkStatus, path_of, read_status, write_status
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from echoscope.diagnostics.measure.text import sampling
+from echoscope.diagnostics.measure.text import sample as sampling
 from echoscope.diagnostics.read.sources import open_source
 from echoscope.diagnostics.tools.importing import import_path
 from echoscope.store.reader import open_run
