@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -57,55 +56,41 @@ def collapse(
     """Measure how early and how reliably collapses are detected, next to other alarm rules."""
     if curves is not None and only is not None:
         fail("--only chooses among our own runs; leave it out with --curves", Exit.USAGE)
-    if curves is not None:
-        _curves(curves, as_json)
-        return
-    _own(only, seeds, as_json)
-
-
-def _curves(folder: Path, as_json: bool) -> None:
-    from echoscope.diagnostics.bench.harness import load_curves
     from echoscope.diagnostics.bench.report_json import report_json
+    from echoscope.diagnostics.read.records import MetricsFileError
 
-    runs = _loaded(lambda: load_curves(folder))
-    report = _judged(folder.name, runs)
+    try:
+        sets = _own(only, seeds) if curves is None else _curves(curves)
+    except (MetricsFileError, OSError) as error:
+        fail(error, Exit.UNREADABLE)
+    reports = {name: _judged(name, runs) for name, runs in sets.items() if runs or curves}
     if as_json:
-        print_json(report_json(report))
+        values = {name: report_json(report) for name, report in reports.items()}
+        print_json(values if curves is None else next(iter(values.values())))
         return
-    show_report(output_console(TABLE_WIDTH, is_wrapped=True), report, with_runs=True)
+    console = output_console(TABLE_WIDTH, is_wrapped=True)
+    for report in reports.values():
+        show_report(console, report, with_runs=curves is not None)
+        console.print()
 
 
-def _own(only: RunSet | None, seeds: int, as_json: bool) -> None:
+def _curves(folder: Path) -> dict[str, list[LabelledRun]]:
+    from echoscope.diagnostics.bench.harness import load_curves
+
+    return {folder.name: load_curves(folder)}
+
+
+def _own(only: RunSet | None, seeds: int) -> dict[str, list[LabelledRun]]:
     from echoscope.diagnostics.bench.report import REPORT_SEED, made_set, small_set
-    from echoscope.diagnostics.bench.report_json import report_json
 
     sets: dict[str, list[LabelledRun]] = {}
     if only is not RunSet.SMALL:
         sets["made"] = made_set(range(REPORT_SEED, REPORT_SEED + seeds))
     if only is not RunSet.MADE:
-        sets["small"] = _loaded(small_set)
+        sets["small"] = small_set()
     if only is RunSet.SMALL and not sets["small"]:
         fail("this installation holds no recorded small runs", Exit.UNREADABLE)
-    reports = {name: _judged(name, runs) for name, runs in sets.items() if runs}
-    if as_json:
-        reports_json: dict[str, Any] = {
-            name: report_json(report) for name, report in reports.items()
-        }
-        print_json(reports_json)
-        return
-    console = output_console(TABLE_WIDTH, is_wrapped=True)
-    for report in reports.values():
-        show_report(console, report, with_runs=False)
-        console.print()
-
-
-def _loaded(load: Callable[[], list[LabelledRun]]) -> list[LabelledRun]:
-    from echoscope.diagnostics.read.records import MetricsFileError
-
-    try:
-        return load()
-    except (MetricsFileError, OSError) as error:
-        fail(error, Exit.UNREADABLE)
+    return sets
 
 
 def _judged(name: str, runs: list[LabelledRun]) -> BenchReport:

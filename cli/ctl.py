@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 from enum import IntEnum
@@ -221,9 +220,11 @@ def _send(
 
 def _instead(run: Path, info: RunInfo, settings: dict[str, Any]) -> str:
     """What to type to train an ended run with other settings; empty for any other command."""
+    from echoscope.store.steer.steering import override_words
+
     if not settings or info.status == "running":
         return ""
-    settings_text = _words(settings)
+    settings_text = [*override_words(settings)]
     if info.status != "finished":
         command = shlex.join(["echoscope", "train", "--resume", str(run), *settings_text])
         return f"To go on with these settings: {command}"
@@ -232,14 +233,6 @@ def _instead(run: Path, info: RunInfo, settings: dict[str, Any]) -> str:
     return "To change settings, branch: " + shlex.join(
         ["echoscope", "ctl", str(run), "branch", *settings_text]
     )
-
-
-def _words(settings: dict[str, Any]) -> list[str]:
-    """Settings as they are typed."""
-    return [
-        f"{key}={value if isinstance(value, str) else json.dumps(value)}"
-        for key, value in settings.items()
-    ]
 
 
 def _report(out: dict[str, Any], as_json: bool) -> None:

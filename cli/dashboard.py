@@ -87,11 +87,7 @@ def dashboard(
 
 
 def _is_of_another_trainer(path: Path) -> bool:
-    """Whether a path is to be imported: a file that holds rollouts or metrics, or such a folder.
-
-    Raises:
-        NotARunError: a file that holds neither.
-    """
+    """Whether a path is to be imported; NotARunError for a file that holds nothing known."""
     from echoscope.dashboard.data.foreign import is_root, is_source
     from echoscope.store.errors import NotARunError
 
@@ -106,11 +102,7 @@ def _is_of_another_trainer(path: Path) -> bool:
 
 
 def _say_missing(root: Path, *, is_beside: bool) -> None:
-    """Only the default folder, and that of a run just starting, may come into being later.
-
-    Raises:
-        NotARunError: any other folder that does not exist.
-    """
+    """NotARunError, unless the folder may come: the default, or that of a run just starting."""
     from echoscope.store.errors import NotARunError
     from echoscope.store.log.layout import Layout, run_meant
 

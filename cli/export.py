@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from typer.core import TyperCommand
 
-from .options import AsJson
+from .options import AsJson, step_range
 from .terminal import print_json, printable, progress_bars
 
 if TYPE_CHECKING:
@@ -76,9 +76,9 @@ def export(
     has no place for.
     """
     from echoscope.store.exporters.exporting import export_run
-    from echoscope.store.exporters.format import Options
+    from echoscope.store.exporters.format import ExportError, Options
 
-    first, last = _steps(steps)
+    first, last = step_range(steps, ExportError)
     options = Options(
         where=where,
         first_step=first,
@@ -103,17 +103,6 @@ def export(
         return
     for line in words(report):
         typer.echo(printable(line))
-
-
-def _steps(text: str) -> tuple[int | None, int | None]:
-    from echoscope.store.exporters.format import ExportError
-
-    first, colon, last = text.partition(":")
-    bounds = [first, last if colon else first]
-    if any(bound and not (bound.isascii() and bound.isdigit()) for bound in bounds):
-        raise ExportError(f"--steps is {text!r}, but must be A:B, A:, :B or one step")
-    start, end = (int(bound) if bound else None for bound in bounds)
-    return start, end
 
 
 def _split(text: str) -> SplitChoice | None:

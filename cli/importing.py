@@ -131,9 +131,7 @@ def _as_json(joint: JointReport) -> dict[str, Any]:
         "metrics_notes": list(joint.metrics.table.notes) if joint.metrics else [],
         "skipped_rows": dict(report.rows.counts),
         "left_out_metrics": dict(joint.rows.counts),
-        "refused_files": dict(
-            report.files.counts + joint.refused.counts + joint.left.refused.counts
-        ),
+        "refused_files": dict(report.files.counts + joint.left.refused.counts),
         "passed_over_files": dict(joint.left.passed.counts),
         "left_out": {name: times for name, (times, _) in report.others.items()},
         "reconstructed": dict(report.reconstructed),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from .options import ConfigFile, Overrides, Recipe, recipe_and_words
+from .options import ConfigFile, Overrides, Recipe, required_recipe
 
 app = typer.Typer(help="Messages about alarms.", no_args_is_help=True)
 
@@ -27,9 +27,7 @@ def send_test(
     from echoscope.diagnostics.notify.message import trial
     from echoscope.diagnostics.notify.sending import NotifyError, SendError, name_of, sender
 
-    recipe, assignments = recipe_and_words(recipe, overrides)
-    if recipe is None and config is None:
-        raise typer.BadParameter("name a recipe, or give --config FILE.yaml")
+    recipe, assignments = required_recipe(recipe, overrides, config)
     name, diagnostics = load_diagnostics(recipe, file=config, overrides=assignments)
     notify = diagnostics.notify
     if not notify.targets:

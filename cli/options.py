@@ -73,6 +73,16 @@ def recipe_and_words(
     return (words[0], words[1:]) if words and "=" not in words[0] else (None, words)
 
 
+def required_recipe(
+    recipe: str | None, overrides: Sequence[str] | None, config: Path | None
+) -> tuple[str | None, list[str]]:
+    """As `recipe_and_words`; BadParameter where neither a recipe nor a file is named."""
+    recipe, words = recipe_and_words(recipe, overrides)
+    if recipe is None and config is None:
+        raise typer.BadParameter("name a recipe, or give --config FILE.yaml")
+    return recipe, words
+
+
 def mapping_of(meanings: Sequence[str] | None) -> dict[str, Meaning]:
     """What the words of `--map` say of columns.
 
@@ -83,6 +93,22 @@ def mapping_of(meanings: Sequence[str] | None) -> dict[str, Meaning]:
     from echoscope.diagnostics.read.names import parse_map
 
     return parse_map(meanings or (), known_keys(), has_rollouts=True)
+
+
+def step_range(
+    text: str, error: type[Exception] = typer.BadParameter
+) -> tuple[int | None, int | None]:
+    """The first and the last step of `A:B`, `A:`, `:B` or one step; None for no bound.
+
+    >>> step_range("3:9"), step_range(":9"), step_range("3"), step_range("")
+    ((3, 9), (None, 9), (3, 3), (None, None))
+    """
+    first, colon, last = text.partition(":")
+    bounds = [first, last if colon else first]
+    if any(bound and not (bound.isascii() and bound.isdigit()) for bound in bounds):
+        raise error(f"--steps is {text!r}, but must be A:B, A:, :B or one step")
+    start, end = (int(bound) if bound else None for bound in bounds)
+    return start, end
 
 
 def new_run_path(root: Path, name: str) -> Path:

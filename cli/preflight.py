@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import AsJson, ConfigFile, Overrides, Recipe, recipe_and_words
-from .terminal import output_console, print_json, progress_bars
+from .options import AsJson, ConfigFile, Overrides, Recipe, required_recipe
+from .terminal import grid_of_pairs, output_console, print_json, progress_bars
 
 if TYPE_CHECKING:
     from echoscope.core.config.settings import RunConfig
@@ -51,9 +51,7 @@ def preflight(
     from echoscope.diagnostics.tools.preflight import judge
     from echoscope.envs.checks.players import has_expert
 
-    recipe, assignments = recipe_and_words(recipe, overrides)
-    if recipe is None and config is None:
-        raise typer.BadParameter("name a recipe, or give --config FILE.yaml")
+    recipe, assignments = required_recipe(recipe, overrides, config)
     settings = load_config(recipe, file=config, overrides=assignments)
     with progress_bars() as bar:
         bar_of = functools.cache(bar)
@@ -120,16 +118,10 @@ def warm_start_command(recipe: str | None, config: Path | None) -> str:
 
 
 def _show(result: Preflight) -> None:
-    from rich.table import Table
     from rich.text import Text
 
     console = output_console()
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim")
-    table.add_column()
-    for topic, description in result.lines.items():
-        table.add_row(topic, Text(description))
-    console.print(table)
+    console.print(grid_of_pairs([*result.lines.items()], per_row=1))
     colours = {"stop": "bold red", "warn": "yellow"}
     for finding in result.findings:
         head = Text(f"{finding.level.value}: {finding.name}. ", style=colours[finding.level.value])

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import zip_longest
+from itertools import chain
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -85,16 +85,16 @@ def table_of(
     return table
 
 
-def grid_of_pairs(pairs: Sequence[tuple[str, RenderableType]]) -> Table:
-    """Names and values, two of them a row."""
+def grid_of_pairs(pairs: Sequence[tuple[str, RenderableType]], per_row: int = 2) -> Table:
+    """Names and values, so many of them a row."""
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2))
-    for _ in range(2):
+    for _ in range(per_row):
         table.add_column(style="dim")
         table.add_column()
-    for left, right in zip_longest(pairs[::2], pairs[1::2], fillvalue=("", "")):
-        table.add_row(*left, *right)
+    for start in range(0, len(pairs), per_row):
+        table.add_row(*chain.from_iterable(pairs[start : start + per_row]))
     return table
 
 

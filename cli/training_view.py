@@ -215,10 +215,7 @@ class _TrainingConsole(Console):
 
 
 def _to_nowhere(console: Console) -> Console:
-    """Everything later goes to the null device: `| head` has read enough, and training goes on.
-
-    The descriptor itself is turned there, or Python would fail again as it exits.
-    """
+    """The descriptor itself goes to the null device, or Python would fail again as it exits."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2 if console.stderr else 1)
     os.close(nowhere)

@@ -135,11 +135,7 @@ def watch(
 def _settings(
     config: Path | None, notify: Sequence[str], severity: Severity | None
 ) -> DiagnosticsConfig:
-    """What is measured and judged, and who is told: of a file, with the targets of the options.
-
-    Raises:
-        ConfigError, SettingError: the file or a target is wrong.
-    """
+    """What is measured and judged, and who is told: of a file, with the targets of the options."""
     from echoscope.core.config.loading import load_diagnostics
     from echoscope.diagnostics.config import DiagnosticsConfig, NotifyConfig
     from echoscope.diagnostics.tools.setting_errors import checked

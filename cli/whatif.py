@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import AsJson
+from .options import AsJson, step_range
 from .terminal import output_console, print_json, progress_bars
 
 if TYPE_CHECKING:
@@ -59,15 +59,8 @@ def whatif(
 
 def within(text: str, steps: list[int]) -> list[int]:
     """The known steps that `A:B`, `A:`, `:B` or `A` names, both ends included."""
-    first, colon, last = text.partition(":")
-    try:
-        low = int(first) if first else -1
-        high = int(last) if last else (2**62 if colon or not first else low)
-    except ValueError:
-        raise typer.BadParameter(
-            f"{text!r} names no steps; write A:B, A:, :B or one number", param_hint="--steps"
-        ) from None
-    chosen = [step for step in steps if low <= step <= high]
+    first, last = step_range(text)
+    chosen = [s for s in steps if (first or 0) <= s and (last is None or s <= last)]
     if not chosen and steps:
         raise typer.BadParameter(
             f"no step of the run lies in {text}; it has steps {steps[0]} to {steps[-1]}",

@@ -124,11 +124,7 @@ def _must_be_there(source: Path) -> None:
 
 
 def _imported(path: Path, target: Path, run: str, mapping: Mapping[str, Meaning]) -> Sequence[str]:
-    """Import what is new; what is to be known of it.
-
-    Raises:
-        ImportingError: with the arguments of `Run` in place of a shell's options.
-    """
+    """Import what is new; its notes, and ImportingErrors, name the arguments of `Run`."""
     try:
         report = import_path(path, target, run=run, mapping=mapping, is_packing=False)
     except ImportingError as error:

@@ -95,41 +95,26 @@ def parse_response(
     is_reasoning_complete = not reasoning or (think is not None and think.is_closed)
     is_open_ended = think is not None and not think.is_closed
     start = 0 if think is None else think.outer[1]
+    calls: tuple[CalledTool, ...] = ()
     if tool_format is not None and not is_open_ended:
         calls = find_calls(text, start, tool_format)
-        if calls:
-            return _calling(text, think, calls, is_required=reasoning, max_actions=max_actions)
-    answer = None if is_open_ended else _find_answer(text, start)
     actions: tuple[str, ...] = ()
-    if is_reasoning_complete and answer is not None and answer.is_closed:
-        actions = split_actions(text[slice(*answer.inner)], action_separator)
-        if tool_format is not None and actions:
-            actions = (answer_action(text[slice(*answer.inner)].strip()),)
-    problem = _problem(text, think, answer, is_required=reasoning, has_actions=bool(actions))
+    if calls:
+        answer_chars: Span | None = (calls[0].chars[0], calls[-1].chars[1])
+        if is_reasoning_complete:
+            actions = tuple(call.action for call in calls)
+        problem = _calling_problem(text, think, calls, is_required=reasoning)
+    else:
+        answer = None if is_open_ended else _find_answer(text, start)
+        answer_chars = None if answer is None else answer.inner
+        if is_reasoning_complete and answer is not None and answer.is_closed:
+            actions = split_actions(text[slice(*answer.inner)], action_separator)
+            if tool_format is not None and actions:
+                actions = (answer_action(text[slice(*answer.inner)].strip()),)
+        problem = _problem(text, think, answer, is_required=reasoning, has_actions=bool(actions))
     return ParsedResponse(
         reasoning_chars=None if think is None else think.inner,
-        answer_chars=None if answer is None else answer.inner,
-        actions=actions if max_actions is None else actions[:max_actions],
-        is_well_formed=not problem,
-        problem=problem,
-    )
-
-
-def _calling(
-    text: str,
-    think: _Block | None,
-    calls: tuple[CalledTool, ...],
-    *,
-    is_required: bool,
-    max_actions: int | None,
-) -> ParsedResponse:
-    """A reply that calls tools; none is played where a required reasoning is missing."""
-    is_complete = not is_required or think is not None
-    actions = tuple(call.action for call in calls) if is_complete else ()
-    problem = _calling_problem(text, think, calls, is_required=is_required)
-    return ParsedResponse(
-        reasoning_chars=None if think is None else think.inner,
-        answer_chars=(calls[0].chars[0], calls[-1].chars[1]),
+        answer_chars=answer_chars,
         actions=actions if max_actions is None else actions[:max_actions],
         is_well_formed=not problem,
         problem=problem,

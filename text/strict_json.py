@@ -61,12 +61,13 @@ def parsed_json(text: str | bytes) -> Any:
     ValueError: the key 'lr' stands twice in one object
     """
     try:
-        return json.loads(text, object_pairs_hook=_each_key_once, parse_constant=_no_constant)
+        return json.loads(text, object_pairs_hook=each_key_once, parse_constant=_no_constant)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
 
-def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The pairs of an object; a ValueError where a key stands twice."""
     value: dict[str, Any] = {}
     for key, entry in pairs:
         if key in value:

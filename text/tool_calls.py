@@ -28,6 +28,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from .strict_json import each_key_once, parsed_json
+
 Span = tuple[int, int]
 """Half-open `[start, end)`."""
 ToolFormat = Literal["hermes", "llama"]
@@ -215,10 +217,7 @@ def _arguments(arguments: Any) -> str:
 
 
 def _elements(body: str) -> dict[str, Any] | None:
-    """A call in Qwen3-Coder's elements; None for anything else.
-
-    A value that reads as JSON is that, and any other is text: the elements do not tell its type.
-    """
+    """A call in Qwen3-Coder's elements, None for anything else; a value is JSON if it reads so."""
     function = _FUNCTION.fullmatch(body.strip())
     if function is None:
         return None
@@ -229,13 +228,13 @@ def _elements(body: str) -> dict[str, Any] | None:
         position = match.end()
     if inside[position:].strip():
         raise ValueError("the call has something between its parameters")
-    return {"name": name.strip(), "arguments": _once(pairs)}
+    return {"name": name.strip(), "arguments": each_key_once(pairs)}
 
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
+        return parsed_json(text)
+    except ValueError:
         return text
 
 
@@ -244,41 +243,23 @@ def _reason(error: ValueError | RecursionError, body: str) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"the call is not JSON: {error.msg} at character {error.pos} of {len(body.strip())}"
     if isinstance(error, RecursionError):
-        return "the call is nested too deeply"
+        return "nested too deeply"
     if isinstance(error, UnicodeEncodeError):
         return "the call has a lone surrogate, which UTF-8 cannot write"
     return str(error)[:200]
 
 
 def _object(text: str) -> dict[str, Any]:
-    """A JSON object in which no key stands twice and every number is finite.
-
-    Raises:
-        ValueError: it is not one, or it is nested too deeply.
-    """
-    try:
-        value = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
-    except RecursionError:
-        raise ValueError("the call is nested too deeply") from None
+    """A JSON object in which no key stands twice and every number is finite, or a ValueError."""
+    value = parsed_json(text)
     if not isinstance(value, dict):
         raise ValueError("a call must be a JSON object")
     canonical(value)
     return value
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        raise ValueError("a call must not give a key twice")
-    return values
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
-
-
 def _json(value: Any, *, sort_keys: bool = False) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=sort_keys)
     except RecursionError:
-        raise ValueError("the call is nested too deeply") from None
+        raise ValueError("nested too deeply") from None

@@ -188,10 +188,7 @@ def _drawable(values: FloatArray64, options: LineOptions) -> FloatArray64:
 def _told(
     curve: Curve, points: NDArray[np.intp], axis: Axis, name: str, *, is_smoothed: bool
 ) -> dict[str, Any]:
-    """Where points of a curve stand, and what hovering says of each.
-
-    `customdata` is (N, 4): step, value before smoothing, interval.
-    """
+    """Points and what hovering says of each; `customdata` (N, 4): step, raw value, interval."""
     nothing = np.full(len(points), np.nan)
     ends = [nothing if end is None else end[points] for end in (curve.low, curve.high)]
     steps = curve.steps[points]
@@ -367,10 +364,7 @@ def _legend(curves: Sequence[Curve]) -> dict[str, Any]:
 
 
 def _legend_rows(curves: Sequence[Curve]) -> int:
-    """How many rows a legend takes in the narrowest chart: plotly breaks it, and tells nobody.
-
-    Where not all names fit in one row, each gets the room of the widest.
-    """
+    """How many rows plotly breaks a legend into in the narrowest chart."""
     widths = [48 + 6 * min(len(curve.name), 80) for curve in curves]
     if sum(widths) <= _NARROWEST:
         return min(len(widths), 1)

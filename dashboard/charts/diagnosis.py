@@ -48,6 +48,9 @@ _CORNERS = (
 """Where in the plane of H(Z|X) and dependence each regime lies."""
 
 
+_SILENT = {"hoverinfo": "skip", "showlegend": False}
+
+
 def _laid_out(figure: go.Figure, *, height: int = HEIGHT, **layout: Any) -> go.Figure:
     margin = {"l": 10, "r": 10, "t": 10, "b": 10}
     return figure.update_layout(height=height, margin=margin, legend=_LEGEND, **layout)
@@ -65,8 +68,7 @@ def regime_plane(path: RegimePath, *, selected: int | None = None) -> go.Figure:
         y=points["dependence"],
         mode="lines",
         line={"color": _QUIET, "width": 1.5},
-        hoverinfo="skip",
-        showlegend=False,
+        **_SILENT,
     )
     current = points.iloc[-1] if selected is None else _row_at(points, selected)
     figure.add_scatter(
@@ -93,8 +95,7 @@ def regime_plane(path: RegimePath, *, selected: int | None = None) -> go.Figure:
         marker={"size": 15, "symbol": "circle-open", "line": {"width": 2.5}, "color": ACCENT},
         error_x=_bars(current, "entropy"),
         error_y=_bars(current, "dependence"),
-        hoverinfo="skip",
-        showlegend=False,
+        **_SILENT,
     )
     return _laid_out(
         figure,

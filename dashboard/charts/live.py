@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import pandas as pd
 import streamlit as st
@@ -235,7 +235,7 @@ def _chart(page: Snapshot, name: str, beside: Sequence[str]) -> tuple[Chart, lis
 
 def _source(page: Snapshot, name: str) -> figures.Source:
     return figures.Source(
-        address=f"/api/runs/{quote(page.run_id, safe='')}/chart?{to_query(name, page.controls)}",
+        address=f"{pulses.address(page.run_id, 'chart')}?{to_query(name, page.controls)}",
         pulse=pulses.address(page.run_id),
         position=pulses.mark(page.position),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -21,6 +22,7 @@ from echoscope.store.records import (
 )
 from echoscope.store.status import after_step
 
+from ..words import NONE
 from . import theme
 
 Trace = dict[str, Any]
@@ -94,6 +96,27 @@ def outcome_words(state: CommandState) -> str:
         return "pending"
     answer_text = f"{state.ack.outcome.value} {answered_after(state.ack)}"
     return f"{answer_text}: {state.ack.detail}" if state.ack.detail else answer_text
+
+
+def command_rows(states: Iterable[CommandState]) -> list[dict[str, object]]:
+    """Commands as rows of a table: when, who, what, why, and what became of each. Hostile text."""
+    return [
+        {
+            "when": _local_time(state.command.issued_at),
+            "who": state.command.issued_by or NONE,
+            "what": command_words(state),
+            "why": state.command.reason or NONE,
+            "outcome": outcome_words(state),
+        }
+        for state in states
+    ]
+
+
+def _local_time(seconds: float) -> str:
+    """By this machine's clock; `none` where it is no time that a clock could show."""
+    if not 0 <= seconds < 32_503_680_000:
+        return NONE
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def answered_after(ack: CommandAck) -> str:

@@ -149,10 +149,7 @@ def _change(number: _Number, outline: Outline) -> str:
 
 
 def _claim(key: str, verdict: Verdict | None) -> Claim | None:
-    """The first thing that the verdict claims of a metric: what is lost, what changed, its level.
-
-    A claim of the mean over all tags speaks of each of them.
-    """
+    """The first claim of the verdict about a metric; one about the mean over tags is about each."""
     claims = () if verdict is None else verdict.claims
     kinds = (Change, Lost, Dip, Level)
     return next((c for c in claims if isinstance(c, kinds) and matches(key, c.metric)), None)
@@ -173,11 +170,7 @@ def claim_words(claim: Claim) -> str:
 
 
 def _points_words(points: float) -> str:
-    """`+12 points`, `-1 point`; less than half a point is none.
-
-    >>> _points_words(12.3), _points_words(-0.8), _points_words(0.2)
-    ('+12 points', '-1 point', '0 points')
-    """
+    """`+12 points`, `-1 point`; less than half a point is `0 points`."""
     whole = round(points)
     number = format(whole, "+d") if whole else "0"
     return f"{number} point{'s' if abs(whole) != 1 else ''}"

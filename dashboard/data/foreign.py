@@ -189,11 +189,7 @@ def _counted(path: Path) -> Source:
 
 
 def _read(source: Source, *, is_given: bool) -> Source:
-    """The same with what the first rows of its first files say.
-
-    Args:
-        is_given: Somebody named the path. Of other folders of texts and code, metrics do not count.
-    """
+    """The same with what first rows say; metrics of texts and code count where it `is_given`."""
     may_be_metrics = is_given or not is_of_documents(source.path)
     by_pattern: dict[tuple[Path, str], Path] = {}
     for file in _files(source.path):

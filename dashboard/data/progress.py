@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pandas as pd
 
-from echoscope.store.status import RECENT_STEPS, RunStatus, Status
+from echoscope.store.status import RECENT_STEPS, RunStatus, Status, pace_of
 from echoscope.text.amounts import duration
 
 
@@ -19,11 +18,9 @@ def pace(steps: pd.DataFrame) -> float:
     if not len(steps):
         return math.nan
     recent = steps[steps["attempt"] == steps["attempt"].max()].sort_values("step")
-    recent = recent.tail(RECENT_STEPS + 1)
-    between = np.diff(recent["wall_time"].to_numpy(np.float64))
-    between = between[between > 0]  # steps of one time were read from a file together
-    alone = recent["step_s"].to_numpy(np.float64, na_value=np.nan)
-    return _median(between) if len(between) else _median(alone)
+    between = pace_of(recent["wall_time"].tolist())
+    alone = recent["step_s"].tail(RECENT_STEPS + 1).astype(float).median()
+    return float(alone) if math.isnan(between) else between
 
 
 def remaining_s(step_s: float, *, step: int, steps: int) -> float:
@@ -47,8 +44,3 @@ def progress_words(
     if stands.status is Status.LIVE and steps > 0 and math.isfinite(left):
         parts.append(f"{duration(left)} left")
     return f"{done} / {steps}" if steps > 0 else str(done), ", ".join(parts)
-
-
-def _median(values: np.ndarray) -> float:
-    finite = values[np.isfinite(values)]
-    return float(np.median(finite)) if len(finite) else math.nan

@@ -159,11 +159,7 @@ def run_details(row: RunRow) -> RunDetails:
 
 
 def path_of(run_id: str) -> Path:
-    """The run's folder, which lies under the root.
-
-    Raises:
-        Problem: no such run.
-    """
+    """The run's folder, which lies under the root."""
     try:
         return run_path(settings().root, run_id)
     except NotARunError as error:
@@ -171,20 +167,12 @@ def path_of(run_id: str) -> Path:
 
 
 def typed(run_id: str) -> str:
-    """The run as a command names it.
-
-    Raises:
-        Problem: no such run.
-    """
+    """The run as a command names it."""
     return shown_path(path_of(run_id))
 
 
 def position(run_id: str) -> Position:
-    """What changes when something is acknowledged, asked for, or the writer comes or goes. Cheap.
-
-    Raises:
-        Problem: no such run, or no more.
-    """
+    """Changes when something is acknowledged or asked for, or the writer comes or goes. Cheap."""
     layout = Layout(path_of(run_id))
     try:
         run = os.stat(layout.run_json)
@@ -204,11 +192,7 @@ def position(run_id: str) -> Position:
 
 
 def reader(run_id: str) -> RunReader:
-    """A reader of the run with a cursor of its own: the caller's thread may use it at once.
-
-    Raises:
-        Problem: no such run, or it cannot be read.
-    """
+    """A reader of the run with a cursor of its own: the caller's thread may use it at once."""
     path = path_of(run_id)
     with reading(run_id):
         identity = identity_of(os.stat(Layout(path).run_json))
@@ -223,11 +207,7 @@ def reader(run_id: str) -> RunReader:
 
 
 def kept(ask: Callable[Concatenate[RunReader, P], T]) -> Callable[Concatenate[str, P], T]:
-    """A question to a reader as one to the run of a name, with the answer kept.
-
-    Raises:
-        Problem: no such run, or it cannot be read.
-    """
+    """A question to a reader as one to the run of a name, with the answer kept."""
 
     @functools.wraps(ask)
     def answer(run_id: str, /, *args: P.args, **options: P.kwargs) -> T:

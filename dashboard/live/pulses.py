@@ -18,7 +18,6 @@ from echoscope.store.status import RunStatus
 from echoscope.store.steer.steering import standing
 
 from ..data import queries
-from ..data.cache import AnswerCache
 from ..data.progress import pace, progress_words
 from ..page.problems import Problem
 from ..words import Colour, status_words
@@ -33,7 +32,6 @@ be live, `verdict` and `alarms` with what stands in them, `commands` with what w
 answered, `checkpoints` and `keys` with the checkpoints and the metrics that there are.
 """
 _NAMES = ("position", "status", "verdict", "alarms", "commands", "checkpoints", "keys")
-_paces = AnswerCache()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +43,9 @@ class Line:
     """Of a badge."""
 
 
-def address(run_id: str) -> str:
-    """Where a browser asks for the pulse of a run."""
-    return f"/api/runs/{quote(run_id, safe='')}/pulse"
+def address(run_id: str, what: str = "pulse") -> str:
+    """Where a browser asks for the pulse of a run, its `tiles` or a `chart`."""
+    return f"/api/runs/{quote(run_id, safe='')}/{what}"
 
 
 def pulse(run_id: str) -> Pulse:
@@ -99,32 +97,20 @@ def lines(run_id: str) -> dict[str, Line]:
 
 
 def status_line(run_id: str) -> Line:
-    """Status and step.
-
-    Raises:
-        Problem: no such run, or it cannot be read.
-    """
+    """Status and step."""
     info, now = queries.info(run_id), time.time()
     line, colour = status_words(status(run_id), info.last_step, _steps(run_id), now)
     return Line(text=line, colour=colour)
 
 
 def progress(run_id: str) -> tuple[str, str]:
-    """How far the run is, and how fast.
-
-    Raises:
-        Problem: no such run, or it cannot be read.
-    """
+    """How far the run is, and how fast."""
     last_step = queries.info(run_id).last_step
     return progress_words(status(run_id), _pace(run_id), last_step=last_step, steps=_steps(run_id))
 
 
 def verdict_line(run_id: str) -> Line:
-    """How new the verdict is.
-
-    Raises:
-        Problem: no such run, or it cannot be read.
-    """
+    """How new the verdict is."""
     verdict = _verdict(run_id)
     if verdict is None or verdict.last_step is None:
         return Line(text="")
@@ -135,11 +121,7 @@ def verdict_line(run_id: str) -> Line:
 
 
 def newest_line(run_id: str) -> Line:
-    """How far the run has come meanwhile.
-
-    Raises:
-        Problem: no such run, or it cannot be read.
-    """
+    """How far the run has come meanwhile."""
     return Line(text=f"The newest step is {queries.info(run_id).last_step}.")
 
 
@@ -148,19 +130,11 @@ def _alarm(alarm: Alarm) -> object:
 
 
 def _pace(run_id: str) -> float:
-    run_position = queries.position(run_id)
-    step_s: float = _paces.get(
-        run_position[0], run_position, lambda: pace(queries.step_table(run_id))
-    )
-    return step_s
+    return pace(queries.step_table(run_id))
 
 
 def status(run_id: str) -> RunStatus:
-    """How a run stands now.
-
-    Raises:
-        Problem: no such run, or it cannot be read.
-    """
+    """How a run stands now."""
     info, commands = queries.info(run_id), queries.commands(run_id)
     return info_status(info, commands, step_s=_pace(run_id), now=time.time())
 

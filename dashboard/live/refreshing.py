@@ -112,18 +112,13 @@ def follow(
 
 
 def _look(draw: Callable[[], object], has_news: Callable[[], bool]) -> Callable[[], None]:
-    """News is asked for when a part is drawn by itself, and never while the page is being drawn.
-
-    A page that takes longer to draw than the news to come would begin anew for ever and never
-    reach its end. The part is drawn first: a click on one of its buttons holds for this drawing
-    alone, and would be lost if the page began anew before the button was reached.
-    """
+    """Draws the part, then asks for news; never while the whole page is drawn: it might not end."""
     is_alone = False
 
     def look() -> None:
         nonlocal is_alone
         was_alone, is_alone = is_alone, True
-        guarded(draw)
+        guarded(draw)  # first: a click on a button holds for this drawing alone
         if was_alone and has_news():
             # Streamlit looks for requests here: who has just chosen another page goes there, and is
             # not brought back by what comes next.

@@ -6,7 +6,6 @@ import json
 import math
 from dataclasses import asdict
 from typing import Any
-from urllib.parse import quote
 
 from ..charts.tiles import tile_keys, tiles
 from ..data import queries
@@ -17,17 +16,8 @@ from .scripts import component
 _answers = AnswerCache()
 
 
-def address(run_id: str) -> str:
-    """Where a browser asks for the tiles of a run."""
-    return f"/api/runs/{quote(run_id, safe='')}/tiles"
-
-
 def answer(run_id: str) -> dict[str, Any]:
-    """The tiles as they are now, and the position of the run that they show.
-
-    Raises:
-        Problem: no such run, or it cannot be read.
-    """
+    """The tiles as they are now, and the position of the run that they show."""
     position = queries.position(run_id)  # first: what is read later is at least as new
     verdict = queries.known_verdict(run_id)
     judged = None if verdict is None else (verdict.last_step, verdict.text)
@@ -47,7 +37,7 @@ def show(run_id: str, *, is_followed: bool) -> None:
     """Draw the tiles here."""
     data = {
         **answer(run_id),
-        "source": address(run_id),
+        "source": pulses.address(run_id, "tiles"),
         "pulse": pulses.address(run_id) if is_followed else None,
         "every": pulses.EVERY_S,
     }

@@ -119,10 +119,7 @@ def _html(headline: str, facts: Sequence[str], to_do: str) -> str:
 
 
 def _words(verdict: Verdict) -> tuple[str, list[str]]:
-    """Headline and facts: what is the matter, and the numbers behind it.
-
-    Without evidence, as in a healthy run, the facts are what else the first paragraph says.
-    """
+    """Headline and facts; without evidence the facts are what else the first paragraph says."""
     parts = verdict_parts(verdict.text)
     first, evidence = parts[0][1], dict(parts).get("Evidence", "")
     if evidence:

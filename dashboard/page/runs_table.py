@@ -186,10 +186,7 @@ def branched_from(row: RunRow) -> str:
 
 
 def _state(row: RunRow, details: RunDetails) -> str:
-    """State of the last verdict, and the regime where nothing is wrong: one story for each run.
-
-    A verdict that is quick to get is asked for.
-    """
+    """State of the last verdict, the regime where nothing is wrong; asks for a quick verdict."""
     try:
         if details.has_text or row.origin is Origin.IMPORTED:
             queries.verdict(row.run_id, wait_s=0.0)

@@ -4,10 +4,7 @@ A view is a function that draws, given to `frame` or `run_frame`:
 
     def draw(run_id: str) -> None: ...
 
-    def main() -> None:
-        ui.run_frame("Live", draw)
-
-    main()
+    ui.run_frame("Live", draw)
 
 Streamlit reads Markdown in labels, captions and notices: what comes from a file, a model or a URL
 goes through `plain` first, or into `st.text`, `st.code` or `st.dataframe`, which read none.

@@ -8,13 +8,13 @@ from echoscope.diagnostics.judge.advice.actions import Action
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.records import CommandAction
 from echoscope.store.status import RUNNING
+from echoscope.store.steer.steering import override_words
 
 from ..data import queries
 from ..live import lines as live_lines
 from ..live import pulses
 from ..report import verdict_html
 from ..steer import branch_form, steering
-from ..steer.branching import override_words
 from ..web.settings import settings
 from ..words import plain
 from . import links, ui

@@ -157,24 +157,16 @@ _BACKGROUNDS = ("floor", "ice", "wall", "nothing")
 """Too many to be told one by one in a description."""
 
 
-def board_svg(frame: str, marks: Sequence[tuple[str, Position]] = ()) -> str:
-    """The picture of a stored frame.
+def board_html(
+    frame: str, marks: Sequence[tuple[str, Position]] = (), *, max_width: int = 320
+) -> str:
+    """The picture of a stored frame as an `<img>` whose `alt` says what is on it. Never raises.
 
     Args:
         frame: JSON text as stored; anything else becomes a card with the text.
         marks: more to draw on a grid, such as ("start", (0, 0)) or ("slip", (2, 1)); those outside
             the board are left out.
-
-    Returns:
-        One `<svg>` element, well-formed XML, with `<title>` and `<desc>`. Never raises.
     """
-    return _svg(_marked(read_frame(frame), marks))
-
-
-def board_html(
-    frame: str, marks: Sequence[tuple[str, Position]] = (), *, max_width: int = 320
-) -> str:
-    """The picture as an `<img>` whose `alt` says what is on it. An image runs no script."""
     content = _marked(read_frame(frame), marks)
     width, _ = _size(content)
     payload = base64.b64encode(_svg(content).encode("utf-8")).decode("ascii")

@@ -19,6 +19,8 @@ from pydantic import (
     model_validator,
 )
 
+from echoscope.text.sentences import wrapped
+
 from ..escaping import visible
 
 MAX_JSON_CHARS = 200_000
@@ -114,7 +116,8 @@ def read_frame(text: str) -> Frame:
         except UnicodeError:
             problem = "not JSON"
     safe = visible(text, limit=MAX_LINE_CHARS * 4)
-    return Card.model_construct(title=f"Not a frame: {problem}", lines=_wrapped(safe))
+    lines = tuple(row for line in safe.split("\n")[:MAX_LINES] for row in wrapped(line, 80))
+    return Card.model_construct(title=f"Not a frame: {problem}", lines=lines)
 
 
 def _problem(error: ValidationError) -> str:
@@ -129,12 +132,3 @@ def _problem(error: ValidationError) -> str:
             return str(first["ctx"]["error"])
     where = ".".join(str(part) for part in first["loc"][1:])
     return f"{where or 'text'}: {first['msg']}"
-
-
-def _wrapped(text: str) -> tuple[str, ...]:
-    size = 80
-    return tuple(
-        line[start : start + size]
-        for line in text.split("\n")[:MAX_LINES]
-        for start in range(0, max(len(line), 1), size)
-    )

@@ -33,9 +33,9 @@ class Heat:
     key: str
     """In the URL."""
     label: str
-    unit: str
+    unit: str = ""
     meaning: str
-    neutral: float
+    neutral: float = 0.0
     """Has no colour."""
     reach: float | None
     """The distance from `neutral` that has the strongest colour; None to fit it to what is shown.
@@ -115,7 +115,6 @@ _ALL = (
         label="Log-prob",
         unit="nats",
         meaning="log-probability of each sampled token; strong colour = unlikely",
-        neutral=0.0,
         reach=5.0,
         read=_LOGPROBS,
     ),
@@ -124,23 +123,19 @@ _ALL = (
         label="Entropy",
         unit="nats",
         meaning="entropy of the distribution that each token was drawn from; strong = open choice",
-        neutral=0.0,
         reach=2.0,
         read=_of_turn("entropies"),
     ),
     Heat(
         key="advantage",
         label="Advantage",
-        unit="",
         meaning="what the update multiplied each token's gradient with; orange = reinforced",
-        neutral=0.0,
         reach=None,
         read=_of_outcome("advantages"),
     ),
     Heat(
         key="ratio",
         label="Importance ratio",
-        unit="",
         meaning="trainer's probability over the sampler's, before the update; 1 = they agree",
         neutral=1.0,
         reach=0.2,
@@ -151,7 +146,6 @@ _ALL = (
         label="Reference gap",
         unit="nats",
         meaning="log-prob under the policy minus log-prob under the reference; orange = learned",
-        neutral=0.0,
         reach=2.0,
         read=_reference_gap,
     ),
@@ -161,7 +155,6 @@ _ALL = (
         unit="nats",
         meaning="how much more likely the own prompt makes each token than the other prompts do: "
         "the words that carry the prompt",
-        neutral=0.0,
         reach=1.0,
         read=_of_outcome("information"),
     ),

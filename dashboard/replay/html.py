@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from echoscope.store.importers.draft import reconstructions
 from echoscope.store.models import Detokenizer
@@ -23,7 +23,7 @@ from ..words import NONE
 from . import tokens
 from .boards import board_html, picture_html, player_position
 from .frames import Card, Position, read_frame
-from .heat import HEATS, available, trajectory_scale
+from .heat import HEATS, Heat, Scale, available, trajectory_scale
 from .listing import NEVER_TRAINED, SPLITS
 
 STYLE = (
@@ -56,6 +56,8 @@ STYLE = (
     "</style>"
 )
 HEAT_ORDER = ("information", "advantage", "entropy", "logprob")
+OTHER_TEXT, OTHER_TOKENS = 4_000, 500
+"""Characters and tokens of a response that stands beside the chosen one."""
 MAX_CALLS = 16
 _CALL_CHARS = 2_000
 _FACT_CHARS = 200
@@ -346,6 +348,30 @@ def ending_html(trajectory: Trajectory) -> str:
     )
 
 
+def reply_html(
+    turn: Turn,
+    outcome: TrajectoryOutcome | None,
+    colours: tuple[Heat, Scale] | None,
+    pieces_of: Callable[[Sequence[int]], list[str] | None],
+    *,
+    hits: Sequence[str] = (),
+    is_short: bool = False,
+) -> str:
+    """A response with its regions, or its tokens in colours where these were recorded."""
+    values = colours[0].read(turn, outcome) if colours else None
+    if colours is None or values is None:
+        return tokens.text_html(turn, OTHER_TEXT if is_short else tokens.MAX_CHARS, hits)
+    assert turn.response_tokens is not None  # or there would be no values
+    size = OTHER_TOKENS if is_short else tokens.MAX_TOKENS
+    pieces = pieces_of(turn.response_tokens[:size].tolist())
+    heat, scale = colours
+    coloured = tokens.heat_html(turn, heat, values, scale, pieces=pieces, size=size)
+    if pieces is not None:
+        return coloured
+    note = "This run has no tokenizer.json: one cell per token, and the text below."
+    return f'{coloured}<div class="es-note">{note}</div>{tokens.text_html(turn)}'
+
+
 def episode_html(
     trajectory: Trajectory,
     outcome: TrajectoryOutcome | None,
@@ -359,17 +385,13 @@ def episode_html(
     """
     recorded = available(trajectory, outcome) if detokenizer is not None else []
     heat = HEATS.get(next((name for name in HEAT_ORDER if name in recorded), ""))
-    scale = None if heat is None else trajectory_scale(heat, trajectory, outcome)
+    colours = None if heat is None else (heat, trajectory_scale(heat, trajectory, outcome))
     parts = [trajectory_facts(trajectory, outcome)]
-    parts += [tokens.legend_html(heat, scale)] if heat and scale else []
+    parts += [tokens.legend_html(*colours)] if colours else []
     parts.append('<div class="es-talk">')
     for turn in trajectory.turns[:most_turns]:
-        reply = tokens.text_html(turn)
-        values = None if heat is None else heat.read(turn, outcome)
-        if detokenizer and heat and scale and values is not None:
-            assert turn.response_tokens is not None  # or there would be no values
-            pieces = detokenizer.pieces(turn.response_tokens[: tokens.MAX_TOKENS].tolist())
-            reply = tokens.heat_html(turn, heat, values, scale, pieces=pieces)
+        pieces_of = (lambda _: None) if detokenizer is None else detokenizer.pieces
+        reply = reply_html(turn, outcome, colours, pieces_of)
         parts += [turn_html(turn, reply, (), is_now=False), turn_boards(trajectory, turn)]
     left_out = trajectory.num_turns - most_turns
     more = f'<div class="es-note">{left_out} more turns are not shown</div>'

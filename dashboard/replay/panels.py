@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 
@@ -20,8 +21,6 @@ from .heat import HEATS, Heat, Scale, available, trajectory_scale
 from .listing import Asked
 
 PLAIN = "none"
-OTHER_TEXT, OTHER_TOKENS = 4_000, 500
-"""Characters and tokens of a response that stands beside the chosen one."""
 MAX_TURNS = 40
 """Of a conversation at once, around the chosen turn."""
 _MAX_PROMPT = 20_000
@@ -42,13 +41,17 @@ def conversation(
     with columns[0], st.container(gap="small"):
         first = max(0, min(turn - MAX_TURNS // 2, trajectory.num_turns - MAX_TURNS))
         turns_shown = trajectory.turns[first : first + MAX_TURNS]
-        heat, scale = _coloured(trajectory, outcome)
+        colours = _colours(trajectory, outcome)
+        pieces_of = functools.partial(queries.token_pieces, run_id)
         parts = [f'<div class="es-note">{first} earlier turns</div>'] if first else []
         for each in turns_shown:
             is_now = each.index == turn
-            reply = _reply(run_id, each, outcome, heat, scale, matched, is_now=is_now)
-            hits = matched(each.observation)
-            parts.append(replay_html.turn_html(each, reply, hits, is_now=is_now))
+            hits = matched(each.response)
+            reply = replay_html.reply_html(
+                each, outcome, colours, pieces_of, hits=hits, is_short=not is_now
+            )
+            seen = matched(each.observation)
+            parts.append(replay_html.turn_html(each, reply, seen, is_now=is_now))
         later = trajectory.num_turns - first - len(turns_shown)
         parts += (
             [f'<div class="es-note">{later} later turns</div>']
@@ -85,44 +88,19 @@ def heat_choice(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> No
     )
 
 
-def _coloured(
+def _colours(
     trajectory: Trajectory, outcome: TrajectoryOutcome | None
-) -> tuple[Heat | None, Scale | None]:
+) -> tuple[Heat, Scale] | None:
     """The chosen heat with its scale, whose legend is drawn; None where tokens have no colour."""
     heat = HEATS.get(url_state.text_param("heat"))
     if heat is None:
-        return None, None
+        return None
     if heat.key not in available(trajectory, outcome):
         st.caption(f"{heat.label} was not recorded for this trajectory.")
-        return None, None
+        return None
     scale = trajectory_scale(heat, trajectory, outcome)
     st.html(tokens.legend_html(heat, scale))
     return heat, scale
-
-
-def _reply(
-    run_id: str,
-    turn: Turn,
-    outcome: TrajectoryOutcome | None,
-    heat: Heat | None,
-    scale: Scale | None,
-    matched: Matched,
-    *,
-    is_now: bool,
-) -> str:
-    """A response with its regions, or its tokens with the chosen heat."""
-    values = None if heat is None else heat.read(turn, outcome)
-    if heat is None or scale is None or values is None:
-        size = tokens.MAX_CHARS if is_now else OTHER_TEXT
-        return tokens.text_html(turn, size, matched(turn.response))
-    assert turn.response_tokens is not None  # or there would be no values
-    size = tokens.MAX_TOKENS if is_now else OTHER_TOKENS
-    pieces = queries.token_pieces(run_id, turn.response_tokens[:size].tolist())
-    coloured = tokens.heat_html(turn, heat, values, scale, pieces=pieces, size=size)
-    if pieces is not None:
-        return coloured
-    note = "This run has no tokenizer.json: one cell per token, and the text below."
-    return f'{coloured}<div class="es-note">{note}</div>{tokens.text_html(turn)}'
 
 
 def list_others(trajectory: Trajectory, asked: Asked) -> None:

@@ -179,10 +179,7 @@ def _piece_html(piece: str) -> str:
 
 
 def _token_regions(turn: Turn, pieces: Sequence[str]) -> list[str]:
-    """Per token a class of its region, by where it ends in the response; else empty.
-
-    Empty everywhere if the pieces do not spell the response (another tokenizer, a foreign file).
-    """
+    """Per token a class of its region; empty where the pieces do not spell the response."""
     ends, position = [], 0
     for piece in pieces:
         position += len(piece)

@@ -23,7 +23,7 @@ from echoscope.store.errors import QueryError
 from echoscope.store.models import load_detokenizer, tokenizer_folders
 from echoscope.store.reader import RunReader, open_run
 
-from ..charts.marks import command_words, outcome_words
+from ..charts.marks import command_rows
 from ..charts.run_figures import FIGURES, RunFigures
 from ..data import tables
 from ..data.alarm_history import alarm_rows, histories
@@ -32,7 +32,7 @@ from ..escaping import escape, visible
 from ..live import scripts
 from ..replay import html as replay_html
 from ..replay import tokens
-from ..words import NONE, flat, setting_words
+from ..words import flat, setting_words
 from . import verdict_html
 from .page import PAGE, STYLE
 from .telling import telling
@@ -113,10 +113,7 @@ def make_report(path: Path, *, chosen: Sequence[str] = (), progress: Progress | 
 
 
 def _packed(script: str) -> str:
-    """A script that the page unpacks: plotly's, of 4.7 MB, is 1.9 MB this way.
-
-    The installed package has only the whole library, no smaller bundle.
-    """
+    """A script that the page unpacks: plotly's, of 4.7 MB, is 1.9 MB this way."""
     return base64.b64encode(gzip.compress(script.encode(), 9, mtime=0)).decode("ascii")
 
 
@@ -157,15 +154,7 @@ def _happened(page: _Page, run: RunReader) -> None:
     alarms = histories(run.alarms(), commands)
     page.heading("Alarms")
     page.parts.append(verdict_html.table(alarm_rows(alarms)) or "<p>None was raised.</p>")
-    rows = [
-        {
-            "who": state.command.issued_by or NONE,
-            "what": command_words(state),
-            "why": state.command.reason or NONE,
-            "outcome": outcome_words(state),
-        }
-        for state in commands[-MAX_COMMANDS:]
-    ]
+    rows = command_rows(commands[-MAX_COMMANDS:])
     if rows:
         page.heading("Commands")
         page.parts.append(verdict_html.table(rows))

@@ -11,7 +11,7 @@ import streamlit as st
 
 from echoscope.store.reader import RunInfo
 from echoscope.store.status import after_step
-from echoscope.store.steer.steering import why_no_branch
+from echoscope.store.steer.steering import override_words, why_no_branch
 from echoscope.text.amounts import duration
 
 from ..data import queries
@@ -31,7 +31,6 @@ from .branching import (
     command,
     launch,
     launches,
-    override_words,
     settings_at,
 )
 from .question import Draft, line

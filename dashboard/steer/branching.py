@@ -70,21 +70,6 @@ class BranchOrder:
     author: str = ""
 
 
-def override_words(changes: Mapping[str, Any]) -> tuple[str, ...]:
-    """Settings as KEY=VALUE words; those of a mapping one by one.
-
-    >>> override_words({"optim.lr": 1e-05, "rules": {"KL_DRIFT": "stop"}, "enabled": True})
-    ('optim.lr=1e-05', 'rules.KL_DRIFT=stop', 'enabled=true')
-    """
-    out: list[str] = []
-    for key, value in changes.items():
-        if isinstance(value, Mapping):
-            out += override_words({f"{key}.{name}": entry for name, entry in value.items()})
-        else:
-            out.append(f"{key}={value if isinstance(value, str) else json.dumps(value)}")
-    return tuple(out)
-
-
 def check_setting(word: str) -> None:
     """Raises BranchError unless a word sets one setting to a word, a number or a list of those."""
     key, equals, value = word.partition("=")
@@ -238,7 +223,7 @@ def launch(order: BranchOrder, root: Path) -> Launch:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    env=_environment(),
+                    env=environment(),
                     start_new_session=True,
                 )
         except (OSError, ValueError) as error:
@@ -260,7 +245,7 @@ def check(order: BranchOrder, root: Path) -> None:
             arguments,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            env=_environment(),
+            env=environment(),
             timeout=_CHECK_S,
             check=False,
         )
@@ -270,8 +255,8 @@ def check(order: BranchOrder, root: Path) -> None:
         raise BranchError(_last_line(done.stderr) or "the command refused without a reason")
 
 
-def _environment() -> dict[str, str]:
-    """The branch runs what its parent ran: that code need not know how to get in here."""
+def environment() -> dict[str, str]:
+    """Of a process that a page starts: what it runs need not know how to get in here."""
     return {name: value for name, value in os.environ.items() if name != PASSWORD_VARIABLE}
 
 

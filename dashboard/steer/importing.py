@@ -15,12 +15,13 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from echoscope.store.importers.progress_lines import LINES, PROGRESS_VARIABLE, read_progress
 from echoscope.store.query.listing import RunRow
 
 from ..data.foreign import Source
-from ..web.gate import PASSWORD_VARIABLE
+from .branching import environment
 
 MAX_LIVE = 2
 """Imports of one dashboard at once."""
@@ -53,9 +54,9 @@ class Import:
 
     run_id: str
     process: subprocess.Popen[bytes]
-    output: int
-    """Descriptor of what it printed."""
-    errors: int
+    output: IO[bytes]
+    """What it printed."""
+    errors: IO[bytes]
 
     def report(self) -> ImportReport:
         """How it stands now."""
@@ -67,9 +68,7 @@ class Import:
         if status == 0:  # its last sentence says what to type next
             return ImportReport(is_done=True, sentences=tuple(_tail(self.output)[:-1]))
         messages = [line for line in lines if read_progress([line]) is None]
-        problem = (
-            messages[-1].removeprefix("error: ") if messages else f"it ended with code {status}"
-        )
+        problem = messages[-1].removeprefix("error: ") if messages else f"exit code {status}"
         if status < 0:
             problem = "the import was stopped. Click Import to continue where it stopped."
         return ImportReport(is_done=True, problem=problem[:2_000])
@@ -129,11 +128,9 @@ def start(source: Source, run_id: str, root: Path) -> Import:
             return old
         if sum(begun.process.poll() is None for begun in _imports.values()) >= MAX_LIVE:
             raise ImportRefusedError(f"{MAX_LIVE} imports are going on; wait until one has ended")
-        output, errors = _nameless(), _nameless()
+        output, errors = (tempfile.TemporaryFile() for _ in range(2))  # noqa: SIM115 -- kept
         command = [sys.executable, "-P", "-m", "echoscope", "import"]
         command += [f"--output={(root / run_id).absolute()}", "--", str(source.path.absolute())]
-        # It need not know how to get in here.
-        environ = {name: v for name, v in os.environ.items() if name != PASSWORD_VARIABLE}
         try:
             root.mkdir(parents=True, exist_ok=True)
             process = subprocess.Popen(
@@ -141,7 +138,7 @@ def start(source: Source, run_id: str, root: Path) -> Import:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=errors,
-                env=environ | {PROGRESS_VARIABLE: LINES},
+                env=environment() | {PROGRESS_VARIABLE: LINES},
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
@@ -151,16 +148,8 @@ def start(source: Source, run_id: str, root: Path) -> Import:
     return begun
 
 
-def _nameless() -> int:
-    """A file that is gone with its last descriptor."""
-    descriptor, name = tempfile.mkstemp(prefix="echoscope-import-")
-    os.unlink(name)
-    return descriptor
-
-
-def _tail(descriptor: int) -> list[str]:
-    """The last lines of a file."""
-    size = os.fstat(descriptor).st_size
-    start = max(0, size - _TAIL_BYTES)
-    text = os.pread(descriptor, size - start, start).decode("utf-8", "replace")
+def _tail(file: IO[bytes]) -> list[str]:
+    """The last lines of a file, which a process writes on."""
+    start = max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES)
+    text = os.pread(file.fileno(), _TAIL_BYTES, start).decode("utf-8", "replace")
     return [line for line in text.split("\n") if line.strip()]

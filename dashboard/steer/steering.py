@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import pandas as pd
 import streamlit as st
 
 from echoscope.store.reader import CommandState, RunInfo
@@ -29,13 +28,13 @@ from echoscope.store.steer.steering import (
 )
 from echoscope.text.amounts import duration
 
-from ..charts.marks import answered_after, command_words, outcome_words, verb
+from ..charts.marks import answered_after, command_words, verb
 from ..data import queries
 from ..escaping import visible
 from ..live.refreshing import follow, guarded
 from ..page import ui
 from ..web.settings import settings
-from ..words import NONE, Colour, plain, setting_words
+from ..words import Colour, plain, setting_words
 from . import branch_form, knobs, question
 from .question import Draft, line
 
@@ -238,25 +237,3 @@ def _answers(states: Sequence[CommandState]) -> None:
             when = answered_after(state.ack)
             detail = f", {state.ack.detail}" if state.ack.detail else ""
             line(state.ack.outcome.value, _COLOURS[state.ack.outcome], f"{who} ({when}{detail})")
-
-
-def command_table(states: Sequence[CommandState]) -> pd.DataFrame:
-    """Every command, the newest first: when, who, what, why, and what became of it."""
-    rows = [
-        {
-            "when": _local_time(state.command.issued_at),
-            "who": visible(state.command.issued_by or NONE, 200),
-            "what": visible(command_words(state), 500),
-            "why": visible(state.command.reason or NONE, 1000),
-            "outcome": visible(outcome_words(state), 1000),
-        }
-        for state in reversed(states)
-    ]
-    return pd.DataFrame(rows, columns=["when", "who", "what", "why", "outcome"])
-
-
-def _local_time(seconds: float) -> str:
-    """By this machine's clock; `none` where it is no time that a clock could show."""
-    if not 0 <= seconds < 32_503_680_000:
-        return NONE
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

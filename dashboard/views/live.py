@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import pandas as pd
 import streamlit as st
 
 from echoscope.dashboard.charts import live as live_charts
-from echoscope.dashboard.charts.marks import command_words
+from echoscope.dashboard.charts.marks import command_rows, command_words
 from echoscope.dashboard.charts.theme import SEVERITY_TONES
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.escaping import visible
@@ -159,7 +160,8 @@ def commands(run_id: str) -> None:
     states = queries.commands(run_id)
     with st.expander(f"Commands ({len(states)})", key="commands"):
         if states:
-            st.dataframe(steering.command_table(states), hide_index=True)
+            frame = pd.DataFrame(command_rows(reversed(states)))
+            st.dataframe(frame.map(lambda text: visible(str(text), 1000)), hide_index=True)
         else:
             st.caption("Nobody has steered this run.")
 

@@ -183,18 +183,8 @@ def serve(
 
 
 def _warm_up() -> None:
-    """Import what the first page needs, while nobody waits for it.
-
-    What is there then stays: Python need not look through it for garbage ever again, which makes
-    collecting what pages leave behind cheap.
-    """
-    for name in (
-        "charts.charts",
-        "charts.diagnosis",
-        "data.queries",
-        "live.figures",
-        "replay.tokens",
-    ):
+    """Import what the first page needs; frozen, it costs later collections of garbage nothing."""
+    for name in ("charts.charts", "charts.diagnosis", "data.queries", "live.figures"):
         importlib.import_module(f"echoscope.dashboard.{name}")
     gc.collect()
     gc.freeze()

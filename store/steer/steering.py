@@ -239,6 +239,21 @@ def _sentence(error: ValidationError) -> str:
     return f"{subject}must be {_TYPES.get(rule, rule)}"
 
 
+def override_words(changes: Mapping[str, Any]) -> tuple[str, ...]:
+    """Settings as KEY=VALUE words; those of a mapping one by one.
+
+    >>> override_words({"optim.lr": 1e-05, "rules": {"KL_DRIFT": "stop"}, "enabled": True})
+    ('optim.lr=1e-05', 'rules.KL_DRIFT=stop', 'enabled=true')
+    """
+    out: list[str] = []
+    for key, value in changes.items():
+        if isinstance(value, Mapping):
+            out += override_words({f"{key}.{name}": entry for name, entry in value.items()})
+        else:
+            out.append(f"{key}={value if isinstance(value, str) else json.dumps(value)}")
+    return tuple(out)
+
+
 def setting_warnings(
     info: RunInfo, current: Mapping[str, Any], changes: Mapping[str, Any]
 ) -> list[str]:

@@ -82,7 +82,7 @@ BAD = {
     '{"name": "answer", "arguments": {}}': 'needs a "name"',
     '{"name": "a b", "arguments": {}}': 'needs a "name"',
     '{"name": ["x"]}': 'needs a "name"',
-    '{"name": "f", "arguments": {"x": 1, "x": 2}}': "must not give a key twice",
+    '{"name": "f", "arguments": {"x": 1, "x": 2}}': "stands twice in one object",
     '{"name": "f", "arguments": {"x": NaN}}': "NaN is no JSON number",
     '{"name": "f", "arguments": {"x": 1e999}}': "not JSON compliant",
     '{"name": "f", "arguments": {"x": "\\ud800"}}': "lone surrogate",
@@ -210,7 +210,7 @@ def test_engines_8_values_of_elements_are_json_where_they_read_as_it() -> None:
         (
             "<tool_call><function=f><parameter=a>1</parameter><parameter=a>2</parameter>"
             "</function></tool_call>",
-            "a key twice",
+            "stands twice",
         ),
         ('<tool_call>{"name": "f", "arguments": "[1]"}</tool_call>', "must be a JSON object"),
         ('<tool_call>{"function": {"name": 3}}</tool_call>', "the name of a tool"),

@@ -6,12 +6,13 @@ import base64
 import json
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echoscope.dashboard.replay.boards import board_html, board_svg, describe, player_position
+from echoscope.dashboard.replay.boards import board_html, describe, player_position
 from echoscope.dashboard.replay.frames import Card, Grid, read_frame
 from echoscope.envs.frames import card_frame, grid_frame
 from echoscope.envs.worlds.grid.frozen_lake import FrozenLake
@@ -26,6 +27,11 @@ WAREHOUSE = grid_frame(
 )
 WIDE = {"kind": "grid", "cells": ["a" * 5000], "size": [1, 5000], "legend": {"a": "x"}}
 EVIL = '<script>alert(1)</script><img src=x onerror="alert(1)">\u202e\x00'
+
+
+def board_svg(frame: str, marks: Sequence[tuple[str, tuple[int, int]]] = ()) -> str:
+    """The picture inside of the `<img>`."""
+    return base64.b64decode(board_html(frame, marks).split("base64,")[1].split('"')[0]).decode()
 
 
 def parse(svg: str) -> ET.Element:

@@ -30,11 +30,11 @@ from echoscope.dashboard.steer.branching import (
     command,
     launch,
     launches,
-    override_words,
     settings_at,
 )
 from echoscope.store.query.listing import RunList
 from echoscope.store.reader import open_run
+from echoscope.store.steer.steering import override_words
 
 OpenPage = Callable[..., AppTest]
 PATIENCE_S = 200.0
