@@ -236,13 +236,13 @@ def _of_folder(folder: Path, mapping: Mapping[str, Meaning] | None, run: str) ->
     metrics = read_runs(folder, mapping)
     left = leftover_of(folder, metrics)
     if not metrics.runs:
-        raise MetricsFileError(folder_unread(folder, reasons_of(metrics, left)))
+        raise MetricsFileError(folder_unread(folder, reasons_of(left)))
     if not run and len(metrics.runs) > 1:
         raise MetricsFileError(metrics.choice(folder))
     chosen = metrics.run(run) if run else metrics.runs[0]
     if chosen is None:
         raise MetricsFileError(f"{folder}: {no_such_run(run, metrics.names())}")
-    notes = file_sentences((metrics.refused, left.refused), left.passed)
+    notes = file_sentences((left.refused,), left.passed)
     return replace(chosen.table, notes=(*chosen.table.notes, *notes))
 
 

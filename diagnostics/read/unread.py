@@ -29,7 +29,8 @@ MAX_KEYS = 6
 class Leftover:
     """Files of a folder that no run was made of."""
 
-    refused: Refusals = field(default_factory=Refusals)
+    refused: Refusals
+    """Files that should hold rollouts or metrics, and cannot be read."""
     passed: Refusals = field(default_factory=Refusals)
     """Files that hold neither rollouts nor metrics, with the reason."""
 
@@ -64,14 +65,14 @@ def _files(refusals: Refusals, reason: str, times: int) -> str:
 def leftover_of(
     folder: Path, metrics: MetricsFolder, without_rows: Collection[str] | None = None
 ) -> Leftover:
-    """What became of the files of a folder that are not metrics.
+    """What became of the files of a folder that no run was made of.
 
     Args:
         without_rows: Files in which a survey found no rows of rollouts, relative to the folder;
             the survey has refused what cannot be read. None: there was no survey, so each file is
             looked at.
     """
-    out = Leftover()
+    out = Leftover(refused=metrics.refused)
     with tempfile.TemporaryDirectory(prefix="echoscope-unread-") as spool:
         for name, reason in metrics.passed.items():
             if without_rows is not None:
@@ -121,10 +122,10 @@ def folder_unread(folder: Path, reasons: Mapping[str, str]) -> str:
     return f"{folder}: holds {NEITHER}, and no run{why}. {_what_is_read()}"
 
 
-def reasons_of(metrics: MetricsFolder, left: Leftover) -> dict[str, str]:
+def reasons_of(left: Leftover) -> dict[str, str]:
     """File -> why it was not taken, what was refused first; for `folder_unread`."""
     reason_of: dict[str, str] = {}
-    for refusals in (left.refused, metrics.refused, left.passed):
+    for refusals in (left.refused, left.passed):
         for why, names in refusals.names.items():
             reason_of |= {name: why for name in names if name not in reason_of}
     return reason_of

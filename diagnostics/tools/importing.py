@@ -18,7 +18,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 import numpy as np
@@ -80,11 +80,10 @@ class JointReport:
     """What was added to the run; of its fields, those about rows and files are of rollouts."""
     metrics: RunMetrics | None
     """The metrics that were joined; None where the path holds none."""
-    refused: Refusals = field(default_factory=Refusals)
     rows: Refusals = field(default_factory=Refusals)
     num_measured: int = 0
     """Steps that were added whose text was measured."""
-    left: Leftover = field(default_factory=Leftover)
+    left: Leftover
     """Files that hold neither rollouts nor metrics, or that cannot be read as either."""
 
     @property
@@ -94,9 +93,8 @@ class JointReport:
 
     def sentences(self) -> list[str]:
         """What is said of rollouts without steps, and of the files that were not imported."""
-        refused = (self.written.files, self.refused, self.left.refused)
         sentences = [ONE_EVALUATION] if self.written.is_evaluation else []
-        sentences += file_sentences(refused, self.left.passed)
+        sentences += file_sentences((self.written.files, self.left.refused), self.left.passed)
         if num := self.written.num_unclean:
             encoding = not_utf8(num, "row", self.written.encoding)
             sentences.append(f"{encoding}, and import NEW into a new run")
@@ -142,7 +140,8 @@ def import_path(
             metrics = read_address(str(path), mapping)
         except MetricsFileError as error:
             raise ImportingError(str(error)) from None
-        return _write(metrics, str(path), run_path, None, Refusals(), writing, is_packing)
+        left = Leftover(refused=Refusals())
+        return _write(metrics, str(path), run_path, None, left, writing, is_packing)
     check_paths(path, run_path)
     with tempfile.TemporaryDirectory(prefix="echoscope-import-") as spool:
         rollouts, folder, both = _joined(path, Path(spool), run, mapping, scanning)
@@ -166,16 +165,7 @@ def import_path(
                 raise ImportingError(_unread(path, folder, left, rest))
             if rest is None and (problem := no_rollouts(path, mapping)):
                 raise ImportingError(problem)
-            report = _write(
-                chosen,
-                path,
-                run_path,
-                rest,
-                folder.refused,
-                writing,
-                is_packing,
-            )
-            return replace(report, left=left)
+            return _write(chosen, path, run_path, rest, left, writing, is_packing)
 
 
 def _joined(
@@ -200,7 +190,7 @@ def _unread(path: Path, folder: MetricsFolder, left: Leftover, rest: Survey | No
     """Why nothing of a path can be imported."""
     if not path.is_dir():
         return file_unread(path, next(iter(folder.refused.counts), ""))
-    reasons = reasons_of(folder, left)
+    reasons = reasons_of(left)
     for refusals in (rest.refused_files, rest.refused_rows) if rest else ():
         reasons = {name: why for why, names in refusals.names.items() for name in names} | reasons
     return folder_unread(path, reasons)
@@ -211,16 +201,11 @@ def _write(
     source: Path | str,
     run_path: Path,
     rollouts: Survey | None,
-    refused: Refusals,
+    left: Leftover,
     writing: Progress | None,
     is_packing: bool,
 ) -> JointReport:
-    """Write metrics and rollouts that were read; arguments and errors as of `import_path`.
-
-    Args:
-        source: Where they come from; kept in the run's configuration.
-        refused: What was refused before, for the report.
-    """
+    """Write metrics and rollouts that were read; arguments and errors as of `import_path`."""
     rows = Refusals()
     beside = Beside() if metrics is None else _beside_of(metrics, rows)
     steps = [] if rollouts is None else sorted(rollouts.digests)
@@ -239,7 +224,7 @@ def _write(
     return JointReport(
         written=written,
         metrics=metrics,
-        refused=refused,
+        left=left,
         rows=rows,
         num_measured=measures.num_steps,
     )
