@@ -95,8 +95,8 @@ _WRAPPED = re.compile(
     r"[^()]*\)",
     re.IGNORECASE,
 )
-_GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?")
-_DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+(?:e[-+]?\d+)?")
+GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?")
+DECIMAL_COMMA = re.compile(r"\s*[-+]?\d+,\d+(?:[eE][-+]?\d+)?\s*")
 
 
 def to_number(value: Any) -> float:
@@ -132,9 +132,9 @@ def _number_in(text: str) -> float:
         return float(text == "true")
     if text.endswith("%"):
         return _number_in(text[:-1].rstrip()) / 100.0
-    if _GROUPED.fullmatch(text):
+    if GROUPED.fullmatch(text):
         return _bounded(float(text.replace(",", "")))
-    if _DECIMAL_COMMA.fullmatch(text):
+    if DECIMAL_COMMA.fullmatch(text):
         return _bounded(float(text.replace(",", ".")))
     wrapped = _WRAPPED.fullmatch(text)
     return _number_in(wrapped["inner"].strip()) if wrapped else math.nan
@@ -142,6 +142,12 @@ def _number_in(text: str) -> float:
 
 TRANSPARENT = frozenset({"data", "metrics", "values", "logs", "stats", "scalars"})
 """Groups whose name says nothing: verl's `{"step", "data": {...}}`."""
+
+
+def finite_mean(numbers: Iterable[float]) -> float:
+    """The mean of what is finite; NaN of nothing."""
+    finite = [number for number in numbers if math.isfinite(number)]
+    return math.fsum(finite) / len(finite) if finite else math.nan
 
 
 def flat(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,9 +167,8 @@ def flat(entry: Mapping[str, Any]) -> dict[str, Any]:
                 waiting += [(f"{start}{k}", v, depth + 1) for k, v in reversed(value.items())]
         elif isinstance(value, list):
             numbers = [to_number(v) for v in value if isinstance(v, int | float)]
-            finite = [number for number in numbers if math.isfinite(number)]
-            if finite and len(numbers) == len(value):
-                out[name] = math.fsum(finite) / len(finite)
+            if len(numbers) == len(value) and not math.isnan(mean := finite_mean(numbers)):
+                out[name] = mean
         else:
             out[name] = value
     return out

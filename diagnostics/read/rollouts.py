@@ -91,10 +91,6 @@ ONE_EVALUATION = (
     "no step is written in the rollouts: all episodes are one evaluation (step 0), not a course "
     "over time; --map step=KEY names the key of the step where there is one"
 )
-_BINARY = (
-    *(b"PAR1", b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x80"),
-    b"SQLite",
-)
 _ENDINGS = (".pkl", ".pickle", ".pt")
 """Of files whose first bytes do not tell: old pickles."""
 
@@ -167,10 +163,8 @@ def _may_hold_rollouts(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         head = file.read(64)
-    start = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
-    is_utf16 = head.startswith((b"\xff\xfe", b"\xfe\xff"))
-    is_known = is_utf16 or head.startswith(_BINARY)
-    return is_known or start in (b"{", b"[") or path.suffix.lower() in _ENDINGS
+    is_text = head.isascii() and b"\x00" not in head
+    return not is_text or head.lstrip()[:1] in b"{[" or path.suffix.lower() in _ENDINGS
 
 
 def notes_of(joint: JointReport, path: str) -> list[str]:

@@ -174,7 +174,13 @@ def _stratified(
         if pair is not None:
             by_prompt.setdefault(np.asarray(pair.prompt, np.int32).tobytes(), []).append(pair)
     if not by_prompt:
-        return Draw(family=family, problem=_no_pairs(len(picked)))
+        problem = "there are no turns to draw from"
+        if picked:
+            problem = (
+                f"none of {len(picked)} turns has token ids and a reasoning: I(X;Z) needs sampled "
+                "tokens (imported text has none; the text measures work on it)"
+            )
+        return Draw(family=family, problem=problem)
     strata = list(by_prompt.values())
     sizes = np.array([len(stratum) for stratum in strata])
     size = min(num_prompts, len(strata))
@@ -197,15 +203,6 @@ def _stratified(
         ),
         source_M=tuple((pair.trajectory.id, pair.turn) for pair in drawn),
         problem=_one_prompt(int(sizes.sum())) if size < 2 else "",
-    )
-
-
-def _no_pairs(num_turns: int) -> str:
-    if num_turns == 0:
-        return "there are no turns to draw from"
-    return (
-        f"none of {num_turns} turns has token ids and a reasoning: I(X;Z) needs sampled tokens "
-        "(imported text has none; the text measures work on it)"
     )
 
 

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..foreign_names import is_understood, meaning_of, spelled, step_rank
-from ..records import TRANSPARENT, Collector, Reading, to_number
+from ..records import TRANSPARENT, Collector, Reading, finite_mean, to_number
 
 MAX_PAIRS = 5_000
 MAX_LINE_CHARS = 50_000
@@ -256,9 +256,8 @@ def _value_of(match: re.Match[str]) -> float:
     """The number of a pair; of a list of numbers their mean."""
     if match["list"] is None:
         return to_number(match["value"])
-    numbers = [to_number(m[0]) for m in re.finditer(_VALUE, match["list"], re.IGNORECASE)]
-    finite = [number for number in numbers if math.isfinite(number)]
-    return math.fsum(finite) / len(finite) if finite else math.nan
+    numbers = re.finditer(_VALUE, match["list"], re.IGNORECASE)
+    return finite_mean(to_number(number[0]) for number in numbers)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import itertools
 import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 from echoscope.text.amounts import counted
 
 from ..foreign_names import is_understood, meaning_of, spelled
-from ..records import SERIES, Collector, Reading, to_number
+from ..records import DECIMAL_COMMA, GROUPED, SERIES, Collector, Reading, to_number
 
 DELIMITERS = ",\t;|"
 NUM_SAMPLED = 60
@@ -29,9 +28,6 @@ class Dialect:
     """Lines before the header."""
     names: tuple[str, ...]
     has_decimal_commas: bool = False
-
-
-_DECIMAL = re.compile(r"\s*[-+]?\d+,\d+(?:[eE][-+]?\d+)?\s*")
 
 
 def dialect_of(lines: Sequence[str]) -> Dialect | None:
@@ -67,7 +63,8 @@ def _dialect(lines: Sequence[str], delimiter: str) -> Dialect | None:
             cells = [cell for row in following for cell in row if cell.strip()]
             # `1,234` alone may be a thousand; beside `0,5` or `1,23` it is none.
             has_commas = any(
-                _DECIMAL.fullmatch(cell) and math.isnan(_as_thousands(cell)) for cell in cells
+                DECIMAL_COMMA.fullmatch(cell) and not GROUPED.fullmatch(cell.strip())
+                for cell in cells
             )
             return Dialect(
                 delimiter=delimiter,
@@ -76,12 +73,6 @@ def _dialect(lines: Sequence[str], delimiter: str) -> Dialect | None:
                 has_decimal_commas=has_commas and delimiter != ",",
             )
     return None
-
-
-def _as_thousands(cell: str) -> float:
-    """The number of a cell whose commas stand between thousands; NaN where they do not."""
-    is_grouped = re.fullmatch(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+", cell.strip())
-    return to_number(cell.strip()) if is_grouped else math.nan
 
 
 def _distinct(cells: Iterable[str]) -> tuple[str, ...]:
@@ -113,7 +104,7 @@ class Columns:
             if not any(cell.strip(" :-=") for cell in row):
                 continue  # empty, or a rule under the header
             if self._dialect.has_decimal_commas:
-                row = [cell.replace(",", ".") if _DECIMAL.fullmatch(cell) else cell for cell in row]
+                row = [c.replace(",", ".") if DECIMAL_COMMA.fullmatch(c) else c for c in row]
             if len(row) != len(self._names):
                 self._num_skipped += 1
             elif [cell.strip() for cell in row] != self._names:
