@@ -73,7 +73,7 @@ def list_runs(
 def show(run: Run, as_json: AsJson = False) -> None:
     """Show one run: its status, what it stores and which commands it received."""
     from echoscope.diagnostics.judge.advice.fate import fate_of
-    from echoscope.diagnostics.sinks.status import all_statuses
+    from echoscope.diagnostics.sinks.mirror import all_statuses
     from echoscope.store.reader import open_run
 
     reader = open_run(run)

@@ -349,9 +349,9 @@ class Run:
         return themed(figures.figure(names[0]))
 
     def _figures(self, **options: Any) -> RunFigures:
-        from echoscope.dashboard.charts.run_figures import RunFigures  # plotly takes a moment
+        from echoscope.dashboard.charts.run_figures import figures_of  # plotly takes a moment
 
-        return RunFigures(run=self.reader, verdict=self._quick_verdict(), **options)
+        return figures_of(self.reader, self._quick_verdict(), **options)
 
     # --- how it is shown
 

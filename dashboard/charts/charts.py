@@ -27,6 +27,8 @@ from ..escaping import visible
 from . import theme
 from .marks import MARK_AXIS, Mark, Trace, mark_traces, scatter
 
+HEIGHT = 246
+"""Pixels."""
 _MARKED_BELOW = 60
 """A curve with fewer points than this shows each of them."""
 _FEW_STEPS = 8
@@ -66,7 +68,7 @@ class LineOptions:
     """Weight of the moving average, 0 to 0.99; the raw curve stays visible behind it."""
     log_y: bool = False
     max_points: int = 1_200
-    height: int = 246
+    height: int = HEIGHT
     zoom: Zoom | None = None
     """The part of the horizontal axis to show; None for all of it."""
     onset: tuple[int, int] | None = None

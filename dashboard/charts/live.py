@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-import pandas as pd
 import streamlit as st
 
 from echoscope.diagnostics.judge.record import Verdict
-from echoscope.store.reader import RunInfo
 from echoscope.store.status import Origin, origin_of
 
-from ..data import queries, tables
+from ..data import queries
 from ..data.cache import AnswerCache
-from ..data.curves import AXES, Axis, AxisKind, Curve, Zoom, describe, step_axis
+from ..data.curves import AXES, AxisKind, describe
 from ..escaping import visible
 from ..live import cursor, figures, pulses
 from ..page.problems import Problem
-from . import charts
-from .curated import (
-    EVIDENCE,
-    Chart,
-    chart_curves,
-    chart_keys,
-    charts_of,
-    evidence_chart,
-    onset_range,
-    plain_chart,
-)
-from .marks import run_marks
+from .curated import Chart, onset_range, plain_chart
+from .run_figures import Controls, RunCharts
 
 _MIN_WIDTH = 360
 """Of a chart, in pixels: three fit beside each other on a laptop, one on a telephone."""
@@ -40,54 +29,14 @@ _drawings = AnswerCache(max_entries=256)
 """Shared by everyone who looks at the same charts in the same way."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Controls:
-    """How somebody wants to see the charts."""
-
-    axis: AxisKind = "step"
-    smooth: float = 0.0
-    log_y: bool = False
-    zoom: Zoom | None = None
-    """Of all charts together."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Snapshot:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Snapshot(RunCharts):
     """What one drawing of the page shows, all of it as of one position."""
 
     run_id: str
     position: queries.Position
-    info: RunInfo
-    steps: pd.DataFrame
-    known: Sequence[str]
-    """The metrics that the run has."""
-    verdict: Verdict | None
-    """None where the run is not judged yet."""
     is_followed: bool = False
     """Whether charts go on by themselves."""
-    controls: Controls = field(default_factory=Controls)
-
-    @property
-    def axis(self) -> Axis:
-        return step_axis(self.steps, self.controls.axis)
-
-    def charts(self) -> list[Chart]:
-        return charts_of(self.verdict, self.known)
-
-    def curves(self, chart: Chart, beside: Sequence[Chart]) -> list[Curve]:
-        """The curves of a chart; the metrics of those beside it are asked for together with it."""
-        most = tables.most_points(self.info.last_step)
-        data = queries.series(self.run_id, chart_keys(beside, self.known), max_points=most)
-        return chart_curves(chart, data, self.steps, self.known)
-
-    def spec(self, chart: Chart, curves: Sequence[Curve]) -> dict[str, Any]:
-        seen = self.controls
-        options = charts.LineOptions(
-            smooth=seen.smooth, log_y=seen.log_y, zoom=seen.zoom, onset=onset_range(self.verdict)
-        )
-        happened = queries.alarms(self.run_id), queries.commands(self.run_id)
-        marks = run_marks(*happened, self.steps)
-        return charts.line_spec(curves, self.axis, marks, options, **chart.words)
 
 
 def snapshot(
@@ -108,12 +57,14 @@ def snapshot(
     return Snapshot(
         run_id=run_id,
         position=queries.position(run_id),  # first: what is read later is at least as new
-        info=queries.info(run_id),
+        last_step=queries.info(run_id).last_step,
         steps=queries.step_table(run_id),
         known=queries.metric_keys(run_id),
         verdict=verdict or queries.known_verdict(run_id),
         controls=controls or Controls(),
         is_followed=is_followed,
+        series=functools.partial(queries.series, run_id),
+        happened=lambda: (queries.alarms(run_id), queries.commands(run_id)),
     )
 
 
@@ -221,16 +172,12 @@ def figure_of(page: Snapshot, name: str) -> dict[str, Any]:
 
 def _chart(page: Snapshot, name: str, beside: Sequence[str]) -> tuple[Chart, list[Chart]]:
     """A chart by its name, and the charts whose metrics are asked for together with its own."""
-    curated = page.charts()
-    if name == EVIDENCE:
-        chart = evidence_chart(page.verdict, page.known)
-    else:
-        chart = next((chart_ for chart_ in curated if chart_.name == name), None)
-    if chart is not None:
-        return chart, curated
-    if name not in page.known:
+    curated, chart = page.charts(), page.chart(name)
+    if chart is None or (name not in page.known and chart not in curated):
         raise Problem(f"there is no chart {name[:80]!r}")
-    return plain_chart(name), [plain_chart(key) for key in beside or (name,)]
+    if chart in curated:
+        return chart, curated
+    return chart, [plain_chart(key) for key in beside or (name,)]
 
 
 def _source(page: Snapshot, name: str) -> figures.Source:

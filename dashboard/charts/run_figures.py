@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
 
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.errors import QueryError
-from echoscope.store.reader import RunReader
+from echoscope.store.reader import CommandState, RunReader
+from echoscope.store.records import Alarm
 from echoscope.text.did_you_mean import did_you_mean
 
 from ..data import diagnosis as data
 from ..data import tables
-from ..data.curves import AxisKind, Curve, step_axis
+from ..data.curves import Axis, AxisKind, Curve, Zoom, step_axis
 from . import diagnosis as drawn
-from .charts import LineOptions, line_chart
+from .charts import HEIGHT, LineOptions, line_spec
 from .curated import (
     CHARTS,
     EVIDENCE,
@@ -131,47 +134,81 @@ def draw_figure(run: RunReader, name: str, step: int | None) -> go.Figure | None
     return _BY_NAME[name].draw(run, step)
 
 
-@dataclass(slots=True)
-class RunFigures:
-    """All figures of a run as it stands: its curves, and FIGURES."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Controls:
+    """How somebody wants to see the charts."""
 
-    run: RunReader
-    verdict: Verdict | None
-    """None where the run is not judged: then the chart of the evidence has nothing to show."""
     axis: AxisKind = "step"
     smooth: float = 0.0
     log_y: bool = False
-    _steps: pd.DataFrame = field(init=False)
-    _known: list[str] = field(init=False)
-    _last_step: int = field(init=False)
+    zoom: Zoom | None = None
+    """Of all charts together."""
+    height: int = HEIGHT
 
-    def __post_init__(self) -> None:
-        self._steps, self._known = self.run.steps().to_pandas(), self.run.metric_keys()
-        self._last_step = self.run.info().last_step
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RunCharts:
+    """The charts of a run as it stands, whoever is asked for its tables: `queries`, or a reader."""
+
+    last_step: int
+    steps: pd.DataFrame
+    known: Sequence[str]
+    """The metrics that the run has."""
+    verdict: Verdict | None
+    """None where the run is not judged: then the chart of the evidence has nothing to show."""
+    controls: Controls = field(default_factory=Controls)
+    series: Callable[..., pd.DataFrame]
+    """The points of some keys, `max_points` of each."""
+    happened: Callable[[], tuple[Iterable[Alarm], Iterable[CommandState]]]
+
+    @property
+    def axis(self) -> Axis:
+        return step_axis(self.steps, self.controls.axis)
+
+    def charts(self) -> list[Chart]:
+        """The curated charts that the run has metrics for."""
+        return charts_of(self.verdict, self.known)
+
+    def chart(self, name: str) -> Chart | None:
+        """A curated chart by its name, or that of a metric by its key."""
+        if name == EVIDENCE and (proof := evidence_chart(self.verdict, self.known)) is not None:
+            return proof
+        curated = next((chart for chart in CHARTS if chart.name == name), None)
+        return curated or (plain_chart(name) if name in self.known else None)
+
+    def curves(self, chart: Chart, beside: Sequence[Chart] = ()) -> list[Curve]:
+        """The curves of a chart; the metrics of those beside it are asked for together with it."""
+        keys, most = chart_keys(beside or [chart], self.known), tables.most_points(self.last_step)
+        return chart_curves(chart, self.series(keys, max_points=most), self.steps, self.known)
+
+    def spec(self, chart: Chart, curves: Sequence[Curve]) -> dict[str, Any]:
+        """The chart as plotly's `data` and `layout`."""
+        options = LineOptions(
+            smooth=self.controls.smooth,
+            log_y=self.controls.log_y,
+            zoom=self.controls.zoom,
+            height=self.controls.height,
+            onset=onset_range(self.verdict),
+        )
+        marks = run_marks(*self.happened(), self.steps)
+        return line_spec(curves, self.axis, marks, options, **chart.words)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RunFigures(RunCharts):
+    """All figures of a stored run: its curves, and FIGURES."""
+
+    run: RunReader
 
     def charts(self) -> list[Chart]:
         """The curated charts that the run has data for; what the verdict rests on comes first."""
-        charts = charts_of(self.verdict, self._known)
-        charts.sort(key=lambda chart: chart.name != EVIDENCE)
+        charts = sorted(super().charts(), key=lambda chart: chart.name != EVIDENCE)
         return [chart for chart in charts if any(drawn.has_values for drawn in self.curves(chart))]
-
-    def curves(self, chart: Chart) -> list[Curve]:
-        keys, most = chart_keys([chart], self._known), tables.most_points(self._last_step)
-        series = tables.series(self.run, keys, max_points=most)
-        return chart_curves(chart, series, self._steps, self._known)
 
     def names(self) -> list[str]:
         """Figures that the run has data for."""
         others = [f.name for f in FIGURES if f.draw(self.run, None) is not None]
         return [chart.name for chart in self.charts()] + others
-
-    def line_chart(self, chart: Chart, curves: list[Curve]) -> go.Figure:
-        options = LineOptions(
-            smooth=self.smooth, log_y=self.log_y, height=320, onset=onset_range(self.verdict)
-        )
-        marks = run_marks(self.run.alarms(), self.run.commands(), self._steps)
-        axis = step_axis(self._steps, self.axis)
-        return line_chart(curves, axis, marks, options, **chart.words)
 
     def figure(self, name: str) -> go.Figure:
         """One figure by its name, or the curve of a metric by its key.
@@ -184,13 +221,24 @@ class RunFigures:
             if figure is None:
                 raise QueryError(f"the run has no data for the figure {name!r}; see plots()")
             return figure
-        charts = {chart.name: chart for chart in CHARTS}
-        if (proof := evidence_chart(self.verdict, self._known)) is not None:
-            charts[EVIDENCE] = proof
-        chart = charts.get(name) or (plain_chart(name) if name in self._known else None)
+        chart = self.chart(name)
         if chart is not None:
-            return self.line_chart(chart, self.curves(chart))
-        hint = did_you_mean(name, [*charts, *_BY_NAME, *self._known])
+            return go.Figure(self.spec(chart, self.curves(chart)))
+        hint = did_you_mean(name, [*(chart.name for chart in CHARTS), *_BY_NAME, *self.known])
         raise QueryError(
             f"there is no figure or metric {name[:80]!r}{hint or '; plots() lists the figures'}"
         )
+
+
+def figures_of(run: RunReader, verdict: Verdict | None, **look: Any) -> RunFigures:
+    """The figures of a run as it stands; `look` has the fields of `Controls`."""
+    return RunFigures(
+        run=run,
+        last_step=run.info().last_step,
+        steps=run.steps().to_pandas(),
+        known=run.metric_keys(),
+        verdict=verdict,
+        controls=Controls(height=320, **look),
+        series=functools.partial(tables.series, run),
+        happened=lambda: (run.alarms(), run.commands()),
+    )

@@ -24,7 +24,7 @@ from echoscope.store.models import load_detokenizer, tokenizer_folders
 from echoscope.store.reader import RunReader, open_run
 
 from ..charts.marks import command_rows
-from ..charts.run_figures import FIGURES, RunFigures
+from ..charts.run_figures import FIGURES, figures_of
 from ..data import tables
 from ..data.alarm_history import alarm_rows, histories
 from ..data.curves import describe
@@ -133,18 +133,19 @@ def _head(run: RunReader) -> str:
 
 def _figures(page: _Page, run: RunReader, verdict: Verdict) -> None:
     """Every figure that the run has data for."""
-    drawn = RunFigures(run=run, verdict=verdict)
+    drawn = figures_of(run, verdict)
     page.heading("Curves")
     page.parts.append('<div class="grid">')
     for chart in drawn.charts():
         curves = drawn.curves(chart)
-        page.figure(drawn.line_chart(chart, curves), f"{chart.title}. {describe(curves)}")
+        figure = go.Figure(drawn.spec(chart, curves))
+        page.figure(figure, f"{chart.title}. {describe(curves)}")
     page.parts.append("</div>")
     for run_figure in FIGURES:
-        figure = run_figure.draw(run, None)
-        if figure is not None:
+        run_figure_drawn = run_figure.draw(run, None)
+        if run_figure_drawn is not None:
             page.parts.append(f"<h3>{escape(run_figure.title)}</h3>")
-            page.figure(figure, run_figure.title)
+            page.figure(run_figure_drawn, run_figure.title)
             page.words(run_figure.help)
 
 

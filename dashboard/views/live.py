@@ -9,6 +9,7 @@ import streamlit as st
 
 from echoscope.dashboard.charts import live as live_charts
 from echoscope.dashboard.charts.marks import command_rows, command_words
+from echoscope.dashboard.charts.run_figures import Controls
 from echoscope.dashboard.charts.theme import SEVERITY_TONES
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.escaping import visible
@@ -84,7 +85,7 @@ def draw_charts(run_id: str) -> None:
     """Controls, charts and metrics. A control draws all of these again, a step none of them: the
     charts themselves fetch what is new."""
 
-    def snapshot(controls: live_charts.Controls) -> live_charts.Snapshot:
+    def snapshot(controls: Controls) -> live_charts.Snapshot:
         return live_charts.snapshot(run_id, controls, is_followed=ui.is_following(run_id))
 
     def controlled() -> None:
@@ -99,7 +100,7 @@ def draw_charts(run_id: str) -> None:
             part("curated", run_id, ("keys",), lambda: live_charts.curated(snapshot(controls)))
         part("sections", run_id, ("keys",), lambda: sections(controls))
 
-    def sections(controls: live_charts.Controls) -> None:
+    def sections(controls: Controls) -> None:
         page = snapshot(controls)
         metric_sections.draw(page.known, lambda keys: live_charts.plain(page, keys))
 

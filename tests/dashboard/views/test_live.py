@@ -17,7 +17,9 @@ from shown_figures import listened_to, shown_figures, shown_lines
 from streamlit.testing.v1 import AppTest
 
 from echoscope.dashboard.charts import live as live_charts
+from echoscope.dashboard.charts import run_figures
 from echoscope.dashboard.charts.curated import charts_of
+from echoscope.dashboard.charts.run_figures import Controls
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.data.curves import AXES, AxisKind
 from echoscope.dashboard.steer import steering
@@ -133,7 +135,7 @@ def test_a_chart_and_how_it_is_seen_fit_into_an_address(
     zoom: tuple[int, int] | None,
     name: str,
 ) -> None:
-    seen = live_charts.Controls(axis=axis, smooth=smooth, log_y=log_y, zoom=zoom)
+    seen = Controls(axis=axis, smooth=smooth, log_y=log_y, zoom=zoom)
     query = dict(parse_qsl(live_charts.to_query(name, seen), keep_blank_values=True))
     assert live_charts.from_query(query) == (name, seen)
 
@@ -150,7 +152,7 @@ def test_an_unchanged_run_is_not_drawn_anew(
 ) -> None:
     page = open_page("live", tmp_path, run="live")
     before = specs(page)
-    monkeypatch.setattr(live_charts.charts, "line_spec", None)  # calling it would fail
+    monkeypatch.setattr(run_figures, "line_spec", None)  # calling it would fail
     shown(page.run())
     assert specs(page) == before
 

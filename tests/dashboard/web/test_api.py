@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from echoscope.dashboard.charts import live as live_charts
+from echoscope.dashboard.charts.run_figures import Controls
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.web import api
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, CommandAction
@@ -163,7 +164,7 @@ def test_a_chart_is_as_the_page_would_draw_it(client: TestClient, live: RunWrite
     assert json.loads(head)["source"]["position"] == pulse_of(client)["position"]
     assert json.loads(head)["source"]["address"].startswith("/api/runs/a/chart?name=entropy&")
     assert json.loads(spec)["layout"]
-    page = live_charts.snapshot("a", live_charts.Controls(smooth=0.5), is_followed=True)
+    page = live_charts.snapshot("a", Controls(smooth=0.5), is_followed=True)
     assert answer.content == live_charts.sent(page, "entropy")
 
 
