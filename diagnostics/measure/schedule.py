@@ -43,9 +43,7 @@ class Schedule:
     last_step: int | None = None
     """None: the first step is measured too."""
     spent_until: float = 0.0
-    """Step up to which the budget is spent."""
     interval: float = 0.0
-    """Steps whose budget the last measurement cost."""
 
     def is_due(self, step: int, every: int, *, is_urgent: bool = False) -> bool:
         """Whether to measure at this step.

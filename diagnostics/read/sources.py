@@ -13,7 +13,7 @@ from echoscope.store.records import parse_trajectory_id
 from ..judge.advice.actions import trainer_of
 from ..judge.advice.situation import Situation, situation_of
 from ..judge.record import Shown
-from ..measure.text.sample import words_of_sample
+from ..measure.text.sample import MAX_TRAJECTORIES
 from .foreign_names import Meaning
 from .metrics_file import read_metrics
 from .names import is_read
@@ -252,4 +252,5 @@ def _notes_of_import(reader: RunReader) -> list[str]:
         return []
     steps = reader.sql("SELECT count(*) AS number FROM diagnostics WHERE kind = 'text'")
     number = int(steps.column("number")[0].as_py())
-    return [words_of_sample(number, len(steps_with_groups(reader)))] if number else []
+    share = f"text of {number} of {len(steps_with_groups(reader))} steps was measured"
+    return [f"{share}, at most {MAX_TRAJECTORIES} trajectories of each"] if number else []

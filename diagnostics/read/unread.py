@@ -32,7 +32,6 @@ class Leftover:
     refused: Refusals
     """Files that should hold rollouts or metrics, and cannot be read."""
     passed: Refusals = field(default_factory=Refusals)
-    """Files that hold neither rollouts nor metrics, with the reason."""
 
 
 def file_sentences(refused: Iterable[Refusals], passed: Refusals) -> list[str]:

@@ -15,9 +15,8 @@ from echoscope.store.records import Alarm, StepMetrics, Trajectory
 from ..judge.verdict import Diagnosis, judged_again
 from ..read.sources import open_source
 from .content import shows_episodes
-from .mirror import Mirror
+from .mirror import Mirror, SinkStatus, read_status
 from .settings import SinkError, SinkName, SinksConfig
-from .status import SinkStatus, read_status
 
 MAX_WAITING = 50
 """Steps that wait for the sink: a run of any length is read as fast as the sink takes it."""

@@ -31,12 +31,10 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+\-.!|<>&~])")
 
 
 class Writer(Protocol):
-    """A run in one tool, opened by `__init__`. Every method may raise."""
+    """A run in one tool, opened by `__init__`: where it is and its id there. Methods may raise."""
 
     where: str
-    """A folder, or the address of a page."""
     identity: str
-    """The run's id there; empty where it needs none."""
 
     def write(self, copy: StepCopy) -> None: ...
 

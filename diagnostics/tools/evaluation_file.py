@@ -29,7 +29,6 @@ _IDS = (
     *("question_id", "task_id", "problem_id", "sample_id", "example_id", "instance_id", "item_id"),
     *("id", "uid", "idx", "index", "question", "problem", "instruction", "prompt"),
 )
-"""Fields that name the question, the surest first."""
 LEAST_SHARED = 0.5
 """Of the questions of the smaller file, so many must be in the other for a paired comparison."""
 _Z = 1.96
@@ -64,7 +63,6 @@ class Evaluation:
 
     path: str
     outcome: str
-    """The column that says whether an answer is right, or how good it is."""
     rate: Rate
     num_without: int = 0
     scores: Mapping[str, tuple[float, ...]] = field(default_factory=dict, repr=False)

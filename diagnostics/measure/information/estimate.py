@@ -45,7 +45,6 @@ _NUMBERS = (
 PERMUTATIONS = 1000
 """Of the prompts' labels, for the p-value of retrieval."""
 MAX_BLOCK_ENTRIES = 1 << 22
-"""Prefix log-probs held at once: 32 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,7 +80,6 @@ class InformationEstimate:
     token_information: tuple[FloatArray64, ...] = ()
     """Per reasoning and token: log p(token | x, before) - log p(token | mixture, before)."""
     source_M: tuple[tuple[str, int], ...] = ()
-    """Trajectory id and turn index of each reasoning, where they are known."""
     column_M: IntArray64 = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     @property

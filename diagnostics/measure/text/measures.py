@@ -2,7 +2,7 @@
 
 `text_metrics` draws a stated sample, measures, and says in words what it could not measure. The
 larger measures have a file each: `retrieval.py` (does the reasoning depend on the prompt?),
-`templates.py`, `siblings.py` (do siblings differ?), `turns.py` (loops, echo, does the action
+`templates.py`, `similarity.py` (do siblings differ?), `turns.py` (loops, echo, does the action
 follow?). Form (tags, lengths, truncation) is measured here.
 """
 
@@ -18,13 +18,11 @@ from echoscope.store.records import FinishReason, FloatArray64, RolloutBatch, Tr
 from .report import MAX_EXEMPLARS, Exemplar, TextReport
 from .retrieval import dependence, retrieve
 from .sample import MAX_CHARS, Reasoning, TextSample, draw, is_without_reasoning, word_spans
-from .siblings import by_prompt, ngram_entropy, sibling_pairs
-from .similarity import most_alike, similarity
+from .similarity import by_prompt, most_alike, ngram_entropy, sibling_pairs, similarity
 from .templates import CommonGrams, find_template
 from .turns import agreements, echo_share, loops, named_moves, turn_pairs
 
 PERMUTATIONS = 200
-"""Of the labels, for a p-value."""
 TEMPLATE_WORDS = 5
 NEAR_DUPLICATE = 0.9
 """TF-IDF similarity from which two reasonings of one task are near duplicates."""

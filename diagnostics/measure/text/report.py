@@ -45,7 +45,6 @@ class Exemplar:
     trajectory_id: str
     turn: int
     spans: tuple[tuple[int, int], ...]
-    """Half-open character spans of the turn's response."""
     note: str
 
 

@@ -214,15 +214,3 @@ def measure_sample(trajectories: Sequence[Trajectory]) -> TextReport:
     from .measures import text_metrics
 
     return text_metrics(trajectories, np.random.default_rng(SEED))
-
-
-def words_of_sample(num_measured: int, num_steps: int) -> str:
-    """What was measured, for a reader of the numbers.
-
-    >>> words_of_sample(2, 3)
-    'text of 2 of 3 steps was measured, at most 64 trajectories of each'
-    """
-    return (
-        f"text of {num_measured} of {num_steps} steps was measured, at most {MAX_TRAJECTORIES} "
-        "trajectories of each"
-    )

@@ -34,7 +34,6 @@ class Template:
     text: str
     """Its words in order, `___` where they differ."""
     coverage: float
-    """Share of the typical reasoning's words that are fixed."""
     match_frac: float
     """Share of all drawn reasonings that hold the fixed words in this order."""
     fillers: tuple[tuple[str, ...], ...]

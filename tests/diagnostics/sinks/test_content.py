@@ -24,8 +24,8 @@ from echoscope.diagnostics.sinks.content import (
     ragen_values,
     tag_of,
 )
+from echoscope.diagnostics.sinks.mirror import SinkStatus, path_of, read_status, write_status
 from echoscope.diagnostics.sinks.settings import SinkError, SinksConfig, require_packages
-from echoscope.diagnostics.sinks.status import SinkStatus, path_of, read_status, write_status
 
 
 def test_numbers_stand_under_our_names_and_under_ragens() -> None:

@@ -21,9 +21,8 @@ from echoscope.diagnostics.bench.synthetic_runs import make
 from echoscope.diagnostics.judge.verdict import Diagnosis
 from echoscope.diagnostics.sinks import mirror as mirrors
 from echoscope.diagnostics.sinks.content import Opening, StepCopy
-from echoscope.diagnostics.sinks.mirror import Mirror
+from echoscope.diagnostics.sinks.mirror import Mirror, SinkStatus, read_status
 from echoscope.diagnostics.sinks.settings import SinkError, SinksConfig
-from echoscope.diagnostics.sinks.status import SinkStatus, read_status
 from echoscope.store.records import StepMetrics
 
 ON = {"tensorboard": True, "episodes": 2}

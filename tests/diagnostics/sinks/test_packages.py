@@ -34,9 +34,8 @@ from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.verdict import Diagnosis, diagnose
 from echoscope.diagnostics.read.forms.wandb_file import WandbRun, rows_of
 from echoscope.diagnostics.sinks import mirror as mirrors
-from echoscope.diagnostics.sinks.mirror import Mirror
+from echoscope.diagnostics.sinks.mirror import Mirror, SinkStatus, read_status
 from echoscope.diagnostics.sinks.settings import SinksConfig
-from echoscope.diagnostics.sinks.status import SinkStatus, read_status
 from echoscope.store.records import AlarmState, StepMetrics
 
 COLLAPSE = make("template_collapse", 0).table

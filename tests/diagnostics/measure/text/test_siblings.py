@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echoscope.diagnostics.measure.text.measures import text_metrics
-from echoscope.diagnostics.measure.text.siblings import chao_shen, ngram_entropy
+from echoscope.diagnostics.measure.text.similarity import chao_shen, ngram_entropy
 
 
 def metrics(groups):
