@@ -20,7 +20,6 @@ from echoscope.text.network import STATUSES_WORTH_A_RETRY
 from .message import Message, body, for_desktop
 
 TIMEOUT_S = 10.0
-"""Longest wait for a target's answer."""
 _MAX_ANSWER = 2000
 """Bytes of an answer that are read: its first words explain a refusal."""
 
