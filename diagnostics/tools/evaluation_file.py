@@ -250,27 +250,31 @@ def compare(first: Evaluation, second: Evaluation) -> Comparison:
         )
     shared = [question for question in first.scores if question in second.scores]
     smaller = min(len(first.scores), len(second.scores))
-    if shared and len(shared) >= LEAST_SHARED * smaller:
-        return _paired(first, second, shared)
-    a, b = first.rate, second.rate
-    difference = b.value - a.value
-    if a.is_share:  # Newcombe 1998, method 10
-        low = difference - math.hypot(b.value - b.low, a.high - a.value)
-        high = difference + math.hypot(b.high - b.value, a.value - a.low)
-    else:
-        error = math.hypot(a.high - a.value, b.high - b.value)
-        low, high = difference - error, difference + error
+    is_paired = bool(shared) and len(shared) >= LEAST_SHARED * smaller
+    difference, low, high = _paired(first, second, shared) if is_paired else _apart(first, second)
     return Comparison(
         first=first,
         second=second,
         difference=difference,
         low=low,
         high=high,
-        num_pairs=0,
+        num_pairs=len(shared) * is_paired,
     )
 
 
-def _paired(first: Evaluation, second: Evaluation, shared: Sequence[str]) -> Comparison:
+def _apart(first: Evaluation, second: Evaluation) -> tuple[float, float, float]:
+    """Difference and interval of two samples: Newcombe 1998, method 10, where both are shares."""
+    a, b = first.rate, second.rate
+    difference = b.value - a.value
+    below = math.hypot(b.value - b.low, a.high - a.value)
+    above = math.hypot(b.high - b.value, a.value - a.low)
+    return difference, difference - below, difference + above
+
+
+def _paired(
+    first: Evaluation, second: Evaluation, shared: Sequence[str]
+) -> tuple[float, float, float]:
+    """Difference and interval over the questions that both have."""
     a_Q = np.array([np.mean(first.scores[question]) for question in shared])
     b_Q = np.array([np.mean(second.scores[question]) for question in shared])
     change_Q = b_Q - a_Q
@@ -286,6 +290,4 @@ def _paired(first: Evaluation, second: Evaluation, shared: Sequence[str]) -> Com
     else:
         error = _Z * float(change_Q.std(ddof=1)) / math.sqrt(num) if num > 1 else math.inf
         low, high = difference - error, difference + error
-    return Comparison(
-        first=first, second=second, difference=difference, low=low, high=high, num_pairs=num
-    )
+    return difference, low, high

@@ -211,7 +211,19 @@ def _write(
     steps = [] if rollouts is None else sorted(rollouts.digests)
     # Measures that the files hold are of the policy's own sampling, and are not mixed with others.
     has_measures = any(key.startswith(("text/", "info/")) for key in beside.counts())
-    measures = _Measures(() if has_measures else steps)
+    chosen = () if has_measures else text_sample.evenly(steps, text_sample.MAX_STEPS)
+    measured: list[int] = []
+
+    def measure(step: int, trajectories: Sequence[Trajectory]) -> Measured:
+        """What the evaluation episodes of a step say, and what the text of the others does."""
+        values = evaluation_metrics(trajectories)
+        texts = text_sample.to_measure(trajectories) if step in chosen else []
+        if not texts:
+            return values, ()
+        measured.append(step)
+        report = text_sample.measure_sample(texts)
+        return values | report.metrics(), [report.record(step)]
+
     written = import_surveyed(
         source,
         run_path,
@@ -219,37 +231,15 @@ def _write(
         beside=beside,
         writing=writing,
         is_packing=is_packing,
-        measure=measures.of_step,
+        measure=measure,
     )
     return JointReport(
         written=written,
         metrics=metrics,
         left=left,
         rows=rows,
-        num_measured=measures.num_steps,
+        num_measured=len(measured),
     )
-
-
-class _Measures:
-    """Measures steps while they are imported.
-
-    Args:
-        steps: With rollouts; a sample of them has its text measured.
-    """
-
-    def __init__(self, steps: Sequence[int]) -> None:
-        self._chosen = frozenset(text_sample.evenly(steps, text_sample.MAX_STEPS))
-        self.num_steps = 0
-
-    def of_step(self, step: int, trajectories: Sequence[Trajectory]) -> Measured:
-        """What the evaluation episodes of a step say, and what the text of the others does."""
-        values = evaluation_metrics(trajectories)
-        chosen = text_sample.to_measure(trajectories) if step in self._chosen else []
-        if not chosen:
-            return values, ()
-        report = text_sample.measure_sample(chosen)
-        self.num_steps += 1
-        return values | report.metrics(), [report.record(step)]
 
 
 def _beside_of(metrics: RunMetrics, left_out: Refusals) -> Beside:
