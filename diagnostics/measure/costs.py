@@ -7,9 +7,10 @@ before it is made, waits until the budget pays, and gives way to a stop of the r
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from echoscope.text.amounts import duration
@@ -141,10 +142,9 @@ class Purse:
         allowed = self.allowed_s(budget_frac, is_urgent=is_urgent)
         if expected_s > allowed:
             payable_step = self.step_to_pay(expected_s, budget_frac, step)
-            is_over = num_steps is not None and payable_step > num_steps
-            when = "is not measured in this run"
-            if not is_over:
-                when = f"is measured at about step {payable_step}"
+            when = f"is measured at about step {payable_step}"
+            if num_steps is not None and payable_step > num_steps:
+                when = "is not measured in this run"
             return (
                 f"{cost}, and diagnostics.budget_frac={budget_frac:g} allows "
                 f"{duration(max(0, allowed))} so far. It {when}; a larger budget_frac "
@@ -162,9 +162,9 @@ class Purse:
 
     def state(self) -> dict[str, Any]:
         """As JSON values."""
-        return {"trained_s": self.trained_s, "spent_s": self.spent_s, "speeds": dict(self.speeds)}
+        return asdict(self)
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Purse:
         """From `state()`."""
-        return cls(state["trained_s"], state["spent_s"], dict(state["speeds"]))
+        return cls(**copy.deepcopy(dict(state)))

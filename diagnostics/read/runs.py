@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path, PurePath
 
 import numpy as np
@@ -73,10 +74,10 @@ class MetricsFolder:
 
     runs: tuple[RunMetrics, ...] = ()
     """The one with most rows first."""
-    refused: Refusals = field(default_factory=Refusals)
+    refused: Refusals = field(default_factory=partial(Refusals, max_named=MAX_FILES))
     """Files that look like metrics and cannot be read or used."""
     read: tuple[str, ...] = ()
-    passed: Mapping[str, str] = field(default_factory=dict)
+    passed: dict[str, str] = field(default_factory=dict)
     """Files of a folder that hold no metrics -> why; "" where nothing more is known."""
 
     def run(self, name: str) -> RunMetrics | None:
@@ -130,17 +131,14 @@ def read_runs(
         MetricsFileError: the path is a file without metrics.
         OSError: it cannot be read.
     """
-    refused = Refusals(max_named=MAX_FILES)
+    folder = MetricsFolder()
     pieces: list[_Piece] = []
     counted: list[_Piece] = []
-    passed: dict[str, str] = {}
-    candidates = list(_candidates(path, skipped, refused, passed))
+    candidates = list(_candidates(path, skipped, folder))
     total = sum(size for _, _, size in candidates)
     done = 0
     for file, relative, size in candidates:
-        for table in _tables_or_reason(
-            file, relative, mapping or {}, refused, passed, path.is_dir()
-        ):
+        for table in _tables_or_reason(file, relative, mapping or {}, folder, path.is_dir()):
             piece = _Piece(file=relative, table=table, columns=_own_columns(table))
             (counted if table.is_counted else pieces).append(piece)
         done += size
@@ -149,15 +147,14 @@ def read_runs(
     if len(counted) == 1 and not pieces and not needs_steps:
         pieces, counted = counted, []
     for piece in counted:
-        refused.add("no step is written, so its rows belong to no step", str(piece.file))
+        folder.refused.add("no step is written, so its rows belong to no step", str(piece.file))
     clusters = _clusters(pieces)
     names = _names(clusters, path)
     runs = zip(clusters, names, strict=True)
-    return MetricsFolder(
+    return replace(
+        folder,
         runs=tuple(_merged(run, path, mapping or {}, name) for run, name in runs),
-        refused=refused,
         read=tuple(dict.fromkeys(str(piece.file) for piece in pieces)),
-        passed=passed,
     )
 
 
@@ -165,55 +162,54 @@ def _tables_or_reason(
     file: Path,
     relative: PurePath,
     mapping: Mapping[str, Meaning],
-    refused: Refusals,
-    passed: dict[str, str],
+    folder: MetricsFolder,
     is_of_folder: bool,
 ) -> list[MetricTable]:
     """The tables of a file; a file of a folder that has none is refused if it should have some."""
     try:
         tables = _tables(file, mapping, is_alone=not is_of_folder)
         if is_of_folder and (why := _why_no_metrics(tables[0])):
-            passed[str(relative)] = why
+            folder.passed[str(relative)] = why
             return []
         return tables
     except (MetricsFileError, OSError) as error:
         if not is_of_folder:
             raise
         if isinstance(error, OSError):
-            refused.add(error.strerror or str(error), str(relative))
+            folder.refused.add(error.strerror or str(error), str(relative))
         elif isinstance(error, ExportedFileError) or _LOOKS_LIKE_METRICS.search(file.name):
-            refused.add(str(error).removeprefix(f"{file}: "), str(relative))
+            folder.refused.add(str(error).removeprefix(f"{file}: "), str(relative))
         else:
             reason = str(error).removeprefix(f"{file}: ")
-            passed[str(relative)] = "" if reason in _GENERIC else reason
+            folder.passed[str(relative)] = "" if reason in _GENERIC else reason
         return []
 
 
 def _candidates(
-    path: Path, skipped: Collection[str], refused: Refusals, passed: dict[str, str]
+    path: Path, skipped: Collection[str], folder: MetricsFolder
 ) -> Iterator[tuple[Path, PurePath, int]]:
     """Files that may hold metrics, in natural order, and their sizes in bytes."""
     number = 0
     for file, problem in files_of(path):
         relative = file.relative_to(path) if path.is_dir() else PurePath(file.name)
         if problem:
-            refused.add(problem, str(relative))
+            folder.refused.add(problem, str(relative))
         elif str(relative) in skipped or (path.is_dir() and is_note_on_rollouts(file)):
             continue
         elif path.is_dir() and file.suffix.lower() in _NO_METRICS:
-            passed[str(relative)] = _BY_ENDING if file.suffix.lower() in _NO_DATA else ""
+            folder.passed[str(relative)] = _BY_ENDING if file.suffix.lower() in _NO_DATA else ""
         elif is_kept_beside(file):
-            passed[str(relative)] = _OF_WANDB
+            folder.passed[str(relative)] = _OF_WANDB
         else:
             number += 1
             if number > MAX_METRICS_FILES:
-                refused.add(
+                folder.refused.add(
                     f"more than {MAX_METRICS_FILES:,} files without rollouts", str(relative)
                 )
                 return
             size = file.stat().st_size
             if path.is_dir() and size > MAX_FILE_BYTES:
-                refused.add(_TOO_LARGE, str(relative))
+                folder.refused.add(_TOO_LARGE, str(relative))
             else:
                 yield file, relative, size
 
@@ -250,11 +246,9 @@ def _clusters(pieces: Sequence[_Piece]) -> list[list[_Piece]]:
     """The pieces of each run, the run with most rows first."""
     runs: list[list[_Piece]] = []
     for piece in pieces:
-        own = next((run for run in runs if all(_may_be_one(piece, p) for p in run)), None)
-        if own is None:
-            runs.append([piece])
-        else:
-            own.append(piece)
+        own = next((run for run in runs if all(_may_be_one(piece, p) for p in run)), [])
+        runs += [] if own else [own]
+        own.append(piece)
     return sorted(runs, key=lambda run: -max(piece.table.num_rows for piece in run))
 
 
