@@ -277,11 +277,7 @@ def _compared(
     second: Mapping[str, FloatArray64],
     b_R: IntArray64,
 ) -> list[tuple[int, int]]:
-    """Of each column of both that is not constant: how many rows agree, and how many differ.
-
-    Args:
-        a_R, b_R: The rows of the steps that both have.
-    """
+    """Of each varying column of both: how many rows of steps that both have agree, and differ."""
     counts = []
     for name in sorted(first.keys() & second.keys()):
         a, b = first[name][a_R], second[name][b_R]
@@ -331,10 +327,7 @@ def listed(files: Sequence[str]) -> str:
 
 
 def _names(clusters: Sequence[Sequence[_Piece]], path: Path) -> list[str]:
-    """What the runs are called: as their files say, else after their folders, else after a file.
-
-    Each name is given once.
-    """
+    """What the runs are called, each otherwise: as their files say, or after a folder or file."""
     own = [next((p.table.run for p in run if p.table.run), "") for run in clusters]
     if len(clusters) == 1:
         return [own[0] or path.resolve().name]

@@ -197,13 +197,7 @@ def _of_table(table: MetricTable) -> Opened:
 def _foreign_table(
     source: str | Path, mapping: Mapping[str, Meaning] | None, run: str
 ) -> MetricTable:
-    """The metrics at an address, of a file, or of a folder's one run or the run that is named.
-
-    Raises:
-        AnswersError: its rows are answers of one evaluation.
-        MetricsFileError: it holds none; the reason, as `echoscope import` says it. Or a folder
-            holds several runs, or none of that name; what can be judged instead.
-    """
+    """The metrics at an address, of a file, or of a folder's one run or the run that is named."""
     if is_address(source):
         return read_address(str(source), mapping).table
     path = Path(source)

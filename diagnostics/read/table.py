@@ -144,11 +144,7 @@ class TableBuilder:
         self.num_rows += 1
 
     def _flush(self) -> None:
-        """Store the rows that wait.
-
-        Raises:
-            TooManyColumnsError: more than `MAX_COLUMNS` different names so far.
-        """
+        """Store the rows that wait. Raises TooManyColumnsError."""
         rows, self._pending, self._pending_names = self._pending, [], set()
         if not rows:
             return

@@ -243,11 +243,7 @@ def _write(
 
 
 def _beside_of(metrics: RunMetrics, left_out: Refusals) -> Beside:
-    """The metrics of a run as the importer takes them.
-
-    Args:
-        left_out: Takes the steps that a run cannot have.
-    """
+    """The metrics of a run as the importer takes them; `left_out` takes impossible steps."""
     table = metrics.table
     own = {name: values for name, values in table.raw.items() if not is_ours(name)}
     columns: dict[str, FloatArray64] = {**table.raw, **table.columns, **own}

@@ -296,11 +296,7 @@ def half_widths(
 def _stratified_moments(
     moments_BM2S: FloatArray64, starts_N: IntArray64, sizes_N: IntArray64
 ) -> tuple[FloatArray64, FloatArray64]:
-    """Mean over strata of their means, and its variance, both (B, S).
-
-    Args:
-        moments_BM2S: values and their squares side by side, each stratum centred beforehand.
-    """
+    """Mean over strata of their means, and its variance, both (B, S); strata are centred before."""
     sizes_N1 = sizes_N[:, None]
     sums_BN2S = np.add.reduceat(moments_BM2S, starts_N, axis=1) / sizes_N1
     means_BNS, squares_BNS = np.split(sums_BN2S, 2, axis=2)

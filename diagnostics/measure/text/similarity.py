@@ -86,10 +86,7 @@ def _cosines(
 ) -> FloatArray64:
     """(D, D) cosines of the grams of `low` to `high` items, weighted as tf * (ln idf + 1).
 
-    Args:
-        items_L: of all texts one after the other, below `_CODE_POINTS`, or fewer than that.
-        lengths: items of each text.
-        copies_D: how often each text occurs, for the document frequency.
+    Items lie below `_CODE_POINTS`, or are fewer; document frequencies count each text's copies.
     """
     owner_L = np.repeat(np.arange(len(lengths)), lengths)
     owners, grams, num_grams = [], [], 0
