@@ -143,7 +143,13 @@ def _learning(rng: np.random.Generator) -> Schedule:
 
 
 def make(kind: str, seed: int) -> LabelledRun:
-    """A run of a kind; the same seed gives the same run."""
+    """A run of a kind; the same seed gives the same run.
+
+    Raises:
+        KeyError: no such kind.
+    """
+    if kind not in (*HEALTHY, *COLLAPSES):
+        raise KeyError(kind)
     rng = np.random.default_rng([seed, sum(kind.encode())])
     schedule, is_collapsed = _learning(rng), kind in COLLAPSES
     drifts = [drift for drift in DRIFTS if drift.kind == kind]
