@@ -9,7 +9,7 @@
             break
     recorder.close()
 
-The calls only put what they are given into a queue. A thread (`writing.py`) makes trajectories of
+The calls only put what they are given into a queue. A thread (`steps.py`) makes trajectories of
 it, measures, judges and writes. What goes wrong there never reaches the training: it is said by
 `on_message`, and stands in `problem`.
 """
@@ -25,7 +25,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -51,7 +50,6 @@ from .foreign_run import StepEnd
 from .orders import OnCheckpoint, OnSet, Orders
 from .scoring import Scoring, ScoringConfig
 from .steps import RunSteps
-from .writing import WritingThread
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -150,8 +148,7 @@ class Recorder:
         self._scoring = self._scorer(policy, tokenizer, scoring)
         settings = DiagnosticsConfig(alarms=_argument(AlarmConfig, "alarms", alarms))
         shown_config = json_value(dict(config or {}))
-        open_steps = partial(
-            RunSteps,
+        self._steps = RunSteps(
             path=self.path,
             name=name or self.path.name,
             config=shown_config
@@ -173,7 +170,6 @@ class Recorder:
             ),
             on_message=self._say,
         )
-        self._thread = WritingThread(open_steps, on_message=self._say)
         atexit.register(self._end_with_process)
 
     def _scorer(
@@ -194,12 +190,12 @@ class Recorder:
     @property
     def problem(self) -> str:
         """What went wrong last; empty while all is well."""
-        return self._thread.problem
+        return self._steps.problem
 
     @property
     def num_lost(self) -> int:
         """Episodes and steps that were not written."""
-        return self._num_dropped + self._thread.num_lost
+        return self._num_dropped + self._steps.num_lost
 
     @property
     def should_stop(self) -> bool:
@@ -258,7 +254,7 @@ class Recorder:
         if self._is_taken():
             if self._scoring is not None:
                 self._scoring.add(episode)
-            self._thread.put(partial(self._thread.steps.add, episode))
+            self._steps.put(self._steps.add, episode)
 
     def measure(self, step: int) -> None:
         """Measure I(X;Z) and H(Z|X) of the episodes so far, where that is due.
@@ -304,7 +300,7 @@ class Recorder:
             return
         measured = None if self._scoring is None else self._scoring.take()
         end = StepEnd(number, numbers_of(values), time.time(), measured)
-        self._thread.put(partial(self._thread.steps.commit, end))
+        self._steps.put(self._steps.commit, end)
 
     def obey(self, step: int) -> None:
         """Obey commands between two steps.
@@ -317,14 +313,14 @@ class Recorder:
         """
         if not self._is_own_process:
             return
-        waiting = self._thread.commands
+        waiting = self._steps.commands
         while True:
             if waiting:
                 commands = [waiting.popleft() for _ in range(len(waiting))]
                 acks = [self._orders.apply(command, step + 1) for command in commands]
                 settings = SettingsRecord(step=step + 1, values=self._orders.values())
-                self._thread.put(partial(self._thread.steps.answer, acks, commands, settings))
-            if not self._orders.is_paused or not self._thread.is_alive:
+                self._steps.put(self._steps.answer, acks, commands, settings)
+            if not self._orders.is_paused or not self._steps.is_alive():
                 return
             time.sleep(_PAUSE_S)
 
@@ -333,7 +329,7 @@ class Recorder:
         if not self._is_own_process:
             self._drop(_FORKED.format(os.getpid()))
             return False
-        if self._thread.num_jobs >= MAX_WAITING:
+        if self._steps.num_jobs >= MAX_WAITING:
             self._drop(f"the disk is too slow: {MAX_WAITING} calls wait; episodes are dropped")
             return False
         if self._num_open >= MAX_STEP_EPISODES:
@@ -352,7 +348,7 @@ class Recorder:
 
     def _drop(self, why: str) -> None:
         self._num_dropped += 1
-        self._thread.trouble(why)
+        self._steps.trouble(why)
 
     def _require_open(self) -> None:
         if self._status:
@@ -363,8 +359,8 @@ class Recorder:
         if not self._is_own_process:
             return False
         is_done = threading.Event()
-        self._thread.put(self._thread.steps.flush)
-        self._thread.put(is_done.set)
+        self._steps.put(self._steps.flush)
+        self._steps.put(is_done.set)
         return is_done.wait(timeout_s) and not self.problem
 
     def close(self, status: str = "") -> None:
@@ -383,10 +379,9 @@ class Recorder:
         atexit.unregister(self._end_with_process)
         if not self._is_own_process:
             return
-        self._thread.put(partial(self._thread.steps.close, self._status))
-        self._thread.end()
-        if not self._thread.join(_CLOSE_S):
-            self._thread.trouble(f"not everything was written within {_CLOSE_S:.0f} s")
+        self._steps.put(self._steps.close, self._status)
+        if not self._steps.end(_CLOSE_S):
+            self._steps.trouble(f"not everything was written within {_CLOSE_S:.0f} s")
 
     def _end_with_process(self) -> None:
         """The process ends and nobody called `close`: what is left is written all the same."""

@@ -1,12 +1,16 @@
 """The steps of a recorded run: each is measured, judged, written, and told to people and tools.
 
-What was not written is counted. A folder that refuses (a full disk, say) is tried again every
-`RETRY_S`: the run goes on there as soon as it can.
+A thread does it. Nothing that goes wrong here reaches the training: it is said once by
+`on_message`, and it stands in `problem`. What was not written is counted. A folder that refuses (a
+full disk, say) is tried again every `RETRY_S`: the run goes on there as soon as it can.
 """
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -32,20 +36,20 @@ from echoscope.text.sentences import in_one_line
 from .episodes import Episode, take
 from .foreign_run import ForeignRun, JudgedStep, StepEnd
 
+POLL_S = 0.5
+"""Seconds between two looks for commands."""
 RETRY_S = 10.0
-"""Seconds between two attempts to write to a folder that refused."""
 _START_S = 2.0
 """How long another process may take to lay out the folder that both want to start."""
 
 Say = Callable[[str], None]
 
 
-class RunSteps:
-    """The steps of a recorded run. Only the thread calls its methods.
+class RunSteps(threading.Thread):
+    """The steps of a recorded run. The caller's thread may call `put`, `end` and `trouble`.
 
-    Args:
-        on_trouble: told what went wrong beside the writing.
-        on_command: takes an alarm's command that the folder does not take.
+    Raises:
+        NotifyError, StoreError: as of `Recorder`.
     """
 
     def __init__(
@@ -60,13 +64,16 @@ class RunSteps:
         notifier: Notifier,
         mirror: Mirror,
         on_message: Say,
-        on_trouble: Say,
-        on_command: Callable[[Command], None],
     ) -> None:
+        super().__init__(name="echoscope-recorder", daemon=True)
         self.num_lost = 0
+        """Episodes and steps that were handed over and not written."""
+        self.problem = ""
+        self.commands: deque[Command] = deque()
+        """Put in by this thread, taken out by the caller's."""
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._path, self._settings, self._notifier = path, settings, notifier
-        self._mirror = mirror
-        self._say, self._trouble, self._hand_over = on_message, on_trouble, on_command
+        self._mirror, self._say = mirror, on_message
         self._run = ForeignRun(
             path,
             trainer=config.get("trainer"),
@@ -76,7 +83,6 @@ class RunSteps:
             say=lambda text: on_message(f"recorder: {text}"),
         )
         self._waiting: list[Episode | Draft] = []
-        """Episodes of the step that is not over."""
         self._unwritten: dict[int, int] = {}
         """Steps that the writer has, and may not have written yet: the step and its episodes."""
         self._answers: list[tuple[list[CommandAck], list[Command], SettingsRecord]] = []
@@ -93,6 +99,50 @@ class RunSteps:
         self._last_step = 0
         self._mailbox: Mailbox | None = None
         self._open_mailbox()
+        self.start()
+
+    @property
+    def num_jobs(self) -> int:
+        """Jobs that wait."""
+        return self._jobs.qsize()
+
+    def put(self, job: Callable[..., None], *args: Any) -> None:
+        """Have the thread do something, after all that it was asked before. Returns at once."""
+        self._jobs.put(partial(job, *args))
+
+    def end(self, timeout_s: float) -> bool:
+        """Wait until the thread has done all that it was asked; whether it has."""
+        self._jobs.put(None)
+        self.join(timeout_s)
+        return not self.is_alive()
+
+    def trouble(self, text: str) -> None:
+        """Say what went wrong, unless it is what went wrong last."""
+        if text != self.problem:
+            self._say(f"recorder: {text}")
+        self.problem = text
+
+    def run(self) -> None:
+        """Until `end`, whatever happens."""
+        next_look = 0.0
+        while True:
+            with suppress(queue.Empty):
+                job = self._jobs.get(timeout=POLL_S)
+                if job is None:
+                    return
+                self._try(job)
+            if time.monotonic() >= next_look:
+                next_look = time.monotonic() + POLL_S
+                self._try(self._look)
+
+    def _try(self, do: Callable[[], None]) -> None:
+        try:
+            do()
+        except Exception as error:  # noqa: BLE001 -- the training goes on, and it is said
+            self.trouble(in_one_line(error))
+        else:
+            if self._is_reopened:
+                self._is_reopened, self.problem = False, ""
 
     def _create(self, name: str, config: Mapping[str, Any], live: Mapping[str, Any]) -> None:
         """Where the folder holds a recorded run, its first step says where it goes on."""
@@ -122,20 +172,15 @@ class RunSteps:
             time.sleep(0.02)
         return True
 
-    def is_well_again(self) -> bool:
-        """True once after the folder took a step again."""
-        is_reopened, self._is_reopened = self._is_reopened, False
-        return is_reopened
-
-    def new_commands(self) -> list[Command]:
-        """Commands for the caller. Those that no run can obey are answered here."""
+    def _look(self) -> None:
+        """Take new commands for the caller. Those that no run can obey are answered here."""
         if self._mailbox is None:
-            return []
+            return
         commands = [c for c in self._mailbox.drain() if c.command_id not in self._handed]
         refusals = self._mailbox.take_refusals(self._last_step + 1)
         if refusals and self._run.writer is not None:
             self._run.writer.record_acks(refusals)
-        return commands
+        self.commands.extend(commands)
 
     def add(self, episode: Episode | Draft) -> None:
         """An episode of the step that `commit` ends."""
@@ -229,7 +274,7 @@ class RunSteps:
         try:
             self._notifier.observe(alarms, self._run.verdict)
         except Exception as error:  # noqa: BLE001 - the step counts, and it is said
-            self._trouble(f"cannot tell people: {in_one_line(error)}")
+            self.trouble(f"cannot tell people: {in_one_line(error)}")
         for alarm in alarms:
             self._say(f"{alarm.severity.value}: {alarm.message}")
         self._act_on(alarms)
@@ -247,9 +292,9 @@ class RunSteps:
             try:
                 post(self._path, command)
             except OSError as error:
-                self._trouble(f"an alarm's {command.action.value} goes past the folder: {error}")
+                self.trouble(f"an alarm's {command.action.value} goes past the folder: {error}")
                 self._handed.add(command.command_id)
-                self._hand_over(command)
+                self.commands.append(command)
 
     def _write_answers(self) -> None:
         while self._answers and (writer := self._run.writer) is not None:

@@ -72,7 +72,7 @@ assert WHY in recorder.problem, recorder.problem
 assert recorder.num_lost == 8, recorder.num_lost
 assert sum(WHY in line for line in said) == 1, said
 make_room()
-recorder._thread.steps._retry_at = 0.0  # RETRY_S seconds later
+recorder._steps._retry_at = 0.0  # RETRY_S seconds later
 for step in range(6, 9):
     train(recorder, step)
     assert recorder.flush(), recorder.problem
@@ -303,7 +303,7 @@ def test_an_alarm_stops_a_run_whose_folder_takes_no_command(tmp_path: Path) -> N
         if step:
             recorder.step(step, values)
             recorder.flush()
-            if recorder._thread.commands:
+            if recorder._steps.commands:
                 break
     recorder.obey(step)
     assert recorder.should_stop
@@ -332,7 +332,7 @@ def test_an_alarm_on_a_full_disk_is_told_and_stops_the_run(tmp_path: Path) -> No
             resource.setrlimit(resource.RLIMIT_FSIZE, (50, -1))
         recorder.step(step, values)
         recorder.flush()
-        if recorder._thread.commands:
+        if recorder._steps.commands:
             break
     recorder.obey(step)
     assert recorder.should_stop, said
@@ -354,7 +354,7 @@ def test_a_message_that_cannot_be_made_costs_no_step(
         raise RuntimeError("no words")
 
     recorder = Recorder(tmp_path / "run", on_message=lambda text: None)
-    monkeypatch.setattr(recorder._thread.steps._notifier, "observe", fail)
+    monkeypatch.setattr(recorder._steps._notifier, "observe", fail)
     recorder.step(1, {"loss": 1.0})
     assert not recorder.flush()
     assert recorder.problem == "cannot tell people: RuntimeError: no words"

@@ -148,7 +148,7 @@ def test_a_stop_is_obeyed_at_a_step_boundary(live: Any, path: Path) -> None:
     recorder.step(1)
     command = send(path, "stop")
     assert not recorder.should_stop
-    until(lambda: bool(recorder._thread.commands))
+    until(lambda: bool(recorder._steps.commands))
     recorder.step(2)
     assert recorder.should_stop
     recorder.close()
@@ -159,7 +159,7 @@ def test_a_stop_is_obeyed_at_a_step_boundary(live: Any, path: Path) -> None:
 def test_a_setting_is_checked_and_handed_over(live: Any, path: Path) -> None:
     recorder, said = live
     good, bad = send(path, "set", settings={"lr": 1e-6}), send(path, "set", settings={"lr": -1.0})
-    until(lambda: len(recorder._thread.commands) == 2)
+    until(lambda: len(recorder._steps.commands) == 2)
     recorder.step(1)
     assert said[0] == {"lr": 1e-6}
     recorder.close()
@@ -172,7 +172,7 @@ def test_a_setting_is_checked_and_handed_over(live: Any, path: Path) -> None:
 def test_what_a_trainer_cannot_do_is_refused_in_words(live: Any, path: Path) -> None:
     recorder, _ = live
     ids = [send(path, "checkpoint"), send(path, "evaluate")]
-    until(lambda: len(recorder._thread.commands) == 2)
+    until(lambda: len(recorder._steps.commands) == 2)
     recorder.step(1)
     recorder.close()
     assert [answer(path, one) for one in ids] == [
@@ -184,7 +184,7 @@ def test_what_a_trainer_cannot_do_is_refused_in_words(live: Any, path: Path) -> 
 def test_a_pause_holds_the_loop_until_it_is_resumed(live: Any, path: Path) -> None:
     recorder, _ = live
     send(path, "pause")
-    until(lambda: bool(recorder._thread.commands))
+    until(lambda: bool(recorder._steps.commands))
     loop = threading.Thread(target=recorder.step, args=(1,))
     loop.start()
     until(lambda: any(s.ack for s in open_run(path).commands()))
@@ -200,7 +200,7 @@ def test_a_hook_that_fails_is_an_answer(path: Path) -> None:
 
     with Recorder(path, on_checkpoint=fail) as recorder:
         command = send(path, "checkpoint")
-        until(lambda: bool(recorder._thread.commands))
+        until(lambda: bool(recorder._steps.commands))
         recorder.step(1)
     outcome, detail = answer(path, command)
     assert outcome is CommandOutcome.REJECTED
