@@ -123,7 +123,7 @@ def progress_bars() -> Iterator[Callable[[str], Report]]:
     A bar is seen from its first report on, and gone at the end. Nothing is drawn where the error
     stream is no terminal. A program that started this one may ask for lines (`progress_lines`).
     """
-    from echoscope.store.importers.progress_lines import LINES, PROGRESS_VARIABLE, reporter
+    from echoscope.text.progress_lines import LINES, PROGRESS_VARIABLE, reporter
 
     if os.environ.get(PROGRESS_VARIABLE) == LINES:
         yield reporter

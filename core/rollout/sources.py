@@ -106,7 +106,7 @@ PROBE_SAMPLING = SamplingConfig()
 def probe_groups(config: RunConfig) -> list[EnvGroup]:
     """The environments of the probe: `probe.tasks` tasks spread over `envs.train`.
 
-    >>> from .config_loading import load_config
+    >>> from echoscope.core.config.loading import load_config
     >>> config = load_config(overrides=["envs.train=[{env: a}, {env: b}]", "probe.tasks=5"])
     >>> [(group.name, group.groups) for group in probe_groups(config)]
     [('a', 3), ('b', 2)]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from echoscope.store.importers.progress_lines import LINES, PROGRESS_VARIABLE, read_progress
+from echoscope.text.progress_lines import LINES, PROGRESS_VARIABLE, read_progress
 from echoscope.store.query.listing import RunRow
 
 from ..data.foreign import Source

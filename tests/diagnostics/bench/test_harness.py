@@ -33,6 +33,11 @@ def write_curves(folder: Path, runs: Mapping[str, Any]) -> Path:
     return folder
 
 
+def test_a_kind_that_is_not_made_is_an_error() -> None:
+    with pytest.raises(KeyError, match="no_such"):
+        make("no_such", 1)
+
+
 @pytest.fixture(scope="module")
 def curves(tmp_path_factory: pytest.TempPathFactory) -> Path:
     bad, good = make("format_collapse", 1), make("healthy", 1)
