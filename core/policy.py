@@ -296,6 +296,11 @@ class Policy:
         if isinstance(self.shards, FSDPModule):
             self.shards.set_requires_gradient_sync(is_last or self.sums_each_part)
 
+    def keeps_parts(self) -> None:
+        """Give back weights that a pass without gradients has left whole on each rank."""
+        if isinstance(self.shards, FSDPModule):
+            self.shards.reshard()
+
     def _whole(self, work: Callable[[], _T]) -> _T:
         """What `work` gives, called with whole weights. Only tensors carry gradients out of it."""
         return work() if self.shards is None else self.shards(work)

@@ -146,7 +146,7 @@ class Builder:
             observers.append(
                 MonitorObserver(
                     config,
-                    model.policy,
+                    model.learner,
                     chat,
                     run_id=writer.run_id,
                     run_path=writer.path,

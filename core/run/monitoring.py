@@ -7,11 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from echoscope.diagnostics.judge.advice.situation import SettingsChange, Situation
 from echoscope.diagnostics.judge.alarms import action_commands, blindness
-from echoscope.diagnostics.measure.gradients import GradientReport
 from echoscope.diagnostics.measure.information.scoring import ModelScorer, interrupting
 from echoscope.diagnostics.monitor import Instruments, Monitor
 from echoscope.diagnostics.notify.notifier import Notifier
@@ -20,9 +17,8 @@ from echoscope.store.records import Alarm, StepMetrics
 
 from ..config.loading import live_schema
 from ..config.settings import RunConfig
-from ..policy import Policy
 from ..rollout.chat import ChatFormat
-from ..update.step_gradients import step_gradients
+from ..update.learners.alone import Learner
 from .observers import Judged, Observed, StepObservation, TrainEvents, tell_progress
 
 
@@ -38,7 +34,7 @@ class MonitorObserver:
     def __init__(
         self,
         config: RunConfig,
-        policy: Policy,
+        learner: Learner,
         chat: ChatFormat,
         *,
         run_id: str,
@@ -49,7 +45,7 @@ class MonitorObserver:
     ) -> None:
         self._notifier = notifier
         self._is_stopping = is_stopping
-        self._policy, self._chat, self._events = policy, chat, events
+        self._learner, self._chat, self._events = learner, chat, events
         self._run_id, self._run_path = run_id, run_path
         self._monitor = Monitor(config.diagnostics, run_id=self._run_id, on_message=events.message)
         self._is_sighted = False
@@ -156,20 +152,15 @@ class MonitorObserver:
         self._branched = changed if isinstance(changed, Mapping) else {}
 
     def _instruments(self, seen: StepObservation) -> Instruments:
-        config, policy = seen.config, self._policy
+        config, policy = seen.config, self._learner.policy
 
         def scorer() -> ModelScorer:
             return ModelScorer(policy.model, temperature=config.sampling.temperature)
 
-        def gradients() -> GradientReport:
-            devices = [policy.device] if policy.device.type == "cuda" else []
-            with torch.random.fork_rng(devices=devices):  # dropout, where a model has it
-                return step_gradients(policy, seen.rollouts, config, self._chat)
-
         return Instruments(
             scorer=None if config.from_run is not None else scorer,
             decode=self._chat.decode,
-            gradients=gradients,
+            gradients=lambda: self._learner.gradients(seen.rollouts, config, self._chat),
             rollout_s=seen.rollout_s,
             trained_s=seen.trained_s,
             num_steps=config.steps,

@@ -9,6 +9,7 @@ Legend: **P** groups, **G** siblings, **B** rows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from echoscope.store.records import RolloutBatch
 from ..config.settings import RunConfig
 from ..policy import Policy
 from ..rollout.chat import ChatFormat
+from .advantages import LeftOut
 from .assemble import pack_kept, with_advantages
 from .batch import TokenBatch, select_rows
 from .losses import Denominators, LossTerms, compute_loss, rows_with_gradient
@@ -40,19 +42,41 @@ def step_gradients(
     Returns are normalised, and advantages whitened where the algorithm does so, over all groups:
     with selection on, the update whitens over the groups it keeps.
 
-    Out of memory, it is made once more with smaller microbatches, as the update is.
-
     Raises:
         GradientMemoryError: see `decompose`.
         torch.OutOfMemoryError: memory ran out twice.
     """
+    return break_down(policy, all_groups(rollouts, config, chat), config)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllGroups:
+    """Every group of a step, packed; the rejected ones too."""
+
+    batch: TokenBatch
+    left_out: LeftOut
+    selection: Selection
+
+
+def all_groups(rollouts: RolloutBatch, config: RunConfig, chat: ChatFormat) -> AllGroups:
+    """What of a step's rollouts `break_down` reads."""
     selection = select_groups(rollouts, SelectionConfig(strategy="none"))
     batch, left_out = pack_kept(rollouts, selection, config, chat)
-    batch, _ = annotate(policy, batch.to(policy.device), config)
-    advantaged = with_advantages(batch, config, left_out)
+    return AllGroups(batch=batch, left_out=left_out, selection=selection)
+
+
+def break_down(policy: Policy, groups: AllGroups, config: RunConfig) -> GradientReport:
+    """`step_gradients` of packed groups; every rank joins, where ranks share the weights.
+
+    Out of memory, it is made once more with smaller microbatches, as the update is.
+    """
+    policy.sums_gradients(is_last=True)
+    batch, _ = annotate(policy, groups.batch.to(policy.device), config)
+    advantaged = with_advantages(batch, config, groups.left_out)
+    policy.keeps_parts()  # the parameters that gradients come to
 
     def work() -> GradientReport:
-        step = _Step(policy, advantaged, selection, config)
+        step = _Step(policy, advantaged, groups.selection, config)
         return decompose(step.terms_of, step.units(), step.parameters)
 
     return retrying(

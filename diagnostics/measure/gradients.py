@@ -4,7 +4,10 @@ Legend: **P** groups, **T** terms of the loss, **C** = buckets x terms.
 
 It receives scalar tensors by name and never the types of the trainer. Everything is exact: sums of
 the very gradients that the update would use, before any clipping, no samples, no mini-batch means.
-`.grad` of no parameter is touched.
+Parameters have no `.grad` afterwards but the one they had.
+
+Parameters may be split over ranks by FSDP2. Then every rank calls `decompose` with its share of the
+rows; each holds its part of every sum, and only inner products travel.
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from echoscope.store.records import BoolArray, DiagnosticRecord, FloatArray64
 
@@ -99,6 +104,7 @@ class _Sums:
 
     def __init__(self, parameters: Mapping[str, Tensor], buckets: list[str]) -> None:
         self.parameters = {name: p for name, p in parameters.items() if p.requires_grad}
+        self._is_split = any(isinstance(p, DTensor) for p in self.parameters.values())
         self.buckets = buckets
         self.terms: list[str] = []
         self.group_products: dict[int, FloatArray64] = {}
@@ -111,7 +117,7 @@ class _Sums:
         group: dict[tuple[str, str], Tensor] = {}  # (parameter, term) to a flat gradient
         for terms in chunks:
             self._meet(terms)
-            for name, gradients in _differentiate(terms, list(self.parameters.values())):
+            for name, gradients in self._differentiate(terms):
                 for parameter, gradient in zip(self.parameters, gradients, strict=True):
                     if gradient is not None:
                         # Not in place: autograd may give two parameters the same tensor.
@@ -128,7 +134,7 @@ class _Sums:
                 products[np.ix_(places, places)] += _gram(rows)
                 for term in present:
                     self._sums[parameter][term][row] += group[parameter, term]
-        self.group_products[index] = products
+        self.group_products[index] = self._over_ranks(products)
 
     def products(self) -> FloatArray64:
         """(C, C) inner products of all sums, bucket by bucket."""
@@ -137,7 +143,7 @@ class _Sums:
         for by_term in self._sums.values():
             rows = torch.stack([by_term[term] for term in self.terms], dim=1).flatten(0, 1)
             total += _gram(rows)
-        return total
+        return self._over_ranks(total)
 
     def cells(self, term: str, bucket: str) -> BoolArray:
         """(C,) which sums make up a term's gradient over a bucket."""
@@ -154,6 +160,31 @@ class _Sums:
                 out[index] = products[position, position]
         return out
 
+    def _differentiate(
+        self, terms: Mapping[str, Tensor]
+    ) -> Iterator[tuple[str, Sequence[Tensor | None]]]:
+        """Each term and its gradient; the graph is freed with the last."""
+        parameters = list(self.parameters.values())
+        live = [(name, term) for name, term in terms.items() if term.requires_grad]
+        for position, (name, term) in enumerate(live, 1):
+            keeps_graph = position < len(live)
+            if self._is_split:
+                yield name, _summed_over_ranks(term, parameters, keeps_graph)
+            else:
+                gradients = torch.autograd.grad(
+                    term, parameters, retain_graph=keeps_graph, allow_unused=True
+                )
+                yield name, gradients
+
+    def _over_ranks(self, products: FloatArray64) -> FloatArray64:
+        """Inner products of whole gradients from those of this rank's part."""
+        if not self._is_split:
+            return products
+        first = next(iter(self.parameters.values()))
+        total = torch.from_numpy(products).to(first.device)
+        dist.all_reduce(total)
+        return np.asarray(total.cpu().numpy(), dtype=np.float64)
+
     def _meet(self, terms: Mapping[str, Tensor]) -> None:
         """Make room for terms that no group had before."""
         new = [term for term in terms if term not in self.terms]
@@ -161,6 +192,7 @@ class _Sums:
             return
         self.terms += new
         size = sum(parameter.numel() for parameter in self.parameters.values())
+        size //= dist.get_world_size() if self._is_split else 1
         need_gb = 4e-9 * size * len(self.terms) * (len(self.buckets) + 1)
         if need_gb > MAX_BUFFER_GB:
             raise GradientMemoryError(
@@ -171,21 +203,27 @@ class _Sums:
         for parameter, tensor in self.parameters.items():
             rows = self._sums.setdefault(parameter, {})
             for term in new:
-                shape = (len(self.buckets), tensor.numel())
-                rows[term] = tensor.new_zeros(shape, dtype=torch.float32)
+                part = _part(tensor)
+                shape = (len(self.buckets), part.numel())
+                rows[term] = part.new_zeros(shape, dtype=torch.float32)
 
 
-def _differentiate(
-    terms: Mapping[str, Tensor], parameters: Sequence[Tensor]
-) -> Iterator[tuple[str, Sequence[Tensor | None]]]:
-    """Each term and its gradient; the graph is freed with the last."""
-    live = [(name, term) for name, term in terms.items() if term.requires_grad]
-    for position, (name, term) in enumerate(live, 1):
-        keeps_graph = position < len(live)
-        yield (
-            name,
-            torch.autograd.grad(term, parameters, retain_graph=keeps_graph, allow_unused=True),
-        )
+def _summed_over_ranks(
+    term: Tensor, parameters: Sequence[Tensor], keeps_graph: bool
+) -> Sequence[Tensor | None]:
+    """This rank's part of a term's gradient: FSDP sums over ranks only into `.grad`."""
+    before = [parameter.grad for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    term.backward(retain_graph=keeps_graph)
+    gradients = [None if p.grad is None else _part(p.grad) for p in parameters]
+    for parameter, gradient in zip(parameters, before, strict=True):
+        parameter.grad = gradient
+    return gradients
+
+
+def _part(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _gram(rows: Tensor) -> FloatArray64:

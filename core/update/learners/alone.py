@@ -20,7 +20,7 @@ from ...optim import Optimizer
 from ...policy import Policy
 from ...rollout.chat import ChatFormat
 from ..batch import TokenBatch
-from ..step_gradients import step_gradients
+from ..step_gradients import AllGroups, all_groups, break_down
 from ..update import UpdateResult, annotate, update
 
 OPTIMIZER_NAME = "optimizer.safetensors"
@@ -46,8 +46,14 @@ class Learner:
     def gradients(
         self, rollouts: RolloutBatch, config: RunConfig, chat: ChatFormat
     ) -> GradientReport:
-        """See `step_gradients`."""
-        return step_gradients(self.policy, rollouts, config, chat)
+        """See `step_gradients`; leaves random generators as they were."""
+        return self.break_down(all_groups(rollouts, config, chat), config)
+
+    def break_down(self, groups: AllGroups, config: RunConfig) -> GradientReport:
+        """See `step_gradients.break_down`."""
+        device = self.policy.device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):  # dropout
+            return break_down(self.policy, groups, config)
 
     def forget_gradients(self) -> None:
         """Throw away what a pass that failed has left behind."""

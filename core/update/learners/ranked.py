@@ -8,6 +8,7 @@ gathered after each update.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,18 @@ from torch import Tensor
 from torch.distributed.checkpoint import CheckpointException, HuggingFaceStorageWriter
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from echoscope.diagnostics.measure.gradients import GradientMemoryError, GradientReport
+
 from ...config.loading import validate
 from ...config.settings import RunConfig
 from ...memory import sums_each_part
 from ...optim import Optimizer
 from ...policy import Policy, build_policy
 from ..batch import TokenBatch
+from ..step_gradients import AllGroups
 from ..update import UpdateResult
 from .alone import OPTIMIZER_NAME, SHARDS_NAME, Learner
-from .processes import Ranks
+from .processes import RankError, Ranks
 from .sharding import shard, whole_weights
 
 
@@ -116,6 +120,8 @@ class RankedLearner(Learner):
         self.policy, self._config, self._ranks = policy, config, ranks
         self._own: ShardedLearner | None = None
         self._checkpoint: Path | None = None
+        self._failed: str | None = None
+        """Why ranks may still wait for this one: whoever catches that error must not call again."""
 
     def annotate(self, batch: TokenBatch, config: RunConfig) -> tuple[TokenBatch, Tensor | None]:
         annotated: tuple[TokenBatch, Tensor | None] = self._together(
@@ -128,6 +134,11 @@ class RankedLearner(Learner):
             "update", batch=batch.to("cpu"), config=config, step=step
         )
         return result
+
+    def break_down(self, groups: AllGroups, config: RunConfig) -> GradientReport:
+        on_cpu = replace(groups, batch=groups.batch.to("cpu"))
+        report: GradientReport = self._together("break_down", groups=on_cpu, config=config)
+        return report
 
     def forget_gradients(self) -> None:
         """A pass that failed has ended the ranks."""
@@ -148,10 +159,18 @@ class RankedLearner(Learner):
         self._ranks.close()
 
     def _together(self, name: str, **arguments: Any) -> Any:
+        if self._failed is not None:
+            raise RankError(self._failed)
         own = self._begun()
         self._ranks.send(name, arguments)
-        with self._ranks.failing():
-            return getattr(own, name)(**arguments)
+        try:
+            with self._ranks.failing():
+                return getattr(own, name)(**arguments)
+        except GradientMemoryError:
+            raise  # found by every rank, before any of them waits for another
+        except Exception as error:
+            self._failed = f"the ranks cannot go on: {name} failed on rank 0 with {error!r}"
+            raise
 
     def _begun(self) -> ShardedLearner:
         if self._own is None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 
 import torch
 
+from echoscope.diagnostics.measure.gradients import GradientMemoryError
 from echoscope.text.user_code import UserCodeError
 
 from .processes import Ranks, end_with_parent, is_of_another_rank, join
@@ -39,8 +41,9 @@ def _until_closed(ranks: Ranks) -> None:
             return
         if name == "begin":
             learner = begun(ranks, **arguments)
-        elif name in ("annotate", "update", "save"):
-            getattr(learner, name)(**arguments)
+        elif name in ("annotate", "update", "break_down", "save"):
+            with contextlib.suppress(GradientMemoryError):  # every rank finds it; rank 0 tells
+                getattr(learner, name)(**arguments)
         else:
             raise ValueError(f"rank 0 asked for {name!r}")
 

@@ -5,6 +5,7 @@ The ranks are processes of their own over gloo, started as a run starts them.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,11 +24,13 @@ from echoscope.core.optim import Optimizer
 from echoscope.core.policy import build_policy
 from echoscope.core.update.batch import TokenBatch, select_rows
 from echoscope.core.update.learners import ranked as ranked_module
+from echoscope.core.update.learners import worker
 from echoscope.core.update.learners.alone import SHARDS_NAME, read_shards
-from echoscope.core.update.learners.processes import Ranks, check_ranks, start_ranks
+from echoscope.core.update.learners.processes import RankError, Ranks, check_ranks, start_ranks
 from echoscope.core.update.learners.ranked import RankedLearner, ShardedLearner
 from echoscope.core.update.learners.world import World
 from echoscope.core.update.update import retrying, update, updates_per_step
+from echoscope.diagnostics.measure.gradients import GradientMemoryError
 
 pytestmark = pytest.mark.ranks
 MakeConfig = Callable[..., RunConfig]
@@ -90,12 +93,14 @@ def masters_of(state: dict[str, torch.Tensor]) -> list[str]:
     return sorted(keys, key=lambda key: int(key.partition(".")[0]))
 
 
-def assert_equal_numbers(ours: dict[str, float], theirs: dict[str, float]) -> None:
+def assert_equal_numbers(
+    ours: dict[str, float], theirs: dict[str, float], *, rel: float = 2e-5
+) -> None:
     assert ours.keys() == theirs.keys()
     for key, value in theirs.items():
         if key not in COSTS:
             both_nan = math.isnan(ours[key]) and math.isnan(value)
-            assert both_nan or ours[key] == pytest.approx(value, rel=2e-5, abs=1e-6), key
+            assert both_nan or ours[key] == pytest.approx(value, rel=rel, abs=1e-6), key
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -232,6 +237,74 @@ def test_memory_that_runs_out_on_a_rank_is_not_tried_again(
 
     with pytest.raises(torch.OutOfMemoryError, match=r"on rank 1: resume with .* below 40, or"):
         retrying(run_out, lambda: None, bench.policy, config)
+
+
+BROKEN_DOWN = {
+    "clip": ("optim.max_microbatch_tokens=60",),
+    "three terms": ("loss.entropy_coef=0.1", "loss.kl_coef=0.1"),
+    "value head": ("advantage.kind=gae", "critic.kind=head", "loss.entropy_coef=0.1"),
+    "critic of its own": ("advantage.kind=gae", "critic.kind=model"),
+    "adapters": ("model.lora={rank: 4}", "loss.kl_coef=0.1"),
+    "activations made again": ("model.gradient_checkpointing=true", "loss.entropy_coef=0.1"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN_DOWN)
+def test_ranks_take_a_gradient_apart_as_one_process(
+    make_config: MakeConfig, ranks: Ranks, case: str
+) -> None:
+    """Between two updates, which it must leave as they are."""
+    config = make_config("envs.group_size=3", *BROKEN_DOWN[case])
+    alone = make_bench(config)
+    together = ranked(alone, config, ranks)
+    for step in (1, 2):
+        rollouts = alone.collect(step)
+        theirs = alone.learner.gradients(rollouts, config, alone.chat)
+        ours = together.gradients(rollouts, config, alone.chat)
+        assert ours.buckets == theirs.buckets
+        assert_equal_numbers(dict(ours.values), dict(theirs.values), rel=1e-3)
+        batch, _ = alone.prepare(rollouts)
+        metrics = update(alone.policy, alone.optimizer, batch, config, step).metrics
+        assert_equal_numbers(together.update(batch, config, step).metrics, metrics)
+
+
+def test_sums_too_large_for_memory_leave_a_rank_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every rank finds it at the same place; only rank 0 has to say so."""
+    calls = iter([("begin", {}), ("break_down", {}), ("save", {}), ("close", None)])
+    done: list[str] = []
+
+    def too_large() -> None:
+        done.append("break_down")
+        raise GradientMemoryError("2 buckets of 2 terms need 9 GB")
+
+    learner = SimpleNamespace(break_down=too_large, save=lambda: done.append("save"))
+    monkeypatch.setattr(worker, "begun", lambda ranks: learner)
+    worker._until_closed(SimpleNamespace(receive=lambda: next(calls)))  # type: ignore[arg-type]
+    assert done == ["break_down", "save"]
+
+
+def test_ranks_that_may_wait_for_a_failed_rank_0_are_not_called_again(
+    make_config: MakeConfig,
+) -> None:
+    """The monitor goes on after a measurement that failed; the update after it must not hang."""
+    config = make_config()
+    bench = make_bench(config)
+    sent: list[str] = []
+    ranks = SimpleNamespace(
+        send=lambda name, arguments: sent.append(name), failing=contextlib.nullcontext
+    )
+    learner = RankedLearner(bench.policy, config, ranks)  # type: ignore[arg-type]
+
+    def run_out(**_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    learner._own = SimpleNamespace(break_down=run_out)  # type: ignore[assignment]
+    rollouts = bench.collect()
+    with pytest.raises(torch.OutOfMemoryError):
+        learner.gradients(rollouts, config, bench.chat)
+    with pytest.raises(RankError, match="break_down failed on rank 0 with OutOfMemoryError"):
+        learner.annotate(bench.batch(), config)
+    assert sent == ["break_down"]
 
 
 def test_bfloat16_keeps_weights_in_float32(
