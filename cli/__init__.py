@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import sys
 from collections.abc import Callable
@@ -89,6 +90,7 @@ app.add_typer(config.app, name="config")
 app.add_typer(notify.app, name="notify")
 app.add_typer(bench.app, name="bench")
 
+_ADDRESS = re.compile(r"(s3|gs|gcs|abfss?)://")
 _USER_ERRORS = (
     ("echoscope.store.errors", "StoreError"),
     ("echoscope.store.errors", "QueryError"),
@@ -145,9 +147,19 @@ def _is_output_closed() -> bool:
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
+def _with_local_folders(arguments: list[str]) -> list[str]:
+    """Addresses on object storage as the folders of their copies, which every command reads."""
+    if arguments[:2] == ["runs", "copy"] or not any(map(_ADDRESS.match, arguments)):
+        return arguments
+    from echoscope.store.log.remote.pulling import local_folder
+
+    return [str(local_folder(a)) if _ADDRESS.match(a) else a for a in arguments]
+
+
 def main(run: Callable[[], None] = app) -> None:
     """Entry point: a user's mistake is one line and exit code 1, a bug of ours a traceback."""
     try:
+        sys.argv[1:] = _with_local_folders(sys.argv[1:])
         run()
         return
     except SystemExit as end:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .options import AsJson
-from .terminal import print_json, printable
+from .terminal import interruptible, print_json, printable, progress_bars
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -188,6 +188,54 @@ def note(
         lines = [", ".join(notes.tags), *notes.note.splitlines(), "pinned" * notes.is_pinned]
         for line in filter(None, lines):
             typer.echo(printable(line))
+
+
+@app.command()
+def copy(
+    source: Annotated[str, typer.Argument(metavar="RUN", help="The run's folder, or its address.")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TO", help="Root such as s3://team/runs; or, for a run there, a new folder."
+        ),
+    ],
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on until Ctrl-C or the end of the run.")
+    ] = False,
+    checkpoints: Annotated[
+        bool, typer.Option("--checkpoints", help="Copy the checkpoints, too.")
+    ] = False,
+) -> None:
+    """Copy a run to object storage, or from there. A second copy takes only what is new.
+
+    A run may copy itself while it trains: trainer.copy_to=s3://team/runs.
+    """
+    from echoscope.store.log.durable import is_locked
+    from echoscope.store.log.layout import Layout
+    from echoscope.store.log.remote.bucket import remote_address
+    from echoscope.store.log.remote.pulling import bring_home
+    from echoscope.store.log.remote.pushing import EVERY_S, Pushing
+
+    there, url = remote_address(source), remote_address(target)
+    if (there is None) == (url is None):
+        raise typer.BadParameter("one of RUN and TO must be an address such as s3://team/runs")
+    if there is not None:
+        with progress_bars() as bar:
+            path = bring_home(there, Path(target), bar("objects"))
+        typer.echo(f"copied {there} to {path}")
+        return
+    assert url is not None
+    pushing = Pushing(Path(source), url, takes_checkpoints=checkpoints)
+    with interruptible() as pressed:
+        is_live = True
+        while is_live:
+            is_live = follow and is_locked(Layout(Path(source)).writer_lock)
+            num_written = pushing.push()
+            pushing.take_mail()
+            if num_written or not follow:
+                typer.echo(f"{time.strftime('%H:%M:%S')} {num_written} objects copied to {url}")
+            if is_live and pressed.wait(EVERY_S):
+                return
 
 
 @app.command()

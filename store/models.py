@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -32,6 +33,14 @@ SHIPPED: Mapping[str, str] = MappingProxyType(
     }
 )
 """Name -> one line on what it can do."""
+
+
+def cache_folder() -> Path:
+    """What can be fetched again lies here: `$ECHOSCOPE_CACHE`, or in the user's cache."""
+    if own := os.environ.get("ECHOSCOPE_CACHE"):
+        return Path(own).expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "echoscope"
 
 
 def shipped_folder(name: str) -> Path:

@@ -29,6 +29,7 @@ from echoscope.text.png import picture_key
 from .errors import NotARunError, StoreError
 from .log.index import RunIndex
 from .log.layout import Layout
+from .log.remote.pulling import local_folder
 from .query.check import checked_query
 from .query.database import RunDatabase, run_row
 from .query.rows import (
@@ -527,7 +528,7 @@ def open_run(path: str | Path, *, all_attempts: bool = False, memory_limit: str 
         StoreError: its journal cannot be read.
     """
     try:
-        index = RunIndex(Path(path), all_attempts=all_attempts)
+        index = RunIndex(local_folder(path), all_attempts=all_attempts)
     except StoreError:
         raise
     except OSError as error:
@@ -542,7 +543,7 @@ def open_runs(root: str | Path, *, memory_limit: str = "") -> RunsReader:
     Raises:
         NotARunError: no such folder.
     """
-    folder = Path(root)
+    folder = local_folder(root)
     if not folder.is_dir():
         raise NotARunError(f"{folder}: no such folder")
     reader = RunsReader(RunDatabase(folder, [], memory_limit), folder, {})

@@ -26,6 +26,7 @@ from .log.committer import Committer, StepContent, load_committer
 from .log.durable import FileLock
 from .log.index import read_run_json
 from .log.layout import Layout
+from .log.remote.pulling import refuse_copy
 from .log.starting import describe, start
 from .log.state import RunState
 from .query.rows import check_trajectory, plain
@@ -171,6 +172,7 @@ class RunWriter:
         """
         layout = Layout(Path(path).resolve())
         described = read_run_json(layout)
+        refuse_copy(layout)
         lock = FileLock(layout.writer_lock)
         lock.acquire(wait_s=_LOCK_PATIENCE_S)
         try:

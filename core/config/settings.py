@@ -348,6 +348,12 @@ class TrainerConfig(FrozenModel):
         description="local: this machine starts the ranks, or torchrun has. ray: a Ray cluster "
         "places them, and again after a node was lost.",
     )
+    copy_to: str | None = Field(
+        None,
+        pattern=r"^(s3|gs|gcs|abfss?)://[^/]+/.+",
+        description="Root on object storage that the run is copied to while it trains, such as "
+        "s3://team/runs; `echoscope dashboard s3://team/runs` opens it anywhere.",
+    )
     cpus_per_rank: int = Field(
         1, ge=1, le=1024, description="Cores that a rank reserves on a Ray cluster."
     )

@@ -6,10 +6,9 @@ Light: imports no torch. The cache is `$ECHOSCOPE_CACHE`, else `~/.cache/echosco
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from echoscope.store.models import SHIPPED, shipped_folder
+from echoscope.store.models import SHIPPED, cache_folder, shipped_folder
 
 FETCHABLE = {"smollm2": "SmolLM2-135M-Instruct by Hugging Face, from 4-bit weights (Q4_1)"}
 """Names that `echoscope models get` fetches, and one line on each."""
@@ -17,10 +16,7 @@ FETCHABLE = {"smollm2": "SmolLM2-135M-Instruct by Hugging Face, from 4-bit weigh
 
 def models_folder() -> Path:
     """Where fetched models lie; it need not exist."""
-    if own := os.environ.get("ECHOSCOPE_CACHE"):
-        return Path(own).expanduser() / "models"
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "echoscope" / "models"
+    return cache_folder() / "models"
 
 
 def named_models() -> dict[str, Path]:

@@ -131,7 +131,7 @@ def start_branch(
     model = builder.load()
     load_weights(branch.checkpoint, model.learner)
     writer = created(run_path, config, model, parent_run_id=branch.parent_run_id)
-    with Closing(writer) as closing:
+    with Closing(writer, config, events) as closing:
         trainer = built_or_removed(builder, model, writer)
         remembered = read_state(branch.checkpoint).observers
         for observer in trainer.observers:

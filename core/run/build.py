@@ -12,6 +12,7 @@ from echoscope.diagnostics.notify.notifier import Notifier
 from echoscope.diagnostics.sinks.mirror import Mirror
 from echoscope.diagnostics.sinks.settings import require_packages
 from echoscope.envs.workers.processes import WorkerProcesses
+from echoscope.store.log.remote.pushing import check_root
 from echoscope.store.records import Command, Split, Trajectory
 from echoscope.store.steer.commands import Mailbox
 from echoscope.store.writer import RunWriter
@@ -80,6 +81,8 @@ class Builder:
         load_plugins(self.config)
         self._notifier(self.run_path.name)  # raises where a target cannot be told
         require_packages(self.config.sinks)
+        if (url := self.config.trainer.copy_to) is not None:
+            check_root(url, self.run_path.name)
         if self.config.from_run is not None:
             StoredSource(Path(self.config.from_run), self.config)
         model = resolve_model(self.config.model.path)

@@ -12,6 +12,7 @@ from typing import Any
 
 from echoscope.store.checkpoints import resumable_checkpoints
 from echoscope.store.errors import StoreError
+from echoscope.store.log.remote.pushing import Copier
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import CommandAction, StepMetrics
 from echoscope.store.steer.commands import Mailbox
@@ -47,7 +48,7 @@ def start(
     builder.check()
     model = builder.load()
     writer = created(run_path, config, model)
-    with Closing(writer) as closing:
+    with Closing(writer, config, events) as closing:
         trainer = built_or_removed(builder, model, writer)
         events.message(f"run {run_path}")
         closing.status = train(trainer, is_new=True)
@@ -111,7 +112,7 @@ def resume(
     builder.check()
     has_first = info.last_step >= 0
     writer = RunWriter.resume(run_path, from_step=step if has_first else -1)
-    with Closing(writer) as closing:
+    with Closing(writer, config, events) as closing:
         mailbox = Mailbox(run_path, seen_ids=writer.seen_command_ids)
         trainer = builder.build(builder.load(), writer, mailbox, replay=replay)
         if state is not None:
@@ -203,10 +204,15 @@ def created(
 
 
 class Closing:
-    """Closes the writer with the status reached; `failed` or `interrupted` if an error ended it."""
+    """Closes the writer with the status reached; `failed` or `interrupted` if an error ended it.
 
-    def __init__(self, writer: RunWriter) -> None:
+    With `trainer.copy_to` the run is copied there meanwhile.
+    """
+
+    def __init__(self, writer: RunWriter, config: RunConfig, events: TrainEvents) -> None:
         self._writer = writer
+        url = config.trainer.copy_to
+        self._copier = Copier(writer.path, url, events.message) if url else None
         self.status = "failed"
 
     def __enter__(self) -> Closing:
@@ -221,6 +227,8 @@ class Closing:
         status = "interrupted" if isinstance(error, KeyboardInterrupt) else self.status
         try:
             self._writer.close(status=status)
+            if self._copier is not None:
+                self._copier.close()
         except StoreError as second:
             if error is None:
                 raise

@@ -29,8 +29,8 @@ from echoscope.diagnostics.judge.advice.actions import AlarmAdvice
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.checkpoints import last_good_checkpoint
 from echoscope.store.errors import NotARunError, QueryError, StoreError, StoreVersionError
-from echoscope.store.log.durable import is_locked
 from echoscope.store.log.layout import Layout, shown_path
+from echoscope.store.log.remote.pulling import is_held
 from echoscope.store.models import Detokenizer, load_detokenizer, tokenizer_folders
 from echoscope.store.query.listing import RunDetails, RunList, RunRow, details_of, run_path
 from echoscope.store.query.listing import row_status as status_of_row
@@ -187,7 +187,7 @@ def position(run_id: str) -> Position:
         (journal.st_ino, journal.st_size) if journal else None,
         packs.st_mtime_ns if packs else None,
         commands.st_mtime_ns if commands else None,
-        is_locked(layout.writer_lock),
+        is_held(layout),
     )
 
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from echoscope.text.progress_lines import LINES, PROGRESS_VARIABLE, read_progress
 from echoscope.store.query.listing import RunRow
+from echoscope.text.progress_lines import LINES, PROGRESS_VARIABLE, read_progress
 
 from ..data.foreign import Source
 from .branching import environment

@@ -10,12 +10,14 @@ import importlib
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from echoscope.store.log.remote.pulling import EVERY_S, RemoteRoot
 from echoscope.store.query import sql_process
 from echoscope.text.network import is_loopback
 
@@ -179,7 +181,9 @@ def serve(
         )
         os.nice(NICENESS)
         is_far = not is_loopback(address)
-        asyncio.run(_serve(app, opened, lambda: on_ready(where), is_compressed=is_far))
+        asyncio.run(
+            _serve(app, opened, settings.root, lambda: on_ready(where), is_compressed=is_far)
+        )
 
 
 def _warm_up() -> None:
@@ -188,6 +192,13 @@ def _warm_up() -> None:
         importlib.import_module(f"echoscope.dashboard.{name}")
     gc.collect()
     gc.freeze()
+
+
+def _follow(remote: RemoteRoot) -> None:
+    """News of runs on object storage come to the disk without a page that waits for them."""
+    while True:
+        time.sleep(EVERY_S)
+        remote.follow()
 
 
 def _host_in_url(address: str) -> str:
@@ -199,7 +210,12 @@ def _host_in_url(address: str) -> str:
 
 
 async def _serve(
-    app: Any, opened: socket.socket, on_ready: Callable[[], None], *, is_compressed: bool
+    app: Any,
+    opened: socket.socket,
+    root: Path,
+    on_ready: Callable[[], None],
+    *,
+    is_compressed: bool,
 ) -> None:
     import uvicorn
     from uvicorn.config import Config
@@ -211,6 +227,8 @@ async def _serve(
             await super().startup(sockets)
             on_ready()
             threading.Thread(target=_warm_up, name="warm-up", daemon=True).start()
+            if (remote := RemoteRoot.of(root)) is not None:
+                threading.Thread(target=_follow, args=[remote], daemon=True).start()
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             # First, or a page that waits for its query holds up the end.

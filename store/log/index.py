@@ -21,6 +21,7 @@ from .journal import Chain, Chunk, Record, parse_chunk, read_chunk, read_tail
 from .layout import FileEntry, FileGroup, Layout
 from .packs import PACK_JSON, Pack, read_pack
 from .parquet import CHECKS
+from .remote.pulling import RemoteRun
 from .state import RunState
 
 logger = logging.getLogger("echoscope.store")
@@ -129,6 +130,7 @@ class RunIndex:
 
     def __init__(self, path: Path, *, all_attempts: bool = False) -> None:
         self.layout = Layout(path.resolve())
+        self._remote = RemoteRun.of(self.layout.root)
         self.run, self._run_json_problem = _describe(self.layout)
         self.run_id: str = self.run["run_id"]
         self.problems: list[Problem] = []
@@ -171,6 +173,8 @@ class RunIndex:
         Raises:
             OSError: a file cannot be read now; the next call reads everything again.
         """
+        if self._remote is not None:
+            self._remote.follow()
         try:
             records = self._new_records()
         except OSError:
@@ -186,14 +190,20 @@ class RunIndex:
 
     def check_files(self, files: Iterable[VisibleFile]) -> bool:
         """Look which of some files are whole: the others are left out; whether that is news."""
-        before = dict(self.left_out)
-        for path, why in CHECKS.damages(self.layout.root, [file.entry for file in files]).items():
+        before, entries = dict(self.left_out), [file.entry for file in files]
+        self.fetch(entries)
+        for path, why in CHECKS.damages(self.layout.root, entries).items():
             if not why:
                 self.left_out.pop(path, None)
             elif self.left_out.get(path) != why:
                 self.left_out[path] = why
                 self._tell(f"{self.layout.root / path}: {why}; left out")
         return self.left_out != before
+
+    def fetch(self, entries: Iterable[FileEntry]) -> None:
+        """Have data files on this disk, where the run is a copy of one far away."""
+        if self._remote is not None:
+            self._remote.fetch(entries)
 
     def files(self, table: str) -> list[VisibleFile]:
         """The files that hold visible rows of a table and are not known to be damaged."""

@@ -35,6 +35,7 @@ from .journal import Chain, Record, read_chunk
 from .layout import FileGroup, Layout
 from .packs import Pack, read_pack, write_pack_json
 from .parquet import damage_of, write_pack_file
+from .remote.pulling import refuse_copy
 from .state import RunState
 
 _GRACE_S = 30.0
@@ -65,6 +66,7 @@ def pack(path: str | Path, *, grace_s: float | None = None) -> PackReport:
         StoreError: the run cannot be read, or the disk refuses.
     """
     layout = Layout(Path(path).resolve())
+    refuse_copy(layout)
     packing = _Packing(layout, str(read_run_json(layout)["run_id"]))
     lock = FileLock(layout.pack_lock)
     try:

@@ -37,6 +37,7 @@ def verify(path: str | Path) -> VerifyReport:
     problems = list(index.problems)
     num_files = num_bytes = num_trajectories = 0
     bad: set[str] = set()
+    index.fetch(entry for group in index.groups for entry in group.files)
     for group in index.groups:
         for entry in group.files:
             num_files, num_bytes = num_files + 1, num_bytes + entry.num_bytes

@@ -19,8 +19,8 @@ import duckdb
 import pyarrow as pa
 
 from ..errors import QueryError, StoreError
-from ..log.durable import is_locked
 from ..log.index import RunIndex, VisibleFile
+from ..log.remote.pulling import is_held
 from ..schema import EVENT_TABLES, TABLES, arrow_schema, create_table_sql
 from ..steer.commands import PendingCommands, folder_mark
 from .check import CheckedQuery, one_line
@@ -359,7 +359,7 @@ class RunDatabase:
 
 def run_status(index: RunIndex) -> str:
     """`"running"` while a process holds the run; else how it ended, or `"crashed"`."""
-    if is_locked(index.layout.writer_lock):
+    if is_held(index.layout):
         return "running"
     return index.state.status or "crashed"
 

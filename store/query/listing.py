@@ -23,10 +23,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..errors import NotARunError, StoreError
-from ..log.durable import is_locked, open_regular
+from ..log.durable import open_regular
 from ..log.index import RunIndex, VisibleFile, read_run_json
 from ..log.journal import Record, decode_line
 from ..log.layout import Layout
+from ..log.remote.pulling import is_held
 from ..log.state import RunState
 from ..reader import CommandState, command_states, is_starting
 from ..records import SEVERITY_RANK, AlarmState
@@ -186,7 +187,7 @@ class RunList:
         self._entries[name] = entry
         if entry.is_closed or entry.row.problem:
             return entry.row
-        is_live = is_locked(Layout(entry.row.path).writer_lock)
+        is_live = is_held(Layout(entry.row.path))
         return replace(entry.row, status=RUNNING if is_live else "crashed")
 
 

@@ -20,6 +20,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 from ..errors import AnnotationError, StoreError
 from ..log.durable import sync_folder, take_lock, write_all
 from ..log.layout import Layout
+from ..log.remote.pulling import refuse_copy
 
 MAX_TAGS = 32
 MAX_TAG_CHARS = 64
@@ -153,6 +154,7 @@ def annotate(run_path: Path, *changes: Change) -> None:
     """
     layout = Layout(Path(run_path))
     layout.require_run()
+    refuse_copy(layout)
     path = layout.annotations
     lines = b"".join(_line(change) for change in changes)
     with _locked(path) as descriptor:

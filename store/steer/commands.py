@@ -21,6 +21,7 @@ from ..errors import StoreError
 from ..log.durable import sync_folder, with_checksum, without_checksum, write_new_file
 from ..log.index import RunIndex, read_run_json
 from ..log.layout import Layout
+from ..log.remote.pulling import RemoteRun
 from ..query.rows import ack_from_row, command_from_row, command_row, plain
 from ..records import Command, CommandAck, CommandAction, CommandOutcome
 
@@ -77,6 +78,8 @@ def post(run_path: Path, command: Command) -> None:
     if len(data) > _MAX_BYTES:
         raise StoreError(f"the command has {len(data)} bytes, more than {_MAX_BYTES}")
     name = f"{time.time_ns():020d}-{uuid.uuid4().hex[:6]}"
+    if (remote := RemoteRun.of(layout.root)) is not None:
+        remote.post(f"{name}.json", data)
     try:
         layout.commands.mkdir(exist_ok=True)
         temporary = layout.commands / f"{name}.tmp"

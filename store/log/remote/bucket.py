@@ -1,0 +1,197 @@
+"""A folder on object storage: whole objects, written, listed, read and removed by name.
+
+The file systems are pyarrow's: S3 and what speaks its protocol, Google Cloud Storage, Azure. What
+fails on the way is tried again; what cannot succeed is said at once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, urlsplit
+
+import pyarrow as pa
+
+from ...errors import StoreError
+
+_T = TypeVar("_T")
+_ADDRESS = re.compile(r"(s3|gs|gcs|abfss?):/+(\S.*)")
+_PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0)
+"""Before each further attempt; the libraries below have made some of their own by then."""
+_FOR_GOOD = re.compile(
+    r"ACCESS_DENIED|NO_SUCH_BUCKET|INVALID_ACCESS_KEY|SIGNATURE_DOES_NOT_MATCH|INVALID_TOKEN"
+    r"|Permission|Unauthor|Forbidden|HTTP status 40[13]"
+)
+_ANSWER = re.compile(r"AWS Error (\w+) during \w+ operation: (.*?)(?: \(Request ID|; Details|$)")
+_COPY_BYTES = 4_000_000
+_CONNECT_S, _REQUEST_S = 5, 60
+
+
+class BucketError(StoreError):
+    """The object storage does not answer, or refuses; what was under way may be tried later."""
+
+
+def remote_address(path: str | Path) -> str | None:
+    """The address on object storage that a text says, or a path that was made of it.
+
+    >>> remote_address(Path("s3://team/runs")), remote_address("runs/s3")
+    ('s3://team/runs', None)
+    """
+    match = _ADDRESS.fullmatch(str(path).rstrip("/"))
+    return f"{match[1]}://{match[2]}" if match else None
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A folder on object storage.
+
+    Args:
+        url: such as `s3://team/runs`. A server other than Amazon's comes from the environment
+            variable AWS_ENDPOINT_URL, or from the address: `?endpoint_override=127.0.0.1:9000&
+            scheme=http`. Keys come from where Amazon's own tools take them.
+    """
+
+    url: str
+
+    def within(self, name: str) -> Bucket:
+        """The folder of that name in this one."""
+        place, question, query = self.url.partition("?")
+        return Bucket(f"{place}/{name}{question}{query}")
+
+    @cached_property
+    def _at(self) -> tuple[Any, str]:
+        """The file system, and where this folder is in it."""
+        from pyarrow import fs
+
+        try:
+            parts = urlsplit(self.url)
+            if parts.scheme != "s3":
+                files, folder = fs.FileSystem.from_uri(self.url)
+                return files, folder
+            query = dict(parse_qsl(parts.query))
+            endpoint = query.get("endpoint_override") or os.environ.get("AWS_ENDPOINT_URL")
+            region = query.get("region") or os.environ.get("AWS_REGION")
+            region = region or os.environ.get("AWS_DEFAULT_REGION")
+            if region is None and endpoint is None:
+                region = fs.resolve_s3_region(parts.netloc)
+            files = fs.S3FileSystem(
+                endpoint_override=endpoint,
+                scheme=query.get("scheme"),
+                region=region,
+                connect_timeout=_CONNECT_S,
+                request_timeout=_REQUEST_S,
+                allow_delayed_open=True,  # one request for an object of a few MB, not three
+                background_writes=False,
+            )
+        except (ValueError, OSError, pa.ArrowException) as error:
+            raise BucketError(f"{self.url}: {_line(error)}") from error
+        return files, f"{parts.netloc}{parts.path}".rstrip("/")
+
+    def put(self, name: str, content: bytes | Path) -> None:
+        """Write an object; whoever reads it sees all of it or none.
+
+        Raises:
+            FileNotFoundError: the file to be written is gone.
+            BucketError: not now, or never.
+        """
+        files, folder = self._at
+        if isinstance(content, Path):
+            content.stat()
+
+        def write() -> None:
+            with files.open_output_stream(f"{folder}/{name}", compression=None) as stream:
+                if isinstance(content, bytes):
+                    stream.write(content)
+                    return
+                with content.open("rb") as file:
+                    while block := file.read(_COPY_BYTES):
+                        stream.write(block)
+
+        self._patiently(write, name)
+
+    def get(self, name: str) -> bytes:
+        """The content of an object.
+
+        Raises:
+            FileNotFoundError: there is none.
+            BucketError: not now, or never.
+        """
+        files, folder = self._at
+
+        def read() -> bytes:
+            with files.open_input_stream(f"{folder}/{name}", compression=None) as stream:
+                return bytes(stream.read())
+
+        return self._patiently(read, name)
+
+    def download(self, name: str, target: Path) -> None:
+        """Write the content of an object into a file; raises as `get`."""
+        files, folder = self._at
+
+        def read() -> None:
+            with (
+                files.open_input_stream(f"{folder}/{name}", compression=None) as stream,
+                target.open("wb") as file,
+            ):
+                while block := stream.read(_COPY_BYTES):
+                    file.write(block)
+
+        self._patiently(read, name)
+
+    def names(self, folder: str = "", *, is_deep: bool = False) -> dict[str, tuple[int, float]]:
+        """Objects of a folder by name within it, each with its bytes and the time of its writing.
+
+        Args:
+            is_deep: those of folders in it, too.
+        """
+        from pyarrow import fs
+
+        files, root = self._at
+        base = f"{root}/{folder}".rstrip("/")
+
+        def listed() -> dict[str, tuple[int, float]]:
+            selector = fs.FileSelector(base, recursive=is_deep, allow_not_found=True)
+            return {
+                info.path[len(base) + 1 :]: (info.size or 0, info.mtime_ns / 1e9)
+                for info in files.get_file_info(selector)
+                if info.type == fs.FileType.File
+            }
+
+        return self._patiently(listed, folder)
+
+    def delete(self, name: str) -> None:
+        """Remove an object, if it is there."""
+        files, folder = self._at
+
+        def remove() -> None:
+            try:
+                files.delete_file(f"{folder}/{name}")
+            except FileNotFoundError:
+                return
+
+        self._patiently(remove, name)
+
+    def _patiently(self, work: Callable[[], _T], name: str) -> _T:
+        for pause_s in (*_PAUSES_S, None):
+            try:
+                return work()
+            except FileNotFoundError:
+                raise
+            except (OSError, pa.ArrowException) as error:
+                if pause_s is None or _FOR_GOOD.search(str(error)):
+                    raise BucketError(f"{self.url}/{name}: {_line(error)}") from error
+                time.sleep(pause_s)
+        raise AssertionError("unreachable")
+
+
+def _line(error: BaseException) -> str:
+    """What the storage says, without the request that it was said to."""
+    text = " ".join(str(error).split())
+    match = _ANSWER.search(text)
+    return f"{match[2].rstrip('.')} ({match[1]})" if match else text[:300]

@@ -1,0 +1,133 @@
+"""What a run on object storage consists of: one object that is replaced as a whole.
+
+`ROOT/.runs/NAME.json` is the manifest of the run whose objects lie under `ROOT/NAME/`. It names the
+small files of the run, each as a list of parts that never change: what was appended to the journal
+since the last manifest is one more part. The data files are named by the journal and the packs
+themselves, with their hashes, as on a disk. So whoever reads a manifest sees a run as it was at one
+moment, whatever is being written meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...errors import StoreError
+from ..durable import to_checked_json_bytes, without_checksum
+
+MANIFESTS = ".runs"
+"""Folder of a root that holds one object per run: a single listing shows what is new."""
+CHECKPOINTS = "checkpoints"
+FORMAT = 1
+_SMALL_FILE = re.compile(
+    r"run\.json|journal\.ndjson|journal\.tail|journal/[0-9]{6,}\.ndjson|pack/[0-9]{6,}/pack\.json"
+)
+_PART = re.compile(r"parts/[0-9a-f]{32}")
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+MAX_PART_BYTES = 64_000_000
+
+
+def manifest_name(run_name: str) -> str:
+    """Where in a root the manifest of a run lies."""
+    return f"{MANIFESTS}/{run_name}.json"
+
+
+def is_small_file(path: str) -> bool:
+    """Whether a path of a run, relative to its folder, is named by the manifest."""
+    return _SMALL_FILE.fullmatch(path) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some bytes of a file, as an object of their own that is named by its content."""
+
+    name: str
+    num_bytes: int
+    sha256: str
+
+    @classmethod
+    def of(cls, data: bytes) -> Part:
+        digest = hashlib.sha256(data).hexdigest()
+        return cls(f"parts/{digest[:32]}", len(data), digest)
+
+    def check(self, data: bytes) -> bytes:
+        """Raises StoreError where the bytes are not those that were written."""
+        if len(data) != self.num_bytes or hashlib.sha256(data).hexdigest() != self.sha256:
+            raise StoreError(f"{self.name}: not the bytes that were written")
+        return data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """One state of a run."""
+
+    run_id: str
+    writer: str
+    """Whoever copies: another one has to stop."""
+    generation: int
+    written_at: float
+    is_held: bool
+    """A process was writing the run."""
+    files: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        files = {
+            path: [[part.name, part.num_bytes, part.sha256] for part in parts]
+            for path, parts in self.files.items()
+        }
+        return to_checked_json_bytes(
+            {
+                "format": FORMAT,
+                "run_id": self.run_id,
+                "writer": self.writer,
+                "generation": self.generation,
+                "written_at": self.written_at,
+                "is_held": self.is_held,
+                "files": files,
+            }
+        )
+
+    @classmethod
+    def of(cls, data: bytes, url: str) -> Manifest:
+        """Read one; whoever may write to the bucket may have written anything.
+
+        Raises:
+            StoreError: it is damaged, or names what no manifest names.
+        """
+        try:
+            value = without_checksum(_object(json.loads(data)))
+            if value is None:
+                raise ValueError("its content changed after it was written")
+            if value["format"] != FORMAT:
+                raise ValueError(f"format {value['format']!r} is not {FORMAT}: update echoscope")
+            files = {path: tuple(map(_part, parts)) for path, parts in value["files"].items()}
+            if not all(map(is_small_file, files)):
+                raise ValueError("it names a file that no run has")
+            return cls(
+                run_id=str(value["run_id"]),
+                writer=str(value["writer"]),
+                generation=int(value["generation"]),
+                written_at=float(value["written_at"]),
+                is_held=bool(value["is_held"]),
+                files=files,
+            )
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            why = " ".join(str(error).split())[:200]
+            raise StoreError(f"{url}: it is not the manifest of a run ({why})") from error
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError("not an object")
+    return value
+
+
+def _part(value: Any) -> Part:
+    name, num_bytes, sha256 = value
+    if not (_PART.fullmatch(name) and 0 <= num_bytes <= MAX_PART_BYTES):
+        raise ValueError(f"{str(name)[:60]!r} is not a part")
+    return Part(name, int(num_bytes), str(sha256))
