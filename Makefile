@@ -7,7 +7,7 @@ export TOKENIZERS_PARALLELISM := false
 # Where it is set, every command that a test starts would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo docs test test-all test-long coverage test-browser test-pretrained test-gpu test-ranks test-launchers test-vllm test-ray test-textworld test-install test-cure test-trl test-notify test-sinks test-peers test-exports test-notebook test-worlds test-lean test-kill test-harness lint bench bench-pretrained policy search-data clean
+.PHONY: help install demo docs test test-all test-long coverage test-browser test-pretrained test-gpu test-ranks test-s3 test-launchers test-vllm test-ray test-textworld test-install test-cure test-trl test-notify test-sinks test-peers test-exports test-notebook test-worlds test-lean test-kill test-harness lint bench bench-pretrained policy search-data clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -29,14 +29,14 @@ demo: install  ## Train the shipped small policy with the dashboard beside it (H
 	$(BIN)/echoscope demo $(if $(HEADLESS),--headless)
 
 # worksteal: tests of one file stay on one worker, so that its fixtures are made once.
-PLAIN := not slow and not browser and not gpu and not vllm and not ray and not ranks
+PLAIN := not slow and not browser and not gpu and not vllm and not ray and not ranks and not s3
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test: install lint  ## Lint, types, and all tests that take no long time
 	$(PYTEST) -m '$(PLAIN) and not long'
 
 # First what .ci/run has too, then by time. -k: what comes after a failure is run as well.
-EVERY := test test-ranks test-notify test-trl test-sinks test-browser \
+EVERY := test test-ranks test-s3 test-notify test-trl test-sinks test-browser \
   test-notebook test-worlds search-data test-exports test-peers test-lean test-pretrained \
   test-ray test-launchers test-textworld test-vllm test-install test-long test-kill test-harness test-cure
 test-all: export HF_HUB_OFFLINE := 1
@@ -85,6 +85,16 @@ $(VENV)/.installed-ray: $(STAMP)
 
 test-ray: $(VENV)/.installed-ray  ## The Ray engine, ranks on a cluster of three nodes, on this machine alone
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m ray tests/core/engines tests/core/run/test_cluster.py --timeout=400
+
+S3 := .venv-s3
+
+$(S3)/.installed:
+	$(PYTHON) -m venv $(S3)
+	$(S3)/bin/pip install --quiet --disable-pip-version-check 'moto[s3]==5.2.5' flask flask-cors
+	touch $@
+
+test-s3: install $(S3)/.installed  ## Runs on object storage: a server with faults, torn and slow uploads
+	OMP_NUM_THREADS=1 ECHOSCOPE_S3_SERVER=$(abspath $(S3))/bin/python $(BIN)/python -m pytest -m s3 tests/store/log/remote
 
 LAUNCH := .venv-launch
 

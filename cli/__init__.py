@@ -90,7 +90,7 @@ app.add_typer(config.app, name="config")
 app.add_typer(notify.app, name="notify")
 app.add_typer(bench.app, name="bench")
 
-_ADDRESS = re.compile(r"(s3|gs|gcs|abfss?)://")
+_ADDRESS = re.compile(r"(s3|gs|gcs|abfss?|file)://")
 _USER_ERRORS = (
     ("echoscope.store.errors", "StoreError"),
     ("echoscope.store.errors", "QueryError"),

@@ -350,7 +350,7 @@ class TrainerConfig(FrozenModel):
     )
     copy_to: str | None = Field(
         None,
-        pattern=r"^(s3|gs|gcs|abfss?)://[^/]+/.+",
+        pattern=r"^((s3|gs|gcs|abfss?)://[^/]+/.|file:///.)",
         description="Root on object storage that the run is copied to while it trains, such as "
         "s3://team/runs; `echoscope dashboard s3://team/runs` opens it anywhere.",
     )

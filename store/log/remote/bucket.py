@@ -19,16 +19,20 @@ from urllib.parse import parse_qsl, urlsplit
 import pyarrow as pa
 
 from ...errors import StoreError
+from ..durable import new_id
 
 _T = TypeVar("_T")
-_ADDRESS = re.compile(r"(s3|gs|gcs|abfss?):/+(\S.*)")
+_ADDRESS = re.compile(r"(s3|gs|gcs|abfss?|file):/+(\S.*)")
 _PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0)
 """Before each further attempt; the libraries below have made some of their own by then."""
 _FOR_GOOD = re.compile(
     r"ACCESS_DENIED|NO_SUCH_BUCKET|INVALID_ACCESS_KEY|SIGNATURE_DOES_NOT_MATCH|INVALID_TOKEN"
     r"|Permission|Unauthor|Forbidden|HTTP status 40[13]"
 )
-_ANSWER = re.compile(r"AWS Error (\w+) during \w+ operation: (.*?)(?: \(Request ID|; Details|$)")
+_ANSWER = re.compile(
+    r"AWS Error (\w+(?: \(HTTP status \d+\))?) during \w+ operation: ?"
+    r"(.*?)(?: \(Request ID|; Details|$)"
+)
 _COPY_BYTES = 4_000_000
 _CONNECT_S, _REQUEST_S = 5, 60
 
@@ -44,7 +48,8 @@ def remote_address(path: str | Path) -> str | None:
     ('s3://team/runs', None)
     """
     match = _ADDRESS.fullmatch(str(path).rstrip("/"))
-    return f"{match[1]}://{match[2]}" if match else None
+    slashes = "///" if match and match[1] == "file" else "//"
+    return f"{match[1]}:{slashes}{match[2]}" if match else None
 
 
 @dataclass(frozen=True)
@@ -52,9 +57,10 @@ class Bucket:
     """A folder on object storage.
 
     Args:
-        url: such as `s3://team/runs`. A server other than Amazon's comes from the environment
-            variable AWS_ENDPOINT_URL, or from the address: `?endpoint_override=127.0.0.1:9000&
-            scheme=http`. Keys come from where Amazon's own tools take them.
+        url: such as `s3://team/runs`, or `file:///mnt/shared/runs` for a disk of many machines. A
+            server other than Amazon's comes from the environment variable AWS_ENDPOINT_URL, or from
+            the address: `?endpoint_override=127.0.0.1:9000&scheme=http`. Keys come from where
+            Amazon's own tools take them.
     """
 
     url: str
@@ -104,14 +110,24 @@ class Bucket:
         if isinstance(content, Path):
             content.stat()
 
+        path = f"{folder}/{name}"
+        is_disk = self.url.startswith(
+            "file:"
+        )  # where half a file can be seen, and folders are made
+        target = f"{path}.{new_id()}.tmp" if is_disk else path
+
         def write() -> None:
-            with files.open_output_stream(f"{folder}/{name}", compression=None) as stream:
+            if is_disk:
+                files.create_dir(path.rpartition("/")[0])
+            with files.open_output_stream(target, compression=None) as stream:
                 if isinstance(content, bytes):
                     stream.write(content)
-                    return
-                with content.open("rb") as file:
-                    while block := file.read(_COPY_BYTES):
-                        stream.write(block)
+                else:
+                    with content.open("rb") as file:
+                        while block := file.read(_COPY_BYTES):
+                            stream.write(block)
+            if is_disk:
+                files.move(target, path)
 
         self._patiently(write, name)
 
@@ -194,4 +210,4 @@ def _line(error: BaseException) -> str:
     """What the storage says, without the request that it was said to."""
     text = " ".join(str(error).split())
     match = _ANSWER.search(text)
-    return f"{match[2].rstrip('.')} ({match[1]})" if match else text[:300]
+    return f"{match[2].rstrip('.') or 'not now'} ({match[1]})" if match else text[:300]

@@ -12,12 +12,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import StoreError
 from ..durable import to_checked_json_bytes, without_checksum
+from .bucket import Bucket, BucketError
 
 MANIFESTS = ".runs"
 """Folder of a root that holds one object per run: a single listing shows what is new."""
@@ -29,6 +31,8 @@ _SMALL_FILE = re.compile(
 _PART = re.compile(r"parts/[0-9a-f]{32}")
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 MAX_PART_BYTES = 64_000_000
+_READ_ATTEMPTS = 5
+_READ_PAUSE_S = 0.05
 
 
 def manifest_name(run_name: str) -> str:
@@ -118,6 +122,28 @@ class Manifest:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             why = " ".join(str(error).split())[:200]
             raise StoreError(f"{url}: it is not the manifest of a run ({why})") from error
+
+
+def read_manifest(root: Bucket, run_name: str) -> Manifest:
+    """The manifest of a run, as it is now.
+
+    It is replaced while it is read: a client that asks for the size first and for the bytes then
+    may get the beginning of a longer one. So what cannot be read is asked for again.
+
+    Raises:
+        FileNotFoundError: there is no such run.
+        StoreError: as `Manifest.of`, or the storage refuses or does not answer.
+    """
+    name = manifest_name(run_name)
+    for _ in range(_READ_ATTEMPTS):
+        try:
+            return Manifest.of(root.get(name), f"{root.url}/{name}")
+        except BucketError:
+            raise
+        except StoreError as error:
+            damage = error
+            time.sleep(_READ_PAUSE_S)
+    raise damage
 
 
 def _object(value: Any) -> dict[str, Any]:

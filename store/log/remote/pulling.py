@@ -26,7 +26,7 @@ from ..durable import is_locked, new_id, read_checked_json, take_lock, to_checke
 from ..layout import FileEntry, Layout, is_data_path
 from .bucket import Bucket, BucketError, remote_address
 from .mail import MAIL
-from .manifest import MANIFESTS, RUN_NAME, Manifest, Part, manifest_name
+from .manifest import MANIFESTS, RUN_NAME, Manifest, Part, read_manifest
 
 COPY_JSON = "copy.json"
 _CHECKPOINT_FILE = re.compile(r"checkpoints/step_[0-9]{6,}(?:/[A-Za-z0-9][A-Za-z0-9._-]*){1,3}")
@@ -198,14 +198,12 @@ class RemoteRun:
         Raises:
             StoreError: the storage refuses or does not answer, or what it holds is damaged.
         """
-        name = manifest_name(self.path.name)
         for _ in range(5):
             try:
-                data = self.root.get(name)
+                manifest = read_manifest(self.root, self.path.name)
             except FileNotFoundError:
                 return False
             _looked[self.path] = _answered[self.path] = time.monotonic()
-            manifest = Manifest.of(data, f"{self.root.url}/{name}")
             self.path.mkdir(parents=True, exist_ok=True)
             with self._locked():
                 try:
@@ -213,7 +211,7 @@ class RemoteRun:
                 except FileNotFoundError:
                     continue  # parts that only an older manifest names are removed after a while
                 return True
-        raise StoreError(f"{self.root.url}/{name}: it names objects that are not there")
+        raise StoreError(f"{self.url}: its manifest names objects that are not there")
 
     def fetch(self, entries: Iterable[FileEntry]) -> None:
         """Bring data files here that are not. One that is damaged or gone is left to the reader."""

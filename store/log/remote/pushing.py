@@ -33,6 +33,7 @@ from .manifest import (
     Manifest,
     Part,
     manifest_name,
+    read_manifest,
 )
 
 EVERY_S = 5.0
@@ -243,9 +244,8 @@ class Pushing:
 
     def _read_manifest(self) -> Manifest | None:
         """The manifest there; StoreError where it is another run's, or another process writes."""
-        name = manifest_name(self._layout.root.name)
         try:
-            manifest = Manifest.of(self._root.get(name), f"{self._root.url}/{name}")
+            manifest = read_manifest(self._root, self._layout.root.name)
         except FileNotFoundError:
             return None
         if manifest.run_id != self._index.run_id:
