@@ -7,7 +7,7 @@ export TOKENIZERS_PARALLELISM := false
 # Where it is set, every command that a test starts would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo docs test test-all test-long coverage test-browser test-pretrained test-gpu test-ranks test-s3 test-launchers test-vllm test-ray test-textworld test-install test-cure test-trl test-notify test-sinks test-peers test-exports test-notebook test-worlds test-lean test-kill test-harness lint bench bench-pretrained policy search-data clean
+.PHONY: help install demo docs test test-all test-long coverage test-browser test-pretrained test-gpu test-multi-gpu test-ranks test-s3 test-launchers test-vllm test-ray test-textworld test-install test-cure test-trl test-notify test-sinks test-peers test-exports test-notebook test-worlds test-lean test-kill test-harness lint bench bench-pretrained policy search-data clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -64,6 +64,10 @@ test-pretrained: install  ## SmolLM2 from its package: one step, its replay and 
 
 test-gpu: install  ## What only a GPU can show, for whoever has one; writes gpu-report.md
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s tests/gpu -m gpu -rs
+
+test-multi-gpu: install  ## Weights split over all GPUs of this machine, by NCCL; writes gpu-report.md
+	ECHOSCOPE_GPU_RANKS=$$(nvidia-smi -L | wc -l) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s tests/gpu -m gpu -rs -k split
+	$(BIN)/echoscope train bandit --headless steps=20 trainer.ranks=$$(nvidia-smi -L | wc -l)
 
 VLLM := .venv-vllm
 

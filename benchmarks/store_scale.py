@@ -47,7 +47,7 @@ GROUP = 8
 SMALL_RUNS = 50
 REPEATS = 5
 QUESTIONS = {
-    "success by run": "SELECT run_id, avg(is_success::INT), count(*) FROM trajectories GROUP BY ALL",
+    "success by run": "SELECT run_id, avg(is_success::INT) FROM trajectories GROUP BY ALL",
     "return by world and 100 steps": "SELECT env_id, step // 100 AS part, avg(episode_return) "
     "FROM trajectories GROUP BY ALL ORDER BY ALL",
     "the ten longest prompts' replies": "SELECT run_id, step, response FROM turns "

@@ -2,7 +2,8 @@
 
 The table goes to `gpu-report.md`, or where `ECHOSCOPE_GPU_REPORT` says. With
 `ECHOSCOPE_GPU_DEVICE=cpu` the same code runs on the CPU, over small shapes, so that the suite is
-tried where there is no GPU; what it then says of bounds is about the CPU.
+tried where there is no GPU; what it then says of bounds is about the CPU. With
+`ECHOSCOPE_GPU_RANKS=N` weights are split over N devices: `make test-multi-gpu` takes all there are.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from echoscope.core.update.learners.ranked import RankedLearner
 from echoscope.core.update.update import update
 
 DEVICE = os.environ.get("ECHOSCOPE_GPU_DEVICE", "cuda")
+RANKS = int(os.environ.get("ECHOSCOPE_GPU_RANKS", "1"))
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(
@@ -67,7 +69,8 @@ def table() -> Iterator[Callable[[str, str], None]]:
     rows: list[tuple[str, str]] = []
     yield lambda what, value: rows.append((what, value))
     name = torch.cuda.get_device_name() if DEVICE == "cuda" else "the CPU"
-    lines = [f"On {name}, torch {torch.__version__}.", "", "| what | measured |", "| --- | --- |"]
+    where = f"On {name}, {RANKS} ranks, torch {torch.__version__}."
+    lines = [where, "", "| what | measured |", "| --- | --- |"]
     lines += [f"| {what} | {value} |" for what, value in rows]
     text = "\n".join(lines) + "\n"
     Path(os.environ.get("ECHOSCOPE_GPU_REPORT", "gpu-report.md")).write_text(text, encoding="utf-8")
@@ -261,7 +264,7 @@ def _compare_memory(policy: Policy, config: RunConfig, table: Callable[[str, str
 def test_split_weights_train_as_whole_ones(
     make_config: MakeConfig, table: Callable[[str, str], None], ranks: Ranks
 ) -> None:
-    """FSDP over one rank: gathering, casting and summing as over many, without another device."""
+    """Gathering, casting and summing are those of many ranks where there is but one, too."""
     for dtype in ("float32", "bfloat16"):
         config = make_config(f"model.device={DEVICE}", f"model.dtype={dtype}")
         whole = make_bench(config)
@@ -276,6 +279,21 @@ def test_split_weights_train_as_whole_ones(
         )
         assert gap < {"float32": 1e-4, "bfloat16": 0.05}[dtype]
         assert ours["loss/total"] == pytest.approx(theirs["loss/total"], abs=1e-2)
+
+
+def test_split_weights_take_a_gradient_apart_as_whole_ones(
+    make_config: MakeConfig, table: Callable[[str, str], None], ranks: Ranks
+) -> None:
+    config = make_config(f"model.device={DEVICE}", "loss.entropy_coef=0.1")
+    whole = make_bench(config)
+    split = RankedLearner(build_policy(config.model, config.critic, seed=0), config, ranks)
+    split.policy.model.load_state_dict(whole.policy.model.state_dict())
+    rollouts = whole.collect()
+    theirs = whole.learner.gradients(rollouts, config, whole.chat).values["total/all/norm"]
+    ours = split.gradients(rollouts, config, whole.chat).values["total/all/norm"]
+    gap = abs(ours / theirs - 1)
+    table("norm in the gradient breakdown of split weights, relative gap", f"{gap:.2g}")
+    assert gap < 1e-3
 
 
 def test_memory_and_throughput_of_split_weights(
@@ -299,7 +317,7 @@ def test_memory_and_throughput_of_split_weights(
 
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[Ranks]:
-    started = start_ranks(1, DEVICE)
+    started = start_ranks(RANKS, DEVICE)
     yield started
     started.close()
 
