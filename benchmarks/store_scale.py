@@ -27,7 +27,7 @@ from typing import Any
 from machine import describe_machine
 
 from echoscope.store.log.remote.pulling import local_folder
-from echoscope.store.log.remote.pushing import Pushing
+from echoscope.store.log.remote.pushing import EVERY_S, Pushing
 from echoscope.store.query.listing import RunList
 from echoscope.store.reader import RunsReader, open_run, open_runs
 from echoscope.store.records import (
@@ -186,13 +186,46 @@ def copied(root: Path, url: str) -> dict[str, Any]:
     }
 
 
+def priced(num_gpus: int = 1_000, gpus_per_run: int = 16) -> dict[str, Any]:
+    """What a day of a thousand GPUs puts on object storage; arithmetic, nothing is measured.
+
+    A step of a run takes a minute and has 1,024 episodes of 2,500 tokens: eight times what
+    `benchmarks/store.py` measures at 3.1 MB. Prices are Amazon's list prices of S3 Standard in
+    us-east-1: a month of a GB, a thousand writes or listings, a thousand reads.
+    """
+    per_gb_month, per_1000_writes, per_1000_reads = 0.023, 0.005, 0.0004
+    runs, steps = num_gpus // gpus_per_run, 24 * 60
+    gigabytes = runs * steps * 8 * 3.1 / 1_000
+    data_files, parts = 3, 2  # trajectories, turns, tokens; the journal's end and its tail
+    manifests = steps + 24 * 3600 / 60  # with every step, and a sign of life between two
+    looks = 24 * 3600 / EVERY_S  # for commands
+    writes = runs * (steps * (data_files + parts) + manifests + looks)
+    reads = runs * manifests * 2  # who else writes? its size, then its bytes
+    viewer = 24 * 3600 / EVERY_S  # one listing of the root
+    return {
+        "runs": runs,
+        "GB a day": round(gigabytes),
+        "writes and listings a day": round(writes),
+        "reads a day": round(reads),
+        "requests, dollars a day": round(
+            writes / 1_000 * per_1000_writes + reads / 1_000 * per_1000_reads, 2
+        ),
+        "keeping a day's data, dollars a month": round(gigabytes * per_gb_month, 2),
+        "one open dashboard, dollars a day": round(viewer / 1_000 * per_1000_writes, 2),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trajectories", type=int, default=10_000_000)
     parser.add_argument("--bucket", help="root on object storage, such as s3://team/scale")
     parser.add_argument("--folder", type=Path, help="where to write; kept afterwards")
+    parser.add_argument("--priced", action="store_true", help="only the price of a day")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    if args.priced:
+        print(json.dumps(priced(), indent=1))
+        return
     folder = args.folder or Path(tempfile.mkdtemp(prefix="echoscope-scale-"))
     root = folder / "runs"
     result: dict[str, Any] = {"machine": describe_machine()}
