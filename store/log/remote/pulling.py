@@ -377,7 +377,10 @@ def refuse_copy(layout: Layout) -> None:
     """Raises StoreError for the copy of a run far away, which nobody writes to."""
     run = RemoteRun.of(layout.root)
     if run is not None:
-        raise StoreError(f"{layout.root} is a copy of {run.url}, which is only read")
+        raise StoreError(
+            f"{layout.root} is a copy of {run.url}, which is only read: `echoscope runs copy "
+            f"{run.url} runs/{layout.root.name}` brings the run home"
+        )
 
 
 def _state(path: Path) -> Mapping[str, Any] | None:
