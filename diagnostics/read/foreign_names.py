@@ -4,17 +4,21 @@ A name is compared in its normal form: its words in lower case and the singular,
 written out. `/`, `.`, `-`, `:`, `_`, spaces and a change from lower to upper case all separate
 words, so `critic/rewards/mean`, `critic_rewards_mean` and `Mean Critic Reward` are one name. Words
 that say where or how something was averaged (`train`, `rollout`, `avg`, `last 100`) are left out.
-What the table does not have keeps its own name; `--map NAME=KEY` says what it is.
+What the table (`foreign_names.toml`) does not have keeps its own name; `--map NAME=KEY` says what
+it is.
 """
 
 from __future__ import annotations
 
 import functools
 import re
+import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from operator import itemgetter
+from pathlib import Path
+from typing import Any
 
 
 class How(StrEnum):
@@ -52,168 +56,24 @@ def is_share(key: str) -> bool:
     return key.endswith(_SHARES)
 
 
-def words_in(text: str) -> tuple[str, ...]:
-    """Words apart by spaces and line ends: long lists of words are written so."""
-    return tuple(text.split())
-
-
-_TABLE: Mapping[str, str] = {
-    SUCCESS: """
-        success rate, success, is success, task success rate, task success, success once,
-        success at end, resolved, resolved rate, resolve rate, solve rate, solved rate, win rate,
-        winrate, win, sr, accuracy, accuracy@1, answer accuracy, pass@1, pass at 1, pass1,
-        pass rate, exact match, exact match rate, em, correct rate, rate correct, correctness,
-        correct, is correct, solved, is solved, goal rate""",
-    RETURN: """
-        critic score, return, objective score, env all reward total, reward, score, raw reward,
-        task reward, reward total, reward sum, reward score, critic reward, objective rlhf reward,
-        rlhf reward, exp score, rm, eprew, eprewmean, mean100, r""",
-    "policy/entropy": """
-        policy entropy, actor entropy, entropy, entropy all, optim entropy, token entropy,
-        per token entropy, entropy per token, gen entropy, actor entropy loss, entropy loss,
-        action entropy, approx entropy""",
-    "rollout/response_length_mean": """
-        response length, completion tokens, glen, gen tokens per sample, ac tokens per turn,
-        env all ac tokens per turn""",
-    "policy/ref_kl": """
-        kl, kl ref, ref kl, kl div, kl divergence, kl loss, actor reward kl penalty, kl to ref,
-        kl penalty, policy kl, kl policy ref, critic kl""",
-    "policy/ref_kl_per_sequence": "objective kl",
-    "policy/approx_kl": "ppo kl, approx kl, approxkl",
-    "policy/mismatch_kl": """
-        rollout corr kl, mismatch kl, mismatch kl all, optim kl sample train v1,
-        optim kl sample train v2, gen kl error""",
-    "policy/mismatch_logprob_max": "sampling sampling logp difference max",
-    "policy/clip_high_frac": """
-        pg clipfrac, clip ratio high, clip frac, clipfrac, policy clipfrac""",
-    "policy/clip_low_frac": "clip ratio low",
-    "policy/clip_dual_frac": "pg clipfrac lower",
-    "optim/grad_norm": """
-        grad norm, policy grad norm, actor grad norm, actor grad norm before clip, gradnorm, gnorm,
-        grad, grad l2 norm, optim grad norm""",
-    "optim/lr": "lr, learning rate",
-    "loss/total": "loss, train loss, total loss, loss total",
-    "loss/policy": "pg loss, policy loss, loss policy, actor loss, policy gradient loss",
-    "loss/value": "critic vf loss, vf loss, value loss, loss value, critic loss",
-    "critic/explained_variance": """
-        critic vf explained var, explained variance, critic explained variance""",
-    "reward/group_std_mean": """
-        in group reward std, group reward std, reward group std, reward std,
-        within group reward std""",
-    "reward/zero_std_frac": """
-        frac reward zero std, zero std frac, frac zero std, zero variance frac, zero adv frac,
-        flat reward group ratio, zero variance group frac""",
-    "reward/solved_frac": """
-        solve all, solve all all, env all by group frac all good, frac all good,
-        baseline reward pct 1""",
-    "reward/hopeless_frac": """
-        solve none, solve none all, env all by group frac all bad, frac all bad,
-        baseline reward pct 0""",
-    "selection/kept_frac": "rollout filter kept ratio",
-    "selection/num_zero": "rollout filter zero count",
-    "selection/is_empty": "rollout empty after filter",
-    "rollout/num_sampled_tokens_mean": "train response length, seq len, seq len all",
-    "rollout/num_episodes": """
-        num episodes, num rollouts, num trajectories, num samples, n samples, num sequences,
-        env all total episodes""",
-    "rollout/num_groups": "num groups, n groups, num prompts, num unique prompts",
-    "rollout/num_turns_mean": """
-        num turns, env all turns per episode, turns per episode, episode num turns""",
-    "rollout/reasoning_closed_frac": "collapse valid thinking rate",
-    "rollout/first_turn_reasoning_closed_frac": "collapse first turn valid rate",
-    "rollout/length_limited_frac": """
-        response length clip ratio, completions clipped ratio, clipped ratio, is truncated,
-        is truncated all, truncated ratio, frac truncated, truncation rate, response clip ratio""",
-    "rollout/format_valid_frac": """
-        format valid rate, valid format rate, format rate, format accuracy, format valid,
-        format success rate, format correct rate, rewards format reward, format reward,
-        format score""",
-    "rollout/action_valid_frac": "valid action rate, action valid rate, episode valid action ratio",
-    "info/first_turn/retrieval_accuracy@1": """
-        retrieval accuracy, collapse first turn sample retrieval accuracy""",
-    "info/first_turn/retrieval_chance@1": "collapse first turn sample retrieval chance level",
-    "info/first_turn/mutual_information": """
-        mutual information, collapse first turn sample mi seq estimate""",
-    "info/first_turn/mutual_information_ceiling": "collapse first turn sample mi upper bound",
-    "info/first_turn/conditional_entropy": """
-        conditional entropy, collapse first turn sample conditional entropy seq est""",
-    "info/first_turn/conditional_entropy_per_token": """
-        collapse first turn sample conditional entropy est""",
-    "info/first_turn/marginal_entropy": "collapse first turn sample reasoning entropy seq est",
-    "gradient/policy/all/norm": "grad norm all task",
-    "gradient/entropy/all/norm": "grad norm all entropy",
-    "gradient/kl/all/norm": "grad norm all kl",
-}
-"""Our key -> names, the preferred first.
-
-Of RAGEN's collapse detection the first-turn sample is read. Its trajectory sample scores reasonings
-under contexts that contain them, and its length-normalised estimate is not information: both keep
-their own names."""
-_COMPLEMENTS: Mapping[str, str] = {
-    "reward/zero_std_frac": "env all by group frac mixed, baseline reward pct mixed",
-    "rollout/action_valid_frac": "invalid action rate",
-}
-"""Our key -> names of what is missing to 1."""
-_TAGGED: tuple[tuple[str, str, How, int], ...] = (
-    ("val-env/*/success", "eval/*/success_rate", How.COLUMN, 0),
-    ("val-env/*/manager_invalid_action", "eval/*/action_valid_frac", How.COMPLEMENT, 0),
-    ("train/*/success", "rollout/*/success_rate", How.COLUMN, 0),
-    ("train/*/manager_invalid_action", "rollout/*/action_valid_frac", How.COMPLEMENT, 0),
-    ("train/*/action_is_valid", "rollout/*/action_valid_frac", How.COLUMN, 1),
-    ("train/*/action_is_effective", "rollout/*/action_effective_frac", How.COLUMN, 0),
+_LISTED: Mapping[str, Any] = tomllib.loads(
+    (Path(__file__).parent / "foreign_names.toml").read_text(encoding="utf-8")
 )
-"""RAGEN's names with the tag of an environment: pattern, key, how and rank. What the
-environment itself says of its actions is second best."""
+WORDS: Mapping[str, frozenset[str]] = {
+    name: frozenset(listed) for name, listed in _LISTED["words"].items()
+}
+"""Lists of words that names of metrics are told by."""
 
 _SYNONYMS: Mapping[str, str] = {
-    spelling: word
-    for word, spellings in {
-        "reward": "rew rwd",
-        "return": "ret",
-        "accuracy": "acc",
-        "success": "succ",
-        "length": "len",
-        "entropy": "ent",
-        "grad": "gradient",
-        "rate": "ratio frac fraction percent pct percentage",
-        "truncated": "truncation",
-        "response": "resp completion output answer gen generation generated",
-    }.items()
-    for spelling in spellings.split()
+    spelling: word for word, spellings in _LISTED["synonyms"].items() for spelling in spellings
 }
-_AVERAGES = frozenset({"mean", "avg", "average", "averaged"})
-_PREFIXES = frozenset(
-    words_in(
-        """
-        train training trainer metric rollout rl grpo ppo env environment stat batch completion
-        policy actor objective data perf chart running global current cur step generation
-        experience loss insight monitor episode ep runner
-        """
-    )
+_AVERAGES, _PREFIXES, _EVALUATIONS = (
+    WORDS[name] for name in ("averages", "prefixes", "evaluations")
 )
-"""What may stand before a name of the table; in the singular."""
-_FILLERS = (_AVERAGES | _PREFIXES) - {"step", "loss"} | frozenset(
-    words_in(
-        """
-        episodic per of the over in last recent total cumulative overall all raw true normalized
-        normalised undiscounted discounted extrinsic smoothed smooth moving rolling window ema
-        ewma ma latest history log curve list values agent custom result final fn func
-        """
-    )
-)
-"""Words that say how something was averaged, scaled or kept, not what it is; in the singular."""
-_EVALUATIONS = frozenset(
-    {"eval", "evaluation", "val", "valid", "validation", "test", "dev", "heldout"}
-)
-_OF_TESTS = _EVALUATIONS | {"core", "aux", "train", "during", "in", "on", "at", "of"}
-"""Words beside `eval` that say nothing more: `val-core/TAG/acc/mean@1`."""
+_FILLERS = (_AVERAGES | _PREFIXES) - {"step", "loss"} | WORDS["fillers"]
+_OF_TESTS = _EVALUATIONS | WORDS["beside_evaluations"]
 _NOT_OF_SUCCESS = re.compile("format|valid|action|tool|length|aux")
 """Tags of rates of well-formed replies, say."""
-_NOT_OF_A_RUN = frozenset(
-    {"critic", "value", "buffer", "ref", "reference", "baseline", "format", "reward"}
-)
-_OF_ANSWERS = frozenset({"accuracy", "correctness", "correct", "success"})
-"""Words of a reward function that says whether the answer is right, as TRL's users name it."""
 _PARTLY = 100
 """A name that is met without some of its words comes after one that is met as a whole."""
 
@@ -258,12 +118,10 @@ def _words(name: str) -> list[str]:
 
 def _by_words() -> dict[tuple[str, ...], Meaning]:
     out: dict[tuple[str, ...], Meaning] = {}
-    for table, is_complement in ((_COMPLEMENTS, True), (_TABLE, False)):
-        for key, names in table.items():
-            how = How.COMPLEMENT if is_complement else How.COLUMN
-            if key == "policy/entropy":
-                how = How.NEGATIVE
-            for rank, name in enumerate(names.split(",")):
+    for table, how_listed in (("complements", How.COMPLEMENT), ("names", How.COLUMN)):
+        for key, names in _LISTED[table].items():
+            how = How.NEGATIVE if key == "policy/entropy" else how_listed
+            for rank, name in enumerate(names):
                 meaning = Meaning(key=key, how=how, rank=rank, only_share=is_share(key))
                 out.setdefault(_normal(map(_singular, _words(name))), meaning)
     return out
@@ -298,11 +156,12 @@ def meaning_of(name: str) -> Meaning | None:
 
 
 def _tagged(name: str) -> Meaning | None:
-    for pattern, key, how, rank in _TAGGED:
-        start, end = pattern.split("*")
+    for listed in _LISTED["tagged"]:
+        start, end = listed["pattern"].split("*")
         tag = name[len(start) : len(name) - len(end)]
         if name.startswith(start) and name.endswith(end) and re.fullmatch(r"[\w.+-]+", tag):
-            return Meaning(key=key.replace("*", tag), how=how, rank=rank)
+            how = How(listed.get("how", How.COLUMN))
+            return Meaning(key=listed["key"].replace("*", tag), how=how, rank=listed.get("rank", 0))
     return None
 
 
@@ -365,7 +224,7 @@ def _of_a_reward_function(name_words: Collection[str]) -> Meaning | None:
     is_reward = not {"reward", "rewards"}.isdisjoint(name_words)
     if (
         not is_reward
-        or _OF_ANSWERS.isdisjoint(name_words)
+        or WORDS["answers"].isdisjoint(name_words)
         or not {"std", "min", "max"}.isdisjoint(name_words)
     ):
         return None
@@ -376,7 +235,7 @@ def _of_last_part(name: str) -> Meaning | None:
     """The success or return that a name ends with, behind groups that the table has not."""
     group, slash, last = name.strip().rpartition("/")
     group_words = {*_words(group)}
-    if not slash or group_words & (_NOT_OF_A_RUN | _EVALUATIONS):
+    if not slash or group_words & (WORDS["not_of_a_run"] | _EVALUATIONS):
         return None
     meaning = _of_words(_words(last))
     if meaning is None or meaning.key not in OUTCOMES:
@@ -384,24 +243,15 @@ def _of_last_part(name: str) -> Meaning | None:
     return replace(meaning, rank=meaning.rank + 2 * _PARTLY)
 
 
-STEP_NAMES: tuple[str, ...] = words_in(
-    """
-    step steps global_step global_steps global_step_max_steps train_step training_step
-    optimizer_step optim_step trainer_step progress_batch iteration iterations iter update
-    updates num_updates n_updates training_iteration rollout_step rollout_id batch batch_idx
-    episode episodes epoch epochs total_timesteps timestep timesteps env_steps iters itr itrs
-    it t
-    """
-)
+STEP_NAMES: Sequence[str] = _LISTED["words"]["steps"]
 """What counts training steps, in order of preference."""
-_STEP_PREFIXES = ("", "train_", "trainer_", "training_", "time_", "policy_", "actor_", "progress_")
 
 
 @functools.lru_cache(maxsize=65_536)
 def step_rank(name: str) -> int | None:
     """How well a name says that it counts steps: 0 is best; None for a name that does not."""
     word = spelled(name)
-    for prefix in _STEP_PREFIXES:
+    for prefix in _LISTED["words"]["step_prefixes"]:
         bare = word.removeprefix(prefix) if word.startswith(prefix) else ""
         if bare in STEP_NAMES:
             return STEP_NAMES.index(bare)

@@ -15,12 +15,12 @@ from echoscope.text.did_you_mean import did_you_mean
 
 from ..judge.courses.channels import known_keys
 from .foreign_names import (
+    WORDS,
     How,
     Meaning,
     is_share,
     is_summary_column,
     meaning_of,
-    words_in,
 )
 from .run_meaning import LARGEST_SHARE, ColumnMeaning, RunMeaning, Scale
 
@@ -30,13 +30,6 @@ ROLES = ("prompt", "reply", "reward", "group", "step", "success")
 """What a key of rollouts may hold, as `--map ROLE=KEY` says: the fields of `importers.Roles`."""
 NUM_DECIDING = 20
 """Rows of a column by which a run decides what it is; then that stays."""
-_OUR_GROUPS = frozenset(
-    words_in(
-        """
-        critic eval gradient info loss optim policy probe reward rollout selection text time
-        """
-    )
-)
 _LENGTH = "rollout/num_sampled_tokens_mean"
 _EPISODES = "rollout/num_episodes"
 _COUNTS = (_EPISODES, "rollout/num_groups")
@@ -57,7 +50,7 @@ class MetricNameError(ValueError):
 @functools.lru_cache(maxsize=65_536)
 def is_ours(name: str) -> bool:
     """Is this one of our own keys, which another trainer's name must not replace?"""
-    if name.split("/")[0] not in _OUR_GROUPS:
+    if name.split("/")[0] not in WORDS["our_groups"]:
         return False
     meaning = meaning_of(name)
     return meaning is None or meaning.key == name or is_read(name)

@@ -16,6 +16,7 @@ from typing import Any
 from echoscope.text.amounts import counted
 
 from .foreign_names import (
+    WORDS,
     Meaning,
     is_summary_column,
     meaning_of,
@@ -23,7 +24,6 @@ from .foreign_names import (
     spelled,
     step_columns,
     step_rank,
-    words_in,
 )
 from .forms.answers import MAX_ANSWERS, Outcome, are_answers, outcome_of, short
 from .table import (
@@ -174,30 +174,10 @@ def flat(entry: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-_WEIGHTS = frozenset(
-    words_in(
-        """
-        num_samples n_samples num_trajectories num_episodes num_rollouts sample_count count n
-        """
-    )
-)
-"""Fields that say over how many samples a row's values were taken."""
-_RUNS = frozenset(
-    words_in(
-        """
-        run run_id run_name experiment experiment_name exp exp_name model model_name algo algorithm
-        method variant policy condition config seed trial recipe arm
-        """
-    )
-)
-"""Fields whose values tell one run from another."""
 _NAMES_OF_RUNS = frozenset({"run", "run_name", "run_id"})
-"""Of these, fields whose value is the name of a run by itself."""
-SERIES = frozenset({"metric", "metrics", "metric_name", "name", "key", "tag", "scalar", "variable"})
-_PHASES = frozenset({"split", "phase", "mode", "stage", "type", "event", "kind", "section"})
+"""Of the fields that tell runs apart, those whose value is the name of a run by itself."""
 _SUMMARY = "train_runtime"
 """What transformers logs once, after the last step: such a row belongs to that step."""
-_EVALUATIONS = frozenset({"eval", "evaluation", "val", "valid", "validation", "test", "dev"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,12 +202,12 @@ def _plan_of(names: tuple[str, ...]) -> _Plan:
     ]
     return _Plan(
         known=tuple(understood),
-        runs=tuple(name for name in names if spelling_of[name] in _RUNS),
-        weights=tuple(name for name in names if spelling_of[name] in _WEIGHTS),
+        runs=tuple(name for name in names if spelling_of[name] in WORDS["runs"]),
+        weights=tuple(name for name in names if spelling_of[name] in WORDS["sample_counts"]),
         summaries=tuple(name for name in names if is_summary_column(name)),
         is_chart=any(" - " in name for name in names),
-        has_series=len(names) <= 8 and bool(SERIES & set(spelling_of.values())),
-        has_phase=bool(_PHASES & set(spelling_of.values())),
+        has_series=len(names) <= 8 and bool(WORDS["series"] & set(spelling_of.values())),
+        has_phase=bool(WORDS["phases"] & set(spelling_of.values())),
     )
 
 
@@ -583,7 +563,7 @@ def _of_series(record: Mapping[str, Any]) -> Mapping[str, Any]:
         return record
     by_word = {spelled(name): name for name in record}
     value = by_word.get("value", by_word.get("val"))
-    series = next((by_word[word] for word in by_word if word in SERIES), None)
+    series = next((by_word[word] for word in by_word if word in WORDS["series"]), None)
     if value is None or series is None or not isinstance(record[series], str):
         return record
     kept = {name: v for name, v in record.items() if name not in (value, series)}
@@ -594,10 +574,10 @@ def _of_phase(record: Mapping[str, Any]) -> dict[str, Any]:
     """The fields, named as an evaluation's where one of them says so."""
     fields = dict(record)
     for name, value in record.items():
-        is_phase = isinstance(value, str) and spelled(name) in _PHASES
-        if is_phase and value.strip().lower() in _EVALUATIONS:
+        is_phase = isinstance(value, str) and spelled(name) in WORDS["phases"]
+        if is_phase and value.strip().lower() in WORDS["phases_of_evaluations"]:
             return {
-                n if step_rank(n) is not None or spelled(n) in _RUNS else f"eval/{n}": v
+                n if step_rank(n) is not None or spelled(n) in WORDS["runs"] else f"eval/{n}": v
                 for n, v in record.items()
                 if n != name
             }

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from echoscope.store.records import FloatArray64, IntArray64
 from echoscope.text.amounts import counted
 
-from .foreign_names import RETURN, SUCCESS, Meaning, meaning_of, spelled, words_in
+from .foreign_names import RETURN, SUCCESS, WORDS, Meaning, meaning_of, spelled
 from .names import decide, is_ours
 from .run_meaning import KIND, RunMeaning
 
@@ -390,25 +390,6 @@ def stored_meaning(reader: RunReader) -> RunMeaning:
     return RunMeaning.from_payload(payloads[0].as_py()) if len(payloads) else RunMeaning()
 
 
-_LIKELY = frozenset(
-    words_in(
-        """
-        success resolved resolve solve solved win wins winrate sr accuracy acc pass pass@1 pass1
-        passed exact match em correct correctness goal reward score return f1 accept judge
-        """
-    )
-)
-_FAILURES = frozenset(
-    ["error", "errors", "fail", "fails", "failed", "failure", "failures", "wrong", "incorrect"]
-)
-"""Words of rates that are high where success is low."""
-_RATES = frozenset({"rate", "ratio", "frac", "fraction", "percent", "pct", "share"})
-_NO_OUTCOME = {
-    *("std", "min", "max", "time", "loss", "count", "clip", "len", "length", "seconds", "size"),
-    *("epsilon", "eps", "buffer", "memory", "seed", "fps", "tokens", "duration", "elapsed"),
-}
-
-
 def outcome_hints(table: MetricTable, mapping: Mapping[str, Meaning]) -> list[str]:
     """Which columns look like the success that was not found, and the `--map` to give."""
     keys = table.keys()
@@ -435,8 +416,10 @@ def outcome_hints(table: MetricTable, mapping: Mapping[str, Meaning]) -> list[st
 
 def _is_likely(name: str) -> bool:
     name_words = set(spelled(name).split("_"))
-    is_failure = bool(name_words & _FAILURES and name_words & _RATES)
-    return (bool(name_words & _LIKELY) or is_failure) and not name_words & _NO_OUTCOME
+    is_failure = bool(name_words & WORDS["failures"] and name_words & WORDS["rates"])
+    return (bool(name_words & WORDS["outcomes"]) or is_failure) and not name_words & WORDS[
+        "not_outcomes"
+    ]
 
 
 def _outcome_for(name: str, values: FloatArray64) -> str:
@@ -445,6 +428,6 @@ def _outcome_for(name: str, values: FloatArray64) -> str:
     if not len(finite):
         return ""
     is_share = finite.min() >= 0 and finite.max() <= 1
-    if set(spelled(name).split("_")) & _FAILURES:
+    if set(spelled(name).split("_")) & WORDS["failures"]:
         return f"1-{SUCCESS}" if is_share else ""
     return SUCCESS if is_share else RETURN

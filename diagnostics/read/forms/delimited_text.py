@@ -11,8 +11,8 @@ from pathlib import Path
 
 from echoscope.text.amounts import counted
 
-from ..foreign_names import is_understood, meaning_of, spelled
-from ..records import DECIMAL_COMMA, GROUPED, SERIES, Collector, Reading, to_number
+from ..foreign_names import WORDS, is_understood, meaning_of, spelled
+from ..records import DECIMAL_COMMA, GROUPED, Collector, Reading, to_number
 
 DELIMITERS = ",\t;|"
 NUM_SAMPLED = 60
@@ -123,7 +123,7 @@ def _names(dialect: Dialect, path: str) -> list[str]:
     """TensorBoard's `Wall time,Step,Value` leaves the name of the metric to the file's."""
     names = list(dialect.names)
     spellings = [spelled(name) for name in names]
-    has_series = any(word in SERIES for word in spellings)
+    has_series = any(word in WORDS["series"] for word in spellings)
     is_known = any(meaning_of(name) for name in names)
     if "value" in spellings and not has_series and len(names) <= 3 and not is_known:
         names[spellings.index("value")] = Path(path).stem.rpartition("tag-")[2]
