@@ -56,11 +56,12 @@ def collapse(
     """Measure how early and how reliably collapses are detected, next to other alarm rules."""
     if curves is not None and only is not None:
         fail("--only chooses among our own runs; leave it out with --curves", Exit.USAGE)
+    from echoscope.diagnostics.bench.harness import load_curves
     from echoscope.diagnostics.bench.report_json import report_json
     from echoscope.diagnostics.read.records import MetricsFileError
 
     try:
-        sets = _own(only, seeds) if curves is None else _curves(curves)
+        sets = _own(only, seeds) if curves is None else {curves.name: load_curves(curves)}
     except (MetricsFileError, OSError) as error:
         fail(error, Exit.UNREADABLE)
     reports = {name: _judged(name, runs) for name, runs in sets.items() if runs or curves}
@@ -72,12 +73,6 @@ def collapse(
     for report in reports.values():
         show_report(console, report, with_runs=curves is not None)
         console.print()
-
-
-def _curves(folder: Path) -> dict[str, list[LabelledRun]]:
-    from echoscope.diagnostics.bench.harness import load_curves
-
-    return {folder.name: load_curves(folder)}
 
 
 def _own(only: RunSet | None, seeds: int) -> dict[str, list[LabelledRun]]:

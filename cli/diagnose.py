@@ -110,7 +110,9 @@ def _found(
         mapping = mapping_of(meanings)
         if other is not None:
             _require_path(other)
-            return _compared(path, other, mapping)
+            from echoscope.diagnostics.tools.evaluation_file import compare, evaluation_of
+
+            return compare(evaluation_of(path, mapping), evaluation_of(other, mapping))
         with progress_bars() as bar:
             rescore = None
             if model is not None or checkpoint is not None:
@@ -142,12 +144,6 @@ def _evaluation_of(path: Path, mapping: Mapping[str, Meaning]) -> Evaluation | N
         return evaluation_of(path, mapping) if path.is_file() else None
     except MetricsFileError:
         return None  # it has steps: the verdict says all that is known
-
-
-def _compared(first: Path, second: Path, mapping: Mapping[str, Meaning]) -> Comparison:
-    from echoscope.diagnostics.tools.evaluation_file import compare, evaluation_of
-
-    return compare(evaluation_of(first, mapping), evaluation_of(second, mapping))
 
 
 def _require_path(path: Path) -> None:

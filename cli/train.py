@@ -230,11 +230,6 @@ def demo(
     train(
         recipe="demo",
         overrides=overrides,
-        config=None,
-        resume=None,
-        checkpoint=None,
-        from_run=None,
-        output=None,
         root=root,
         headless=headless,
         dashboard=_is_live(headless),

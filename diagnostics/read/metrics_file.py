@@ -56,10 +56,10 @@ _BINARY_FORMS = (
 )
 """How the files of TensorBoard, trackio and W&B are told by their first bytes, and read."""
 
-Mapped = Mapping[str, Meaning]
 
-
-def read_metrics(path: str | Path, mapping: Mapped | None = None, *, run: str = "") -> MetricTable:
+def read_metrics(
+    path: str | Path, mapping: Mapping[str, Meaning] | None = None, *, run: str = ""
+) -> MetricTable:
     """Read a metrics file.
 
     Args:

@@ -412,9 +412,7 @@ class Collector:
         notes = list(notes or [])
         self._refuse_answers()
         if not self._runs:
-            raise MetricsFileError(
-                f"{self.reading.path}: no row with a step was found ({self.kind})"
-            )
+            raise self._error(f"no row with a step was found ({self.kind})")
         if not self._steps and not self.known and not self.reading.mapping:
             listed = ", ".join(list(self.names)[:6])
             first = next((name for name in self.names if name in self._numeric), "")
@@ -431,7 +429,8 @@ class Collector:
             notes.append(f"{why}: rows are counted as steps, from 1 to {self._num_taken}")
         if self.num_lost:
             notes.append(f"left out: {counted(self.num_lost, 'row')} without a whole step")
-        runs = self._ranked_runs()
+        ranked = sorted(self._runs.items(), key=lambda entry: -entry[1].num_rows)
+        runs = {", ".join(run): builder for run, builder in ranked}
         charts = sorted(self._chart, key=lambda run: -self._chart[run])
         fields = self._chosen("file", list(runs), notes)
         chart = self._chosen("chart", charts, notes)
@@ -463,11 +462,6 @@ class Collector:
             return  # nothing is known of it at all, which is said below
         if are_answers(self._answers, outcome, has_one_step=bool(self._steps)):
             raise AnswersError(self.reading.path, self._answers, outcome)
-
-    def _ranked_runs(self) -> dict[str, TableBuilder]:
-        """Runs by the fields that tell them apart, such as `seed=1`, the longest first."""
-        ranked = sorted(self._runs.items(), key=lambda entry: -entry[1].num_rows)
-        return {", ".join(run): builder for run, builder in ranked}
 
     def _chosen(self, kind: str, names: Sequence[str], notes: list[str]) -> str:
         """Which of the runs of a file or chart is read, the longest of them first; "" of none."""

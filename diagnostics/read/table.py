@@ -347,14 +347,14 @@ def table_of_run(reader: RunReader, mapping: Mapping[str, Meaning] | None = None
     for step, values in stored_rows(reader):
         whole = {**values, **meaning.row(values)}
         if is_decided:
-            whole = {k: v for k, v in whole.items() if k in mapping or _is_settled(k)}
+            # What a second reading would take for something else is left out.
+            whole = {
+                k: v
+                for k, v in whole.items()
+                if k in mapping or is_ours(k) or meaning_of(k) is None
+            }
         builder.add_row(step, whole)
     return builder.build(kind="run", path=str(reader.path), mapping=mapping)
-
-
-def _is_settled(key: str) -> bool:
-    """Whether a stored number would not be taken for something else by a second reading."""
-    return is_ours(key) or meaning_of(key) is None
 
 
 def stored_rows(

@@ -19,6 +19,7 @@ from .metrics_file import NO_TEXT, NOT_METRICS
 from .runs import MetricsFolder
 
 NEITHER = "neither rollouts nor metrics of a known form"
+_WHERE_LISTED = "docs/importing.md lists the formats"
 MAX_REASONS = 6
 """Reasons for which files were refused, or passed over, that a report lists."""
 MAX_SHOWN = 4
@@ -99,7 +100,9 @@ def file_unread(path: Path, metrics_reason: str) -> str:
         return f"{path}: {seen.problem}"
     if seen.keys:
         keys = ", ".join(seen.keys[:MAX_KEYS]) + (" ..." if len(seen.keys) > MAX_KEYS else "")
-        rows = f"If its rows are rollouts: no format that is read has the keys {keys}; {_formats()}"
+        rows = (
+            f"If its rows are rollouts: no format that is read has the keys {keys}; {_WHERE_LISTED}"
+        )
         if reason == NOT_METRICS:
             return f"{path}: holds no metrics of a known form. {rows}"
         return f"{path}: {reason}. {rows}"
@@ -134,9 +137,5 @@ def _what_is_read() -> str:
     trainers = ", ".join(dict.fromkeys(form.trainer for form in FORMATS))
     return (
         "What is read: metrics (CSV, JSON, a console log with lines such as `step:1 - reward:0.5`, "
-        f"files of TensorBoard, trackio or W&B) and rollouts of {trainers}; {_formats()}"
+        f"files of TensorBoard, trackio or W&B) and rollouts of {trainers}; {_WHERE_LISTED}"
     )
-
-
-def _formats() -> str:
-    return "docs/importing.md lists the formats"

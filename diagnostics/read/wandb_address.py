@@ -8,6 +8,7 @@ is that of WANDB_BASE_URL (default: wandb.ai), the key that of WANDB_API_KEY or 
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import json
 import os
 import re
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -206,20 +207,11 @@ def main() -> None:
         import wandb
 
         run = wandb.Api(timeout=max(1, int(timeout_s))).run(path)
-        for page in _pages(run.scan_history(page_size=PAGE, use_cache=False)):
+        rows = iter(run.scan_history(page_size=PAGE, use_cache=False))
+        while page := list(itertools.islice(rows, PAGE)):
             say(rows=page)
         say(name=str(run.name or run.id), state=str(run.state))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's package; it is answered
         # One line. The address of the server is left out, since it may hold a key.
         text = re.sub(r"https?://\S+", "the server", " ".join(str(error).split()))[:300]
         say(error=text, kind=type(error).__name__)
-
-
-def _pages(rows: Iterable[Any]) -> Iterable[list[Any]]:
-    page: list[Any] = []
-    for row in rows:
-        page.append(row)
-        if len(page) == PAGE:
-            yield page
-            page = []
-    yield page

@@ -154,9 +154,11 @@ def arrays_of(batch: RolloutBatch, metric: str) -> GroupArrays:
         returns_PG=batch.returns_PG,
         success_PG=batch.success_PG,
         trainable_PG=batch.trainable_PG,
-        lengths_PG=batch.array_PG(_num_tokens),
+        lengths_PG=batch.array_PG(lambda t: float(t.num_sampled_tokens)),
         entropies_PG=batch.array_PG(mean_entropy) if metric == "entropy" else no_entropies_PG,
-        overlong_PG=batch.array_PG(_is_overlong).astype(np.bool_),
+        overlong_PG=batch.array_PG(
+            lambda t: any(turn.finish_reason.is_cut for turn in t.turns)
+        ).astype(np.bool_),
         ties_PG=np.array(
             [
                 [tie_key(t.env_seed, t.noise_seed, t.group_index, t.sibling_index) for t in group]
@@ -247,10 +249,6 @@ def _mixed(
     return np.asarray((success_PG == 1).any(axis=1) & (success_PG == 0).any(axis=1))
 
 
-def _is_overlong(trajectory: Trajectory) -> float:
-    return float(any(turn.finish_reason.is_cut for turn in trajectory.turns))
-
-
 def group_values(arrays: GroupArrays, metric: str) -> FloatArray64:
     """(P,) the metric of every group over its trainable siblings; NaN where it is not defined.
 
@@ -277,10 +275,6 @@ def mean_entropy(trajectory: Trajectory) -> float:
         total += float(turn.entropies.sum(dtype=np.float64))
         count += len(turn.response_tokens)
     return total / count if count else float("nan")
-
-
-def _num_tokens(trajectory: Trajectory) -> float:
-    return float(trajectory.num_sampled_tokens)
 
 
 def _per_group(

@@ -12,29 +12,13 @@ import numpy as np
 
 from echoscope.store.records import FloatArray64
 
-from ..foreign_names import How, Meaning, meaning_of, spelled
+from ..foreign_names import WORDS, How, Meaning, meaning_of, spelled
 
 MAX_ANSWERS = 100_000
 _LEAST_ROWS = 3
 """Of one step, each right or wrong: fewer may be means that a trainer logged."""
 _MAX_TEXT = 100
 """Longer text is kept as its hash: it may name a question."""
-_QUESTIONS = frozenset(
-    {
-        *("question_id", "task_id", "problem_id", "sample_id", "example_id", "instance_id"),
-        *("item_id", "question", "problem", "instruction", "prediction", "predicted", "pred"),
-        *("gold", "gold_answer", "ground_truth", "expected_answer", "is_correct"),
-        *("raw_generation", "model_output"),
-    }
-)
-"""Fields that only an answer has."""
-_MAY_BE = frozenset(
-    {
-        *("id", "idx", "index", "uid", "answer", "expected", "reference", "target", "label"),
-        *("correct", "trial", "prompt", "query", "completion", "response", "output"),
-    }
-)
-"""Fields that an answer has, where they are text or stand beside right and wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,14 +82,15 @@ def are_answers(
     if len(rows) < 2:
         return False
     fields = {spelled(name): name for name in rows[0]}
-    if _QUESTIONS & fields.keys():
+    if WORDS["of_answers"] & fields.keys():
         return True
     present = np.empty(0) if outcome is None else outcome.values[~np.isnan(outcome.values)]
     is_right_or_wrong = bool(len(present)) and bool(np.isin(present, (0.0, 1.0)).all())
     if has_one_step and is_right_or_wrong and len(present) == len(rows) >= _LEAST_ROWS:
         return True
-    texts = {word for word in _MAY_BE & fields.keys() if _is_text(rows[0][fields[word]])}
-    return bool(texts) or (is_right_or_wrong and bool(_MAY_BE & fields.keys()))
+    possible = WORDS["may_be_of_answers"] & fields.keys()
+    texts = {word for word in possible if _is_text(rows[0][fields[word]])}
+    return bool(texts) or (is_right_or_wrong and bool(possible))
 
 
 def _is_text(value: Any) -> bool:

@@ -33,12 +33,9 @@ class Dialect:
 def dialect_of(lines: Sequence[str]) -> Dialect | None:
     """The dialect of a text that begins with these lines; None where it is no table."""
     dialects = [d for delimiter in DELIMITERS if (d := _dialect(lines, delimiter)) is not None]
-
-    def num_known(dialect: Dialect) -> tuple[int, int]:
-        names = dialect.names
-        return sum(map(is_understood, names)), len(names)
-
-    return max(dialects, key=num_known, default=None)
+    return max(
+        dialects, key=lambda d: (sum(map(is_understood, d.names)), len(d.names)), default=None
+    )
 
 
 def _dialect(lines: Sequence[str], delimiter: str) -> Dialect | None:
