@@ -339,7 +339,6 @@ def make_group(
 
 
 def _expert_line(stack: TurnRunner, max_actions: int) -> str | None:
-
     moves = stack.env.solve()
     return f" {SEPARATOR} ".join((moves or [])[:max_actions]) or None
 

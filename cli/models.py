@@ -15,11 +15,6 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def models() -> None:
-    """Models by short names: shipped, or fetched from a package."""
-
-
 @app.command("list")
 def list_models(as_json: AsJson = False) -> None:
     """Print every model that `model.path` takes by name, and those that can be fetched."""

@@ -102,13 +102,12 @@ def train_command(
     'echoscope train demo steps=9 optim.lr=0.5'
     """
     unchanged = [word for word in assignments if word.partition("=")[0].strip() not in changes]
-    changed = [f"{key}={_yaml(value)}" for key, value in changes.items()]
+    changed = [
+        f"{key}={str(value).lower() if isinstance(value, bool) else value}"
+        for key, value in changes.items()
+    ]
     source = ([recipe] if recipe else []) + (["--config", str(config)] if config else [])
     return shlex.join(["echoscope", "train", *source, *unchanged, *changed])
-
-
-def _yaml(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def warm_start_command(recipe: str | None, config: Path | None) -> str:

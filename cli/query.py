@@ -65,7 +65,10 @@ def query(
     if chosen is Format.JSON:
         print_json(json_rows(head), indent=1)
     elif chosen is Format.CSV:
-        rows = [_csv_row(row) for row in json_rows(head)]
+        rows = [
+            [json.dumps(v) if isinstance(v, dict | list) else v for v in row.values()]
+            for row in json_rows(head)
+        ]
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(head.column_names)
         writer.writerows(rows)
@@ -113,10 +116,6 @@ def _each_once(names: list[str]) -> list[str]:
             free = f"{name}_{number}"
         out.append(free)
     return out
-
-
-def _csv_row(row: dict[str, Any]) -> list[Any]:
-    return [json.dumps(v) if isinstance(v, dict | list) else v for v in row.values()]
 
 
 def _cell(value: Any) -> str:

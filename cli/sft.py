@@ -50,7 +50,6 @@ def generate(
     as_json: AsJson = False,
 ) -> None:
     """Write demonstrations: scripted experts that make deliberate mistakes, with reasoning."""
-
     from echoscope.core.warm_start.demonstrations import SftError, write_jsonl
     from echoscope.core.warm_start.narrators import load_narrators
     from echoscope.core.warm_start.run import plan_lessons, teach

@@ -65,11 +65,8 @@ def data_size(size: int) -> str:
     """
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= factor:
-            return (
-                f"{size / factor:.3g} {unit}"
-                if size >= 10 * factor
-                else f"{size / factor:.1f} {unit}"
-            )
+            digits = ".3g" if size >= 10 * factor else ".1f"
+            return f"{size / factor:{digits}} {unit}"
     return counted(size, "byte")
 
 

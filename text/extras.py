@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
-EXTRA_OF: Mapping[str, str] = MappingProxyType(
-    {
-        "torch": "train",
-        "transformers": "train",
-        "peft": "train",
-        "safetensors": "train",
-        "gymnasium": "train",
-        "jinja2": "train",
-        "streamlit": "dashboard",
-        "plotly": "dashboard",
-        "pandas": "dashboard",
-        "starlette": "dashboard",
-        "uvicorn": "dashboard",
-    }
-)
+EXTRA_OF: Mapping[str, str] = {
+    **dict.fromkeys(("torch", "transformers", "peft", "safetensors"), "train"),
+    **dict.fromkeys(("gymnasium", "jinja2"), "train"),
+    **dict.fromkeys(("streamlit", "plotly", "pandas", "starlette", "uvicorn"), "dashboard"),
+}
 """The extra in pyproject.toml that brings a package, by the name under which it is imported."""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,13 +22,12 @@ from .runs import listed
 
 if TYPE_CHECKING:
     from echoscope.store.importers.format import Roles
+    from echoscope.store.importers.survey import Progress
 
     from ..tools.importing import JointReport
     from .foreign_names import Meaning
     from .sources import Opened, Rescore
     from .table import MetricTable
-
-Progress = Callable[[int, int], None]
 
 
 def roles_of(mapping: Mapping[str, Meaning] | None) -> Roles:

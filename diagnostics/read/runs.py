@@ -7,7 +7,7 @@ runs in them, have the names of different trainers, or say different things of t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePath
@@ -15,7 +15,7 @@ from pathlib import Path, PurePath
 import numpy as np
 
 from echoscope.store.importers.sources import MAX_FILES, files_of, is_note_on_rollouts
-from echoscope.store.importers.survey import Refusals
+from echoscope.store.importers.survey import Progress, Refusals
 from echoscope.store.records import FloatArray64, IntArray64
 
 from ..judge.advice.actions import trainer_of
@@ -25,8 +25,6 @@ from .metrics_file import NO_TEXT, NOT_METRICS, read_metrics
 from .names import is_ours
 from .records import ExportedFileError, MetricsFileError, is_named, run_names
 from .table import MetricTable, named_table
-
-Progress = Callable[[int, int], None]
 
 MAX_METRICS_FILES = 2_000
 """Of a folder: a run has a handful, and a folder of runs some hundreds."""
