@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from echoscope.diagnostics.judge.advice.situation import SettingsChange, Situation
 from echoscope.diagnostics.judge.alarms import action_commands, blindness
-from echoscope.diagnostics.measure.information.scoring import ModelScorer, interrupting
+from echoscope.diagnostics.measure.information.scoring import interrupting
 from echoscope.diagnostics.monitor import Instruments, Monitor
 from echoscope.diagnostics.notify.notifier import Notifier
 from echoscope.store.reader import open_run
@@ -154,11 +155,10 @@ class MonitorObserver:
     def _instruments(self, seen: StepObservation) -> Instruments:
         config, policy = seen.config, self._learner.policy
 
-        def scorer() -> ModelScorer:
-            return ModelScorer(policy.model, temperature=config.sampling.temperature)
-
         return Instruments(
-            scorer=None if config.from_run is not None else scorer,
+            scorer=None
+            if config.from_run is not None
+            else partial(self._learner.scorer, config.sampling.temperature),
             decode=self._chat.decode,
             gradients=lambda: self._learner.gradients(seen.rollouts, config, self._chat),
             rollout_s=seen.rollout_s,

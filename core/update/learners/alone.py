@@ -13,6 +13,8 @@ from torch.distributed.checkpoint import HuggingFaceStorageReader
 from torch.distributed.tensor import DTensor
 
 from echoscope.diagnostics.measure.gradients import GradientReport
+from echoscope.diagnostics.measure.information.cross_scores import Scorer
+from echoscope.diagnostics.measure.information.scoring import ModelScorer
 from echoscope.store.records import RolloutBatch
 
 from ...config.settings import RunConfig
@@ -54,6 +56,10 @@ class Learner:
         device = self.policy.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):  # dropout
             return break_down(self.policy, groups, config)
+
+    def scorer(self, temperature: float) -> Scorer:
+        """Log-probs of reasonings under the present weights, at this temperature of sampling."""
+        return ModelScorer(self.policy.model, temperature=temperature)
 
     def forget_gradients(self) -> None:
         """Throw away what a pass that failed has left behind."""

@@ -7,8 +7,9 @@ gathered after each update.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ from torch.distributed.checkpoint import CheckpointException, HuggingFaceStorage
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from echoscope.diagnostics.measure.gradients import GradientMemoryError, GradientReport
+from echoscope.diagnostics.measure.information.cross_scores import Scorer, Tally
+from echoscope.diagnostics.measure.information.scoring import MEMORY_BUDGET_BYTES, ModelScorer
+from echoscope.store.records import FloatArray, IntArray
 
 from ...config.loading import validate
 from ...config.settings import RunConfig
@@ -32,7 +36,7 @@ from ..step_gradients import AllGroups
 from ..update import UpdateResult
 from .alone import OPTIMIZER_NAME, SHARDS_NAME, Learner
 from .processes import RankError, Ranks
-from .sharding import shard, whole_weights
+from .sharding import shard, whole_weights, with_whole_weights
 
 
 class ShardedLearner(Learner):
@@ -51,7 +55,7 @@ class ShardedLearner(Learner):
         super().__init__(
             policy=policy, optimizer=Optimizer(policy.parameter_groups(), config.optim)
         )
-        self._whole = whole
+        self._whole, self._calls = whole, ranks.calls
 
     def update(self, batch: TokenBatch, config: RunConfig, step: int) -> UpdateResult:
         """See `update.update`; rank 0's copy of the weights follows."""
@@ -60,6 +64,45 @@ class ShardedLearner(Learner):
         if self.policy.version != before or self.policy.critic is not None:
             self._gather()
         return result
+
+    def score(
+        self,
+        prompts: Sequence[IntArray],
+        continuations: Sequence[Sequence[IntArray]],
+        temperature: float,
+    ) -> ScoredByRanks:
+        """See `Scorer.score`: each rank scores its share of the prompts; rank 0 has them all.
+
+        No rank raises here, so that all of them come to the end.
+        """
+        world = self.policy.world
+        mine = range(world.rank, len(prompts), world.size)
+        own: dict[int, list[FloatArray]] = {}
+        error: Exception | None = None
+        num_tokens = 0
+
+        def work() -> None:
+            nonlocal error, num_tokens
+            model = self.policy.model if self._whole is None else self._whole.model
+            try:
+                scorer = ModelScorer(model, temperature=temperature)
+                rows = scorer.score([prompts[n] for n in mine], [continuations[n] for n in mine])
+                own.update(zip(mine, rows, strict=True))
+                num_tokens = scorer.tally.num_tokens
+            except Exception as failure:  # noqa: BLE001 - raised by rank 0 when all have ended
+                error = failure
+
+        with_whole_weights(self.policy, work)
+        of_ranks: list[Any] = [None] * world.size
+        dist.gather_object(
+            (own, num_tokens, error), of_ranks if world.rank == 0 else None, group=self._calls
+        )
+        if world.rank:
+            return ScoredByRanks({}, 0, None)
+        rows_of = {n: rows for part, _, _ in of_ranks for n, rows in part.items()}
+        errors = [failure for _, _, failure in of_ranks if failure is not None]
+        total = sum(count for _, count, _ in of_ranks)
+        return ScoredByRanks(rows_of, total, errors[0] if errors else None)
 
     def save(self, folder: Path) -> None:
         """Every rank writes its part of the optimizer's state.
@@ -109,6 +152,33 @@ class ShardedLearner(Learner):
                     targets[name].copy_(weight)
 
 
+@dataclass(frozen=True, slots=True)
+class ScoredByRanks:
+    """Scores by prompt, token-forwards of all ranks, and the first error of one of them."""
+
+    rows: Mapping[int, list[FloatArray]]
+    num_tokens: int
+    error: Exception | None
+
+
+class RankedScorer:
+    """A `Scorer` whose prompts are shared out over the ranks."""
+
+    def __init__(self, score: Callable[..., ScoredByRanks]) -> None:
+        self.tally = Tally()
+        self._score = score
+
+    def score(
+        self, prompts: Sequence[IntArray], continuations: Sequence[Sequence[IntArray]]
+    ) -> list[list[FloatArray]]:
+        """See `Scorer.score`."""
+        scored = self._score(prompts=prompts, continuations=continuations)
+        self.tally.num_tokens += scored.num_tokens
+        if scored.error is not None:
+            raise scored.error
+        return [scored.rows[n] for n in range(len(prompts))]
+
+
 class RankedLearner(Learner):
     """Rank 0's side of all ranks: the same verbs, in which the others join.
 
@@ -134,6 +204,19 @@ class RankedLearner(Learner):
             "update", batch=batch.to("cpu"), config=config, step=step
         )
         return result
+
+    def scorer(self, temperature: float) -> Scorer:
+        """Over the ranks, where the weights fit into this one's memory once more."""
+        if not (temperature > 0 and self._fits_again()):
+            return super().scorer(temperature)  # which refuses a temperature of 0
+        return RankedScorer(partial(self._together, "score", temperature=temperature))
+
+    def _fits_again(self) -> bool:
+        if self.policy.device.type != "cuda":
+            return True
+        free, _ = torch.cuda.mem_get_info(self.policy.device)
+        needed = sum(weight.nbytes for weight in self.policy.model.parameters())
+        return bool(free > needed + 2 * MEMORY_BUDGET_BYTES)
 
     def break_down(self, groups: AllGroups, config: RunConfig) -> GradientReport:
         on_cpu = replace(groups, batch=groups.batch.to("cpu"))

@@ -68,6 +68,30 @@ def _split(whole: Whole, mesh: DeviceMesh, precision: MixedPrecisionPolicy) -> W
     return whole
 
 
+def with_whole_weights(policy: Policy, work: Callable[[], _T]) -> _T:
+    """What `work` gives where every rank has all weights of the model in memory.
+
+    Ranks may then call the model as often as they like, each by itself.
+    """
+    assert policy.shards is not None
+    layers = [m for m in policy.model.modules() if isinstance(m, FSDPModule)]
+
+    def inside() -> _T:
+        for layer in layers:
+            layer.set_reshard_after_forward(False, recurse=False)
+            layer.unshard()
+        try:
+            return work()
+        finally:
+            for layer in layers:
+                layer.set_reshard_after_forward(True, recurse=False)
+                layer.reshard()
+
+    result: _T = policy.shards(inside)
+    policy.keeps_parts()
+    return result
+
+
 def whole_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
     """Every weight by name, gathered one at a time. All ranks must go through all of them."""
     assert policy.shards is not None

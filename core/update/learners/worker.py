@@ -41,7 +41,7 @@ def _until_closed(ranks: Ranks) -> None:
             return
         if name == "begin":
             learner = begun(ranks, **arguments)
-        elif name in ("annotate", "update", "break_down", "save"):
+        elif name in ("annotate", "update", "break_down", "score", "save"):
             with contextlib.suppress(GradientMemoryError):  # every rank finds it; rank 0 tells
                 getattr(learner, name)(**arguments)
         else:

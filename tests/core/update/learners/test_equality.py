@@ -13,6 +13,7 @@ from pathlib import Path
 from traceback import StackSummary
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from bench import Bench, make_bench
@@ -31,6 +32,7 @@ from echoscope.core.update.learners.ranked import RankedLearner, ShardedLearner
 from echoscope.core.update.learners.world import World
 from echoscope.core.update.update import retrying, update, updates_per_step
 from echoscope.diagnostics.measure.gradients import GradientMemoryError
+from echoscope.diagnostics.measure.information.cross_scores import ScoringError
 
 pytestmark = pytest.mark.ranks
 MakeConfig = Callable[..., RunConfig]
@@ -266,6 +268,43 @@ def test_ranks_take_a_gradient_apart_as_one_process(
         batch, _ = alone.prepare(rollouts)
         metrics = update(alone.policy, alone.optimizer, batch, config, step).metrics
         assert_equal_numbers(together.update(batch, config, step).metrics, metrics)
+
+
+@pytest.mark.parametrize("case", ["clip", "adapters"])
+def test_ranks_score_reasonings_as_one_process(
+    make_config: MakeConfig, ranks: Ranks, case: str
+) -> None:
+    """Prompts of uneven lengths, fewer than ranks and more; before an update and after it."""
+    config = make_config(*CASES[case])
+    alone = make_bench(config)
+    together = ranked(alone, config, ranks)
+    draw = np.random.default_rng(0)
+    batch = alone.batch()
+    for num_prompts in (1, 3, 5):
+        prompts = [draw.integers(0, 290, size) for size in range(3, 3 + num_prompts)]
+        replies = [[draw.integers(0, 290, size) for size in (1, 4, 9)]] * num_prompts
+        scorer, expected = together.scorer(0.7), alone.learner.scorer(0.7)
+        for ours, theirs in zip(
+            scorer.score(prompts, replies), expected.score(prompts, replies), strict=True
+        ):
+            for our_row, their_row in zip(ours, theirs, strict=True):
+                np.testing.assert_allclose(our_row, their_row, atol=1e-5)
+        assert scorer.tally == expected.tally
+        metrics = update(alone.policy, alone.optimizer, batch, config, num_prompts).metrics
+        assert_equal_numbers(together.update(batch, config, num_prompts).metrics, metrics)
+
+
+def test_a_prompt_that_does_not_fit_is_refused_and_the_ranks_go_on(
+    make_config: MakeConfig, ranks: Ranks
+) -> None:
+    config = make_config()
+    alone = make_bench(config)
+    together = ranked(alone, config, ranks)
+    prompt = np.zeros(3, dtype=np.int64)
+    scorer = together.scorer(1.0)
+    with pytest.raises(ScoringError, match="does not fit the model's"):
+        scorer.score([prompt] * 5, [[np.zeros(10**6, dtype=np.int64)]] * 5)
+    assert len(scorer.score([prompt], [[prompt]])[0][0]) == 3
 
 
 def test_sums_too_large_for_memory_leave_a_rank_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
