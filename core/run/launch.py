@@ -227,9 +227,10 @@ class Closing:
         status = "interrupted" if isinstance(error, KeyboardInterrupt) else self.status
         try:
             self._writer.close(status=status)
-            if self._copier is not None:
-                self._copier.close()
         except StoreError as second:
             if error is None:
                 raise
             error.add_note(str(second))
+        finally:
+            if self._copier is not None:
+                self._copier.close()

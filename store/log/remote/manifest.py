@@ -24,6 +24,10 @@ from .bucket import Bucket, BucketError
 MANIFESTS = ".runs"
 """Folder of a root that holds one object per run: a single listing shows what is new."""
 CHECKPOINTS = "checkpoints"
+MAIL = "commands"
+"""Folder of a run where readers leave commands, for whoever copies it to deliver."""
+MAX_MAIL_BYTES = 65_536
+_MAIL_NAME = re.compile(r"[0-9]{20}-[0-9a-f]{6}\.json")
 FORMAT = 1
 _SMALL_FILE = re.compile(
     r"run\.json|journal\.ndjson|journal\.tail|journal/[0-9]{6,}\.ndjson|pack/[0-9]{6,}/pack\.json"
@@ -38,6 +42,11 @@ _READ_PAUSE_S = 0.05
 def manifest_name(run_name: str) -> str:
     """Where in a root the manifest of a run lies."""
     return f"{MANIFESTS}/{run_name}.json"
+
+
+def is_mail(name: str) -> bool:
+    """Whether an object in the folder of commands has the name of one."""
+    return _MAIL_NAME.fullmatch(name) is not None
 
 
 def is_small_file(path: str) -> bool:

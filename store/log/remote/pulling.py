@@ -25,8 +25,7 @@ from ...models import cache_folder
 from ..durable import is_locked, new_id, read_checked_json, take_lock, to_checked_json_bytes
 from ..layout import FileEntry, Layout, is_data_path
 from .bucket import Bucket, BucketError, remote_address
-from .mail import MAIL
-from .manifest import MANIFESTS, RUN_NAME, Manifest, Part, read_manifest
+from .manifest import MAIL, MANIFESTS, RUN_NAME, Manifest, Part, read_manifest
 
 COPY_JSON = "copy.json"
 _CHECKPOINT_FILE = re.compile(r"checkpoints/step_[0-9]{6,}(?:/[A-Za-z0-9][A-Za-z0-9._-]*){1,3}")

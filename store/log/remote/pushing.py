@@ -24,14 +24,16 @@ from ..index import RunIndex
 from ..layout import Layout
 from ..packs import PACK_JSON
 from .bucket import Bucket
-from .mail import MAIL, MAX_MAIL_BYTES, is_mail
 from .manifest import (
     CHECKPOINTS,
+    MAIL,
     MANIFESTS,
+    MAX_MAIL_BYTES,
     MAX_PART_BYTES,
     RUN_NAME,
     Manifest,
     Part,
+    is_mail,
     manifest_name,
     read_manifest,
 )
@@ -64,10 +66,10 @@ class _Sent:
 
 
 def check_root(url: str, run_name: str) -> None:
-    """Refuse, before a run begins, a root that does not take the copy of a new run of that name.
+    """Refuse, before a run begins, a root that cannot take its copy.
 
     Raises:
-        StoreError: it cannot be written, or holds a run of that name.
+        StoreError: it cannot be written, or no object can have the name of the run.
     """
     _check_name(run_name)
     Bucket(url).put(f"{MANIFESTS}/.writable", b"")
@@ -292,7 +294,7 @@ class Copier:
 
     def __init__(self, run_path: Path, url: str, on_message: Callable[[str], None]) -> None:
         self._pushing = Pushing(run_path, url)
-        self._url, self._tell = url, on_message
+        self._path, self._url, self._tell = run_path.resolve(), url, on_message
         self._is_closing = threading.Event()
         self._failed_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="echoscope-copy", daemon=True)
@@ -303,11 +305,12 @@ class Copier:
         self._is_closing.set()
         self._thread.join()
         deadline = time.monotonic() + _LAST_S
-        while not self._once() and time.monotonic() < deadline:
+        while self._path.exists() and not self._once():  # a run that could not start is removed
+            if time.monotonic() > deadline:
+                again = f"`echoscope runs copy {self._path} {self._url}`"
+                self._tell(f"the copy is not whole: {again} ends it")
+                return
             time.sleep(1.0)
-        if self._failed_at is not None:
-            path = self._pushing._layout.root
-            self._tell(f"the copy is not whole: `echoscope runs copy {path} {self._url}` ends it")
 
     def _run(self) -> None:
         while not self._is_closing.wait(EVERY_S):

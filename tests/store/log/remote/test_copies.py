@@ -418,3 +418,15 @@ def test_another_run_may_take_a_name_that_is_free_again(tmp_path: Path, url: str
     shutil.rmtree(tmp_path / "bucket")
     Pushing(renamed(make_run(tmp_path / "new" / "b", 2)), url).push()
     assert (open_run(f"{url}/a").info().run_id, open_run(f"{url}/a").info().last_step) == ("b", 1)
+
+
+def test_a_copier_does_not_wait_for_a_run_that_could_not_start(tmp_path: Path, url: str) -> None:
+    writer = open_writer(tmp_path / "runs" / "a")
+    said: list[str] = []
+    copier = Copier(writer.path, url, said.append)
+    writer.close(status="failed")
+    shutil.rmtree(writer.path)
+    began = time.monotonic()
+    copier.close()
+    assert time.monotonic() - began < pushing.EVERY_S
+    assert said == []
