@@ -5,9 +5,10 @@ Fields marked live may change while the run is going (`echoscope ctl RUN set KEY
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from echoscope.diagnostics.config import (
     LIVE,
@@ -333,6 +334,9 @@ class OptimConfig(FrozenModel):
     )
 
 
+_ROOT_ADDRESS = re.compile(r"(s3|gs|gcs|abfss?)://[^/]+/.+|file:///.+")
+
+
 class TrainerConfig(FrozenModel):
     """Where the update runs."""
 
@@ -350,13 +354,22 @@ class TrainerConfig(FrozenModel):
     )
     copy_to: str | None = Field(
         None,
-        pattern=r"^((s3|gs|gcs|abfss?)://[^/]+/.|file:///.)",
         description="Root on object storage that the run is copied to while it trains, such as "
         "s3://team/runs; `echoscope dashboard s3://team/runs` opens it anywhere.",
     )
     cpus_per_rank: int = Field(
         1, ge=1, le=1024, description="Cores that a rank reserves on a Ray cluster."
     )
+
+    @field_validator("copy_to")
+    @classmethod
+    def _is_address(cls, value: str | None) -> str | None:
+        if value is not None and not _ROOT_ADDRESS.fullmatch(value):
+            raise ValueError(
+                f"trainer.copy_to is {value!r}, but must be the address of a root, such as "
+                "s3://team/runs"
+            )
+        return value
 
 
 class RunConfig(FrozenModel):

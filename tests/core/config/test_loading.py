@@ -227,6 +227,10 @@ def test_merge_leaves_both_sides_as_they_were() -> None:
         (["model.lora.rank=0"], "model.lora.rank is 0, but must be at least"),
         (["envs=3"], "envs is 3, but must be a mapping"),
         (["envs.train=[]"], "envs.train is [], but must have at least 1 item"),
+        (
+            ["trainer.copy_to=/mnt/runs"],
+            "trainer.copy_to is '/mnt/runs', but must be the address of a root, such as",
+        ),
         (["name=../x"], "name is '../x', but must match pattern"),
         (["loss.clip_low.x=3"], "loss.clip_low is {'x': 3}, but must be a valid number"),
         (["reward.shaping=[{name: a}]"], "reward.shaping.0.function is missing; give it in the"),
