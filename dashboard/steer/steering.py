@@ -11,6 +11,7 @@ from typing import Any
 
 import streamlit as st
 
+from echoscope.store.log.layout import Layout
 from echoscope.store.reader import CommandState, RunInfo
 from echoscope.store.records import CommandAction, CommandOutcome
 from echoscope.store.status import Origin, origin_of
@@ -140,7 +141,11 @@ def _panel(run_id: str) -> None:
 def _ended(info: RunInfo) -> None:
     text = f"Run {info.status}. It takes no more commands."
     is_ours = origin_of(info.config) is Origin.TRAINED
-    if is_ours and info.status in ("stopped", "interrupted", "crashed", "failed"):
+    if (
+        is_ours
+        and not Layout(info.path).is_copy
+        and info.status in ("stopped", "interrupted", "crashed", "failed")
+    ):
         st.caption(f"{text} Continue from its last checkpoint with:")
         ui.command(f"echoscope train --resume {info.path}")
     else:

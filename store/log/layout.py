@@ -5,6 +5,8 @@ A file that neither names does not exist for a reader, whatever lies in the fold
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +16,8 @@ from typing import Any
 from ..errors import NotARunError, StoreError
 from ..schema import DATA_TABLES, TABLES
 
+COPY_JSON = "copy.json"
+"""Where the copy of a run on object storage says whose copy it is."""
 MODEL_NAME = "model"
 """Folder of the weights and the tokenizer in the folder of a checkpoint."""
 _DATA_PATH = re.compile(
@@ -86,6 +90,11 @@ class Layout:
     @property
     def pack_lock(self) -> Path:
         return self.root / "pack.lock"
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether this is the copy of a run on object storage, which is only read."""
+        return (self.root / COPY_JSON).is_file()
 
     def data_folders(self) -> list[Path]:
         return [self.root / "seg" / table for table in DATA_TABLES]
@@ -215,8 +224,15 @@ def run_meant(path: Path) -> Path | None:
 def shown_path(path: Path) -> str:
     """A path as a person in this folder would type it: relative where it lies below.
 
+    The copy of a run on object storage goes by the address of the run.
+
     >>> shown_path(Path.cwd() / "runs" / "demo")
     'runs/demo'
     """
+    if Layout(path).is_copy:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            root = json.loads((path / COPY_JSON).read_bytes())["root"]
+            place, question, query = root.partition("?")
+            return f"{place}/{path.name}{question}{query}"
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) and path != here else str(path)

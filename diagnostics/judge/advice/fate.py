@@ -47,7 +47,7 @@ def fate_of(run: RunReader, name: str = "") -> Fate | None:
     Raises:
         StoreError: the run cannot be read.
     """
-    from echoscope.store.log.layout import shown_path
+    from echoscope.store.log.layout import Layout, shown_path
     from echoscope.store.steer.settings import live_settings
 
     status, info = run.status(), run.info()
@@ -62,6 +62,9 @@ def fate_of(run: RunReader, name: str = "") -> Fate | None:
         way_on, command = "Let the run go on; no step is lost.", f"echoscope ctl {name} resume"
     elif kind == "silent":
         way_on = "Look at the trainer's own output: this run says nothing about why."
+    elif origin is Origin.TRAINED and Layout(run.path).is_copy:
+        way_on = "Resume the run where it was trained, or bring it home first."
+        command = f"echoscope runs copy {name} {shlex.quote(f'runs/{run.path.name}')}"
     elif origin is Origin.TRAINED:
         way_on, command = _resuming(run, info.last_step), f"echoscope train --resume {name}"
         if kind == "failed":

@@ -23,11 +23,10 @@ from typing import Any
 from ...errors import NotARunError, StoreError
 from ...models import cache_folder
 from ..durable import is_locked, new_id, read_checked_json, take_lock, to_checked_json_bytes
-from ..layout import FileEntry, Layout, is_data_path
+from ..layout import COPY_JSON, FileEntry, Layout, is_data_path
 from .bucket import Bucket, BucketError, remote_address
 from .manifest import MAIL, MANIFESTS, RUN_NAME, Manifest, Part, read_manifest
 
-COPY_JSON = "copy.json"
 _CHECKPOINT_FILE = re.compile(r"checkpoints/step_[0-9]{6,}(?:/[A-Za-z0-9][A-Za-z0-9._-]*){1,3}")
 ROOT_JSON = ".root.json"
 LOCK = ".copy.lock"

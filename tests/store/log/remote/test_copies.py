@@ -16,9 +16,11 @@ import pytest
 from equal_runs import assert_equal_runs, content
 from made_run import add_steps, make_run, open_writer
 
+from echoscope.diagnostics.judge.advice.fate import fate_of
 from echoscope.store.checkpoints import checkpoint_path, write_checkpoint_manifest
 from echoscope.store.errors import NotARunError, StoreError
 from echoscope.store.log.durable import to_checked_json_bytes
+from echoscope.store.log.layout import shown_path
 from echoscope.store.log.packing import pack
 from echoscope.store.log.remote import pulling, pushing
 from echoscope.store.log.remote.bucket import Bucket, BucketError, remote_address
@@ -428,3 +430,13 @@ def test_a_copier_does_not_wait_for_a_run_that_could_not_start(tmp_path: Path, u
     shutil.rmtree(writer.path)
     copier.close()
     assert said == []
+
+
+def test_a_copy_goes_by_the_address_of_its_run(tmp_path: Path, url: str) -> None:
+    """In every command that a page or the diagnosis prints."""
+    Pushing(make_run(tmp_path / "runs" / "a", 3, status="stopped"), url).push()
+    run = open_run(f"{url}/a")
+    assert shown_path(run.path) == f"{url}/a"
+    fate = fate_of(run)
+    assert fate is not None
+    assert fate.command == f"echoscope runs copy {url}/a runs/a"
