@@ -207,7 +207,8 @@ def main() -> None:
         import wandb
 
         run = wandb.Api(timeout=max(1, int(timeout_s))).run(path)
-        rows = iter(run.scan_history(page_size=PAGE, use_cache=False))
+        # A generator: W&B's own iterator begins to ask again when it is asked after its end.
+        rows = (row for row in run.scan_history(page_size=PAGE, use_cache=False))
         while page := list(itertools.islice(rows, PAGE)):
             say(rows=page)
         say(name=str(run.name or run.id), state=str(run.state))
