@@ -97,8 +97,21 @@ $(S3)/.installed:
 	$(S3)/bin/pip install --quiet --disable-pip-version-check 'moto[s3]==5.2.5' flask flask-cors
 	touch $@
 
-test-s3: install $(S3)/.installed  ## Runs on object storage: a server with faults, torn and slow uploads
+# DuckDB with its extensions as packages: their own server cannot be reached everywhere, and there
+# are none for the DuckDB of constraints.txt. HOME is where DuckDB keeps what is installed.
+LAKE := .lake
+LAKE_ENV := PYTHONPATH=$(abspath $(LAKE))$(if $(PYTHONPATH),:$(PYTHONPATH)) HOME=$(abspath $(LAKE))
+
+$(LAKE)/.installed: $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target $(LAKE) duckdb==1.5.5 \
+	  $(foreach name,ducklake postgres-scanner httpfs,duckdb-extension-$(name)==1.5.5)
+	for name in ducklake postgres_scanner httpfs; do $(LAKE_ENV) $(BIN)/python -c "import duckdb; \
+	  duckdb.execute(\"INSTALL '$(LAKE)/duckdb_extension_$$name/extensions/v1.5.5/$$name.duckdb_extension'\")"; done
+	touch $@
+
+test-s3: install $(S3)/.installed $(LAKE)/.installed  ## Runs on object storage with faults, and a catalog of them in PostgreSQL
 	OMP_NUM_THREADS=1 ECHOSCOPE_S3_SERVER=$(abspath $(S3))/bin/python $(BIN)/python -m pytest -m s3 tests/store/log/remote
+	$(LAKE_ENV) OMP_NUM_THREADS=1 ECHOSCOPE_S3_SERVER=$(abspath $(S3))/bin/python $(BIN)/python -m pytest -m s3 tests/store/query
 
 LAUNCH := .venv-launch
 
@@ -258,4 +271,4 @@ policy-puzzles: install  ## Make the second shipped policy again, about 12 minut
 	cp build/puzzles/tiny-puzzles/* core/assets/tiny-puzzles/
 
 clean:  ## Remove what the targets made, but no runs
-	rm -rf $(VENV) $(VLLM) $(SINKS) $(PEERS) $(HOOKS) build .package *.egg-info .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) $(VLLM) $(S3) $(LAKE) $(SINKS) $(PEERS) $(HOOKS) build .package *.egg-info .pytest_cache .mypy_cache .ruff_cache .coverage

@@ -1,4 +1,4 @@
-"""echoscope runs: list, show, verify, pack, note and remove what was stored."""
+"""echoscope runs: list, show, verify, pack, note, copy, catalog and remove what was stored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from echoscope.store.reader import RunInfo, RunsReader
     from echoscope.store.status import RunStatus
 
-app = typer.Typer(help="List, show, verify, pack, note and remove runs.", no_args_is_help=True)
+app = typer.Typer(
+    help="List, show, verify, pack, note, copy, catalog and remove runs.", no_args_is_help=True
+)
 Run = Annotated[Path, typer.Argument(help="The run's folder.")]
 
 _LATEST = """
@@ -236,6 +238,44 @@ def copy(
                 typer.echo(f"{time.strftime('%H:%M:%S')} {num_written} objects copied to {url}")
             if is_live and pressed.wait(EVERY_S):
                 return
+
+
+@app.command()
+def catalog(
+    address: Annotated[
+        str,
+        typer.Argument(help="The catalog: a file, or 'postgres:host=db dbname=team'."),
+    ],
+    root: Annotated[Path, typer.Argument(help="Folder of runs, or its address.")] = Path("runs"),
+) -> None:
+    """Let DuckLake read all runs of a folder as one SQL database. Nothing is copied.
+
+    Run it again to add what was packed since. It needs DuckDB's extension ducklake.
+    """
+    from echoscope.store.log.layout import shown_path
+    from echoscope.store.query.catalog import Catalog
+    from echoscope.store.query.database import quote
+    from echoscope.store.reader import open_runs
+
+    reader = open_runs(root)
+    with progress_bars() as bar, Catalog(address, root) as shared:
+        advance, num_runs = bar("runs"), len(reader.infos())
+        adoptions = []
+        for adoption in shared.adopt(reader):
+            adoptions.append(adoption)
+            advance(len(adoptions), num_runs)
+        missing = shared.missing(reader)
+    for text in (why for adoption in adoptions for why in adoption.waiting):
+        typer.echo(f"left out until it is whole: {printable(text)}", err=True)
+    if missing:
+        typer.echo(
+            printable(f"{', '.join(missing)}: in the catalog, but no longer in {shown_path(root)}.")
+            + " Queries that need these files fail; begin a new catalog to leave them out.",
+            err=True,
+        )
+    num_packs = sum(adoption.num_packs for adoption in adoptions)
+    typer.echo(f"{len(adoptions)} runs, {num_packs} new packs")
+    typer.echo(f"ATTACH {quote(f'ducklake:{address}')} AS team (READ_ONLY);")
 
 
 @app.command()

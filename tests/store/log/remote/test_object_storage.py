@@ -7,11 +7,9 @@ proxy that answers 503, waits, cuts connections in the middle of an upload, or r
 from __future__ import annotations
 
 import http.client
-import os
 import random
 import re
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -23,6 +21,7 @@ from urllib.request import Request, urlopen
 import pytest
 from equal_runs import assert_equal_runs
 from made_run import add_steps, make_run, open_writer
+from s3_server import s3_server
 
 from echoscope.store.checkpoints import checkpoint_path, write_checkpoint_manifest
 from echoscope.store.errors import NotARunError
@@ -35,37 +34,13 @@ from echoscope.store.query.listing import RunList
 from echoscope.store.reader import open_run
 
 pytestmark = pytest.mark.s3
-SERVER = os.environ.get("ECHOSCOPE_S3_SERVER", "")
-"""Python of the environment that has moto."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[str]:
     """Address of an S3 server on loopback."""
-    if not SERVER:
-        pytest.skip("make test-s3 starts the server")
-    port = free_port()
-    code = f"from moto.server import main; main(['-H', '127.0.0.1', '-p', '{port}'])"
-    process = subprocess.Popen([SERVER, "-c", code], stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                urlopen(f"http://127.0.0.1:{port}/moto-api/data.json", timeout=5).close()
-                break
-            except OSError:
-                assert time.monotonic() < deadline
-                time.sleep(0.2)
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait()
+    with s3_server() as address:
+        yield address
 
 
 @dataclass
