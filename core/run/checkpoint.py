@@ -15,7 +15,9 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -101,6 +103,9 @@ class Checkpoints:
         """The last step whose state is on disk; the starting weights need no file."""
         self.unsaved_s = 0.0
         """Seconds trained since the last checkpoint: what a crash would cost now."""
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._unfinished: Future[CheckpointRecord] | None = None
+        self._keep = 1
 
     def steps(self) -> list[int]:
         return [step_of(path) for path in list_checkpoints(self._run_path)]
@@ -115,18 +120,39 @@ class Checkpoints:
     ) -> None:
         """Write the state after an acknowledged step; then surplus ones go.
 
+        The files are written at once, as far as the memory of the operating system takes them. What
+        waits for the disk, and the hashes, is done beside the next steps: see `settle`.
+
         Raises:
             CheckpointError: the disk refuses; older checkpoints are as they were.
         """
+        self.settle(waits=True)
         self._writer.flush()
-        record = save_checkpoint(self._run_path, state, learner, tokenizer, reason=reason)
-        self._writer.record_checkpoint(record)
+        finish = begin_checkpoint(self._run_path, state, learner, tokenizer, reason=reason)
+        self._unfinished = self._thread.submit(finish)
+        self._keep = state.config.checkpoint.keep
         self.saved_step, self.unsaved_s = state.step, 0.0
+
+    def settle(self, *, waits: bool = False) -> None:
+        """Put the last checkpoint on record once it is on the disk; older ones may go then.
+
+        Args:
+            waits: until it is.
+
+        Raises:
+            CheckpointError: the disk refused it; older checkpoints are as they were.
+        """
+        if self._unfinished is None or not (waits or self._unfinished.done()):
+            return
+        unfinished, self._unfinished = self._unfinished, None
+        record = unfinished.result()
+        self._writer.record_checkpoint(record)
         self._writer.flush()  # the new one is on record before an older one goes
-        self._remove_surplus(state.step, state.config.checkpoint.keep)
+        self._remove_surplus(record.step, self._keep)
 
     def keep_for_good(self, step: int) -> None:
         """The checkpoint of this step was asked for after it had been written."""
+        self.settle(waits=True)
         self._writer.flush()
         for record in open_run(self._run_path).checkpoints():
             if record.step == step and record.reason != REQUESTED:
@@ -194,20 +220,56 @@ def save_checkpoint(
     Raises:
         CheckpointError: the disk refuses; older checkpoints are as they were.
     """
+    return begin_checkpoint(run_path, state, learner, tokenizer, reason=reason)()
+
+
+def begin_checkpoint(
+    run_path: Path,
+    state: TrainState,
+    learner: Learner,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    reason: str,
+) -> Callable[[], CheckpointRecord]:
+    """Write a checkpoint's files; what is returned makes them durable, and then a checkpoint.
+
+    Nothing that the training changes is read by it, so it may run in a thread. The next checkpoint
+    begins after it has ended.
+
+    Raises:
+        CheckpointError: the disk refuses, here or there; older checkpoints are as they were.
+    """
     final = checkpoint_path(run_path, state.step)
     final.parent.mkdir(exist_ok=True)
     _clear_remains(final.parent)
     partial = final.with_name(f".{final.name}.partial")
+    with _whole_or_nothing(partial, state.step):
+        _write(partial, state, learner, tokenizer)
+
+    def finish() -> CheckpointRecord:
+        with _whole_or_nothing(partial, state.step):
+            _finish(partial, state.step, _run_id(run_path))
+            if final.exists():
+                _remove(final)
+            partial.rename(final)
+            _fsync(final.parent)
+        return _record(run_path, final, state.policy_version, reason)
+
+    return finish
+
+
+@contextmanager
+def _whole_or_nothing(partial: Path, step: int) -> Iterator[None]:
     try:
-        _write(partial, state, learner, tokenizer, run_id=_run_id(run_path))
-    except BaseException:
+        yield
+    except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)  # a full disk need not stay full
+        if isinstance(error, (OSError, SafetensorError)):
+            raise CheckpointError(
+                f"{partial.parent}: cannot write the checkpoint of step {step} "
+                f"({_one_line(error)}); the run is safe up to that step"
+            ) from error
         raise
-    if final.exists():
-        _remove(final)
-    partial.rename(final)
-    _fsync(final.parent)
-    return _record(run_path, final, state.policy_version, reason)
 
 
 def remove_checkpoints(run_path: Path, steps: Collection[int]) -> list[CheckpointRecord]:
@@ -270,35 +332,19 @@ def _link(source: str, target: str) -> None:
 
 
 def _write(
-    partial: Path,
-    state: TrainState,
-    learner: Learner,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    run_id: str | None,
+    partial: Path, state: TrainState, learner: Learner, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """Write all files and their manifest, and make them durable.
-
-    Raises:
-        CheckpointError: the disk refuses.
-    """
+    """Write all files but their manifest."""
     policy = learner.policy
-    try:
-        partial.mkdir()
-        policy.model.save_pretrained(partial / MODEL_NAME, safe_serialization=True)
-        if isinstance(policy.model, PeftModel):
-            remember_base(partial / MODEL_NAME, Path(causal_model(policy.model).name_or_path))
-        _save_tokenizer(tokenizer, partial / MODEL_NAME)
-        if policy.critic is not None:
-            save_file(_contiguous(policy.critic.state_dict()), partial / "critic.safetensors")
-        learner.save(partial)
-        (partial / STATE_NAME).write_text(_state_json(state), encoding="utf-8")
-        _finish(partial, state.step, run_id)
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(
-            f"{partial.parent}: cannot write the checkpoint of step {state.step} "
-            f"({_one_line(error)}); the run is safe up to that step"
-        ) from error
+    partial.mkdir()
+    policy.model.save_pretrained(partial / MODEL_NAME, safe_serialization=True)
+    if isinstance(policy.model, PeftModel):
+        remember_base(partial / MODEL_NAME, Path(causal_model(policy.model).name_or_path))
+    _save_tokenizer(tokenizer, partial / MODEL_NAME)
+    if policy.critic is not None:
+        save_file(_contiguous(policy.critic.state_dict()), partial / "critic.safetensors")
+    learner.save(partial)
+    (partial / STATE_NAME).write_text(_state_json(state), encoding="utf-8")
 
 
 def _finish(partial: Path, step: int, run_id: str | None) -> None:

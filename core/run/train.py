@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,8 @@ from .step import Stopwatch, TimeSpent, TrainedStep
 
 MAX_NONFINITE_STEPS = 5
 """Steps in a row with a NaN or infinite gradient after which a run stops."""
+_BY_SETTINGS = ("schedule", "time", "best")
+"""Reasons of checkpoints that nobody waits for."""
 _Played = tuple[Split, RolloutBatch, StepMetrics]
 """An evaluation or a probe."""
 
@@ -123,7 +125,13 @@ class Trainer:
             self._measure_start()
         else:
             self._recall_success()
-        status = self._until_over()
+        try:
+            status = self._until_over()
+        except BaseException:
+            with suppress(OSError):  # the run ends for another reason
+                self.checkpoints.settle(waits=True)
+            raise
+        self.checkpoints.settle(waits=True)
         why = f"the run has {status}" if status == "failed" else f"the run is {status}"
         self.writer.record_acks(*self.control.refuse_waiting(self.step + 1, why))
         return status
@@ -402,6 +410,7 @@ class Trainer:
         ) -> None:
             self.writer.record_acks(acks, commands, self._new_settings(config))
 
+        self.checkpoints.settle()
         wishes = self.control.boundary(
             self.step + 1, self.config, on_acks=on_acks, on_pause=on_pause
         )
@@ -431,11 +440,18 @@ class Trainer:
         return SettingsRecord(step=self.step + 1, values=values)
 
     def _checkpoint(self, reason: str) -> None:
-        """Write the state after the last finished step, once that step is acknowledged."""
-        if self.checkpoints.saved_step == self.step:
-            if reason == REQUESTED:
-                self.checkpoints.keep_for_good(self.step)
-            return
+        """Write the state after the last finished step, once that step is acknowledged.
+
+        What is due by the settings reaches the disk beside the next steps; what somebody waits for
+        is there when this returns.
+        """
+        if self.checkpoints.saved_step != self.step:
+            self._write_checkpoint(reason)
+        elif reason == REQUESTED:
+            self.checkpoints.keep_for_good(self.step)
+        self.checkpoints.settle(waits=reason not in _BY_SETTINGS)
+
+    def _write_checkpoint(self, reason: str) -> None:
         self.events.phase(self.step, "checkpoint")
         policy, model = self.model.policy, self.model
         state = TrainState(

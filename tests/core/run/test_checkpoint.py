@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from bench import Bench, make_bench
+from made_run import add_steps, open_writer
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from echoscope.core.config.loading import ConfigError
 from echoscope.core.config.settings import RunConfig
+from echoscope.core.run import checkpoint as checkpoint_module
 from echoscope.core.run.checkpoint import (
     CheckpointError,
+    Checkpoints,
     TrainState,
     list_checkpoints,
     load_weights,
     read_state,
     remove_checkpoints,
     save_checkpoint,
+    step_of,
 )
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
@@ -36,7 +42,8 @@ from echoscope.store.checkpoints import (
 )
 from echoscope.store.models import shipped_folder
 from echoscope.store.reader import open_run
-from echoscope.store.records import CheckpointRecord
+from echoscope.store.records import REQUESTED, CheckpointRecord
+from echoscope.store.writer import RunWriter
 
 MakeConfig = Callable[..., RunConfig]
 VARIANTS = {
@@ -216,6 +223,73 @@ def test_a_full_disk_is_one_line_and_leaves_the_older_ones(
     assert "No space left on device" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step_000001"]
+
+
+# -- what reaches the disk beside the next steps ---------------------------------------------------
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[RunWriter]:
+    writer = open_writer(tmp_path / "run")
+    add_steps(writer, "run", range(1, 3))
+    yield writer
+    writer.close(status="finished")
+
+
+def begun(bench: Bench, writer: RunWriter, run_path: Path, step: int) -> Checkpoints:
+    """A checkpoint whose files are written."""
+    checkpoints = Checkpoints(run_path, writer, pytest.fail)
+    state = TrainState(step=step, policy_version=step, config=bench.config)
+    checkpoints.save(state, bench.learner, bench.chat.tokenizer, reason="schedule")
+    return checkpoints
+
+
+def recorded(run_path: Path) -> list[int]:
+    return [record.step for record in open_run(run_path).checkpoints()]
+
+
+def test_a_slow_disk_delays_no_step_and_nobody_sees_a_checkpoint_before_it_is_whole(
+    bench: Bench, writer: RunWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, is_written = tmp_path / "run", threading.Event()
+    plain = checkpoint_module.write_checkpoint_manifest
+
+    def slow(folder: Path, **values: Any) -> None:
+        assert is_written.wait(60)
+        plain(folder, **values)
+
+    monkeypatch.setattr(checkpoint_module, "write_checkpoint_manifest", slow)
+    checkpoints = begun(bench, writer, run, step=1)
+    checkpoints.settle()  # as each step does: it does not wait
+    assert (checkpoints.saved_step, list_checkpoints(run), recorded(run)) == (1, [], [])
+    is_written.set()
+    checkpoints.settle(waits=True)
+    assert ([*map(step_of, list_checkpoints(run))], recorded(run)) == ([1], [1])
+    assert not checkpoint_damage(checkpoint_path(run, 1))
+
+
+def test_the_next_checkpoint_waits_for_the_one_before(
+    bench: Bench, writer: RunWriter, tmp_path: Path
+) -> None:
+    checkpoints = begun(bench, writer, tmp_path / "run", step=1)
+    state = TrainState(step=2, policy_version=2, config=bench.config)
+    checkpoints.save(state, bench.learner, bench.chat.tokenizer, reason="schedule")
+    assert recorded(tmp_path / "run") == [1]
+    checkpoints.keep_for_good(2)
+    records = open_run(tmp_path / "run").checkpoints()
+    assert [(record.step, record.reason) for record in records][-1] == (2, REQUESTED)
+
+
+def test_a_disk_that_is_full_when_nobody_waits_ends_the_run_at_the_next_step(
+    bench: Bench, writer: RunWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = refuse(OSError(28, "No space left on device"))
+    monkeypatch.setattr(checkpoint_module, "write_checkpoint_manifest", full)
+    checkpoints = begun(bench, writer, tmp_path / "run", step=2)
+    with pytest.raises(CheckpointError, match=r"cannot write the checkpoint of step 2 .*No space"):
+        checkpoints.settle(waits=True)
+    assert list((tmp_path / "run" / "checkpoints").iterdir()) == []
+    assert recorded(tmp_path / "run") == []
 
 
 # -- damage --------------------------------------------------------------------------------------
