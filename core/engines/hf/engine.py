@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from echoscope.diagnostics.measure.information.scoring import evaluating
@@ -64,6 +65,7 @@ class HfEngine(Engine):
         self._most_pending = 0
         """Since the cache was empty: it has rows for so many."""
         self.counts = TokenCounts()
+        self._weights: tuple[Tensor, ...] = ()
         self._stamp = 0
         self._policy_version = policy_version
         self.max_rows = config.max_batch_rows
@@ -135,7 +137,7 @@ class HfEngine(Engine):
     def close(self) -> None:
         """Let go of the model and of the cache."""
         self.cancel()
-        self._model = self._copy = None
+        self._model, self._copy, self._weights = None, None, ()
 
     def _advance(self) -> list[tuple[int, Sample]]:
         batch = self._running_batch()
@@ -209,7 +211,10 @@ class HfEngine(Engine):
 
     def _use(self, model: PreTrainedModel) -> None:
         self._model = runnable(model)
-        self._stamp = weights_stamp(self._model)
+        self._weights = tuple(
+            self._model.parameters()
+        )  # walking through the modules takes a millisecond
+        self._stamp = weights_stamp(self._weights)
         self._forget()
 
     def _checked_model(self) -> PreTrainedModel:
@@ -220,7 +225,7 @@ class HfEngine(Engine):
         """
         if self._model is None:
             raise RuntimeError("the engine is closed: make a new one to sample again")
-        if weights_stamp(self._model) != self._stamp:
+        if weights_stamp(self._weights) != self._stamp:
             # Keys and values of other weights would give log-probs of neither policy.
             check_idle(self.num_pending, "a change of the weights")
             self._use(self._model)

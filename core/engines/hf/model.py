@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 
 from peft import PeftModel
+from torch import Tensor
 from transformers import PreTrainedModel
 
 
@@ -61,6 +63,6 @@ def max_positions(model: PreTrainedModel) -> int:
     return positions
 
 
-def weights_stamp(model: PreTrainedModel) -> int:
+def weights_stamp(weights: Sequence[Tensor]) -> int:
     """Changes with every in-place change of a weight that autograd counts (optimizer steps do)."""
-    return sum(parameter._version for parameter in model.parameters())
+    return sum(weight._version for weight in weights)
