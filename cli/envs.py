@@ -36,15 +36,24 @@ ANSWERS = {True: "yes", False: "no", None: "unknown"}
 
 
 @app.command("list")
-def list_envs(as_json: AsJson = False) -> None:
+def list_envs(
+    family: Annotated[
+        str | None, typer.Argument(help="List the worlds of a library: reasoning_gym or textarena.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Print every environment with its limits and parameters."""
     from echoscope.envs import registry
     from echoscope.envs.base import EnvError
     from echoscope.envs.params import described_parameters
 
+    if family is not None:
+        names = [f"{family}:{name}" for name in registry.family_names(family)]
+        print_json(names, indent=2) if as_json else typer.echo("\n".join(names))
+        return
     missing, cells = registry.unavailable(), []
     rows: list[dict[str, Any]] = []
-    for env_id in registry.known_ids():
+    for env_id in registry.listed_ids():
         try:
             spec = registry.spec(env_id)
         except EnvError:  # its class cannot be loaded

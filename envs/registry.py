@@ -1,8 +1,9 @@
 """Environment id -> class. Ids are listed here, come with a package, or are written `module:Class`.
 
 Sources, first match wins: the built-in table, entry points of the group `echoscope.envs` (name =
-id, value = `module:Class`), and the form `module:Class` itself. Naming a class imports its module,
-so ids must come from the user, never from files of unknown origin.
+id, value = `module:Class`), `family:NAME` for libraries of many worlds, and `module:Class` itself.
+Naming a class imports its module, so ids must come from the user, never from files of unknown
+origin.
 """
 
 from __future__ import annotations
@@ -43,10 +44,21 @@ BUILTIN: dict[str, str] = {
     "remote": f"{__package__}.worlds.remote.remote:Remote",
 }
 
+FAMILIES: dict[str, str] = {
+    "reasoning_gym": f"{__package__}.worlds.questions.reasoning_gym:ReasoningGym",
+    "textarena": f"{__package__}.worlds.text_games.textarena:TextArena",
+}
+"""Libraries of many worlds, whose ids are `family:NAME`. Their classes list the names."""
+
 
 def known_ids() -> tuple[str, ...]:
     """Every id with a name: built in, or from an installed entry point."""
     return tuple(dict.fromkeys([*BUILTIN, *_entry_points()]))
+
+
+def listed_ids() -> tuple[str, ...]:
+    """`known_ids`, and one line for each family."""
+    return (*known_ids(), *(f"{family}:NAME" for family in FAMILIES))
 
 
 def resolve(env_id: str) -> str:
@@ -54,6 +66,14 @@ def resolve(env_id: str) -> str:
     named = {**_entry_points(), **BUILTIN}
     if env_id in named:
         return named[env_id]
+    family, _, name = env_id.partition(":")
+    if family in FAMILIES:
+        if name:
+            return FAMILIES[family]
+        raise UnknownEnvError(
+            f"{family} has many worlds: write `{family}:NAME`; `echoscope envs list {family}` "
+            "lists them"
+        )
     if env_id.count(":") == 1 and all(env_id.split(":")):
         return env_id
     raise UnknownEnvError(
@@ -88,10 +108,25 @@ def env_class(env_id: str) -> type[TextEnv]:
     return world
 
 
+def is_of_family(env_id: str) -> bool:
+    """Whether an id names a world of a library: `family:NAME`."""
+    return env_id.partition(":")[0] in FAMILIES
+
+
+def family_names(family: str) -> tuple[str, ...]:
+    """The worlds of a family; `UnknownEnvError` or `EnvUnavailableError` if there are none."""
+    if family not in FAMILIES:
+        raise UnknownEnvError(f"no family {family!r}: there are {', '.join(FAMILIES)}")
+    world: Any = env_class(f"{family}:*")
+    if lack := lacking(world.spec):
+        raise EnvUnavailableError(f"{family} {lack}")
+    return tuple(world.names())
+
+
 def unavailable() -> dict[str, str]:
     """Named environments that cannot be built here, with the reason."""
     reasons: dict[str, str] = {}
-    for env_id in known_ids():
+    for env_id in listed_ids():
         try:
             world = env_class(env_id)
             lack = lacking(world.spec) or world.lacks()
@@ -131,6 +166,10 @@ def make(env_id: str, **params: Any) -> TextEnv:
     world = env_class(env_id)
     if lack := lacking(world.spec):
         raise EnvUnavailableError(f"{env_id} {lack}")
+    if is_of_family(env_id):
+        if "name" in params:
+            raise EnvParamsError(f"{env_id} has its name already: leave out the parameter 'name'")
+        params["name"] = env_id.partition(":")[2]
     try:
         return world(build_config(env_id, world.spec.config_type, params))
     except EnvError:

@@ -97,8 +97,10 @@ def serve(answer: Callable[[Any], Any], prepare: Callable[[Any], None] | None = 
         answer: Gives the answer to a question, as JSON has it. It calls `limit` first.
         prepare: Called with a question before the fork, to load what later forks need, too.
     """
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a library prints is no answer
+    answers.write("ready\n")
+    answers.flush()
     for line in sys.stdin:
         question = json.loads(line)
         if prepare is not None:
@@ -107,14 +109,14 @@ def serve(answer: Callable[[Any], Any], prepare: Callable[[Any], None] | None = 
         if fork == 0:
             code = 1
             try:
-                sys.stdout.write(f"{json.dumps(answer(question))}\n")
-                sys.stdout.flush()
+                answers.write(f"{json.dumps(answer(question))}\n")
+                answers.flush()
                 code = 0
             finally:
                 os._exit(code)  # whatever happens, the fork must not read on
         if os.waitpid(fork, 0)[1]:
-            sys.stdout.write("null\n")
-            sys.stdout.flush()
+            answers.write("null\n")
+            answers.flush()
 
 
 def environment() -> dict[str, str]:

@@ -148,7 +148,9 @@ def _check_processes(subject: Subject) -> None:
         raise Skip("the class cannot be imported by another process")
     request = {
         "path": [entry for entry in sys.path if entry],
-        "entry_point": entry_point,
+        "entry_point": subject.group.env
+        if registry.is_of_family(subject.group.env)
+        else entry_point,
         "params": dict(subject.params),
     }
     child = subprocess.run(

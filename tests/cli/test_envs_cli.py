@@ -41,7 +41,7 @@ def test_the_list_names_the_way_to_a_missing_package_as_written(
     assert "needs bm25s, which is not installed: pip install -e '.[search]'" in " ".join(
         run("list").output.split()
     )
-    _, search, lost = json.loads(run("list", "--json").output)
+    _, search, lost, *_ = json.loads(run("list", "--json").output)
     assert search["params"]["hops"]["type"] == "an integer or null"
     assert "cannot import 'no_such_module'" in lost["unavailable"]
 

@@ -62,6 +62,8 @@ ONLY_PARSED = {
     "envs check": "takes half a minute for all environments",
     "plugins check": "needs the page's own code: test_plugins_page.py",
     "models get": "downloads 93 MB",
+    "runs copy": "needs a bucket: make test-s3",
+    "runs catalog": "needs DuckLake: make test-s3",
     "notify test": "needs an address of the reader",
     "sft generate": "plays thousands of episodes",
     "sft train": "trains for minutes",

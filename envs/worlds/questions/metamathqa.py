@@ -83,11 +83,13 @@ class MetaMathQa(QuestionEnv):
         config = MetaMathQaConfig() if config is None else config
         super().__init__(config, None if config.data is None else read_questions(config.data))
 
-    def is_answer(self, action: str) -> bool:
-        return len(action.strip()) <= _MAX_ANSWER_CHARS
+    def score(self, action: str) -> float | None:
+        if len(action.strip()) > _MAX_ANSWER_CHARS:
+            return None
+        return float(self._is_right(action))
 
-    def is_right(self, action: str, question: Question) -> bool:
-        given, right_answer = stated(action), stated(question.answer)
+    def _is_right(self, action: str) -> bool:
+        given, right_answer = stated(action), stated(self._question.answer)
         if plain(given) == plain(right_answer):
             return True
         if is_contradiction(given):

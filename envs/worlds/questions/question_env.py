@@ -1,4 +1,4 @@
-"""Answer a question, some attempts: what `static_qa` and `metamathqa` share."""
+"""Answer a question, some attempts: what `static_qa`, `metamathqa` and `reasoning_gym` share."""
 
 from __future__ import annotations
 
@@ -46,41 +46,42 @@ class QuestionEnv(TaskEnv):
         self._is_answered = False
 
     @abstractmethod
-    def is_answer(self, action: str) -> bool:
-        """Whether a text is an answer to this kind of question at all."""
+    def score(self, action: str) -> float | None:
+        """1 for the right answer, less for another one; None for a text that is none."""
 
-    @abstractmethod
-    def is_right(self, action: str, question: Question) -> bool:
-        """Whether it is the right one."""
-
-    def begin(self, seed: int, noise_seed: int) -> None:
-        rng = np.random.default_rng(seed)
+    def draw(self, rng: np.random.Generator) -> Question:
+        """The question of an episode."""
         if self._questions is None:
             text, number = draw_problem(rng, self._config.kinds)
-            self._question = Question(text=text, answer=str(number))
-        else:
-            self._question = self._questions[int(rng.integers(len(self._questions)))]
+            return Question(text=text, answer=str(number))
+        return self._questions[int(rng.integers(len(self._questions)))]
+
+    def begin(self, seed: int, noise_seed: int) -> None:
+        self._question = self.draw(np.random.default_rng(seed))
         self._num_attempts, self._is_answered = 0, False
 
     def step(self, action: str) -> StepResult:
-        if self.is_over or not action.strip() or not self.is_answer(action):
+        score = None if self.is_over or not action.strip() else self.score(action)
+        if score is None:
             return self.refused(action)
-        self._is_answered = self.is_right(action, self._question)
-        reward = 0.5**self._num_attempts if self.is_solved else 0.0
+        self._is_answered = score >= 1
+        reward = score * 0.5**self._num_attempts
         self._num_attempts += 1
         if self.is_solved:
             news = "Right."
         elif self.is_over:
-            news = f"Wrong. The answer is {self._question.answer}."
+            news = f"Wrong. The answer is {self._question.answer}." * bool(self._question.answer)
+            news = news or "Wrong."
         else:
             news = "Wrong. Try again."
         return self.result(reward, self.observe(news))
 
     def solve(self) -> list[str] | None:
-        """The right answer; None once no attempt is left."""
+        """The right answer; None once no attempt is left, or where nobody knows one."""
         if self.is_solved:
             return []
-        return None if self.is_over else [self._question.answer]
+        answer = self._question.answer
+        return None if self.is_over or not answer else [answer]
 
     def task_key(self) -> str:
         """The question as it is shown, with its answer."""

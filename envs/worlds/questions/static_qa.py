@@ -81,17 +81,15 @@ class StaticQa(QuestionEnv):
         questions = None if config.data is None else read_questions(config.data, config.format)
         super().__init__(config, questions)
 
-    def is_answer(self, action: str) -> bool:
-        if self._question.choices:
-            return chosen(action, self._question.choices) is not None
-        return has_number(action)
-
-    def is_right(self, action: str, question: Question) -> bool:
+    def score(self, action: str) -> float | None:
+        question = self._question
         if question.choices:
-            right_index = ord(question.answer) - ord("A")
-            return chosen(action, question.choices) == right_index
+            choice = chosen(action, question.choices)
+            return None if choice is None else float(choice == ord(question.answer) - ord("A"))
+        if not has_number(action):
+            return None
         number = stated_number(action)
-        return number is not None and number == stated_number(question.answer)
+        return float(number is not None and number == stated_number(question.answer))
 
     def instructions(self) -> str:
         if self._config.format == "mmlu":

@@ -1,0 +1,105 @@
+"""Scores answers to reasoning-gym's questions, in processes of its own, which may be killed.
+
+Some of its scorers hand the answer to `eval` or to sympy's parser, which is `eval`, too. So answers
+to these must look like data before they get there, and every answer is scored in a child that can
+open nothing any more, under limits of time and memory.
+"""
+
+from __future__ import annotations
+
+import atexit
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from echoscope.text.limited_child import LimitedChild, limit, serve
+
+MAX_ANSWER_CHARS = 4_000
+"""Longer ones are no answers."""
+CPU_S = 2
+ANSWER_TIMEOUT_S = 60.0
+MAX_MEMORY_BYTES = 1 << 30
+
+LISTS = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
+"""Their scorers evaluate an answer that looks like a list: none of it may be a call."""
+FORMULAS = frozenset(
+    {
+        "countdown",
+        "intermediate_integration",
+        "polynomial_multiplication",
+        "puzzle24",
+        "simple_integration",
+    }
+)
+"""Their scorers evaluate a formula: it has no texts, and no attributes of anything."""
+_NO_LIST = re.compile(r"[(@:]|__")
+_NO_FORMULA = re.compile(r"""['"`\\:;=\[\]{}]|__|\.\s*[^\W\d]|\blambda\b""")
+
+
+def looks_like_data(name: str, answer: str) -> bool:
+    """Whether the scorer of a generator may be given an answer."""
+    if len(answer) > MAX_ANSWER_CHARS:
+        return False
+    if name in LISTS:
+        return _NO_LIST.search(answer) is None
+    return name not in FORMULAS or _NO_FORMULA.search(answer) is None
+
+
+def made_entry(name: str, params: Mapping[str, Any], seed: int) -> tuple[Any, dict[str, Any]]:
+    """A generator, and the question that it draws from a seed."""
+    from reasoning_gym import create_dataset
+
+    generator = create_dataset(name, size=1, seed=seed, **params)
+    return generator, generator[0]
+
+
+class Scorer:
+    """The process that scores, started when it is asked first."""
+
+    def __init__(self) -> None:
+        self._child = LimitedChild(__name__)
+
+    def score(self, name: str, params: Mapping[str, Any], seed: int, answer: str) -> float | None:
+        """Between 0 and 1; None where the answer is none, or the scorer fails on it."""
+        if not looks_like_data(name, answer):
+            return None
+        question = {"name": name, "params": dict(params), "seed": seed, "answer": answer}
+        score = self._child.ask(question, ANSWER_TIMEOUT_S)
+        return None if score is None else min(max(float(score), 0.0), 1.0)
+
+    def close(self) -> None:
+        self._child.close()
+
+
+@lru_cache(maxsize=1)
+def shared_scorer() -> Scorer:
+    """That of this process."""
+    scorer = Scorer()
+    atexit.register(scorer.close)
+    return scorer
+
+
+_entries: dict[str, tuple[Any, dict[str, Any]]] = {}
+"""In the child: the last question, made before the fork."""
+
+
+def work() -> None:
+    """What the child does."""
+    serve(_score, _prepare)
+
+
+def _prepare(question: Mapping[str, Any]) -> None:
+    key = f"{question['name']} {question['params']} {question['seed']}"
+    if key not in _entries:
+        _entries.clear()
+        generator, entry = made_entry(question["name"], question["params"], question["seed"])
+        # Now, since the fork cannot import what a scorer imports when it is first used.
+        generator.score_answer(None if entry["answer"] is None else str(entry["answer"]), entry)
+        _entries[key] = generator, entry
+
+
+def _score(question: Mapping[str, Any]) -> float:
+    limit(memory_bytes=MAX_MEMORY_BYTES, cpu_s=CPU_S, is_closed=True)
+    ((generator, entry),) = _entries.values()
+    return float(generator.score_answer(question["answer"], entry))
