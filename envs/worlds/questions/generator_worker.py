@@ -8,6 +8,7 @@ open nothing any more, under limits of time and memory.
 from __future__ import annotations
 
 import atexit
+import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
@@ -17,7 +18,8 @@ from echoscope.text.limited_child import LimitedChild, limit, serve
 
 MAX_ANSWER_CHARS = 4_000
 """Longer ones are no answers."""
-CPU_S = 2
+CPU_S = 4
+"""Seconds of a core for one answer."""
 ANSWER_TIMEOUT_S = 60.0
 MAX_MEMORY_BYTES = 1 << 30
 
@@ -48,9 +50,14 @@ def looks_like_data(name: str, answer: str) -> bool:
 
 def made_entry(name: str, params: Mapping[str, Any], seed: int) -> tuple[Any, dict[str, Any]]:
     """A generator, and the question that it draws from a seed."""
+    return _made_entry(name, json.dumps(dict(params)), seed)
+
+
+@lru_cache(maxsize=256)  # siblings have one question, and some generators read files first
+def _made_entry(name: str, params: str, seed: int) -> tuple[Any, dict[str, Any]]:
     from reasoning_gym import create_dataset
 
-    generator = create_dataset(name, size=1, seed=seed, **params)
+    generator = create_dataset(name, size=1, seed=seed, **json.loads(params))
     return generator, generator[0]
 
 
@@ -80,26 +87,18 @@ def shared_scorer() -> Scorer:
     return scorer
 
 
-_entries: dict[str, tuple[Any, dict[str, Any]]] = {}
-"""In the child: the last question, made before the fork."""
-
-
 def work() -> None:
     """What the child does."""
     serve(_score, _prepare)
 
 
 def _prepare(question: Mapping[str, Any]) -> None:
-    key = f"{question['name']} {question['params']} {question['seed']}"
-    if key not in _entries:
-        _entries.clear()
-        generator, entry = made_entry(question["name"], question["params"], question["seed"])
-        # Now, since the fork cannot import what a scorer imports when it is first used.
-        generator.score_answer(None if entry["answer"] is None else str(entry["answer"]), entry)
-        _entries[key] = generator, entry
+    generator, entry = made_entry(question["name"], question["params"], question["seed"])
+    # Now, since the fork cannot import what a scorer imports when it is first used.
+    generator.score_answer(None if entry["answer"] is None else str(entry["answer"]), entry)
 
 
 def _score(question: Mapping[str, Any]) -> float:
+    generator, entry = made_entry(question["name"], question["params"], question["seed"])
     limit(memory_bytes=MAX_MEMORY_BYTES, cpu_s=CPU_S, is_closed=True)
-    ((generator, entry),) = _entries.values()
     return float(generator.score_answer(question["answer"], entry))

@@ -16,8 +16,8 @@ from ...params import require, require_within
 from .generator_worker import made_entry, shared_scorer
 from .question_env import Question, QuestionEnv
 
-_NOT_ONE = ("composite",)
-"""Made of other generators."""
+_LEFT_OUT = ("bf", "composite")
+"""One draws another question in another process, one is made of other generators."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class ReasoningGym(QuestionEnv):
     """A question that one of reasoning-gym's generators draws, scored by its own rules.
 
     Description:
-        Arithmetic, algebra, logic, grids, games, graphs, text and codes: 105 generators.
+        Arithmetic, algebra, logic, grids, games, graphs, text and codes: 104 generators.
     Observation:
         The question; after a wrong answer "Wrong. Try again." or the right one.
     Actions:
@@ -97,7 +97,7 @@ class ReasoningGym(QuestionEnv):
         """The generators of the installed package."""
         from reasoning_gym.factory import DATASETS
 
-        return tuple(sorted(set(DATASETS).difference(_NOT_ONE)))
+        return tuple(sorted(set(DATASETS).difference(_LEFT_OUT)))
 
     def draw(self, rng: np.random.Generator) -> Question:
         self._seed = int(rng.integers(2**32))

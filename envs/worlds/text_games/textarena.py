@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import threading
 from collections.abc import Iterator, Mapping
@@ -32,6 +33,7 @@ _ALONE = (
     "ThreeCardMonte", "TowerOfHanoi", "WordLadder", "WordSearch", "Wordle",
 )  # fmt: skip
 """Games that one player plays."""
+_NOT_ALLOWED = "attempted an invalid move"
 _MAX_CHARS = 2_000
 """Of an action: longer ones are none."""
 _randomness = threading.Lock()
@@ -62,7 +64,7 @@ class TextArena(TaskEnv):
     Rewards:
         The game's, at its end: 1 for a win, for many games a part of it.
     Episode end:
-        The game's: won, lost, or too many moves that it does not allow.
+        The game's. A move that it does not allow changes nothing, however often it is tried.
     Success:
         The final reward is at least `success_reward`.
     Seeds:
@@ -133,20 +135,24 @@ class TextArena(TaskEnv):
     def step(self, action: str) -> StepResult:
         if self.is_over or not action.strip() or len(action) > _MAX_CHARS:
             return self.refused(action)
+        before = copy.deepcopy(self._game), self._state
         try:
             with self._own_randomness():
                 is_done, _ = self._game.step(action)
-                if is_done:
-                    rewards, _ = self._game.close()
-                    self._reward = float((rewards or {}).get(0, 0.0))
-                else:
-                    self._text = self._news()
+                news = self._ending() if is_done else self._news()
+                rewards = self._game.close()[0] if is_done else {}
         except Exception:  # noqa: BLE001 - a game that fails on a move does not allow it
+            self._game, self._state = before
             return self.refused(action)
-        if self._reward is not None:
-            self._text = self._ending()
-        is_allowed = "attempted an invalid move" not in self._text
-        return self.result(self._reward or 0.0, is_valid=is_allowed, is_effective=is_allowed)
+        if _NOT_ALLOWED in news or self._info().get("invalid_move"):
+            # Here such a move costs a turn and changes nothing; there, some of them end the game.
+            self._game, self._state = before
+            shown = Observation(text=news, frame=self.observe().frame)
+            return self.result(0.0, shown, is_valid=False, is_effective=False)
+        self._text = news
+        if is_done:
+            self._reward = float((rewards or {}).get(0, 0.0))
+        return self.result(self._reward or 0.0)
 
     def instructions(self) -> str:
         return "Play the game. Action: your move, in the form that the rules ask for."
@@ -174,8 +180,11 @@ class TextArena(TaskEnv):
         return "\n".join(said).strip() or "Nothing happens."
 
     def _ending(self) -> str:
-        info = (self._game.state.game_info or {}).get(0) or {}
-        return str(info.get("reason") or "The game is over.")
+        return str(self._info().get("reason") or "The game is over.")
+
+    def _info(self) -> Mapping[str, Any]:
+        """What the game says of its end."""
+        return (self._game.state.game_info or {}).get(0) or {}
 
     @contextmanager
     def _own_randomness(self) -> Iterator[None]:

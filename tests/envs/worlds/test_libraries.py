@@ -19,6 +19,8 @@ from echoscope.envs.worlds.questions.generator_worker import FORMULAS, LISTS, lo
 
 WITHOUT_ANSWER = {"boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"}
 """Generators that know no answer of their own, but score any."""
+SLOW = {"arc_agi", "futoshiki", "group_anagrams", "knight_swap", "rearc"}
+"""They take up to ten seconds for a question."""
 WORDS = ("Crosswords", "Hangman", "WordLadder", "WordSearch", "Wordle", "Sokoban")
 """Games that download a list of words first."""
 
@@ -103,8 +105,10 @@ class TestReasoningGym:
         assert len(seen) == 3
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("env_id", [*generators()[::2], "reasoning_gym:puzzle24"])
+    @pytest.mark.parametrize("env_id", [*generators()[::3], *generators()[1::3]])
     def test_it_keeps_the_contract(self, env_id: str) -> None:
+        if env_id.partition(":")[2] in SLOW:
+            pytest.skip("takes minutes")
         assert_kept(env_id)
 
     def test_a_wrong_answer_may_be_tried_again_for_half(self) -> None:
