@@ -21,7 +21,7 @@ WITHOUT_ANSWER = {"boxnet", "graph_color", "propositional_logic", "rubiks_cube",
 """Generators that know no answer of their own, but score any."""
 SLOW = {"arc_agi", "futoshiki", "group_anagrams", "knight_swap", "rearc"}
 """They take up to ten seconds for a question."""
-WORDS = ("Crosswords", "Hangman", "WordLadder", "WordSearch", "Wordle", "Sokoban")
+WORDS = ("Crosswords", "Hangman", "WordLadder", "WordSearch", "Wordle")
 """Games that download a list of words first."""
 
 
