@@ -50,6 +50,8 @@ RUNS_FOR_REAL = {
     ),
 }
 """Commands of seconds. All others are parsed, and their settings are checked against the schema."""
+ELSEWHERE = ("wandb:", "s3://", "reasoning_gym", "textarena")
+"""Words of commands that need a server, or packages of an extra."""
 ONLY_PARSED = {
     "demo": "trains for three minutes",
     "train": "trains for minutes",
@@ -220,7 +222,7 @@ def test_every_option_and_setting_of_a_command_exists(line: Line) -> None:
         for line in COMMANDS
         if parse(line.words).name in RUNS_FOR_REAL
         and not set(line.words) & {*NEEDS_WEIGHTS}
-        and not any(word.startswith(("wandb:", "s3://")) for word in line.words)  # at a server
+        and not any(word.startswith(ELSEWHERE) for word in line.words)
         and "repl=build/lean" not in line.words  # needs what `make test-lean` unpacks
     ],
     ids=str,

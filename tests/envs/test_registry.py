@@ -34,7 +34,7 @@ def test_an_unknown_id_suggests_close_ones() -> None:
 
 
 def test_specs_of_all_named_environments() -> None:
-    assert set(registry.unavailable()) < set(registry.known_ids())
+    assert set(registry.unavailable()) < set(registry.listed_ids())
     spec = registry.spec("bandit")
     assert spec.config_type is BanditConfig
     assert (spec.max_turns, spec.max_actions_per_turn) == (1, 1)

@@ -16,7 +16,7 @@ import pytest
 
 from echoscope.core.config.loading import live_schema, live_values, load_config
 from echoscope.core.config.settings import RunConfig
-from echoscope.core.run.checkpoint import Progress
+from echoscope.core.run.checkpoint import Checkpoints, Progress
 from echoscope.core.run.control import Control
 from echoscope.core.run.observers import SilentEvents
 from echoscope.core.run.train import Trainer
@@ -127,7 +127,7 @@ class History:
             model=UNUSED,
             engine=UNUSED,
             sources=UNUSED,
-            checkpoints=UNUSED,
+            checkpoints=Checkpoints(self.path, writer, pytest.fail),
             control=control,
             events=SilentEvents(),
             progress=Progress(step=step),

@@ -110,7 +110,7 @@ def test_a_target_that_hangs_holds_up_nobody(box: Mailbox, tmp_path: Any) -> Non
     """Neither the caller, who returns at once, nor the other target."""
     told = tmp_path / "told"
     command = f'command:cat > "{told}"'
-    box.delay_s = 1.0
+    box.delay_s = 3.0
     news: list[str] = []
     diagnosis = Diagnosis(run_id="run-1")
     config = NotifyConfig(targets=(HOOK, command))
