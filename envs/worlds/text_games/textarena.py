@@ -28,11 +28,12 @@ from ..task_env import TaskEnv
 
 _ALONE = (
     "2048", "Bandit", "Blackjack", "Countdown", "Crosswords", "Cryptarithm", "FifteenPuzzle",
-    "FrozenLake", "GuessTheNumber", "Hangman", "LightsOut", "LogicPuzzle", "Mastermind",
+    "FrozenLake", "GuessTheNumber", "Hangman", "LightsOut", "Mastermind",
     "Minesweeper", "PegJump", "RushHour", "Secretary", "Set", "Slitherlink", "Sudoku",
     "ThreeCardMonte", "TowerOfHanoi", "WordLadder", "WordSearch", "Wordle",
 )  # fmt: skip
-"""Games that one player plays; Sokoban is not here: some of its levels take minutes to make."""
+"""Games that one player plays. Sokoban is left out, whose levels may take minutes to make, and
+LogicPuzzle, which draws another puzzle in another process."""
 _NOT_ALLOWED = "attempted an invalid move"
 _MAX_CHARS = 2_000
 """Of an action: longer ones are none."""
