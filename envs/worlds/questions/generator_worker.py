@@ -29,7 +29,6 @@ FORMULAS = frozenset(
     {
         "countdown",
         "intermediate_integration",
-        "polynomial_multiplication",
         "puzzle24",
         "simple_integration",
     }

@@ -16,8 +16,9 @@ from ...params import require, require_within
 from .generator_worker import made_entry, shared_scorer
 from .question_env import Question, QuestionEnv
 
-_LEFT_OUT = ("bf", "composite")
-"""One draws another question in another process, one is made of other generators."""
+_LEFT_OUT = ("bf", "composite", "polynomial_multiplication")
+"""One draws another question in another process, one is made of other generators, and the scorer of
+one refuses right answers where it can open nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ class ReasoningGym(QuestionEnv):
     """A question that one of reasoning-gym's generators draws, scored by its own rules.
 
     Description:
-        Arithmetic, algebra, logic, grids, games, graphs, text and codes: 104 generators.
+        Arithmetic, algebra, logic, grids, games, graphs, text and codes: 103 generators.
     Observation:
         The question; after a wrong answer "Wrong. Try again." or the right one.
     Actions:

@@ -57,7 +57,7 @@ def test_a_family_without_a_name_says_how_to_find_one() -> None:
         ("countdown", "sympify('1')"),
         ("puzzle24", "(1).__class__"),
         ("simple_integration", "x.real"),
-        ("polynomial_multiplication", "lambda: 1"),
+        ("intermediate_integration", "lambda: 1"),
         ("chain_sum", "1" * 4_001),
     ],
 )
@@ -126,7 +126,7 @@ class TestReasoningGym:
         assert env.step((env.solve() or [""])[0]).success
 
     def test_what_reaches_sympy_can_open_nothing(self, tmp_path: Path) -> None:
-        env = make("reasoning_gym:polynomial_multiplication")
+        env = make("reasoning_gym:simple_integration")
         env.reset(0, 0)
         for text in ("preview(x)", "test()", "plot(x)"):
             assert env.step(text).reward < 1
