@@ -159,6 +159,7 @@ class Checkpoints:
                 self._writer.record_checkpoint(
                     replace(record, reason=REQUESTED, wall_time=time.time())
                 )
+        self._writer.flush()  # the person is told that it stays
 
     def last_good_words(self, alarm: Alarm, every: int) -> str:
         """Which checkpoint a new critical alarm leaves to go back to, or that it leaves none.
