@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -256,6 +257,7 @@ def _engine_bytes(config: RunConfig, shape: ModelShape, device: DeviceKind, adap
 
     The built-in one samples from the policy's weights, unless it samples ahead. On CUDA vLLM's
     cache is left out where `engine.gpu_memory` sizes it: the rest of the device is the trainer's.
+    Replicas on GPUs of their own do not count.
     Ray's engines count where they are on this machine.
     """
     engine = config.engine
@@ -268,9 +270,10 @@ def _engine_bytes(config: RunConfig, shape: ModelShape, device: DeviceKind, adap
         return 0
     default_gib = CPU_CACHE_GIB if device == "cpu" else 0.0
     cache = int((engine.kv_cache_gib or default_gib) * (1 << 30))
-    # On CUDA each has GPUs of its own.
-    on_this_device = engine.replicas if device == "cpu" else 1
-    return on_this_device * (copy + cache)
+    if device == "cpu":
+        return engine.replicas * (copy + cache)
+    has_own = engine.leaves_ranks_alone(config.trainer.ranks, _num_gpus())
+    return 0 if has_own else copy + cache
 
 
 def _largest_part(config: RunConfig, microbatch: int, longest: int) -> tuple[int, int]:
@@ -497,6 +500,14 @@ def likely_device(setting: str) -> DeviceKind:
         return "cpu"
     has_driver = Path("/proc/driver/nvidia/version").exists()
     return "cuda" if setting == "cuda" or has_driver else "cpu"
+
+
+def _num_gpus() -> int:
+    """GPUs that this process may use, without asking torch."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return len([name for name in named.split(",") if name.strip()])
+    return len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
 
 
 def free_bytes(device: DeviceKind) -> int:

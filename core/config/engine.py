@@ -35,8 +35,8 @@ class VllmEngineConfig(_EngineConfig):
         1,
         ge=1,
         le=1024,
-        description="Servers that share the work. Each gets GPUs of its own, as many as "
-        "tensor-parallel-size says, in turn.",
+        description="Servers that share the work. Each gets as many GPUs as tensor-parallel-size "
+        "says: those after the ranks' where there are enough, else the ranks' own.",
     )
     python: str | None = Field(
         None,
@@ -69,6 +69,14 @@ class VllmEngineConfig(_EngineConfig):
         "{tensor-parallel-size: 2}; true for a flag without a value.",
     )
 
+    @property
+    def gpus_per_replica(self) -> int:
+        return int(self.options.get("tensor-parallel-size", 1))
+
+    def leaves_ranks_alone(self, num_ranks: int, num_gpus: int) -> bool:
+        """Whether the replicas of this machine find GPUs beside those of its ranks."""
+        return num_ranks + self.replicas * self.gpus_per_replica <= num_gpus
+
 
 class OpenAiEngineConfig(_EngineConfig):
     """A server that is there already, with token ids and log-probs of sampled tokens."""
@@ -89,7 +97,14 @@ class OpenAiEngineConfig(_EngineConfig):
     weights: Literal["fixed", "vllm", "hook"] = Field(
         "fixed",
         description="How the server gets new weights. fixed: never, so its samples grow stale. "
-        "vllm: from shared memory of this machine. hook: by engine.sync_hook.",
+        "vllm: from files, in shared memory or in engine.weights_folder. hook: by "
+        "engine.sync_hook.",
+    )
+    weights_folder: str | None = Field(
+        None,
+        min_length=1,
+        description="With engine.weights=vllm: a folder on a disk that the servers' machines see "
+        "under the same path. The weights go through it instead of shared memory.",
     )
     sync_hook: PluginName | None = Field(
         None, description="`module:function(model, version, server)`, called after each update."
@@ -112,6 +127,11 @@ class OpenAiEngineConfig(_EngineConfig):
             raise ValueError(
                 f"engine.weights is {self.weights} and engine.sync_hook is {self.sync_hook}: set "
                 "engine.weights=hook and engine.sync_hook together"
+            )
+        if self.weights_folder is not None and self.weights != "vllm":
+            raise ValueError(
+                f"engine.weights_folder is {self.weights_folder}, but only engine.weights=vllm "
+                f"goes through files, not {self.weights}"
             )
         return self
 

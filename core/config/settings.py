@@ -357,6 +357,11 @@ class TrainerConfig(FrozenModel):
         description="Root on object storage that the run is copied to while it trains, such as "
         "s3://team/runs; `echoscope dashboard s3://team/runs` opens it anywhere.",
     )
+    copy_checkpoints: bool = Field(
+        False,
+        description="Copy the checkpoints there, too, so that the run can be resumed elsewhere. "
+        "Those that the run deletes stay there.",
+    )
     cpus_per_rank: int = Field(
         1, ge=1, le=1024, description="Cores that a rank reserves on a Ray cluster."
     )
@@ -370,6 +375,15 @@ class TrainerConfig(FrozenModel):
                 "s3://team/runs"
             )
         return value
+
+    @model_validator(mode="after")
+    def _copies_somewhere(self) -> TrainerConfig:
+        if self.copy_checkpoints and self.copy_to is None:
+            raise ValueError(
+                "trainer.copy_checkpoints is true, but trainer.copy_to names no place for them: "
+                "set both"
+            )
+        return self
 
 
 class RunConfig(FrozenModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -92,8 +93,12 @@ def _over_servers(
     from .vllm.server import VllmEngine, devices_of
     from .vllm.weights import WeightFiles
 
-    needs_files = engine.kind == "vllm" or engine.weights == "vllm"
-    files = WeightFiles(policy.model) if needs_files else None
+    files: WeightFiles | None = None
+    if engine.kind == "vllm":
+        files = WeightFiles(policy.model)
+    elif engine.weights == "vllm":
+        files = WeightFiles(policy.model, engine.weights_folder)
+    num_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", config.trainer.ranks))  # torchrun's own
 
     def start(index: int) -> Engine:
         shared: dict[str, Any] = {
@@ -103,7 +108,7 @@ def _over_servers(
             "files": files,
         }
         if engine.kind == "vllm":
-            folder, devices = resolve_model(config.model.path), devices_of(engine, index)
+            folder, devices = resolve_model(config.model.path), devices_of(engine, index, num_ranks)
             return VllmEngine(policy.model, folder, config=engine, devices=devices, **shared)
         settings = engine.model_copy(update={"url": engine.urls[index]})
         return ServerEngine(policy.model, config=settings, **shared)

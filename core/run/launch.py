@@ -211,8 +211,12 @@ class Closing:
 
     def __init__(self, writer: RunWriter, config: RunConfig, events: TrainEvents) -> None:
         self._writer = writer
-        url = config.trainer.copy_to
-        self._copier = Copier(writer.path, url, events.message) if url else None
+        url, takes_checkpoints = config.trainer.copy_to, config.trainer.copy_checkpoints
+        self._copier = (
+            Copier(writer.path, url, events.message, takes_checkpoints=takes_checkpoints)
+            if url
+            else None
+        )
         self.status = "failed"
 
     def __enter__(self) -> Closing:

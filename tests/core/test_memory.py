@@ -162,6 +162,23 @@ def test_weights_that_an_engine_holds_for_itself_count(
     assert ("engine" in needs.text) == (engine_bytes > 0)
 
 
+@pytest.mark.parametrize(
+    ("visible", "replicas", "engine_bytes"),
+    [
+        ("0", 1, COPY // 2),
+        ("0,1", 1, 0),
+        ("0,1,2", 2, 0),
+        ("0,1", 2, COPY // 2),
+    ],
+)
+def test_replicas_on_gpus_of_their_own_do_not_count(
+    visible: str, replicas: int, engine_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    settings = config(f"engine={{kind: vllm, replicas: {replicas}}}", "model.dtype=bfloat16")
+    assert estimate(settings, QWEN_05B, "cuda").engine == engine_bytes
+
+
 def test_sampling_ahead_holds_a_copy_and_its_caches_during_the_update() -> None:
     ahead = config(
         "collection={mode: async, max_staleness: 1}",

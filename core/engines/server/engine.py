@@ -93,7 +93,7 @@ class ServerEngine(Engine):
         self._sync_s = 0.0
         self._own_files = None
         if files is None and config.weights == "vllm":
-            files = self._own_files = WeightFiles(model)
+            files = self._own_files = WeightFiles(model, config.weights_folder)
         self._files = files
         self._threads: ThreadPoolExecutor | None = ThreadPoolExecutor(
             max_workers=min(config.max_batch_rows, 256), thread_name_prefix="echoscope-engine"

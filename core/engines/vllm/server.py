@@ -295,22 +295,29 @@ def has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def devices_of(config: VllmEngineConfig, index: int) -> list[str]:
-    """The GPUs of a replica, in turn over those that are there; empty without any.
+def devices_of(config: VllmEngineConfig, index: int, num_ranks: int) -> list[str]:
+    """The GPUs of a replica; empty without any.
+
+    The ranks of this machine have its first GPUs. The replicas take the others where all of them
+    find room there, and else all GPUs in turn.
+
+    Args:
+        num_ranks: ranks on this machine.
 
     Raises:
         ConfigError: one replica needs more GPUs than there are.
     """
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     visible = named.split(",") if named else [str(n) for n in range(torch.cuda.device_count())]
-    size = int(config.options.get("tensor-parallel-size", 1))
+    size = config.gpus_per_replica
     if not has_gpu() or (config.replicas == 1 and size == len(visible)):
         return []
     if size > len(visible):
         raise ConfigError(
             f"tensor-parallel-size in engine.options is {size}, but torch sees {len(visible)} GPUs"
         )
-    return [visible[(index * size + offset) % len(visible)] for offset in range(size)]
+    first = num_ranks if config.leaves_ranks_alone(num_ranks, len(visible)) else 0
+    return [visible[(first + index * size + offset) % len(visible)] for offset in range(size)]
 
 
 def give_back_cached_blocks() -> None:

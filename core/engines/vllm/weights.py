@@ -1,4 +1,4 @@
-"""A policy's weights on their way to vLLM: files in shared memory."""
+"""A policy's weights on their way to vLLM: files in shared memory, or on a shared disk."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from echoscope.text.amounts import memory_size
 
+from ...config.loading import ConfigError
 from ..base import EngineError
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -31,24 +32,33 @@ LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 class SharedFolder:
     """An empty folder in shared memory that only this user can read, until `remove`.
 
-    Folders whose process was killed are removed when the next one is made: a lock tells them.
+    Folders whose process was killed are removed when the next one is made: a lock tells them. On a
+    disk of several machines they stay, as a lock of another machine may not be seen.
 
     Args:
         needed: bytes that it will hold. Where shared memory has no room for them, as in a
             container with Docker's default of 64 MB, the folder for temporary files serves.
+        root: where it lies instead.
+
+    Raises:
+        OSError: it cannot be made.
     """
 
-    def __init__(self, needed: int = 0) -> None:
+    def __init__(self, needed: int = 0, root: Path | None = None) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root or self._own_root(needed)))
+        self._lock = (self.path / _LOCK).open("wb")
+        if root is None:
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    @staticmethod
+    def _own_root(needed: int) -> Path:
         temporary = Path(tempfile.gettempdir())
         usable = SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK)
         for root in (SHARED_MEMORY, temporary) if usable else (temporary,):
             for old in root.glob(f"{_PREFIX}*/{_LOCK}"):
                 _remove_if_left(old)
         has_room = usable and shutil.disk_usage(SHARED_MEMORY).free >= needed
-        root = SHARED_MEMORY if has_room else temporary
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
-        self._lock = (self.path / _LOCK).open("wb")
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        return SHARED_MEMORY if has_room else temporary
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
@@ -83,10 +93,21 @@ class WeightFiles:
 
     Args:
         model: the policy; its size decides where the files lie.
+        folder: where they lie instead: on a disk that servers of other machines see.
+
+    Raises:
+        ConfigError: there is no such folder, or it cannot be written.
     """
 
-    def __init__(self, model: PreTrainedModel | PeftModel) -> None:
-        self._folder = SharedFolder(num_bytes(model))
+    def __init__(self, model: PreTrainedModel | PeftModel, folder: str | None = None) -> None:
+        try:
+            root = None if folder is None else Path(folder).absolute()
+            self._folder = SharedFolder(num_bytes(model), root)
+        except OSError as error:
+            raise ConfigError(
+                f"engine.weights_folder is {folder}, where nothing can be written "
+                f"({error.strerror}): make that folder on a disk that the servers see"
+            ) from None
         self._num_kept = 1 if isinstance(model, PeftModel) else 0
         self._lock = threading.Lock()
         self._written: list[_Written] = []

@@ -290,11 +290,20 @@ class Copier:
 
     Args:
         on_message: told, in a sentence, when the copy fails and when it works again.
+        takes_checkpoints: see `Pushing`.
     """
 
-    def __init__(self, run_path: Path, url: str, on_message: Callable[[str], None]) -> None:
-        self._pushing = Pushing(run_path, url)
+    def __init__(
+        self,
+        run_path: Path,
+        url: str,
+        on_message: Callable[[str], None],
+        *,
+        takes_checkpoints: bool = False,
+    ) -> None:
+        self._pushing = Pushing(run_path, url, takes_checkpoints=takes_checkpoints)
         self._path, self._url, self._tell = run_path.resolve(), url, on_message
+        self._option = " --checkpoints" if takes_checkpoints else ""
         self._is_closing = threading.Event()
         self._failed_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="echoscope-copy", daemon=True)
@@ -307,7 +316,7 @@ class Copier:
         deadline = time.monotonic() + _LAST_S
         while self._path.exists() and not self._once():  # a run that could not start is removed
             if time.monotonic() > deadline:
-                again = f"`echoscope runs copy {self._path} {self._url}`"
+                again = f"`echoscope runs copy {self._path} {self._url}{self._option}`"
                 self._tell(f"the copy is not whole: {again} ends it")
                 return
             time.sleep(1.0)

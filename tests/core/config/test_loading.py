@@ -228,6 +228,14 @@ def test_merge_leaves_both_sides_as_they_were() -> None:
         (["envs=3"], "envs is 3, but must be a mapping"),
         (["envs.train=[]"], "envs.train is [], but must have at least 1 item"),
         (
+            ["trainer.copy_checkpoints=true"],
+            "trainer.copy_checkpoints is true, but trainer.copy_to names no place for them",
+        ),
+        (
+            ["engine={kind: openai, weights_folder: /mnt/weights}"],
+            "engine.weights_folder is /mnt/weights, but only engine.weights=vllm goes through",
+        ),
+        (
             ["trainer.copy_to=/mnt/runs"],
             "trainer.copy_to is '/mnt/runs', but must be the address of a root, such as",
         ),

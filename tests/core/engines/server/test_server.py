@@ -268,6 +268,17 @@ def test_vllm_gets_a_folder_and_forgets_its_prefixes(
         engine.sync_weights(SimpleNamespace(model=model, version=5))
 
 
+def test_a_server_of_another_machine_reads_from_a_shared_disk(
+    make: Make, script: Script, model: Qwen2ForCausalLM, tmp_path: Path
+) -> None:
+    script.other |= {"/collective_rpc": reloaded, "/reset_prefix_cache": {"success": True}}
+    engine = make(weights="vllm", weights_folder=str(tmp_path))
+    [load] = [body for path, body in script.asked if path == "/collective_rpc"]
+    assert tmp_path in Path(load["args"][0]).parents
+    engine.close()
+    assert list(tmp_path.iterdir()) == []
+
+
 def weight_hook(model: Any, version: int, server: Any) -> None:
     server.post("/mine", {"version": version})
 

@@ -10,6 +10,7 @@ from peft import LoraConfig, get_peft_model
 from small_qwen import make_model
 from trainer_process import TrainerProcess, hold_shared_folder
 
+from echoscope.core.config.loading import ConfigError
 from echoscope.core.engines.base import EngineError
 from echoscope.core.engines.vllm import weights
 from echoscope.core.engines.vllm.weights import SharedFolder, WeightFiles
@@ -91,3 +92,21 @@ def test_adapters_stay_until_the_next_ones_are_loaded() -> None:
         files.are_loaded()
     assert [path.is_dir() for path in paths] == [False, False, True]
     files.remove()
+
+
+def test_a_shared_disk_carries_weights_and_leaves_what_others_wrote_there(tmp_path: Path) -> None:
+    model = make_model(0, tied=True)
+    others = tmp_path / "echoscope-engine-of-another-machine"
+    others.mkdir()
+    (others / "lock").touch()
+    files = WeightFiles(model, str(tmp_path))
+    with files.reading(model) as path:
+        assert path.parent.parent == tmp_path
+        assert (path / "model.safetensors").is_file()
+    files.remove()
+    assert list(tmp_path.iterdir()) == [others]
+
+
+def test_a_shared_disk_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"engine.weights_folder is .*/missing, where nothing"):
+        WeightFiles(make_model(0, tied=True), str(tmp_path / "missing"))
