@@ -78,7 +78,8 @@ def resume(
 
     Settings that were changed live after that checkpoint change again at the same step; pause and
     stop do not come back, but for those of an alarm that a crash cut off. `settings` change
-    before the first step, as a live change of their own.
+    before the first step, as a live change of their own; those of the engine and of the ranks may
+    be others from now on.
 
     Args:
         checkpoint: its step; None for the last.
@@ -105,13 +106,19 @@ def resume(
     states = reader.commands()
     replay = replayed(applied(states), after=step)
     lost = unfinished_action(info, states, after=step)
-    config, settings = placed(state.config if state is not None else config, settings or {})
+    recorded, settings = config, settings or {}
+    moved, _ = placed(recorded, settings)
+    config, settings = placed(state.config if state is not None else config, settings)
     if settings:
         apply_settings(config, settings)  # refuse before anything is touched
     builder = Builder(config, run_path, events, observers)
     builder.check()
     has_first = info.last_step >= 0
-    writer = RunWriter.resume(run_path, from_step=step if has_first else -1)
+    writer = RunWriter.resume(
+        run_path,
+        from_step=step if has_first else -1,
+        config=moved.model_dump(mode="json") if moved != recorded else None,
+    )
     with Closing(writer, config, events) as closing:
         mailbox = Mailbox(run_path, seen_ids=writer.seen_command_ids)
         trainer = builder.build(builder.load(), writer, mailbox, replay=replay)

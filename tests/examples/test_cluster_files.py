@@ -29,27 +29,26 @@ def test_the_run_on_a_cluster_is_a_run() -> None:
     assert config.engine.vllm is not None
 
 
+def test_a_large_model_does_not_inherit_the_learning_rate_of_a_small_one() -> None:
+    for name in ("train.yaml", "sokoban-7b.yaml"):
+        assert load_config(None, file=FOLDER / name, overrides=[]).optim.lr == 1e-6
+
+
 @pytest.mark.parametrize("path", SHELL, ids=lambda path: path.name)
 def test_scripts_are_shell(path: Path) -> None:
     subprocess.run(["bash", "-n", str(path)], check=True)
 
 
-@pytest.mark.parametrize("attempt", ["first", "again"])
-def test_a_slurm_job_starts_a_run_and_resumes_it_when_it_is_queued_again(
-    attempt: str, tmp_path: Path
-) -> None:
-    """Slurm's own commands are scripts here that say what they were told."""
-    tools, home = tmp_path / "bin", tmp_path / "home"
+def slurm_job(tmp_path: Path, name: str, words: list[str], **tools: str) -> subprocess.Popen[str]:
+    """A job whose commands of Slurm are scripts that say what they were told."""
+    folder, home = tmp_path / "bin", tmp_path / "home"
     (home / "echoscope-venv" / "bin").mkdir(parents=True)
     (home / "echoscope-venv" / "bin" / "activate").touch()
-    tools.mkdir()
-    for name, script in (("scontrol", "echo node1; echo node2"), ("srun", 'echo "$@"')):
-        (tools / name).write_text(f"#!/bin/sh\n{script}\n")
-        (tools / name).chmod(0o755)
-    run = tmp_path / "runs" / "slurm-7"
-    if attempt == "again":
-        run.mkdir(parents=True)
-        (run / "run.json").touch()
+    folder.mkdir()
+    said = {"scontrol": "echo node1; echo node2", "srun": 'echo "$@"', "sleep": ""}
+    for tool_name, script in (said | tools).items():
+        (folder / tool_name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / tool_name).chmod(0o755)
     slurm = {
         "SLURM_SUBMIT_DIR": str(tmp_path),
         "SLURM_JOB_ID": "7",
@@ -57,17 +56,54 @@ def test_a_slurm_job_starts_a_run_and_resumes_it_when_it_is_queued_again(
         "SLURM_NNODES": "2",
         "SLURM_GPUS_ON_NODE": "8",
     }
-    said = subprocess.run(
-        ["bash", str(FOLDER / "slurm.sbatch"), "frozen_lake", "optim.lr=1e-5"],
-        env={"PATH": f"{tools}:{os.environ['PATH']}", "HOME": str(home)} | slurm,
-        capture_output=True,
+    return subprocess.Popen(
+        ["bash", str(FOLDER / name), *words],
+        env={"PATH": f"{folder}:{os.environ['PATH']}", "HOME": str(home)} | slurm,
+        stdout=subprocess.PIPE,
         text=True,
-        check=True,
-    ).stdout
-    assert "torchrun --nnodes=2 --nproc-per-node=8" in said
-    assert "--rdzv-endpoint=node1:29500" in said
-    words = f"--resume {run}" if attempt == "again" else f"frozen_lake optim.lr=1e-5 -o {run}"
-    assert f"-m echoscope train {words} --headless" in said
+    )
+
+
+@pytest.mark.parametrize("name", ["slurm.sbatch", "slurm-ray.sbatch"])
+@pytest.mark.parametrize("attempt", ["first", "again", "resumed"])
+def test_a_slurm_job_starts_a_run_and_resumes_it_when_it_is_queued_again(
+    name: str, attempt: str, tmp_path: Path
+) -> None:
+    run = tmp_path / "runs" / "slurm-7"
+    if attempt == "again":
+        run.mkdir(parents=True)
+        (run / "run.json").touch()
+    words = ["frozen_lake", "optim.lr=1e-5"]
+    if attempt == "resumed":
+        words = ["--resume", "runs/other"]
+    job = slurm_job(tmp_path, name, words)
+    said, _ = job.communicate(timeout=60)
+    assert job.returncode == 0
+    if name == "slurm.sbatch":
+        assert "torchrun --nnodes=2 --nproc-per-node=8" in said
+        assert "--rdzv-endpoint=node1:29500" in said
+    told = {
+        "first": f"frozen_lake optim.lr=1e-5 -o {run}",
+        "again": f"--resume {run}",
+        "resumed": "--resume runs/other",
+    }
+    assert f"echoscope train {told[attempt]} --headless" in said
+
+
+def test_a_slurm_job_whose_time_is_nearly_up_stops_its_run_and_waits_for_it(
+    tmp_path: Path,
+) -> None:
+    stopped = tmp_path / "stopped"
+    waits = f"echo begun; while [ ! -e {stopped} ]; do /bin/sleep 0.05; done; echo ended"
+    job = slurm_job(
+        tmp_path, "slurm.sbatch", ["demo"], srun=waits, echoscope=f'echo "$@"; touch {stopped}'
+    )
+    assert job.stdout is not None
+    assert job.stdout.readline() == "begun\n"
+    job.terminate()
+    said, _ = job.communicate(timeout=60)
+    assert said.splitlines() == [f"ctl {tmp_path}/runs/slurm-7 stop", "ended"]
+    assert job.returncode == 0
 
 
 def tool(name: str) -> str:

@@ -101,6 +101,22 @@ class Listening(SilentEvents):
         self.messages.append(text)
 
 
+def test_a_run_goes_on_with_another_engine_and_says_so(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    start(make_config("checkpoint.every=1", "steps=2"), run, SilentEvents())
+    before = open_run(run).info().config
+    other = {"engine": {"kind": "hf", "reuse_cache": False}, "engine.max_batch_rows": 3, "steps": 3}
+    assert resume(run, SilentEvents(), settings=other) == "finished"
+    after = open_run(run).info()
+    assert after.last_step == 3
+    engine = {"kind": "hf", "reuse_cache": False, "max_batch_rows": 3}
+    assert after.config == before | {"engine": engine}
+    with pytest.raises(ConfigError, match=r"engine\.replicas"):
+        resume(run, SilentEvents(), settings={"engine.replicas": 2})
+
+
 def test_newcomer_h4_resuming_says_which_finished_steps_are_played_again(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:

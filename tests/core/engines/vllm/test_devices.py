@@ -42,5 +42,5 @@ def test_a_replica_that_needs_more_gpus_than_there_are_is_refused(
     monkeypatch.setattr(vllm_server, "has_gpu", lambda: True)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     config = VllmEngineConfig(options={"tensor-parallel-size": 4})
-    with pytest.raises(ConfigError, match="tensor-parallel-size .* is 4, but torch sees 2 GPUs"):
+    with pytest.raises(ConfigError, match=r"tensor-parallel-size .* is 4, but torch sees 2 GPUs"):
         devices_of(config, 0, 1)
