@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from echoscope.diagnostics.bench.baselines import Alert
     from echoscope.diagnostics.bench.harness import LabelledRun
     from echoscope.diagnostics.bench.report import BenchReport
     from echoscope.diagnostics.bench.tables import Grid
@@ -50,6 +51,15 @@ def collapse(
         RunSet | None,
         typer.Option(help="Only synthetic runs (made) or only recorded runs (small)."),
     ] = None,
+    detector: Annotated[
+        str | None,
+        typer.Option(
+            "--detector",
+            metavar="NAME",
+            help="Score a detector of your own as well: module:function, which is asked at each "
+            "step, or a command that reads a CSV and prints the steps of its alarms.",
+        ),
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Synthetic runs per kind.")] = 20,
     as_json: AsJson = False,
 ) -> None:
@@ -61,10 +71,13 @@ def collapse(
     from echoscope.diagnostics.read.records import MetricsFileError
 
     try:
+        detectors = _detectors(detector)
         sets = _own(only, seeds) if curves is None else {curves.name: load_curves(curves)}
     except (MetricsFileError, OSError) as error:
         fail(error, Exit.UNREADABLE)
-    reports = {name: _judged(name, runs) for name, runs in sets.items() if runs or curves}
+    reports = {
+        name: _judged(name, runs, detectors) for name, runs in sets.items() if runs or curves
+    }
     if as_json:
         values = {name: report_json(report) for name, report in reports.items()}
         print_json(values if curves is None else next(iter(values.values())))
@@ -88,11 +101,22 @@ def _own(only: RunSet | None, seeds: int) -> dict[str, list[LabelledRun]]:
     return sets
 
 
-def _judged(name: str, runs: list[LabelledRun]) -> BenchReport:
+def _detectors(name: str | None) -> dict[str, Alert]:
+    """The detector of that name, with its name; none without a name."""
+    if name is None:
+        return {}
+    from echoscope.diagnostics.bench.detector import detector
+    from echoscope.text.user_code import search_working_folder
+
+    search_working_folder()
+    return {name: detector(name)}
+
+
+def _judged(name: str, runs: list[LabelledRun], detectors: dict[str, Alert]) -> BenchReport:
     from echoscope.diagnostics.bench.report import report
 
     with progress_bars() as bar:
-        return report(name, runs, progress=bar(f"{name} runs"))
+        return report(name, runs, detectors=detectors, progress=bar(f"{name} runs"))
 
 
 def show_report(console: Console, report: BenchReport, *, with_runs: bool) -> None:

@@ -19,6 +19,7 @@ SETTINGS = {
     "environment": "envs.train=[{env: NAME}]",
     "weight_sync": "engine.weights=hook engine.sync_hook=NAME",
     "narrator": "echoscope sft generate TARGET --narrator NAME",
+    "detector": "echoscope bench collapse --detector NAME",
 }
 
 

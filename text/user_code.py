@@ -30,6 +30,7 @@ GROUPS: Mapping[str, str] = {
     "environment": "echoscope.envs",
     "weight_sync": "echoscope.weight_syncs",
     "narrator": "echoscope.narrators",
+    "detector": "echoscope.detectors",
 }
 """Kind of plug-in to the group of its entry points."""
 _loaded: dict[tuple[str, str], Callable[..., Any]] = {}

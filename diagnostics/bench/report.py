@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ..judge.alarms import RULE_ORDER
 from ..judge.calibration import Calm, Count
 from ..judge.courses.channels import CHANNELS, ChannelSpec
-from .baselines import BaselineResult, baselines
+from .baselines import Alert, BaselineResult, baselines, measure
 from .harness import KINDS, SMALL_RUNS, LabelledRun, load_curves
 from .judging import Judged, Said, calibrated, counted_by_kinds, judge, said_with_less
 from .scores import Call, Scores, score
@@ -109,11 +109,13 @@ def report(
     runs: Sequence[LabelledRun],
     *,
     channels: Sequence[ChannelSpec] = CHANNELS,
+    detectors: Mapping[str, Alert] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> BenchReport:
     """Judge every run of a set and count.
 
     Args:
+        detectors: scored beside the verdict, by name.
         progress: Called with (done, of) runs.
     """
     results, with_less = [], []
@@ -124,7 +126,7 @@ def report(
             with_less.append((run, said_with_less(run)))
         if progress is not None:
             progress(n + 1, len(runs))
-    return report_of(name, results, with_less=with_less)
+    return report_of(name, results, detectors=detectors, with_less=with_less)
 
 
 def report_of(
@@ -132,14 +134,21 @@ def report_of(
     results: Sequence[Judged],
     *,
     beside: bool = True,
+    detectors: Mapping[str, Alert] | None = None,
     with_less: Sequence[tuple[LabelledRun, Sequence[Said]]] = (),
 ) -> BenchReport:
     """Count what was judged before, and unless told otherwise try what else there is.
 
     Args:
+        detectors: scored beside the verdict, by name.
         with_less: What was said of the runs when kinds of signals were left out.
     """
     verdict = score([result.critical for result in results])
+    runs = [result.run for result in results]
+    own = [
+        BaselineResult(name=name, usual=math.nan, scores=measure(alert, runs))
+        for name, alert in (detectors or {}).items()
+    ]
     labels = dict.fromkeys(result.run.label for result in results)
     regimes = Counter(
         (r.run.regime.value, r.regime.value) for r in results if r.run.regime is not None
@@ -160,7 +169,7 @@ def report_of(
         kinds=dict(kinds),
         calibration=calibrated((r.run, r.said) for r in results),
         by_kinds=counted_by_kinds([*((r.run, r.said) for r in results), *with_less]),
-        beside=tuple(baselines([r.run for r in results], allowed)) if beside else (),
+        beside=(*own, *(baselines(runs, allowed) if beside else ())),
     )
 
 

@@ -46,6 +46,19 @@ def test_curves_as_json(curves: Path) -> None:
     assert {run["name"] for run in found["runs"]} == {"bad", "good"}
 
 
+def test_a_detector_of_ones_own_stands_beside_the_others(
+    curves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_alarm.py").write_text("def never(run):\n    return False\n")
+    monkeypatch.chdir(tmp_path)
+    args = ["collapse", "--curves", str(curves), "--detector"]
+    found = json.loads(RUNNER.invoke(bench.app, [*args, "own_alarm:never", "--json"]).output)
+    own = found["baselines"][0]
+    assert (own["name"], own["detected"], own["false"]) == ("own_alarm:never", 0, 0)
+    refused = RUNNER.invoke(bench.app, [*args, "own_alarm:missing"])
+    assert "has no function 'missing'" in str(refused.exception)
+
+
 @pytest.mark.long
 def test_made_runs_only() -> None:
     args = ["collapse", "--only", "made", "--seeds", "1", "--json"]
