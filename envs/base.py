@@ -145,6 +145,8 @@ class EnvSpec:
     `one_action`: a reply is one action, whatever it holds: a program or a proof may contain the
     text that separates actions elsewhere. `requires` names the packages that it needs beyond the
     base installation, as pip calls them, and `extra` the extra of ours that brings them.
+    `quotes_answers`: a question may hold its answer among other words, as one of reading or of
+    choice does; `check_env` then does not look for it in the prompt.
     """
 
     id: str
@@ -155,6 +157,7 @@ class EnvSpec:
     one_action: bool = False
     requires: tuple[str, ...] = ()
     extra: str = ""
+    quotes_answers: bool = False
 
     def __post_init__(self) -> None:
         if self.max_turns < 1 or self.max_actions_per_turn < 1:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ..base import normalise
-from .subject import Subject, expect
+from .subject import Skip, Subject, expect
 
 _LEAK_SHARE = 0.9
 """Share of tasks whose first prompt holds the solution, from which on that is no accident."""
@@ -19,6 +19,8 @@ _MIN_LEAKS = 5
 def check_prompt(subject: Subject) -> None:
     """The first prompt does not hold the expert's actions, or the last one where that is secret."""
     env = subject.make()
+    if env.spec.quotes_answers:
+        raise Skip("a question may quote its answer among other words")
     prompts: list[str] = []
     solutions: list[list[str]] = []
     are_secret: list[bool] = []

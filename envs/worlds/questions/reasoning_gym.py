@@ -75,6 +75,7 @@ class ReasoningGym(QuestionEnv):
         description="Answer a question of reasoning-gym, such as reasoning_gym:chain_sum.",
         requires=("reasoning-gym",),
         extra="gyms",
+        quotes_answers=True,
     )
 
     _config: ReasoningGymConfig

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from broken_worlds import FAULTS, LATER_FAULTS, Sum, Walk
+from broken_worlds import FAULTS, LATER_FAULTS, AnswerInPrompt, Sum, Walk
 
 from echoscope.envs.base import TextEnv
 from echoscope.envs.checks.check_env import check_env
@@ -58,6 +60,18 @@ def test_the_sound_models_pass(world: type[TextEnv]) -> None:
 
 def test_every_fault_is_listed() -> None:
     assert [*FOUND_BY] == [world.__name__ for world in FAULTS + LATER_FAULTS]
+
+
+class Quotes(AnswerInPrompt):
+    """Its questions hold their answers, as those of reading do."""
+
+    spec = replace(Walk.spec, quotes_answers=True)
+
+
+def test_where_questions_quote_their_answers_the_prompt_is_not_searched() -> None:
+    report = check_env(f"{__name__}:Quotes")
+    assert dict(report.failed) == {}
+    assert report.skipped["prompt"] == "a question may quote its answer among other words"
 
 
 @pytest.mark.long
