@@ -16,8 +16,10 @@ from ...params import require, require_within
 from .generator_worker import made_entry, shared_scorer
 from .question_env import Question, QuestionEnv
 
-_LEFT_OUT = ("bf", "composite", "polynomial_multiplication")
-"""One draws another question in another process, one is made of other generators, and the scorer of
+_DRAWS_BY_PROCESS = ("bf", "codeio", "isomorphic_strings", "ransom_note", "word_ladder")
+"""They draw from sets of texts, whose order is another in each process."""
+_LEFT_OUT = (*_DRAWS_BY_PROCESS, "composite", "game_of_life_halting", "polynomial_multiplication")
+"""One is made of other generators; the scorer of one takes the question for an answer, and that of
 one refuses right answers where it can open nothing."""
 
 
@@ -43,7 +45,7 @@ class ReasoningGym(QuestionEnv):
     """A question that one of reasoning-gym's generators draws, scored by its own rules.
 
     Description:
-        Arithmetic, algebra, logic, grids, games, graphs, text and codes: 103 generators.
+        Arithmetic, algebra, logic, grids, games, graphs, text and codes: 98 generators.
     Observation:
         The question; after a wrong answer "Wrong. Try again." or the right one.
     Actions:
