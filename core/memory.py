@@ -24,6 +24,7 @@ from .config.engine import CPU_CACHE_GIB
 from .config.loading import ConfigError
 from .config.settings import RunConfig
 from .pretrained.names import named_models
+from .update.learners.launched import ranks_here
 
 if TYPE_CHECKING:
     import torch
@@ -272,7 +273,7 @@ def _engine_bytes(config: RunConfig, shape: ModelShape, device: DeviceKind, adap
     cache = int((engine.kv_cache_gib or default_gib) * (1 << 30))
     if device == "cpu":
         return engine.replicas * (copy + cache)
-    has_own = engine.leaves_ranks_alone(config.trainer.ranks, _num_gpus())
+    has_own = engine.leaves_ranks_alone(ranks_here(config.trainer.ranks), _num_gpus())
     return 0 if has_own else copy + cache
 
 

@@ -378,14 +378,12 @@ def value_at(config: RunConfig, key: str) -> Any:
 def placed(config: RunConfig, settings: Mapping[str, Any]) -> tuple[RunConfig, dict[str, Any]]:
     """A configuration with the settings of where it runs, and those that remain.
 
-    A run may go on with another number of ranks, and with another engine: what it learns does not
-    depend on them beyond rounding.
+    A run may go on with another number of ranks, and with another engine: where these sample from
+    the same weights, what it learns depends on them by rounding alone.
     """
     values, rest = config.model_dump(), {}
     for key, value in settings.items():
-        if key in ("engine", "trainer"):
-            values[key] = value
-        elif key.startswith(("engine.", "trainer.")):
+        if key.partition(".")[0] in ("engine", "trainer"):
             values = merge(values, _nested(key, value))
         else:
             rest[key] = value

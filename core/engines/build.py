@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +12,7 @@ from ..config.engine import OpenAiEngineConfig, VllmEngineConfig
 from ..config.settings import RunConfig
 from ..policy import Policy
 from ..policy_assets import resolve_model
+from ..update.learners.launched import ranks_here
 from .base import Engine
 from .hf.engine import HfEngine
 from .ray.session import check_ray
@@ -98,7 +98,7 @@ def _over_servers(
         files = WeightFiles(policy.model)
     elif engine.weights == "vllm":
         files = WeightFiles(policy.model, engine.weights_folder)
-    num_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", config.trainer.ranks))  # torchrun's own
+    num_ranks = ranks_here(config.trainer.ranks)
 
     def start(index: int) -> Engine:
         shared: dict[str, Any] = {

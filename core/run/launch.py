@@ -78,8 +78,8 @@ def resume(
 
     Settings that were changed live after that checkpoint change again at the same step; pause and
     stop do not come back, but for those of an alarm that a crash cut off. `settings` change
-    before the first step, as a live change of their own; those of the engine and of the ranks may
-    be others from now on.
+    before the first step, as a live change of their own. Those of `engine` and `trainer`, which say
+    where the run goes on, are the run's own from now on, whichever checkpoint it goes on from.
 
     Args:
         checkpoint: its step; None for the last.
@@ -106,9 +106,11 @@ def resume(
     states = reader.commands()
     replay = replayed(applied(states), after=step)
     lost = unfinished_action(info, states, after=step)
-    recorded, settings = config, settings or {}
-    moved, _ = placed(recorded, settings)
-    config, settings = placed(state.config if state is not None else config, settings)
+    moved, settings = placed(config, settings or {})
+    is_moved, config = moved != config, moved
+    if state is not None:
+        here = {"engine": moved.engine.model_dump(), "trainer": moved.trainer.model_dump()}
+        config = validate(state.config.model_dump() | here)
     if settings:
         apply_settings(config, settings)  # refuse before anything is touched
     builder = Builder(config, run_path, events, observers)
@@ -117,7 +119,7 @@ def resume(
     writer = RunWriter.resume(
         run_path,
         from_step=step if has_first else -1,
-        config=moved.model_dump(mode="json") if moved != recorded else None,
+        config=moved.model_dump(mode="json") if is_moved else None,
     )
     with Closing(writer, config, events) as closing:
         mailbox = Mailbox(run_path, seen_ids=writer.seen_command_ids)

@@ -46,12 +46,12 @@ def detector(name: str) -> Alert:
     if _FUNCTION.fullmatch(name) or name in entry_points(GROUPS["detector"]):
         return partial(_asked_at_every_step, name, load("detector", name))
     try:
-        words = shlex.split(name)
+        command = shlex.split(name)
     except ValueError as error:
         raise UserCodeError(f"the detector {name!r} is no command: {error}") from None
-    if not words:
+    if not command:
         raise UserCodeError("the detector has no name: write module:function, or a command")
-    return partial(_printed_steps, name, words)
+    return partial(_printed_steps, name, command)
 
 
 def columns_of(table: MetricTable, upto: int | None = None) -> dict[str, FloatArray64]:
@@ -82,14 +82,14 @@ def _asked_at_every_step(
     return begins(steps, is_alarm, 1)
 
 
-def _printed_steps(name: str, words: list[str], run: LabelledRun) -> tuple[int, ...]:
+def _printed_steps(name: str, command: list[str], run: LabelledRun) -> tuple[int, ...]:
     steps = run.table.steps
-    alarms = sorted(_asked(name, words, run, None))
+    alarms = sorted(_asked(name, command, run, None))
     for step in alarms:
         rows = int(np.searchsorted(steps, step, side="right"))
         if rows == 0 or steps[rows - 1] != step:
             raise UserCodeError(f"detector {name!r} printed step {step}, which {run.name} has not")
-        if step not in _asked(name, words, run, rows):
+        if step not in _asked(name, command, run, rows):
             raise UserCodeError(
                 f"detector {name!r} looks ahead: from the whole of {run.name} it prints step "
                 f"{step}, but not from the rows up to step {step}"
@@ -97,14 +97,14 @@ def _printed_steps(name: str, words: list[str], run: LabelledRun) -> tuple[int, 
     return tuple(alarms)
 
 
-def _asked(name: str, words: list[str], run: LabelledRun, upto: int | None) -> set[int]:
+def _asked(name: str, command: list[str], run: LabelledRun, upto: int | None) -> set[int]:
     """The steps that a command prints for the first rows of a run."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.csv"
         _write(path, columns_of(run.table, upto))
         try:
             done = subprocess.run(
-                [*words, str(path)],
+                [*command, str(path)],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,

@@ -145,7 +145,7 @@ def report_of(
     """
     verdict = score([result.critical for result in results])
     runs = [result.run for result in results]
-    own = [
+    scored = [
         BaselineResult(name=name, usual=math.nan, scores=measure(alert, runs))
         for name, alert in (detectors or {}).items()
     ]
@@ -169,7 +169,7 @@ def report_of(
         kinds=dict(kinds),
         calibration=calibrated((r.run, r.said) for r in results),
         by_kinds=counted_by_kinds([*((r.run, r.said) for r in results), *with_less]),
-        beside=(*own, *(baselines(runs, allowed) if beside else ())),
+        beside=(*scored, *(baselines(runs, allowed) if beside else ())),
     )
 
 

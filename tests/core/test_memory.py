@@ -179,6 +179,15 @@ def test_replicas_on_gpus_of_their_own_do_not_count(
     assert estimate(settings, QWEN_05B, "cuda").engine == engine_bytes
 
 
+def test_only_the_ranks_of_this_machine_take_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torchrun on two machines of four GPUs: two ranks and two replicas on the first."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    settings = config("engine={kind: vllm, replicas: 2}", "trainer.ranks=4")
+    assert estimate(settings, QWEN_05B, "cuda").engine == COPY // 2
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert estimate(settings, QWEN_05B, "cuda").engine == 0
+
+
 def test_sampling_ahead_holds_a_copy_and_its_caches_during_the_update() -> None:
     ahead = config(
         "collection={mode: async, max_staleness: 1}",

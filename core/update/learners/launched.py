@@ -22,6 +22,11 @@ def launched_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "0")) if "RANK" in os.environ else 0
 
 
+def ranks_here(num_ranks: int) -> int:
+    """How many of a run's ranks are on this machine: all, unless torchrun says otherwise."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", num_ranks))
+
+
 def launched_words(words: Sequence[str]) -> list[str]:
     """The setting that the launcher's number of processes stands for.
 

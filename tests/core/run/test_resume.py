@@ -113,6 +113,10 @@ def test_a_run_goes_on_with_another_engine_and_says_so(
     assert after.last_step == 3
     engine = {"kind": "hf", "reuse_cache": False, "max_batch_rows": 3}
     assert after.config == before | {"engine": engine}
+    for checkpoint in list_checkpoints(run)[1:]:
+        shutil.rmtree(checkpoint)  # the one that is left was written by the first engine
+    resume(run, SilentEvents(), settings={"steps": 4})
+    assert read_state(list_checkpoints(run)[-1]).config.engine.max_batch_rows == 3
     with pytest.raises(ConfigError, match=r"engine\.replicas"):
         resume(run, SilentEvents(), settings={"engine.replicas": 2})
 
