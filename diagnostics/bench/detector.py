@@ -88,13 +88,15 @@ def _printed_steps(name: str, command: list[str], run: LabelledRun) -> tuple[int
     for step in alarms:
         rows = int(np.searchsorted(steps, step, side="right"))
         if rows == 0 or steps[rows - 1] != step:
-            raise UserCodeError(f"detector {name!r} printed step {step}, which {run.name} has not")
+            raise UserCodeError(
+                f"detector {name!r} printed step {step}, but {run.name} has no such step"
+            )
         if step not in _asked(name, command, run, rows):
             raise UserCodeError(
                 f"detector {name!r} looks ahead: from the whole of {run.name} it prints step "
                 f"{step}, but not from the rows up to step {step}"
             )
-    return tuple(alarms)
+    return begins(steps, np.isin(steps, alarms), 1)
 
 
 def _asked(name: str, command: list[str], run: LabelledRun, upto: int | None) -> set[int]:

@@ -17,7 +17,11 @@ from equal_runs import assert_equal_runs, content
 from made_run import add_steps, make_run, open_writer
 
 from echoscope.diagnostics.judge.advice.fate import fate_of
-from echoscope.store.checkpoints import checkpoint_path, write_checkpoint_manifest
+from echoscope.store.checkpoints import (
+    checkpoint_folders,
+    checkpoint_path,
+    write_checkpoint_manifest,
+)
 from echoscope.store.errors import NotARunError, StoreError
 from echoscope.store.log.durable import to_checked_json_bytes
 from echoscope.store.log.layout import shown_path
@@ -375,6 +379,20 @@ def test_a_run_comes_home_with_its_checkpoints_and_goes_on(tmp_path: Path, url: 
     with pytest.raises(NotARunError, match="no run was copied there"):
         bring_home(f"{url}/b", tmp_path / "other", lambda done, of: None)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bucket", "home", "runs"]
+
+
+def test_a_run_that_copies_itself_takes_its_checkpoints_along_if_asked(
+    tmp_path: Path, url: str
+) -> None:
+    path = make_run(tmp_path / "runs" / "a", 2, status="finished")
+    folder = checkpoint_path(path, 2)
+    (folder / "model").mkdir(parents=True)
+    (folder / "state.json").write_text("{}")
+    write_checkpoint_manifest(folder, step=2, run_id="a")
+    for takes_checkpoints, num_copied in ((False, 0), (True, 1)):
+        Copier(path, url, pytest.fail, takes_checkpoints=takes_checkpoints).close()
+        home = bring_home(f"{url}/a", tmp_path / str(takes_checkpoints), lambda done, of: None)
+        assert len(checkpoint_folders(home / "checkpoints")) == num_copied
 
 
 def test_a_copier_says_once_that_it_cannot_and_that_it_can_again(
