@@ -20,6 +20,7 @@ from . import (
     dashboard,
     diagnose,
     envs,
+    evaluate,
     export,
     importing,
     mirror,
@@ -70,6 +71,7 @@ def options(
 
 app.command("demo")(train.demo)
 app.command("train")(train.train)
+app.command("eval")(evaluate.evaluate)
 app.command("preflight")(preflight.preflight)
 app.command("query")(query.query)
 app.command("diagnose")(diagnose.diagnose)

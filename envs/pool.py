@@ -110,6 +110,7 @@ class EnvPool:
 
     Args:
         make_turns: builds the turns of an entry; `turns_of` if None.
+        first_group: the number of its first group among those of the split: a pool may hold a part.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class EnvPool:
         seed: int,
         split: str,
         make_turns: Callable[[EnvGroup], TurnEnv] | None = None,
+        first_group: int = 0,
     ) -> None:
         if not groups:
             raise EnvParamsError("a pool needs at least one environment group")
@@ -130,6 +132,7 @@ class EnvPool:
         if seed < 0:
             raise EnvParamsError(f"seed is {seed}, but must not be negative")
         self._seed, self._split, self._group_size = seed, split, group_size
+        self._first_group = first_group
         self._groups = [group for group in groups for _ in range(group.groups)]
         self._entries = list(groups)
         self._are_one_action = [group.is_one_action for group in groups]
@@ -212,7 +215,7 @@ class EnvPool:
         if draw_round and self._split != "train":
             raise EnvParamsError(f"the tasks of {self._split!r} are fixed: there is one round")
         self.varieties()
-        return draw_round * len(self._groups)
+        return self._first_group + draw_round * len(self._groups)
 
     def step(self, actions: Mapping[int, tuple[Sequence[str], bool]]) -> dict[int, TurnResult]:
         """One turn of some running slots: {slot: (actions, is_well_formed)} -> {slot: result}."""

@@ -157,16 +157,13 @@ class Conversation:
         return _UserTurn(text=text, content=self._chat.encode(text), to_assistant=to_assistant)
 
     def _user_text(self, observation: str, last_reward: float | None) -> str:
-        """Contents of a user turn, without the instructions that open the first one."""
-        parts = []
-        if self._config.show_reward and last_reward is not None:
-            parts.append(f"Reward: {last_reward:g}")
-        parts.append(observation)
-        if self._config.format_hint:
-            has_tools = self._tools is not None
-            hint = format_hint(self._config, has_tools=has_tools, is_one_action=self._is_one_action)
-            parts.append(hint)
-        return "\n".join(parts)
+        return user_text(
+            self._config,
+            observation,
+            last_reward,
+            has_tools=self._tools is not None,
+            is_one_action=self._is_one_action,
+        )
 
     def _later(self, observation: Observation, last_reward: float | None) -> _UserTurn:
         """A later user turn, or the results of the calls of the turn before."""
@@ -220,6 +217,24 @@ def check_reasoning(chat: ChatFormat, config: ContextConfig) -> None:
             "the chat template ends every prompt with </think>, so a reply holds no reasoning: set "
             "context.reasoning=false, or change context.template_args"
         )
+
+
+def user_text(
+    config: ContextConfig,
+    observation: str,
+    last_reward: float | None,
+    *,
+    has_tools: bool,
+    is_one_action: bool,
+) -> str:
+    """Contents of a user turn, without the instructions that open the first one."""
+    parts = []
+    if config.show_reward and last_reward is not None:
+        parts.append(f"Reward: {last_reward:g}")
+    parts.append(observation)
+    if config.format_hint:
+        parts.append(format_hint(config, has_tools=has_tools, is_one_action=is_one_action))
+    return "\n".join(parts)
 
 
 def format_hint(

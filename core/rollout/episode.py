@@ -6,7 +6,7 @@ What was sampled is recorded as it was sampled. Each random draw has a seed that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -22,6 +22,7 @@ from echoscope.store.records import (
     Turn,
     prompt_key,
 )
+from echoscope.text.replies import ParsedResponse
 
 from ..config.context import ContextConfig
 from ..engines.base import Sample, SamplingParams
@@ -159,14 +160,8 @@ def _turn(
     temperature: float,
 ) -> Turn:
     """The record of a turn; an aborted response has no `result`."""
-    recorded = Turn(
-        index=len(episode.turns),
-        observation=episode.observation.text,
-        frame=episode.observation.frame,
-        image=episode.observation.image,
-        response=reading.text,
-        reasoning_chars=reading.parsed.reasoning_chars,
-        answer_chars=reading.parsed.answer_chars,
+    recorded = replace(
+        turn_of(len(episode.turns), episode.observation, reading.text, reading.parsed),
         prompt_tokens=episode.prompt.tokens,
         response_tokens=sample.tokens,
         logprobs=sample.logprobs,
@@ -176,34 +171,50 @@ def _turn(
         reasoning_span=reading.reasoning_span,
         finish_reason=sample.finish_reason,
         policy_version=sample.policy_version,
+    )
+    return recorded if result is None else answered(recorded, reading.parsed, result)
+
+
+def turn_of(index: int, observation: Observation, text: str, parsed: ParsedResponse) -> Turn:
+    """What a turn showed and what was replied, before the world has answered; without tokens."""
+    return Turn(
+        index=index,
+        observation=observation.text,
+        frame=observation.frame,
+        image=observation.image,
+        response=text,
+        reasoning_chars=parsed.reasoning_chars,
+        answer_chars=parsed.answer_chars,
         is_valid=False,
         is_effective=False,
     )
-    if result is None:
-        return recorded
+
+
+def answered(turn: Turn, parsed: ParsedResponse, result: TurnResult) -> Turn:
+    """The turn with what the world made of it."""
     return replace(
-        recorded,
+        turn,
         actions=result.actions,
         reward=result.reward,
         format_penalty=result.format_penalty,
         is_valid=result.is_valid,
         is_effective=result.is_effective,
         info=result.info,
-        calls=_calls(reading, result),
+        calls=_calls(turn.response, parsed, result),
     )
 
 
-def _calls(reading: Reading, result: TurnResult) -> tuple[ToolCall, ...]:
+def _calls(text: str, parsed: ParsedResponse, result: TurnResult) -> tuple[ToolCall, ...]:
     """The calls of a reply with what the world answered; "" for one that it was not asked."""
-    answers = [*result.answers, *[""] * len(reading.parsed.calls)]
+    answers = [*result.answers, *[""] * len(parsed.calls)]
     return tuple(
         ToolCall(
             name=call.name,
-            arguments=call.arguments or reading.text[slice(*call.chars)],
+            arguments=call.arguments or text[slice(*call.chars)],
             result=answer,
             problem=call.problem,
         )
-        for call, answer in zip(reading.parsed.calls, answers, strict=False)
+        for call, answer in zip(parsed.calls, answers, strict=False)
     )
 
 
@@ -225,7 +236,37 @@ def advance(episode: Episode, result: TurnResult, context: ContextConfig) -> Non
 def trajectory(
     episode: Episode, reason: StopReason, step: int, split: Split, duration_s: float
 ) -> Trajectory:
-    slot = episode.slot
+    return trajectory_of(
+        episode.slot,
+        episode.turns,
+        episode.observation,
+        key=prompt_key(episode.first_prompt.tokens),
+        step=step,
+        split=split,
+        stop_reason=reason,
+        is_success=episode.success,
+        duration_s=duration_s,
+    )
+
+
+def trajectory_of(
+    slot: Slot,
+    turns: Sequence[Turn],
+    final: Observation,
+    *,
+    key: str,
+    step: int,
+    split: Split,
+    stop_reason: StopReason,
+    is_success: bool | None,
+    duration_s: float,
+) -> Trajectory:
+    """The record of an episode that has ended.
+
+    Args:
+        final: what would have been shown next.
+        key: of its first prompt, see `prompt_key`.
+    """
     return Trajectory(
         step=step,
         split=split,
@@ -237,12 +278,12 @@ def trajectory(
         env_seed=slot.env_seed,
         noise_seed=slot.noise_seed,
         task_key=slot.task_key,
-        prompt_key=prompt_key(episode.first_prompt.tokens),
-        turns=tuple(episode.turns),
-        final_observation=episode.observation.text,
-        final_frame=episode.observation.frame,
-        final_image=episode.observation.image,
-        stop_reason=reason,
-        is_success=episode.success,
+        prompt_key=key,
+        turns=tuple(turns),
+        final_observation=final.text,
+        final_frame=final.frame,
+        final_image=final.image,
+        stop_reason=stop_reason,
+        is_success=is_success,
         duration_s=duration_s,
     )

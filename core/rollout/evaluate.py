@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
+from echoscope.diagnostics.measure.outcomes import pass_at_k
 from echoscope.diagnostics.measure.rates import wilson_interval
 from echoscope.store.records import RolloutBatch, Split
 
@@ -45,17 +45,6 @@ def success_over_tags(values: Mapping[str, float], split: Split = Split.EVAL) ->
         return values[f"{split}/all/success_rate"]
     prefix, suffix = f"{split}/", "/success_rate"
     return mean([v for k, v in values.items() if k.startswith(prefix) and k.endswith(suffix)])
-
-
-def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
-    """The chance that one of k samples of a task is correct: 1 - C(n - c, k) / C(n, k).
-
-    An unbiased estimate from n >= k samples of which c were correct (Chen et al. 2021, equation 1).
-
-    >>> round(pass_at_k(4, 1, 2), 3), pass_at_k(4, 0, 2), pass_at_k(4, 3, 2)
-    (0.5, 0.0, 1.0)
-    """
-    return 1 - math.comb(num_samples - num_correct, k) / math.comb(num_samples, k)
 
 
 def _pass_metrics(prefix: str, batch: RolloutBatch, pass_at: Sequence[int]) -> dict[str, float]:

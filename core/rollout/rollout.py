@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -115,6 +115,9 @@ def collect(
     stopping: Stopping | None = None,
     draw_round: int = 0,
     pace: Pace = LOCKSTEP,
+    played: Collection[int] = (),
+    may_begin: Callable[[], bool] = lambda: True,
+    seed_step: int | None = None,
 ) -> RolloutBatch:
     """Play every episode of a step to its end; (P, G) trajectories.
 
@@ -126,6 +129,9 @@ def collect(
         shaping: adds named terms to each turn's reward.
         stopping: what ends a reply; the model's own stop tokens if None.
         draw_round: how often the step has been played with other tasks before.
+        played: slots whose episodes have been played before, and are not played again.
+        may_begin: asked before a group begins; after False none does, and those in play end.
+        seed_step: the step that the random draws are named by; `step` if None.
     """
     collection = _Collection(
         pool=pool,
@@ -139,6 +145,9 @@ def collect(
         stopping=stopping or Stopping(chat, SamplingConfig()),
         on_finished=on_finished,
         pace=pace,
+        played=played,
+        may_begin=may_begin,
+        seed_step=step if seed_step is None else seed_step,
     )
     try:
         return collection.run(should_abort)
@@ -214,6 +223,9 @@ class _Collection:
         stopping: Stopping,
         on_finished: Callable[[list[Trajectory]], None],
         pace: Pace,
+        played: Collection[int],
+        may_begin: Callable[[], bool],
+        seed_step: int,
     ) -> None:
         self._pool, self._engine, self._pace = pool, engine, pace
         self._chat, self._context, self._sampling = chat, context, sampling
@@ -224,7 +236,15 @@ class _Collection:
         self._calls = _WorldCalls(pace.num_threads)
         self._begun = time.perf_counter()
         self._size = pool.num_groups * pool.group_size
-        self._to_begin = deque(range(pool.num_groups))
+        self._may_begin, self._seed_step = may_begin, seed_step
+        self._played = frozenset(played)
+        self._num_begun = 0
+        """Episodes of the groups that have begun, but for those played before."""
+        self._to_begin = deque(
+            p
+            for p in range(pool.num_groups)
+            if any(index not in self._played for index in self._slots_of(p))
+        )
         self._groups: dict[int, list[Slot]] = {}
         """The episodes that have started, of each group that has begun."""
         self._episodes: dict[int, Episode] = {}
@@ -234,7 +254,7 @@ class _Collection:
         self._untold: list[Trajectory] = []
 
     def run(self, should_abort: Callable[[], bool]) -> RolloutBatch:
-        while len(self._finished) < self._size:
+        while self._to_begin or self._num_in_flight:
             self._begin_groups()
             if should_abort():
                 self._abort()
@@ -299,14 +319,22 @@ class _Collection:
         size = self._pool.group_size
         room = self._pace.max_in_flight or self._size
         while self._to_begin and self._num_in_flight + size <= max(room, size):
+            if not self._may_begin():
+                self._to_begin.clear()
+                return
             p = self._to_begin.popleft()
             self._groups[p] = []
+            self._num_begun += sum(index not in self._played for index in self._slots_of(p))
             self._submit(p * size, partial(self._lead, p), partial(self._led, p))
 
     @property
     def _num_in_flight(self) -> int:
         """Episodes that have a place: begun or about to, and not finished."""
-        return len(self._groups) * self._pool.group_size - len(self._finished)
+        return self._num_begun - len(self._finished)
+
+    def _slots_of(self, p: int) -> range:
+        size = self._pool.group_size
+        return range(p * size, (p + 1) * size)
 
     def _lead(self, p: int) -> tuple[Leader, list[Slot]]:
         """In a worker: draw the group's task and start its first sibling."""
@@ -323,12 +351,12 @@ class _Collection:
 
     def _led(self, p: int, led: tuple[Leader, list[Slot]]) -> None:
         leader, slots = led
-        size = self._pool.group_size
-        for index in range(p * size, (p + 1) * size):
-            if index not in leader.seen:
+        for index in self._slots_of(p):
+            if index not in leader.seen and index not in self._played:
                 self._submit(index, partial(self._follow, index, leader), self._started)
         for slot in slots:
-            self._started(slot)
+            if slot.index not in self._played:
+                self._started(slot)
 
     def _started(self, slot: Slot) -> None:
         group = self._groups[slot.index // self._pool.group_size]
@@ -336,8 +364,9 @@ class _Collection:
         self._pool.check_group(sorted(group, key=lambda each: each.index))
         episode = begin(slot, self._chat, self._context)
         self._episodes[slot.index] = episode
-        if len(self._episodes) == self._size:
-            self._pool.check_started([self._episodes[index].slot for index in range(self._size)])
+        if len(self._episodes) + len(self._played) == self._size:
+            slots = [episode.slot for _, episode in sorted(self._episodes.items())]
+            self._pool.check_started(slots)
         self._go_on(episode)
 
     # -- episodes go on ---------------------------------------------------------------------
@@ -348,7 +377,7 @@ class _Collection:
 
     def _seed_of(self, episode: Episode) -> int:
         index, turn = episode.slot.episode_index, len(episode.turns)
-        return sampling_seed(self._seed, self._split, self._step, index, turn)
+        return sampling_seed(self._seed, self._split, self._seed_step, index, turn)
 
     def _sampled(self, episode: Episode, sample: Sample) -> None:
         """Send a response to its world."""
@@ -391,9 +420,8 @@ class _Collection:
             self._on_finished(sorted(untold, key=lambda each: each.index))
 
     def _batch(self) -> RolloutBatch:
-        """The trajectories as groups, without those that were cut off before all had begun."""
-        size = self._pool.group_size
-        groups = [range(p * size, (p + 1) * size) for p in range(self._pool.num_groups)]
+        """The groups that were played wholly, or cut off after all had begun."""
+        groups = [self._slots_of(p) for p in range(self._pool.num_groups)]
         return RolloutBatch(
             groups=tuple(
                 tuple(self._finished[index] for index in group)

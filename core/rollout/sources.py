@@ -63,17 +63,24 @@ def build_pool(
     seed: int,
     split: Split,
     make_turns: Callable[[EnvGroup], TurnEnv] | None = None,
+    first_group: int = 0,
 ) -> EnvPool:
     """The environments of a split.
 
     Args:
         make_turns: builds the turns of one world; in this process and without limits if None.
+        first_group: the number of the first group among those of the split.
 
     Raises:
         ValueError: an unknown environment or parameter, named in one line.
     """
     return EnvPool(
-        groups, group_size=group_size, seed=seed, split=split.value, make_turns=make_turns
+        groups,
+        group_size=group_size,
+        seed=seed,
+        split=split.value,
+        make_turns=make_turns,
+        first_group=first_group,
     )
 
 

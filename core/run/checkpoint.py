@@ -503,7 +503,7 @@ def load_weights(path: Path, learner: Learner) -> None:
     version, policy = require_whole(path).policy_version, learner.policy
     device = str(policy.device)
     try:
-        _load_model(path / MODEL_NAME, policy)
+        load_policy(path / MODEL_NAME, policy)
         if policy.critic is not None:
             policy.critic.load_state_dict(load_file(path / "critic.safetensors", device=device))
         learner.load(path)
@@ -512,7 +512,12 @@ def load_weights(path: Path, learner: Learner) -> None:
     policy.version = version
 
 
-def _load_model(folder: Path, policy: Policy) -> None:
+def load_policy(folder: Path, policy: Policy) -> None:
+    """Put the weights of a checkpoint's model folder into place.
+
+    Raises:
+        OSError, KeyError, ValueError, RuntimeError, SafetensorError: it is damaged, or another's.
+    """
     if isinstance(policy.model, PeftModel):
         if is_other_base(folder, Path(causal_model(policy.model).name_or_path)):
             raise ValueError(

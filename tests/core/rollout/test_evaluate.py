@@ -12,7 +12,8 @@ from trajectories import make_trajectory
 
 from echoscope.core.config.loading import ConfigError
 from echoscope.core.config.settings import RunConfig
-from echoscope.core.rollout.evaluate import evaluation_metrics, pass_at_k
+from echoscope.core.rollout.evaluate import evaluation_metrics
+from echoscope.diagnostics.measure.outcomes import pass_at_k
 from echoscope.diagnostics.measure.rates import wilson_interval
 from echoscope.store.records import RolloutBatch, Split, Trajectory, Turn
 

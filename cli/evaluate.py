@@ -1,0 +1,292 @@
+"""echoscope eval: how good is this checkpoint, or anybody's model, on tasks never trained?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .options import AsJson, ConfigFile, new_run_path
+from .terminal import fail, interruptible, output_console, print_json, progress_bars, table_of
+
+if TYPE_CHECKING:
+    from echoscope.core.evaluation.plan import Budget
+    from echoscope.core.evaluation.play import Evaluation, MakePlayer
+    from echoscope.diagnostics.measure.outcomes import Difference, Estimate, WorldTable
+
+DEFAULT_TASKS = 100
+
+
+def evaluate(
+    who: Annotated[
+        str | None,
+        typer.Argument(
+            help="A run's folder, a model's name or folder, a provider's model such as "
+            "openai/NAME, or an address with a model, such as http://127.0.0.1:8000/v1#NAME."
+        ),
+    ] = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(help="KEY=VALUE ..., for example context.max_response_tokens=200."),
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", metavar="NAME", help="A world to play. Repeat for more."),
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option("--recipe", help="Play the worlds of this recipe, as it shows them."),
+    ] = None,
+    config: ConfigFile = None,
+    tasks: Annotated[
+        int, typer.Option("--tasks", min=1, help="Tasks of each world.")
+    ] = DEFAULT_TASKS,
+    siblings: Annotated[
+        int, typer.Option("--siblings", min=1, help="Attempts at each task, for pass@k.")
+    ] = 1,
+    checkpoint: Annotated[
+        int | None,
+        typer.Option("--checkpoint", help="Of a run: the step. Default: the best evaluated one."),
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", min=0, help="0 for greedy.")
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", min=0, help="Other tasks. Default: those of the settings."),
+    ] = None,
+    max_episodes: Annotated[
+        int | None, typer.Option("--max-episodes", min=1, help="Begin no more episodes than these.")
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", min=1, help="Begin none after so many tokens.")
+    ] = None,
+    max_cost: Annotated[
+        float | None, typer.Option("--max-cost", min=0, help="Begin none after so many US dollars.")
+    ] = None,
+    price: Annotated[
+        tuple[float, float] | None,
+        typer.Option("--price", help="US dollars for a million input and a million output tokens."),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option("--against", metavar="RUN", help="An earlier evaluation to compare with."),
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option("--resume", metavar="RUN", help="Play what this evaluation has left."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="RUN", help="The evaluation's folder; default: in --root."
+        ),
+    ] = None,
+    root: Annotated[Path, typer.Option("--root", help="Folder that holds the runs.")] = Path(
+        "runs"
+    ),
+    as_json: AsJson = False,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="A Markdown table instead of text.")
+    ] = False,
+) -> None:
+    """Evaluate a checkpoint or a model on tasks that no training plays.
+
+    Episodes are stored like those of a training. Ctrl-C ends it after what is on the disk; --resume
+    plays the rest.
+    """
+    from echoscope.text.user_code import search_working_folder
+
+    search_working_folder()
+    from echoscope.core.evaluation import play
+    from echoscope.core.evaluation.plan import Budget, settings_for
+    from echoscope.core.evaluation.who import resolve
+
+    budget = Budget(episodes=max_episodes, tokens=max_tokens, cost=max_cost)
+    shared: dict[str, Any] = {"make_player": _make_player(budget)}
+    with progress_bars() as bar, interruptible() as pressed:
+        shared |= {"on_progress": bar("episodes"), "should_stop": pressed.is_set}
+        if resume is not None:
+            if who is not None or output is not None:
+                raise typer.BadParameter("--resume takes only a budget beside it")
+            evaluation = play.resume(resume, budget=budget if budget.is_limited else None, **shared)
+        else:
+            if who is None:
+                raise typer.BadParameter("name who plays, or give --resume RUN")
+            player = resolve(who, checkpoint, price)
+            settings = settings_for(
+                player,
+                envs=env or (),
+                recipe=recipe,
+                file=config,
+                words=words or (),
+                tasks=tasks,
+                siblings=siblings,
+                seed=seed,
+                temperature=temperature,
+            )
+            path = output or new_run_path(root, f"eval-{player.slug}")
+            evaluation = play.start(player, settings, path, budget=budget, **shared)
+    compared = [] if against is None else _compared(evaluation, against)
+    if as_json:
+        print_json(_json(evaluation, compared))
+    elif as_markdown:
+        typer.echo(_markdown(evaluation, compared))
+    else:
+        _show(evaluation, compared)
+    if evaluation.reason:
+        fail(f"{evaluation.reason}; `echoscope eval --resume {evaluation.path}` plays them", 1)
+
+
+def _make_player(budget: Budget) -> MakePlayer:
+    from echoscope.core.config.settings import RunConfig
+    from echoscope.core.evaluation.play import Player
+    from echoscope.core.evaluation.who import Who
+
+    def make(who: Who, config: RunConfig) -> Player:
+        if who.is_provider:
+            from echoscope.core.evaluation.providers import ProviderPlayer
+
+            return ProviderPlayer(who, config)
+        from echoscope.core.evaluation.weights import WeightsPlayer
+
+        return WeightsPlayer(who, config, is_budgeted=budget.is_limited)
+
+    return make
+
+
+def _compared(evaluation: Evaluation, other: Path) -> list[Difference]:
+    """This evaluation minus an earlier one, on the tasks that both played."""
+    from echoscope.core.config.loading import ConfigError
+    from echoscope.diagnostics.measure.outcomes import differences
+    from echoscope.diagnostics.read.stored_outcomes import stored_outcomes
+    from echoscope.store.reader import open_run
+
+    reader = open_run(other)
+    outcomes = stored_outcomes(reader, 0, reader.info().last_step)
+    out = differences(evaluation.outcomes, tuple(outcomes.values()))
+    if not out:
+        raise ConfigError(
+            f"{other} has played none of these tasks: evaluate both with the same worlds, --seed "
+            "and settings of the worlds"
+        )
+    return out
+
+
+def _json(evaluation: Evaluation, compared: Sequence[Difference]) -> dict[str, Any]:
+    spent = evaluation.spent
+    return {
+        "who": evaluation.who.words,
+        "name": evaluation.who.name,
+        "checkpoint": evaluation.who.step,
+        "run": str(evaluation.path),
+        "status": evaluation.status,
+        "reason": evaluation.reason,
+        "num_planned": evaluation.num_planned,
+        "num_played": len(evaluation.outcomes),
+        "siblings": evaluation.config.envs.eval_group_size,
+        "temperature": evaluation.config.eval.temperature,
+        "seed": evaluation.config.seed,
+        "seconds": evaluation.seconds,
+        "spent": {
+            "input_tokens": spent.num_input_tokens,
+            "output_tokens": spent.num_output_tokens,
+            "cost": spent.cost,
+        },
+        "worlds": evaluation.tables,
+        "against": list(compared),
+    }
+
+
+def percent(estimate: Estimate) -> str:
+    """A rate with its interval.
+
+    >>> from echoscope.diagnostics.measure.outcomes import Estimate
+    >>> percent(Estimate(value=0.815, low=0.75, high=0.866))
+    '81.5 % (75.0 to 86.6)'
+    """
+    if estimate.value != estimate.value:
+        return "unknown"
+    return (
+        f"{estimate.value:.1%} ({estimate.low:.1%} to {estimate.high:.1%})".replace("% (", " % (")
+        .replace("% to", " to")
+        .replace("%)", ")")
+    )
+
+
+def _number(estimate: Estimate) -> str:
+    return "unknown" if estimate.value != estimate.value else f"{estimate.value:.3g}"
+
+
+def _head_and_rows(tables: Sequence[WorldTable]) -> tuple[list[str], list[list[str]]]:
+    most = max((max(table.pass_at, default=1) for table in tables), default=1)
+    shown = [k for k in (2, 4, 8, 16, 32) if k < most] + ([most] if most > 1 else [])
+    head = ["world", "tasks", "success (95 %)"]
+    head += [f"pass@{k}" for k in shown] + [f"pass^{k}" for k in shown]
+    head += ["return", "turns", "valid actions", "tokens"]
+    rows = []
+    for table in tables:
+        row = [table.tag, str(table.num_tasks), percent(table.success)]
+        for each in (table.pass_at, table.pass_all):
+            row += [f"{each[k].value:.1%}" if k in each else "" for k in shown]
+        valid = table.valid_frac.value
+        row += [_number(table.episode_return), _number(table.num_turns)]
+        row += ["unknown" if valid != valid else f"{valid:.0%}", _number(table.num_tokens)]
+        rows.append(row)
+    return head, rows
+
+
+def _difference_rows(compared: Sequence[Difference]) -> tuple[list[str], list[list[str]]]:
+    head = ["world", "shared tasks", "this", "other", "difference (95 %)"]
+    rows = [
+        [
+            each.tag,
+            str(each.num_tasks),
+            f"{each.first:.1%}",
+            f"{each.second:.1%}",
+            _points(each.difference),
+        ]
+        for each in compared
+    ]
+    return head, rows
+
+
+def _points(estimate: Estimate) -> str:
+    """A difference of rates in points."""
+    low, high = (f"{100 * end:+.1f}" for end in (estimate.low, estimate.high))
+    return f"{100 * estimate.value:+.1f} points ({low} to {high})"
+
+
+def _show(evaluation: Evaluation, compared: Sequence[Difference]) -> None:
+    console = output_console()
+    head, rows = _head_and_rows(evaluation.tables)
+    console.print(f"{evaluation.who.name} at temperature {evaluation.config.eval.temperature:g}")
+    console.print(table_of(head, rows, right=head[1:]))
+    if compared:
+        head, rows = _difference_rows(compared)
+        console.print(table_of(head, rows, right=head[1:]))
+    unknown = sum(table.num_unknown for table in evaluation.tables[:1])
+    if unknown:
+        console.print(f"{unknown} episodes count for nothing: their world failed")
+    spent = evaluation.spent
+    if spent.num_input_tokens:
+        cost = "" if spent.cost is None else f", {spent.cost:.4g} $"
+        console.print(f"{spent.num_input_tokens} tokens in, {spent.num_output_tokens} out{cost}")
+    console.print(f"evaluation {evaluation.path}")
+
+
+def _markdown(evaluation: Evaluation, compared: Sequence[Difference]) -> str:
+    """The tables, for a page or a comment."""
+
+    def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+        lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
+        return "\n".join(
+            "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
+        )
+
+    parts = [table(*_head_and_rows(evaluation.tables))]
+    if compared:
+        parts.append(table(*_difference_rows(compared)))
+    return "\n\n".join(parts)

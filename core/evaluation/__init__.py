@@ -1,0 +1,1 @@
+"""Evaluations: who plays which tasks, how they are played and stored, and what was found."""

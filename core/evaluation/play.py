@@ -1,0 +1,367 @@
+"""An evaluation is played: every episode once, stored as it ends, and gone on with after a kill.
+
+Its run has a step for every part of the tasks. An episode is on the disk within two seconds of its
+end, before its step is: whoever goes on reads those episodes back and plays only the others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from echoscope.diagnostics.measure.outcomes import Outcome, WorldTable, outcome_of, tables_of
+from echoscope.diagnostics.read.stored_outcomes import stored_outcomes
+from echoscope.envs.pool import EnvPool
+from echoscope.envs.workers.processes import WorkerProcesses
+from echoscope.store.errors import RunExistsError
+from echoscope.store.reader import open_run
+from echoscope.store.records import Split, StepMetrics, StopReason, Trajectory
+from echoscope.store.writer import RunWriter
+
+from ..config.settings import RunConfig
+from ..rollout.sources import build_pool, turns_maker
+from .plan import TAG, Budget, described, part_of, recalled
+from .who import Who
+
+EPISODES_A_STEP = 2048
+"""Of one part of the tasks. Parts are played one after the other."""
+IN_FLIGHT = 64
+"""Episodes under way at a time where a budget may end the evaluation."""
+
+
+class Player(Protocol):
+    """Plays the episodes of a pool that are still to be played."""
+
+    def play(
+        self,
+        pool: EnvPool,
+        step: int,
+        *,
+        played: frozenset[int],
+        may_begin: Callable[[], bool],
+        on_finished: Callable[[Sequence[Trajectory]], None],
+        should_abort: Callable[[], bool],
+    ) -> None:
+        """Play every episode once, but for those of the slots `played`.
+
+        Args:
+            step: the step that the trajectories carry.
+            may_begin: asked before a task begins; after False none does.
+            on_finished: takes what has ended; not what was aborted.
+        """
+        ...
+
+    @property
+    def spent(self) -> Spent: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Spent:
+    """What replies cost."""
+
+    num_input_tokens: int = 0
+    """That a provider billed for."""
+    num_output_tokens: int = 0
+    cost: float | None = None
+    """In US dollars; None where no price is known."""
+    problems: list[str] = field(default_factory=list)
+    """Why episodes could not be played."""
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_input_tokens + self.num_output_tokens
+
+    def plus(self, outcomes: Iterable[Outcome]) -> Spent:
+        """With what earlier attempts spent on these episodes."""
+        out = replace(self)
+        for outcome in outcomes:
+            out.num_input_tokens += outcome.num_input_tokens
+            out.num_output_tokens += outcome.num_tokens
+            if outcome.cost is not None:
+                out.cost = (out.cost or 0.0) + outcome.cost
+        return out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """What has been played, by all attempts."""
+
+    path: Path
+    who: Who
+    config: RunConfig
+    outcomes: tuple[Outcome, ...]
+    num_planned: int
+    status: str
+    reason: str
+    """Why it is not whole; empty where it is."""
+    seconds: float
+    spent: Spent
+
+    @property
+    def tables(self) -> list[WorldTable]:
+        return tables_of(self.outcomes)
+
+
+MakePlayer = Callable[[Who, RunConfig], Player]
+
+
+def start(
+    who: Who,
+    config: RunConfig,
+    run_path: Path,
+    *,
+    make_player: MakePlayer,
+    budget: Budget,
+    on_progress: Callable[[int, int], None],
+    should_stop: Callable[[], bool],
+) -> Evaluation:
+    """Play a new evaluation in `run_path`.
+
+    Raises:
+        ConfigError: something is wrong with who plays or with the settings; nothing was written.
+        StoreError: the folder holds something, or the disk refuses.
+    """
+    if run_path.exists() and any(run_path.iterdir()):
+        raise RunExistsError(
+            f"{run_path} is not empty; to go on with an evaluation: `echoscope eval --resume "
+            f"{run_path}`"
+        )
+    _check_worlds(config)
+    player = make_player(who, config)
+    try:
+        writer = RunWriter.create(
+            run_path,
+            run_id=run_path.name,
+            config=described(who, config, budget),
+            name=f"evaluation of {who.name}",
+            base_model=who.words if who.run is None else config.model.path,
+            parent_run_id=None if who.run is None else who.run.resolve().name,
+            tags=(TAG,),
+        )
+        return _Playing(who, config, budget, player, writer, on_progress, should_stop).run()
+    finally:
+        player.close()
+
+
+def resume(
+    run_path: Path,
+    *,
+    make_player: MakePlayer,
+    budget: Budget | None,
+    on_progress: Callable[[int, int], None],
+    should_stop: Callable[[], bool],
+) -> Evaluation:
+    """Play what an evaluation has not played yet.
+
+    Args:
+        budget: a new one; None for that of the evaluation.
+
+    Raises:
+        ConfigError: no evaluation, or who played is gone.
+        StoreError: the run cannot be read, or somebody writes it.
+    """
+    reader = open_run(run_path)
+    info = reader.info()
+    who, config, old_budget = recalled(info.config, info.run_id)
+    budget = budget or old_budget
+    last_step = info.last_step
+    before = stored_outcomes(reader, 0, last_step)
+    # Of every attempt: one that was killed at once has put nothing into a step.
+    open_step = open_run(run_path, all_attempts=True).trajectories_of_step(last_step + 1)
+    _check_worlds(config)
+    player = make_player(who, config)
+    try:
+        writer = RunWriter.resume(
+            run_path, from_step=last_step, config=described(who, config, budget)
+        )
+        playing = _Playing(who, config, budget, player, writer, on_progress, should_stop)
+        playing.recall(before, open_step)
+        return playing.run()
+    finally:
+        player.close()
+
+
+def _check_worlds(config: RunConfig) -> None:
+    """Raises EnvError where a world cannot be made."""
+    ones = [group.model_copy(update={"groups": 1}) for group in config.envs.eval]
+    build_pool(ones, group_size=1, seed=0, split=Split.EVAL).close()
+
+
+class _Playing:
+    """One attempt at an evaluation."""
+
+    def __init__(
+        self,
+        who: Who,
+        config: RunConfig,
+        budget: Budget,
+        player: Player,
+        writer: RunWriter,
+        on_progress: Callable[[int, int], None],
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self._who, self._config, self._budget = who, config, budget
+        self._player, self._writer = player, writer
+        self._on_progress, self._should_stop = on_progress, should_stop
+        self._group_size = config.envs.eval_group_size
+        self._num_groups = sum(group.groups for group in config.envs.eval)
+        self._num_planned = self._num_groups * self._group_size
+        self._outcomes: dict[int, Outcome] = {}
+        self._step = writer.acknowledged_step + 1
+        self._num_committed = 0
+        """Episodes that some step holds."""
+        self._recalled: tuple[Outcome, ...] = ()
+        """Of earlier attempts."""
+        self._num_begun = 0
+        self._used_up = ""
+
+    def recall(self, before: Mapping[int, Outcome], open_step: Sequence[Trajectory]) -> None:
+        """What earlier attempts have played, and those episodes of it that are in no step yet."""
+        self._outcomes = dict(before)
+        self._num_committed = len(before)
+        self._finished(list({t.index: t for t in open_step if t.index not in before}.values()))
+        self._writer.flush()
+        self._recalled = tuple(self._outcomes.values())
+        self._num_begun = len(self._outcomes)
+
+    def run(self) -> Evaluation:
+        began = time.perf_counter()
+        status, processes = "failed", self._processes()
+        try:
+            self._on_progress(len(self._outcomes), self._num_planned)
+            size = max(1, EPISODES_A_STEP // self._group_size)
+            for first in range(0, self._num_groups, size):
+                if not self._is_over:
+                    self._play_part(first, min(size, self._num_groups - first), processes)
+            is_whole = len(self._outcomes) == self._num_planned
+            status = "finished" if is_whole else "stopped"
+        finally:
+            self._commit()
+            self._writer.close(status=status)
+            if processes is not None:
+                processes.close()
+        return Evaluation(
+            path=self._writer.path,
+            who=self._who,
+            config=self._config,
+            outcomes=tuple(outcome for _, outcome in sorted(self._outcomes.items())),
+            num_planned=self._num_planned,
+            status=status,
+            reason=self._reason(),
+            seconds=time.perf_counter() - began,
+            spent=self._spent,
+        )
+
+    @property
+    def _is_over(self) -> bool:
+        return bool(self._used_up) or self._should_stop()
+
+    def _play_part(self, first: int, count: int, processes: WorkerProcesses | None) -> None:
+        """The episodes of some groups that are still to be played, as one step."""
+        begin = first * self._group_size
+        slots = range(count * self._group_size)
+        played = frozenset(slot for slot in slots if begin + slot in self._outcomes)
+        if len(played) == len(slots):
+            return
+        pool = build_pool(
+            part_of(self._config.envs.eval, first, count),
+            group_size=self._group_size,
+            seed=self._config.seed,
+            split=Split.EVAL,
+            make_turns=turns_maker(self._config.collection, processes),
+            first_group=first,
+        )
+        try:
+            self._player.play(
+                pool,
+                self._step,
+                played=played,
+                may_begin=partial(self._may_begin, begin, played),
+                on_finished=self._finished,
+                should_abort=self._should_stop,
+            )
+        finally:
+            pool.close()
+        self._commit()
+
+    def _may_begin(self, begin: int, played: frozenset[int]) -> bool:
+        """Whether the budget has room for another task."""
+        budget, spent = self._budget, self._spent
+        if budget.episodes is not None and self._num_begun + self._group_size > budget.episodes:
+            self._used_up = f"the budget of {budget.episodes} episodes is used up"
+        elif budget.tokens is not None and spent.num_tokens >= budget.tokens:
+            self._used_up = f"the budget of {budget.tokens} tokens is used up"
+        elif budget.cost is not None and (spent.cost or 0.0) >= budget.cost:
+            self._used_up = f"the budget of {budget.cost:g} $ is used up"
+        if not self._used_up:
+            self._num_begun += self._group_size
+        return not self._used_up
+
+    @property
+    def _spent(self) -> Spent:
+        """By all attempts."""
+        return self._player.spent.plus(self._recalled)
+
+    def _finished(self, ended: Sequence[Trajectory]) -> None:
+        kept = [t for t in ended if t.stop_reason is not StopReason.ABORTED]
+        self._writer.add_trajectories(kept)
+        self._outcomes |= {t.index: outcome_of(t) for t in kept}
+        self._on_progress(len(self._outcomes), self._num_planned)
+
+    def _commit(self) -> None:
+        """What was played since the last step becomes a step, with what is known so far."""
+        if len(self._outcomes) == self._num_committed:
+            return
+        self._num_committed = len(self._outcomes)
+        self._writer.commit_step(
+            metrics=[
+                StepMetrics(
+                    run_id=self._writer.run_id,
+                    step=self._step,
+                    phase="eval",
+                    policy_version=None,
+                    wall_time=time.time(),
+                    values=metrics_of(tables_of(tuple(self._outcomes.values()))),
+                )
+            ]
+        )
+        self._writer.flush()
+        self._step += 1
+
+    def _processes(self) -> WorkerProcesses | None:
+        collection = self._config.collection
+        if collection.mode == "lockstep" or collection.workers == "threads":
+            return None
+        return WorkerProcesses(collection.num_processes, lambda text: None)
+
+    def _reason(self) -> str:
+        missing = self._num_planned - len(self._outcomes)
+        if not missing:
+            return ""
+        problems = self._player.spent.problems
+        why = self._used_up or (problems[0] if problems else "it was stopped")
+        return f"{missing} of {self._num_planned} episodes were not played: {why}"
+
+
+def metrics_of(tables: Sequence[WorldTable]) -> dict[str, float]:
+    """The numbers of the tables under the keys that evaluations of a training have."""
+    out: dict[str, float] = {}
+    for table in tables:
+        prefix = f"eval/{table.tag}"
+        out |= {
+            f"{prefix}/success_rate": table.success.value,
+            f"{prefix}/success_rate_low": table.success.low,
+            f"{prefix}/success_rate_high": table.success.high,
+            f"{prefix}/return_mean": table.episode_return.value,
+            f"{prefix}/action_valid_frac": table.valid_frac.value,
+            f"{prefix}/num_turns_mean": table.num_turns.value,
+            f"{prefix}/num_tasks": float(table.num_tasks),
+        }
+        out |= {f"{prefix}/pass_at_{k}": each.value for k, each in table.pass_at.items()}
+    return out

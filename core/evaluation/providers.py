@@ -1,0 +1,242 @@
+"""A player behind a provider's interface: Inspect asks, retries, limits and counts the cost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+from collections.abc import Callable, Sequence
+
+from inspect_ai.model import (
+    ChatMessage,
+    GenerateConfig,
+    Model,
+    ModelOutput,
+    get_model,
+)
+from inspect_ai.tool import ToolInfo
+from tenacity import RetryError
+
+from echoscope.diagnostics.measure.outcomes import COST, INPUT_TOKENS, OUTPUT_TOKENS
+from echoscope.envs.pool import EnvPool, Leader
+from echoscope.envs.turns.turn import TurnResult
+from echoscope.store.records import Split, Trajectory
+
+from ..config.loading import ConfigError
+from ..config.settings import RunConfig
+from ..rollout.episode import sampling_seed
+from .dialogue import Dialogue, usage
+from .play import IN_FLIGHT, Spent
+from .who import Who
+
+KEY_VARIABLE = "LOCAL_API_KEY"
+"""Holds the key for a server at an address."""
+MAX_RETRIES = 5
+"""Of one request, with Inspect's growing pauses."""
+REQUEST_S = 300
+"""Longest wait for one answer."""
+MAX_PROBLEMS = 5
+"""Episodes in a row that could not be played, after which none begins any more."""
+_WATCH_S = 0.1
+
+
+class ProviderPlayer:
+    """Plays in messages with a model of Inspect's model layer.
+
+    Raises:
+        ConfigError: no such provider, no key, or a setting that has no meaning for it.
+    """
+
+    def __init__(self, who: Who, config: RunConfig) -> None:
+        _check(config)
+        self._config = config
+        self._price = who.price
+        self._model = _model(who, config)
+        self._spent = Spent()
+        self._num_failed_in_a_row = 0
+
+    @property
+    def spent(self) -> Spent:
+        return self._spent
+
+    def close(self) -> None:
+        """Nothing is held open: each play closes its connections."""
+
+    def play(
+        self,
+        pool: EnvPool,
+        step: int,
+        *,
+        played: frozenset[int],
+        may_begin: Callable[[], bool],
+        on_finished: Callable[[Sequence[Trajectory]], None],
+        should_abort: Callable[[], bool],
+    ) -> None:
+        """See `Player`."""
+        asyncio.run(self._play_all(pool, step, played, may_begin, on_finished, should_abort))
+
+    async def _play_all(
+        self,
+        pool: EnvPool,
+        step: int,
+        played: frozenset[int],
+        may_begin: Callable[[], bool],
+        on_finished: Callable[[Sequence[Trajectory]], None],
+        should_abort: Callable[[], bool],
+    ) -> None:
+        size, first_group = pool.group_size, pool.check_step(0)
+        in_flight = self._config.collection.max_in_flight or IN_FLIGHT
+        room = asyncio.Semaphore(max(1, in_flight // size))
+        async with self._model:
+            tasks: set[asyncio.Task[None]] = set()
+
+            async def group(p: int) -> None:
+                try:
+                    leader = await asyncio.to_thread(pool.lead, 0, p, first_group)
+                    slots = [i for i in range(p * size, (p + 1) * size) if i not in played]
+                    async with asyncio.TaskGroup() as siblings:
+                        for index in slots:
+                            siblings.create_task(
+                                self._episode(pool, step, index, leader, first_group, on_finished)
+                            )
+                finally:
+                    room.release()
+
+            watcher = asyncio.create_task(_cancel_when(should_abort, tasks))
+            try:
+                for p in range(pool.num_groups):
+                    if all(index in played for index in range(p * size, (p + 1) * size)):
+                        continue
+                    await room.acquire()
+                    for done in [task for task in tasks if task.done()]:
+                        tasks.discard(done)
+                        if not done.cancelled():
+                            done.result()
+                    if should_abort() or self._has_given_up or not may_begin():
+                        break
+                    tasks.add(asyncio.create_task(group(p)))
+                ended = await asyncio.gather(*tasks, return_exceptions=True)
+            finally:
+                watcher.cancel()
+            for outcome in ended:
+                if isinstance(outcome, ExceptionGroup):
+                    raise outcome.exceptions[0]
+                if isinstance(outcome, Exception):
+                    raise outcome
+
+    @property
+    def _has_given_up(self) -> bool:
+        return self._num_failed_in_a_row >= MAX_PROBLEMS
+
+    async def _episode(
+        self,
+        pool: EnvPool,
+        step: int,
+        index: int,
+        leader: Leader,
+        first_group: int,
+        on_finished: Callable[[Sequence[Trajectory]], None],
+    ) -> None:
+        seen = leader.seen.get(index)
+        if seen is None:
+            seen = await asyncio.to_thread(pool.follow, 0, index, leader, first_group)
+        slot = pool.slot(0, index, leader, seen, first_group)
+        dialogue = Dialogue(slot=slot, context=self._config.context)
+
+        async def generate(
+            messages: list[ChatMessage], tools: list[ToolInfo], turn: int
+        ) -> ModelOutput:
+            seed = sampling_seed(self._config.seed, Split.EVAL, 0, slot.episode_index, turn)
+            output = await self._model.generate(
+                messages, tools=tools, config=GenerateConfig(seed=seed % 2**31)
+            )
+            self._count(output)
+            if output.error:
+                raise RuntimeError(output.error)
+            return output
+
+        async def step_world(actions: Sequence[str], is_well_formed: bool) -> TurnResult:
+            return await asyncio.to_thread(pool.step_one, index, actions, is_well_formed)
+
+        try:
+            ended = await dialogue.play(generate, step_world, step=step, split=Split.EVAL)
+        except Exception as error:  # noqa: BLE001 - every provider has classes of its own
+            self._num_failed_in_a_row += 1
+            problem = _problem(error)
+            if problem not in self._spent.problems:
+                self._spent.problems.append(problem)
+            return
+        self._num_failed_in_a_row = 0
+        on_finished([ended])
+
+    def _count(self, output: ModelOutput) -> None:
+        """Add what a reply cost; by the price that was given, where one was."""
+        used = usage(output)
+        num_in, num_out = used.get(INPUT_TOKENS, 0.0), used.get(OUTPUT_TOKENS, 0.0)
+        if self._price is not None and output.usage is not None:
+            output.usage.total_cost = (self._price[0] * num_in + self._price[1] * num_out) / 1e6
+        self._spent.num_input_tokens += int(num_in)
+        self._spent.num_output_tokens += int(num_out)
+        if (cost := usage(output).get(COST)) is not None:
+            self._spent.cost = (self._spent.cost or 0.0) + cost
+
+
+async def _cancel_when(should_abort: Callable[[], bool], tasks: set[asyncio.Task[None]]) -> None:
+    """Cancel what is in play once that is asked for."""
+    while not should_abort():
+        await asyncio.sleep(_WATCH_S)
+    for task in tasks:
+        task.cancel()
+
+
+def _model(who: Who, config: RunConfig) -> Model:
+    """Inspect's model of this name.
+
+    Raises:
+        ConfigError: what is wrong with it, in one sentence.
+    """
+    address, _, name = who.words.partition("#")
+    settings = GenerateConfig(
+        max_tokens=config.context.max_response_tokens,
+        temperature=config.eval.temperature,
+        max_retries=MAX_RETRIES,
+        attempt_timeout=REQUEST_S,
+        max_connections=config.collection.max_in_flight,
+    )
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line a request
+    try:
+        if name:
+            return get_model(
+                f"openai-api/local/{name}",
+                config=settings,
+                base_url=address,
+                api_key=os.environ.get(KEY_VARIABLE, "none"),  # one's own servers take any
+                memoize=False,
+            )
+        return get_model(who.words, config=settings, memoize=False)
+    except Exception as error:  # noqa: BLE001 - packages, keys and names, each with its own class
+        raise ConfigError(f"{who.words} cannot be asked: {_problem(error)}") from None
+
+
+def _problem(error: BaseException) -> str:
+    """What went wrong at last, after all attempts, in one line."""
+    if isinstance(error, RetryError) and (last := error.last_attempt.exception()) is not None:
+        return f"{_problem(last)} ({error.last_attempt.attempt_number} attempts)"
+    text = re.sub(r"\[/?[a-z ]+\]", "", str(error))  # marks of rich
+    return " ".join(f"{type(error).__name__}: {text}".split())[:300]
+
+
+def _check(config: RunConfig) -> None:
+    """Raises ConfigError for what only a player with tokens here can do."""
+    sampling, context = config.sampling, config.context
+    for name, is_set in (
+        ("context.history_turns", context.history_turns is not None),
+        ("sampling.stop", bool(sampling.stop)),
+        ("sampling.stop_token_ids", bool(sampling.stop_token_ids)),
+    ):
+        if is_set:
+            raise ConfigError(
+                f"{name} is set, but a provider's model is shown the whole conversation and ends "
+                "its replies itself: leave it out"
+            )

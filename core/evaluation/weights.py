@@ -1,0 +1,115 @@
+"""A player whose weights are here: its episodes are sampled as those of a training are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from echoscope.envs.pool import EnvPool
+from echoscope.store.records import Split, Trajectory
+
+from ..config.loading import ConfigError
+from ..config.settings import RunConfig
+from ..engines.base import SamplingParams
+from ..engines.build import build_engine, check_engine
+from ..policy_assets import resolve_model
+from ..rollout.chat import check_vocabulary, load_chat
+from ..rollout.context import check_reasoning
+from ..rollout.rollout import LOCKSTEP, Pace, collect
+from ..rollout.shaping import resolve as resolve_shaping
+from ..rollout.stop_strings import Stopping
+from .play import IN_FLIGHT, Spent
+from .who import Who, load
+
+
+class WeightsPlayer:
+    """Samples from a policy's own weights, with the engine that the settings name.
+
+    Raises:
+        ConfigError, ChatFormatError, EngineError: it cannot play under these settings.
+    """
+
+    def __init__(self, who: Who, config: RunConfig, *, is_budgeted: bool) -> None:
+        check_engine(config)
+        if config.threads is not None:
+            torch.set_num_threads(config.threads)
+        policy = load(who, config)
+        self._config = config
+        self._chat = load_chat(resolve_model(config.model.path), config.context.template_args)
+        check_vocabulary(self._chat, policy.vocabulary_size)
+        check_reasoning(self._chat, config.context)
+        self._stopping = Stopping(self._chat, config.sampling)
+        self._shaping = resolve_shaping(config.reward.shaping)
+        self._is_budgeted = is_budgeted
+        self._spent = Spent()
+        self._engine = build_engine(config, policy)
+        try:
+            self._engine.sync_weights(policy)
+        except BaseException:
+            self._engine.close()
+            raise
+
+    def play(
+        self,
+        pool: EnvPool,
+        step: int,
+        *,
+        played: frozenset[int],
+        may_begin: Callable[[], bool],
+        on_finished: Callable[[Sequence[Trajectory]], None],
+        should_abort: Callable[[], bool],
+    ) -> None:
+        """See `Player`."""
+        config = self._config
+
+        def finished(ended: Sequence[Trajectory]) -> None:
+            self._spent.num_output_tokens += sum(t.num_sampled_tokens for t in ended)
+            on_finished(ended)
+
+        try:
+            collect(
+                pool=pool,
+                engine=self._engine,
+                chat=self._chat,
+                context=config.context,
+                sampling=SamplingParams(max_new_tokens=1, temperature=config.eval.temperature),
+                step=step,
+                split=Split.EVAL,
+                seed=config.seed,
+                on_finished=finished,
+                should_abort=should_abort,
+                shaping=self._shaping,
+                stopping=self._stopping,
+                pace=self._pace(pool.num_groups * pool.group_size),
+                played=played,
+                may_begin=may_begin,
+                seed_step=0,
+            )
+        except torch.OutOfMemoryError:
+            raise ConfigError(
+                "memory ran out while episodes were played: lower engine.max_batch_rows, or set "
+                "collection.mode=async and collection.max_in_flight"
+            ) from None
+        finally:
+            self._engine.release_memory()
+
+    def _pace(self, num_episodes: int) -> Pace:
+        collection = self._config.collection
+        if collection.mode == "lockstep" and not self._is_budgeted:
+            return LOCKSTEP
+        in_flight = collection.in_flight(num_episodes)
+        if self._is_budgeted and collection.max_in_flight is None:
+            in_flight = min(in_flight, IN_FLIGHT)
+        return Pace(
+            in_lockstep=False,
+            max_in_flight=in_flight,
+            num_threads=min(collection.num_threads(num_episodes), in_flight),
+        )
+
+    @property
+    def spent(self) -> Spent:
+        return self._spent
+
+    def close(self) -> None:
+        self._engine.close()

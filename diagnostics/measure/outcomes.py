@@ -1,0 +1,327 @@
+"""What an evaluation found: success, pass@k and pass^k with intervals, and two models compared.
+
+The task is the unit. Siblings share their task, so they are no independent trials: every interval
+is over tasks, and a task counts by what its siblings say together. A task counts only where some
+sibling was played to an outcome: an episode that the world ended, or nobody can judge, is no trial.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from echoscope.store.records import Trajectory
+
+from .rates import wilson_interval
+
+INPUT_TOKENS, OUTPUT_TOKENS, COST = "usage/input_tokens", "usage/output_tokens", "usage/cost"
+"""In `Turn.info`: what a provider billed for a reply."""
+RESAMPLES = 2000
+"""Of the paired bootstrap."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A mean over tasks with its 95 % interval; NaN where there is no task."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What is counted of one episode."""
+
+    tag: str
+    env_id: str
+    task: str
+    """Equal exactly where two episodes of a world begin with the same task."""
+    is_success: bool | None
+    episode_return: float
+    num_turns: int
+    valid_frac: float
+    """Turns whose actions the world took, of all turns; NaN without a turn."""
+    is_failure: bool
+    """The world, not the player, ended it."""
+    effective_frac: float
+    """Turns that changed the world's state, of all turns; NaN without a turn."""
+    num_tokens: int
+    """Sampled, or billed by a provider as output; 0 where nobody counted."""
+    num_input_tokens: int = 0
+    """Billed by a provider as input."""
+    cost: float | None = None
+    """In US dollars, where a price is known."""
+
+    @property
+    def world(self) -> tuple[str, str]:
+        return self.tag, self.env_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldTable:
+    """What was found in one world, or over all of them."""
+
+    tag: str
+    env_id: str
+    num_tasks: int
+    """With at least one known outcome."""
+    num_episodes: int
+    num_unknown: int
+    """Episodes that count for nothing: the world failed, or cannot tell success."""
+    success: Estimate
+    pass_at: Mapping[int, Estimate]
+    """k to the chance that at least one of k attempts at a task succeeds."""
+    pass_all: Mapping[int, Estimate]
+    """k to the chance that all of k attempts at a task succeed (pass^k)."""
+    episode_return: Estimate
+    num_turns: Estimate
+    valid_frac: Estimate
+    effective_frac: Estimate
+    num_tokens: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Success of one evaluation minus that of another, on the tasks that both played."""
+
+    tag: str
+    env_id: str
+    num_tasks: int
+    """Shared, with a known outcome in both."""
+    first: float
+    second: float
+    difference: Estimate
+    """First minus second."""
+
+
+def outcome_of(trajectory: Trajectory) -> Outcome:
+    """What counts of a trajectory."""
+    turns = trajectory.turns
+    return Outcome(
+        tag=trajectory.tag,
+        env_id=trajectory.env_id,
+        task=task_name(trajectory.task_key, trajectory.env_seed),
+        is_success=trajectory.is_success,
+        episode_return=trajectory.episode_return,
+        num_turns=len(turns),
+        valid_frac=_mean([float(bool(turn.is_valid)) for turn in turns]),
+        effective_frac=_mean([float(bool(turn.is_effective)) for turn in turns]),
+        num_tokens=trajectory.num_sampled_tokens or int(_billed(trajectory, OUTPUT_TOKENS)),
+        num_input_tokens=int(_billed(trajectory, INPUT_TOKENS)),
+        cost=_billed(trajectory, COST) if any(COST in turn.info for turn in turns) else None,
+        is_failure=trajectory.stop_reason.is_failure,
+    )
+
+
+def _billed(trajectory: Trajectory, name: str) -> float:
+    return sum(turn.info.get(name, 0.0) for turn in trajectory.turns)
+
+
+def task_name(task_key: str | None, env_seed: int | None) -> str:
+    """The name of a task: its seed and its first state, which two settings of a world differ in."""
+    return f"{env_seed}/{task_key}"
+
+
+def tables_of(outcomes: Sequence[Outcome]) -> list[WorldTable]:
+    """A table for each world, and last one over all where there are several."""
+    by_world: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        by_world[outcome.world].append(outcome)
+    tables = [_table(tag, env_id, of) for (tag, env_id), of in by_world.items()]
+    if len(tables) > 1:
+        tables.append(_table("all", "", outcomes))
+    return tables
+
+
+def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
+    """The chance that one of k samples of a task is correct: 1 - C(n - c, k) / C(n, k).
+
+    An unbiased estimate from n >= k samples of which c were correct (Chen et al. 2021, equation 1).
+
+    >>> round(pass_at_k(4, 1, 2), 3), pass_at_k(4, 0, 2), pass_at_k(4, 3, 2)
+    (0.5, 0.0, 1.0)
+    """
+    return 1 - math.comb(num_samples - num_correct, k) / math.comb(num_samples, k)
+
+
+def pass_all_k(num_samples: int, num_correct: int, k: int) -> float:
+    """The chance that all of k samples of a task are correct: C(c, k) / C(n, k).
+
+    An unbiased estimate from n >= k samples of which c were correct (Yao et al. 2024, pass^k).
+
+    >>> round(pass_all_k(4, 3, 2), 3), pass_all_k(4, 1, 2), pass_all_k(4, 4, 2)
+    (0.5, 0.0, 1.0)
+    """
+    return math.comb(num_correct, k) / math.comb(num_samples, k)
+
+
+def rate_estimate(rates: Sequence[float], num_trials: int) -> Estimate:
+    """Mean of the tasks' rates, each in [0, 1], with Wilson's interval for clustered trials.
+
+    The trials of a task go together, so they count for fewer: for as many independent ones as would
+    have the variance that is seen between tasks, at least one a task and at most all of them
+    (Kish's design effect, estimated).
+
+    Args:
+        rates: of each task, (T,).
+        num_trials: siblings of all tasks together.
+
+    >>> rate_estimate([1.0, 0.0, 1.0, 1.0], 4).value
+    0.75
+    """
+    num_tasks = len(rates)
+    if not num_tasks:
+        return Estimate(value=math.nan, low=math.nan, high=math.nan)
+    values = np.asarray(rates, np.float64)
+    mean = float(np.clip(values.mean(), 0, 1))
+    between = float(values.var(ddof=1)) / num_tasks if num_tasks > 1 else 0.0
+    if between > 0:
+        effective = mean * (1 - mean) / between
+    else:  # equal tasks: at 0 or 1 nothing is known of how they differ
+        effective = float(num_trials if 0 < mean < 1 else num_tasks)
+    effective = min(max(effective, num_tasks), max(num_trials, num_tasks))
+    z = float(stats.t.ppf(0.975, num_tasks - 1)) if num_tasks > 1 else 1.96
+    low, high = wilson_interval(mean, effective, z=min(z, 12.7))
+    return Estimate(value=mean, low=float(low), high=float(high))
+
+
+def mean_estimate(values: Sequence[float]) -> Estimate:
+    """Mean of the tasks' values with Student's interval; NaN values are left out."""
+    known = np.asarray([value for value in values if not math.isnan(value)], np.float64)
+    if not len(known):
+        return Estimate(value=math.nan, low=math.nan, high=math.nan)
+    mean = float(known.mean())
+    if len(known) < 2:
+        return Estimate(value=mean, low=math.nan, high=math.nan)
+    half = float(stats.t.ppf(0.975, len(known) - 1) * known.std(ddof=1) / math.sqrt(len(known)))
+    return Estimate(value=mean, low=mean - half, high=mean + half)
+
+
+def paired_estimate(differences_T: Sequence[float], *, seed: int = 0) -> Estimate:
+    """Mean of the tasks' differences with the interval of a bootstrap over tasks.
+
+    The tails are widened by the factor of Student's t for so few tasks, since a bootstrap of a mean
+    is as narrow as the normal distribution says.
+
+    Args:
+        differences_T: first minus second of each task that both played, (T,).
+    """
+    values = np.asarray(differences_T, np.float64)
+    if len(values) < 2:
+        mean = float(values.mean()) if len(values) else math.nan
+        return Estimate(value=mean, low=math.nan, high=math.nan)
+    mean = float(values.mean())
+    means = _resampled_means(values, seed)
+    low, high = np.quantile(means, (0.025, 0.975))
+    num = len(values)
+    wider = float(stats.t.ppf(0.975, num - 1) / stats.norm.ppf(0.975)) * math.sqrt(num / (num - 1))
+    return Estimate(
+        value=mean,
+        low=max(-1.0, mean - (mean - float(low)) * wider),
+        high=min(1.0, mean + (float(high) - mean) * wider),
+    )
+
+
+def differences(first: Sequence[Outcome], second: Sequence[Outcome]) -> list[Difference]:
+    """Two evaluations on the tasks that both played, world by world; last over all."""
+    rates_first, rates_second = _rates_by_task(first), _rates_by_task(second)
+    shared = [key for key in rates_first if key in rates_second]
+    out = []
+    for world in dict.fromkeys(key[0] for key in shared):
+        out.append(
+            _difference(world, [k for k in shared if k[0] == world], rates_first, rates_second)
+        )
+    if len(out) > 1:
+        out.append(_difference(("all", ""), shared, rates_first, rates_second))
+    return out
+
+
+_TaskKey = tuple[tuple[str, str], str]
+
+
+def _difference(
+    world: tuple[str, str],
+    keys: Sequence[_TaskKey],
+    first: Mapping[_TaskKey, float],
+    second: Mapping[_TaskKey, float],
+) -> Difference:
+    return Difference(
+        tag=world[0],
+        env_id=world[1],
+        num_tasks=len(keys),
+        first=_mean([first[key] for key in keys]),
+        second=_mean([second[key] for key in keys]),
+        difference=paired_estimate([first[key] - second[key] for key in keys]),
+    )
+
+
+def _rates_by_task(outcomes: Iterable[Outcome]) -> dict[_TaskKey, float]:
+    return {
+        key: _mean([float(bool(outcome.is_success)) for outcome in of])
+        for key, of in _by_task(outcomes).items()
+    }
+
+
+def _by_task(outcomes: Iterable[Outcome]) -> dict[_TaskKey, list[Outcome]]:
+    """The episodes of each task whose success is known."""
+    out: dict[_TaskKey, list[Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        if outcome.is_success is not None and not outcome.is_failure:
+            out[outcome.world, outcome.task].append(outcome)
+    return dict(out)
+
+
+def _table(tag: str, env_id: str, outcomes: Sequence[Outcome]) -> WorldTable:
+    tasks = list(_by_task(outcomes).values())
+    counts = [(len(of), sum(bool(outcome.is_success) for outcome in of)) for of in tasks]
+    num_known = sum(n for n, _ in counts)
+    most = max((n for n, _ in counts), default=0)
+
+    def rates(of_task: Callable[[int, int, int], float], k: int) -> Estimate:
+        enough = [(n, c) for n, c in counts if n >= k]
+        return rate_estimate([of_task(n, c, k) for n, c in enough], sum(n for n, _ in enough))
+
+    played = [outcome for outcome in outcomes if not outcome.is_failure]
+
+    def over_tasks(value: Callable[[Outcome], float]) -> Estimate:
+        by_task: dict[str, list[float]] = defaultdict(list)
+        for outcome in played:
+            by_task[f"{outcome.world}{outcome.task}"].append(value(outcome))
+        return mean_estimate([_mean(of) for of in by_task.values()])
+
+    return WorldTable(
+        tag=tag,
+        env_id=env_id,
+        num_tasks=len(tasks),
+        num_episodes=len(outcomes),
+        num_unknown=len(outcomes) - num_known,
+        success=rates(pass_at_k, 1),
+        pass_at={k: rates(pass_at_k, k) for k in range(1, most + 1)},
+        pass_all={k: rates(pass_all_k, k) for k in range(1, most + 1)},
+        episode_return=over_tasks(lambda outcome: outcome.episode_return),
+        num_turns=over_tasks(lambda outcome: float(outcome.num_turns)),
+        valid_frac=over_tasks(lambda outcome: outcome.valid_frac),
+        effective_frac=over_tasks(lambda outcome: outcome.effective_frac),
+        num_tokens=over_tasks(lambda outcome: float(outcome.num_tokens)),
+    )
+
+
+def _resampled_means(values_T: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
+    """Means of `RESAMPLES` draws of T tasks with replacement; the same ones for equal values."""
+    random = np.random.default_rng(seed)
+    levels, counts = np.unique(values_T, return_counts=True)
+    # Equal tasks are alike: how often each level is drawn is multinomial.
+    drawn = random.multinomial(len(values_T), counts / len(values_T), size=RESAMPLES)
+    return np.asarray(drawn @ levels / len(values_T))
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan

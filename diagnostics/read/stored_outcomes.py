@@ -1,0 +1,54 @@
+"""The outcomes of the evaluation episodes that a run has stored."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from echoscope.store.reader import RunReader
+from echoscope.store.records import StopReason, parse_trajectory_id
+
+from ..measure.outcomes import Outcome, task_name
+
+_FAILURES = frozenset(reason.value for reason in StopReason if reason.is_failure)
+_QUERY = """
+SELECT t.id, t.tag, t.env_id, t.env_seed, t.task_key, t.is_success, t.episode_return, t.num_turns,
+       t.num_sampled_tokens, t.stop_reason, u.valid_frac, u.effective_frac,
+       u.num_input, u.num_output, u.cost
+FROM trajectories t LEFT JOIN (
+    SELECT step, attempt, trajectory_id, avg(is_valid::INT) valid_frac,
+           avg(is_effective::INT) effective_frac,
+           sum(info['usage/input_tokens']) num_input, sum(info['usage/output_tokens']) num_output,
+           sum(info['usage/cost']) AS cost
+    FROM turns GROUP BY ALL
+) u ON u.trajectory_id = t.id AND u.step = t.step AND u.attempt = t.attempt
+WHERE t.split = 'eval' AND t.step BETWEEN $1 AND $2
+ORDER BY t.id
+"""
+
+
+def stored_outcomes(reader: RunReader, first_step: int, last_step: int) -> dict[int, Outcome]:
+    """Place among the episodes to outcome, of the evaluation episodes of these steps."""
+    rows = reader.sql(_QUERY, [first_step, last_step]).to_pylist()
+    return {
+        parse_trajectory_id(row["id"])[2]: Outcome(
+            tag=row["tag"],
+            env_id=row["env_id"],
+            task=task_name(row["task_key"], row["env_seed"]),
+            is_success=row["is_success"],
+            episode_return=_number(row, "episode_return"),
+            num_turns=row["num_turns"],
+            valid_frac=_number(row, "valid_frac"),
+            effective_frac=_number(row, "effective_frac"),
+            num_tokens=row["num_sampled_tokens"] or int(row["num_output"] or 0),
+            num_input_tokens=int(row["num_input"] or 0),
+            cost=row["cost"],
+            is_failure=row["stop_reason"] in _FAILURES,
+        )
+        for row in rows
+    }
+
+
+def _number(row: Mapping[str, float | None], name: str) -> float:
+    value = row[name]
+    return math.nan if value is None else value
