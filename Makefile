@@ -7,7 +7,7 @@ export TOKENIZERS_PARALLELISM := false
 # Where it is set, every command that a test starts would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo docs test test-all test-long coverage test-browser test-pretrained test-gpu test-multi-gpu test-ranks test-s3 test-launchers test-vllm test-ray test-textworld test-install test-cure test-trl test-notify test-sinks test-peers test-exports test-notebook test-worlds test-lean test-kill test-harness lint bench bench-pretrained policy search-data clean
+.PHONY: help install demo docs test test-all test-long coverage test-browser test-pretrained test-gpu test-multi-gpu test-ranks test-s3 test-launchers test-vllm test-ray test-textworld test-install test-cure test-trl test-eval test-notify test-sinks test-peers test-exports test-notebook test-worlds test-lean test-kill test-harness lint bench bench-pretrained policy search-data clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -36,7 +36,7 @@ test: install lint  ## Lint, types, and all tests that take no long time
 	$(PYTEST) -m '$(PLAIN) and not long'
 
 # First what .ci/run has too, then by time. -k: what comes after a failure is run as well.
-EVERY := test test-ranks test-s3 test-notify test-trl test-sinks test-browser \
+EVERY := test test-ranks test-s3 test-notify test-trl test-eval test-sinks test-browser \
   test-notebook test-worlds search-data test-exports test-peers test-lean test-pretrained \
   test-ray test-launchers test-textworld test-vllm test-install test-long test-kill test-harness test-cure
 test-all: export HF_HUB_OFFLINE := 1
@@ -142,6 +142,10 @@ test-trl: install  ## TRL with our callback, watched without it, and training on
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/recorder/test_trl.py tests/watch/test_trl.py tests/dashboard/views/test_trl.py
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/store/exporters/test_peers.py -k trl
 
+test-eval: install  ## Models behind OpenAI's and Anthropic's protocols, on the loopback (downloads 60 MB)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[eval]' anthropic
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/core/evaluation
+
 test-install: install  ## A wheel outside of here, the base beside verl, TRL and verifiers, what editors see (150 MB)
 	$(BIN)/pip install --quiet --disable-pip-version-check build basedpyright
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests/test_light_install.py
@@ -171,7 +175,7 @@ PEERS := .venv-peers
 $(PEERS)/.installed: $(STAMP)
 	$(PYTHON) -m venv $(PEERS)
 	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > "$$($(PEERS)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/shared.pth"
-	$(PEERS)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt inspect-ai==0.3.285
+	$(PEERS)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt inspect-ai
 	$(PEERS)/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
 	touch $@
 

@@ -35,6 +35,12 @@ def evaluate(
         list[str] | None,
         typer.Option("--env", metavar="NAME", help="A world to play. Repeat for more."),
     ] = None,
+    suite: Annotated[
+        str | None,
+        typer.Option(
+            "--suite", help="generalisation: each world as it was trained, near to it, and far."
+        ),
+    ] = None,
     recipe: Annotated[
         str | None,
         typer.Option("--recipe", help="Play the worlds of this recipe, as it shows them."),
@@ -119,6 +125,7 @@ def evaluate(
             settings = settings_for(
                 player,
                 envs=env or (),
+                suite=suite,
                 recipe=recipe,
                 file=config,
                 words=words or (),
@@ -196,8 +203,23 @@ def _json(evaluation: Evaluation, compared: Sequence[Difference]) -> dict[str, A
             "cost": spent.cost,
         },
         "worlds": evaluation.tables,
+        "gaps": dict(_gaps(evaluation.tables)),
         "against": list(compared),
     }
+
+
+def _gaps(tables: Sequence[WorldTable]) -> list[tuple[str, Estimate]]:
+    """Of each world of a suite: its tag, and its success minus that on the player's own tasks."""
+    from echoscope.core.evaluation.suites import origin_of
+    from echoscope.diagnostics.measure.outcomes import unpaired_estimate
+
+    success = {table.tag: table.success for table in tables}
+    origins = {table.tag: origin_of(table.tag) for table in tables}
+    return [
+        (tag, unpaired_estimate(success[tag], success[origin]))
+        for tag, origin in origins.items()
+        if origin is not None and origin in success
+    ]
 
 
 def percent(estimate: Estimate) -> str:
@@ -225,12 +247,16 @@ def _head_and_rows(tables: Sequence[WorldTable]) -> tuple[list[str], list[list[s
     shown = [k for k in (2, 4, 8, 16, 32) if k < most] + ([most] if most > 1 else [])
     head = ["world", "tasks", "success (95 %)"]
     head += [f"pass@{k}" for k in shown] + [f"pass^{k}" for k in shown]
+    gaps = dict(_gaps(tables))
+    head += ["gap (95 %)"] if gaps else []
     head += ["return", "turns", "valid actions", "tokens"]
     rows = []
     for table in tables:
         row = [table.tag, str(table.num_tasks), percent(table.success)]
         for each in (table.pass_at, table.pass_all):
             row += [f"{each[k].value:.1%}" if k in each else "" for k in shown]
+        if gaps:
+            row.append(_points(gaps[table.tag]) if table.tag in gaps else "")
         valid = table.valid_frac.value
         row += [_number(table.episode_return), _number(table.num_turns)]
         row += ["unknown" if valid != valid else f"{valid:.0%}", _number(table.num_tokens)]

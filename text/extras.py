@@ -7,6 +7,7 @@ from collections.abc import Mapping
 EXTRA_OF: Mapping[str, str] = {
     **dict.fromkeys(("torch", "transformers", "peft", "safetensors"), "train"),
     **dict.fromkeys(("gymnasium", "jinja2"), "train"),
+    "inspect_ai": "eval",
     **dict.fromkeys(("streamlit", "plotly", "pandas", "starlette", "uvicorn"), "dashboard"),
 }
 """The extra in pyproject.toml that brings a package, by the name under which it is imported."""

@@ -12,6 +12,7 @@ from echoscope.store.records import MAX_INDEX
 
 from ..config.loading import ConfigError, load_config, override, recipe_names, validate
 from ..config.settings import RunConfig
+from .suites import worlds_of
 from .who import Who, run_settings
 
 KEY = "evaluation"
@@ -45,6 +46,7 @@ def settings_for(
     who: Who,
     *,
     envs: Sequence[str] = (),
+    suite: str | None = None,
     recipe: str | None = None,
     file: Path | None = None,
     words: Sequence[str] = (),
@@ -61,6 +63,7 @@ def settings_for(
 
     Args:
         envs: worlds; those of the settings if none.
+        suite: plays each world as this suite changes it, too.
         tasks: of each world.
         seed: fixes the tasks; that of the settings if None.
 
@@ -71,6 +74,8 @@ def settings_for(
     worlds = [*(config.envs.eval or config.envs.train)]
     if envs:
         worlds = [world for name in envs for world in _worlds(config, name)]
+    if suite is not None:
+        worlds = worlds_of(suite, worlds)
     values = config.model_dump()
     if who.run is None and not who.is_provider:
         values["model"]["path"] = who.words

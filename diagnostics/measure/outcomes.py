@@ -229,6 +229,19 @@ def paired_estimate(differences_T: Sequence[float], *, seed: int = 0) -> Estimat
     )
 
 
+def unpaired_estimate(first: Estimate, second: Estimate) -> Estimate:
+    """The difference of two rates over tasks of their own, first minus second.
+
+    The interval joins those of the two rates (Newcombe 1998, method 10).
+    """
+    difference = first.value - second.value
+    return Estimate(
+        value=difference,
+        low=difference - math.hypot(first.value - first.low, second.high - second.value),
+        high=difference + math.hypot(first.high - first.value, second.value - second.low),
+    )
+
+
 def differences(first: Sequence[Outcome], second: Sequence[Outcome]) -> list[Difference]:
     """Two evaluations on the tasks that both played, world by world; last over all."""
     rates_first, rates_second = _rates_by_task(first), _rates_by_task(second)
