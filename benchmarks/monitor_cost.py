@@ -2,9 +2,12 @@
 
 Shares are seconds of measuring over the seconds of all training steps of the same run, so that a
 busy machine slows both; with `--processor-time` what others do does not count at all. Tier 1 is
-rewards and text, tier 2 information and gradients.
+rewards and text, tier 2 information and gradients. With `--ranks 2` two processes train, on a CPU
+over gloo. They share the information measures and the gradient breakdown. Their processor seconds
+are added up; without `--processor-time` the seconds are those of rank 0's clock.
 
-    python benchmarks/monitor_cost.py [--steps 60] [--processor-time] [--run PATH] [--json]
+    python benchmarks/monitor_cost.py [--steps 60] [--processor-time] [--ranks 2] [--run PATH]
+        [--json]
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import numpy as np
+import psutil
 from machine import describe_machine
 
 from echoscope import open_run
@@ -74,14 +78,29 @@ class Cost:
 
 
 @contextmanager
-def processor_time() -> Iterator[None]:
-    """Let every stopwatch of a run count processor seconds of this process."""
-    defaults = {"clock": time.process_time}
+def processor_time(num_ranks: int) -> Iterator[None]:
+    """Let every stopwatch of a run count processor seconds of this process and the other ranks."""
+    others: list[psutil.Process] = []
+
+    def clock() -> float:
+        if len(others) < num_ranks - 1:
+            others[:] = psutil.Process().children()
+        return time.process_time() + sum(map(_spent, others))
+
+    defaults = {"clock": clock if num_ranks > 1 else time.process_time}
     with (
-        patch("time.perf_counter", time.process_time),
+        patch("time.perf_counter", defaults["clock"]),
         patch.dict(Monitor.__init__.__kwdefaults__, defaults),
     ):
         yield
+
+
+def _spent(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:  # a rank that has ended, after the last step
+        return 0.0
+    return float(times.user + times.system)
 
 
 def read(path: Path) -> Cost:
@@ -139,7 +158,8 @@ def _passes(path: Path, parts: dict[str, Part], step_s: float) -> dict[str, floa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--processor-time", action="store_true", help="of this process alone")
+    parser.add_argument("--processor-time", action="store_true", help="of this run alone")
+    parser.add_argument("--ranks", type=int, default=1, help="processes that train")
     parser.add_argument("--run", type=Path, help="a recorded run to read instead of training")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
@@ -147,8 +167,10 @@ def main() -> None:
         path = arguments.run
         if path is None:
             path = Path(name) / "run"
-            config = load_config("demo", overrides=[f"steps={arguments.steps}"])
-            with processor_time() if arguments.processor_time else nullcontext():
+            sizes = [f"steps={arguments.steps}", f"trainer.ranks={arguments.ranks}"]
+            config = load_config("demo", overrides=sizes)
+            is_timed = arguments.processor_time
+            with processor_time(arguments.ranks) if is_timed else nullcontext():
                 start(config, path, SilentEvents())
         cost = read(path)
     if arguments.json:

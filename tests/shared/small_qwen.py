@@ -60,6 +60,6 @@ def largest_gap(engine: Engine, model: Any, prompts: list[np.ndarray]) -> float:
     return float(max(gaps))
 
 
-def some_prompts(length: int = 20) -> list[np.ndarray]:
+def some_prompts(length: int = 20, number: int = 6) -> list[np.ndarray]:
     rng = np.random.default_rng(0)
-    return [rng.integers(0, 97, length).astype(np.int32) for _ in range(6)]
+    return [rng.integers(0, 97, length).astype(np.int32) for _ in range(number)]

@@ -29,11 +29,20 @@ from ..base import (
     checked_prompt,
 )
 from ..vllm.weights import WeightFiles
-from .http import HttpServer
+from .http import HttpServer, RefusedError
 from .protocol import PATH, Ask, Reply, body_of, checked_reply, reply_of
 
 MAX_SUPPORT = 1024
 """Tokens left in by truncation that are asked of a server at one place, at most."""
+_RELOAD = "echoscope_reload"
+_DEV_MODE = "VLLM_SERVER_DEV_MODE=1 in its environment"
+_EXTENSION = (
+    "core/engines/vllm/worker on its PYTHONPATH and with --worker-extension-cls "
+    "echoscope_vllm_worker.EchoscopeWorker"
+)
+_ADAPTERS = (
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment and with --enable-lora --max-lora-rank N"
+)
 _TIES = 16
 
 
@@ -99,7 +108,7 @@ class ServerEngine(Engine):
             max_workers=min(config.max_batch_rows, 256), thread_name_prefix="echoscope-engine"
         )
         try:
-            self._model_name = config.model or self._first_model()
+            self._model_name = self._served_model()
             self._sync(model, policy_version)
         except BaseException:
             self.close()
@@ -250,18 +259,33 @@ class ServerEngine(Engine):
             if isinstance(model, PeftModel):
                 self._load_adapter(path)
             else:
-                body = {"method": "echoscope_reload", "args": [str(path), version]}
-                answer = self._server.post("/collective_rpc", body)
+                body = {"method": _RELOAD, "args": [str(path), version]}
+                answer = self._told("/collective_rpc", body, needs=_DEV_MODE)
                 _check_versions(answer, version, self._server.url)
         if self._own_files is not None:
             self._own_files.are_loaded()
         self._weights_are_in()
-        emptied = self._server.post("/reset_prefix_cache")
+        emptied = self._told("/reset_prefix_cache", needs=_DEV_MODE)
         if not (isinstance(emptied, dict) and emptied.get("success")):
             raise EngineError(
                 f"{self._server.url} could not empty its prefix cache after new weights came: it "
                 "serves somebody else too"
             )
+
+    def _told(
+        self, path: str, body: dict[str, Any] | None = None, *, needs: str, is_text: bool = False
+    ) -> Any:
+        """The answer of a route that a server has only if it was started with what it `needs`."""
+        try:
+            return self._server.post(path, body, is_text=is_text)
+        except RefusedError as error:
+            has_no_method = f"no attribute '{_RELOAD}'" in str(error)
+            if error.status != 404 and not has_no_method:
+                raise
+            raise EngineError(
+                f"{self._server.url} cannot take new weights: start vLLM with "
+                f"{_EXTENSION if has_no_method else needs}"
+            ) from None
 
     def _weights_are_in(self) -> None:
         """Between new weights and the emptying of the caches that hold the old ones' states."""
@@ -272,20 +296,33 @@ class ServerEngine(Engine):
         name = f"policy-{os.getpid()}-{self._num_adapters}"
         old_name, is_first = self._model_name, self._num_adapters == 1
         body = {"lora_name": name, "lora_path": str(path)}
-        self._server.post("/v1/load_lora_adapter", body, is_text=True)
+        self._told("/v1/load_lora_adapter", body, needs=_ADAPTERS, is_text=True)
         self._model_name = name
         if not is_first:
             self._server.post("/v1/unload_lora_adapter", {"lora_name": old_name}, is_text=True)
 
-    def _first_model(self) -> str:
-        """The name that the server gives its model."""
-        answer = self._server.get("/v1/models")
+    def _served_model(self) -> str:
+        """The name that the server gives its model, which has room for a prompt and its reply."""
+        name = self._config.model
         try:
-            return str(answer["data"][0]["id"])
-        except (KeyError, IndexError, TypeError):
+            models = self._server.get("/v1/models")["data"]
+            model = next(one for one in models if name in (None, one["id"]))
+            found, room = str(model["id"]), model.get("max_model_len")
+        except (KeyError, TypeError, AttributeError, StopIteration):
+            found, room = None, None
+        except RefusedError as error:
+            if name is None or error.status != 404:
+                raise
+            found, room = None, None
+        if isinstance(room, int) and room < self._positions:
             raise EngineError(
-                f"{self._server.url}/v1/models names no model: set engine.model"
-            ) from None
+                f"{self._server.url} has room for {room} tokens, but a prompt and its reply may "
+                f"have {self._positions}: start vLLM with --max-model-len {self._positions}, or "
+                "lower context.max_prompt_tokens or context.max_response_tokens"
+            )
+        if name is None and found is None:
+            raise EngineError(f"{self._server.url}/v1/models names no model: set engine.model")
+        return str(name or found)
 
     def _check_open(self) -> None:
         if self._threads is None:

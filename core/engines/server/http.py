@@ -25,6 +25,24 @@ RETRIES = 2
 """Further attempts of a request that failed or took too long."""
 _PAUSE_S = 0.25
 """Before the second attempt; each further one waits twice as long."""
+_KEY_WAY_OUT = (
+    "; set engine.api_key_env to the name of an environment variable, and put the server's key "
+    "into that variable"
+)
+
+
+class RefusedError(EngineError):
+    """The server answered, but with another status than 200."""
+
+    def __init__(self, sentence: str, status: int = 0) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+class _StatusError(HttpError):
+    def __init__(self, clause: str, status: int) -> None:
+        super().__init__(clause, is_worth_a_retry=status in STATUSES_WORTH_A_RETRY)
+        self.status = status
 
 
 class HttpServer:
@@ -59,7 +77,8 @@ class HttpServer:
             is_text: the answer is no JSON, and is not read.
 
         Raises:
-            EngineError: no answer within the deadline, an error, or no JSON, in every attempt.
+            RefusedError: the server answered with an error, in every attempt.
+            EngineError: no answer within the deadline, or no JSON, in every attempt.
         """
         payload = None if body is None else json.dumps(body).encode("ascii")
         text = self._asked("POST", path, payload, ANSWER_S)
@@ -96,7 +115,10 @@ class HttpServer:
             return retried(attempt, retries=self._retries, pause_s=_PAUSE_S, may_go_on=may_go_on)
         except HttpError as error:
             tries = f" ({num_failed} attempts)" if num_failed > 1 else ""
-            raise EngineError(f"{self.url}{path} {error}{tries}") from None
+            sentence = f"{self.url}{path} {error}{tries}"
+            if isinstance(error, _StatusError):
+                raise RefusedError(sentence, error.status) from None
+            raise EngineError(sentence) from None
 
     def _tried(self, method: str, path: str, payload: bytes | None, timeout_s: float) -> str:
         try:
@@ -110,10 +132,9 @@ class HttpServer:
             raise HttpError(f"cannot be reached: {error}", is_worth_a_retry=True) from None
         text = answer.body.decode("utf-8", errors="replace")
         if answer.status != 200:
-            is_busy = answer.status in STATUSES_WORTH_A_RETRY
-            raise HttpError(
-                f"answered {answer.status}: {_in_one_line(text)}", is_worth_a_retry=is_busy
-            )
+            way_out = _KEY_WAY_OUT if answer.status in (401, 403) else ""
+            clause = f"answered {answer.status}: {_in_one_line(text)}{way_out}"
+            raise _StatusError(clause, answer.status)
         return text
 
     def _parsed(self, path: str, text: str) -> Any:

@@ -268,6 +268,8 @@ def _flags(
         "max-num-seqs": config.max_batch_rows,
         "enforce-eager": on_cpu,
         "enable-prefix-caching": True,
+        # A seeded prompt that is computed in parts ends vLLM 0.32 on the CPU.
+        "no-enable-chunked-prefill": on_cpu,
         "enable-sleep-mode": config.sleep and not on_cpu,
         "logprobs-mode": "processed_logprobs",
         "max-logprobs": min(base.get_input_embeddings().num_embeddings, MAX_SUPPORT),

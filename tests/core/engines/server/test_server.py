@@ -313,6 +313,57 @@ def test_a_key_that_is_not_set_is_named(make: Make, monkeypatch: pytest.MonkeyPa
         make(api_key_env="NO_SUCH_KEY")
 
 
+@pytest.mark.parametrize("model_name", [None, "mine"])
+def test_a_wrong_key_is_one_sentence_with_the_setting(
+    make: Make, script: Script, model_name: str | None
+) -> None:
+    script.other["/v1/models"] = status(401, "Unauthorized")
+    with pytest.raises(EngineError, match=r"answered 401: Unauthorized; set engine.api_key_env"):
+        make(model=model_name)
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (status(404), r"cannot take new weights: start vLLM with VLLM_SERVER_DEV_MODE=1"),
+        (
+            status(500, "'Worker' object has no attribute 'echoscope_reload'"),
+            r"start vLLM with core/engines/vllm/worker on its PYTHONPATH .*--worker-extension-cls",
+        ),
+        (status(500, "out of memory"), r"collective_rpc answered 500: out of memory"),
+    ],
+)
+def test_a_server_started_without_its_part_for_weights_is_told(
+    make: Make, script: Script, answer: Callable[[Body], Any], sentence: str
+) -> None:
+    script.other["/collective_rpc"] = answer
+    with pytest.raises(EngineError, match=sentence):
+        make(weights="vllm")
+
+
+def test_a_server_with_too_little_room_is_refused_before_it_samples(
+    make: Make, script: Script
+) -> None:
+    """The model of these tests has 64 positions."""
+    script.other["/v1/models"] = {"data": [{"id": "served", "max_model_len": 63}]}
+    with pytest.raises(EngineError, match=r"has room for 63 tokens.* --max-model-len 64, or lower"):
+        make()
+    with pytest.raises(EngineError, match=r"has room for 63 tokens"):
+        make(model="served")
+    make(model="an adapter of it")
+    script.other["/v1/models"] = {"data": [{"id": "served", "max_model_len": 64}]}
+    make()
+
+
+def test_a_server_may_keep_its_models_to_itself_if_one_is_named(make: Make, script: Script) -> None:
+    script.other["/v1/models"] = {"data": []}
+    with pytest.raises(EngineError, match=r"/v1/models names no model: set engine.model"):
+        make()
+    make(model="mine")
+    script.other["/v1/models"] = status(404)
+    make(model="mine")
+
+
 def test_truncation_of_a_large_vocabulary_needs_top_k(make: Make) -> None:
     """A server cannot tell training which of very many tokens were left in."""
     engine = make()

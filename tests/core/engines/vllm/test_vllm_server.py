@@ -80,6 +80,13 @@ def test_lora_adapters_are_synced_as_adapters(engine: VllmEngine) -> None:
     assert largest_gap(engine, policy, some_prompts(300)) < 5e-5
 
 
+def test_more_prompts_than_one_batch_of_tokens_are_sampled(engine: VllmEngine) -> None:
+    """vLLM would compute one of them in parts, which ends it on the CPU."""
+    prompts = some_prompts(300, number=12)
+    assert sum(map(len, prompts)) > 2048, "vLLM's batch on the CPU"
+    assert largest_gap(engine, engine.policy, prompts) < 5e-5  # type: ignore[attr-defined]
+
+
 def test_a_server_killed_mid_generation_ends_the_call_with_one_sentence(
     engine: VllmEngine,
 ) -> None:
