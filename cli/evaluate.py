@@ -110,6 +110,8 @@ def evaluate(
     from echoscope.core.evaluation.plan import Budget, settings_for
     from echoscope.core.evaluation.who import resolve
 
+    if max_cost is not None and price is None:
+        raise typer.BadParameter("--max-cost needs --price: nobody else knows what a token costs")
     budget = Budget(episodes=max_episodes, tokens=max_tokens, cost=max_cost)
     shared: dict[str, Any] = {"make_player": _make_player(budget)}
     with progress_bars() as bar, interruptible() as pressed:

@@ -89,11 +89,12 @@ def settings_for(
     values["envs"] = {"group_size": siblings, "eval_group_size": siblings}
     values["eval"]["pass_at_k"] = []
     values = {key: values[key] for key in _PLAYING} | {"advantage": _NO_GROUPS}
+    _check_size(worlds, tasks, siblings)
     config = validate(_with_worlds(values, worlds, tasks))
     if words:
         config = override(config, words)
+        _check_size(config.envs.eval, tasks, siblings)
         config = validate(_with_worlds(config.model_dump(), config.envs.eval, tasks))
-    _check_size(config.envs.eval, tasks, siblings)
     return config
 
 

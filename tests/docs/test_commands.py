@@ -54,6 +54,7 @@ ELSEWHERE = ("wandb:", "s3://", "reasoning_gym", "textarena")
 """Words of commands that need a server, or packages of an extra."""
 ONLY_PARSED = {
     "demo": "trains for three minutes",
+    "eval": "plays hundreds of episodes: tests/cli/test_evaluate_cli.py",
     "train": "trains for minutes",
     "dashboard": "serves until Ctrl-C",
     "watch": "follows files until Ctrl-C",

@@ -1,0 +1,98 @@
+"""`echoscope eval`: its tables, its JSON, and what it answers to mistakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from echoscope.cli import app
+from echoscope.cli.evaluate import percent
+from echoscope.diagnostics.measure.outcomes import Estimate
+
+PLAY = ["eval", "tiny", "--recipe", "frozen_lake"]
+
+
+def run(*words: str, code: int = 0) -> str:
+    answer = CliRunner().invoke(app, [*words])
+    assert answer.exit_code == code, answer.output
+    return answer.output
+
+
+def test_json_has_every_k_and_the_interval(tmp_path: Path) -> None:
+    words = ["--tasks", "6", "--siblings", "2", "--json", "-o", str(tmp_path / "e")]
+    found = json.loads(run(*PLAY, *words))
+    (world,) = found["worlds"]
+    assert (found["num_played"], found["num_planned"], found["status"]) == (12, 12, "finished")
+    assert list(world["pass_at"]) == list(world["pass_all"]) == ["1", "2"]
+    assert world["success"] == world["pass_at"]["1"]
+    assert world["success"]["low"] <= world["success"]["value"] <= world["success"]["high"]
+
+
+def test_a_budget_ends_with_code_1_and_the_command_that_goes_on(tmp_path: Path) -> None:
+    path = str(tmp_path / "e")
+    text = run(*PLAY, "--tasks", "5", "--max-episodes", "2", "-o", path, code=1)
+    assert "3 of 5 episodes were not played: the budget of 2 episodes is used up" in text
+    assert f"`echoscope eval --resume {path}` plays them" in text.replace("\n", "")
+    assert "| frozen_lake | 5 |" in run(
+        "eval", "--resume", path, "--max-episodes", "5", "--markdown"
+    )
+
+
+def test_two_evaluations_are_compared_on_shared_tasks(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    run(*PLAY, "--tasks", "4", "-o", str(first))
+    text = run(*PLAY, "--tasks", "6", "-o", str(second), "--against", str(first))
+    assert "shared tasks" in text
+    again = json.loads(run("eval", "--resume", str(second), "--against", str(first), "--json"))
+    assert again["against"][0]["num_tasks"] == 4
+    other = ["--tasks", "4", "--seed", "5", "-o", str(tmp_path / "c"), "--against", str(first)]
+    assert "has played none of these tasks" in str(
+        CliRunner().invoke(app, [*PLAY, *other]).exception
+    )
+
+
+def test_a_suite_shows_the_gap_to_the_players_own_tasks(tmp_path: Path) -> None:
+    words = ["--suite", "generalisation", "--tasks", "2", "--json", "-o", str(tmp_path / "e")]
+    found = json.loads(run("eval", "tiny", "--env", "sokoban", *words))
+    success = {world["tag"]: world["success"]["value"] for world in found["worlds"]}
+    assert next(iter(success)) == "sokoban / in"
+    for tag, gap in found["gaps"].items():
+        assert tag.startswith(("sokoban / near / ", "sokoban / far / "))
+        assert gap["value"] == pytest.approx(success[tag] - success["sokoban / in"])
+        assert gap["low"] <= gap["value"] <= gap["high"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["eval"], "name who plays, or give --resume RUN"),
+        (["eval", "tiny", "--resume", "x"], "--resume takes only a budget beside it"),
+        ([*PLAY, "--max-cost", "1"], "--max-cost needs --price"),
+    ],
+)
+def test_a_wrong_call_is_said(words: list[str], sentence: str) -> None:
+    assert sentence in " ".join(run(*words, code=2).replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["eval", "tiny"], "name a world with --env"),
+        (["eval", "tiny", "--env", "frozen_lak"], "frozen_lake"),
+        ([*PLAY, "--suite", "generalization"], "did you mean generalisation"),
+        ([*PLAY, "--tasks", "99999", "--siblings", "9"], "holds at most 99999: lower --tasks"),
+        ([*PLAY, "context.max_respons_tokens=3"], "context.max_respons_tokens"),
+    ],
+)
+def test_a_wrong_setting_is_said(words: list[str], sentence: str, tmp_path: Path) -> None:
+    answer = CliRunner().invoke(app, [*words, "-o", str(tmp_path / "e")])
+    assert sentence in str(answer.exception).lower().replace("'", "")
+    assert not (tmp_path / "e").exists()
+
+
+def test_a_rate_nobody_knows_is_called_unknown() -> None:
+    nan = float("nan")
+    assert percent(Estimate(value=nan, low=nan, high=nan)) == "unknown"
