@@ -12,6 +12,7 @@ from typing import Any
 
 from echoscope.store.checkpoints import resumable_checkpoints
 from echoscope.store.errors import StoreError
+from echoscope.store.log.packing import pack
 from echoscope.store.log.remote.pushing import Copier
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import CommandAction, StepMetrics
@@ -219,7 +220,7 @@ class Closing:
     """
 
     def __init__(self, writer: RunWriter, config: RunConfig, events: TrainEvents) -> None:
-        self._writer = writer
+        self._writer, self._events = writer, events
         url, takes_checkpoints = config.trainer.copy_to, config.trainer.copy_checkpoints
         self._copier = (
             Copier(writer.path, url, events.message, takes_checkpoints=takes_checkpoints)
@@ -246,4 +247,12 @@ class Closing:
             error.add_note(str(second))
         finally:
             if self._copier is not None:
+                self._pack()
                 self._copier.close()
+
+    def _pack(self) -> None:
+        """What is still in the journal: a catalogue of the copies reads packs only."""
+        try:
+            pack(self._writer.path)
+        except StoreError as error:
+            self._events.message(f"the end of the run is copied unpacked: {error}")

@@ -39,7 +39,14 @@ def test_scripts_are_shell(path: Path) -> None:
     subprocess.run(["bash", "-n", str(path)], check=True)
 
 
-def slurm_job(tmp_path: Path, name: str, words: list[str], **tools: str) -> subprocess.Popen[str]:
+def slurm_job(
+    tmp_path: Path,
+    name: str,
+    words: list[str],
+    *,
+    settings: dict[str, str] | None = None,
+    **tools: str,
+) -> subprocess.Popen[str]:
     """A job whose commands of Slurm are scripts that say what they were told."""
     folder, home = tmp_path / "bin", tmp_path / "home"
     (home / "echoscope-venv" / "bin").mkdir(parents=True)
@@ -55,10 +62,13 @@ def slurm_job(tmp_path: Path, name: str, words: list[str], **tools: str) -> subp
         "SLURM_JOB_NODELIST": "node[1-2]",
         "SLURM_NNODES": "2",
         "SLURM_GPUS_ON_NODE": "8",
+        "SLURM_CPUS_PER_TASK": "64",
     }
     return subprocess.Popen(
         ["bash", str(FOLDER / name), *words],
-        env={"PATH": f"{folder}:{os.environ['PATH']}", "HOME": str(home)} | slurm,
+        env={"PATH": f"{folder}:{os.environ['PATH']}", "HOME": str(home)}
+        | slurm
+        | (settings or {}),
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -88,6 +98,20 @@ def test_a_slurm_job_starts_a_run_and_resumes_it_when_it_is_queued_again(
         "resumed": "--resume runs/other",
     }
     assert f"echoscope train {told[attempt]} --headless" in said
+
+
+def test_a_slurm_job_leaves_gpus_of_each_node_to_servers(tmp_path: Path) -> None:
+    job = slurm_job(tmp_path, "slurm.sbatch", ["demo"], settings={"RANKS_PER_NODE": "4"})
+    said, _ = job.communicate(timeout=60)
+    assert "--cpus-per-task=64 torchrun --nnodes=2 --nproc-per-node=4" in said
+
+
+def test_a_ray_cluster_of_one_node_asks_for_no_other(tmp_path: Path) -> None:
+    job = slurm_job(tmp_path, "slurm-ray.sbatch", ["demo"], settings={"SLURM_NNODES": "1"})
+    said, _ = job.communicate(timeout=60)
+    assert job.returncode == 0
+    assert "ray start --head" in said
+    assert "--exclude" not in said
 
 
 def test_a_slurm_job_whose_time_is_nearly_up_stops_its_run_and_waits_for_it(

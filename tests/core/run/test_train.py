@@ -399,3 +399,16 @@ def test_whoever_watches_is_told_how_far_a_phase_has_come(
     assert tokens[0] == 1
     scored = [done for done, of, what in listener.told if what.endswith("information diagnostics")]
     assert scored[-1] > 0
+
+
+def test_the_copy_of_a_run_that_has_ended_holds_its_last_steps_as_packs(
+    make_config: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    """A catalogue of the copies reads packs only."""
+    root = tmp_path / "root"
+    root.mkdir()
+    config = make_config("steps=2", "eval.every=0", f"trainer.copy_to=file://{root}")
+    start(config, tmp_path / "run", SilentEvents())
+    packed = root / "run" / "pack" / "000001"
+    assert any(path.name.startswith("trajectories") for path in packed.iterdir())
+    assert open_run(tmp_path / "run").info().status == "finished"
