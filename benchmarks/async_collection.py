@@ -30,7 +30,7 @@ from echoscope.core.config.loading import load_config
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.engines.build import build_engine
 from echoscope.core.policy import build_policy
-from echoscope.core.policy_assets import (
+from echoscope.core.pretrained.policy_assets import (
     PolicyShape,
     create_policy,
     resolve_model,

@@ -24,7 +24,7 @@ import torch
 from machine import describe_machine
 from transformers import AutoModelForCausalLM, StaticCache
 
-from echoscope.core.policy_assets import resolve_model
+from echoscope.core.pretrained.policy_assets import resolve_model
 
 Step = Callable[[], None]
 

@@ -45,7 +45,7 @@ from echoscope.core.config.loading import load_config
 from echoscope.core.config.loss import ClipLossConfig, GspoLossConfig, LossConfig
 from echoscope.core.config.settings import OffPolicyConfig
 from echoscope.core.engines.hf.engine import HfEngine
-from echoscope.core.policy_assets import resolve_model
+from echoscope.core.pretrained.policy_assets import resolve_model
 from echoscope.core.rollout.sources import EnvSource, build_pool
 from echoscope.core.update.batch import TokenBatch
 from echoscope.core.update.losses import Denominators, compute_loss

@@ -22,7 +22,7 @@ from echoscope.core.config.loading import load_config
 from echoscope.core.config.settings import ModelConfig, SamplingConfig
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.policy import load_model
-from echoscope.core.policy_assets import resolve_model
+from echoscope.core.pretrained.policy_assets import resolve_model
 from echoscope.core.rollout.chat import ChatFormat, load_tokenizer
 from echoscope.core.rollout.rollout import collect
 from echoscope.core.rollout.sources import build_pool

@@ -43,7 +43,7 @@ from echoscope.core.config.settings import RunConfig
 from echoscope.core.engines.base import SamplingParams
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.policy import load_model
-from echoscope.core.policy_assets import resolve_model
+from echoscope.core.pretrained.policy_assets import resolve_model
 from echoscope.core.rollout.chat import load_chat
 from echoscope.core.rollout.rollout import collect
 from echoscope.core.rollout.sources import build_pool

@@ -38,7 +38,7 @@ from machine import describe_machine
 
 from echoscope import open_run
 from echoscope.core.config.loading import load_config
-from echoscope.core.policy_assets import resolve_model
+from echoscope.core.pretrained.policy_assets import resolve_model
 from echoscope.core.rollout.chat import ChatFormat, load_tokenizer
 from echoscope.core.rollout.context import Conversation
 from echoscope.core.rollout.sources import build_pool

@@ -23,7 +23,7 @@ from echoscope.core.config.settings import ModelConfig
 from echoscope.core.engines.base import Engine
 from echoscope.core.engines.vllm.server import VllmEngine
 from echoscope.core.policy import load_model
-from echoscope.core.policy_assets import resolve_model
+from echoscope.core.pretrained.policy_assets import resolve_model
 
 ROUNDS = 20
 POSITIONS = 512

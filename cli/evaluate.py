@@ -170,7 +170,7 @@ def _compared(evaluation: Evaluation, other: Path) -> list[Difference]:
     """This evaluation minus an earlier one, on the tasks that both played."""
     from echoscope.core.config.loading import ConfigError
     from echoscope.diagnostics.measure.outcomes import differences
-    from echoscope.diagnostics.read.stored_outcomes import stored_outcomes
+    from echoscope.diagnostics.tools.stored_outcomes import stored_outcomes
     from echoscope.store.reader import open_run
 
     reader = open_run(other)

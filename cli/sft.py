@@ -118,7 +118,7 @@ def train(
     from pydantic import ValidationError
 
     from echoscope.core.config.settings import LoraConfig
-    from echoscope.core.policy_assets import PolicyShape
+    from echoscope.core.pretrained.policy_assets import PolicyShape
     from echoscope.core.warm_start.demonstrations import SftError
     from echoscope.core.warm_start.run import SaveDtype, warm_start
     from echoscope.core.warm_start.sft import SftConfig

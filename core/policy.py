@@ -25,7 +25,7 @@ from .config.loss import CriticConfig
 from .config.settings import LoraConfig, ModelConfig, OptimConfig
 from .memory import MIN_MICROBATCH
 from .optim import ParameterGroup
-from .policy_assets import check_weights, resolve_model
+from .pretrained.policy_assets import check_weights, resolve_model
 from .update.batch import PolicyOutputs, TokenBatch, ValueOutputs, microbatches
 from .update.learners.world import ALONE
 from .update.packing import (

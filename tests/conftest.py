@@ -61,7 +61,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an untrained policy of two layers and its byte-level tokenizer."""
     from transformers.utils import logging
 
-    from echoscope.core.policy_assets import (
+    from echoscope.core.pretrained.policy_assets import (
         PolicyShape,
         create_policy,
         save_tokenizer,

@@ -11,7 +11,7 @@ from echoscope.text.user_code import load
 from ..config.engine import OpenAiEngineConfig, VllmEngineConfig
 from ..config.settings import RunConfig
 from ..policy import Policy
-from ..policy_assets import resolve_model
+from ..pretrained.policy_assets import resolve_model
 from ..update.learners.launched import ranks_here
 from .base import Engine
 from .hf.engine import HfEngine

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from echoscope.diagnostics.measure.outcomes import Outcome, WorldTable, outcome_of, tables_of
-from echoscope.diagnostics.read.stored_outcomes import stored_outcomes
+from echoscope.diagnostics.tools.stored_outcomes import stored_outcomes
 from echoscope.envs.pool import EnvPool
 from echoscope.envs.workers.processes import WorkerProcesses
 from echoscope.store.errors import RunExistsError

@@ -13,7 +13,7 @@ from ..config.loading import ConfigError
 from ..config.settings import RunConfig
 from ..engines.base import SamplingParams
 from ..engines.build import build_engine, check_engine
-from ..policy_assets import resolve_model
+from ..pretrained.policy_assets import resolve_model
 from ..rollout.chat import check_vocabulary, load_chat
 from ..rollout.context import check_reasoning
 from ..rollout.rollout import LOCKSTEP, Pace, collect

@@ -17,7 +17,7 @@ from ..config.loading import ConfigError
 from ..config.loss import NoCriticConfig
 from ..config.settings import RunConfig
 from ..policy import Policy, build_policy
-from ..policy_assets import check_weights, resolve_model
+from ..pretrained.policy_assets import check_weights, resolve_model
 from ..run.checkpoint import list_checkpoints, load_policy, read_state, require_whole, step_of
 
 PROVIDERS = frozenset(

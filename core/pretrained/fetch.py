@@ -27,9 +27,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTra
 from transformers.utils import logging as transformers_logging
 
 from ..config.loading import ConfigError
-from ..policy_assets import save_tokenizer
 from .checks import ModelCheck, check_model
 from .names import models_folder
+from .policy_assets import save_tokenizer
 
 _MAX_REASON = 300
 

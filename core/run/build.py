@@ -26,7 +26,7 @@ from ..optim import Optimizer
 from ..plugins.checks import load_plugins
 from ..plugins.observing import user_observers
 from ..policy import Policy, build_policy, resolve_device
-from ..policy_assets import check_weights, positions_of, resolve_model
+from ..pretrained.policy_assets import check_weights, positions_of, resolve_model
 from ..rollout.ahead import AheadSource, SettledSource, SharedEngine
 from ..rollout.chat import ChatFormat, check_vocabulary, load_chat
 from ..rollout.context import check_reasoning

@@ -19,7 +19,7 @@ from echoscope.store.reader import RunReader
 from ..config.loading import ConfigError
 from ..config.settings import ModelConfig
 from ..policy import causal_model, load_model
-from ..policy_assets import resolve_model
+from ..pretrained.policy_assets import resolve_model
 from ..rollout.chat import ChatFormat, ChatFormatError, load_chat, load_tokenizer
 from .checkpoint import list_checkpoints, require_whole
 

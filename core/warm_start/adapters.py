@@ -15,8 +15,8 @@ from safetensors import SafetensorError, safe_open
 
 from ..config.settings import ModelConfig
 from ..policy import load_model
-from ..policy_assets import resolve_model, save_tokenizer
 from ..pretrained.base import is_other_base
+from ..pretrained.policy_assets import resolve_model, save_tokenizer
 from ..rollout.chat import load_tokenizer
 from .demonstrations import SftError
 

@@ -21,14 +21,14 @@ from ..config.context import ContextConfig
 from ..config.loading import ConfigError, load_config, recipe_names
 from ..config.settings import ModelConfig
 from ..policy import load_model, with_adapters
-from ..policy_assets import (
+from ..pretrained.base import remember_base
+from ..pretrained.policy_assets import (
     PolicyShape,
     create_policy,
     resolve_model,
     save_tokenizer,
     train_tokenizer,
 )
-from ..pretrained.base import remember_base
 from ..rollout.chat import ChatFormat, check_vocabulary, load_tokenizer
 from .adapters import check_out
 from .demonstrations import (

@@ -24,7 +24,7 @@ from echoscope.core.config.settings import ModelConfig, NoCriticConfig, RunConfi
 from echoscope.core.engines.base import SamplingParams
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.policy import build_policy, load_model
-from echoscope.core.policy_assets import ModelPathError, resolve_model
+from echoscope.core.pretrained.policy_assets import ModelPathError, resolve_model
 from echoscope.core.rollout.chat import ChatFormatError, load_chat
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents

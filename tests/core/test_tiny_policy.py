@@ -25,7 +25,7 @@ from echoscope.core.config.settings import (
 )
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.policy import load_model
-from echoscope.core.policy_assets import (
+from echoscope.core.pretrained.policy_assets import (
     CONTROL_TOKENS,
     TAG_TOKENS,
     ModelPathError,

@@ -10,7 +10,7 @@ from echoscope.core.config.settings import RunConfig
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.optim import Optimizer
 from echoscope.core.policy import Policy, build_policy
-from echoscope.core.policy_assets import resolve_model
+from echoscope.core.pretrained.policy_assets import resolve_model
 from echoscope.core.rollout.chat import ChatFormat, load_chat
 from echoscope.core.rollout.sources import EnvSource, build_pool
 from echoscope.core.update.assemble import pack_kept, with_advantages

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from echoscope.core.config.loading import load_config, recipe_description, recipe_names
-from echoscope.core.policy_assets import resolve_model
+from echoscope.core.pretrained.policy_assets import resolve_model
 from echoscope.diagnostics.measure.costs import Purse
 from echoscope.envs import registry
 from echoscope.envs.base import EnvUnavailableError

@@ -21,7 +21,7 @@ from echoscope.core.config.loading import load_config
 from echoscope.core.engines.base import SamplingParams
 from echoscope.core.engines.build import build_engine
 from echoscope.core.evaluation.who import load, resolve
-from echoscope.core.policy_assets import resolve_model
+from echoscope.core.pretrained.policy_assets import resolve_model
 from echoscope.core.rollout.chat import load_chat
 from echoscope.text.replies import THINK_OPEN
 

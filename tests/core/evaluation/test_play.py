@@ -16,7 +16,7 @@ from echoscope.core.evaluation.play import Evaluation
 from echoscope.core.evaluation.who import resolve
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
-from echoscope.diagnostics.read.stored_outcomes import stored_outcomes
+from echoscope.diagnostics.tools.stored_outcomes import stored_outcomes
 from echoscope.store.errors import RunExistsError
 from echoscope.store.reader import open_run
 

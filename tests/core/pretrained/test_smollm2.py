@@ -16,7 +16,7 @@ import pytest
 
 from echoscope import open_run
 from echoscope.core.config.loading import load_config
-from echoscope.core.policy_assets import resolve_model
+from echoscope.core.pretrained.policy_assets import resolve_model
 from echoscope.core.rollout.chat import load_chat
 from echoscope.core.rollout.context import Conversation
 from echoscope.core.warm_start.demonstrations import Teaching, demonstrate, encode

@@ -17,7 +17,7 @@ from waiting_worlds import is_chosen
 from echoscope.core.config.loading import ConfigError, load_config
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.engines.hf.engine import HfEngine
-from echoscope.core.policy_assets import resolve_model
+from echoscope.core.pretrained.policy_assets import resolve_model
 from echoscope.core.rollout.sources import EnvSource, StepDroppedError, build_pool, turns_maker
 from echoscope.envs.base import EnvUnavailableError
 from echoscope.envs.workers.processes import WorkerProcesses

@@ -12,7 +12,12 @@ from recorded import assert_same_recording, metric
 
 from echoscope.core.config.loading import ConfigError
 from echoscope.core.config.settings import RunConfig
-from echoscope.core.policy_assets import PolicyShape, create_policy, save_tokenizer, train_tokenizer
+from echoscope.core.pretrained.policy_assets import (
+    PolicyShape,
+    create_policy,
+    save_tokenizer,
+    train_tokenizer,
+)
 from echoscope.core.rollout.sources import StoredSource
 from echoscope.core.run.checkpoint import list_checkpoints
 from echoscope.core.run.launch import resume, start

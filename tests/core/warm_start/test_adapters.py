@@ -14,13 +14,13 @@ from transformers import Qwen2ForCausalLM
 
 from echoscope.core.config.settings import LoraConfig
 from echoscope.core.policy import with_adapters
-from echoscope.core.policy_assets import (
+from echoscope.core.pretrained.base import BASE_FILE, remember_base, weights_digest
+from echoscope.core.pretrained.policy_assets import (
     PolicyShape,
     create_policy,
     save_tokenizer,
     train_tokenizer,
 )
-from echoscope.core.pretrained.base import BASE_FILE, remember_base, weights_digest
 from echoscope.core.warm_start.adapters import merge_adapters
 from echoscope.core.warm_start.demonstrations import SftError
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 
 from echoscope.core.config.context import ContextConfig
-from echoscope.core.policy_assets import train_tokenizer
+from echoscope.core.pretrained.policy_assets import train_tokenizer
 from echoscope.core.rollout.chat import ChatFormat
 from echoscope.core.rollout.context import Conversation
 from echoscope.core.warm_start.demonstrations import (

@@ -16,7 +16,7 @@ from transformers import Qwen2ForCausalLM
 from echoscope.core.config.loading import ConfigError
 from echoscope.core.config.settings import LoraConfig, ModelConfig
 from echoscope.core.policy import load_model, with_adapters
-from echoscope.core.policy_assets import PolicyShape, create_policy, train_tokenizer
+from echoscope.core.pretrained.policy_assets import PolicyShape, create_policy, train_tokenizer
 from echoscope.core.rollout.chat import load_tokenizer
 from echoscope.core.warm_start.adapters import merge_adapters
 from echoscope.core.warm_start.demonstrations import (

@@ -26,8 +26,8 @@ from echoscope.diagnostics.config import FrozenModel
 from echoscope.store.models import SHIPPED
 from echoscope.text.did_you_mean import did_you_mean
 
-from .config.loading import ConfigError
-from .pretrained.names import FETCHABLE, named_models
+from ..config.loading import ConfigError
+from .names import FETCHABLE, named_models
 
 PAD_TOKEN = "<|pad|>"
 END_TOKEN = "<|end|>"
