@@ -197,9 +197,11 @@ $(HOOKS)/.installed: $(STAMP)
 test-peers: $(HOOKS)/.installed  ## verl and verifiers with our hooks, a full disk (downloads 200 MB)
 	OMP_NUM_THREADS=1 $(HOOKS)/bin/python -m pytest tests/recorder/test_verl.py tests/recorder/test_verl_policy.py tests/recorder/test_verifiers.py tests/recorder/test_bad_input.py
 
-test-worlds: install  ## The experts of costly worlds on 200 tasks each, and the worlds of reasoning-gym and textarena
+test-worlds: install  ## The experts of costly worlds on 200 tasks each, and worlds of reasoning-gym, textarena and OpenEnv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[gyms]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/envs/worlds/test_libraries.py
+	$(BIN)/pip install --quiet --disable-pip-version-check --target build/openenv openenv-core==0.3.0
+	PYTHONPATH=$(abspath build/openenv) OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/envs/worlds/remote/test_openenv.py
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests/envs
 
 LEAN := build/lean

@@ -297,7 +297,9 @@ def _show(evaluation: Evaluation, compared: Sequence[Difference]) -> None:
         console.print(table_of(head, rows, right=head[1:]))
     unknown = sum(table.num_unknown for table in evaluation.tables[:1])
     if unknown:
-        console.print(f"{unknown} episodes count for nothing: their world failed")
+        console.print(
+            f"{unknown} episodes count for nothing: their world failed, or cannot tell success"
+        )
     spent = evaluation.spent
     if spent.num_input_tokens:
         cost = "" if spent.cost is None else f", {spent.cost:.4g} $"

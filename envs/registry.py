@@ -47,6 +47,7 @@ BUILTIN: dict[str, str] = {
 FAMILIES: dict[str, str] = {
     "reasoning_gym": f"{__package__}.worlds.questions.reasoning_gym:ReasoningGym",
     "textarena": f"{__package__}.worlds.text_games.textarena:TextArena",
+    "openenv": f"{__package__}.worlds.remote.openenv:OpenEnv",
 }
 """Libraries of many worlds, whose ids are `family:NAME`. Their classes list the names."""
 
