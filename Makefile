@@ -201,7 +201,8 @@ test-worlds: install  ## The experts of costly worlds on 200 tasks each, and wor
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[gyms]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/envs/worlds/test_libraries.py
 	$(BIN)/pip install --quiet --disable-pip-version-check --target build/openenv openenv-core==0.3.0
-	PYTHONPATH=$(abspath build/openenv) OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/envs/worlds/remote/test_openenv.py
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target build/openenv minigrid==3.2.0 pygame
+	PYTHONPATH=$(abspath build/openenv) OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/envs/worlds/remote/test_openenv.py tests/envs/worlds/grid/test_minigrid_words.py
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests/envs
 
 LEAN := build/lean

@@ -27,6 +27,7 @@ from .base import (
 )
 from .frames import card_frame
 from .params import require
+from .worlds.grid.minigrid_words import words_of
 from .worlds.task_env import TaskEnv
 
 _ANSI = re.compile(r"\x1b\[([0-9;]*)m(.*?)\x1b\[0m", re.DOTALL)
@@ -74,8 +75,8 @@ class FromGymnasium(TaskEnv):
         worlds: CliffWalking, FrozenLake, Taxi, Blackjack.
     Observation:
         The world's text rendering, where it has one; colours become brackets: (blue), {magenta},
-        [any other], such as Taxi's (passenger), {destination} and [taxi]. Otherwise the
-        observation's value.
+        [any other], such as Taxi's (passenger), {destination} and [taxi]. MiniGrid's view is told
+        in words. Otherwise the observation's value.
     Actions:
         The words in `action_names`, or any string for a text action space.
     Rewards:
@@ -176,7 +177,7 @@ class FromGymnasium(TaskEnv):
         if self._world.render_mode == "ansi":
             text = _ANSI.sub(_bracket, str(self._world.render())).strip("\n")
         else:
-            text = f"Observation: {_plain(value)}"
+            text = words_of(value) or f"Observation: {_plain(value)}"
         frame = card_frame(self._config.env, text.splitlines())
         self._state = Observation(text=text, frame=frame, image=self._picture())
         return self._state
