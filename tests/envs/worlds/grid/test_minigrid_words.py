@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from echoscope.envs.checks.check_env import check_env
 from echoscope.envs.registry import make
 from echoscope.envs.worlds.grid.minigrid_words import words_of
 
+PARAMS = {"env": "minigrid:MiniGrid-DoorKey-5x5-v0", "success_reward": 0.01}
 EMPTY, WALL = (1, 0, 0), (2, 5, 0)
 
 
@@ -50,8 +52,9 @@ def test_other_worlds_are_left_alone(value: object) -> None:
 
 def test_minigrids_own_worlds_are_told_in_words() -> None:
     pytest.importorskip("minigrid", reason="needs MiniGrid: make test-worlds")
-    world = make("gymnasium", env="minigrid:MiniGrid-DoorKey-5x5-v0", success_reward=0.01)
+    world = make("gymnasium", **PARAMS)
     first = world.reset(3, 0).text
     assert first.startswith("Mission: use the key to open the door and then get to the goal.")
     assert "forward" in world.legal_actions()
     assert world.reset(3, 0).text == first
+    assert check_env("gymnasium", PARAMS).failed == {}
