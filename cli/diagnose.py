@@ -199,6 +199,11 @@ def _rescore(
 def _show(verdict: Verdict) -> None:
     from rich.text import Text
 
+    from echoscope.diagnostics.judge.alarms import RunState
+
+    if verdict.state is RunState.EVALUATION:
+        typer.echo(printable(verdict.text))
+        return
     console = output_console()
     colour = {"healthy": "green", "converged": "green", "watch": "yellow"}.get(
         verdict.state.value, "red" if verdict.state.is_failure else "dim"

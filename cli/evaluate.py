@@ -245,8 +245,10 @@ def _number(estimate: Estimate) -> str:
 
 
 def _head_and_rows(tables: Sequence[WorldTable]) -> tuple[list[str], list[list[str]]]:
+    from echoscope.diagnostics.measure.outcomes import shown_ks
+
     most = max((max(table.pass_at, default=1) for table in tables), default=1)
-    shown = [k for k in (2, 4, 8, 16, 32) if k < most] + ([most] if most > 1 else [])
+    shown = shown_ks(most)
     head = ["world", "tasks", "success (95 %)"]
     head += [f"pass@{k}" for k in shown] + [f"pass^{k}" for k in shown]
     gaps = dict(_gaps(tables))

@@ -313,7 +313,9 @@ GROUP BY run_id, step ORDER BY run_id, step
 
 def _verdicts(reader: RunsReader, infos: Sequence[RunInfo]) -> dict[str, str]:
     """Run id to the state that the run's own alarms leave; nothing for one that was not judged."""
+    from echoscope.diagnostics.judge.alarms import RunState
     from echoscope.diagnostics.judge.verdict import recorded_state
+    from echoscope.store.status import Origin, origin_of
 
     alarms: dict[str, list[tuple[str, str, str, str]]] = {}
     for row in reader.sql(_ALARMS).to_pylist():
@@ -325,7 +327,9 @@ def _verdicts(reader: RunsReader, infos: Sequence[RunInfo]) -> dict[str, str]:
     out = {}
     for info in infos:
         settings = info.config.get("diagnostics")
-        if info.run_id in alarms or (isinstance(settings, dict) and settings.get("enabled")):
+        if origin_of(info.config) is Origin.EVALUATED:
+            out[info.run_id] = RunState.EVALUATION.value
+        elif info.run_id in alarms or (isinstance(settings, dict) and settings.get("enabled")):
             out[info.run_id] = recorded_state(
                 alarms.get(info.run_id, ()),
                 last_step=info.last_step,

@@ -34,6 +34,10 @@ RUNNING = "running"
 """`RunInfo.status` while a process holds the lock of the writer."""
 
 
+EVALUATION = "evaluation"
+"""Key of the configuration of a run in which somebody plays fixed tasks and nothing is trained."""
+
+
 class Origin(StrEnum):
     """Who wrote the steps of a run."""
 
@@ -45,6 +49,8 @@ class Origin(StrEnum):
     """Another trainer; we follow the files that it writes."""
     IMPORTED = "imported"
     """Another trainer; we read its files once."""
+    EVALUATED = "evaluated"
+    """`echoscope eval`: nobody trains."""
 
 
 def origin_of(config: Mapping[str, Any]) -> Origin:
@@ -57,12 +63,14 @@ def origin_of(config: Mapping[str, Any]) -> Origin:
         return Origin.WATCHED
     if "imported" in config:
         return Origin.IMPORTED
+    if isinstance(config.get(EVALUATION), Mapping):
+        return Origin.EVALUATED
     return Origin.RECORDED if config.get("recorded") else Origin.TRAINED
 
 
 def trainer_name(config: Mapping[str, Any]) -> str:
     """The other trainer by name, where the run says it; empty for a run of ours."""
-    if origin_of(config) is Origin.TRAINED:
+    if origin_of(config) in (Origin.TRAINED, Origin.EVALUATED):
         return ""
     parts = (config.get("watched"), config.get("imported"), config)
     names = (part.get("trainer") for part in parts if isinstance(part, Mapping))
@@ -169,7 +177,7 @@ def status_of(
     if halts.pause is not None and halts.next_stop is None:
         who, since = halts.pause.command, halts.pause.answered_at
         return RunStatus(status=Status.PAUSED, by=who.issued_by, reason=who.reason, since=since)
-    if is_starting:
+    if is_starting and origin is not Origin.EVALUATED:  # whose episodes come before its steps
         return RunStatus(status=Status.WAITING, since=heard_at, is_resumed=attempt > 1)
     limit = max(STALE_LEAST_S, STALE_STEPS * step_s) if math.isfinite(step_s) else STALE_UNKNOWN_S
     if now - heard_at > limit:

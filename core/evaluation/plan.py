@@ -9,14 +9,13 @@ from typing import Any
 
 from echoscope.envs.settings import EnvGroup
 from echoscope.store.records import MAX_INDEX
+from echoscope.store.status import EVALUATION
 
 from ..config.loading import ConfigError, load_config, override, recipe_names, validate
 from ..config.settings import RunConfig
 from .suites import worlds_of
 from .who import Who, run_settings
 
-KEY = "evaluation"
-"""In the configuration of a run: it is an evaluation, and of whom."""
 TAG = "evaluation"
 _PLAYING = (
     *("name", "seed", "threads", "model", "engine", "collection", "context", "sampling"),
@@ -139,7 +138,7 @@ def _worlds(config: RunConfig, name: str) -> list[EnvGroup]:
 def described(who: Who, config: RunConfig, budget: Budget) -> dict[str, Any]:
     """What the evaluation's run says of itself."""
     return {
-        KEY: {
+        EVALUATION: {
             "who": who.words,
             "name": who.name,
             "run": None if who.run is None else str(who.run.resolve()),
@@ -163,7 +162,7 @@ def recalled(config: Mapping[str, Any], run_id: str) -> tuple[Who, RunConfig, Bu
     Raises:
         ConfigError: the run is no evaluation.
     """
-    entry = config.get(KEY)
+    entry = config.get(EVALUATION)
     if not isinstance(entry, Mapping):
         raise ConfigError(
             f"{run_id} is no evaluation; `echoscope train --resume` goes on with a training"

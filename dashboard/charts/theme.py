@@ -39,6 +39,7 @@ STATE_TONES: Mapping[str, Colour] = {
     "collapsed": "red",
     "not learning": "red",
     "insufficient evidence": "gray",
+    "evaluation": "gray",
 }
 """Of a verdict."""
 STATUS_TONES: Mapping[str, Colour] = {

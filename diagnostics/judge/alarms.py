@@ -77,6 +77,8 @@ class RunState(StrEnum):
     NOT_LEARNING = "not learning"
     RECOVERING = "recovering"
     INSUFFICIENT = "insufficient evidence"
+    EVALUATION = "evaluation"
+    """Nothing is trained, so nothing is judged."""
 
     @property
     def is_collapse(self) -> bool:

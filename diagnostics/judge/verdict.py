@@ -469,6 +469,13 @@ def _judged(opened: Opened, config: AlarmConfig | None, at: int | None = None) -
     from ..read.records import MetricsFileError
 
     diagnosis = Diagnosis(config, run_id=opened.run_id, run=opened.name)
+    if opened.reader is not None:
+        from ..read.stored_outcomes import evaluation_sentence  # reads stores
+
+        sentence = evaluation_sentence(opened.reader.info().config, opened.name)
+        if sentence:
+            nothing = replace(diagnosis.verdict(), actions=(), could_not_see=(), text=sentence)
+            return replace(nothing, state=RunState.EVALUATION, rests_on="nothing is trained")
     steps = opened.table.steps
     if at is not None and len(steps):
         if at < steps[0]:

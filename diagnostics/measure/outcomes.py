@@ -140,6 +140,15 @@ def tables_of(outcomes: Sequence[Outcome]) -> list[WorldTable]:
     return tables
 
 
+def shown_ks(most: int) -> list[int]:
+    """The k of pass@k that a table shows of those up to `most`: powers of two, and the most.
+
+    >>> shown_ks(1), shown_ks(6), shown_ks(8)
+    ([], [2, 4, 6], [2, 4, 8])
+    """
+    return [k for k in (2, 4, 8, 16, 32) if k < most] + ([most] if most > 1 else [])
+
+
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
     """The chance that one of k samples of a task is correct: 1 - C(n - c, k) / C(n, k).
 
@@ -244,26 +253,31 @@ def unpaired_estimate(first: Estimate, second: Estimate) -> Estimate:
 
 def differences(first: Sequence[Outcome], second: Sequence[Outcome]) -> list[Difference]:
     """Two evaluations on the tasks that both played, world by world; last over all."""
-    rates_first, rates_second = _rates_by_task(first), _rates_by_task(second)
-    shared = [key for key in rates_first if key in rates_second]
+    return differences_of_rates(task_rates(first), task_rates(second))
+
+
+TaskKey = tuple[tuple[str, str], str]
+"""A world (tag and environment), and the name of a task in it."""
+
+
+def differences_of_rates(
+    first: Mapping[TaskKey, float], second: Mapping[TaskKey, float]
+) -> list[Difference]:
+    """As `differences`, of the success rates of tasks."""
+    shared = [key for key in first if key in second]
     out = []
     for world in dict.fromkeys(key[0] for key in shared):
-        out.append(
-            _difference(world, [k for k in shared if k[0] == world], rates_first, rates_second)
-        )
+        out.append(_difference(world, [k for k in shared if k[0] == world], first, second))
     if len(out) > 1:
-        out.append(_difference(("all", ""), shared, rates_first, rates_second))
+        out.append(_difference(("all", ""), shared, first, second))
     return out
-
-
-_TaskKey = tuple[tuple[str, str], str]
 
 
 def _difference(
     world: tuple[str, str],
-    keys: Sequence[_TaskKey],
-    first: Mapping[_TaskKey, float],
-    second: Mapping[_TaskKey, float],
+    keys: Sequence[TaskKey],
+    first: Mapping[TaskKey, float],
+    second: Mapping[TaskKey, float],
 ) -> Difference:
     return Difference(
         tag=world[0],
@@ -275,16 +289,17 @@ def _difference(
     )
 
 
-def _rates_by_task(outcomes: Iterable[Outcome]) -> dict[_TaskKey, float]:
+def task_rates(outcomes: Iterable[Outcome]) -> dict[TaskKey, float]:
+    """The mean success of each task's siblings, where one was played to a known outcome."""
     return {
         key: _mean([float(bool(outcome.is_success)) for outcome in of])
         for key, of in _by_task(outcomes).items()
     }
 
 
-def _by_task(outcomes: Iterable[Outcome]) -> dict[_TaskKey, list[Outcome]]:
+def _by_task(outcomes: Iterable[Outcome]) -> dict[TaskKey, list[Outcome]]:
     """The episodes of each task whose success is known."""
-    out: dict[_TaskKey, list[Outcome]] = defaultdict(list)
+    out: dict[TaskKey, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
         if outcome.is_success is not None and not outcome.is_failure:
             out[outcome.world, outcome.task].append(outcome)

@@ -1,12 +1,15 @@
-"""The outcomes of the evaluation episodes that a run has stored."""
+"""The evaluation episodes that a run has stored, and what an evaluation says of itself."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from echoscope.store.reader import RunReader
 from echoscope.store.records import StopReason, parse_trajectory_id
+from echoscope.store.status import EVALUATION, Origin, origin_of
 
 from ..measure.outcomes import Outcome, task_name
 
@@ -52,3 +55,62 @@ def stored_outcomes(reader: RunReader, first_step: int, last_step: int) -> dict[
 def _number(row: Mapping[str, float | None], name: str) -> float:
     value = row[name]
     return math.nan if value is None else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """What is to be played, by whom. It is read from a file: the text may be hostile."""
+
+    who: str
+    temperature: float | None
+    seed: int | None
+    num_episodes: int
+    """0 where that is not known."""
+
+
+def planned(config: Mapping[str, Any]) -> Planned | None:
+    """What the configuration of a run says of its evaluation; None for any other run.
+
+    >>> planned({"evaluation": {"name": "tiny", "tasks": 60, "siblings": 4}}).num_episodes
+    240
+    >>> planned({"steps": 60}) is None
+    True
+    """
+    if origin_of(config) is not Origin.EVALUATED:
+        return None
+    entry, settings = config[EVALUATION], config.get("settings")
+    settings = settings if isinstance(settings, Mapping) else {}
+    envs = settings.get("envs")
+    worlds = envs.get("eval") if isinstance(envs, Mapping) else None
+    num_worlds = len(worlds) if isinstance(worlds, list) else 1
+    tasks, siblings = (_whole(entry.get(name)) or 0 for name in ("tasks", "siblings"))
+    temperature = entry.get("temperature")
+    return Planned(
+        who=str(entry.get("name") or entry.get("who") or "nobody")[:_MAX_NAME],
+        temperature=float(temperature) if isinstance(temperature, int | float) else None,
+        seed=_whole(settings.get("seed")),
+        num_episodes=tasks * siblings * num_worlds,
+    )
+
+
+_MAX_NAME = 300
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def evaluation_sentence(config: Mapping[str, Any], run: str) -> str:
+    """What is said of an evaluation in place of a verdict; empty for any other run.
+
+    Args:
+        run: How a command names it.
+    """
+    plan = planned(config)
+    if plan is None:
+        return ""
+    return (
+        f"{run} is an evaluation of {plan.who}, not a training, so there is no verdict: its "
+        "success is on the page Evaluations of `echoscope dashboard`, and `echoscope eval WHO "
+        f"--against {run}` compares another model with it on the same tasks."
+    )

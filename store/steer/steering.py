@@ -69,6 +69,8 @@ def why_not_steered(config: Mapping[str, Any]) -> str:
             f"Echoscope follows the files of {trainer} and cannot send commands to it. A recorder "
             "in the training loop can."
         )
+    if origin is Origin.EVALUATED:
+        return "This run is an evaluation: nothing is trained, so it takes no commands."
     if origin is Origin.RECORDED and not obeyed_actions(config):
         return f"The recorder in {trainer} passes on no commands."
     return ""
@@ -78,6 +80,8 @@ def why_no_branch(config: Mapping[str, Any]) -> str:
     """Why no branch can start from a run, in a sentence; empty where one can."""
     if origin_of(config) is Origin.TRAINED:
         return ""
+    if origin_of(config) is Origin.EVALUATED:
+        return "This run is an evaluation: it has no weights to branch from."
     return "The weights of this run are with another trainer, so it cannot branch from here."
 
 

@@ -65,6 +65,8 @@ def fate_of(run: RunReader, name: str = "") -> Fate | None:
     elif origin is Origin.TRAINED and Layout(run.path).is_copy:
         way_on = "Resume the run where it was trained, or bring it home first."
         command = f"echoscope runs copy {name} {shlex.quote(f'runs/{run.path.name}')}"
+    elif origin is Origin.EVALUATED:
+        way_on, command = "Play what is left.", f"echoscope eval --resume {name}"
     elif origin is Origin.TRAINED:
         way_on, command = _resuming(run, info.last_step), f"echoscope train --resume {name}"
         if kind == "failed":
