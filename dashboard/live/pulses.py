@@ -14,7 +14,7 @@ from urllib.parse import quote
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.reader import info_status
 from echoscope.store.records import Alarm
-from echoscope.store.status import RunStatus
+from echoscope.store.status import Origin, RunStatus, origin_of
 from echoscope.store.steer.steering import standing
 
 from ..data import queries
@@ -99,7 +99,9 @@ def lines(run_id: str) -> dict[str, Line]:
 def status_line(run_id: str) -> Line:
     """Status and step."""
     info, now = queries.info(run_id), time.time()
-    line, colour = status_words(status(run_id), info.last_step, _steps(run_id), now)
+    is_evaluation = origin_of(info.config) is Origin.EVALUATED  # its steps are none of a training
+    last_step = -1 if is_evaluation else info.last_step
+    line, colour = status_words(status(run_id), last_step, _steps(run_id), now)
     return Line(text=line, colour=colour)
 
 

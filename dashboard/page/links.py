@@ -17,6 +17,7 @@ PAGES: Mapping[str, tuple[str, str]] = {
     "diagnosis": ("Diagnosis", "views/diagnosis.py"),
     "replay": ("Replay", "views/replay.py"),
     "compare": ("Compare", "views/compare.py"),
+    "evaluations": ("Evaluations", "views/evaluations.py"),
     "sql": ("SQL", "views/sql.py"),
 }
 """URL path -> title and script, in the order of the menu."""

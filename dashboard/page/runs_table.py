@@ -155,7 +155,7 @@ def _cells(row: RunRow, details: RunDetails, now: float) -> dict[str, Any]:
         "run": visible(row.run_id, 120),
         "status": visible(row_status(row, details, now).words(now), 160),
         "state": _state(row, details),
-        "step": max(row.last_step, 0),
+        "step": None if row.origin is Origin.EVALUATED else max(row.last_step, 0),
         "planned": row.num_steps,
         "success": None if share is None else 100 * share,
         "history": list(details.success),
@@ -187,6 +187,8 @@ def branched_from(row: RunRow) -> str:
 
 def _state(row: RunRow, details: RunDetails) -> str:
     """State of the last verdict, the regime where nothing is wrong; asks for a quick verdict."""
+    if row.origin is Origin.EVALUATED:
+        return RunState.EVALUATION.value
     try:
         if details.has_text or row.origin is Origin.IMPORTED:
             queries.verdict(row.run_id, wait_s=0.0)

@@ -13,6 +13,7 @@ from echoscope.dashboard.escaping import cut, visible
 from echoscope.dashboard.live import figures, pulses
 from echoscope.dashboard.live.refreshing import follow
 from echoscope.dashboard.page import links, ui, url_state
+from echoscope.dashboard.page.evaluation_box import evaluation_box
 from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.page.verdict_box import verdict_box
 from echoscope.dashboard.page.whatif_box import whatif_box
@@ -36,6 +37,8 @@ figure_at = queries.kept(draw_figure)
 
 
 def draw(run_id: str) -> None:
+    if evaluation_box(run_id):
+        return
     measured = sorted({s for kind in KINDS for s in queries.diagnostic_steps(run_id, kind)})
     upto = _earlier_step(measured)
     verdict = verdict_box(run_id, upto=upto)

@@ -16,6 +16,7 @@ from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.live import tiles
 from echoscope.dashboard.live.refreshing import follow, guarded
 from echoscope.dashboard.page import bar, lineage, links, metric_sections, ui
+from echoscope.dashboard.page.evaluation_box import evaluation_box, is_evaluation
 from echoscope.dashboard.steer import steering
 from echoscope.dashboard.web.settings import settings
 from echoscope.dashboard.words import plain
@@ -30,6 +31,8 @@ STEADY = (
 
 
 def draw(run_id: str) -> None:
+    if evaluation_box(run_id):
+        return
     # One place for each part, each drawn again by itself: a step does not touch what has no news.
     st.html(bar.STYLE)
     part("verdict", run_id, ("verdict",), lambda: bar.bar(run_id))
@@ -49,6 +52,8 @@ def draw(run_id: str) -> None:
 
 def beside(run_id: str) -> None:
     """At the right end of the first row: what steers the run, and what opens the panel."""
+    if is_evaluation(run_id):
+        return
     with st.container(
         horizontal=True,
         vertical_alignment="center",

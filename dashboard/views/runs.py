@@ -16,6 +16,7 @@ from echoscope.dashboard.page.runs_table import SORTS, branched_from, note_chang
 from echoscope.dashboard.steer import importing
 from echoscope.dashboard.web.settings import settings
 from echoscope.store.query.listing import RunRow
+from echoscope.store.status import Origin
 from echoscope.store.steer.annotations import Change, annotate
 
 PER_PAGE = 25
@@ -95,10 +96,18 @@ def _list(pattern: str, sort: str) -> bool:
     with table:
         picked = tick_table(page_rows, key="run_table")
         if picked.opened:
-            st.switch_page(links.script("live"), query_params={"run": picked.opened})
+            row = next(row for row in page_rows if row.run_id == picked.opened)
+            st.switch_page(links.script(_pages_of(row)[0]), query_params={"run": picked.opened})
         st.caption("Click a run's name to open it. Tick runs to compare, tag, pin or note them.")
     _actions([row for row in page_rows if row.run_id in picked.ticked])
     return any(queries.is_judging(row.run_id) for row in page_rows)
+
+
+def _pages_of(row: RunRow) -> tuple[str, ...]:
+    """The pages about a run, the first one first."""
+    if row.origin is Origin.EVALUATED:
+        return "evaluations", "replay"
+    return "live", "diagnosis", "replay"
 
 
 def _actions(rows: Sequence[RunRow]) -> None:
@@ -113,7 +122,7 @@ def _actions(rows: Sequence[RunRow]) -> None:
             if len(rows) > 1:
                 links.link("Compare", "compare", runs=",".join(ids), run=ids[0])
             else:
-                for page in ("live", "diagnosis", "replay"):
+                for page in _pages_of(rows[0]):
                     links.link("", page, run=ids[0])
         if len(rows) == 1 and rows[0].parent_run_id:
             lineage.parent_line(f"Branched from {branched_from(rows[0])}", rows[0].parent_run_id)

@@ -1,0 +1,271 @@
+"""Evaluations side by side: read from their runs, grouped by what was played, ranked by success.
+
+Only evaluations that played the same tasks of the same world are ranked together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from echoscope.diagnostics.measure.outcomes import (
+    Difference,
+    Estimate,
+    Outcome,
+    TaskKey,
+    WorldTable,
+    differences_of_rates,
+    tables_of,
+    task_rates,
+)
+from echoscope.diagnostics.read.stored_outcomes import Planned, planned, stored_outcomes
+from echoscope.store.query.listing import RunRow
+from echoscope.store.reader import RunReader
+from echoscope.store.status import Origin
+
+from ..page.problems import Problem
+from . import queries
+from .cache import AnswerCache
+
+BEST, APART, ALIKE, UNKNOWN = (
+    "best",
+    "lower than the best",
+    "cannot be told apart: the interval of the difference holds 0",
+    "cannot be told apart: fewer than two tasks in common",
+)
+"""How an evaluation stands to the best of its group."""
+World = tuple[str, str]
+"""Tag and environment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldPlayed:
+    """What an evaluation has played of one world."""
+
+    table: WorldTable
+    tasks: frozenset[str]
+    """The names of the tasks, those without a known outcome as well."""
+    rates: Mapping[TaskKey, float]
+    """The success of each task with a known outcome."""
+    cost: float | None
+    """In US dollars; None where no price is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """One evaluation as far as it was played. Texts come from files: hostile."""
+
+    run_id: str
+    created_at: float
+    plan: Planned
+    num_played: int
+    worlds: Mapping[World, WorldPlayed]
+
+    @property
+    def name(self) -> str:
+        """Who played, and how hot."""
+        heat = self.plan.temperature
+        return self.plan.who if heat is None else f"{self.plan.who} at temperature {heat:g}"
+
+    @property
+    def is_whole(self) -> bool:
+        return self.num_played >= self.plan.num_episodes
+
+
+def played_of(run_id: str, created_at: float, plan: Planned, outcomes: Sequence[Outcome]) -> Played:
+    """An evaluation from its episodes."""
+    by_world: dict[World, list[Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        by_world[outcome.world].append(outcome)
+    return Played(
+        run_id=run_id,
+        created_at=created_at,
+        plan=plan,
+        num_played=len(outcomes),
+        worlds={world: _world_played(of) for world, of in by_world.items()},
+    )
+
+
+def _world_played(outcomes: Sequence[Outcome]) -> WorldPlayed:
+    costs = [outcome.cost for outcome in outcomes if outcome.cost is not None]
+    return WorldPlayed(
+        table=tables_of(outcomes)[0],
+        tasks=frozenset(outcome.task for outcome in outcomes),
+        rates=task_rates(outcomes),
+        cost=sum(costs) if costs else None,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranked:
+    """An evaluation in its group."""
+
+    played: Played
+    here: WorldPlayed
+    difference: Estimate | None
+    """Its success minus that of the best, task by task; None of the best itself."""
+
+    @property
+    def standing(self) -> str:
+        """BEST, APART, ALIKE or UNKNOWN."""
+        if self.difference is None:
+            return BEST
+        low, high = self.difference.low, self.difference.high
+        if not low <= high:  # NaN
+            return UNKNOWN
+        return ALIKE if low <= 0 <= high else APART
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Evaluations that played the same tasks of one world, the best first."""
+
+    world: World
+    num_tasks: int
+    rows: tuple[Ranked, ...]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Of the settings: the tasks are what makes the group, and this is how people name them."""
+        return tuple(
+            sorted({r.played.plan.seed for r in self.rows if r.played.plan.seed is not None})
+        )
+
+    def has(self, run_id: str | None) -> bool:
+        return any(row.played.run_id == run_id for row in self.rows)
+
+
+Compare = Callable[[Played, Played, World], Estimate]
+
+
+def compared(one: Played, best: Played, world: World) -> Estimate:
+    """Success of one evaluation minus that of the best, on the tasks of a world."""
+    found: list[Difference] = differences_of_rates(
+        one.worlds[world].rates, best.worlds[world].rates
+    )
+    nan = float("nan")
+    return found[0].difference if found else Estimate(value=nan, low=nan, high=nan)
+
+
+def grouped(evaluations: Sequence[Played], compare: Compare = compared) -> list[Group]:
+    """The evaluations of each world and set of tasks, ranked; the group with the newest first."""
+    members: dict[tuple[World, frozenset[str]], list[Played]] = defaultdict(list)
+    for played in sorted(evaluations, key=lambda played: -played.created_at):
+        for world, here in played.worlds.items():
+            members[world, here.tasks].append(played)
+    return [
+        Group(world=world, num_tasks=len(tasks), rows=_ranked(of, world, compare))
+        for (world, tasks), of in members.items()
+    ]
+
+
+def _ranked(evaluations: Sequence[Played], world: World, compare: Compare) -> tuple[Ranked, ...]:
+    def order(played: Played) -> tuple[bool, float]:
+        success = played.worlds[world].table.success.value
+        return success != success, -success  # unknown ones come last
+
+    best, *others = sorted(evaluations, key=order)
+    return (
+        Ranked(played=best, here=best.worlds[world], difference=None),
+        *(
+            Ranked(played=one, here=one.worlds[world], difference=compare(one, best, world))
+            for one in others
+        ),
+    )
+
+
+# --- read from the runs under the root
+
+MAX_KEPT = 4_096
+_played = AnswerCache(max_entries=MAX_KEPT)
+_compared = AnswerCache(max_entries=4 * MAX_KEPT)
+
+
+class _LaterError(Exception):
+    """There is no time left to read another one for this page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What is known of the evaluations under the root."""
+
+    rows: Mapping[str, RunRow]
+    """Every evaluation that can be listed, by the name of its run."""
+    played: tuple[Played, ...]
+    unreadable: Mapping[str, str]
+    """Run -> why. Hostile."""
+    num_waiting: int
+    """Not read yet: ask again."""
+    positions: Mapping[str, queries.Position]
+
+    def groups(self) -> list[Group]:
+        """As `grouped`; the bootstrap of each pair is kept."""
+
+        def compare(one: Played, best: Played, world: World) -> Estimate:
+            position = self.positions[one.run_id], self.positions[best.run_id]
+            key = (position[0][0], position[1][0], world)
+            estimate: Estimate = _compared.get(key, position, lambda: compared(one, best, world))
+            return estimate
+
+        return grouped(self.played, compare)
+
+
+def found(*, within_s: float) -> Found:
+    """The evaluations under the root. After `within_s` seconds no further one is read from disk.
+
+    Raises:
+        Problem: the root cannot be listed.
+    """
+    ends_at = time.monotonic() + within_s
+    rows = [row for row in queries.runs() if row.origin is Origin.EVALUATED and not row.problem]
+    played: list[Played] = []
+    positions: dict[str, queries.Position] = {}
+    unreadable: dict[str, str] = {}
+    num_waiting = 0
+    for row in rows:
+        try:
+            position = positions[row.run_id] = queries.position(row.run_id)
+            played.append(_played.get(position[0], position, _reading(row, ends_at)))
+        except _LaterError:
+            num_waiting += 1
+        except Problem as problem:
+            unreadable[row.run_id] = problem.text
+    return Found(
+        rows={row.run_id: row for row in rows},
+        played=tuple(played),
+        unreadable=unreadable,
+        num_waiting=num_waiting,
+        positions=positions,
+    )
+
+
+def played_by(row: RunRow) -> Played:
+    """What an evaluation has played so far.
+
+    Raises:
+        Problem: it cannot be read.
+    """
+    position = queries.position(row.run_id)
+    played: Played = _played.get(position[0], position, _reading(row, None))
+    return played
+
+
+def _reading(row: RunRow, ends_at: float | None) -> Callable[[], Played]:
+    def read() -> Played:
+        if ends_at is not None and time.monotonic() > ends_at:
+            raise _LaterError
+        with queries.reading(row.run_id):
+            run = queries.reader(row.run_id)
+            plan = planned(run.info().config)
+            if plan is None:
+                raise Problem(f"{row.run_id} is no evaluation")
+            return played_of(row.run_id, row.created_at, plan, _outcomes(run))
+
+    return read
+
+
+def _outcomes(run: RunReader) -> list[Outcome]:
+    """Of all episodes on the disk, those of a step that is not finished as well."""
+    return list(stored_outcomes(run, 0, run.info().last_step + 1).values())
