@@ -73,6 +73,12 @@ class Played:
     def is_whole(self) -> bool:
         return self.num_played >= self.plan.num_episodes
 
+    @property
+    def progress(self) -> str:
+        """`240`, or `28 of 240` where some episodes are still to be played."""
+        of = "" if self.is_whole else f" of {self.plan.num_episodes:,}"
+        return f"{self.num_played:,}{of}"
+
 
 def played_of(run_id: str, created_at: float, plan: Planned, outcomes: Sequence[Outcome]) -> Played:
     """An evaluation from its episodes."""

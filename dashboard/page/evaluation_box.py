@@ -6,7 +6,7 @@ import shlex
 
 import streamlit as st
 
-from echoscope.diagnostics.read.stored_outcomes import evaluation_sentence
+from echoscope.diagnostics.read.stored_outcomes import evaluation_words
 from echoscope.store.log.layout import shown_path
 from echoscope.store.query.listing import RunRow
 from echoscope.store.status import RUNNING, Origin, origin_of
@@ -37,11 +37,8 @@ def _box(run_id: str) -> None:
     row = next(row for row in queries.runs() if row.run_id == run_id)
     played = played_by(row)
     with st.container(border=True, key="evaluation_box"):
-        sentence = evaluation_sentence(queries.info(run_id).config, queries.typed(run_id))
-        st.text(visible(sentence, 1_000))
-        num_played, num_planned = played.num_played, played.plan.num_episodes
-        of = f" of {num_planned:,}" if num_planned else ""
-        st.text(f"{num_played:,}{of} episodes were played.")
+        st.text(visible(f"This is {evaluation_words(played.plan)}.", 600))
+        st.text(f"{played.progress} episodes were played.")
         command = "" if played.is_whole else resume_command(row)
         if command:
             st.caption("This plays the rest:")

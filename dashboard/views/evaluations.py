@@ -67,7 +67,7 @@ _COLUMNS: dict[str, Any] = {
         "Cost", format="$ %.4g", help="Of all episodes in this world, by the provider's prices."
     ),
     "episodes": st.column_config.TextColumn("Episodes", help="Of all worlds that it plays."),
-    "replay": st.column_config.LinkColumn("Episodes in", display_text="Replay"),
+    "replay": st.column_config.LinkColumn("Replay", display_text="open", help="Its episodes."),
 }
 
 
@@ -105,7 +105,7 @@ def _all() -> None:
     if known.num_waiting:
         st.caption(f"{counted(known.num_waiting, 'evaluation')} still to be read.")
     asked = st.query_params.get("run")
-    groups = sorted(known.groups(), key=lambda group: not group.has(asked))
+    groups = sorted(known.groups(), key=lambda g: (not g.has(asked), len(g.rows) == 1))
     num_pages = -(-len(groups) // PER_PAGE)
     page = 1
     if num_pages > 1:
@@ -118,7 +118,8 @@ def _all() -> None:
     if groups:
         st.caption(
             "Ranks compare evaluations of the same tasks only. All intervals are 95 %, over tasks. "
-            "With many rows, the success of the best is partly luck: evaluate it again with "
+            "Two evaluations are compared task by task, so they may differ although their own "
+            "intervals overlap. With many rows, the success of the best is partly luck: evaluate it again with "
             "another --seed."
         )
     _rest(known)
@@ -137,7 +138,7 @@ def _group(group: Group, known: Found, number: int) -> None:
         if len(group.rows) > MAX_DRAWN:
             st.caption(f"The chart shows the best {MAX_DRAWN} of {len(group.rows)}.")
     st.dataframe(
-        table(group, known),
+        table(group),
         hide_index=True,
         placeholder=NONE,
         column_config=_COLUMNS | dict.fromkeys(_rates_of(group), _PERCENT),
@@ -145,7 +146,7 @@ def _group(group: Group, known: Found, number: int) -> None:
     )
     for row in group.rows:
         if not row.played.is_whole:
-            _unfinished(row.played.run_id, known.rows[row.played.run_id], row.played)
+            _unfinished(known.rows[row.played.run_id], row.played)
 
 
 def summary(group: Group) -> str:
@@ -186,7 +187,7 @@ def _rates_of(group: Group) -> list[str]:
     return [f"{name}{k}" for name in ("pass@", "pass^") for k in _ks(group)]
 
 
-def table(group: Group, known: Found) -> pd.DataFrame:
+def table(group: Group) -> pd.DataFrame:
     """A row an evaluation, the best first; columns in which no row has anything are left out."""
     ks = _ks(group)
     cells = []
@@ -198,22 +199,23 @@ def table(group: Group, known: Found) -> pd.DataFrame:
             {
                 "place": place,
                 "who": visible(played.name, 120),
-                "run": visible(played.run_id, 120),
                 "success": _rate_words(found_here.success),
                 "difference": difference_words(row),
+                "run": visible(played.run_id, 120),
+                "replay": _replay(played, group),
                 **{name: None if e is None else 100 * e.value for name, e in rates.items()},
                 "return": found_here.episode_return.value,
                 "turns": found_here.num_turns.value,
                 "valid": 100 * found_here.valid_frac.value,
                 "tokens": found_here.num_tokens.value or None,
                 "cost": row.here.cost,
-                "episodes": _episodes_words(played, known.rows[played.run_id]),
-                "replay": _replay(played, group),
+                "episodes": played.progress,
             }
         )
     frame = pd.DataFrame(cells)
-    empty = [name for name in ("tokens", "cost") if frame[name].isna().all()]
-    return frame.drop(columns=empty)
+    left_out = [name for name in ("tokens", "cost") if frame[name].isna().all()]
+    left_out += ["place", "difference"] if len(group.rows) == 1 else []
+    return frame.drop(columns=left_out)
 
 
 def _replay(played: Played, group: Group) -> str:
@@ -242,16 +244,13 @@ def difference_words(row: Ranked) -> str:
     return f"{words}, not told apart" if row.standing == ALIKE else f"{words}, lower"
 
 
-def _episodes_words(played: Played, row: RunRow) -> str:
-    if played.is_whole:
-        return f"{played.num_played:,}"
-    status = row_status(row, RunDetails(), time.time()).words(time.time())
-    return f"{played.num_played:,} of {played.plan.num_episodes:,}, {status}"
-
-
-def _unfinished(run_id: str, row: RunRow, played: Played) -> None:
+def _unfinished(row: RunRow, played: Played) -> None:
     """How far an evaluation has come, and the command that plays the rest."""
-    st.text(visible(f"{run_id} is not finished: episodes {_episodes_words(played, row)}.", 400))
+    now = time.time()
+    status = row_status(row, RunDetails(), now).words(now)
+    may = " Short episodes end first, so its numbers may change." if played.num_played else ""
+    words = f"{row.run_id} is not complete: {played.progress} episodes were played, {status}.{may}"
+    st.text(visible(words, 400))
     command = resume_command(row)
     if command:
         ui.command(command)
@@ -261,7 +260,7 @@ def _rest(known: Found) -> None:
     """Evaluations without an episode, and those that cannot be read."""
     for played in known.played:
         if not played.num_played:
-            _unfinished(played.run_id, known.rows[played.run_id], played)
+            _unfinished(known.rows[played.run_id], played)
     for run_id, why in known.unreadable.items():
         st.text(visible(f"{run_id} cannot be shown: {why}", 400))
 

@@ -100,6 +100,11 @@ def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+def evaluation_words(plan: Planned) -> str:
+    """What an evaluation is, as the end of a sentence. Hostile."""
+    return f"an evaluation of {plan.who}, not a training, so there is no verdict"
+
+
 def evaluation_sentence(config: Mapping[str, Any], run: str) -> str:
     """What is said of an evaluation in place of a verdict; empty for any other run.
 
@@ -110,7 +115,7 @@ def evaluation_sentence(config: Mapping[str, Any], run: str) -> str:
     if plan is None:
         return ""
     return (
-        f"{run} is an evaluation of {plan.who}, not a training, so there is no verdict: its "
-        "success is on the page Evaluations of `echoscope dashboard`, and `echoscope eval WHO "
-        f"--against {run}` compares another model with it on the same tasks."
+        f"{run} is {evaluation_words(plan)}: its success is on the page Evaluations of "
+        f"`echoscope dashboard`, and `echoscope eval WHO --against {run}` compares another model "
+        "with it on the same tasks."
     )
