@@ -8,7 +8,7 @@ from ..data.evaluations import APART, Group, Ranked
 from .charts import figure_text
 from .theme import ACCENT, TONES
 
-MAX_DRAWN = 30
+MAX_DRAWN = 12
 """Evaluations of a group that are drawn: the best."""
 _ROW = 26
 """Pixels."""

@@ -5,6 +5,8 @@ Only evaluations that played the same tasks of the same world are ranked togethe
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -218,8 +220,11 @@ class Found:
         return grouped(self.played, compare)
 
 
-def found(*, within_s: float) -> Found:
-    """The evaluations under the root. After `within_s` seconds no further one is read from disk.
+def found(*, within_s: float = 0.0) -> Found:
+    """The evaluations under the root.
+
+    After `within_s` seconds no further one is read before this answers. The rest is then read
+    beside the pages; 0 reads nothing.
 
     Raises:
         Problem: the root cannot be listed.
@@ -229,20 +234,22 @@ def found(*, within_s: float) -> Found:
     played: list[Played] = []
     positions: dict[str, queries.Position] = {}
     unreadable: dict[str, str] = {}
-    num_waiting = 0
+    waiting: list[RunRow] = []
     for row in rows:
         try:
             position = positions[row.run_id] = queries.position(row.run_id)
             played.append(_played.get(position[0], position, _reading(row, ends_at)))
         except _LaterError:
-            num_waiting += 1
+            waiting.append(row)
         except Problem as problem:
             unreadable[row.run_id] = problem.text
+    if waiting and within_s > 0:
+        _read_beside(waiting)
     return Found(
         rows={row.run_id: row for row in rows},
         played=tuple(played),
         unreadable=unreadable,
-        num_waiting=num_waiting,
+        num_waiting=len(waiting),
         positions=positions,
     )
 
@@ -256,6 +263,25 @@ def played_by(row: RunRow) -> Played:
     position = queries.position(row.run_id)
     played: Played = _played.get(position[0], position, _reading(row, None))
     return played
+
+
+_beside = threading.Lock()
+"""Held while evaluations are read beside the pages."""
+
+
+def _read_beside(rows: Sequence[RunRow]) -> None:
+    """Read evaluations in a thread, unless one does so already."""
+
+    def read() -> None:
+        try:
+            for row in rows:
+                with contextlib.suppress(Problem):  # the page says it
+                    played_by(row)
+        finally:
+            _beside.release()
+
+    if _beside.acquire(blocking=False):
+        threading.Thread(target=read, name="evaluations", daemon=True).start()
 
 
 def _reading(row: RunRow, ends_at: float | None) -> Callable[[], Played]:

@@ -37,8 +37,8 @@ from echoscope.text.amounts import counted
 
 PER_PAGE = 6
 """Groups."""
-READ_S = 1.0
-"""For reading evaluations before the page is drawn; the others are read for the next drawing."""
+READ_S = 0.5
+"""For reading evaluations before the page is drawn; the others are read beside it."""
 EVERY_S, WAITING_S = 5.0, 1.0
 MAX_NAMED = 6
 """Evaluations that a sentence names."""
@@ -72,21 +72,18 @@ _COLUMNS: dict[str, Any] = {
 
 
 def draw() -> None:
-    if not _evaluations():
-        beat("none", EVERY_S, _none, has_news=lambda: bool(_evaluations()))
+    known = found()
+    if not known.rows:
+        beat("none", EVERY_S, _none, has_news=lambda: bool(found().rows))
         return
-    is_waiting = found(within_s=0.0).num_waiting > 0
-    beat(
-        "evaluations",
-        WAITING_S if is_waiting else EVERY_S,
-        _all,
+    is_waiting = known.num_waiting > 0
+
+    def has_news() -> bool:
+        now = found()
         # Once everything is read, the page goes on at a slower beat.
-        has_news=lambda: is_waiting and not found(within_s=0.0).num_waiting,
-    )
+        return not now.rows or (is_waiting and not now.num_waiting)
 
-
-def _evaluations() -> Sequence[RunRow]:
-    return tuple(found(within_s=0.0).rows.values())
+    beat("evaluations", WAITING_S if is_waiting else EVERY_S, _all, has_news=has_news)
 
 
 def _none() -> None:
@@ -119,8 +116,8 @@ def _all() -> None:
         st.caption(
             "Ranks compare evaluations of the same tasks only. All intervals are 95 %, over tasks. "
             "Two evaluations are compared task by task, so they may differ although their own "
-            "intervals overlap. With many rows, the success of the best is partly luck: evaluate it again with "
-            "another --seed."
+            "intervals overlap. With many rows, the success of the best is partly luck: evaluate "
+            "it again with another --seed."
         )
     _rest(known)
 
