@@ -31,7 +31,7 @@ class Judgement:
     @property
     def state(self) -> str:
         """healthy, converged, watch, recovering, collapsing, collapsed, not learning, insufficient
-        evidence."""
+        evidence, evaluation."""
         return self.verdict.state.value
 
     @property

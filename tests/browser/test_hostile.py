@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from browsing import DashboardProcess, until, visit
+from made_evaluation import make_evaluation
 from made_run import make_run
 
 from echoscope.dashboard.page import links
@@ -28,6 +29,8 @@ ALL_DRAWN = """
 def hostile(tmp_path: Path, serve: Callable[..., DashboardProcess]) -> str:
     root = tmp_path / "runs"
     make_run(root / NAME, 12, name=HOSTILE, tags=[HOSTILE[:200]], text=HOSTILE)
+    for number in range(2):
+        make_evaluation(root / f"{NAME} {number}", {HOSTILE[:200]: ["10", "11"]}, who=HOSTILE)
     return serve(root).url
 
 

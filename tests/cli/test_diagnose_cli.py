@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
+from made_evaluation import make_evaluation, open_evaluation
 from typer.testing import CliRunner
 
 from echoscope.cli.diagnose import diagnose
@@ -152,3 +153,25 @@ def test_control_characters_do_not_reach_the_terminal(tmp_path: Path) -> None:
     path.write_text("step,eval/\x1b[31m/action_valid_frac\n" + rows)
     result = runner.invoke(app, ["diagnose", str(path)])
     assert "\x1b[31m" not in result.stdout
+
+
+def test_an_evaluation_is_not_judged(tmp_path: Path) -> None:
+    """One sentence: what it is, whose, and where its success can be read."""
+    run = make_evaluation(tmp_path / "e", {"lake": ["11", "10"]}, who="qwen")
+    found = runner.invoke(app, ["diagnose", str(run)])
+    assert found.exit_code == 0
+    assert found.output == (
+        f"{run} is an evaluation of qwen, not a training, so there is no verdict: its success is "
+        "on the page Evaluations of `echoscope dashboard`, and `echoscope eval WHO --against "
+        f"{run}` compares another model with it on the same tasks.\n"
+    )
+    as_json = json.loads(runner.invoke(app, ["diagnose", str(run), "--json"]).output)
+    assert (as_json["state"], as_json["actions"]) == ("evaluation", [])
+
+
+def test_an_evaluation_that_was_killed_is_not_judged_either(tmp_path: Path) -> None:
+    writer = open_evaluation(tmp_path / "e", {"lake": ["1"]}, planned=9)
+    writer._lock.release()  # as the system does when a process dies
+    found = runner.invoke(app, ["diagnose", str(tmp_path / "e")])
+    assert found.exit_code == 0
+    assert "is an evaluation of tiny" in found.output

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from made_evaluation import make_evaluation
 from trajectories import make_trajectory
 
 from echoscope.cli import main
@@ -102,6 +103,14 @@ def test_list(echoscope: Run, run_path: Path) -> None:
     code, out, _ = echoscope("runs", "list", run_path.parent, "--json")
     (row,) = json.loads(out)
     assert (row["status"], row["last_step"], row["num_trajectories"]) == ("finished", 1, 4)
+
+
+def test_list_and_show_say_what_an_evaluation_is(echoscope: Run, tmp_path: Path) -> None:
+    run = make_evaluation(tmp_path / "e", {"lake": ["11"]}, planned=9, status="stopped")
+    (listed,) = json.loads(echoscope("runs", "list", tmp_path, "--json"))
+    assert (listed["verdict"], listed["status"]) == ("evaluation", "stopped")
+    shown = json.loads(echoscope("runs", "show", run, "--json"))
+    assert shown["to_go_on"] == f"Play what is left. echoscope eval --resume {run}"
 
 
 def test_list_names_what_it_cannot_read(echoscope: Run, run_path: Path) -> None:

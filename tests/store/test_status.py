@@ -179,3 +179,24 @@ def test_the_configuration_says_who_wrote_the_steps() -> None:
     assert (origin_of(recorded), trainer_name(recorded)) == (Origin.RECORDED, "TRL")
     assert (origin_of({"trainer": "x"}), trainer_name({"trainer": "x"})) == (Origin.TRAINED, "")
     assert trainer_name({"imported": {"trainer": ["hostile"]}}) == ""
+
+
+def test_an_evaluation_is_live_before_its_first_step() -> None:
+    """Its episodes are stored as they end; its first step may come with the last of them."""
+    found = status_of(
+        "running",
+        1,
+        (),
+        is_starting=True,
+        heard_at=1e6,
+        step_s=math.nan,
+        now=1e6,
+        origin=Origin.EVALUATED,
+    )
+    assert found.status is Status.LIVE
+
+
+def test_only_an_entry_of_its_own_makes_an_evaluation() -> None:
+    assert origin_of({"evaluation": {"who": "tiny"}}) is Origin.EVALUATED
+    assert trainer_name({"evaluation": {"who": "tiny"}, "trainer": "x"}) == ""
+    assert origin_of({"evaluation": "tiny"}) is Origin.TRAINED

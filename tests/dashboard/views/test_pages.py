@@ -14,7 +14,7 @@ from echoscope.dashboard.page import links
 
 OpenPage = Callable[..., AppTest]
 PAGES = list(links.PAGES)
-WITH_RUN = [name for name in PAGES if name not in ("runs", "compare")]
+WITH_RUN = [name for name in PAGES if name not in ("runs", "compare", "evaluations")]
 HOSTILE = "<img src=x onerror=alert(1)> **b** [a](http://evil.example) `x` :smile: $x$"
 
 

@@ -278,4 +278,7 @@ def test_what_another_trainer_obeys_is_in_the_runs_own_record() -> None:
     assert CommandAction.EVALUATE not in obeyed_actions({"recorded": True})
     assert why_not_steered(recorded) == ""
     assert "verl" in why_not_steered({"imported": {"trainer": "verl"}})
+    evaluation = {"evaluation": {"who": "tiny"}}
+    assert "is an evaluation" in why_not_steered(evaluation)
+    assert obeyed_actions(evaluation) == ()
     assert "cannot send commands" in why_not_steered({"watched": {"trainer": "TRL"}})
