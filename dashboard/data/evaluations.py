@@ -22,7 +22,7 @@ from echoscope.diagnostics.measure.outcomes import (
     tables_of,
     task_rates,
 )
-from echoscope.diagnostics.read.stored_outcomes import Planned, planned, stored_outcomes
+from echoscope.diagnostics.tools.stored_outcomes import Planned, planned, stored_outcomes
 from echoscope.store.query.listing import RunRow
 from echoscope.store.reader import RunReader
 from echoscope.store.status import Origin

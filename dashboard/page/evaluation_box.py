@@ -6,7 +6,7 @@ import shlex
 
 import streamlit as st
 
-from echoscope.diagnostics.read.stored_outcomes import evaluation_words
+from echoscope.diagnostics.tools.stored_outcomes import evaluation_words
 from echoscope.store.log.layout import shown_path
 from echoscope.store.query.listing import RunRow
 from echoscope.store.status import RUNNING, Origin, origin_of

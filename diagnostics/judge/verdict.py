@@ -470,7 +470,7 @@ def _judged(opened: Opened, config: AlarmConfig | None, at: int | None = None) -
 
     diagnosis = Diagnosis(config, run_id=opened.run_id, run=opened.name)
     if opened.reader is not None:
-        from ..read.stored_outcomes import evaluation_sentence  # reads stores
+        from ..tools.stored_outcomes import evaluation_sentence  # reads stores
 
         sentence = evaluation_sentence(opened.reader.info().config, opened.name)
         if sentence:

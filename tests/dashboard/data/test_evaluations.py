@@ -27,7 +27,7 @@ from echoscope.dashboard.data.evaluations import (
 )
 from echoscope.dashboard.page.problems import Problem
 from echoscope.diagnostics.measure.outcomes import outcome_of
-from echoscope.diagnostics.read.stored_outcomes import Planned
+from echoscope.diagnostics.tools.stored_outcomes import Planned
 
 Serve = Callable[..., None]
 
