@@ -111,6 +111,8 @@ class EnvPool:
     Args:
         make_turns: builds the turns of an entry; `turns_of` if None.
         first_group: the number of its first group among those of the split: a pool may hold a part.
+        first_sibling: the number of the first sibling of every group, for a part of the siblings.
+        varieties: of each entry, where another pool with the same entries has found them out.
     """
 
     def __init__(
@@ -122,6 +124,8 @@ class EnvPool:
         split: str,
         make_turns: Callable[[EnvGroup], TurnEnv] | None = None,
         first_group: int = 0,
+        first_sibling: int = 0,
+        varieties: Sequence[TaskVariety] = (),
     ) -> None:
         if not groups:
             raise EnvParamsError("a pool needs at least one environment group")
@@ -132,7 +136,7 @@ class EnvPool:
         if seed < 0:
             raise EnvParamsError(f"seed is {seed}, but must not be negative")
         self._seed, self._split, self._group_size = seed, split, group_size
-        self._first_group = first_group
+        self._first_group, self._first_sibling = first_group, first_sibling
         self._groups = [group for group in groups for _ in range(group.groups)]
         self._entries = list(groups)
         self._are_one_action = [group.is_one_action for group in groups]
@@ -146,7 +150,7 @@ class EnvPool:
         """Slot and entry to a world that another entry has taken the place of."""
         self._is_running = [False] * len(self._stacks)
         self._kinds = [kind for kind, group in enumerate(groups) for _ in range(group.groups)]
-        self._varieties: list[TaskVariety] = []
+        self._varieties: list[TaskVariety] = list(varieties)
         self._fixed_seeds: dict[int, int] = {}
         self._is_abandoned = False
 
@@ -260,7 +264,8 @@ class EnvPool:
 
     def _noise_seed(self, step: int, index: int, first_group: int) -> int:
         p, g = divmod(index, self._group_size)
-        return transition_seed(self._seed, self._split, step, first_group + p, g)
+        sibling = self._first_sibling + g
+        return transition_seed(self._seed, self._split, step, first_group + p, sibling)
 
     def lead(self, step: int, p: int, first_group: int) -> Leader:
         """Draw the task of group p, and start one sibling on it, or more where some cannot start.
@@ -304,7 +309,7 @@ class EnvPool:
             index=index,
             episode_index=first_group * self._group_size + index,
             group_index=first_group + p,
-            sibling_index=g,
+            sibling_index=self._first_sibling + g,
             env_id=self._groups[p].env,
             tag=self._groups[p].name,
             env_seed=leader.env_seed,

@@ -93,6 +93,10 @@ class Dialogue:
                 reason = StopReason.PROMPT_TOO_LONG
                 break
             reason = await self._turn(output, step_world)
+        return self.ended(reason, step=step, split=split)
+
+    def ended(self, reason: StopReason, *, step: int, split: Split) -> Trajectory:
+        """The record of what has been played, as an episode that ended for this reason."""
         return trajectory_of(
             self.slot,
             self.turns,

@@ -21,6 +21,7 @@ from ..records import (
     FinishReason,
     FloatArray,
     IntArray,
+    Span,
     Split,
     StopReason,
     ToolCall,
@@ -54,11 +55,12 @@ class RowError(ValueError):
 
 @dataclass(slots=True, kw_only=True)
 class DraftTurn:
-    """One turn as far as a file tells. Its fields are those of `Turn`."""
+    """One turn as far as a file tells. But for `parts` its fields are those of `Turn`."""
 
     observation: str
     response: str
     reward: float = math.nan
+    format_penalty: float = 0.0
     actions: tuple[str, ...] = ()
     calls: tuple[ToolCall, ...] = ()
     finish_reason: FinishReason = FinishReason.UNKNOWN
@@ -71,6 +73,9 @@ class DraftTurn:
     entropies: FloatArray | None = None
     temperature: float | None = None
     info: Mapping[str, float] = field(default_factory=dict)
+    frame: str | None = None
+    parts: tuple[Span | None, Span | None] | None = None
+    """Where reasoning and answer stand in the reply; None: they are read from its text."""
 
     def set_tokens(self, prompt: Any, response: Any, logprobs: Any = None) -> None:
         """The token ids of prompt and reply and the reply's log-probs, where the values are lists
@@ -95,6 +100,14 @@ class Draft:
     env: str = ""
     tag: str = ""
     final_observation: str = ""
+    final_frame: str | None = None
+    env_seed: int | None = None
+    noise_seed: int | None = None
+    task_key: str | None = None
+    prompt_key: str = ""
+    """Of its first prompt; empty: that of `prompt`."""
+    is_whole: bool = False
+    """The file says all of the episode: where it has no turn, none was played."""
     stop_reason: StopReason = StopReason.UNKNOWN
     is_success: bool | None = None
     duration_s: float | None = None
@@ -194,11 +207,13 @@ def trajectory_of(
             sibling_index=sibling_index,
             env_id=draft.env,
             tag=draft.tag or draft.env,
-            env_seed=None,
-            noise_seed=None,
-            prompt_key=prompt_key(draft.prompt),
+            env_seed=draft.env_seed,
+            noise_seed=draft.noise_seed,
+            task_key=draft.task_key,
+            prompt_key=draft.prompt_key or prompt_key(draft.prompt),
             turns=tuple(_turn(turn, index) for index, turn in enumerate(draft.turns)),
             final_observation=draft.final_observation,
+            final_frame=draft.final_frame,
             stop_reason=draft.stop_reason,
             is_success=draft.is_success,
             duration_s=draft.duration_s,
@@ -210,18 +225,18 @@ def trajectory_of(
 
 
 def _turn(turn: DraftTurn, index: int) -> Turn:
-    text = turn.response
+    written: dict[str, Any] = {field.name: getattr(turn, field.name) for field in fields(turn)}
+    parts = written.pop("parts") or _parts(turn.response)
+    return Turn(index=index, reasoning_chars=parts[0], answer_chars=parts[1], **written)
+
+
+def _parts(text: str) -> tuple[Span | None, Span | None]:
+    """Where reasoning and answer stand in a reply."""
     # Some chat templates open the reasoning in the prompt: the reply begins inside it.
     close = text.find(THINK_CLOSE)
     is_open = close >= 0 and THINK_OPEN not in text[:close]
     parsed = parse_response(text, reasoning=True, forced_think=is_open)
-    written: dict[str, Any] = {field.name: getattr(turn, field.name) for field in fields(turn)}
-    return Turn(
-        index=index,
-        reasoning_chars=parsed.reasoning_chars,
-        answer_chars=parsed.answer_chars,
-        **written,
-    )
+    return parsed.reasoning_chars, parsed.answer_chars
 
 
 def _extra(draft: Draft, format_name: str) -> str:

@@ -1,9 +1,10 @@
-"""What a value of a stranger's file says: a number, a text, a reason, or nothing."""
+"""What a value of a stranger's file says: a number, a text, a reason, or nothing; and its name."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import groupby
@@ -17,6 +18,7 @@ from ..records import FinishReason, FloatArray, StopReason
 from .lines import BadJsonError, json_of
 
 R = TypeVar("R", bound=StrEnum)
+_NUMBER = re.compile(r"(\d+)")
 
 
 def number(value: Any) -> float:
@@ -176,3 +178,12 @@ def sampled_runs(mask: Sequence[Any]) -> list[tuple[int, int]]:
             runs.append((start, start + size))
         start += size
     return runs
+
+
+def natural(name: str) -> list[tuple[int, int, str]]:
+    """Sorts names with numbers in them by the numbers: 2.jsonl before 10.jsonl."""
+    parts = _NUMBER.split(name)
+    return [
+        (1, int(part), "") if part.isascii() and part.isdigit() and len(part) < 19 else (0, 0, part)
+        for part in parts
+    ]

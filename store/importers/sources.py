@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import stat
 import zipfile
@@ -20,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
+from . import read
 from .lines import BadJsonError, as_utf8, conversion, json_of, lines_of, wide_encoding
 from .packed_file import ERRORS as PACKED_ERRORS
 from .packed_file import MAX_BYTES, opened, packing_of
@@ -43,7 +43,6 @@ _SKIPPED = frozenset(
     {".png", ".jpg", ".jpeg", ".gif", ".webp", ".mp4", ".safetensors", ".py", ".md", ".html"}
     | {".sh", ".toml", ".lock", ".wandb"}
 )
-_NUMBER = re.compile(r"(\d+)")
 
 
 class SourceError(ValueError):
@@ -237,11 +236,11 @@ def files_of(path: Path) -> Iterator[tuple[Path, str]]:
     number = 0
     for folder, folders, names in os.walk(path):
         here = Path(folder)
-        folders[:] = sorted((f for f in folders if not f.startswith(".")), key=natural)
+        folders[:] = sorted((f for f in folders if not f.startswith(".")), key=read.natural)
         for name in [f for f in folders if (here / f).is_symlink()]:
             if not (here / name).resolve().is_relative_to(root):
                 yield here / name, "a link that leads out of the folder"
-        for name in sorted(names, key=natural):
+        for name in sorted(names, key=read.natural):
             file = here / name
             if name.startswith("."):
                 continue
@@ -256,15 +255,6 @@ def files_of(path: Path) -> Iterator[tuple[Path, str]]:
                 continue
             if stat.S_ISREG(file.stat().st_mode):
                 yield file, ""
-
-
-def natural(name: str) -> list[tuple[int, int, str]]:
-    """Sorts names with numbers in them by the numbers: 2.jsonl before 10.jsonl."""
-    parts = _NUMBER.split(name)
-    return [
-        (1, int(part), "") if part.isascii() and part.isdigit() and len(part) < 19 else (0, 0, part)
-        for part in parts
-    ]
 
 
 def source_of(path: Path, spool: Path, run: str | None = None) -> Source | None:

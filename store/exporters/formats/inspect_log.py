@@ -20,6 +20,7 @@ from typing import Any
 from echoscope.text.amounts import counted
 from echoscope.text.strict_json import json_value
 
+from ...importers.formats.inspect_metadata import outcome_metadata, task_metadata
 from ...reader import RunInfo
 from ..dialogue import Dialogue, Message, dialogue_of
 from ..format import BESIDE_EPISODES, Format, Options, Written
@@ -76,12 +77,9 @@ def _sample(episode: Episode, dialogue: Dialogue, model: str) -> dict[str, Any]:
         },
         "scores": _scores(episode),
         "metadata": {
-            "step": episode.step,
-            "split": row["split"],
-            "env": row["env_id"],
-            "stop_reason": row["stop_reason"],
+            **task_metadata(step=episode.step, split=row["split"], env=row["env_id"]),
+            **outcome_metadata(row["stop_reason"], [turn["reward"] for turn in episode.turns]),
             "id": episode.id,
-            "turn_rewards": [turn["reward"] for turn in episode.turns],
         },
         "uuid": f"{model}/{episode.id}",
     }

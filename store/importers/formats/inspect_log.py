@@ -1,7 +1,8 @@
 """Inspect: a log as one JSON document, or the samples of a `.eval` archive as a log each.
 
 A group is a sample, and a sibling one of its epochs. Logs that `echoscope export --to inspect`
-wrote say in the metadata of a sample what the episode was.
+wrote, and logs of our worlds played in Inspect, say in the metadata of a sample what the episode
+was.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...records import Split
 from .. import read
 from ..dialogue import is_messages, read_messages
 from ..draft import Draft, RowError
 from ..format import Format, Row, Where, has_keys, no_file_step
+from .inspect_metadata import is_played_in_inspect, split_of, whole_draft
 
 _GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 """Correct, partly, incorrect, no answer."""
@@ -26,6 +27,9 @@ _OURS = "echoscope/"
 
 def _drafts(row: Row, where: Where) -> Iterator[Draft]:
     for sample in read.objects(row["samples"]):
+        if is_played_in_inspect(sample):
+            yield whole_draft(sample)
+            continue
         draft = _draft(sample)
         draft.env = read.name(read.inner(row, "eval", "task"))
         if _is_ours(sample):
@@ -88,7 +92,7 @@ def _set_ours(draft: Draft, metadata: Row, scores: Mapping[str, float]) -> None:
     draft.reconstructed.discard("score")
     draft.is_success = read.truth(scores.get("success"))
     draft.set_turn_rewards(metadata.get("turn_rewards"), scores.get("return", math.nan))
-    draft.split = Split.EVAL if metadata.get("split") in ("eval", "probe") else Split.IMPORT
+    draft.split = split_of(metadata)
     draft.env = read.name(metadata.get("env"))
     draft.stop_reason = read.stop(metadata.get("stop_reason"))
     for turn in draft.turns:
@@ -96,9 +100,10 @@ def _set_ours(draft: Draft, metadata: Row, scores: Mapping[str, float]) -> None:
 
 
 def _step(row: Row) -> int | None:
-    """The step of a sample that we wrote; Inspect knows none."""
+    """The step of a sample that we wrote or played; Inspect knows none."""
     first = next(iter(read.objects(row["samples"])), {})
-    return read.whole(first["metadata"].get("step")) if _is_ours(first) else None
+    is_known = _is_ours(first) or is_played_in_inspect(first)
+    return read.whole(first["metadata"].get("step")) if is_known else None
 
 
 LOGS = Format(

@@ -40,10 +40,10 @@ def write_logs(path: Path, target: Path) -> None:
         with zipfile.ZipFile(path) as archive, target.open("w") as file:
             members = {info.filename: info for info in archive.infolist()[:_MAX_MEMBERS]}
             task = _task(archive, members)
-            for name, info in members.items():
-                if not name.startswith("samples/"):
-                    continue
-                num_chars += file.write(json.dumps(_row(archive, info, task)) + "\n")
+            samples = [name for name in members if name.startswith("samples/")]
+            for name in sorted(samples, key=read.natural):  # they were written as they ended
+                row = _row(archive, members[name], task)
+                num_chars += file.write(json.dumps(row) + "\n")
                 if num_chars > MAX_BYTES:
                     raise BadJsonError(f"its samples take more than {MAX_BYTES >> 30} GB")
     except ERRORS as error:

@@ -61,7 +61,7 @@ class StepEpisodes:
     def _add(self, draft: Draft, source: str, format_name: str) -> None:
         if len(self.trajectories) > MAX_INDEX:
             raise RowError(f"a step holds at most {MAX_INDEX + 1:,} episodes")
-        if not draft.turns:
+        if not draft.turns and not draft.is_whole:
             raise RowError("it has no reply of the policy")
         if draft.group is None:
             draft.reconstructed.add("groups")
