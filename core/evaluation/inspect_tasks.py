@@ -74,11 +74,12 @@ def world_task(
     Raises:
         PrerequisiteError: an unknown name or a value that is not allowed, in one sentence.
     """
+    from echoscope.envs.base import EnvError
     from echoscope.store.importers.formats.inspect_metadata import KEY, task_metadata
 
     try:
         world, context = _checked(env, settings, tasks=tasks, siblings=siblings, seed=seed)
-    except ValueError as error:
+    except (ValueError, EnvError) as error:
         raise PrerequisiteError(escape(str(error))) from error
     shared = task_metadata(step=_STEP, split=_SPLIT, env=env)
     samples = [
@@ -95,6 +96,7 @@ def world_task(
         scorer=[make() for make in SCORERS],
         epochs=Epochs(siblings, "mean"),
         config=GenerateConfig(max_tokens=context.max_response_tokens),
+        display_name=env,
         fail_on_error=False,  # a world that fails is data, not the end of an evaluation
     )
 
@@ -125,7 +127,7 @@ def _checked(
     """The world, with each setting where it belongs; the world is made once to see that it can be.
 
     Raises:
-        ValueError: what is wrong, in one sentence.
+        ValueError, EnvError: what is wrong, in one sentence.
     """
     from echoscope.diagnostics.tools.setting_errors import checked
     from echoscope.envs.params import described_parameters

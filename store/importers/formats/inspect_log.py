@@ -26,15 +26,31 @@ _OURS = "echoscope/"
 
 
 def _drafts(row: Row, where: Where) -> Iterator[Draft]:
-    for sample in read.objects(row["samples"]):
-        if is_played_in_inspect(sample):
-            yield whole_draft(sample)
-            continue
-        draft = _draft(sample)
-        draft.env = read.name(read.inner(row, "eval", "task"))
-        if _is_ours(sample):
-            _set_ours(draft, sample["metadata"], _scores(sample))
-        yield draft
+    """The episodes of a log, siblings together; what one of them lacks is raised after the rest."""
+    problem: RowError | None = None
+    env = read.name(read.inner(row, "eval", "task"))
+    for sample in sorted(read.objects(row["samples"]), key=_place):
+        try:
+            yield _sample_draft(sample, env)
+        except RowError as error:
+            problem = problem or error
+    if problem is not None:
+        raise problem
+
+
+def _place(sample: Row) -> tuple[list[tuple[int, int, str]], int]:
+    """Sorts samples by their names, and each by its epochs: an archive has them as they ended."""
+    return read.natural(read.text(sample.get("id"))), read.whole(sample.get("epoch")) or 0
+
+
+def _sample_draft(sample: Row, env: str) -> Draft:
+    if is_played_in_inspect(sample):
+        return whole_draft(sample)
+    draft = _draft(sample)
+    draft.env = env
+    if _is_ours(sample):
+        _set_ours(draft, sample["metadata"], _scores(sample))
+    return draft
 
 
 def _draft(sample: Row) -> Draft:
