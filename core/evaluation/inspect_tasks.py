@@ -103,9 +103,11 @@ def world_task(
 
 @task(name="world")
 def any_world(
-    env: str, tasks: int = NUM_TASKS, siblings: int = 1, seed: int = 0, **settings: Any
+    env: str = "", tasks: int = NUM_TASKS, siblings: int = 1, seed: int = 0, **settings: Any
 ) -> Task:
     """The world of any id, such as `-T env=reasoning_gym:chain_sum`."""
+    if not env:
+        raise PrerequisiteError("name the world, such as -T env=reasoning_gym:chain_sum")
     return world_task(env, tasks=tasks, siblings=siblings, seed=seed, **settings)
 
 

@@ -66,3 +66,39 @@ def test_an_archive_of_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.M
     path = archive(tmp_path / "log.eval", *[json.dumps(sample("a" * 400)).encode()] * 2)
     with pytest.raises(ImportingError, match="its samples take more than"):
         import_run(path, tmp_path / "run")
+
+
+def played(**whole: Any) -> dict[str, Any]:
+    """A sample of one of our worlds that was played in Inspect."""
+    metadata = {"step": 0, "split": "eval", "env": "lake", "stop_reason": "terminated"}
+    return sample("a", metadata={**metadata, "echoscope": whole})
+
+
+def test_odd_values_of_a_world_that_was_played_are_unknown_or_refused(tmp_path: Path) -> None:
+    odd_turn = {"observation": 5, "response": None, "actions": "up", "calls": [3], "info": [1]}
+    samples = [
+        played(turns=[odd_turn], env_seed="9" * 30, noise_seed=-4, task_key=[1], tag={}),
+        played(turns=[{"response": "abc", "reasoning_chars": [2, 9]}]),
+        played(turns=[{"response": "abc", "format_penalty": 3}]),
+        played(turns="none"),
+        played(
+            turns=[{"response": "abc", "reasoning_chars": [0, 1], "reward": 0.5}], env_seed="12"
+        ),
+    ]
+    for number, each in enumerate(samples):
+        each["id"] = number
+    log = {"version": 2, "eval": {"task": "t"}, "samples": samples}
+    (tmp_path / "log.json").write_text(json.dumps(log))
+    report = import_run(tmp_path / "log.json", tmp_path / "run")
+    first, last = Imported(report).trajectories
+    assert (first.env_seed, first.noise_seed, first.turns[0].actions) == (None, None, ())
+    assert (last.env_seed, last.turns[0].reasoning, last.episode_return) == (12, "a", 0.5)
+    assert report.rows.total == 3
+    assert any("was not played to its end" in reason for reason in report.rows.counts)
+
+
+def test_a_sample_without_messages_leaves_the_rest_of_its_log(tmp_path: Path) -> None:
+    log = {"version": 2, "eval": {"task": "t"}, "samples": [{"id": 0}, sample("a")]}
+    (tmp_path / "log.json").write_text(json.dumps(log))
+    report = import_run(tmp_path / "log.json", tmp_path / "run")
+    assert (report.num_kept, dict(report.rows.counts)) == (1, {"the sample has no messages": 1})
