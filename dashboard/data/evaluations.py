@@ -24,7 +24,6 @@ from echoscope.diagnostics.measure.outcomes import (
 )
 from echoscope.diagnostics.tools.stored_outcomes import Planned, planned, stored_outcomes
 from echoscope.store.query.listing import RunRow
-from echoscope.store.reader import RunReader
 from echoscope.store.status import Origin
 
 from ..page.problems import Problem
@@ -238,7 +237,7 @@ def found(*, within_s: float = 0.0) -> Found:
     for row in rows:
         try:
             position = positions[row.run_id] = queries.position(row.run_id)
-            played.append(_played.get(position[0], position, _reading(row, ends_at)))
+            played.append(_played.get(position[0], position, _reading(row.run_id, ends_at)))
         except _LaterError:
             waiting.append(row)
         except Problem as problem:
@@ -254,14 +253,14 @@ def found(*, within_s: float = 0.0) -> Found:
     )
 
 
-def played_by(row: RunRow) -> Played:
+def played_by(run_id: str) -> Played:
     """What an evaluation has played so far.
 
     Raises:
         Problem: it cannot be read.
     """
-    position = queries.position(row.run_id)
-    played: Played = _played.get(position[0], position, _reading(row, None))
+    position = queries.position(run_id)
+    played: Played = _played.get(position[0], position, _reading(run_id, None))
     return played
 
 
@@ -276,7 +275,7 @@ def _read_beside(rows: Sequence[RunRow]) -> None:
         try:
             for row in rows:
                 with contextlib.suppress(Problem):  # the page says it
-                    played_by(row)
+                    played_by(row.run_id)
         finally:
             _beside.release()
 
@@ -284,20 +283,18 @@ def _read_beside(rows: Sequence[RunRow]) -> None:
         threading.Thread(target=read, name="evaluations", daemon=True).start()
 
 
-def _reading(row: RunRow, ends_at: float | None) -> Callable[[], Played]:
+def _reading(run_id: str, ends_at: float | None) -> Callable[[], Played]:
     def read() -> Played:
         if ends_at is not None and time.monotonic() > ends_at:
             raise _LaterError
-        with queries.reading(row.run_id):
-            run = queries.reader(row.run_id)
-            plan = planned(run.info().config)
+        with queries.reading(run_id):
+            run = queries.reader(run_id)
+            info = run.info()
+            plan = planned(info.config)
             if plan is None:
-                raise Problem(f"{row.run_id} is no evaluation")
-            return played_of(row.run_id, row.created_at, plan, _outcomes(run))
+                raise Problem(f"{run_id} is no evaluation")
+            # The step that is still open has episodes as well.
+            outcomes = stored_outcomes(run, 0, info.last_step + 1)
+            return played_of(run_id, info.created_at, plan, list(outcomes.values()))
 
     return read
-
-
-def _outcomes(run: RunReader) -> list[Outcome]:
-    """Of all episodes on the disk, those of a step that is not finished as well."""
-    return list(stored_outcomes(run, 0, run.info().last_step + 1).values())

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 import streamlit as st
 
 from echoscope.diagnostics.tools.stored_outcomes import evaluation_words
 from echoscope.store.log.layout import shown_path
-from echoscope.store.query.listing import RunRow
 from echoscope.store.status import RUNNING, Origin, origin_of
 
 from ..data import queries
@@ -34,12 +34,11 @@ def evaluation_box(run_id: str) -> bool:
 
 
 def _box(run_id: str) -> None:
-    row = next(row for row in queries.runs() if row.run_id == run_id)
-    played = played_by(row)
+    played, info = played_by(run_id), queries.info(run_id)
     with st.container(border=True, key="evaluation_box"):
         st.text(visible(f"This is {evaluation_words(played.plan)}.", 600))
         st.text(f"{played.progress} episodes were played.")
-        command = "" if played.is_whole else resume_command(row)
+        command = "" if played.is_whole else resume_command(info.status, info.path)
         if command:
             st.caption("This plays the rest:")
             ui.command(command)
@@ -48,8 +47,8 @@ def _box(run_id: str) -> None:
             links.link("Replay", "replay", run=run_id)
 
 
-def resume_command(row: RunRow) -> str:
+def resume_command(status: str, path: Path) -> str:
     """What plays the rest of an evaluation that ended early; empty while it is played."""
-    if row.status == RUNNING:
+    if status == RUNNING:
         return ""
-    return f"echoscope eval --resume {shlex.quote(shown_path(row.path))}"
+    return f"echoscope eval --resume {shlex.quote(shown_path(path))}"

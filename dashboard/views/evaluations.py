@@ -248,7 +248,7 @@ def _unfinished(row: RunRow, played: Played) -> None:
     may = " Short episodes end first, so its numbers may change." if played.num_played else ""
     words = f"{row.run_id} is not complete: {played.progress} episodes were played, {status}.{may}"
     st.text(visible(words, 400))
-    command = resume_command(row)
+    command = resume_command(row.status, row.path)
     if command:
         ui.command(command)
 

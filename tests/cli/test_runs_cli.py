@@ -107,9 +107,9 @@ def test_list(echoscope: Run, run_path: Path) -> None:
 
 def test_list_and_show_say_what_an_evaluation_is(echoscope: Run, tmp_path: Path) -> None:
     run = make_evaluation(tmp_path / "e", {"lake": ["11"]}, planned=9, status="stopped")
-    (listed,) = json.loads(echoscope("runs", "list", tmp_path, "--json"))
+    (listed,) = json.loads(echoscope("runs", "list", tmp_path, "--json")[1])
     assert (listed["verdict"], listed["status"]) == ("evaluation", "stopped")
-    shown = json.loads(echoscope("runs", "show", run, "--json"))
+    shown = json.loads(echoscope("runs", "show", run, "--json")[1])
     assert shown["to_go_on"] == f"Play what is left. echoscope eval --resume {run}"
 
 
