@@ -63,7 +63,7 @@ def success_figure(group: Group) -> dict[str, Any]:
 
 
 def _label(place: int, row: Ranked) -> str:
-    return figure_text(f"{place}  {row.played.run_id}", width=40, limit=30)
+    return figure_text(f"{place}  {row.played.run_id}", width=40, limit=24)
 
 
 def _finite(value: float) -> float:

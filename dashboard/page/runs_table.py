@@ -40,7 +40,7 @@ _COLUMNS: Mapping[str, Any] = {
     "run": "Run",
     "status": "Status",
     "state": st.column_config.TextColumn("Verdict", help="Verdict on the metrics so far."),
-    "step": st.column_config.NumberColumn("Step"),
+    "step": st.column_config.NumberColumn("Step", format="%d"),
     "planned": st.column_config.NumberColumn("of", format="%d", help="Planned number of steps."),
     "success": st.column_config.NumberColumn(
         "Success", format="%.0f %%", help="Success rate of training rollouts at the last step."

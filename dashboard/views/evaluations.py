@@ -42,11 +42,17 @@ READ_S = 0.5
 EVERY_S, WAITING_S = 5.0, 1.0
 MAX_NAMED = 6
 """Evaluations that a sentence names."""
+_NAME_WIDTH = 180
+"""Pixels: on a telephone success stands beside it, and the whole name in a tooltip."""
 _PERCENT = st.column_config.NumberColumn(format="%.1f %%")
 _COLUMNS: dict[str, Any] = {
     "place": st.column_config.NumberColumn("#", width=40, help="Place by success."),
-    "who": st.column_config.TextColumn("Who", help="The model or checkpoint that played."),
-    "run": st.column_config.TextColumn("Evaluation", help="The folder of the evaluation."),
+    "who": st.column_config.TextColumn(
+        "Who", width=_NAME_WIDTH, help="The model or checkpoint that played."
+    ),
+    "run": st.column_config.TextColumn(
+        "Evaluation", width=_NAME_WIDTH, help="The folder of the evaluation."
+    ),
     "success": st.column_config.TextColumn(
         "Success (95 %)", help="Mean over tasks. The interval is over tasks, not over attempts."
     ),
@@ -114,7 +120,8 @@ def _all() -> None:
             _group(group, known, number)
     if groups:
         st.caption(
-            "Ranks compare evaluations of the same tasks only. All intervals are 95 %, over tasks. "
+            "Ranks compare evaluations of the same tasks only. An open grey dot is lower than the "
+            "best; a filled one cannot be told apart from it. All intervals are 95 %, over tasks. "
             "Two evaluations are compared task by task, so they may differ although their own "
             "intervals overlap. With many rows, the success of the best is partly luck: evaluate "
             "it again with another --seed."
