@@ -63,7 +63,10 @@ def success_figure(group: Group) -> dict[str, Any]:
 
 
 def _label(place: int, row: Ranked) -> str:
-    return figure_text(f"{place}  {row.played.run_id}", width=40, limit=24)
+    """Place and name. Of a long name its ends are shown: the last letters tell runs apart."""
+    name = row.played.run_id
+    short = name if len(name) <= 24 else f"{name[:10]}...{name[-11:]}"
+    return figure_text(f"{place}  {short}", width=40)
 
 
 def _finite(value: float) -> float:
