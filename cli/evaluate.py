@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .options import AsJson, ConfigFile, new_run_path
-from .terminal import fail, interruptible, output_console, print_json, progress_bars, table_of
+from .terminal import (
+    fail,
+    interruptible,
+    output_console,
+    print_json,
+    printable,
+    progress_bars,
+    table_of,
+)
 
 if TYPE_CHECKING:
     from echoscope.core.evaluation.plan import Budget
@@ -61,7 +70,7 @@ def evaluate(
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option("--seed", min=0, help="Other tasks. Default: those of the settings."),
+        typer.Option("--seed", min=0, help="Other tasks. By default everyone plays the same ones."),
     ] = None,
     max_episodes: Annotated[
         int | None, typer.Option("--max-episodes", min=1, help="Begin no more episodes than these.")
@@ -106,12 +115,14 @@ def evaluate(
     from echoscope.text.user_code import search_working_folder
 
     search_working_folder()
-    from echoscope.core.evaluation import play
+    from echoscope.core.evaluation import SEED, play
     from echoscope.core.evaluation.plan import Budget, settings_for
     from echoscope.core.evaluation.who import resolve
 
     if max_cost is not None and price is None:
         raise typer.BadParameter("--max-cost needs --price: nobody else knows what a token costs")
+    if against is not None:
+        _check_other(against)
     budget = Budget(episodes=max_episodes, tokens=max_tokens, cost=max_cost)
     shared: dict[str, Any] = {"make_player": _make_player(budget)}
     with progress_bars() as bar, interruptible() as pressed:
@@ -133,20 +144,30 @@ def evaluate(
                 words=words or (),
                 tasks=tasks,
                 siblings=siblings,
-                seed=seed,
+                seed=SEED if seed is None else seed,
                 temperature=temperature,
             )
             path = output or new_run_path(root, f"eval-{player.slug}")
             evaluation = play.start(player, settings, path, budget=budget, **shared)
-    compared = [] if against is None else _compared(evaluation, against)
+    compared = None if against is None else _compared(evaluation, against)
     if as_json:
         print_json(_json(evaluation, compared))
     elif as_markdown:
         typer.echo(_markdown(evaluation, compared))
     else:
         _show(evaluation, compared)
+    if compared is not None and not compared.differences:
+        fail(
+            f"{against} has played none of these tasks: evaluate both with the same worlds, --seed "
+            "and settings of the worlds",
+            1,
+        )
     if evaluation.reason:
-        fail(f"{evaluation.reason}; `echoscope eval --resume {evaluation.path}` plays them", 1)
+        larger = " with a larger budget" if "the budget of" in evaluation.reason else ""
+        fail(
+            f"{evaluation.reason}; `echoscope eval --resume {evaluation.path}`{larger} plays them",
+            1,
+        )
 
 
 def _make_player(budget: Budget) -> MakePlayer:
@@ -166,26 +187,69 @@ def _make_player(budget: Budget) -> MakePlayer:
     return make
 
 
-def _compared(evaluation: Evaluation, other: Path) -> list[Difference]:
-    """This evaluation minus an earlier one, on the tasks that both played."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """This evaluation minus another, on the tasks that both played."""
+
+    name: str
+    """Of the other."""
+    differences: Sequence[Difference]
+
+
+def _check_other(other: Path) -> None:
+    """Refuse what cannot be compared with before anything is played."""
     from echoscope.core.config.loading import ConfigError
+    from echoscope.store.reader import open_run
+
+    found = open_run(other).sql("SELECT count(*) AS n FROM trajectories WHERE split = 'eval'")
+    if not found.column("n").to_pylist()[0]:
+        raise ConfigError(f"--against is {other}, which has no evaluation episodes")
+
+
+def _compared(evaluation: Evaluation, other: Path) -> Comparison:
     from echoscope.diagnostics.measure.outcomes import differences
     from echoscope.diagnostics.tools.stored_outcomes import stored_outcomes
     from echoscope.store.reader import open_run
+    from echoscope.store.status import EVALUATION
 
     reader = open_run(other)
-    outcomes = stored_outcomes(reader, 0, reader.info().last_step)
-    out = differences(evaluation.outcomes, tuple(outcomes.values()))
-    if not out:
-        raise ConfigError(
-            f"{other} has played none of these tasks: evaluate both with the same worlds, --seed "
-            "and settings of the worlds"
-        )
+    info = reader.info()
+    entry, first = info.config.get(EVALUATION), 0
+    if isinstance(entry, dict):
+        name = f"{entry.get('name')} at temperature {entry.get('temperature'):g}"
+    else:  # a training: its last evaluation
+        row = reader.sql("SELECT max(step) AS s FROM trajectories WHERE split = 'eval'")
+        first = row.column("s").to_pylist()[0]
+        name = f"{info.run_id} at its evaluation of step {first}"
+    outcomes = stored_outcomes(reader, first, info.last_step)
+    return Comparison(
+        name=name, differences=differences(evaluation.outcomes, tuple(outcomes.values()))
+    )
+
+
+def _title(evaluation: Evaluation) -> str:
+    return f"{evaluation.who.name} at temperature {evaluation.config.eval.temperature:g}"
+
+
+def _in_words(evaluation: Evaluation, compared: Comparison) -> list[str]:
+    """A sentence for each world."""
+    this, other = _title(evaluation), compared.name
+    out = []
+    for each in compared.differences:
+        where = f"{each.tag}, {each.num_tasks} shared tasks"
+        low, high = each.difference.low, each.difference.high
+        if low > 0 or high < 0:
+            better, worse = (this, other) if low > 0 else (other, this)
+            out.append(f"{where}: {better} is better than {worse}: {_points(each.difference)}.")
+        else:
+            out.append(
+                f"{where}: {this} and {other} cannot be told apart: {_points(each.difference)}."
+            )
     return out
 
 
-def _json(evaluation: Evaluation, compared: Sequence[Difference]) -> dict[str, Any]:
-    spent = evaluation.spent
+def _json(evaluation: Evaluation, compared: Comparison | None) -> dict[str, Any]:
+    spent, is_billed = evaluation.spent, evaluation.who.is_provider
     return {
         "who": evaluation.who.words,
         "name": evaluation.who.name,
@@ -193,6 +257,8 @@ def _json(evaluation: Evaluation, compared: Sequence[Difference]) -> dict[str, A
         "run": str(evaluation.path),
         "status": evaluation.status,
         "reason": evaluation.reason,
+        "is_biased": evaluation.is_biased,
+        "notes": evaluation.notes,
         "num_planned": evaluation.num_planned,
         "num_played": len(evaluation.outcomes),
         "siblings": evaluation.config.envs.eval_group_size,
@@ -200,13 +266,13 @@ def _json(evaluation: Evaluation, compared: Sequence[Difference]) -> dict[str, A
         "seed": evaluation.config.seed,
         "seconds": evaluation.seconds,
         "spent": {
-            "input_tokens": spent.num_input_tokens,
+            "input_tokens": spent.num_input_tokens if is_billed else None,
             "output_tokens": spent.num_output_tokens,
             "cost": spent.cost,
         },
         "worlds": evaluation.tables,
         "gaps": dict(_gaps(evaluation.tables)),
-        "against": list(compared),
+        "against": None if compared is None else compared,
     }
 
 
@@ -289,19 +355,19 @@ def _points(estimate: Estimate) -> str:
     return f"{100 * estimate.value:+.1f} points ({low} to {high})"
 
 
-def _show(evaluation: Evaluation, compared: Sequence[Difference]) -> None:
+def _show(evaluation: Evaluation, compared: Comparison | None) -> None:
     console = output_console()
     head, rows = _head_and_rows(evaluation.tables)
-    console.print(f"{evaluation.who.name} at temperature {evaluation.config.eval.temperature:g}")
-    console.print(table_of(head, rows, right=head[1:]))
-    if compared:
-        head, rows = _difference_rows(compared)
+    console.print(_title(evaluation))
+    if rows:
         console.print(table_of(head, rows, right=head[1:]))
-    unknown = sum(table.num_unknown for table in evaluation.tables[:1])
-    if unknown:
-        console.print(
-            f"{unknown} episodes count for nothing: their world failed, or cannot tell success"
-        )
+    if compared is not None and compared.differences:
+        head, rows = _difference_rows(compared.differences)
+        console.print(table_of(head, rows, right=head[1:]))
+        for sentence in _in_words(evaluation, compared):
+            console.print(printable(sentence))
+    for sentence in _remarks(evaluation):
+        console.print(printable(sentence))
     spent = evaluation.spent
     if spent.num_input_tokens:
         cost = "" if spent.cost is None else f", {spent.cost:.4g} $"
@@ -309,7 +375,23 @@ def _show(evaluation: Evaluation, compared: Sequence[Difference]) -> None:
     console.print(f"evaluation {evaluation.path}")
 
 
-def _markdown(evaluation: Evaluation, compared: Sequence[Difference]) -> str:
+def _remarks(evaluation: Evaluation) -> list[str]:
+    """What limits the numbers of the table."""
+    out = list(evaluation.notes)
+    if evaluation.is_biased:
+        out.append(
+            "It was cut off, and short episodes end first: success of the episodes so far is "
+            "biased."
+        )
+    unknown = evaluation.tables[-1].num_unknown if evaluation.tables else 0
+    if unknown:
+        out.append(
+            f"{unknown} episodes count for nothing: their world failed, or cannot tell success."
+        )
+    return out
+
+
+def _markdown(evaluation: Evaluation, compared: Comparison | None) -> str:
     """The tables, for a page or a comment."""
 
     def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -318,7 +400,8 @@ def _markdown(evaluation: Evaluation, compared: Sequence[Difference]) -> str:
             "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
         )
 
-    parts = [table(*_head_and_rows(evaluation.tables))]
-    if compared:
-        parts.append(table(*_difference_rows(compared)))
-    return "\n\n".join(parts)
+    parts = [_title(evaluation), table(*_head_and_rows(evaluation.tables))]
+    if compared is not None and compared.differences:
+        parts.append(table(*_difference_rows(compared.differences)))
+        parts += _in_words(evaluation, compared)
+    return "\n\n".join([*parts, *_remarks(evaluation)])

@@ -13,6 +13,7 @@ from echoscope.store.status import EVALUATION
 
 from ..config.loading import ConfigError, load_config, override, recipe_names, validate
 from ..config.settings import RunConfig
+from . import SEED
 from .suites import worlds_of
 from .who import Who, run_settings
 
@@ -51,7 +52,7 @@ def settings_for(
     words: Sequence[str] = (),
     tasks: int,
     siblings: int,
-    seed: int | None = None,
+    seed: int = SEED,
     temperature: float | None = None,
 ) -> RunConfig:
     """The settings of an evaluation: its tasks are those of `envs.eval`.
@@ -64,7 +65,7 @@ def settings_for(
         envs: worlds; those of the settings if none.
         suite: plays each world as this suite changes it, too.
         tasks: of each world.
-        seed: fixes the tasks; that of the settings if None.
+        seed: fixes the tasks.
 
     Raises:
         ConfigError: no world is named, or a setting is wrong.
@@ -81,8 +82,7 @@ def settings_for(
     if who.is_provider:  # it is asked for many replies at a time, and nobody has its tokens
         values["collection"]["mode"] = "async"
         values["reward"]["shaping"] = []
-    if seed is not None:
-        values["seed"] = seed
+    values["seed"] = seed
     if temperature is not None:
         values["eval"]["temperature"] = temperature
     values["envs"] = {"group_size": siblings, "eval_group_size": siblings}

@@ -16,6 +16,7 @@ from typing import Protocol
 from echoscope.diagnostics.measure.outcomes import Outcome, WorldTable, outcome_of, tables_of
 from echoscope.diagnostics.tools.stored_outcomes import stored_outcomes
 from echoscope.envs.pool import EnvPool
+from echoscope.envs.reserving import TaskVariety, few_tasks
 from echoscope.envs.workers.processes import WorkerProcesses
 from echoscope.store.errors import RunExistsError
 from echoscope.store.reader import open_run
@@ -98,6 +99,11 @@ class Evaluation:
     outcomes: tuple[Outcome, ...]
     num_planned: int
     status: str
+    is_biased: bool
+    """It was cut off in the middle of episodes. Those that ended are the short ones, whose success
+    tells little of the others."""
+    notes: tuple[str, ...]
+    """Sentences about the tasks."""
     reason: str
     """Why it is not whole; empty where it is."""
     seconds: float
@@ -174,6 +180,8 @@ def resume(
     before = stored_outcomes(reader, 0, last_step)
     # Of every attempt: one that was killed at once has put nothing into a step.
     open_step = open_run(run_path, all_attempts=True).trajectories_of_step(last_step + 1)
+    if len(before) == sum(group.groups for group in config.envs.eval) * config.envs.eval_group_size:
+        return _whole(run_path, who, config, before, info.status)
     _check_worlds(config)
     player = make_player(who, config)
     try:
@@ -185,6 +193,26 @@ def resume(
         return playing.run()
     finally:
         player.close()
+
+
+def _whole(
+    path: Path, who: Who, config: RunConfig, before: Mapping[int, Outcome], status: str
+) -> Evaluation:
+    """An evaluation that has nothing left to play."""
+    outcomes = tuple(outcome for _, outcome in sorted(before.items()))
+    return Evaluation(
+        path=path,
+        who=who,
+        config=config,
+        outcomes=outcomes,
+        num_planned=len(outcomes),
+        status=status,
+        is_biased=False,
+        notes=(),
+        reason="",
+        seconds=0.0,
+        spent=Spent().plus(outcomes),
+    )
 
 
 def _check_worlds(config: RunConfig) -> None:
@@ -220,6 +248,7 @@ class _Playing:
         """Of earlier attempts."""
         self._num_begun = 0
         self._used_up = ""
+        self._varieties: dict[str, TaskVariety] = {}
 
     def recall(self, before: Mapping[int, Outcome], open_step: Sequence[Trajectory]) -> None:
         """What earlier attempts have played, and those episodes of it that are in no step yet."""
@@ -253,6 +282,8 @@ class _Playing:
             outcomes=tuple(outcome for _, outcome in sorted(self._outcomes.items())),
             num_planned=self._num_planned,
             status=status,
+            is_biased=self._is_biased,
+            notes=tuple(filter(None, [few_tasks(sorted(self._varieties.items()))])),
             reason=self._reason(),
             seconds=time.perf_counter() - began,
             spent=self._spent,
@@ -277,6 +308,7 @@ class _Playing:
             make_turns=turns_maker(self._config.collection, processes),
             first_group=first,
         )
+        self._varieties |= dict(pool.varieties())
         try:
             self._player.play(
                 pool,
@@ -296,7 +328,9 @@ class _Playing:
         if budget.episodes is not None and self._num_begun + self._group_size > budget.episodes:
             self._used_up = f"the budget of {budget.episodes} episodes is used up"
         elif budget.tokens is not None and spent.num_tokens >= budget.tokens:
-            self._used_up = f"the budget of {budget.tokens} tokens is used up"
+            self._used_up = (
+                f"the budget of {budget.tokens} tokens is used up ({spent.num_tokens} so far)"
+            )
         elif budget.cost is not None and (spent.cost or 0.0) >= budget.cost:
             self._used_up = f"the budget of {budget.cost:g} $ is used up"
         if not self._used_up:
@@ -327,12 +361,24 @@ class _Playing:
                     phase="eval",
                     policy_version=None,
                     wall_time=time.time(),
-                    values=metrics_of(tables_of(tuple(self._outcomes.values()))),
+                    values=self._metrics(),
                 )
             ]
         )
         self._writer.flush()
         self._step += 1
+
+    @property
+    def _is_biased(self) -> bool:
+        """Episodes under way were dropped: those that had ended are the short ones."""
+        is_whole = len(self._outcomes) == self._num_planned
+        return not is_whole and (self._should_stop() or bool(self._player.spent.problems))
+
+    def _metrics(self) -> dict[str, float]:
+        values = metrics_of(tables_of(tuple(self._outcomes.values())))
+        if self._is_biased:
+            return {key: value for key, value in values.items() if key.endswith("/num_tasks")}
+        return values
 
     def _processes(self) -> WorkerProcesses | None:
         collection = self._config.collection

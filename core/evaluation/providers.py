@@ -6,7 +6,9 @@ import asyncio
 import logging
 import os
 import re
+import socket
 from collections.abc import Callable, Sequence
+from urllib.parse import urlsplit
 
 from inspect_ai.model import (
     ChatMessage,
@@ -34,6 +36,7 @@ KEY_VARIABLE = "LOCAL_API_KEY"
 """Holds the key for a server at an address."""
 MAX_RETRIES = 5
 """Of one request, with Inspect's growing pauses."""
+CONNECT_S = 10
 REQUEST_S = 300
 """Longest wait for one answer."""
 MAX_PROBLEMS = 5
@@ -197,6 +200,8 @@ def _model(who: Who, config: RunConfig) -> Model:
         ConfigError: what is wrong with it, in one sentence.
     """
     address, _, name = who.words.partition("#")
+    if name:
+        _check_there(address)
     settings = GenerateConfig(
         max_tokens=config.context.max_response_tokens,
         temperature=config.eval.temperature,
@@ -217,6 +222,16 @@ def _model(who: Who, config: RunConfig) -> Model:
         return get_model(who.words, config=settings, memoize=False)
     except Exception as error:  # noqa: BLE001 - packages, keys and names, each with its own class
         raise ConfigError(f"{who.words} cannot be asked: {_problem(error)}") from None
+
+
+def _check_there(address: str) -> None:
+    """Raises ConfigError where nobody listens: each request would try six times to find out."""
+    parts = urlsplit(address)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        socket.create_connection((parts.hostname or "", port), timeout=CONNECT_S).close()
+    except OSError as error:
+        raise ConfigError(f"nobody answers at {address} ({error.strerror or error})") from None
 
 
 def _problem(error: BaseException) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
+from echoscope.diagnostics.measure.outcomes import OWN_TASKS
 from echoscope.envs.settings import EnvGroup
 from echoscope.text.did_you_mean import did_you_mean
 
@@ -155,4 +156,4 @@ def origin_of(tag: str) -> str | None:
     world, *rest = tag.split(_SEPARATOR)
     if len(rest) != 2 or rest[0] not in ("near", "far"):
         return None
-    return _SEPARATOR.join((world, "in"))
+    return world + OWN_TASKS

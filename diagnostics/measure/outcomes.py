@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,8 @@ from .rates import wilson_interval
 
 INPUT_TOKENS, OUTPUT_TOKENS, COST = "usage/input_tokens", "usage/output_tokens", "usage/cost"
 """In `Turn.info`: what a provider billed for a reply."""
+OWN_TASKS = " / in"
+"""How the tag of a player's own tasks ends in a suite."""
 RESAMPLES = 2000
 """Of the paired bootstrap."""
 
@@ -253,7 +255,12 @@ def unpaired_estimate(first: Estimate, second: Estimate) -> Estimate:
 
 def differences(first: Sequence[Outcome], second: Sequence[Outcome]) -> list[Difference]:
     """Two evaluations on the tasks that both played, world by world; last over all."""
-    return differences_of_rates(task_rates(first), task_rates(second))
+    return differences_of_rates(task_rates(_own(first)), task_rates(_own(second)))
+
+
+def _own(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """A player's own tasks have the same name in a suite and outside of one."""
+    return [replace(outcome, tag=outcome.tag.removesuffix(OWN_TASKS)) for outcome in outcomes]
 
 
 TaskKey = tuple[tuple[str, str], str]

@@ -47,6 +47,7 @@ def evaluate(tmp_path: Path) -> Evaluate:
             tasks=tasks,
             siblings=siblings,
             temperature=0.0,
+            seed=0,
             words=words,
         )
         return play.start(

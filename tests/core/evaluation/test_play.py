@@ -45,7 +45,7 @@ def test_it_plays_the_tasks_of_the_trainings_own_evaluation(tmp_path: Path) -> N
     reader = open_run(tmp_path / "run")
     trained = list(stored_outcomes(reader, 0, 0).values())
     who = resolve("tiny")
-    settings = settings_for(who, recipe="frozen_lake", tasks=6, siblings=1)
+    settings = settings_for(who, recipe="frozen_lake", tasks=6, siblings=1, seed=config.seed)
     from echoscope.core.evaluation import play
 
     from .conftest import make_player
@@ -70,6 +70,7 @@ def test_a_budget_ends_it_and_a_larger_one_goes_on(evaluate: Evaluate, go_on: Ev
     cut = evaluate("tiny", "cut", tasks=6, siblings=2, budget=Budget(episodes=5))
     assert (cut.status, len(cut.outcomes)) == ("stopped", 4)
     assert cut.reason == "8 of 12 episodes were not played: the budget of 5 episodes is used up"
+    assert not cut.is_biased
     again = go_on("cut")
     assert len(again.outcomes) == 4
     rest = go_on("cut", Budget(episodes=100))
@@ -93,6 +94,9 @@ def test_a_stop_keeps_what_was_played(evaluate: Evaluate, go_on: Evaluate) -> No
     asked = iter(range(1000))
     cut = evaluate("tiny", "cut", tasks=20, should_stop=lambda: next(asked) > 60)
     assert cut.status == "stopped"
+    assert cut.is_biased
+    keys = open_run(cut.path).metric_keys()
+    assert keys == ["eval/frozen_lake/num_tasks"]
     assert all(outcome.is_success is not None for outcome in cut.outcomes)
     assert go_on("cut").outcomes == evaluate("tiny", "whole", tasks=20).outcomes
 
@@ -138,7 +142,7 @@ def test_ten_kills_play_nothing_twice(evaluate: Evaluate, tmp_path: Path) -> Non
     begin = [
         *(sys.executable, "-m", "echoscope", "eval"),
         *("tiny", "collection.mode=async", "collection.max_in_flight=2", "--recipe", "frozen_lake"),
-        *("--tasks", "150", "--temperature", "0", "-o", str(tmp_path / "killed")),
+        *("--tasks", "150", "--temperature", "0", "--seed", "0", "-o", str(tmp_path / "killed")),
     ]
     go_on = [*begin[:4], "--resume", str(tmp_path / "killed")]
     seen: dict[int, object] = {}
