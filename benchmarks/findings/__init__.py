@@ -1,0 +1,1 @@
+"""Which published findings about collapse hold for the shipped policies, and which do not?"""

@@ -1,0 +1,90 @@
+"""Train what the claims need, and write docs/findings.md from the record.
+
+    PYTHONPATH=benchmarks python -m findings [--seeds 3] [--minutes 75] [--runs DIR]
+    PYTHONPATH=benchmarks python -m findings --table    # train nothing, write the page anew
+    PYTHONPATH=benchmarks python -m findings --quick    # two arms, three steps, a folder of its own
+
+A seed of all arms comes before the next seed, and every arm and seed that is in the record is left
+alone, so the command can be stopped and started again. A run that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from .arms import KEEP_50, STARPO
+from .claims import CLAIMS, arms_of
+from .page import PAGE, write_page
+from .training import MOST_SEEDS, RECORD, Record, missing, train
+
+RUNS = Path(__file__).parent / "runs"
+QUICK_ARMS, QUICK_STEPS = (STARPO, KEEP_50), 3
+
+
+def train_missing(
+    record: Record, runs: Path, *, seeds: int, minutes: float, only: tuple[str, ...] = ()
+) -> None:
+    """All arms with the first seed, then with the next, until the time is over."""
+    arms = [arm for arm in arms_of() if not only or arm.name in only]
+    todo = missing(arms, range(seeds), record)
+    end = time.monotonic() + 60 * minutes
+    for place, (arm, seed) in enumerate(todo, start=1):
+        if time.monotonic() > end:
+            print(f"{len(todo) - place + 1} trainings are left; the same command goes on")
+            return
+        result = train(arm, seed, runs)
+        record.add(result)
+        values = " ".join(f"{100 * v:.0f}" for v in result.curve("success")[1])
+        print(
+            f"{place}/{len(todo)} {arm.name} seed {seed}: success {values} %, {result.label}, "
+            f"{result.seconds:.0f} s",
+            flush=True,
+        )
+
+
+def quick(folder: Path) -> Path:
+    """Two arms for three steps, and a page of the claims that compare them, all in one folder."""
+    record = Record(folder / "record.ndjson")
+    claims = tuple(claim for claim in CLAIMS if set(claim.figure.arms) <= set(QUICK_ARMS))
+    for arm, seed in missing(QUICK_ARMS, [0], record, QUICK_STEPS):
+        record.add(train(arm, seed, folder / "runs", QUICK_STEPS))
+    page = folder / "findings.md"
+    write_page(record, page, claims=claims, steps=QUICK_STEPS)
+    return page
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="findings", description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--seeds", type=int, default=3, help="Seeds of each arm: 0, 1, ...")
+    parser.add_argument("--minutes", type=float, default=1e6, help="Begin no training after it.")
+    parser.add_argument("--runs", type=Path, default=RUNS, help="Folder of the trainings.")
+    parser.add_argument("--record", type=Path, default=RECORD, help="File of the results.")
+    parser.add_argument("--page", type=Path, default=PAGE, help="Page to write.")
+    parser.add_argument("--only", default="", help="Names of arms, with commas between.")
+    parser.add_argument("--table", action="store_true", help="Train nothing.")
+    parser.add_argument("--prune", action="store_true", help="Drop results no claim asks for.")
+    parser.add_argument("--quick", action="store_true", help="Two arms for three steps.")
+    arguments = parser.parse_args()
+    if arguments.quick:
+        print(quick(Path(tempfile.mkdtemp(prefix="findings-"))))
+        return
+    record = Record(arguments.record)
+    if arguments.prune:
+        record.keep_only(arm.key(seed) for arm in arms_of() for seed in range(MOST_SEEDS))
+    if not arguments.table:
+        only = tuple(filter(None, arguments.only.split(",")))
+        train_missing(
+            record, arguments.runs, seeds=arguments.seeds, minutes=arguments.minutes, only=only
+        )
+    write_page(record, arguments.page)
+    print(arguments.page)
+
+
+if __name__ == "__main__":
+    main()
