@@ -126,13 +126,11 @@ AGREEMENT = _vanilla(
 def _brevity(weight: float) -> str:
     return (
         f"reward.shaping=[{{name: brevity, function: length, weight: {weight}, "
-        "params: {soft: 0, hard: 12, part: reasoning}}]"
+        "params: {soft: 0, hard: 40, part: reasoning}}]"
     )
 
 
-BRIEF = _vanilla(
-    "brief", "up to 0.2 off for each reply that reasons: 0.2 from 12 tokens on", _brevity(0.2)
-)
+BRIEF = _vanilla("brief", "0.025 off for each token of reasoning", _brevity(1.0))
 
 
 def _bandit(name: str, words: str, *overrides: str) -> Arm:
@@ -148,8 +146,13 @@ def _bandit(name: str, words: str, *overrides: str) -> Arm:
 
 BANDIT = _bandit("bandit-rloo", "the bandit with RLOO: two arms, one pays at random")
 BANDIT_BRIEF = _bandit(
-    "bandit-brief", "the bandit with RLOO, up to 0.1 off for reasoning", _brevity(0.1)
+    "bandit-brief", "the bandit with RLOO, 0.05 off for each token of reasoning", _brevity(2.0)
 )
 BANDIT_PPO = _bandit(
-    "bandit-starpo", "the bandit with vanilla StarPO", *PPO, *_loss(), f"optim.lr={LR}"
+    "bandit-starpo",
+    "the bandit with vanilla StarPO",
+    *PPO,
+    *_loss(),
+    f"optim.lr={LR}",
+    "optim.minibatches=2",
 )

@@ -107,22 +107,22 @@ MEASURES: Mapping[str, tuple[Measure, str]] = {
 
 
 def first_move(result: Result, metric: str) -> int | None:
-    """First step from which a metric shows trouble for three steps in a row; None if never.
+    """First step from which a metric shows trouble; None if never.
 
-    | metric | trouble |
-    | --- | --- |
-    | reward spread | below half of the mean of the first five steps |
-    | return in training | below half of its highest mean of three steps |
-    | gradient norm | above three times the median of the first ten steps |
-    | entropy, up or down | 1.5 times the mean of the first five steps, or less than that part |
-    | I(X;Z) | below half of its highest mean of two measurements, twice in a row |
+    | metric | trouble | steps in a row |
+    | --- | --- | --- |
+    | reward spread | below half of the mean of the first five steps | 3 |
+    | return in training | below half of its highest mean of three steps | 3 |
+    | gradient norm | above three times the median of the first ten steps | 1: a spike |
+    | entropy, up or down | 1.5 times the mean of the first five steps, or divided by it | 3 |
+    | I(X;Z) | below half of its highest value so far | 1: every fifth step measures it |
     """
     key = {"entropy, up": ENTROPY, "entropy, down": ENTROPY}.get(metric, metric)
     steps, values = result.curve(key)
-    if len(values) < WINDOW + START_STEPS:
+    window = 1 if metric in (GRADIENT, INFORMATION) else WINDOW
+    if len(values) < window + 1:
         return None
     start = float(np.mean(values[:START_STEPS]))
-    window = WINDOW
     if metric == SPREAD:
         is_past = values < HALF * start
     elif metric == RETURN:
@@ -134,7 +134,6 @@ def first_move(result: Result, metric: str) -> int | None:
     elif metric == ENTROPY_DOWN:
         is_past = values < start / CHANGED
     elif metric == INFORMATION:
-        window = 2
         is_past = values < HALF * _running_best(values, window)
     else:
         raise ValueError(f"no rule says when {metric} shows trouble")

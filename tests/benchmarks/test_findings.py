@@ -18,6 +18,7 @@ from findings.intervals import Interval, between, over_arms, over_seeds, spearma
 from findings.measures import (
     ENTROPY,
     ENTROPY_UP,
+    GRADIENT,
     INFORMATION,
     MEASURES,
     RETURN,
@@ -132,20 +133,22 @@ def test_measures_by_hand() -> None:
     assert values["entropy at the end"] == pytest.approx(100)
 
 
-def test_first_signs_need_three_steps() -> None:
+def test_first_signs_need_three_steps_but_for_spikes_and_measurements() -> None:
     assert first_move(result(), SPREAD) == 6
     assert first_move(result(), ENTROPY_UP) is None
     curves = {
         SPREAD: (None, [0.4] * 5 + [0.1, 0.1, 0.4, 0.1, 0.1]),
         ENTROPY: (None, [0.2] * 6 + [0.4] * 4),
         RETURN: (None, [0.1, 0.1, 0.1, 0.8, 0.8, 0.8, 0.3, 0.3, 0.3, 0.3]),
-        INFORMATION: ([1, 2, 3, 4, 5, 6, 7, 8], [1.0, 1.0, 0.2, 1.0, 1.0, 0.4, 0.4, 1.0]),
+        INFORMATION: ([1, 6, 11], [0.6, 1.0, 0.4]),
+        GRADIENT: (None, [1.0] * 7 + [4.0, 1.0, 1.0]),
     }
     run = result(curves=curves)
     assert first_move(run, SPREAD) is None
     assert first_move(run, ENTROPY_UP) == 7
     assert first_move(run, RETURN) == 7
-    assert first_move(run, INFORMATION) == 6
+    assert first_move(run, INFORMATION) == 11
+    assert first_move(run, GRADIENT) == 8
     with pytest.raises(ValueError, match="no rule says"):
         first_move(result(curves={"optim/lr": (None, [0.1] * 10)}), "optim/lr")
 
@@ -162,7 +165,11 @@ def test_figures_read_a_record_and_a_record_reads_itself(tmp_path: Path) -> None
     high = {"success": ([0, 5, 10], [0.4, 0.8, 0.9]), SPREAD: (None, [0.4] * 10)}
     highest = high | {"success": ([0, 5, 10], [0.4, 0.7, 0.9])}
     runs = {(one, seed): result() for seed in (0, 1)}
-    runs |= {(other, 0): result(curves=high), (other, 1): result(curves=highest), (other, 7): result()}
+    runs |= {
+        (other, 0): result(curves=high),
+        (other, 1): result(curves=highest),
+        (other, 7): result(),
+    }
     record = record_of(tmp_path / "record.ndjson", runs)
     again = Record(record.path)
     assert again.results == record.results
