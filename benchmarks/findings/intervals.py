@@ -63,7 +63,8 @@ def verdict(interval: Interval | None, expected: Expected, border: float) -> Ver
 
     Args:
         expected: `above`: the claim says that the number is larger than the border. `below`:
-            smaller. `near`: not farther from 0 than the border.
+            smaller. `near`: not farther from 0 than the border; to disagree, the whole interval
+            must be farther.
     """
     if interval is None:
         return "not measured"
@@ -72,7 +73,7 @@ def verdict(interval: Interval | None, expected: Expected, border: float) -> Ver
     if expected == "near":
         if -border <= interval.low and interval.high <= border:
             return "agrees"
-        is_away = interval.low > 0 or interval.high < 0
+        is_away = interval.low > border or interval.high < -border
         return "disagrees" if is_away else "not told apart"
     is_above, is_below = interval.low > border, interval.high < border
     if not (is_above or is_below):

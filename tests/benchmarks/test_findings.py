@@ -63,7 +63,7 @@ def test_t_interval_by_hand() -> None:
 
 
 def test_welch_interval_by_hand() -> None:
-    """Two and two values: errors 1 and 3, 1.22 degrees of freedom... symmetric about -6."""
+    """Variances 2 and 18 of two values each: error sqrt(10), 100 / (1 + 81) = 1.22 degrees."""
     found = between([1.0, 3.0], [5.0, 11.0])
     assert found is not None
     assert found.middle == pytest.approx(-6.0)
@@ -86,7 +86,9 @@ def test_welch_interval_by_hand() -> None:
         (-9, 9, "near", 10, "agrees"),
         (2, 9, "near", 10, "agrees"),
         (-2, 12, "near", 10, "not told apart"),
-        (2, 12, "near", 10, "disagrees"),
+        (2, 12, "near", 10, "not told apart"),
+        (11, 20, "near", 10, "disagrees"),
+        (-20, -11, "near", 10, "disagrees"),
         (3, 3, "above", 0, "not told apart"),
     ],
 )
