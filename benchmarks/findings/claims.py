@@ -335,6 +335,16 @@ CLAIMS: tuple[Claim, ...] = (
         expected="below",
     ),
     Claim(
+        topic=DECAY,
+        says="A penalty on length shortens the reasoning on the bandit.",
+        published="our check of the measure, not a published claim",
+        source="ours",
+        figure=Difference(
+            arm=arms.BANDIT_BRIEF, other=arms.BANDIT, measure="reasoning length at the end"
+        ),
+        expected="below",
+    ),
+    Claim(
         topic=NOISE,
         says="The filter raises the peak of PPO.",
         published="FrozenLake (3B): 67.0 % and +10.9 points",
