@@ -46,7 +46,8 @@ def judged(claim: Claim, record: Record, steps: int | None = None) -> str:
 
 def summary(record: Record, claims: Sequence[Claim], steps: int | None) -> str:
     """How many claims hold, and what was trained where."""
-    counts = Counter(judged(claim, record, steps) for claim in claims)
+    published = [claim for claim in claims if claim.source != "ours"]
+    counts = Counter(judged(claim, record, steps) for claim in published)
     said = ", ".join(f"{count} {name}" for name, count in counts.most_common())
     found = [r for arm in arms_of(tuple(claims)) for r in record.of(arm, steps).values()]
     minutes = sum(result.seconds for result in found) / 60
@@ -54,7 +55,8 @@ def summary(record: Record, claims: Sequence[Claim], steps: int | None) -> str:
     per_arm = ", ".join(f"{arms} arms with {n} seeds" for n, arms in seeds)
     machines = "; ".join(sorted({result.machine for result in found}))
     return (
-        f"**In short:** {len(claims)} claims: {said}.\n\n"
+        f"**In short:** {len(published)} published claims: {said}. "
+        f"{len(claims) - len(published)} further rows are checks of ours.\n\n"
         f"Trained: {len(found)} runs ({per_arm}), {minutes:.0f} minutes on one core. Machine: "
         f"{machines}, one thread."
     )
