@@ -50,9 +50,19 @@ def test_two_evaluations_are_compared_on_shared_tasks(tmp_path: Path) -> None:
     assert again["against"]["differences"][0]["num_tasks"] == 4
     assert again["against"]["name"] == "tiny at temperature 1"
     other = ["--tasks", "4", "--seed", "5", "-o", str(tmp_path / "c"), "--against", str(first)]
-    assert "has played none of these tasks" in str(
-        CliRunner().invoke(app, [*PLAY, *other]).exception
-    )
+    assert "has played none of these tasks" in run(*PLAY, *other, code=1)
+    missing = [*PLAY, "-o", str(tmp_path / "d"), "--against", str(tmp_path / "nothing")]
+    assert "no such folder" in str(CliRunner().invoke(app, missing).exception)
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_suite_is_compared_with_an_evaluation_of_the_players_own_tasks(tmp_path: Path) -> None:
+    first = tmp_path / "first"
+    run(*PLAY, "--tasks", "3", "-o", str(first))
+    suite = ["--suite", "generalisation", "--tasks", "3", "--json", "-o", str(tmp_path / "suite")]
+    found = json.loads(run(*PLAY, *suite, "--against", str(first)))
+    (difference,) = found["against"]["differences"]
+    assert (difference["tag"], difference["num_tasks"]) == ("frozen_lake", 3)
 
 
 def test_a_suite_shows_the_gap_to_the_players_own_tasks(tmp_path: Path) -> None:

@@ -93,7 +93,11 @@ def run(path: Path, model: Model, env: str, /, **more: Any) -> EvalLog:
     """Inspect's log of a world; what begins with `of_eval_` goes to `inspect_ai.eval`."""
     of_eval = {k.removeprefix("of_eval_"): more.pop(k) for k in [*more] if k.startswith("of_eval_")}
     (log,) = inspect_ai.eval(
-        world_task(env, **more), model=model, display="none", log_dir=str(path), **of_eval
+        world_task(env, **({"seed": 0} | more)),
+        model=model,
+        display="none",
+        log_dir=str(path),
+        **of_eval,
     )
     return log
 
@@ -131,7 +135,7 @@ def evaluated(path: Path, env: str, tasks: int, siblings: int) -> list[Trajector
     who = resolve("mockllm/model")
     play.start(
         who,
-        settings_for(who, envs=[env], tasks=tasks, siblings=siblings),
+        settings_for(who, envs=[env], tasks=tasks, siblings=siblings, seed=0),
         path,
         make_player=make_player,
         budget=Budget(),
@@ -217,7 +221,7 @@ def test_the_command_plays_a_world(evaluate: Evaluate, tmp_path: Path) -> None:
                 *(str(Path(sys.executable).with_name("inspect")), "eval", "echoscope/frozen_lake"),
                 *("--model", "openai-api/local/tiny", "--model-base-url", f"{server.url}/v1"),
                 *("--temperature", "0", "--display", "none", "--log-dir", str(tmp_path / "logs")),
-                *("-T", "tasks=3", *words),
+                *("-T", "tasks=3", "-T", "seed=0", *words),
             ],
             check=True,
             env={
