@@ -115,9 +115,10 @@ def evaluate(
     from echoscope.text.user_code import search_working_folder
 
     search_working_folder()
-    from echoscope.core.evaluation import SEED, play
+    from echoscope.core.evaluation import play
     from echoscope.core.evaluation.plan import Budget, settings_for
     from echoscope.core.evaluation.who import resolve
+    from echoscope.envs.reserving import EVALUATION_SEED
 
     if max_cost is not None and price is None:
         raise typer.BadParameter("--max-cost needs --price: nobody else knows what a token costs")
@@ -144,7 +145,7 @@ def evaluate(
                 words=words or (),
                 tasks=tasks,
                 siblings=siblings,
-                seed=SEED if seed is None else seed,
+                seed=EVALUATION_SEED if seed is None else seed,
                 temperature=temperature,
             )
             path = output or new_run_path(root, f"eval-{player.slug}")

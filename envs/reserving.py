@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from .base import EnvParamsError
 from .turns.turn import TurnEnv
 
+EVALUATION_SEED = 1_000_000
+"""Draws the tasks of an evaluation where nobody names another seed: the same for everyone, and no
+training's own, whose best checkpoint may have been chosen by its evaluation's tasks."""
 EVALUATION_SHARE = 8
 """One key in this many is evaluation's."""
 MIN_TASKS = 256

@@ -31,8 +31,7 @@ from inspect_ai.util import LimitExceededError
 from rich.markup import escape
 
 from echoscope.envs.registry import known_ids
-
-from . import SEED
+from echoscope.envs.reserving import EVALUATION_SEED
 
 if TYPE_CHECKING:
     from echoscope.envs.pool import EnvPool, Slot
@@ -62,7 +61,13 @@ class EpisodeFailedError(Exception):
 
 
 def world_task(
-    env: str, /, *, tasks: int = NUM_TASKS, siblings: int = 1, seed: int = SEED, **settings: Any
+    env: str,
+    /,
+    *,
+    tasks: int = NUM_TASKS,
+    siblings: int = 1,
+    seed: int = EVALUATION_SEED,
+    **settings: Any,
 ) -> Task:
     """The task of Inspect that plays a world.
 
@@ -105,7 +110,11 @@ def world_task(
 
 @task(name="world")
 def any_world(
-    env: str = "", tasks: int = NUM_TASKS, siblings: int = 1, seed: int = SEED, **settings: Any
+    env: str = "",
+    tasks: int = NUM_TASKS,
+    siblings: int = 1,
+    seed: int = EVALUATION_SEED,
+    **settings: Any,
 ) -> Task:
     """The world of any id, such as `-T env=reasoning_gym:chain_sum`."""
     if not env:
@@ -117,7 +126,9 @@ def _register(env: str) -> None:
     """Give the world a task of its own name."""
 
     @task(name=env)
-    def play(tasks: int = NUM_TASKS, siblings: int = 1, seed: int = SEED, **settings: Any) -> Task:
+    def play(
+        tasks: int = NUM_TASKS, siblings: int = 1, seed: int = EVALUATION_SEED, **settings: Any
+    ) -> Task:
         return world_task(env, tasks=tasks, siblings=siblings, seed=seed, **settings)
 
 

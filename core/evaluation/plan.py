@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from echoscope.envs.reserving import EVALUATION_SEED
 from echoscope.envs.settings import EnvGroup
 from echoscope.store.records import MAX_INDEX
 from echoscope.store.status import EVALUATION
 
 from ..config.loading import ConfigError, load_config, override, recipe_names, validate
 from ..config.settings import RunConfig
-from . import SEED
 from .suites import worlds_of
 from .who import Who, run_settings
 
@@ -52,7 +52,7 @@ def settings_for(
     words: Sequence[str] = (),
     tasks: int,
     siblings: int,
-    seed: int = SEED,
+    seed: int = EVALUATION_SEED,
     temperature: float | None = None,
 ) -> RunConfig:
     """The settings of an evaluation: its tasks are those of `envs.eval`.
