@@ -113,11 +113,20 @@ def train(
 def _resume(
     path: Path, words: list[str], checkpoint: int | None, headless: bool, dashboard: bool
 ) -> None:
-    from echoscope.core.config.loading import apply_settings, parse_override, placed, validate
+    from echoscope.core.config.loading import (
+        ConfigError,
+        apply_settings,
+        parse_override,
+        placed,
+        validate,
+    )
     from echoscope.store.reader import open_run
+    from echoscope.store.status import EVALUATION
 
     settings = dict(parse_override(word) for word in words)
     reader = open_run(path)
+    if EVALUATION in reader.info().config:
+        raise ConfigError(f"{path} is an evaluation: `echoscope eval --resume {path}` goes on")
     config, changes = placed(validate(reader.info().config), settings)
     if changes:
         config = apply_settings(config, changes)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -314,7 +313,7 @@ class _Playing:
                 pool,
                 self._step,
                 played=played,
-                may_begin=partial(self._may_begin, begin, played),
+                may_begin=self._may_begin,
                 on_finished=self._finished,
                 should_abort=self._should_stop,
             )
@@ -322,7 +321,7 @@ class _Playing:
             pool.close()
         self._commit()
 
-    def _may_begin(self, begin: int, played: frozenset[int]) -> bool:
+    def _may_begin(self) -> bool:
         """Whether the budget has room for another task."""
         budget, spent = self._budget, self._spent
         if budget.episodes is not None and self._num_begun + self._group_size > budget.episodes:

@@ -36,6 +36,8 @@ def test_a_budget_ends_with_code_1_and_the_command_that_goes_on(tmp_path: Path) 
     text = run(*PLAY, "--tasks", "5", "--max-episodes", "2", "-o", path, code=1)
     assert "3 of 5 episodes were not played: the budget of 2 episodes is used up" in text
     assert f"`echoscope eval --resume {path}` with a larger budget plays them" in text
+    mistaken = CliRunner().invoke(app, ["train", "--resume", path]).exception
+    assert f"is an evaluation: `echoscope eval --resume {path}`" in str(mistaken)
     assert "| frozen_lake | 5 |" in run(
         "eval", "--resume", path, "--max-episodes", "5", "--markdown"
     )
