@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,7 @@ import typer
 
 from .options import AsJson, ConfigFile, new_run_path
 from .terminal import (
+    Report,
     fail,
     interruptible,
     output_console,
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from echoscope.diagnostics.measure.outcomes import Difference, Estimate, WorldTable
 
 DEFAULT_TASKS = 100
+LINE_EVERY_S = 30.0
 
 
 def evaluate(
@@ -127,7 +131,8 @@ def evaluate(
     budget = Budget(episodes=max_episodes, tokens=max_tokens, cost=max_cost)
     shared: dict[str, Any] = {"make_player": _make_player(budget)}
     with progress_bars() as bar, interruptible() as pressed:
-        shared |= {"on_progress": bar("episodes"), "should_stop": pressed.is_set}
+        on_progress = bar("episodes") if sys.stderr.isatty() else _lines()
+        shared |= {"on_progress": on_progress, "should_stop": pressed.is_set}
         if resume is not None:
             if who is not None or output is not None:
                 raise typer.BadParameter("--resume takes only a budget beside it")
@@ -169,6 +174,19 @@ def evaluate(
             f"{evaluation.reason}; `echoscope eval --resume {evaluation.path}`{larger} plays them",
             1,
         )
+
+
+def _lines() -> Report:
+    """Says how far it is in a line now and then, where no bar can be drawn."""
+    last = time.monotonic()
+
+    def report(done: int, of: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= LINE_EVERY_S:
+            last = time.monotonic()
+            typer.echo(f"{done} of {of} episodes", err=True)
+
+    return report
 
 
 def _make_player(budget: Budget) -> MakePlayer:
