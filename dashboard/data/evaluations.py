@@ -149,11 +149,11 @@ Compare = Callable[[Played, Played, World], Estimate]
 
 def compared(one: Played, best: Played, world: World) -> Estimate:
     """Success of one evaluation minus that of the best, on the tasks of a world."""
-    found: list[Difference] = differences_of_rates(
+    shared: list[Difference] = differences_of_rates(
         one.worlds[world].rates, best.worlds[world].rates
     )
     nan = float("nan")
-    return found[0].difference if found else Estimate(value=nan, low=nan, high=nan)
+    return shared[0].difference if shared else Estimate(value=nan, low=nan, high=nan)
 
 
 def grouped(evaluations: Sequence[Played], compare: Compare = compared) -> list[Group]:
@@ -195,7 +195,7 @@ class _LaterError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class StoredEvaluations:
     """What is known of the evaluations under the root."""
 
     rows: Mapping[str, RunRow]
@@ -219,7 +219,7 @@ class Found:
         return grouped(self.played, compare)
 
 
-def found(*, within_s: float = 0.0) -> Found:
+def stored_evaluations(*, within_s: float = 0.0) -> StoredEvaluations:
     """The evaluations under the root.
 
     After `within_s` seconds no further one is read before this answers. The rest is then read
@@ -244,7 +244,7 @@ def found(*, within_s: float = 0.0) -> Found:
             unreadable[row.run_id] = problem.text
     if waiting and within_s > 0:
         _read_beside(waiting)
-    return Found(
+    return StoredEvaluations(
         rows={row.run_id: row for row in rows},
         played=tuple(played),
         unreadable=unreadable,

@@ -16,11 +16,11 @@ from echoscope.dashboard.data.evaluations import (
     APART,
     BEST,
     UNKNOWN,
-    Found,
     Group,
     Played,
     Ranked,
-    found,
+    StoredEvaluations,
+    stored_evaluations,
 )
 from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.live import figures
@@ -78,14 +78,14 @@ _COLUMNS: dict[str, Any] = {
 
 
 def draw() -> None:
-    known = found()
-    if not known.rows:
-        beat("none", EVERY_S, _none, has_news=lambda: bool(found().rows))
+    evaluations = stored_evaluations()
+    if not evaluations.rows:
+        beat("none", EVERY_S, _none, has_news=lambda: bool(stored_evaluations().rows))
         return
-    is_waiting = known.num_waiting > 0
+    is_waiting = evaluations.num_waiting > 0
 
     def has_news() -> bool:
-        now = found()
+        now = stored_evaluations()
         # Once everything is read, the page goes on at a slower beat.
         return not now.rows or (is_waiting and not now.num_waiting)
 
@@ -104,11 +104,11 @@ def _none() -> None:
 
 
 def _all() -> None:
-    known = found(within_s=READ_S)
-    if known.num_waiting:
-        st.caption(f"{counted(known.num_waiting, 'evaluation')} still to be read.")
+    evaluations = stored_evaluations(within_s=READ_S)
+    if evaluations.num_waiting:
+        st.caption(f"{counted(evaluations.num_waiting, 'evaluation')} still to be read.")
     asked = st.query_params.get("run")
-    groups = sorted(known.groups(), key=lambda g: (not g.has(asked), len(g.rows) == 1))
+    groups = sorted(evaluations.groups(), key=lambda g: (not g.has(asked), len(g.rows) == 1))
     num_pages = -(-len(groups) // PER_PAGE)
     page = 1
     if num_pages > 1:
@@ -117,7 +117,7 @@ def _all() -> None:
             st.caption(f"{len(groups):,} sets of tasks")
     for number, group in enumerate(groups[(page - 1) * PER_PAGE : page * PER_PAGE]):
         with st.container(key=f"group_{number}"):
-            _group(group, known, number)
+            _group(group, evaluations, number)
     if groups:
         st.caption(
             "Ranks compare evaluations of the same tasks only. An open grey dot is lower than the "
@@ -126,10 +126,10 @@ def _all() -> None:
             "intervals overlap. With many rows, the success of the best is partly luck: evaluate "
             "it again with another --seed."
         )
-    _rest(known)
+    _rest(evaluations)
 
 
-def _group(group: Group, known: Found, number: int) -> None:
+def _group(group: Group, evaluations: StoredEvaluations, number: int) -> None:
     tag, env_id = group.world
     world = tag if tag == env_id or not env_id else f"{tag} ({env_id})"
     seeds = f", seed {', '.join(map(str, group.seeds))}" if group.seeds else ""
@@ -150,7 +150,7 @@ def _group(group: Group, known: Found, number: int) -> None:
     )
     for row in group.rows:
         if not row.played.is_whole:
-            _unfinished(known.rows[row.played.run_id], row.played)
+            _unfinished(evaluations.rows[row.played.run_id], row.played)
 
 
 def summary(group: Group) -> str:
@@ -158,7 +158,7 @@ def summary(group: Group) -> str:
     best, *others = group.rows
     success = best.here.table.success
     if success.value != success.value:
-        return "No outcome of an episode is known, so there is nothing to rank."
+        return "No outcome of an episode is evaluations, so there is nothing to rank."
     rate = _rate_words(success)
     if not others:
         return f"Only {_named([best])} played these tasks: success {rate}."
@@ -260,12 +260,12 @@ def _unfinished(row: RunRow, played: Played) -> None:
         ui.command(command)
 
 
-def _rest(known: Found) -> None:
+def _rest(evaluations: StoredEvaluations) -> None:
     """Evaluations without an episode, and those that cannot be read."""
-    for played in known.played:
+    for played in evaluations.played:
         if not played.num_played:
-            _unfinished(known.rows[played.run_id], played)
-    for run_id, why in known.unreadable.items():
+            _unfinished(evaluations.rows[played.run_id], played)
+    for run_id, why in evaluations.unreadable.items():
         st.text(visible(f"{run_id} cannot be shown: {why}", 400))
 
 

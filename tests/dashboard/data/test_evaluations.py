@@ -19,11 +19,11 @@ from echoscope.dashboard.data.evaluations import (
     APART,
     BEST,
     UNKNOWN,
-    Found,
     Played,
-    found,
+    StoredEvaluations,
     grouped,
     played_of,
+    stored_evaluations,
 )
 from echoscope.dashboard.page.problems import Problem
 from echoscope.diagnostics.measure.outcomes import outcome_of
@@ -129,23 +129,23 @@ def test_the_figure_has_the_best_at_the_top_and_no_more_than_it_shows() -> None:
     assert len(success_figure(group)["data"][0]["x"]) == MAX_DRAWN
 
 
-def read(root: Path, serve_root: Serve) -> Found:
+def read(root: Path, serve_root: Serve) -> StoredEvaluations:
     serve_root(root)
-    return found(within_s=60.0)
+    return stored_evaluations(within_s=60.0)
 
 
 def test_evaluations_are_found_among_trainings(tmp_path: Path, serve_root: Serve) -> None:
     make_run(tmp_path / "training")
     make_evaluation(tmp_path / "e", {"lake": ["11", "10"]}, who="qwen", planned=5)
-    known = read(tmp_path, serve_root)
-    (played,) = known.played
-    assert [*known.rows] == ["e"]
+    evaluations = read(tmp_path, serve_root)
+    (played,) = evaluations.played
+    assert [*evaluations.rows] == ["e"]
     assert (played.name, played.progress, played.is_whole) == (
         "qwen at temperature 1",
         "4 of 10",
         False,
     )
-    assert known.groups()[0].rows[0].here.table.success.value == 0.75
+    assert evaluations.groups()[0].rows[0].here.table.success.value == 0.75
 
 
 def test_what_is_played_counts_before_its_step_is_finished(
@@ -184,10 +184,10 @@ def test_what_takes_too_long_is_read_beside_the_page(tmp_path: Path, serve_root:
     for name in ("a", "b"):
         make_evaluation(tmp_path / name, {"lake": ["11", "10"]})
     serve_root(tmp_path)
-    assert (found().num_waiting, found().played) == (2, ())
-    assert found(within_s=1e-9).num_waiting == 2
-    until(lambda: not found().num_waiting, "evaluations that were read")
-    assert len(found().played) == 2
+    assert (stored_evaluations().num_waiting, stored_evaluations().played) == (2, ())
+    assert stored_evaluations(within_s=1e-9).num_waiting == 2
+    until(lambda: not stored_evaluations().num_waiting, "evaluations that were read")
+    assert len(stored_evaluations().played) == 2
 
 
 def test_an_evaluation_that_cannot_be_read_is_named(
@@ -199,6 +199,6 @@ def test_an_evaluation_that_cannot_be_read_is_named(
         raise Problem("its files are damaged")
 
     monkeypatch.setattr(evaluations, "stored_outcomes", broken)
-    known = read(tmp_path, serve_root)
-    assert known.unreadable == {"a": "its files are damaged"}
-    assert known.groups() == []
+    evaluations = read(tmp_path, serve_root)
+    assert evaluations.unreadable == {"a": "its files are damaged"}
+    assert evaluations.groups() == []
