@@ -158,7 +158,7 @@ def summary(group: Group) -> str:
     best, *others = group.rows
     success = best.here.table.success
     if success.value != success.value:
-        return "No outcome of an episode is evaluations, so there is nothing to rank."
+        return "No outcome of an episode is known, so there is nothing to rank."
     rate = _rate_words(success)
     if not others:
         return f"Only {_named([best])} played these tasks: success {rate}."

@@ -137,15 +137,15 @@ def read(root: Path, serve_root: Serve) -> StoredEvaluations:
 def test_evaluations_are_found_among_trainings(tmp_path: Path, serve_root: Serve) -> None:
     make_run(tmp_path / "training")
     make_evaluation(tmp_path / "e", {"lake": ["11", "10"]}, who="qwen", planned=5)
-    evaluations = read(tmp_path, serve_root)
-    (played,) = evaluations.played
-    assert [*evaluations.rows] == ["e"]
+    stored = read(tmp_path, serve_root)
+    (played,) = stored.played
+    assert [*stored.rows] == ["e"]
     assert (played.name, played.progress, played.is_whole) == (
         "qwen at temperature 1",
         "4 of 10",
         False,
     )
-    assert evaluations.groups()[0].rows[0].here.table.success.value == 0.75
+    assert stored.groups()[0].rows[0].here.table.success.value == 0.75
 
 
 def test_what_is_played_counts_before_its_step_is_finished(
@@ -199,6 +199,6 @@ def test_an_evaluation_that_cannot_be_read_is_named(
         raise Problem("its files are damaged")
 
     monkeypatch.setattr(evaluations, "stored_outcomes", broken)
-    evaluations = read(tmp_path, serve_root)
-    assert evaluations.unreadable == {"a": "its files are damaged"}
-    assert evaluations.groups() == []
+    stored = read(tmp_path, serve_root)
+    assert stored.unreadable == {"a": "its files are damaged"}
+    assert stored.groups() == []
