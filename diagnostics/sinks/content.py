@@ -20,6 +20,7 @@ MAX_MESSAGES = 50
 """Messages of an episode that are copied; of a longer one the last ones are left out."""
 MAX_CHARS = 2000
 STATE_LEVELS: Mapping[str, int] = {
+    "evaluation": 0,
     "insufficient evidence": 0,
     "healthy": 0,
     "converged": 0,
