@@ -7,7 +7,7 @@ export TOKENIZERS_PARALLELISM := false
 # Where it is set, every command that a test starts would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo docs test test-all test-long coverage test-browser test-pretrained test-gpu test-multi-gpu test-ranks test-s3 test-launchers test-vllm test-ray test-textworld test-install test-cure test-trl test-eval test-notify test-sinks test-peers test-exports test-notebook test-worlds test-lean test-kill test-harness lint bench findings bench-pretrained policy search-data clean
+.PHONY: help install demo docs test test-all test-long coverage test-browser test-pretrained test-gpu test-multi-gpu test-ranks test-s3 test-launchers test-vllm test-ray test-textworld test-install test-cure test-trl test-eval test-notify test-sinks test-peers test-exports test-notebook test-worlds test-lean test-kill test-harness lint bench generalisation findings bench-pretrained policy search-data clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -144,7 +144,7 @@ test-trl: install  ## TRL with our callback, watched without it, and training on
 
 test-eval: install  ## Models behind OpenAI's and Anthropic's protocols, on the loopback (downloads 60 MB)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[eval]' anthropic
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/core/evaluation
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not long' tests/core/evaluation
 
 test-install: install  ## A wheel outside of here, the base beside verl, TRL and verifiers, what editors see (150 MB)
 	$(BIN)/pip install --quiet --disable-pip-version-check build basedpyright
@@ -244,6 +244,9 @@ BENCHMARKS := store recorder train_step rollout_cost cross_scoring gradient_norm
 bench: install  ## Every measured claim of the README, about an hour
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	for name in $(BENCHMARKS); do OMP_NUM_THREADS=1 $(BIN)/python benchmarks/$$name.py || exit 1; done
+
+generalisation: install  ## The table of docs/evaluating.md: how far the shipped policies generalise
+	$(BIN)/python -m benchmarks.generalisation --page docs/evaluating.md
 
 findings: install  ## Train what docs/findings.md compares and write the page anew; SEEDS=5 for more (an hour for 3)
 	OMP_NUM_THREADS=1 PYTHONPATH=benchmarks $(BIN)/python -m findings --seeds $(or $(SEEDS),3) $(FINDINGS)

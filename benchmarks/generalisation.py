@@ -1,0 +1,90 @@
+"""How far the shipped policies generalise: the table of docs/evaluating.md, made anew.
+
+    python -m benchmarks.generalisation [--tasks 200] [--page docs/evaluating.md]
+
+Each policy plays the suite `generalisation` of the worlds that it was made for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from echoscope.core.evaluation import play
+from echoscope.core.evaluation.plan import Budget, settings_for
+from echoscope.core.evaluation.suites import origin_of
+from echoscope.core.evaluation.weights import WeightsPlayer
+from echoscope.core.evaluation.who import resolve
+from echoscope.diagnostics.measure.outcomes import Estimate, WorldTable, unpaired_estimate
+
+from .machine import describe_machine
+
+PLAYERS = (("tiny", "frozen_lake"), ("tiny", "sokoban"), ("tiny", "bandit"))
+PLAYERS += (("tiny-puzzles", "countdown"),)
+BEGIN, END = "<!-- generalisation -->", "<!-- end of generalisation -->"
+
+
+def played(policy: str, recipe: str, tasks: int) -> list[WorldTable]:
+    who = resolve(policy)
+    settings = settings_for(who, recipe=recipe, suite="generalisation", tasks=tasks, siblings=1)
+    with tempfile.TemporaryDirectory() as folder:
+        evaluation = play.start(
+            who,
+            settings,
+            Path(folder) / "run",
+            make_player=lambda who, config: WeightsPlayer(who, config, is_budgeted=False),
+            budget=Budget(),
+            on_progress=lambda done, of: None,
+            should_stop=lambda: False,
+        )
+    return [table for table in evaluation.tables if table.tag != "all"]
+
+
+def rows(policy: str, tables: Sequence[WorldTable]) -> list[str]:
+    success = {table.tag: table.success for table in tables}
+    return [
+        f"| {policy} | {table.tag} | {percent(table.success)} | "
+        f"{gap(table.success, success.get(origin_of(table.tag) or ''))} |"
+        for table in tables
+    ]
+
+
+def percent(rate: Estimate) -> str:
+    return f"{rate.value:.1%} ({100 * rate.low:.1f} to {100 * rate.high:.1f})".replace("%", " %")
+
+
+def gap(success: Estimate, own: Estimate | None) -> str:
+    if own is None:
+        return ""
+    difference = unpaired_estimate(success, own)
+    value, low, high = (100 * v for v in (difference.value, difference.low, difference.high))
+    return f"{value:+.1f} points ({low:+.1f} to {high:+.1f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tasks", type=int, default=200)
+    parser.add_argument("--page", type=Path, help="The page whose table is replaced.")
+    arguments = parser.parse_args()
+    lines = [
+        f"The shipped policies, {arguments.tasks} tasks of each world, temperature 1 "
+        f"({describe_machine()}; the numbers do not depend on the machine):",
+        "",
+        "| policy | world | success (95 %) | gap to its own tasks (95 %) |",
+        "| --- | --- | --- | --- |",
+    ]
+    for policy, recipe in PLAYERS:
+        lines += rows(policy, played(policy, recipe, arguments.tasks))
+    table = "\n".join(lines)
+    print(table)
+    if arguments.page is not None:
+        text = arguments.page.read_text(encoding="utf-8")
+        before, _, rest = text.partition(BEGIN)
+        after = rest.partition(END)[2]
+        arguments.page.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
