@@ -56,7 +56,9 @@ def main() -> None:
     for world, policy in WORLDS.items():
         spent: list[float] = []
 
-        def make_player(who: Who, config: RunConfig, spent: list[float] = spent) -> WeightsPlayer:
+        def make(
+            who: Who, config: RunConfig, budget: Budget, spent: list[float] = spent
+        ) -> WeightsPlayer:
             player = WeightsPlayer(who, config, is_budgeted=False)
             timed(player._engine, spent)
             return player
@@ -66,7 +68,7 @@ def main() -> None:
                 (who := resolve(policy)),
                 settings_for(who, recipe=world, tasks=arguments.tasks, siblings=arguments.siblings),
                 Path(folder) / "run",
-                make_player=make_player,
+                make=make,
                 budget=Budget(),
                 on_progress=lambda done, of: None,
                 should_stop=lambda: False,

@@ -15,9 +15,8 @@ from pathlib import Path
 from echoscope.core.evaluation import play
 from echoscope.core.evaluation.plan import Budget, settings_for
 from echoscope.core.evaluation.suites import origin_of
-from echoscope.core.evaluation.weights import WeightsPlayer
 from echoscope.core.evaluation.who import resolve
-from echoscope.diagnostics.measure.outcomes import Estimate, WorldTable, unpaired_estimate
+from echoscope.diagnostics.measure.outcomes import WorldTable, unpaired_estimate
 
 from .machine import describe_machine
 
@@ -34,7 +33,6 @@ def played(policy: str, recipe: str, tasks: int) -> list[WorldTable]:
             who,
             settings,
             Path(folder) / "run",
-            make_player=lambda who, config: WeightsPlayer(who, config, is_budgeted=False),
             budget=Budget(),
             on_progress=lambda done, of: None,
             should_stop=lambda: False,
@@ -44,23 +42,12 @@ def played(policy: str, recipe: str, tasks: int) -> list[WorldTable]:
 
 def rows(policy: str, tables: Sequence[WorldTable]) -> list[str]:
     success = {table.tag: table.success for table in tables}
-    return [
-        f"| {policy} | {table.tag} | {percent(table.success)} | "
-        f"{gap(table.success, success.get(origin_of(table.tag) or ''))} |"
-        for table in tables
-    ]
-
-
-def percent(rate: Estimate) -> str:
-    return f"{rate.value:.1%} ({100 * rate.low:.1f} to {100 * rate.high:.1f})".replace("%", " %")
-
-
-def gap(success: Estimate, own: Estimate | None) -> str:
-    if own is None:
-        return ""
-    difference = unpaired_estimate(success, own)
-    value, low, high = (100 * v for v in (difference.value, difference.low, difference.high))
-    return f"{value:+.1f} points ({low:+.1f} to {high:+.1f})"
+    lines = []
+    for table in tables:
+        own = success.get(origin_of(table.tag) or "")
+        gap = "" if own is None else unpaired_estimate(table.success, own).as_points()
+        lines.append(f"| {policy} | {table.tag} | {table.success.as_rate()} | {gap} |")
+    return lines
 
 
 def main() -> None:

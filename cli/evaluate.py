@@ -24,8 +24,7 @@ from .terminal import (
 )
 
 if TYPE_CHECKING:
-    from echoscope.core.evaluation.plan import Budget
-    from echoscope.core.evaluation.play import Evaluation, MakePlayer
+    from echoscope.core.evaluation.play import Evaluation
     from echoscope.diagnostics.measure.outcomes import Difference, Estimate, WorldTable
 
 DEFAULT_TASKS = 100
@@ -129,10 +128,9 @@ def evaluate(
     if against is not None:
         _check_other(against)
     budget = Budget(episodes=max_episodes, tokens=max_tokens, cost=max_cost)
-    shared: dict[str, Any] = {"make_player": _make_player(budget)}
     with progress_bars() as bar, interruptible() as pressed:
         on_progress = bar("episodes") if sys.stderr.isatty() else _lines()
-        shared |= {"on_progress": on_progress, "should_stop": pressed.is_set}
+        shared: dict[str, Any] = {"on_progress": on_progress, "should_stop": pressed.is_set}
         if resume is not None:
             if who is not None or output is not None:
                 raise typer.BadParameter("--resume takes only a budget beside it")
@@ -169,7 +167,7 @@ def evaluate(
             1,
         )
     if evaluation.reason:
-        larger = " with a larger budget" if "the budget of" in evaluation.reason else ""
+        larger = " with a larger budget" if evaluation.is_used_up else ""
         fail(
             f"{evaluation.reason}; `echoscope eval --resume {evaluation.path}`{larger} plays them",
             1,
@@ -189,23 +187,6 @@ def _lines() -> Report:
     return report
 
 
-def _make_player(budget: Budget) -> MakePlayer:
-    from echoscope.core.config.settings import RunConfig
-    from echoscope.core.evaluation.play import Player
-    from echoscope.core.evaluation.who import Who
-
-    def make(who: Who, config: RunConfig) -> Player:
-        if who.is_provider:
-            from echoscope.core.evaluation.providers import ProviderPlayer
-
-            return ProviderPlayer(who, config)
-        from echoscope.core.evaluation.weights import WeightsPlayer
-
-        return WeightsPlayer(who, config, is_budgeted=budget.is_limited)
-
-    return make
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """This evaluation minus another, on the tasks that both played."""
@@ -220,22 +201,21 @@ def _check_other(other: Path) -> None:
     from echoscope.core.config.loading import ConfigError
     from echoscope.store.reader import open_run
 
-    found = open_run(other).sql("SELECT count(*) AS n FROM trajectories WHERE split = 'eval'")
-    if not found.column("n").to_pylist()[0]:
+    counts = open_run(other).sql("SELECT count(*) AS n FROM trajectories WHERE split = 'eval'")
+    if not counts.column("n").to_pylist()[0]:
         raise ConfigError(f"--against is {other}, which has no evaluation episodes")
 
 
 def _compared(evaluation: Evaluation, other: Path) -> Comparison:
     from echoscope.diagnostics.measure.outcomes import differences
-    from echoscope.diagnostics.tools.stored_outcomes import stored_outcomes
+    from echoscope.diagnostics.tools.stored_outcomes import planned, stored_outcomes
     from echoscope.store.reader import open_run
-    from echoscope.store.status import EVALUATION
 
     reader = open_run(other)
     info = reader.info()
-    entry, first = info.config.get(EVALUATION), 0
-    if isinstance(entry, dict):
-        name = f"{entry.get('name')} at temperature {entry.get('temperature'):g}"
+    plan, first = planned(info.config), 0
+    if plan is not None:
+        name = plan.name
     else:  # a training: its last evaluation
         row = reader.sql("SELECT max(step) AS s FROM trajectories WHERE split = 'eval'")
         first = row.column("s").to_pylist()[0]
@@ -259,10 +239,10 @@ def _in_words(evaluation: Evaluation, compared: Comparison) -> list[str]:
         low, high = each.difference.low, each.difference.high
         if low > 0 or high < 0:
             better, worse = (this, other) if low > 0 else (other, this)
-            out.append(f"{where}: {better} is better than {worse}: {_points(each.difference)}.")
+            out.append(f"{where}: {better} is better than {worse}: {each.difference.as_points()}.")
         else:
             out.append(
-                f"{where}: {this} and {other} cannot be told apart: {_points(each.difference)}."
+                f"{where}: {this} and {other} cannot be told apart: {each.difference.as_points()}."
             )
     return out
 
@@ -309,22 +289,6 @@ def _gaps(tables: Sequence[WorldTable]) -> list[tuple[str, Estimate]]:
     ]
 
 
-def percent(estimate: Estimate) -> str:
-    """A rate with its interval.
-
-    >>> from echoscope.diagnostics.measure.outcomes import Estimate
-    >>> percent(Estimate(value=0.815, low=0.75, high=0.866))
-    '81.5 % (75.0 to 86.6)'
-    """
-    if estimate.value != estimate.value:
-        return "unknown"
-    return (
-        f"{estimate.value:.1%} ({estimate.low:.1%} to {estimate.high:.1%})".replace("% (", " % (")
-        .replace("% to", " to")
-        .replace("%)", ")")
-    )
-
-
 def _number(estimate: Estimate) -> str:
     return "unknown" if estimate.value != estimate.value else f"{estimate.value:.3g}"
 
@@ -341,11 +305,11 @@ def _head_and_rows(tables: Sequence[WorldTable]) -> tuple[list[str], list[list[s
     head += ["return", "turns", "valid actions", "tokens"]
     rows = []
     for table in tables:
-        row = [table.tag, str(table.num_tasks), percent(table.success)]
+        row = [table.tag, str(table.num_tasks), table.success.as_rate()]
         for each in (table.pass_at, table.pass_all):
             row += [f"{each[k].value:.1%}" if k in each else "" for k in shown]
         if gaps:
-            row.append(_points(gaps[table.tag]) if table.tag in gaps else "")
+            row.append(gaps[table.tag].as_points() if table.tag in gaps else "")
         valid = table.valid_frac.value
         row += [_number(table.episode_return), _number(table.num_turns)]
         row += ["unknown" if valid != valid else f"{valid:.0%}", _number(table.num_tokens)]
@@ -361,37 +325,33 @@ def _difference_rows(compared: Sequence[Difference]) -> tuple[list[str], list[li
             str(each.num_tasks),
             f"{each.first:.1%}",
             f"{each.second:.1%}",
-            _points(each.difference),
+            each.difference.as_points(),
         ]
         for each in compared
     ]
     return head, rows
 
 
-def _points(estimate: Estimate) -> str:
-    """A difference of rates in points."""
-    low, high = (f"{100 * end:+.1f}" for end in (estimate.low, estimate.high))
-    return f"{100 * estimate.value:+.1f} points ({low} to {high})"
-
-
 def _show(evaluation: Evaluation, compared: Comparison | None) -> None:
+    from rich.text import Text
+
     console = output_console()
     head, rows = _head_and_rows(evaluation.tables)
-    console.print(_title(evaluation))
+    console.print(Text(printable(_title(evaluation))))
     if rows:
         console.print(table_of(head, rows, right=head[1:]))
     if compared is not None and compared.differences:
         head, rows = _difference_rows(compared.differences)
         console.print(table_of(head, rows, right=head[1:]))
         for sentence in _in_words(evaluation, compared):
-            console.print(printable(sentence))
+            console.print(Text(printable(sentence)))
     for sentence in _remarks(evaluation):
-        console.print(printable(sentence))
+        console.print(Text(printable(sentence)))
     spent = evaluation.spent
     if spent.num_input_tokens:
         cost = "" if spent.cost is None else f", {spent.cost:.4g} $"
         console.print(f"{spent.num_input_tokens} tokens in, {spent.num_output_tokens} out{cost}")
-    console.print(f"evaluation {evaluation.path}")
+    console.print(Text(printable(f"evaluation {evaluation.path}")), soft_wrap=True)
 
 
 def _remarks(evaluation: Evaluation) -> list[str]:

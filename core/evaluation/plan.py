@@ -167,20 +167,24 @@ def recalled(config: Mapping[str, Any], run_id: str) -> tuple[Who, RunConfig, Bu
         raise ConfigError(
             f"{run_id} is no evaluation; `echoscope train --resume` goes on with a training"
         )
-    run = entry.get("run")
-    who = Who(
-        words=str(entry["who"]),
-        run=None if run is None else Path(run),
-        step=entry.get("checkpoint"),
-        is_provider=bool(entry.get("is_provider")),
-        price=None if entry.get("price") is None else tuple(entry["price"]),
-    )
-    budget = Budget(
-        episodes=entry.get("max_episodes"),
-        tokens=entry.get("max_tokens"),
-        cost=entry.get("max_cost"),
-    )
-    return who, validate(config["settings"]), budget
+    try:
+        run, price = entry["run"], entry["price"]
+        who = Who(
+            words=str(entry["who"]),
+            run=None if run is None else Path(run),
+            step=entry["checkpoint"],
+            is_provider=bool(entry["is_provider"]),
+            price=None if price is None else (float(price[0]), float(price[1])),
+        )
+        limits = (entry["max_episodes"], entry["max_tokens"], entry["max_cost"])
+        settings = config["settings"]
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise ConfigError(
+            f"{run_id} does not say who played, and how ({type(error).__name__}: {error}); "
+            "evaluate anew"
+        ) from None
+    episodes, tokens, cost = limits
+    return who, validate(settings), Budget(episodes=episodes, tokens=tokens, cost=cost)
 
 
 def part_of(groups: Sequence[EnvGroup], first: int, count: int) -> list[EnvGroup]:

@@ -7,14 +7,12 @@ end, before its step is: whoever goes on reads those episodes back and plays onl
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from echoscope.diagnostics.measure.outcomes import Outcome, WorldTable, outcome_of, tables_of
 from echoscope.diagnostics.tools.stored_outcomes import stored_outcomes
-from echoscope.envs.pool import EnvPool
 from echoscope.envs.reserving import TaskVariety, few_tasks
 from echoscope.envs.workers.processes import WorkerProcesses
 from echoscope.store.errors import RunExistsError
@@ -25,67 +23,11 @@ from echoscope.store.writer import RunWriter
 from ..config.settings import RunConfig
 from ..rollout.sources import build_pool, turns_maker
 from .plan import TAG, Budget, described, part_of, recalled
+from .players import MakePlayer, Part, Player, Spent, make_player
 from .who import Who
 
 EPISODES_A_STEP = 2048
 """Of one part of the tasks. Parts are played one after the other."""
-IN_FLIGHT = 64
-"""Episodes under way at a time where a budget may end the evaluation."""
-
-
-class Player(Protocol):
-    """Plays the episodes of a pool that are still to be played."""
-
-    def play(
-        self,
-        pool: EnvPool,
-        step: int,
-        *,
-        played: frozenset[int],
-        may_begin: Callable[[], bool],
-        on_finished: Callable[[Sequence[Trajectory]], None],
-        should_abort: Callable[[], bool],
-    ) -> None:
-        """Play every episode once, but for those of the slots `played`.
-
-        Args:
-            step: the step that the trajectories carry.
-            may_begin: asked before a task begins; after False none does.
-            on_finished: takes what has ended; not what was aborted.
-        """
-        ...
-
-    @property
-    def spent(self) -> Spent: ...
-
-    def close(self) -> None: ...
-
-
-@dataclass(slots=True, kw_only=True)
-class Spent:
-    """What replies cost."""
-
-    num_input_tokens: int = 0
-    """That a provider billed for."""
-    num_output_tokens: int = 0
-    cost: float | None = None
-    """In US dollars; None where no price is known."""
-    problems: list[str] = field(default_factory=list)
-    """Why episodes could not be played."""
-
-    @property
-    def num_tokens(self) -> int:
-        return self.num_input_tokens + self.num_output_tokens
-
-    def plus(self, outcomes: Iterable[Outcome]) -> Spent:
-        """With what earlier attempts spent on these episodes."""
-        out = replace(self)
-        for outcome in outcomes:
-            out.num_input_tokens += outcome.num_input_tokens
-            out.num_output_tokens += outcome.num_tokens
-            if outcome.cost is not None:
-                out.cost = (out.cost or 0.0) + outcome.cost
-        return out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +40,8 @@ class Evaluation:
     outcomes: tuple[Outcome, ...]
     num_planned: int
     status: str
+    is_used_up: bool
+    """Its budget ended it."""
     is_biased: bool
     """It was cut off in the middle of episodes. Those that ended are the short ones, whose success
     tells little of the others."""
@@ -113,18 +57,15 @@ class Evaluation:
         return tables_of(self.outcomes)
 
 
-MakePlayer = Callable[[Who, RunConfig], Player]
-
-
 def start(
     who: Who,
     config: RunConfig,
     run_path: Path,
     *,
-    make_player: MakePlayer,
     budget: Budget,
     on_progress: Callable[[int, int], None],
     should_stop: Callable[[], bool],
+    make: MakePlayer = make_player,
 ) -> Evaluation:
     """Play a new evaluation in `run_path`.
 
@@ -138,7 +79,7 @@ def start(
             f"{run_path}`"
         )
     _check_worlds(config)
-    player = make_player(who, config)
+    player = make(who, config, budget)
     try:
         writer = RunWriter.create(
             run_path,
@@ -157,10 +98,10 @@ def start(
 def resume(
     run_path: Path,
     *,
-    make_player: MakePlayer,
     budget: Budget | None,
     on_progress: Callable[[int, int], None],
     should_stop: Callable[[], bool],
+    make: MakePlayer = make_player,
 ) -> Evaluation:
     """Play what an evaluation has not played yet.
 
@@ -182,7 +123,7 @@ def resume(
     if len(before) == sum(group.groups for group in config.envs.eval) * config.envs.eval_group_size:
         return _whole(run_path, who, config, before, info.status)
     _check_worlds(config)
-    player = make_player(who, config)
+    player = make(who, config, budget)
     try:
         writer = RunWriter.resume(
             run_path, from_step=last_step, config=described(who, config, budget)
@@ -206,11 +147,12 @@ def _whole(
         outcomes=outcomes,
         num_planned=len(outcomes),
         status=status,
+        is_used_up=False,
         is_biased=False,
         notes=(),
         reason="",
         seconds=0.0,
-        spent=Spent().plus(outcomes),
+        spent=Spent.on(outcomes),
     )
 
 
@@ -243,8 +185,10 @@ class _Playing:
         self._step = writer.acknowledged_step + 1
         self._num_committed = 0
         """Episodes that some step holds."""
-        self._recalled: tuple[Outcome, ...] = ()
-        """Of earlier attempts."""
+        self._spent_before = Spent()
+        """By earlier attempts."""
+        self._is_cut = False
+        """Episodes under way were dropped: those that had ended are the short ones."""
         self._num_begun = 0
         self._used_up = ""
         self._varieties: dict[str, TaskVariety] = {}
@@ -255,7 +199,7 @@ class _Playing:
         self._num_committed = len(before)
         self._finished(list({t.index: t for t in open_step if t.index not in before}.values()))
         self._writer.flush()
-        self._recalled = tuple(self._outcomes.values())
+        self._spent_before = Spent.on(self._outcomes.values())
         self._num_begun = len(self._outcomes)
 
     def run(self) -> Evaluation:
@@ -281,6 +225,7 @@ class _Playing:
             outcomes=tuple(outcome for _, outcome in sorted(self._outcomes.items())),
             num_planned=self._num_planned,
             status=status,
+            is_used_up=bool(self._used_up),
             is_biased=self._is_biased,
             notes=tuple(filter(None, [few_tasks(sorted(self._varieties.items()))])),
             reason=self._reason(),
@@ -309,14 +254,18 @@ class _Playing:
         )
         self._varieties |= dict(pool.varieties())
         try:
+            self._is_cut = True
             self._player.play(
-                pool,
-                self._step,
-                played=played,
-                may_begin=self._may_begin,
-                on_finished=self._finished,
-                should_abort=self._should_stop,
+                Part(
+                    pool=pool,
+                    step=self._step,
+                    played=played,
+                    may_begin=self._may_begin,
+                    on_finished=self._finished,
+                    should_abort=self._should_stop,
+                )
             )
+            self._is_cut = self._should_stop() or bool(self._player.spent.problems)
         finally:
             pool.close()
         self._commit()
@@ -339,7 +288,7 @@ class _Playing:
     @property
     def _spent(self) -> Spent:
         """By all attempts."""
-        return self._player.spent.plus(self._recalled)
+        return self._player.spent.plus(self._spent_before)
 
     def _finished(self, ended: Sequence[Trajectory]) -> None:
         kept = [t for t in ended if t.stop_reason is not StopReason.ABORTED]
@@ -369,9 +318,7 @@ class _Playing:
 
     @property
     def _is_biased(self) -> bool:
-        """Episodes under way were dropped: those that had ended are the short ones."""
-        is_whole = len(self._outcomes) == self._num_planned
-        return not is_whole and (self._should_stop() or bool(self._player.spent.problems))
+        return self._is_cut and len(self._outcomes) < self._num_planned
 
     def _metrics(self) -> dict[str, float]:
         values = metrics_of(tables_of(tuple(self._outcomes.values())))

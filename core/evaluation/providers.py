@@ -8,6 +8,7 @@ import os
 import re
 import socket
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 from inspect_ai.model import (
@@ -21,15 +22,15 @@ from inspect_ai.tool import ToolInfo
 from tenacity import RetryError
 
 from echoscope.diagnostics.measure.outcomes import COST, INPUT_TOKENS, OUTPUT_TOKENS
-from echoscope.envs.pool import EnvPool, Leader
+from echoscope.envs.pool import Leader
 from echoscope.envs.turns.turn import TurnResult
-from echoscope.store.records import Split, Trajectory
+from echoscope.store.records import Split
 
 from ..config.loading import ConfigError
 from ..config.settings import RunConfig
 from ..rollout.episode import sampling_seed
 from .dialogue import Dialogue, usage
-from .play import IN_FLIGHT, Spent
+from .players import IN_FLIGHT, Part, Spent
 from .who import Who
 
 KEY_VARIABLE = "LOCAL_API_KEY"
@@ -66,81 +67,52 @@ class ProviderPlayer:
     def close(self) -> None:
         """Nothing is held open: each play closes its connections."""
 
-    def play(
-        self,
-        pool: EnvPool,
-        step: int,
-        *,
-        played: frozenset[int],
-        may_begin: Callable[[], bool],
-        on_finished: Callable[[Sequence[Trajectory]], None],
-        should_abort: Callable[[], bool],
-    ) -> None:
+    def play(self, part: Part) -> None:
         """See `Player`."""
-        asyncio.run(self._play_all(pool, step, played, may_begin, on_finished, should_abort))
+        try:
+            asyncio.run(self._play(part))
+        except ExceptionGroup as group:  # the first world that failed
+            raise _innermost(group) from None
 
-    async def _play_all(
-        self,
-        pool: EnvPool,
-        step: int,
-        played: frozenset[int],
-        may_begin: Callable[[], bool],
-        on_finished: Callable[[Sequence[Trajectory]], None],
-        should_abort: Callable[[], bool],
-    ) -> None:
-        size, first_group = pool.group_size, pool.check_step(0)
-        in_flight = self._config.collection.max_in_flight or IN_FLIGHT
-        room = asyncio.Semaphore(max(1, in_flight // size))
-        async with self._model:
-            tasks: set[asyncio.Task[None]] = set()
+    async def _play(self, part: Part) -> None:
+        collection, pool = self._config.collection, part.pool
+        first_group, size = pool.check_step(0), pool.group_size
+        num_under_way = max(size, collection.max_in_flight or IN_FLIGHT)
+        # Worlds wait in threads; asyncio's own few would make them wait for each other.
+        threads = ThreadPoolExecutor(collection.num_threads(num_under_way))
+        asyncio.get_running_loop().set_default_executor(threads)
+        room = asyncio.Semaphore(num_under_way // size)
+        tasks: list[asyncio.Task[None]] = []
+        watcher = asyncio.create_task(_cancel_when(part.should_abort, tasks))
 
-            async def group(p: int) -> None:
-                try:
-                    leader = await asyncio.to_thread(pool.lead, 0, p, first_group)
-                    slots = [i for i in range(p * size, (p + 1) * size) if i not in played]
-                    async with asyncio.TaskGroup() as siblings:
-                        for index in slots:
-                            siblings.create_task(
-                                self._episode(pool, step, index, leader, first_group, on_finished)
-                            )
-                finally:
-                    room.release()
-
-            watcher = asyncio.create_task(_cancel_when(should_abort, tasks))
+        async def group(p: int, slots: Sequence[int]) -> None:
             try:
+                leader = await asyncio.to_thread(pool.lead, 0, p, first_group)
+                async with asyncio.TaskGroup() as siblings:
+                    for slot in slots:
+                        siblings.create_task(self._episode(part, slot, leader, first_group))
+            finally:
+                room.release()
+
+        try:
+            async with self._model, asyncio.TaskGroup() as groups:
                 for p in range(pool.num_groups):
-                    if all(index in played for index in range(p * size, (p + 1) * size)):
+                    slots = [s for s in range(p * size, (p + 1) * size) if s not in part.played]
+                    if not slots:
                         continue
                     await room.acquire()
-                    for done in [task for task in tasks if task.done()]:
-                        tasks.discard(done)
-                        if not done.cancelled():
-                            done.result()
-                    if should_abort() or self._has_given_up or not may_begin():
+                    if part.should_abort() or self._has_given_up or not part.may_begin():
                         break
-                    tasks.add(asyncio.create_task(group(p)))
-                ended = await asyncio.gather(*tasks, return_exceptions=True)
-            finally:
-                watcher.cancel()
-            for outcome in ended:
-                if isinstance(outcome, ExceptionGroup):
-                    raise outcome.exceptions[0]
-                if isinstance(outcome, Exception):
-                    raise outcome
+                    tasks.append(groups.create_task(group(p, slots)))
+        finally:
+            watcher.cancel()
 
     @property
     def _has_given_up(self) -> bool:
         return self._num_failed_in_a_row >= MAX_PROBLEMS
 
-    async def _episode(
-        self,
-        pool: EnvPool,
-        step: int,
-        index: int,
-        leader: Leader,
-        first_group: int,
-        on_finished: Callable[[Sequence[Trajectory]], None],
-    ) -> None:
+    async def _episode(self, part: Part, index: int, leader: Leader, first_group: int) -> None:
+        pool = part.pool
         seen = leader.seen.get(index)
         if seen is None:
             seen = await asyncio.to_thread(pool.follow, 0, index, leader, first_group)
@@ -163,7 +135,7 @@ class ProviderPlayer:
             return await asyncio.to_thread(pool.step_one, index, actions, is_well_formed)
 
         try:
-            ended = await dialogue.play(generate, step_world, step=step, split=Split.EVAL)
+            ended = await dialogue.play(generate, step_world, step=part.step, split=Split.EVAL)
         except Exception as error:  # noqa: BLE001 - every provider has classes of its own
             self._num_failed_in_a_row += 1
             problem = _problem(error)
@@ -171,7 +143,7 @@ class ProviderPlayer:
                 self._spent.problems.append(problem)
             return
         self._num_failed_in_a_row = 0
-        on_finished([ended])
+        part.on_finished([ended])
 
     def _count(self, output: ModelOutput) -> None:
         """Add what a reply cost; by the price that was given, where one was."""
@@ -179,13 +151,12 @@ class ProviderPlayer:
         num_in, num_out = used.get(INPUT_TOKENS, 0.0), used.get(OUTPUT_TOKENS, 0.0)
         if self._price is not None and output.usage is not None:
             output.usage.total_cost = (self._price[0] * num_in + self._price[1] * num_out) / 1e6
-        self._spent.num_input_tokens += int(num_in)
-        self._spent.num_output_tokens += int(num_out)
-        if (cost := usage(output).get(COST)) is not None:
-            self._spent.cost = (self._spent.cost or 0.0) + cost
+        self._spent.add(int(num_in), int(num_out), usage(output).get(COST))
 
 
-async def _cancel_when(should_abort: Callable[[], bool], tasks: set[asyncio.Task[None]]) -> None:
+async def _cancel_when(
+    should_abort: Callable[[], bool], tasks: Sequence[asyncio.Task[None]]
+) -> None:
     """Cancel what is in play once that is asked for."""
     while not should_abort():
         await asyncio.sleep(_WATCH_S)
@@ -232,6 +203,12 @@ def _check_there(address: str) -> None:
         socket.create_connection((parts.hostname or "", port), timeout=CONNECT_S).close()
     except OSError as error:
         raise ConfigError(f"nobody answers at {address} ({error.strerror or error})") from None
+
+
+def _innermost(error: Exception) -> Exception:
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _problem(error: BaseException) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
-from echoscope.envs.pool import EnvPool
 from echoscope.store.records import Split, Trajectory
 
 from ..config.loading import ConfigError
@@ -19,7 +18,7 @@ from ..rollout.context import check_reasoning
 from ..rollout.rollout import LOCKSTEP, Pace, collect
 from ..rollout.shaping import resolve as resolve_shaping
 from ..rollout.stop_strings import Stopping
-from .play import IN_FLIGHT, Spent
+from .players import IN_FLIGHT, Part, Spent
 from .who import Who, load
 
 
@@ -50,22 +49,13 @@ class WeightsPlayer:
             self._engine.close()
             raise
 
-    def play(
-        self,
-        pool: EnvPool,
-        step: int,
-        *,
-        played: frozenset[int],
-        may_begin: Callable[[], bool],
-        on_finished: Callable[[Sequence[Trajectory]], None],
-        should_abort: Callable[[], bool],
-    ) -> None:
+    def play(self, part: Part) -> None:
         """See `Player`."""
-        config = self._config
+        config, pool = self._config, part.pool
 
         def finished(ended: Sequence[Trajectory]) -> None:
-            self._spent.num_output_tokens += sum(t.num_sampled_tokens for t in ended)
-            on_finished(ended)
+            self._spent.add(0, sum(t.num_sampled_tokens for t in ended), None)
+            part.on_finished(ended)
 
         try:
             collect(
@@ -74,16 +64,16 @@ class WeightsPlayer:
                 chat=self._chat,
                 context=config.context,
                 sampling=SamplingParams(max_new_tokens=1, temperature=config.eval.temperature),
-                step=step,
+                step=part.step,
                 split=Split.EVAL,
                 seed=config.seed,
                 on_finished=finished,
-                should_abort=should_abort,
+                should_abort=part.should_abort,
                 shaping=self._shaping,
                 stopping=self._stopping,
                 pace=self._pace(pool.num_groups * pool.group_size),
-                played=played,
-                may_begin=may_begin,
+                played=part.played,
+                may_begin=part.may_begin,
                 seed_step=0,
             )
         except torch.OutOfMemoryError:

@@ -66,9 +66,7 @@ class Played:
 
     @property
     def name(self) -> str:
-        """Who played, and how hot."""
-        heat = self.plan.temperature
-        return self.plan.who if heat is None else f"{self.plan.who} at temperature {heat:g}"
+        return self.plan.name
 
     @property
     def is_whole(self) -> bool:

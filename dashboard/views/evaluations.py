@@ -29,7 +29,7 @@ from echoscope.dashboard.page import links, ui
 from echoscope.dashboard.page.evaluation_box import resume_command
 from echoscope.dashboard.web.settings import settings
 from echoscope.dashboard.words import NONE, plain
-from echoscope.diagnostics.measure.outcomes import Estimate, shown_ks
+from echoscope.diagnostics.measure.outcomes import shown_ks
 from echoscope.store.log.layout import shown_path
 from echoscope.store.query.database import quote
 from echoscope.store.query.listing import RunDetails, RunRow, row_status
@@ -159,7 +159,7 @@ def summary(group: Group) -> str:
     success = best.here.table.success
     if success.value != success.value:
         return "No outcome of an episode is known, so there is nothing to rank."
-    rate = _rate_words(success)
+    rate = success.as_rate()
     if not others:
         return f"Only {_named([best])} played these tasks: success {rate}."
     parts = [f"Best: {_named([best])}, success {rate}."]
@@ -203,7 +203,7 @@ def table(group: Group) -> pd.DataFrame:
             {
                 "place": place,
                 "who": visible(played.name, 120),
-                "success": _rate_words(found_here.success),
+                "success": found_here.success.as_rate(),
                 "difference": difference_words(row),
                 "run": visible(played.run_id, 120),
                 "replay": _replay(played, group),
@@ -226,13 +226,6 @@ def _replay(played: Played, group: Group) -> str:
     """Where the episodes of this world can be read."""
     where = f"tag = {quote(group.world[0])}" if len(played.worlds) > 1 else None
     return links.url("replay", run=played.run_id, where=where)
-
-
-def _rate_words(estimate: Estimate) -> str:
-    if estimate.value != estimate.value:
-        return "unknown"
-    low, high = 100 * estimate.low, 100 * estimate.high
-    return f"{100 * estimate.value:.1f} % ({low:.1f} to {high:.1f})"
 
 
 def difference_words(row: Ranked) -> str:

@@ -36,6 +36,26 @@ class Estimate:
     low: float
     high: float
 
+    def as_rate(self) -> str:
+        """In words, as a share.
+
+        >>> Estimate(value=0.815, low=0.75, high=0.866).as_rate()
+        '81.5 % (75.0 to 86.6)'
+        """
+        if math.isnan(self.value):
+            return "unknown"
+        return f"{100 * self.value:.1f} % ({100 * self.low:.1f} to {100 * self.high:.1f})"
+
+    def as_points(self) -> str:
+        """In words, as a difference of shares.
+
+        >>> Estimate(value=-0.1, low=-0.3, high=0.105).as_points()
+        '-10.0 points (-30.0 to +10.5)'
+        """
+        if math.isnan(self.value):
+            return "unknown"
+        return f"{100 * self.value:+.1f} points ({100 * self.low:+.1f} to {100 * self.high:+.1f})"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:

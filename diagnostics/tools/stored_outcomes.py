@@ -67,6 +67,11 @@ class Planned:
     num_episodes: int
     """0 where that is not known."""
 
+    @property
+    def name(self) -> str:
+        heat = self.temperature
+        return self.who if heat is None else f"{self.who} at temperature {heat:g}"
+
 
 def planned(config: Mapping[str, Any]) -> Planned | None:
     """What the configuration of a run says of its evaluation; None for any other run.

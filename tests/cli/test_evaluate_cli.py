@@ -9,8 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from echoscope.cli import app
-from echoscope.cli.evaluate import percent
 from echoscope.diagnostics.measure.outcomes import Estimate
+from echoscope.store.reader import open_run
+from echoscope.store.writer import RunWriter
 
 PLAY = ["eval", "tiny", "--recipe", "frozen_lake"]
 
@@ -106,6 +107,30 @@ def test_a_wrong_setting_is_said(words: list[str], sentence: str, tmp_path: Path
     assert not (tmp_path / "e").exists()
 
 
+def retold(path: Path, **entry: object) -> None:
+    """An evaluation as a stranger may send it: what it says of itself is changed."""
+    config = dict(open_run(path).info().config)
+    config["evaluation"] = entry or {"who": "tiny"}
+    RunWriter.resume(path, from_step=0, config=config).close(status="finished")
+
+
+def test_what_a_stranger_named_is_printed_as_text(tmp_path: Path) -> None:
+    path = tmp_path / "e"
+    run(*PLAY, "--tasks", "2", "-o", str(path))
+    entry = open_run(path).info().config["evaluation"]
+    retold(path, **(entry | {"who": "[red]tiny[/nothing]"}))
+    assert "[red]tiny[/nothing] at temperature 1" in run("eval", "--resume", str(path))
+
+
+def test_a_run_that_does_not_say_who_played_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "e"
+    run(*PLAY, "--tasks", "2", "-o", str(path))
+    retold(path)
+    answer = CliRunner().invoke(app, ["eval", "--resume", str(path)])
+    assert "does not say who played, and how" in str(answer.exception)
+
+
 def test_a_rate_nobody_knows_is_called_unknown() -> None:
     nan = float("nan")
-    assert percent(Estimate(value=nan, low=nan, high=nan)) == "unknown"
+    unknown = Estimate(value=nan, low=nan, high=nan)
+    assert (unknown.as_rate(), unknown.as_points()) == ("unknown", "unknown")

@@ -7,22 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from echoscope.core.config.settings import RunConfig
 from echoscope.core.evaluation import play
 from echoscope.core.evaluation.plan import Budget, settings_for
-from echoscope.core.evaluation.play import Evaluation, Player
-from echoscope.core.evaluation.weights import WeightsPlayer
-from echoscope.core.evaluation.who import Who, resolve
+from echoscope.core.evaluation.play import Evaluation
+from echoscope.core.evaluation.who import resolve
 
 Evaluate = Callable[..., Evaluation]
-
-
-def make_player(who: Who, config: RunConfig) -> Player:
-    if who.is_provider:
-        from echoscope.core.evaluation.providers import ProviderPlayer
-
-        return ProviderPlayer(who, config)
-    return WeightsPlayer(who, config, is_budgeted=True)
 
 
 @pytest.fixture
@@ -54,7 +44,6 @@ def evaluate(tmp_path: Path) -> Evaluate:
             player,
             settings,
             tmp_path / name,
-            make_player=make_player,
             budget=budget or Budget(),
             on_progress=lambda done, of: None,
             should_stop=should_stop,
@@ -70,7 +59,6 @@ def go_on(tmp_path: Path) -> Evaluate:
     def run(name: str, budget: Budget | None = None) -> Evaluation:
         return play.resume(
             tmp_path / name,
-            make_player=make_player,
             budget=budget,
             on_progress=lambda done, of: None,
             should_stop=lambda: False,

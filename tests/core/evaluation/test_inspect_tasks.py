@@ -39,7 +39,6 @@ from echoscope.store.reader import open_run
 from echoscope.store.records import Split, StopReason, Trajectory
 
 from .chat_server import ChatServer, serving
-from .conftest import make_player
 
 Evaluate = Callable[..., Evaluation]
 Answer = Callable[[list[ChatMessage], list[ToolInfo]], ChatMessageAssistant]
@@ -137,7 +136,6 @@ def evaluated(path: Path, env: str, tasks: int, siblings: int) -> list[Trajector
         who,
         settings_for(who, envs=[env], tasks=tasks, siblings=siblings, seed=0),
         path,
-        make_player=make_player,
         budget=Budget(),
         on_progress=lambda done, of: None,
         should_stop=lambda: False,

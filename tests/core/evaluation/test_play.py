@@ -48,13 +48,10 @@ def test_it_plays_the_tasks_of_the_trainings_own_evaluation(tmp_path: Path) -> N
     settings = settings_for(who, recipe="frozen_lake", tasks=6, siblings=1, seed=config.seed)
     from echoscope.core.evaluation import play
 
-    from .conftest import make_player
-
     evaluation = play.start(
         who,
         settings,
         tmp_path / "eval",
-        make_player=make_player,
         budget=Budget(),
         on_progress=lambda done, of: None,
         should_stop=lambda: False,
@@ -78,6 +75,23 @@ def test_a_budget_ends_it_and_a_larger_one_goes_on(evaluate: Evaluate, go_on: Ev
     assert rest.status == "finished"
 
 
+def test_a_budget_holds_for_the_attempt_that_goes_on(evaluate: Evaluate, go_on: Evaluate) -> None:
+    asked = iter(range(1000))
+    one_by_one = ("collection.mode=async", "collection.max_in_flight=1")
+    cut = evaluate(
+        "tiny",
+        "cut",
+        tasks=20,
+        budget=Budget(tokens=300),
+        words=one_by_one,
+        should_stop=lambda: next(asked) > 60,
+    )
+    assert 0 < cut.spent.num_tokens < 300
+    rest = go_on("cut")
+    assert rest.is_used_up
+    assert 300 <= rest.spent.num_tokens < 300 + 90  # one episode of six turns more
+
+
 def test_a_budget_of_tokens_counts_what_was_sampled(evaluate: Evaluate) -> None:
     cut = evaluate(
         "tiny",
@@ -92,7 +106,7 @@ def test_a_budget_of_tokens_counts_what_was_sampled(evaluate: Evaluate) -> None:
 
 def test_a_stop_keeps_what_was_played(evaluate: Evaluate, go_on: Evaluate) -> None:
     asked = iter(range(1000))
-    cut = evaluate("tiny", "cut", tasks=20, should_stop=lambda: next(asked) > 60)
+    cut = evaluate("tiny", "cut", tasks=20, should_stop=lambda: next(asked) > 4)
     assert cut.status == "stopped"
     assert cut.is_biased
     keys = open_run(cut.path).metric_keys()
