@@ -76,13 +76,15 @@ def evaluate(
         typer.Option("--seed", min=0, help="Other tasks. By default everyone plays the same ones."),
     ] = None,
     max_episodes: Annotated[
-        int | None, typer.Option("--max-episodes", min=1, help="Begin no more episodes than these.")
+        int | None, typer.Option("--max-episodes", min=1, help="Begin at most so many episodes.")
     ] = None,
     max_tokens: Annotated[
-        int | None, typer.Option("--max-tokens", min=1, help="Begin none after so many tokens.")
+        int | None,
+        typer.Option("--max-tokens", min=1, help="Tokens after which none begins."),
     ] = None,
     max_cost: Annotated[
-        float | None, typer.Option("--max-cost", min=0, help="Begin none after so many US dollars.")
+        float | None,
+        typer.Option("--max-cost", min=0, help="US dollars after which none begins."),
     ] = None,
     price: Annotated[
         tuple[float, float] | None,
@@ -359,8 +361,7 @@ def _remarks(evaluation: Evaluation) -> list[str]:
     out = list(evaluation.notes)
     if evaluation.is_biased:
         out.append(
-            "It was cut off, and short episodes end first: success of the episodes so far is "
-            "biased."
+            "The evaluation was cut off. Short episodes end first, so success so far is biased."
         )
     unknown = evaluation.tables[-1].num_unknown if evaluation.tables else 0
     if unknown:

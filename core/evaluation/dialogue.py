@@ -111,20 +111,20 @@ class Dialogue:
 
     def _open(self) -> None:
         """The first messages: the system's, those that the world opens with, and the question."""
-        shown = list(self.observation.messages)
+        opening = list(self.observation.messages)
         system = self.context.system
-        if shown and shown[0].role == "system":
-            system = shown.pop(0).content
+        if opening and opening[0].role == "system":
+            system = opening.pop(0).content
         if system:
             self.messages.append(ChatMessageSystem(content=system))
         head = ""
         if self.context.instructions and self.slot.instructions:
             head = f"{self.slot.instructions}\n\n"
-        for message in shown[:-1]:
+        for message in opening[:-1]:
             kind = ChatMessageUser if message.role == "user" else ChatMessageAssistant
             self.messages.append(kind(content=head + message.content))
             head = ""
-        content = shown[-1].content if shown else self.observation.text
+        content = opening[-1].content if opening else self.observation.text
         self.messages.append(ChatMessageUser(content=head + self._user_text(content, None)))
         self.first_text = "\n".join(message.text for message in self.messages)
 
@@ -170,20 +170,20 @@ class Dialogue:
         last_reward = result.reward + result.format_penalty
         calls = output.message.tool_calls or [] if self.slot.tools else []
         self.messages.append(_as_history(output.message, text, has_tools=bool(self.slot.tools)))
-        shown = list(result.observation.messages)
-        results = [each.content for each in shown if each.role == "tool"]
-        said = [each.content for each in shown if each.role != "tool"]
-        for place, call in enumerate(calls):
-            content = results[place] if place < len(results) else _NOT_PLAYED
+        answers = list(result.observation.messages)
+        results = [each.content for each in answers if each.role == "tool"]
+        user_texts = [each.content for each in answers if each.role != "tool"]
+        for number, call in enumerate(calls):
+            content = results[number] if number < len(results) else _NOT_PLAYED
             self.messages.append(
                 ChatMessageTool(content=content, tool_call_id=call.id, function=call.function)
             )
         if not calls and results:
-            said = results + said
-        if not shown:
-            said = [result.observation.text]
-        if said or not calls:
-            text = self._user_text("\n".join(said), last_reward)
+            user_texts = results + user_texts
+        if not answers:
+            user_texts = [result.observation.text]
+        if user_texts or not calls:
+            text = self._user_text("\n".join(user_texts), last_reward)
             self.messages.append(ChatMessageUser(content=text))
 
 

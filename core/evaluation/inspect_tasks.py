@@ -91,11 +91,11 @@ def world_task(
     shared = task_metadata(step=_STEP, split=_SPLIT, env=env)
     samples = [
         Sample(
-            id=f"{env}-{seed}-{place:05d}",
-            input=f"{env}: task {place} of seed {seed}",
-            metadata={**shared, "seed": str(seed), "task": place, KEY: {}},
+            id=f"{env}-{seed}-{task_number:05d}",
+            input=f"{env}: task {task_number} of seed {seed}",
+            metadata={**shared, "seed": str(seed), "task": task_number, KEY: {}},
         )
-        for place in range(tasks)
+        for task_number in range(tasks)
     ]
     return Task(
         dataset=MemoryDataset(samples, name=f"{env}, seed {seed}"),
@@ -163,22 +163,24 @@ def _checked(
             f"{tasks} tasks x {siblings} siblings are {tasks * siblings} episodes, but an "
             f"evaluation holds at most {MAX_INDEX}: lower tasks or siblings"
         )
-    own = described_parameters(env_class(env).spec.config_type)
+    of_world = described_parameters(env_class(env).spec.config_type)
     for name in settings:
-        if name not in (*own, *CONTEXT, *ENTRY):
-            known = ("tasks", "siblings", "seed", *own, *CONTEXT, *ENTRY)
-            raise ValueError(f"{env} has no parameter {name!r}{did_you_mean(name, known, most=3)}")
+        if name not in (*of_world, *CONTEXT, *ENTRY):
+            parameters = ("tasks", "siblings", "seed", *of_world, *CONTEXT, *ENTRY)
+            raise ValueError(
+                f"{env} has no parameter {name!r}{did_you_mean(name, parameters, most=3)}"
+            )
     # `-T system=` is null in YAML.
     values = {n: "" if n == "system" and v is None else v for n, v in settings.items()}
-    of_context = {n: values[n] for n in CONTEXT if n in values and n not in own}
+    of_context = {n: values[n] for n in CONTEXT if n in values and n not in of_world}
     context = checked(ContextConfig, of_context, ())
     world = checked(
         EnvGroup,
         {
             "env": env,
             "groups": 1,
-            "params": {name: value for name, value in values.items() if name in own},
-            **{name: values[name] for name in ENTRY if name in values and name not in own},
+            "params": {name: value for name, value in values.items() if name in of_world},
+            **{name: values[name] for name in ENTRY if name in values and name not in of_world},
         },
         (),
     )
@@ -195,7 +197,7 @@ class _Worlds:
     _varieties: list[TaskVariety] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def pool(self, place: int, sibling: int) -> EnvPool:
+    def pool(self, task_number: int, sibling: int) -> EnvPool:
         """A pool of one episode: this sibling of this task."""
         from echoscope.envs.pool import EnvPool
 
@@ -208,7 +210,7 @@ class _Worlds:
             seed=self.seed,
             split=_SPLIT,
             make_turns=turns_maker(CollectionConfig(mode="async"), None),
-            first_group=place,
+            first_group=task_number,
             first_sibling=sibling,
             varieties=self._varieties,
         )
@@ -228,11 +230,11 @@ def play_world(world: EnvGroup, context: ContextConfig, seed: int, siblings: int
     worlds = _Worlds(world, seed)
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
-        place, sibling = int(state.metadata["task"]), state.epoch - 1
-        pool = await to_thread.run_sync(worlds.pool, place, sibling)
+        task_number, sibling = int(state.metadata["task"]), state.epoch - 1
+        pool = await to_thread.run_sync(worlds.pool, task_number, sibling)
         try:
             slot = await to_thread.run_sync(worlds.begin, pool)
-            slot = replace(slot, episode_index=place * siblings + sibling)
+            slot = replace(slot, episode_index=task_number * siblings + sibling)
             await _play(state, pool, slot, context, seed)
         finally:
             with CancelScope(shield=True):
@@ -260,8 +262,8 @@ async def _play(
 
     async def ask(messages: list[ChatMessage], tools: list[ToolInfo], turn: int) -> ModelOutput:
         state.messages = messages
-        place = sampling_seed(seed, Split.EVAL, _STEP, slot.episode_index, turn)
-        config = GenerateConfig() if model.config.seed else GenerateConfig(seed=place % 2**31)
+        sampling = sampling_seed(seed, Split.EVAL, _STEP, slot.episode_index, turn)
+        config = GenerateConfig() if model.config.seed else GenerateConfig(seed=sampling % 2**31)
         state.output = await model.generate(messages, tools=tools, config=config)
         if state.output.error:
             raise RuntimeError(state.output.error)

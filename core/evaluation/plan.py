@@ -130,8 +130,8 @@ def _base(who: Who, envs: Sequence[str], recipe: str | None, file: Path | None) 
 
 def _worlds(config: RunConfig, name: str) -> list[EnvGroup]:
     """The worlds of the settings that have this name, or the plain one of this id."""
-    known = [*config.envs.eval, *config.envs.train]
-    named = [world for world in known if name in (world.name, world.env)]
+    of_settings = [*config.envs.eval, *config.envs.train]
+    named = [world for world in of_settings if name in (world.name, world.env)]
     return named[:1] or [EnvGroup(env=name)]
 
 

@@ -291,9 +291,9 @@ class _Playing:
         return self._player.spent.plus(self._spent_before)
 
     def _finished(self, ended: Sequence[Trajectory]) -> None:
-        kept = [t for t in ended if t.stop_reason is not StopReason.ABORTED]
-        self._writer.add_trajectories(kept)
-        self._outcomes |= {t.index: outcome_of(t) for t in kept}
+        whole = [t for t in ended if t.stop_reason is not StopReason.ABORTED]
+        self._writer.add_trajectories(whole)
+        self._outcomes |= {t.index: outcome_of(t) for t in whole}
         self._on_progress(len(self._outcomes), self._num_planned)
 
     def _commit(self) -> None:

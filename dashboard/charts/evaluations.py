@@ -62,11 +62,11 @@ def success_figure(group: Group) -> dict[str, Any]:
     return {"data": [trace], "layout": layout}
 
 
-def _label(place: int, row: Ranked) -> str:
+def _label(rank: int, row: Ranked) -> str:
     """Place and name. Of a long name its ends are shown: the last letters tell runs apart."""
     name = row.played.run_id
     short = name if len(name) <= 24 else f"{name[:10]}...{name[-11:]}"
-    return figure_text(f"{place}  {short}", width=40)
+    return figure_text(f"{rank}  {short}", width=40)
 
 
 def _finite(value: float) -> float:

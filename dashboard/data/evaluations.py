@@ -145,10 +145,10 @@ class Group:
 Compare = Callable[[Played, Played, World], Estimate]
 
 
-def compared(one: Played, best: Played, world: World) -> Estimate:
-    """Success of one evaluation minus that of the best, on the tasks of a world."""
+def compared(evaluation: Played, best: Played, world: World) -> Estimate:
+    """Success of evaluation evaluation minus that of the best, on the tasks of a world."""
     shared: list[Difference] = differences_of_rates(
-        one.worlds[world].rates, best.worlds[world].rates
+        evaluation.worlds[world].rates, best.worlds[world].rates
     )
     nan = float("nan")
     return shared[0].difference if shared else Estimate(value=nan, low=nan, high=nan)
@@ -175,8 +175,12 @@ def _ranked(evaluations: Sequence[Played], world: World, compare: Compare) -> tu
     return (
         Ranked(played=best, here=best.worlds[world], difference=None),
         *(
-            Ranked(played=one, here=one.worlds[world], difference=compare(one, best, world))
-            for one in others
+            Ranked(
+                played=evaluation,
+                here=evaluation.worlds[world],
+                difference=compare(evaluation, best, world),
+            )
+            for evaluation in others
         ),
     )
 
@@ -208,10 +212,12 @@ class StoredEvaluations:
     def groups(self) -> list[Group]:
         """As `grouped`; the bootstrap of each pair is kept."""
 
-        def compare(one: Played, best: Played, world: World) -> Estimate:
-            position = self.positions[one.run_id], self.positions[best.run_id]
+        def compare(evaluation: Played, best: Played, world: World) -> Estimate:
+            position = self.positions[evaluation.run_id], self.positions[best.run_id]
             key = (position[0][0], position[1][0], world)
-            estimate: Estimate = _compared.get(key, position, lambda: compared(one, best, world))
+            estimate: Estimate = _compared.get(
+                key, position, lambda: compared(evaluation, best, world)
+            )
             return estimate
 
         return grouped(self.played, compare)

@@ -225,13 +225,15 @@ def rate_estimate(rates: Sequence[float], num_trials: int) -> Estimate:
 
 def mean_estimate(values: Sequence[float]) -> Estimate:
     """Mean of the tasks' values with Student's interval; NaN values are left out."""
-    known = np.asarray([value for value in values if not math.isnan(value)], np.float64)
-    if not len(known):
+    numbers = np.asarray(_without_nan(values), np.float64)
+    if not len(numbers):
         return Estimate(value=math.nan, low=math.nan, high=math.nan)
-    mean = float(known.mean())
-    if len(known) < 2:
+    mean = float(numbers.mean())
+    if len(numbers) < 2:
         return Estimate(value=mean, low=math.nan, high=math.nan)
-    half = float(stats.t.ppf(0.975, len(known) - 1) * known.std(ddof=1) / math.sqrt(len(known)))
+    half = float(
+        stats.t.ppf(0.975, len(numbers) - 1) * numbers.std(ddof=1) / math.sqrt(len(numbers))
+    )
     return Estimate(value=mean, low=mean - half, high=mean + half)
 
 
@@ -244,6 +246,9 @@ def paired_estimate(differences_T: Sequence[float], *, seed: int = 0) -> Estimat
     Args:
         differences_T: first minus second of each task that both played, (T,).
     """
+    if sum(differences_T) < 0:  # the other way round the interval is the same, mirrored
+        turned = paired_estimate([-difference for difference in differences_T], seed=seed)
+        return Estimate(value=-turned.value, low=-turned.high, high=-turned.low)
     values = np.asarray(differences_T, np.float64)
     if len(values) < 2:
         mean = float(values.mean()) if len(values) else math.nan
@@ -378,5 +383,9 @@ def _resampled_means(values_T: NDArray[np.float64], seed: int) -> NDArray[np.flo
 
 
 def _mean(values: Sequence[float]) -> float:
-    known = [value for value in values if not math.isnan(value)]
-    return sum(known) / len(known) if known else math.nan
+    numbers = _without_nan(values)
+    return sum(numbers) / len(numbers) if numbers else math.nan
+
+
+def _without_nan(values: Sequence[float]) -> list[float]:
+    return [value for value in values if not math.isnan(value)]

@@ -120,7 +120,6 @@ def evaluation_sentence(config: Mapping[str, Any], run: str) -> str:
     if plan is None:
         return ""
     return (
-        f"{run} is {evaluation_words(plan)}: its success is on the page Evaluations of "
-        f"`echoscope dashboard`, and `echoscope eval WHO --against {run}` compares another model "
-        "with it on the same tasks."
+        f"{run} is {evaluation_words(plan)}. Its success is on the page Evaluations of `echoscope "
+        f"dashboard`. `echoscope eval WHO --against {run}` compares another model with it."
     )

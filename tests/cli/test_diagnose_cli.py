@@ -161,9 +161,9 @@ def test_an_evaluation_is_not_judged(tmp_path: Path) -> None:
     found = runner.invoke(app, ["diagnose", str(run)])
     assert found.exit_code == 0
     assert found.output == (
-        f"{run} is an evaluation of qwen, not a training, so there is no verdict: its success is "
-        "on the page Evaluations of `echoscope dashboard`, and `echoscope eval WHO --against "
-        f"{run}` compares another model with it on the same tasks.\n"
+        f"{run} is an evaluation of qwen, not a training, so there is no verdict. Its success is "
+        "on the page Evaluations of `echoscope dashboard`. `echoscope eval WHO --against "
+        f"{run}` compares another model with it.\n"
     )
     as_json = json.loads(runner.invoke(app, ["diagnose", str(run), "--json"]).output)
     assert (as_json["state"], as_json["actions"]) == ("evaluation", [])

@@ -306,23 +306,23 @@ class ServerEngine(Engine):
         name = self._config.model
         try:
             models = self._server.get("/v1/models")["data"]
-            model = next(one for one in models if name in (None, one["id"]))
-            found, room = str(model["id"]), model.get("max_model_len")
+            model = next(model for model in models if name in (None, model["id"]))
+            served_name, room = str(model["id"]), model.get("max_model_len")
         except (KeyError, TypeError, AttributeError, StopIteration):
-            found, room = None, None
+            served_name, room = None, None
         except RefusedError as error:
             if name is None or error.status != 404:
                 raise
-            found, room = None, None
+            served_name, room = None, None
         if isinstance(room, int) and room < self._positions:
             raise EngineError(
                 f"{self._server.url} has room for {room} tokens, but a prompt and its reply may "
                 f"have {self._positions}: start vLLM with --max-model-len {self._positions}, or "
                 "lower context.max_prompt_tokens or context.max_response_tokens"
             )
-        if name is None and found is None:
+        if name is None and served_name is None:
             raise EngineError(f"{self._server.url}/v1/models names no model: set engine.model")
-        return str(name or found)
+        return str(name or served_name)
 
     def _check_open(self) -> None:
         if self._threads is None:

@@ -39,14 +39,14 @@ def words_of(value: Any) -> str | None:
         for y in range(image.shape[1])
     }
     near = ", ".join(
-        f"{word} {cells.get(place, 'unseen')}"
-        for word, place in (("ahead", (0, 1)), ("left", (-1, 0)), ("right", (1, 0)))
+        f"{word} {cells.get(position, 'unseen')}"
+        for word, position in (("ahead", (0, 1)), ("left", (-1, 0)), ("right", (1, 0)))
     )
     carried = cells[0, 0]
     things = [
-        f"{name} {_where(*place)}"
-        for place, name in sorted(cells.items(), key=lambda cell: (_steps(cell[0]), cell[0]))
-        if name not in _BARE and place != (0, 0)
+        f"{name} {_where(*position)}"
+        for position, name in sorted(cells.items(), key=lambda cell: (_steps(cell[0]), cell[0]))
+        if name not in _BARE and position != (0, 0)
     ]
     parts = [
         f"Mission: {value['mission']}.",
@@ -67,8 +67,8 @@ def _name(kind: int, colour: int, state: int) -> str:
     return " ".join(word for word in (door, colour_name, name) if word)
 
 
-def _steps(place: tuple[int, int]) -> int:
-    return abs(place[0]) + abs(place[1])
+def _steps(position: tuple[int, int]) -> int:
+    return abs(position[0]) + abs(position[1])
 
 
 def _where(across: int, ahead: int) -> str:

@@ -205,15 +205,15 @@ class OpenEnv(TaskEnv):
         seen = answer.observation
         if not isinstance(seen, dict):
             raise EnvUnavailableError(f"{self._config.name} has sent no observation")
-        shown = {name: value for name, value in seen.items() if name not in _OWN_FIELDS}
+        fields = {name: value for name, value in seen.items() if name not in _OWN_FIELDS}
         name = self._config.observation_field
         if name is not None:
-            value = shown.get(name, "")
+            value = fields.get(name, "")
             return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        texts = [value for value in shown.values() if isinstance(value, str)]
-        if len(texts) == 1 == len(shown):
+        texts = [value for value in fields.values() if isinstance(value, str)]
+        if len(texts) == 1 == len(fields):
             return texts[0]
-        return json.dumps(shown, ensure_ascii=False)
+        return json.dumps(fields, ensure_ascii=False)
 
     def _call(self, verb: str, *arguments: Any, **named: Any) -> Any:
         """What the server answers.

@@ -99,6 +99,12 @@ def test_a_difference_is_over_the_tasks_that_both_played() -> None:
     assert difference.difference.value == 0.5
 
 
+def test_a_difference_the_other_way_round_is_the_same_one_mirrored() -> None:
+    there = paired_estimate([0.5, 1.0, 0.0, 0.25, -0.5])
+    back = paired_estimate([-0.5, -1.0, -0.0, -0.25, 0.5])
+    assert (back.value, back.low, back.high) == (-there.value, -there.high, -there.low)
+
+
 def test_other_tasks_are_not_compared() -> None:
     assert differences([outcome("a", True)], [outcome("b", True)]) == []
 
