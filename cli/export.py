@@ -58,6 +58,20 @@ def export(
         int | None,
         typer.Option(help="Only so many episodes of each group, those with the highest return."),
     ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--label", help="Only episodes with this label (page Replay); again for another one."
+        ),
+    ] = None,
+    over: Annotated[
+        str,
+        typer.Option(
+            metavar="LABEL",
+            help="dpo: prefer episodes of --label to siblings with this label, whatever they "
+            "returned.",
+        ),
+    ] = "",
     margin: Annotated[
         float,
         typer.Option(
@@ -86,6 +100,8 @@ def export(
         split=_split(split),
         best=best,
         margin=margin,
+        labels=tuple(label or ()),
+        over=over,
     )
     # The report names damaged files: the log would only name them twice.
     logging.getLogger("echoscope.store").addHandler(logging.NullHandler())

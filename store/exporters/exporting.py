@@ -91,9 +91,11 @@ def export_run(
         split=settings.split or chosen.split,
         progress=progress,
     )
+    _check_labels(source)
     if not source.chosen.num_rows:
         raise ExportError(_nothing(source))
-    if (settings.best is not None or chosen.name == "dpo") and (times := source.num_summed()):
+    is_ranked = settings.best is not None or (chosen.name == "dpo" and not settings.over)
+    if is_ranked and (times := source.num_summed()):
         raise ExportError(
             f"{reader.path}: which reply is better is not known: the returns of "
             f"{counted(times, 'episode')} were added up from several reward functions whose "
@@ -180,9 +182,23 @@ def _check_options(options: Options, chosen: Format) -> None:
         raise ExportError(f"--margin belongs to --to dpo, not to --to {chosen.name}")
     if options.best is not None and chosen.name == "dpo":
         raise ExportError("--best leaves no worse sibling to pair with; leave it out for --to dpo")
+    if options.over and (chosen.name != "dpo" or not options.labels):
+        raise ExportError(
+            "--over belongs to --to dpo together with --label: --label good --over bad prefers "
+            "episodes labelled good to siblings labelled bad"
+        )
     first, last = options.first_step, options.last_step
     if first is not None and last is not None and first > last:
         raise ExportError(f"--steps is {first}:{last}, but must not end before it begins")
+
+
+def _check_labels(source: RunSource) -> None:
+    for label in filter(None, (*source.options.labels, source.options.over)):
+        if label not in source.notes.labels:
+            labels = ", ".join(source.notes.labels) or "none; the page Replay gives labels"
+            raise ExportError(
+                f"{source.reader.path}: no episode has the label {label!r}. Labels there: {labels}"
+            )
 
 
 def _nothing(source: RunSource) -> str:

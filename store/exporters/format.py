@@ -57,6 +57,10 @@ class Options:
     """None: as the format says."""
     best: int | None = None
     """Of each group so many with the highest return; None for all."""
+    labels: tuple[str, ...] = ()
+    """Only episodes to which a person gave at least one of these; empty for all."""
+    over: str = ""
+    """`dpo`: prefer the episodes of `labels` to siblings with this label; empty: by return."""
     margin: float = 0.0
     """`dpo`: by how much the chosen return must be higher at least; 0 for any difference."""
 

@@ -22,6 +22,7 @@ from ..query.condition import FLAG, checked_condition, flags_without_prefix
 from ..reader import RunInfo, RunReader
 from ..records import StopReason, parse_trajectory_id
 from ..schema import TABLES
+from ..steer.episode_notes import EpisodeNote, EpisodeNotes, read_episode_notes
 from .format import SPLITS, ExportError, Options, SplitChoice
 from .prompts import ShownPrompts, ShownTurn
 
@@ -39,6 +40,8 @@ _EPISODES = (
     "trajectories"
 )
 
+_NOTHING_NOTED = EpisodeNote()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
@@ -50,6 +53,8 @@ class Episode:
     """One per turn."""
     system: str = ""
     """The system message, where the prompts are not known."""
+    noted: EpisodeNote = _NOTHING_NOTED
+    """What people noted about it."""
 
     @property
     def id(self) -> str:
@@ -86,6 +91,7 @@ class RunSource:
     info: RunInfo = field(init=False)
     cut: int = field(init=False)
     """The last step that is exported: the last acknowledged one when the export began."""
+    notes: EpisodeNotes = field(init=False)
     chosen: pa.Table = field(init=False)
     """Of each episode that is asked for (step, attempt, id, split), in order."""
     skipped: Counter[str] = field(default_factory=Counter)
@@ -97,6 +103,7 @@ class RunSource:
     def __post_init__(self) -> None:
         self.info = self.reader.info()
         self.cut = self.info.last_step
+        self.notes = read_episode_notes(self.reader.path)
         self.chosen = self.select(self.split)
 
     def leave_out(self, reason: str, *rows: Row) -> None:
@@ -127,6 +134,14 @@ class RunSource:
         except QueryError as error:
             raise ExportError(f"--where: {error}") from error
 
+    @property
+    def _labelled(self) -> list[str] | None:
+        """`attempt/id` of the episodes with one of the labels; None where none is asked for."""
+        labels = {*self.options.labels, self.options.over} - {""}
+        if not labels:
+            return None
+        return [f"{attempt}/{key}" for attempt, key in self.notes.labelled(labels)]
+
     def select(self, split: SplitChoice) -> pa.Table:
         """The episodes that the options and a choice of splits take."""
         best = ""
@@ -137,11 +152,12 @@ class RunSource:
             )
         query = (
             f"SELECT step, attempt, id, split FROM {_EPISODES} WHERE step BETWEEN $1 AND $2 "
-            f"AND list_contains($3, split) AND {self._condition} {best} "
+            f"AND list_contains($3, split) AND {self._condition} "
+            f"AND ($4 IS NULL OR list_contains($4::VARCHAR[], attempt || '/' || id)) {best} "
             "ORDER BY step, split <> 'train', id"
         )
         try:
-            return self.reader.sql(query, [*self.steps, list(SPLITS[split])])
+            return self.reader.sql(query, [*self.steps, list(SPLITS[split]), self._labelled])
         except QueryError as error:
             if not self.options.where.strip():
                 raise
@@ -213,6 +229,7 @@ class RunSource:
                 turns=turns_of_row,
                 shown=[prompts.get(turn["turn"]) for turn in turns_of_row],
                 system=self.system,
+                noted=self.notes.of(*key),
             )
 
     def _shown(

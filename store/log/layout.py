@@ -84,6 +84,11 @@ class Layout:
         return self.root / "annotations.ndjson"
 
     @property
+    def episode_notes(self) -> Path:
+        """What people note about its episodes; the trainer never reads it."""
+        return self.root / "episode_notes.ndjson"
+
+    @property
     def writer_lock(self) -> Path:
         return self.root / "writer.lock"
 

@@ -45,7 +45,8 @@ def _write(source: RunSource, path: Path, options: Options) -> Written:
         ) from error
     finally:
         path.with_name(f"{path.name}.wal").unlink(missing_ok=True)
-    if options.where or options.best is not None or source.split != "all":
+    is_part = options.where or options.best is not None or options.labels
+    if is_part or source.split != "all":
         written.notes.append(
             "The tables trajectories, turns and tokens hold the episodes that were asked for; the "
             "other tables hold every row of these steps."

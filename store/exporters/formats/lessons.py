@@ -38,7 +38,7 @@ def _write_demonstrations(source: RunSource, path: Path, options: Options) -> Wr
                 # What comes after the last reply is no lesson.
                 file.write(line_of({"messages": dialogue.messages[: dialogue.last_reply + 1]}))
                 written.num_rows += 1
-    if options.where == "" and options.best is None:
+    if options.where == "" and options.best is None and not options.labels:
         written.notes.append(
             "Every episode is in it, failed ones too; --where is_success or --best 1 keeps the "
             "good ones."
@@ -68,6 +68,26 @@ def _task(episode: Episode) -> str:
 
 
 def _pairs(source: RunSource, options: Options) -> Iterator[tuple[Episode, Episode]]:
+    """Pairs of a better and a worse sibling, as people labelled them or by their returns."""
+    if options.over:
+        return _labelled_pairs(source, set(options.labels), options.over)
+    return _pairs_by_return(source, options)
+
+
+def _labelled_pairs(
+    source: RunSource, labels: set[str], over: str
+) -> Iterator[tuple[Episode, Episode]]:
+    for siblings in _groups(source):
+        usable = [episode for episode in siblings if _is_lesson(source, episode)]
+        better = [episode for episode in usable if labels & set(episode.noted.labels)]
+        worse = [e for e in usable if over in e.noted.labels and e not in better]
+        num_pairs = min(len(better), len(worse))
+        for episode in better[num_pairs:] + worse[num_pairs:]:
+            source.leave_out("there is no sibling with the other label", episode.row)
+        yield from zip(better[:num_pairs], worse[:num_pairs], strict=True)
+
+
+def _pairs_by_return(source: RunSource, options: Options) -> Iterator[tuple[Episode, Episode]]:
     for siblings in _groups(source):
         usable = []
         for episode in siblings:

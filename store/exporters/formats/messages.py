@@ -36,6 +36,8 @@ def row_of(episode: Episode) -> dict[str, Any]:
         "reward": episode.episode_return,
         "turn_rewards": [turn["reward"] for turn in episode.turns],
         "success": row["is_success"],
+        **({"labels": list(episode.noted.labels)} if episode.noted.labels else {}),
+        **({"note": episode.noted.note} if episode.noted.note else {}),
         **_fields(row, _EPISODE_FIELDS),
         "turns": [_fields(turn, _TURN_FIELDS) for turn in episode.turns],
     }

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from echoscope.store.errors import AnnotationError, NotARunError, StoreError
 from echoscope.store.log.verify import verify
-from echoscope.store.steer import annotations as module
+from echoscope.store.steer import annotation_file as module
+from echoscope.store.steer.annotation_file import MAX_FILE_BYTES
 from echoscope.store.steer.annotations import (
-    MAX_FILE_BYTES,
     MAX_TAGS,
     AddTag,
     Annotations,
