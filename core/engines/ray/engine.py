@@ -64,6 +64,12 @@ class RayFleet:
             config.address, num_cpus=config.num_engines * config.cpus_per_engine
         )
         self._actor_class = self.ray.remote(max_restarts=0, max_task_retries=0)(EngineActor)
+        # All places at once: no two runs on one cluster wait for each other with half of it each.
+        reserved = {"CPU": config.cpus_per_engine, "GPU": config.gpus_per_engine}
+        place = {resource: amount for resource, amount in reserved.items() if amount}
+        self._places = self.ray.util.placement_group(
+            [place] * config.num_engines, strategy="SPREAD"
+        )
         self.base = self.ray.put(Base.of(policy.model))
         self._weights: Any = None
         self._lock = threading.Lock()
@@ -81,17 +87,21 @@ class RayFleet:
             self._weights = None
 
     def actor(self) -> Any:
-        """A new actor, which Ray places on a node with room, apart from the others where it can."""
+        """A new actor at one of the run's places; Ray reserves another for one that was lost."""
         config = self.config
+        strategy = self.ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
+            self._places
+        )
         return self._actor_class.options(
             num_cpus=config.cpus_per_engine,
             num_gpus=config.gpus_per_engine,
-            scheduling_strategy="SPREAD",
+            scheduling_strategy=strategy,
         ).remote(config, positions=self._positions)
 
     def close(self) -> None:
-        """End Ray if it was started for these engines."""
+        """Give the places back, and end Ray if it was started for these engines."""
         self._weights = self.base = None
+        self.ray.util.remove_placement_group(self._places)
         if self._is_own_ray:
             self.ray.shutdown()
 

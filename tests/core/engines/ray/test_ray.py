@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,18 +78,18 @@ def engines(policy: Policy, said: list[str] | None = None, **settings: Any) -> I
     """Engines in actors, as a run has them."""
     config = RayEngineConfig(**settings)
     fleet = RayFleet(policy, config)
-    engine = Replicas(
-        policy,
-        lambda index: RayEngine(policy, fleet),
-        config.num_engines,
-        report=(said if said is not None else []).append,
-        forget_weights=fleet.forget_weights,
-        after_close=fleet.close,
-    )
     try:
-        yield engine
+        engine = Replicas(
+            policy,
+            lambda index: RayEngine(policy, fleet),
+            config.num_engines,
+            report=(said if said is not None else []).append,
+            forget_weights=fleet.forget_weights,
+        )
+        with closing(engine):
+            yield engine
     finally:
-        engine.close()
+        fleet.close()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
@@ -147,6 +147,17 @@ def test_engines_that_find_no_place_are_refused_with_what_there_is(
         pass
 
 
+def test_a_run_reserves_all_of_its_engines_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = Policy(make_model(0, tied=True))
+    with engines(policy, num_engines=3), monkeypatch.context() as patched:
+        patched.setattr(ray_engine, "START_TIMEOUT_S", 2)
+        refused = pytest.raises(EngineError, match=r"2 engines .* were not ready")
+        with refused, engines(policy, num_engines=2):
+            pass
+    with engines(policy, num_engines=2) as second:  # the places of the first run are free again
+        assert sampled(second.generate(PROMPTS, LONG, seeds=range(8))) == builtin(0)
+
+
 def test_a_run_with_one_engine_records_the_same_bits_as_the_builtin_engine(
     make_config: Callable[..., RunConfig], tmp_path: Path
 ) -> None:
@@ -166,4 +177,4 @@ def test_a_cluster_that_is_not_there_is_named() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
     last = ended.stderr.strip().splitlines()[-1]
-    assert "engine.address is '127.0.0.1:9', where no Ray cluster answers" in last
+    assert "at '127.0.0.1:9' (engine.address or RAY_ADDRESS) no Ray cluster answers" in last
