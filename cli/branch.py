@@ -70,7 +70,7 @@ def branch(
     for word in settings or ():
         parse_override(word)
     # Loads torch, which may take minutes: what can be refused without it is refused above.
-    from echoscope.core.run.branching import check_branch, plan_branch, start_branch
+    from echoscope.core.run.branching import check_branch, go_on, plan_branch, start_branch
 
     from .train import EXIT_CODES
     from .training_view import watch
@@ -91,7 +91,7 @@ def branch(
         return
     is_live = not headless and not as_json and sys.stdout.isatty()
     with watch(plan.config, is_live=is_live, to_stderr=as_json) as events:
-        status = start_branch(plan, path, events)
+        path, status = go_on(path, events, start_branch(plan, path, events))
     if as_json:
         print_json({"run_id": path.name, "path": path, "status": status})
     else:

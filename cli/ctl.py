@@ -159,6 +159,59 @@ def set_values(
     _send(context.obj, CommandAction.SET, values, reason, wait, as_json)
 
 
+@app.command()
+def rewind(
+    context: typer.Context,
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(help="KEY=VALUE ... Default: the first treatment that the run has not had."),
+    ] = None,
+    checkpoint: Annotated[
+        int | None,
+        typer.Option("--checkpoint", help="Step of the checkpoint. Default: the last good one."),
+    ] = None,
+    reason: Reason = "",
+    wait: Wait = 60,
+    as_json: AsJson = False,
+) -> None:
+    """End the live run after this step, and go on from a checkpoint as a new run.
+
+    The run keeps all its steps. The new run lies beside it and trains in the same process.
+    """
+    from echoscope.core.config.loading import parse_override
+    from echoscope.store.records import CommandAction
+    from echoscope.store.steer.rewinds import rewind_settings
+
+    values = dict(parse_override(word) for word in settings or ())
+    if checkpoint is None or not values:
+        checkpoint, proposed = _proposed(context.obj, checkpoint, is_treated=not values)
+        values = values or proposed
+    order = rewind_settings(checkpoint, values)
+    _send(context.obj, CommandAction.REWIND, order, reason, wait, as_json)
+
+
+def _proposed(run: Path, checkpoint: int | None, *, is_treated: bool) -> tuple[int, dict[str, Any]]:
+    """The checkpoint to go back to, and the first treatment where one is wanted."""
+    from echoscope.core.config.loading import ConfigError, validate
+    from echoscope.core.run.guard import next_proposal  # loads torch
+    from echoscope.store.checkpoints import last_good_checkpoint
+    from echoscope.store.reader import open_run
+
+    reader = open_run(run)
+    if is_treated:
+        config = validate(reader.info().config)
+        tried = [] if config.branched_from is None else config.branched_from.treatments
+        proposal, why = next_proposal(run, config, tried)
+        if proposal is None:
+            raise ConfigError(f"nothing to rewind with: {why} Give --checkpoint and KEY=VALUE")
+        step = proposal.checkpoint if checkpoint is None else checkpoint
+        return step, dict(proposal.settings)
+    choice = last_good_checkpoint(reader)
+    if choice.step is None:
+        raise ConfigError(f"{choice.reason} Name one with --checkpoint")
+    return choice.step, {}
+
+
 def _send(
     run: Path,
     action: CommandAction,
@@ -168,7 +221,7 @@ def _send(
     as_json: bool,
 ) -> None:
     from echoscope.store.reader import open_run
-    from echoscope.store.records import CommandOutcome
+    from echoscope.store.records import CommandAction, CommandOutcome
     from echoscope.store.steer.commands import wait_for_ack
     from echoscope.store.steer.settings import live_settings
     from echoscope.store.steer.steering import (
@@ -188,7 +241,7 @@ def _send(
         out["settings"] = settings
     try:
         command = prepare(info, action, settings=settings, issued_by=os_user(), reason=reason)
-        if settings:
+        if action is CommandAction.SET:
             out["warnings"] = setting_warnings(info, live_settings(reader).now, settings)
             if not as_json:
                 for warning in out["warnings"]:
@@ -220,8 +273,14 @@ def _send(
 
 def _instead(run: Path, info: RunInfo, settings: dict[str, Any]) -> str:
     """What to type to train an ended run with other settings; empty for any other command."""
+    from echoscope.store.steer.rewinds import CHECKPOINT
     from echoscope.store.steer.steering import override_words
 
+    if CHECKPOINT in settings:
+        changed = {key: value for key, value in settings.items() if key != CHECKPOINT}
+        at = f"--checkpoint={settings[CHECKPOINT]}"
+        words = ["echoscope", "ctl", str(run), "branch", at, *override_words(changed)]
+        return f"To go on from there, branch: {shlex.join(words)}"
     if not settings or info.status == "running":
         return ""
     settings_text = [*override_words(settings)]

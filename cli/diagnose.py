@@ -184,7 +184,7 @@ def _rescore(
     from echoscope.diagnostics.tools.rescoring import with_information
 
     def rescore(table: MetricTable, reader: RunReader) -> MetricTable:
-        from echoscope.core.run.scored_by import by_checkpoint, by_model
+        from echoscope.core.evaluation.scored_by import by_checkpoint, by_model
 
         if checkpoint is not None:
             weights = by_checkpoint(reader, checkpoint)

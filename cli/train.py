@@ -102,10 +102,11 @@ def train(
         begin += ["-o", str(path.absolute())]
         _on_cluster(settings, path, begin, ["--resume", str(path.absolute())], dashboard)
 
-    def train_it(events: TrainEvents) -> str:
-        from echoscope.core.run.launch import start  # torch: seconds, which the view shows
+    def train_it(events: TrainEvents) -> tuple[Path, str]:
+        from echoscope.core.run.branching import go_on  # torch: seconds, which the view shows
+        from echoscope.core.run.launch import start
 
-        return start(settings, path, events)
+        return go_on(path, events, start(settings, path, events))
 
     _watched(settings, path, train_it, headless, dashboard)
 
@@ -124,6 +125,7 @@ def _resume(
     from echoscope.store.status import EVALUATION
 
     settings = dict(parse_override(word) for word in words)
+    path, is_rewound = _what_became_of(path, settings) if checkpoint is None else (path, False)
     reader = open_run(path)
     if EVALUATION in reader.info().config:
         raise ConfigError(f"{path} is an evaluation: `echoscope eval --resume {path}` goes on")
@@ -138,12 +140,35 @@ def _resume(
         go_on = ["--resume", str(path.absolute()), *words]
         _on_cluster(config, path, go_on, go_on, dashboard)
 
-    def train_it(events: TrainEvents) -> str:
+    def train_it(events: TrainEvents) -> tuple[Path, str]:
+        from echoscope.core.run.branching import go_on
         from echoscope.core.run.launch import resume
 
-        return resume(path, events, settings=settings, checkpoint=checkpoint)
+        if is_rewound:
+            return go_on(path, events, reader.info().status)
+        status = resume(path, events, settings=settings, checkpoint=checkpoint)
+        return go_on(path, events, status)
 
     _watched(config, path, train_it, headless, dashboard)
+
+
+def _what_became_of(path: Path, settings: Mapping[str, Any]) -> tuple[Path, bool]:
+    """The run that a run goes on as, and whether that one is still to be rewound."""
+    from echoscope.core.config.loading import ConfigError
+    from echoscope.store.reader import open_run
+    from echoscope.store.steer.rewinds import last_of_line, rewind_of
+
+    last = last_of_line(path)
+    if last != path:
+        typer.echo(f"{path} was rewound and goes on as {last}")
+    rewind = rewind_of(open_run(last))
+    if rewind is not None and settings:
+        raise ConfigError(
+            f"{last} is to be rewound to checkpoint {rewind.checkpoint}, and takes no other "
+            f"settings before that: leave out {', '.join(settings)}, or say --checkpoint to train "
+            "it on as it was"
+        )
+    return last, rewind is not None
 
 
 def _is_for_cluster(config: RunConfig) -> bool:
@@ -187,7 +212,7 @@ def _nothing_to_train(reader: RunReader, settings: Mapping[str, Any]) -> str:
 def _watched(
     config: RunConfig,
     path: Path,
-    train_it: Callable[[TrainEvents], str],
+    train_it: Callable[[TrainEvents], tuple[Path, str]],
     headless: bool,
     dashboard: bool,
 ) -> None:
@@ -199,7 +224,7 @@ def _watched(
         with watch(config, is_live=_is_live(headless)) as events:
             if beside is not None:
                 beside.announce(events.message, path.name)
-            status = train_it(events)
+            path, status = train_it(events)
         events.summary(path, status)
         if beside is not None and sys.stdout.isatty() and not _was_interrupted(path):
             beside.stay(events.message)

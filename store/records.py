@@ -102,6 +102,8 @@ class CommandAction(StrEnum):
     EVALUATE = "evaluate"
     SET = "set"
     """Change live settings, all of them or none."""
+    REWIND = "rewind"
+    """Finish the current step, end the run, and go on as a branch from a checkpoint."""
 
 
 class CommandOutcome(StrEnum):
@@ -496,7 +498,7 @@ class Command:
     issued_by: str
     action: CommandAction
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Dotted key to value, for SET: applied together or not at all."""
+    """Dotted key to value, for SET and REWIND: applied together or not at all."""
     reason: str = ""
     expires_at: float | None = None
 

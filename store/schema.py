@@ -342,7 +342,11 @@ _COMMANDS = Table(
         Column("command_id", "VARCHAR", "Unique."),
         Column("issued_at", "DOUBLE", "Seconds since the epoch."),
         Column("issued_by", "VARCHAR", "Who asked."),
-        Column("action", "VARCHAR", "pause, resume, stop, stop_now, checkpoint, evaluate or set."),
+        Column(
+            "action",
+            "VARCHAR",
+            "pause, resume, stop, stop_now, checkpoint, evaluate, set or rewind.",
+        ),
         Column("settings", "VARCHAR", "JSON text: dotted key to value, for set."),
         Column("reason", "VARCHAR", "Why, in the words of who asked."),
         Column("expires_at", "DOUBLE", "Seconds since the epoch; NULL for never."),

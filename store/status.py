@@ -30,6 +30,7 @@ STALE_LEAST_S = 60.0
 """... but not before this many seconds."""
 STALE_UNKNOWN_S = 300.0
 """The limit where the pace is not known."""
+_ENDS = (CommandAction.STOP, CommandAction.STOP_NOW, CommandAction.REWIND)
 RUNNING = "running"
 """`RunInfo.status` while a process holds the lock of the writer."""
 
@@ -232,7 +233,7 @@ def halts_of(states: Iterable[CommandState], attempt: int) -> Halts:
 
 
 def _is_stop(state: CommandState) -> bool:
-    return state.command.action in (CommandAction.STOP, CommandAction.STOP_NOW)
+    return state.command.action in _ENDS
 
 
 def pace_of(wall_times: Sequence[float]) -> float:

@@ -8,6 +8,22 @@ if TYPE_CHECKING:
     from .settings import RunConfig
 
 
+def check_guard(config: RunConfig) -> None:
+    """A guard acts on alarms, and goes on in its own process."""
+    if config.guard.mode == "off":
+        return
+    why = ""
+    if not config.diagnostics.enabled:
+        why = "acts on alarms, but diagnostics.enabled is false, so none is raised"
+    elif config.trainer.launcher != "local":
+        why = (
+            f"goes on in the process of the run, but trainer.launcher={config.trainer.launcher} "
+            "ends it with the run"
+        )
+    if why:
+        raise ValueError(f"guard.mode is {config.guard.mode}, which {why}: set guard.mode=off")
+
+
 def check_curriculum(config: RunConfig) -> None:
     """A curriculum moves groups between tags of fresh rollouts."""
     if config.curriculum.by == "none":

@@ -110,8 +110,40 @@ class ObserverEntry(FrozenModel):
         return {"function": value} if isinstance(value, str) else value
 
 
+class GuardConfig(FrozenModel):
+    """What a run does about its own collapse; `guard=auto` is short for `guard.mode=auto`."""
+
+    mode: Literal["off", "ask", "auto"] = Field(
+        "off",
+        description="At a critical alarm: off does nothing. ask pauses the run and proposes a "
+        "checkpoint and a treatment. auto rewinds the run to that checkpoint, treats it, and goes "
+        "on.",
+        json_schema_extra=LIVE,
+    )
+    max: int = Field(
+        3,
+        ge=1,
+        le=100,
+        description="Treatments that a run and those that it goes on as may get by the guard.",
+        json_schema_extra=LIVE,
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_mode(cls, value: Any) -> Any:
+        return {"mode": value} if isinstance(value, str) else value
+
+
+class GivenTreatment(FrozenModel):
+    """Settings that a rewind changed."""
+
+    checkpoint: int = Field(ge=0, le=MAX_STEPS, description="Step of the checkpoint.")
+    settings: dict[str, Any] = Field(description="The new values, by dotted key.")
+    before: dict[str, Any] = Field(description="The values that they replaced.")
+
+
 class BranchedFrom(FrozenModel):
-    """Where a run took over: written by `echoscope ctl RUN branch`, by nobody else."""
+    """Where a run took over: written by `ctl RUN branch` and by a rewind, by nobody else."""
 
     run_id: str
     step: int = Field(
@@ -119,6 +151,14 @@ class BranchedFrom(FrozenModel):
     )
     reason: str = Field("", max_length=2_000)
     issued_by: str = Field("", max_length=100, description="Who asked for it.")
+    command_id: str = Field(
+        "", max_length=200, description="The `rewind` of the parent that this run carries out."
+    )
+    treatments: list[GivenTreatment] = Field(
+        default_factory=list,
+        max_length=1_000,
+        description="What rewinds have tried in this run and its ancestors, the last one here.",
+    )
 
 
 class RecipeOrigin(FrozenModel):

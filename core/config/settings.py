@@ -21,7 +21,7 @@ from echoscope.diagnostics.sinks.settings import SinksConfig
 from echoscope.envs.settings import EnvGroup
 
 from .collection import CollectionConfig
-from .consistency import check_curriculum
+from .consistency import check_curriculum, check_guard
 from .context import ContextConfig
 from .engine import EngineConfig, HfEngineConfig
 from .limits import (
@@ -38,6 +38,7 @@ from .schedule import (
     CheckpointConfig,
     CurriculumConfig,
     EvalConfig,
+    GuardConfig,
     ObserverEntry,
     ProbeConfig,
     RecipeOrigin,
@@ -426,6 +427,7 @@ class RunConfig(FrozenModel):
     probe: ProbeConfig = Field(default_factory=ProbeConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     diagnostics: DiagnosticsConfig = Field(default_factory=DiagnosticsConfig)
+    guard: GuardConfig = Field(default_factory=GuardConfig)
     sinks: SinksConfig = Field(default_factory=SinksConfig)
     observers: list[ObserverEntry] = Field(
         default_factory=list,
@@ -456,6 +458,7 @@ class RunConfig(FrozenModel):
         self._check_collection()
         self._check_evaluation()
         check_curriculum(self)
+        check_guard(self)
         if self.critic_warmup_steps >= self.steps:
             raise ValueError(
                 f"critic.warmup_steps is {self.critic_warmup_steps} and steps is {self.steps}, so "

@@ -7,21 +7,27 @@ the parent's best and its alarms; what the branch changed about the tasks begins
 
 from __future__ import annotations
 
+import itertools
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from echoscope.store.checkpoints import checkpoint_path, last_good_checkpoint
+from echoscope.store.log.starting import is_free
 from echoscope.store.reader import RunReader, open_run
-from echoscope.store.steer.steering import MAX_AUTHOR, MAX_REASON
+from echoscope.store.records import CommandAck, CommandOutcome
+from echoscope.store.steer.rewinds import Rewind, is_begun, rewind_of, successor_of
+from echoscope.store.steer.steering import MAX_AUTHOR, MAX_REASON, override_words
+from echoscope.store.writer import RunWriter
 
 from ..config.loading import ConfigError, override
-from ..config.schedule import BranchedFrom
+from ..config.schedule import BranchedFrom, GivenTreatment
 from ..config.settings import RunConfig
 from .build import Builder
 from .checkpoint import adopt_checkpoint, list_checkpoints, load_weights, read_state, step_of
-from .launch import Closing, built_or_removed, created, train
+from .launch import Closing, built_or_removed, created, resume, train
 from .observers import RemembersParent, SilentEvents, StepObserver, TrainEvents
 
 _FIXED = (
@@ -58,6 +64,7 @@ def plan_branch(
     name: str | None = None,
     reason: str = "",
     issued_by: str = "",
+    command_id: str = "",
 ) -> Branch:
     """A branch of `parent` with `key=value` words applied to its settings at the checkpoint.
 
@@ -65,6 +72,7 @@ def plan_branch(
         checkpoint: its step; None for the last good one (`last_good_checkpoint`).
         name: of the new run; None for its parent's.
         reason: kept with the new run, as `issued_by` is: who asks.
+        command_id: the rewind that the branch carries out; empty for any other branch.
 
     Raises:
         NotARunError: no run there.
@@ -80,7 +88,9 @@ def plan_branch(
     origin = _origin(info.run_id, state.step, reason, issued_by)
     if after.branched_from != before.branched_from:
         raise ConfigError("branched_from is what `ctl RUN branch` itself writes")
-    changed = _changes(before, after)
+    changed = changed_settings(before, after)
+    if command_id:
+        origin = _of_rewind(origin, before.branched_from, command_id, changed)
     fixed = [key for key in changed if key.startswith(_FIXED)]
     if fixed:
         raise ConfigError(
@@ -162,6 +172,81 @@ def _origin(run_id: str, step: int, reason: str, issued_by: str) -> BranchedFrom
     return BranchedFrom(run_id=run_id, step=step, reason=reason.strip(), issued_by=issued_by)
 
 
+def _of_rewind(
+    origin: BranchedFrom,
+    earlier: BranchedFrom | None,
+    command_id: str,
+    changed: Mapping[str, tuple[Any, Any]],
+) -> BranchedFrom:
+    """The origin of a run that carries out a rewind: what was tried before it stays known."""
+    treatment = GivenTreatment(
+        checkpoint=origin.step,
+        settings={key: new for key, (_, new) in changed.items()},
+        before={key: old for key, (old, _) in changed.items() if old is not None},
+    )
+    tried = [] if earlier is None else earlier.treatments
+    update = {"command_id": command_id, "treatments": [*tried, treatment]}
+    return origin.model_copy(update=update)
+
+
+def go_on(run_path: Path, events: TrainEvents, status: str) -> tuple[Path, str]:
+    """Train what a run has become by rewinds, until one ends otherwise; its folder and status.
+
+    Args:
+        status: how the training of `run_path` ended in this process.
+
+    Raises:
+        ConfigError, ValueError, OSError: a rewind cannot be carried out; `train --resume RUN`
+            tries again.
+    """
+    while (rewind := rewind_of(open_run(run_path))) is not None:
+        _close(run_path, rewind)
+        branch = plan_branch(
+            run_path,
+            checkpoint=rewind.checkpoint,
+            overrides=override_words(rewind.settings),
+            reason=rewind.command.reason,
+            issued_by=rewind.command.issued_by,
+            command_id=rewind.command.command_id,
+        )
+        after = successor_of(open_run(run_path), rewind)
+        if after is not None and not is_begun(after):
+            shutil.rmtree(after)  # a kill left it before it had its checkpoint: it never trained
+            after = None
+        run_path = after or next_path(run_path)
+        status = resume(run_path, events) if after else start_branch(branch, run_path, events)
+    return run_path, status
+
+
+def _close(run_path: Path, rewind: Rewind) -> None:
+    """End a run in order that a kill kept from it; no step of it is hidden."""
+    info = open_run(run_path).info()
+    if rewind.is_acknowledged and info.status == "stopped":
+        return
+    with RunWriter.resume(run_path, from_step=info.last_step) as writer:
+        ack = CommandAck(
+            command_id=rewind.command.command_id,
+            step=info.last_step + 1,
+            outcome=CommandOutcome.APPLIED,
+            detail="goes on as a new run",
+        )
+        writer.record_acks([ack], [rewind.command])
+        writer.close(status="stopped")
+
+
+def next_path(run_path: Path) -> Path:
+    """The folder of the run that a run goes on as: `lake`, then `lake-2`, `lake-3`.
+
+    >>> next_path(Path("runs/of-nobody-2")).name
+    'of-nobody-3'
+    """
+    name, _, number = run_path.name.rpartition("-")
+    is_numbered = bool(name) and number.isdigit() and len(number) < 4
+    base, first = (name, int(number) + 1) if is_numbered else (run_path.name, 2)
+    paths = (run_path.with_name(f"{base}-{count}") for count in itertools.count(first))
+    return next(path for path in paths if is_free(path))
+
+
 def _checkpoint(run: RunReader, parent: Path, step: int | None) -> tuple[Path, str]:
     """The checkpoint of a step, or the last good one and why."""
     checkpoints = list_checkpoints(parent)
@@ -182,7 +267,8 @@ def _checkpoint(run: RunReader, parent: Path, step: int | None) -> tuple[Path, s
     return folder, ""
 
 
-def _changes(before: RunConfig, after: RunConfig) -> dict[str, tuple[Any, Any]]:
+def changed_settings(before: RunConfig, after: RunConfig) -> dict[str, tuple[Any, Any]]:
+    """Dotted key to the value before and after, of what differs; None for absent."""
     old, new = (_leaves(config.model_dump(mode="json")) for config in (before, after))
     return {
         key: (old.get(key), new.get(key))

@@ -43,12 +43,14 @@ from ..rollout.sources import (
 )
 from ..rollout.stop_strings import Stopping
 from ..update.learners.alone import Learner
+from ..update.learners.launched import launched_size
 from ..update.learners.processes import check_ranks, start_ranks
 from ..update.learners.ranked import RankedLearner
 from .checkpoint import Checkpoints
 from .control import Control
+from .guard import Guard
 from .monitoring import MonitorObserver
-from .observers import StepObserver, TrainEvents, tell_progress
+from .observers import StepObserver, TellsPeople, TrainEvents, tell_progress
 from .train import Model, Trainer
 
 
@@ -89,6 +91,11 @@ class Builder:
         check_weights(model)
         _check_context(positions_of(model), self.config)
         device = device_kind(resolve_device(self.config.model.device))
+        if launched_size() and self.config.guard.mode != "off":
+            raise ConfigError(
+                f"guard.mode is {self.config.guard.mode}, which goes on in the process of the run, "
+                "but torchrun ends it with the run: set guard.mode=off"
+            )
         check_ranks(self.config.trainer.ranks, device)
         self._free_bytes = free_bytes(device)
         self.memory = check_memory(self.config, device, self._free_bytes)
@@ -198,6 +205,12 @@ class Builder:
             control=control,
             events=self.events,
             checkpoints=Checkpoints(self.run_path, writer, self.events.message),
+            guard=Guard(
+                run_path=writer.path,
+                run_id=writer.run_id,
+                say=self.events.message,
+                people=[each for each in observers if isinstance(each, TellsPeople)],
+            ),
             observers=observers,
             mirror=Mirror(
                 config.sinks,

@@ -54,6 +54,8 @@ class Wishes:
     stop_now: bool = False
     checkpoint: bool = False
     evaluate: bool = False
+    rewind: bool = False
+    """The run ends, and goes on as a branch."""
     paused_by_alarm: str = ""
     """The alarm that paused the run just now: what it met is kept in a checkpoint."""
 
@@ -80,6 +82,7 @@ class Control:
         self._is_reading = False
         self._is_droppable = False
         self._look_again = 0.0
+        self._why_no_rewind: Callable[[Command], str] = lambda command: ""
         self.is_paused = False
 
     def poll(self) -> None:
@@ -128,6 +131,7 @@ class Control:
         *,
         on_acks: Callable[[Sequence[CommandAck], Sequence[Command], RunConfig], None],
         on_pause: Callable[[bool], None],
+        why_no_rewind: Callable[[Command], str] = lambda command: "",
     ) -> Wishes:
         """Apply everything that waits, before step `step`; while paused, stay here.
 
@@ -136,6 +140,7 @@ class Control:
         Returns early from a pause when something is asked for that can be done while paused.
         """
         wishes = Wishes(config=config)
+        self._why_no_rewind = why_no_rewind
         due = [command for after, command in self._replay if after <= step]
         self._replay = [(after, command) for after, command in self._replay if after > step]
         for command in due:
@@ -148,8 +153,8 @@ class Control:
                 on_acks(acks, commands, wishes.config)
             if self.is_paused != was_paused:
                 on_pause(self.is_paused)
-            asked = wishes.stop or wishes.stop_now or wishes.checkpoint or wishes.paused_by_alarm
-            if asked or not self.is_paused:
+            ends = wishes.stop or wishes.stop_now or wishes.rewind
+            if ends or wishes.checkpoint or wishes.paused_by_alarm or not self.is_paused:
                 return wishes
             time.sleep(POLL_S)
 
@@ -202,6 +207,8 @@ class Control:
             return CommandOutcome.APPLIED, detail
         if action is CommandAction.EVALUATE and not wishes.config.envs.eval:
             return CommandOutcome.REJECTED, "the run has no environments under envs.eval"
+        if action is CommandAction.REWIND and (why := self._why_no_rewind(command)):
+            return CommandOutcome.REJECTED, why
         if action is CommandAction.PAUSE:
             detail = f"{NO_CHANGE}already paused" if self.is_paused else "paused"
             if command.issued_by.startswith(ALARM_AUTHOR) and not self.is_paused:
@@ -214,6 +221,8 @@ class Control:
             wishes.checkpoint, detail = True, "checkpoint"
         elif action is CommandAction.EVALUATE:
             wishes.evaluate, detail = True, "evaluation runs with this step"
+        elif action is CommandAction.REWIND:
+            wishes.rewind, detail = True, "goes on as a new run"
         elif action is CommandAction.STOP:
             wishes.stop, detail = True, "stopping with a checkpoint"
         else:

@@ -14,7 +14,7 @@ from echoscope.diagnostics.measure.information.scoring import interrupting
 from echoscope.diagnostics.monitor import Instruments, Monitor
 from echoscope.diagnostics.notify.notifier import Notifier
 from echoscope.store.reader import open_run
-from echoscope.store.records import Alarm, StepMetrics
+from echoscope.store.records import Alarm, AlarmSeverity, StepMetrics
 
 from ..config.loading import live_schema
 from ..config.settings import RunConfig
@@ -81,8 +81,22 @@ class MonitorObserver:
         return Judged(
             alarms=alarms,
             commands=action_commands(alarms, settings, run_id=self._run_id, now=time.time()),
+            critical=tuple(
+                alarm.alarm_id
+                for alarm in self._monitor.diagnosis.engine.open_alarms
+                if alarm.severity is AlarmSeverity.CRITICAL
+            ),
             verdict=self._monitor.diagnosis.verdict,
         )
+
+    def tell(self, text: str) -> None:
+        """What the guard does, to the people who are told of alarms."""
+        if self._notifier is None:
+            return
+        try:
+            self._notifier.tell(text, self._monitor.diagnosis.verdict)
+        except Exception as error:  # noqa: BLE001 - a message is never worth a run
+            self._events.message(f"could not tell people of the guard: {error}")
 
     def _situation(self, step: int, config: RunConfig) -> Situation:
         """What advice knows of this run; made again only when a setting has changed."""

@@ -106,6 +106,8 @@ class Judged:
     alarms: list[Alarm] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
     """Posted like a person's, to be applied before the next step."""
+    critical: tuple[str, ...] = ()
+    """Ids of the critical alarms that are open, the worst first."""
     verdict: Callable[[], Verdict] | None = None
     """What is known of the run after this step; None from an observer that does not judge."""
 
@@ -154,6 +156,15 @@ class HearsTheEnd(Protocol):
     def close(self, status: str) -> None: ...
 
 
+@runtime_checkable
+class TellsPeople(Protocol):
+    """An observer that reaches people who do not look at the terminal."""
+
+    def tell(self, text: str) -> None:
+        """Tell them one thing now. It never waits, and never raises."""
+        ...
+
+
 def observe(observers: Iterable[StepObserver], seen: StepObservation) -> Observed:
     """What all of them found."""
     out = Observed()
@@ -175,5 +186,6 @@ def judge(
         judged = observer.judge(metrics, config)
         out.alarms += judged.alarms
         out.commands += judged.commands
+        out.critical += judged.critical
         out.verdict = judged.verdict or out.verdict
     return out

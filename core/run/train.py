@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from echoscope.store.records import (
     AlarmState,
     Command,
     CommandAck,
+    CommandAction,
     DiagnosticRecord,
     RolloutBatch,
     SettingsRecord,
@@ -50,10 +52,11 @@ from ..update.assemble import pack_kept, with_advantages
 from ..update.batch import TokenBatch
 from ..update.learners.alone import Learner
 from ..update.update import UpdateResult, updates_per_step
-from .checkpoint import Checkpoints, Progress, TrainState
+from .checkpoint import CheckpointError, Checkpoints, Progress, TrainState
 from .control import Control, StepInterruptedError, Wishes
 from .evaluations import Evaluations
-from .observers import Observed, StepObservation, StepObserver, TrainEvents, judge, observe
+from .guard import Guard, why_no_rewind
+from .observers import Judged, Observed, StepObservation, StepObserver, TrainEvents, judge, observe
 from .step import Stopwatch, TimeSpent, TrainedStep
 
 MAX_NONFINITE_STEPS = 5
@@ -96,6 +99,7 @@ class Trainer:
     progress: Progress = field(default_factory=Progress)
     time_spent: TimeSpent = field(default_factory=TimeSpent)
     evaluations: Evaluations = field(default_factory=Evaluations)
+    guard: Guard
     journaled_settings: Mapping[str, Any] | None = None
     """The live settings that this attempt has written down."""
     weights_are_of_step: bool = True
@@ -123,6 +127,8 @@ class Trainer:
         self._say_unreserved()
         if is_new:
             self._measure_start()
+            if self.config.guard.mode != "off":  # a collapse may come before the next one
+                self._write_checkpoint("guard")
         else:
             self._recall_success()
         try:
@@ -151,6 +157,9 @@ class Trainer:
             if wishes.stop_now:
                 self._checkpoint("interrupt")
                 return "stopped"
+            if wishes.rewind:
+                self._checkpoint_before_rewind()
+                return "stopped"
             is_last = self.step >= self.config.steps
             if wishes.stop or (is_last and not self.control.is_paused):
                 self._checkpoint("final" if is_last else "stop")
@@ -171,6 +180,13 @@ class Trainer:
                     "lower optim.lr and resume from the last checkpoint"
                 )
                 return "failed"
+
+    def _checkpoint_before_rewind(self) -> None:
+        """So that whoever wants the untreated run back may resume it; not worth the treated one."""
+        try:
+            self._checkpoint("stop")
+        except CheckpointError as error:
+            self.events.message(f"the last step has no checkpoint: {error}")
 
     def _save_before_failing(self) -> None:
         """The weights of the last finished step, if the step that failed has not moved them."""
@@ -380,11 +396,20 @@ class Trainer:
             advice = self.checkpoints.last_good_words(alarm, self.config.checkpoint.every)
             if advice:
                 self.events.message(advice)
-        for command in judged.commands:
+        for command in (*judged.commands, *self._guarded(judged)):
             try:
                 post(self.run_path, command)
             except StoreError as error:
                 self.events.message(f"cannot {command.action} for {command.issued_by}: {error}")
+
+    def _guarded(self, judged: Judged) -> Sequence[Command]:
+        """What the guard does about an alarm that stays; a stop that a rule ordered comes first."""
+        is_over = any(command.action is CommandAction.STOP for command in judged.commands)
+        if is_over or not judged.critical or self.config.guard.mode == "off":
+            return ()
+        self.writer.flush()  # it reads the run, this step included
+        self.checkpoints.settle(waits=True)
+        return self.guard.commands(judged.critical, self.config)
 
     def _metrics(
         self, step: int, phase: str, values: dict[str, float], durations: dict[str, float]
@@ -412,7 +437,11 @@ class Trainer:
 
         self.checkpoints.settle()
         wishes = self.control.boundary(
-            self.step + 1, self.config, on_acks=on_acks, on_pause=on_pause
+            self.step + 1,
+            self.config,
+            on_acks=on_acks,
+            on_pause=on_pause,
+            why_no_rewind=partial(why_no_rewind, self.run_path),
         )
         self.config = wishes.config
         # What an attempt begins with, and what it applies again, nobody has to be answered for.

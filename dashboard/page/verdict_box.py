@@ -8,7 +8,8 @@ from echoscope.diagnostics.judge.advice.actions import Action
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.records import CommandAction
 from echoscope.store.status import RUNNING
-from echoscope.store.steer.steering import override_words
+from echoscope.store.steer.rewinds import rewind_settings
+from echoscope.store.steer.steering import override_words, standing
 
 from ..data import queries
 from ..live import lines as live_lines
@@ -69,7 +70,10 @@ def apply_button(run_id: str, action: Action, *, is_live_page: bool) -> None:
     if not label or not st.button(plain(label, 160), key="verdict_apply"):
         return
     changes = dict(action.settings)
-    if action.verb == "set":
+    if action.checkpoint is not None and _guard_asks(run_id):
+        order = rewind_settings(action.checkpoint, changes)
+        steering.propose(run_id, CommandAction.REWIND, order, action.why)
+    elif action.verb == "set":
         steering.propose(run_id, CommandAction.SET, changes, action.why)
     else:
         with st.spinner("The settings are being checked"):
@@ -77,6 +81,13 @@ def apply_button(run_id: str, action: Action, *, is_live_page: bool) -> None:
     if is_live_page:
         st.rerun()  # the question is asked elsewhere on the page
     st.switch_page(links.script("live"), query_params=links.link_params(run=run_id))
+
+
+def _guard_asks(run_id: str) -> bool:
+    """Whether the run was paused to ask whether it may go back to a checkpoint."""
+    info, current = queries.info(run_id), queries.current_settings(run_id)
+    now = standing(info, queries.commands(run_id), current)
+    return now.is_paused and current.get("guard.mode") == "ask"
 
 
 def _button_words(run_id: str, action: Action) -> str:
@@ -90,6 +101,8 @@ def _button_words(run_id: str, action: Action) -> str:
         is_news = any(current.get(key) != value for key, value in action.settings.items())
         is_live = queries.info(run_id).status == RUNNING
         return f"Apply: set {pairs}" if is_live and is_news else ""
+    if action.verb == "branch" and action.checkpoint is not None and _guard_asks(run_id):
+        return f"Agree: rewind to checkpoint {action.checkpoint} with {pairs}"
     if action.verb == "branch" and given.may_branch:
         where = "the last good checkpoint"
         where = where if action.checkpoint is None else f"checkpoint {action.checkpoint}"

@@ -27,6 +27,7 @@ from typing import Any
 from echoscope.store.checkpoints import STATE_NAME, checkpoint_path
 from echoscope.store.log.durable import read_json_object
 from echoscope.store.log.layout import Layout
+from echoscope.store.steer.rewinds import NOT_BY_COMMAND
 from echoscope.store.steer.steering import MAX_AUTHOR, MAX_REASON
 
 from ..web.gate import PASSWORD_VARIABLE
@@ -44,10 +45,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _KEY = re.compile(r"[a-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+){0,9}")
 _VALUE = re.compile(r"[A-Za-z0-9_.+-]{1,200}")
-_NOT_HERE = frozenset(
-    {"branched_from", "data", "file", "from_run", "function", "observers", "path", "url"}
-)
-"""Parts of keys that name files, code or addresses."""
 
 
 class BranchError(ValueError):
@@ -78,7 +75,7 @@ def check_setting(word: str) -> None:
         raise BranchError(f"{word[:80]!r} is not KEY=VALUE; write for example optim.lr=1e-4")
     if key == "name":
         raise BranchError("the name has a field of its own")
-    if _NOT_HERE.intersection(key.split(".")):
+    if NOT_BY_COMMAND.intersection(key.split(".")):
         raise BranchError(
             f"{key} names a file, code or an address, which a page may not; "
             "use `echoscope ctl RUN branch` in a terminal"

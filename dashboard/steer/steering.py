@@ -49,6 +49,10 @@ _SENTENCES: Mapping[CommandAction, str] = {
         "If the episodes of the step take longer than 12 s, the step is dropped."
     ),
     CommandAction.STOP_NOW: "Drop the step in progress and end the run at once.",
+    CommandAction.REWIND: (
+        "Finish the step, end the run, and go on from the checkpoint as a new run with these "
+        "settings. This run keeps all its steps."
+    ),
     CommandAction.SET: "Change settings at the next step boundary, all of them or none.",
 }
 _COLOURS: Mapping[CommandOutcome, Colour] = {

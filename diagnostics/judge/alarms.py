@@ -321,6 +321,10 @@ class AlarmEngine:
         view = self.view()
         return {alarm.rule: _onset_interval(alarm, view) for alarm in self.open_alarms}
 
+    def open_records(self) -> list[Alarm]:
+        """The open alarms as records, the worst first."""
+        return [self._record(alarm) for alarm in self.open_alarms]
+
     def actions(self) -> tuple[Action, ...]:
         """The one thing to do about what is open; none where nothing is."""
         return self._advice(

@@ -18,7 +18,7 @@ from echoscope.text.strict_json import json_value
 
 from ..judge.record import Verdict
 
-Occasion = Literal["alarm", "end", "test"]
+Occasion = Literal["alarm", "end", "guard", "test"]
 
 MAX_ALARMS = 10
 """Alarms that a message names; the others are counted."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState
@@ -78,6 +79,21 @@ class Notifier:
         if self._pending and (self._last_at is None or now - self._last_at >= self._config.every_s):
             self._last_at = now
             self._tell(self._message(verdict()))
+
+    def tell(self, text: str, verdict: Callable[[], Verdict]) -> None:
+        """Tell what was done about the run, at once: a message of its own, whatever `every_s` is.
+
+        Args:
+            text: one paragraph.
+        """
+        if self._lines:
+            told = of_verdict(
+                verdict(),
+                run=self._run,
+                occasion="guard",
+                dashboard_url=self._config.dashboard_url,
+            )
+            self._tell(replace(told, text=text, evidence=(), advice=""))
 
     def close(self, status: str, verdict: Callable[[], Verdict] | None = None) -> None:
         """Tell how the run ended, where that is wanted, and wait `END_S` for what is under way.

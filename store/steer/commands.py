@@ -46,11 +46,11 @@ def new_command(
     """A command with a fresh id, which expires in `ttl_s` seconds (None: never).
 
     Raises:
-        ValueError: no such action, or settings without `set`.
+        ValueError: no such action, or settings without `set` or `rewind`.
     """
     action = CommandAction(action)
-    if bool(settings) != (action is CommandAction.SET):
-        raise ValueError(f"settings belong to 'set' and to nothing else, not to {action.value!r}")
+    if bool(settings) != (action in (CommandAction.SET, CommandAction.REWIND)):
+        raise ValueError(f"settings belong to 'set' and 'rewind' alone, not to {action.value!r}")
     now = time.time()
     return Command(
         command_id=uuid.uuid4().hex,

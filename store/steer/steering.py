@@ -23,6 +23,7 @@ from ..reader import CommandState, RunInfo
 from ..records import ALARM_AUTHOR, Command, CommandAction, CommandOutcome
 from ..status import Origin, halts_of, origin_of, trainer_name
 from .commands import new_command, post
+from .rewinds import why_no_order
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
@@ -36,7 +37,7 @@ MAX_AUTHOR = 100
 CONTROLS = "controls"
 """Key of the configuration of a run that another trainer made: the actions that the trainer obeys.
 Without it, all but those that no recorder can pass on."""
-_NOT_RECORDED = (CommandAction.EVALUATE,)
+_NOT_RECORDED = (CommandAction.EVALUATE, CommandAction.REWIND)
 
 
 def obeyed_actions(config: Mapping[str, Any]) -> tuple[CommandAction, ...]:
@@ -85,7 +86,10 @@ def why_no_branch(config: Mapping[str, Any]) -> str:
     return "The weights of this run are with another trainer, so it cannot branch from here."
 
 
-_ENDS_A_PAUSE = (CommandAction.RESUME, CommandAction.STOP, CommandAction.STOP_NOW)
+_ENDS_A_PAUSE = (
+    *(CommandAction.RESUME, CommandAction.STOP, CommandAction.STOP_NOW),
+    CommandAction.REWIND,
+)
 
 
 class SteeringError(ValueError):
@@ -353,7 +357,7 @@ def prepare(
     """A command for a run, not yet sent.
 
     Raises:
-        WrongSettingError: as `check_settings`.
+        WrongSettingError: as `check_settings`; or a rewind that nobody may order.
         SteeringError: the run is not running or cannot be reached, or a text is too long.
     """
     why = why_not_steered(info.config)
@@ -363,6 +367,8 @@ def prepare(
         raise SteeringError(f"the run is {info.status}")
     if action is CommandAction.SET:
         check_settings(info.live_knobs, settings or {})
+    if action is CommandAction.REWIND and (why := why_no_order(settings or {})):
+        raise WrongSettingError(why)
     for name, text, limit in (("reason", reason, MAX_REASON), ("author", issued_by, MAX_AUTHOR)):
         if len(text) > limit:
             raise SteeringError(f"the {name} has {len(text)} characters, at most {limit} are kept")

@@ -54,6 +54,8 @@ def test_a_branch_is_announced_trained_and_found(parent: Path, type_command: Typ
         "step": 3,
         "reason": "too hot",
         "issued_by": "ann",
+        "command_id": "",
+        "treatments": [],
     }
 
 

@@ -120,7 +120,7 @@ def _remedy(
         )
     if not settings and not is_lost:
         return _read(rule, causes, situation)
-    step, reason = _checkpoint(alarms, situation, before=cause.since)
+    step, reason = good_checkpoint(alarms, situation, before=cause.since)
     lead = TASK_MUST_CHANGE if cause.is_task else ""
     if reason:
         pairs = _pairs(settings)
@@ -151,7 +151,7 @@ def _rests_on(cause: Cause) -> str:
 def _trial(rule: Rule, alarms: Sequence[Alarm], situation: Situation) -> Action | None:
     """Of a lost run whose cause is not known: what to look at, and smaller steps as a trial."""
     rate = situation.number("optim.lr")
-    step, reason = _checkpoint(alarms, situation)
+    step, reason = good_checkpoint(alarms, situation)
     if rule.name not in STEP_RULES or not rate > 0 or reason:
         return None
     settings = {"optim.lr": rounded(rate / 3)}
@@ -199,7 +199,7 @@ def _changes(settings: Mapping[str, Any], situation: Situation) -> str:
     return " and ".join(parts)
 
 
-def _checkpoint(
+def good_checkpoint(
     alarms: Sequence[Alarm], situation: Situation, *, before: int | None = None
 ) -> tuple[int | None, str]:
     """The step of the last good checkpoint, or why there is none; neither where nobody knows.

@@ -11,9 +11,9 @@ import pytest
 
 from echoscope.core.config.loading import ConfigError
 from echoscope.core.config.settings import RunConfig
+from echoscope.core.evaluation.scored_by import by_checkpoint, by_model
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
-from echoscope.core.run.scored_by import by_checkpoint, by_model
 from echoscope.diagnostics.config import InformationConfig
 from echoscope.diagnostics.judge.verdict import diagnose
 from echoscope.diagnostics.read.table import MetricTable, table_of_run

@@ -21,7 +21,7 @@ from ..config.settings import ModelConfig
 from ..policy import causal_model, load_model
 from ..pretrained.policy_assets import resolve_model
 from ..rollout.chat import ChatFormat, ChatFormatError, load_chat, load_tokenizer
-from .checkpoint import list_checkpoints, require_whole
+from ..run.checkpoint import list_checkpoints, require_whole
 
 
 def by_checkpoint(reader: RunReader, step: int) -> Weights:

@@ -1,0 +1,181 @@
+"""The guard: what a run does about its own collapse. A thin policy over alarms and commands.
+
+It orders a rewind (`store/steer/rewinds.py`) or asks for one; the loop ends the run at the next
+boundary, and `core/run/branching.py` goes on from the checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from echoscope.diagnostics.judge.advice.actions import shown
+from echoscope.diagnostics.judge.proposals import Proposal, proposals_of
+from echoscope.store.checkpoints import checkpoint_damage, checkpoint_path, older_whole_checkpoint
+from echoscope.store.errors import StoreError
+from echoscope.store.log.layout import shown_path
+from echoscope.store.reader import open_run
+from echoscope.store.records import ALARM_AUTHOR, Command, CommandAction
+from echoscope.store.steer.commands import new_command
+from echoscope.store.steer.rewinds import GUARD, Rewind, rewind_settings
+from echoscope.store.steer.steering import MAX_REASON, override_words
+
+from ..config.loading import ConfigError, override
+from ..config.schedule import GivenTreatment
+from ..config.settings import RunConfig
+from ..update.learners.launched import launched_size
+from .checkpoint import read_state, step_of
+from .observers import TellsPeople
+
+SETTLING_STEPS = 10
+"""The first steps after a rewind, in which the guard does not judge the treatment."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Guard:
+    """Watches one run in this process."""
+
+    run_path: Path
+    run_id: str
+    say: Callable[[str], None]
+    """To the terminal."""
+    people: Sequence[TellsPeople] = ()
+    """Observers that reach whoever is told of alarms."""
+    _answered: set[str] = field(default_factory=set)
+    """Alarms that the guard has acted on or asked about."""
+
+    def commands(self, critical: Sequence[str], config: RunConfig) -> list[Command]:
+        """What is done about the critical alarms that are open after a step: nothing, or one thing.
+
+        Args:
+            critical: their ids.
+        """
+        run = open_run(self.run_path)
+        origin, step = config.branched_from, run.info().last_step
+        is_settling = origin and origin.command_id and step < origin.step + SETTLING_STEPS
+        news = set(critical) - self._answered
+        if is_settling or not news:
+            return []
+        self._answered |= news
+        raised = (alarm.rule for alarm in reversed(run.alarms()) if alarm.alarm_id in news)
+        alarm = next(raised, "an alarm")
+        treatments = [] if origin is None else origin.treatments
+        number, most = len(treatments) + 1, config.guard.max
+        proposal, why = None, f"{most} treatments were given, which is guard.max."
+        if number <= most:
+            proposal, why = next_proposal(self.run_path, config, treatments)
+        is_auto = config.guard.mode == "auto"
+        if proposal is None:
+            return [self._give_up(alarm, f"{alarm}, and the guard cannot treat it: {why}", is_auto)]
+        values = " ".join(f"{key}={shown(value)}" for key, value in proposal.settings.items())
+        reason = (
+            f"{alarm} after step {step}: treatment {number} of at most {most}, from checkpoint "
+            f"{proposal.checkpoint} with {values}. {proposal.why} {proposal.rate}"
+        ).strip()[:MAX_REASON]
+        folder = shown_path(self.run_path)
+        if is_auto:
+            self._announce(f"guard: {reason} The run goes on as a new run; this one is kept.")
+            settings = rewind_settings(proposal.checkpoint, proposal.settings)
+            return [self._command(CommandAction.REWIND, reason, settings=settings)]
+        self._announce(
+            f"guard: {reason} The run is paused. `echoscope ctl {folder} rewind` does it, "
+            f"`echoscope ctl {folder} resume` goes on without."
+        )
+        return [self._command(CommandAction.PAUSE, f"guard asks: {reason}"[:MAX_REASON], alarm)]
+
+    def _give_up(self, alarm: str, reason: str, is_auto: bool) -> Command:
+        """Nobody waits for an answer of a run that treats itself: it frees the machine."""
+        folder = shown_path(self.run_path)
+        go_on = f"`echoscope train --resume {folder} guard.mode=off` goes on without a guard."
+        if not is_auto:
+            go_on = f"`echoscope ctl {folder} resume` goes on, and `stop` instead ends the run."
+        self._announce(f"guard: {reason} The run {'ends' if is_auto else 'is paused'}. {go_on}")
+        action = CommandAction.STOP if is_auto else CommandAction.PAUSE
+        return self._command(action, reason[:MAX_REASON], alarm)
+
+    def _announce(self, text: str) -> None:
+        self.say(text)
+        for observer in self.people:
+            observer.tell(text)
+
+    def _command(
+        self,
+        action: CommandAction,
+        reason: str,
+        alarm: str = "",
+        *,
+        settings: Mapping[str, Any] | None = None,
+    ) -> Command:
+        author = f"{ALARM_AUTHOR}{alarm}" if alarm else GUARD
+        return new_command(self.run_id, action, settings=settings, issued_by=author, reason=reason)
+
+
+def next_proposal(
+    run_path: Path, config: RunConfig, tried: Sequence[GivenTreatment] = ()
+) -> tuple[Proposal | None, str]:
+    """The first treatment that was not tried, from a whole checkpoint; or why there is none.
+
+    A treatment after which the run collapsed before it had a healthy checkpoint of its own did not
+    help: it is taken back, and the next one is given instead.
+
+    Raises:
+        StoreError: the run cannot be read.
+    """
+    proposed = proposals_of(open_run(run_path))
+    origin = config.branched_from
+    for proposal in proposed.treatments:
+        folder = checkpoint_path(run_path, proposal.checkpoint)
+        if not folder.is_dir() or checkpoint_damage(folder):
+            older = older_whole_checkpoint(folder)
+            if older is None:
+                step = proposal.checkpoint
+                return None, f"checkpoint {step} is gone or damaged, and no older one is whole."
+            folder = older
+        settings = dict(proposal.settings)
+        failed = tried[-1] if tried and origin and step_of(folder) <= origin.step else None
+        if failed is not None:
+            settings = {**failed.before, **settings}
+        if not _is_repeated(proposal.settings, tried) and not _changes_nothing(folder, settings):
+            whole = Proposal(
+                settings=settings,
+                checkpoint=step_of(folder),
+                why=proposal.why,
+                rate=proposal.rate,
+            )
+            return whole, ""
+    if proposed.treatments:
+        return None, "every treatment that is known for it was given and did not help."
+    return None, proposed.why_none
+
+
+def _is_repeated(settings: Mapping[str, Any], tried: Iterable[GivenTreatment]) -> bool:
+    """Whether settings were tried, or lead back to what was treated."""
+    states = (old for treatment in tried for old in (treatment.settings, treatment.before))
+    return any(settings.items() <= old.items() for old in states)
+
+
+def _changes_nothing(folder: Path, settings: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint has these settings already, or cannot have them."""
+    try:
+        before = read_state(folder).config
+        return override(before, override_words(settings)) == before
+    except ConfigError:
+        return True
+
+
+def why_no_rewind(run_path: Path, command: Command) -> str:
+    """Why a rewind cannot be carried out, in a sentence; empty where it can."""
+    from .branching import plan_branch  # it trains runs, and a run asks here
+
+    if launched_size():
+        return "the ranks of this run end with it: use `echoscope ctl RUN branch`"
+    try:
+        order = Rewind.of(command)
+        folder = checkpoint_path(run_path, order.checkpoint)
+        plan_branch(run_path, checkpoint=order.checkpoint, overrides=override_words(order.settings))
+    except (ConfigError, StoreError, ValueError) as error:
+        return str(error)
+    damage = checkpoint_damage(folder)
+    return f"the checkpoint of step {order.checkpoint} is damaged: {damage}" if damage else ""

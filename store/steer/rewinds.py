@@ -1,0 +1,155 @@
+"""A run that went on as another one: the order in its journal, and the run that carries it out.
+
+A rewind never turns a run back. The run ends, with everything it observed, and a branch goes on
+from one of its checkpoints. So the steps of a run only ever go forward, and no reader can take the
+curve of the treated weights for that of the untreated ones. The order is a command like any other:
+once it is acknowledged, whoever resumes the run carries it out, however often the process dies.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..checkpoints import checkpoint_folders
+from ..errors import StoreError
+from ..log.durable import is_locked
+from ..log.layout import Layout
+from ..query.listing import RunList
+from ..reader import RunReader, open_run
+from ..records import Command, CommandAction, CommandOutcome
+
+CHECKPOINT = "checkpoint.step"
+"""Key of a rewind's settings that names the checkpoint; no setting of a run has this name."""
+GUARD = "guard"
+"""Who issues a rewind that nobody asked for."""
+NOT_BY_COMMAND = frozenset(
+    {"branched_from", "data", "file", "from_run", "function", "observers", "path", "url"}
+)
+"""Parts of keys that name files, code or addresses: nobody changes those from outside."""
+_KEY = re.compile(r"[a-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+){0,9}")
+_WORD = re.compile(r"[A-Za-z0-9_.+-]{1,200}")
+MAX_SETTINGS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewind:
+    """An order to go on from a checkpoint, with other settings."""
+
+    command: Command
+    checkpoint: int
+    settings: Mapping[str, Any]
+    """Dotted key to the new value; empty for a rewind alone."""
+    is_acknowledged: bool = True
+
+    @classmethod
+    def of(cls, command: Command, *, is_acknowledged: bool = True) -> Rewind:
+        """What a command orders.
+
+        Raises:
+            ValueError: it names no checkpoint, or a setting that must not change from outside.
+        """
+        why = why_no_order(command.settings)
+        if why:
+            raise ValueError(why)
+        settings = dict(command.settings)
+        return cls(
+            command=command,
+            checkpoint=settings.pop(CHECKPOINT),
+            settings=settings,
+            is_acknowledged=is_acknowledged,
+        )
+
+
+def rewind_settings(checkpoint: int, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a command that orders a rewind."""
+    return {CHECKPOINT: checkpoint, **settings}
+
+
+def why_no_order(settings: Mapping[str, Any]) -> str:
+    """Why a mailbox may not order a rewind with these settings, in a sentence; empty where it may.
+
+    >>> why_no_order({"checkpoint.step": 20, "optim.lr": 1e-4, "reward.shaping": []})
+    ''
+    >>> why_no_order({"checkpoint.step": 20, "loss.function": "evil:run"})
+    'loss.function names a file, code or an address: use `echoscope ctl RUN branch`'
+    """
+    step = settings.get(CHECKPOINT)
+    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+        return f"{CHECKPOINT} is {step!r}, but must be the step of a checkpoint"
+    if len(settings) > MAX_SETTINGS:
+        return f"{len(settings)} settings, at most {MAX_SETTINGS} can change"
+    for key, value in settings.items():
+        if not _KEY.fullmatch(key):
+            return f"{key[:80]!r} is not a dotted key such as optim.lr"
+        if NOT_BY_COMMAND.intersection(key.split(".")):
+            return f"{key} names a file, code or an address: use `echoscope ctl RUN branch`"
+        for entry in value if isinstance(value, list) else [value]:
+            is_word = isinstance(entry, str) and _WORD.fullmatch(entry) is not None
+            if not is_word and not (entry is None or isinstance(entry, bool | int | float)):
+                return f"the value of {key} must be a word, a number, or a list of those"
+    return ""
+
+
+def rewind_of(run: RunReader) -> Rewind | None:
+    """The rewind that ended a run, or that waits for it; None for a run that may train on.
+
+    A run that somebody resumed from one of its checkpoints after a rewind goes on by itself.
+    """
+    info = run.info()
+    for state in reversed(run.commands()):
+        command, ack = state.command, state.ack
+        if command.action is not CommandAction.REWIND:
+            continue
+        if ack is None:
+            is_late = command.expires_at is not None and command.expires_at <= time.time()
+            holds = not is_late
+        else:
+            has_trained = state.attempt != info.attempt and not info.is_starting
+            is_last = ack.step == info.last_step + 1 and not has_trained
+            holds = is_last and ack.outcome is CommandOutcome.APPLIED
+        if holds:
+            try:
+                return Rewind.of(command, is_acknowledged=ack is not None)
+            except ValueError:
+                continue  # the trainer refuses it, with the reason
+    return None
+
+
+def successor_of(run: RunReader, rewind: Rewind) -> Path | None:
+    """The run that carries out a rewind; None where it was not begun."""
+    for row in RunList(run.path.parent).rows():
+        if row.parent_run_id != run.run_id or row.problem:
+            continue
+        origin = open_run(row.path).info().config.get("branched_from")
+        if isinstance(origin, Mapping) and origin.get("command_id") == rewind.command.command_id:
+            return row.path
+    return None
+
+
+def last_of_line(path: Path) -> Path:
+    """The run that a run has become: itself, or its last successor.
+
+    Raises:
+        StoreError: a run cannot be read.
+    """
+    seen = set()
+    while path not in seen:
+        seen.add(path)
+        run = open_run(path)
+        rewind = rewind_of(run)
+        after = None if rewind is None else successor_of(run, rewind)
+        if after is None or not is_begun(after):
+            return path
+        path = after
+    raise StoreError(f"{path}: it is recorded as its own successor")
+
+
+def is_begun(path: Path) -> bool:
+    """Whether a run has the checkpoint that it starts from: a kill may have come before."""
+    layout = Layout(path)
+    return bool(checkpoint_folders(layout.checkpoints)) or is_locked(layout.writer_lock)

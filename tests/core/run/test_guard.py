@@ -1,0 +1,301 @@
+"""A run that treats itself: it ends, keeps what it observed, and goes on as a new run.
+
+Killed at any instant of that, it ends as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from guarded import INSTANTS, collapsing, guarded
+from listening import Listener
+from recorded import assert_same_recording, recorded
+from trainer_process import TrainerProcess
+
+from echoscope.core.config.loading import ConfigError
+from echoscope.core.config.schedule import GivenTreatment
+from echoscope.core.config.settings import RunConfig
+from echoscope.core.run import guard
+from echoscope.core.run.branching import go_on, plan_branch, start_branch
+from echoscope.core.run.guard import next_proposal
+from echoscope.core.run.launch import start
+from echoscope.core.run.observers import SilentEvents
+from echoscope.diagnostics.judge.alarms import RunState
+from echoscope.diagnostics.judge.proposals import Proposal, Proposals
+from echoscope.store.checkpoints import checkpoint_path
+from echoscope.store.log.verify import verify
+from echoscope.store.reader import open_run
+from echoscope.store.records import CommandAction, CommandOutcome
+from echoscope.store.steer.commands import new_command, post
+from echoscope.store.steer.rewinds import last_of_line, rewind_of, rewind_settings
+
+MakeConfig = Callable[..., RunConfig]
+
+
+def trained(config: RunConfig, path: Path, events: SilentEvents | None = None) -> tuple[Path, str]:
+    events = events or SilentEvents()
+    return go_on(path, events, start(config, path, events))
+
+
+@pytest.fixture(scope="module")
+def treated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that collapsed at step 3 and was treated; its successor lies beside it."""
+    path, listener = tmp_path_factory.mktemp("guarded") / "run", Listener()
+    assert trained(collapsing("guard=auto"), path, listener) == (
+        path.with_name("run-2"),
+        "finished",
+    )
+    assert any(text.startswith("guard: NON_FINITE after step 3") for text in listener.messages)
+    return path
+
+
+@pytest.fixture(scope="module")
+def collapsed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same without a guard, told to end where that one ended."""
+    path = tmp_path_factory.mktemp("collapsed") / "run"
+    assert (
+        start(
+            collapsing("steps=4", "checkpoint.every=1", "checkpoint.keep=9"), path, SilentEvents()
+        )
+        == "finished"
+    )
+    return path
+
+
+def test_the_run_ends_with_all_that_it_observed(treated: Path) -> None:
+    run = open_run(treated)
+    info, (state,) = run.info(), run.commands()
+    assert (info.status, info.last_step, info.attempt) == ("stopped", 3, 1)
+    assert (state.command.action, state.command.issued_by) == (CommandAction.REWIND, "guard")
+    assert state.command.settings == rewind_settings(0, {"advantage.kind": "grpo"})
+    assert "treatment 1 of at most 3" in state.command.reason
+    assert state.ack is not None
+    assert state.ack.outcome is CommandOutcome.APPLIED
+    assert run.status().words(0).startswith("stopped by guard: NON_FINITE after step 3")
+    assert verify(treated).problems == ()
+
+
+def test_the_new_run_is_the_branch_that_a_person_would_have_started(
+    treated: Path, tmp_path: Path
+) -> None:
+    """Bit for bit; and it says where it comes from, why, and what was tried."""
+    plan = plan_branch(treated, checkpoint=0, overrides=["advantage.kind=grpo"])
+    start_branch(plan, tmp_path / "by-hand", SilentEvents())
+    after = treated.with_name("run-2")
+    assert_same_recording(after, tmp_path / "by-hand")
+    origin = open_run(after).info().config["branched_from"]
+    (state,) = open_run(treated).commands()
+    assert (origin["run_id"], origin["step"], origin["issued_by"]) == ("run", 0, "guard")
+    assert (origin["reason"], origin["command_id"]) == (
+        state.command.reason,
+        state.command.command_id,
+    )
+    assert origin["treatments"] == [
+        {
+            "checkpoint": 0,
+            "settings": {"advantage.kind": "grpo"},
+            "before": {"advantage.kind": "rloo"},
+        }
+    ]
+    assert last_of_line(treated) == after
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("instant", INSTANTS)
+def test_a_kill_at_any_instant_of_it_changes_nothing(
+    treated: Path, tmp_path: Path, instant: str
+) -> None:
+    path = tmp_path / "run"
+    first = TrainerProcess(tmp_path / "first.log", guarded, path, instant)
+    assert first.join() == -9, first.text
+    second = TrainerProcess(tmp_path / "second.log", guarded, path, "")
+    assert second.join() == 0, second.text
+    assert_same_recording(path, treated)
+    assert sorted(run.name for run in tmp_path.glob("run*")) == ["run", "run-2"]
+    assert recorded(path.with_name("run-2")) == recorded(treated.with_name("run-2"))
+    for run in (path, path.with_name("run-2")):
+        assert verify(run).problems == ()
+    assert [open_run(run).info().status for run in (path, path.with_name("run-2"))] == [
+        "stopped",
+        "finished",
+    ]
+
+
+@pytest.mark.long
+def test_somebody_may_take_the_untreated_run_back(treated: Path, tmp_path: Path) -> None:
+    """Resumed from a checkpoint of its own, it is no longer the one that was rewound."""
+    path = tmp_path / "run"
+    shutil.copytree(treated, path)
+    process = TrainerProcess(tmp_path / "log", untreated, path)
+    assert process.join() == 0, process.text
+    run = open_run(path)
+    assert (run.info().status, run.info().last_step) == ("finished", 4)
+    assert rewind_of(run) is None
+
+
+def untreated(path: Path) -> None:
+    from trainer_process import echoscope
+
+    words = ("guard.mode=off", "steps=4", "--headless")
+    echoscope("train", "--resume", str(path), "--checkpoint", "3", *words)
+
+
+class Answers(Listener):
+    """A person who answers the guard's question once the run is paused."""
+
+    def __init__(self, path: Path, action: CommandAction) -> None:
+        super().__init__()
+        self.path, self.action = path, action
+
+    def phase(self, step: int, name: str) -> None:
+        super().phase(step, name)
+        if name == "paused":
+            settings = {}
+            if self.action is CommandAction.REWIND:
+                settings = rewind_settings(0, {"advantage.kind": "grpo"})
+            command = new_command("run", self.action, settings=settings, issued_by="ada")
+            post(self.path, command)
+
+
+@pytest.mark.long
+def test_ask_waits_for_a_person_who_agrees(treated: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    person = Answers(path, CommandAction.REWIND)
+    assert trained(collapsing("guard=ask"), path, person) == (tmp_path / "run-2", "finished")
+    assert recorded(tmp_path / "run-2") == recorded(treated.with_name("run-2"))
+    pause, rewind = open_run(path).commands()
+    assert (pause.command.action, pause.command.issued_by) == (
+        CommandAction.PAUSE,
+        "alarm NON_FINITE",
+    )
+    assert "from checkpoint 0 with advantage.kind=grpo" in pause.command.reason
+    assert rewind.command.issued_by == "ada"
+
+
+@pytest.mark.long
+def test_ask_asks_once_and_a_person_may_decline(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    person = Answers(path, CommandAction.RESUME)
+    assert trained(collapsing("guard=ask", "steps=4"), path, person) == (path, "finished")
+    actions = [state.command.action for state in open_run(path).commands()]
+    assert actions == [CommandAction.PAUSE, CommandAction.RESUME]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("recipe", ["frozen_lake", "bandit", "sokoban", "countdown"])
+def test_a_healthy_run_is_not_touched(recipe: str, tmp_path: Path) -> None:
+    from echoscope.core.config.loading import load_config
+
+    words = ("steps=8", "envs.train.0.groups=2", "envs.group_size=4", "eval.every=4")
+    words += ("envs.eval.0.groups=8", "diagnostics.gradient.every=0", "probe.every=0")
+    for name in ("off", "auto"):
+        config = load_config(recipe, overrides=(*words, f"guard={name}"))
+        assert trained(config, tmp_path / name)[1] == "finished"
+    assert_same_recording(tmp_path / "auto", tmp_path / "off")
+    assert open_run(tmp_path / "auto").commands() == []
+
+
+def proposing(monkeypatch: pytest.MonkeyPatch, *treatments: Proposal, why: str = "") -> None:
+    answer = Proposals(state=RunState.COLLAPSED, kinds=("X",), treatments=treatments, why_none=why)
+    monkeypatch.setattr(guard, "proposals_of", lambda run: answer)
+
+
+def lower(rate: float, checkpoint: int = 2) -> Proposal:
+    return Proposal(settings={"optim.lr": rate}, checkpoint=checkpoint, why="")
+
+
+def given(new: float, old: float, checkpoint: int = 2) -> GivenTreatment:
+    return GivenTreatment(
+        checkpoint=checkpoint, settings={"optim.lr": new}, before={"optim.lr": old}
+    )
+
+
+class TestTheNextTreatment:
+    """Never one that was tried, never back to what was treated, never from a damaged checkpoint."""
+
+    def of(
+        self, path: Path, tried: Sequence[GivenTreatment] = (), config: RunConfig | None = None
+    ) -> tuple[Proposal | None, str]:
+        return next_proposal(path, config or collapsing(), tried)
+
+    def test_the_same_treatment_is_not_given_twice(
+        self, collapsed: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        proposing(monkeypatch, lower(1e-4), lower(1e-5))
+        proposal, _ = self.of(collapsed, [given(1e-4, 1e-3)])
+        assert proposal is not None
+        assert proposal.settings == {"optim.lr": 1e-5}
+
+    def test_nothing_leads_back_to_what_was_treated(
+        self, collapsed: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        proposing(monkeypatch, lower(1e-3))
+        proposal, why = self.of(collapsed, [given(1e-4, 1e-3)])
+        assert proposal is None
+        assert why == "every treatment that is known for it was given and did not help."
+
+    def test_a_treatment_that_did_not_help_is_taken_back(
+        self, collapsed: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The run collapsed before it had a healthy checkpoint of its own."""
+        change = Proposal(settings={"loss.entropy_coef": 0.5}, checkpoint=2, why="")
+        proposing(monkeypatch, change)
+        origin = plan_branch(collapsed, checkpoint=2, command_id="x").config.branched_from
+        config = collapsing().model_copy(update={"branched_from": origin})
+        proposal, _ = self.of(collapsed, [given(1e-4, 1e-3)], config)
+        assert proposal is not None
+        assert proposal.settings == {"optim.lr": 1e-3, "loss.entropy_coef": 0.5}
+
+    def test_a_damaged_checkpoint_is_passed_over(
+        self, collapsed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "run"
+        shutil.copytree(collapsed, path)
+        steps = [checkpoint.step for checkpoint in open_run(path).checkpoints()]
+        proposing(monkeypatch, lower(1e-5, steps[-1]))
+        (checkpoint_path(path, steps[-1]) / "optimizer.safetensors").write_bytes(b"")
+        proposal, _ = self.of(path)
+        assert proposal is not None
+        assert proposal.checkpoint == steps[-2]
+        for step in steps[:-1]:
+            (checkpoint_path(path, step) / "optimizer.safetensors").write_bytes(b"")
+        proposal, why = self.of(path)
+        assert proposal is None
+        assert why == f"checkpoint {steps[-1]} is gone or damaged, and no older one is whole."
+
+    def test_a_run_without_a_checkpoint_from_before_says_so(self, collapsed: Path) -> None:
+        """Nobody wrote one before the first step: the run had no guard."""
+        proposal, why = self.of(collapsed)
+        assert proposal is None
+        assert why.startswith("No checkpoint is left from before step 1")
+
+
+def test_a_guard_that_cannot_treat_ends_the_run_and_says_how_to_go_on(
+    collapsed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proposing(monkeypatch, lower(1e-5))
+    said: list[str] = []
+    watch = guard.Guard(run_path=collapsed, run_id="run", say=said.append)
+    origin = plan_branch(collapsed, checkpoint=2, command_id="x").config.branched_from
+    assert origin is not None
+    tried = [given(1e-4 / n, 1e-3, 0) for n in (1, 2)]
+    origin = origin.model_copy(update={"treatments": tried, "step": 0})
+    config = collapsing("guard.mode=auto", "guard.max=2")
+    config = config.model_copy(update={"branched_from": origin})
+    assert watch.commands(["non_finite-00000001"], config) == []  # the treatment settles
+    monkeypatch.setattr(guard, "SETTLING_STEPS", 2)
+    (command,) = watch.commands(["non_finite-00000001"], config)
+    assert (command.action, command.issued_by) == (CommandAction.STOP, "alarm NON_FINITE")
+    assert command.reason.endswith("2 treatments were given, which is guard.max.")
+    assert said[0].endswith("guard.mode=off` goes on without a guard.")
+    assert watch.commands(["non_finite-00000001"], config) == []
+
+
+def test_a_guard_needs_alarms(make_config: MakeConfig) -> None:
+    with pytest.raises(ConfigError, match=r"guard\.mode is auto, which acts on alarms"):
+        make_config("guard=auto", "diagnostics.enabled=false")
