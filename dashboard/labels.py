@@ -25,6 +25,7 @@ SECTIONS: Mapping[str, str] = {
     "probe": "Probes",
     "collection": "Collection",
     "time": "Time",
+    "system": "Machine",
     "collapse": "RAGEN-compatible metrics: format",
     "collapse_first_turn_sample": "RAGEN-compatible metrics: first turn",
 }

@@ -45,6 +45,7 @@ FIRST_OF = {
     "optim/grad_norm": "Update",
     "off_policy/weight_mean": "Samples of another policy",
     "time/step_s": "Time",
+    "system/cpu_frac": "Machine",
 }
 """Key of the first metric of a table, and the table's title."""
 METRICS_HEAD = (

@@ -482,6 +482,7 @@ class StepMetrics:
     """Seconds since the epoch."""
     values: Mapping[str, float]
     durations_s: Mapping[str, float] = field(default_factory=_no_values)
+    """What no seed decides: seconds (`time/...`), and how busy the machine was (`system/...`)."""
 
 
 ALARM_AUTHOR = "alarm "

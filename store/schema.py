@@ -141,7 +141,8 @@ _STEPS = Table(
 
 _METRICS = Table(
     "metrics",
-    "Every metric, one row each. Keys of durations and speeds begin with `time/`.",
+    "Every metric, one row each. Keys that begin with `time/` are of durations and speeds, with "
+    "`system/` of the machine: a run that is repeated has others.",
     (
         _RUN,
         _STEP,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from echoscope.diagnostics.measure.machine import Machine
 from echoscope.diagnostics.notify.notifier import Notifier
 from echoscope.diagnostics.sinks.mirror import Mirror
 from echoscope.diagnostics.sinks.settings import require_packages
@@ -211,6 +212,7 @@ class Builder:
                 say=self.events.message,
                 people=[each for each in observers if isinstance(each, TellsPeople)],
             ),
+            machine=Machine(self.run_path),
             observers=observers,
             mirror=Mirror(
                 config.sinks,

@@ -15,6 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
+from echoscope.diagnostics.measure.machine import Machine
 from echoscope.diagnostics.selection.filter import Selection, select_groups
 from echoscope.diagnostics.sinks.mirror import Mirror
 from echoscope.store.checkpoints import evaluation_success
@@ -94,6 +95,7 @@ class Trainer:
     events: TrainEvents
     checkpoints: Checkpoints
     observers: Sequence[StepObserver] = ()
+    machine: Machine
     mirror: Mirror | None = None
     """Copies each step to other tools."""
     progress: Progress = field(default_factory=Progress)
@@ -299,7 +301,7 @@ class Trainer:
             "time/step_s": seconds,
             "time/diagnostics_frac": spent.diagnostics_s / spent.total_s,
             "time/tokens_per_s": values["rollout/num_sampled_tokens"] / seconds,
-        }
+        } | self.machine.take_metrics()
         metrics = [self._metrics(step, "train", values, durations)]
         trajectories = trained.rollouts.trajectories
         every = self.config.eval.every  # 0 for none, at the end neither

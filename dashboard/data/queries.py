@@ -53,7 +53,9 @@ from .cache import AnswerCache
 from .foreign import Source, Sources
 from .verdict_cache import Judge, judge_at
 
-MAX_READERS = 12
+MAX_READERS = 40
+"""About 8 MB each. A page that compares runs asks all of them in turn: with fewer readers, each
+question would open each run anew."""
 MAX_TOKENIZERS = 4
 MAX_KEYS = 64
 """Of one call of `series`."""

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 
 def wilson_interval(
-    rates: ArrayLike, counts: ArrayLike, z: float = 1.96
+    rates: ArrayLike, counts: ArrayLike, z: float | NDArray[np.float64] = 1.96
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """95 % score intervals of rates over `counts` trials each (Wilson 1927): low and high ends.
 

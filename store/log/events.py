@@ -35,7 +35,7 @@ from ..schema import COUNTED_METRICS, EVENT_TABLES, STEP_METRICS, TABLES, arrow_
 
 
 def metric_values(metrics: StepMetrics) -> dict[str, float]:
-    """Values and durations under one roof; the keys of durations begin with `time/`."""
+    """Values and durations under one roof."""
     return {key: float(value) for key, value in {**metrics.values, **metrics.durations_s}.items()}
 
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from browsing import DashboardProcess, draw_chart, hover, text_of, until, visit
 from made_run import made_trajectory, make_run, open_writer, step_metrics
-
-from echoscope.diagnostics.catalogue import metric
 
 EVALUATED = {0: 0.352, 20: 0.815, 40: 0.574}
 """Step to success on fixed tasks."""
@@ -70,9 +67,8 @@ def test_compare_draws_evaluations_where_they_were(
     measured: str, dashboard: DashboardProcess, page: Any
 ) -> None:
     key = "eval/lake/success_rate"
-    metrics = quote(f"{metric(key).name}  ({key})")
-    visit(page, f"{dashboard.url}/compare?runs={measured},tiny&smooth=0.9&metrics={metrics}")
-    drawn = curves(page, draw_chart(page, "[class*=st-key-compare]"))
+    visit(page, f"{dashboard.url}/compare?runs={measured},tiny&smooth=0.9&metric={key}")
+    drawn = curves(page, draw_chart(page, "[class*=st-key-compare-eval-lake]"))
     evaluated = drawn[measured]
     assert dict(zip(evaluated["x"], evaluated["y"], strict=True)) == EVALUATED
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from echoscope.store.reader import open_run
 
 _TABLES = {
-    "metrics": "SELECT step, phase, key, value FROM metrics WHERE key NOT LIKE 'time/%' "
-    "ORDER BY step, phase, key",
+    "metrics": "SELECT step, phase, key, value FROM metrics "
+    "WHERE key NOT SIMILAR TO '(time|system)/.*' ORDER BY step, phase, key",
     "trajectories": "SELECT * EXCLUDE (run_id, attempt, duration_s) FROM trajectories ORDER BY id",
     "turns": "SELECT * EXCLUDE (run_id, attempt) FROM turns ORDER BY trajectory_id, turn",
     "tokens": "SELECT * EXCLUDE (run_id, attempt) FROM tokens ORDER BY trajectory_id, turn",

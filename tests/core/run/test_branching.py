@@ -54,7 +54,7 @@ def later(path: Path, step: int) -> dict[str, list[str]]:
             repr(row)
             for row in reader.sql(
                 "SELECT step, phase, key, value FROM metrics WHERE step > $1 AND "
-                "key NOT LIKE 'time/%' ORDER BY ALL",
+                "key NOT SIMILAR TO '(time|system)/.*' ORDER BY ALL",
                 [step],
             ).to_pylist()
         ],

@@ -10,11 +10,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from made_run import add_steps, make_run, open_writer
-from shown_figures import shown_figures
+from made_run import add_steps, open_writer
 from streamlit.testing.v1 import AppTest
 
-from echoscope.dashboard.charts import theme
 from echoscope.dashboard.data import verdict_cache as judging
 from echoscope.diagnostics.judge import verdict_text as verdict_words
 from echoscope.store.log import layout
@@ -102,55 +100,6 @@ def test_alarms_are_listed_the_open_and_serious_ones_first(root: Path, open_page
 
 def test_a_run_without_alarms_says_so(root: Path, open_page: OpenPage) -> None:
     assert "None was raised." in words(open_page("diagnosis", root, run="good"))
-
-
-def test_runs_are_compared_with_their_evaluations_and_settings(
-    root: Path, open_page: OpenPage
-) -> None:
-    page = open_page("compare", root, runs="good,bad")
-    assert not page.exception
-    board = page.dataframe[0].value
-    lake = board[board["tasks"] == "lake"]
-    assert lake["run"].tolist() == ["good", "bad"]
-    assert lake["success"].tolist() == ["80 %", "40 %"]
-    assert "same configuration" in words(page)
-
-
-def test_one_legend_stands_above_all_charts(root: Path, open_page: OpenPage) -> None:
-    page = open_page("compare", root, runs="good,bad")
-    legends = [html.proto.body for html in page.get("html") if "good" in html.proto.body]
-    assert len(legends) == 1
-    assert "bad" in legends[0]
-    assert [color in legends[0] for color in theme.SERIES[:3]] == [True, True, False]
-    assert all(not figure.layout.get("showlegend") for figure in shown_figures(page).values())
-
-
-@pytest.mark.long
-def test_every_run_is_shown_or_named_as_left_out(tmp_path: Path, open_page: OpenPage) -> None:
-    names = [f"run{n:02d}" for n in range(10)]
-    for name in names:
-        make_run(tmp_path / name, 2)
-    page = open_page("compare", tmp_path, runs=",".join(names))
-    assert not page.exception
-    assert len(page.multiselect(key="compared").value) == 8
-    assert "not shown: run08, run09" in words(page).replace("\\", "")
-
-
-def test_chips_show_the_name_of_the_run(tmp_path: Path, open_page: OpenPage) -> None:
-    for name in ("collapse-template-1", "collapse-template-2"):
-        make_run(tmp_path / name, 2)
-    page = open_page("compare", tmp_path, runs="collapse-template-1,collapse-template-2")
-    chips = page.multiselect(key="compared").options
-    assert set(chips) == {"collapse-template-1", "collapse-template-2"}
-
-
-def test_one_run_is_nothing_to_compare_and_unknown_ones_are_named(
-    root: Path, open_page: OpenPage
-) -> None:
-    page = open_page("compare", root, runs="good,nope")
-    assert not page.exception
-    assert "Choose two runs" in words(page)
-    assert "not shown" in words(page)
 
 
 def test_a_run_that_is_being_judged_is_not_called_anything_yet(

@@ -62,8 +62,8 @@ TABLES = {
     "ORDER BY id",
     "turns": "SELECT * EXCLUDE (run_id, attempt) FROM turns ORDER BY trajectory_id, turn",
     "tokens": "SELECT * EXCLUDE (run_id, attempt) FROM tokens ORDER BY trajectory_id, turn",
-    "metrics": "SELECT step, phase, key, value FROM metrics WHERE key NOT LIKE 'time/%' "
-    "AND key NOT LIKE 'collection/%' ORDER BY step, phase, key",
+    "metrics": "SELECT step, phase, key, value FROM metrics "
+    "WHERE key NOT SIMILAR TO '(time|system|collection)/.*' ORDER BY step, phase, key",
 }
 
 

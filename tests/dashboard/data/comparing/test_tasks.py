@@ -7,23 +7,14 @@ from typing import ClassVar
 
 import pandas as pd
 
-from echoscope.dashboard.data import comparing
-from echoscope.dashboard.data.comparing import (
-    config_diff,
+from echoscope.dashboard.data.comparing import tasks as comparing
+from echoscope.dashboard.data.comparing.tasks import (
     last_evaluations,
     other_tasks,
     solved_by,
     task_settings,
     with_task,
 )
-
-
-def test_only_settings_that_differ_are_listed_and_missing_ones_show_as_such() -> None:
-    table = config_diff({"a": {"lr": 1e-4, "x": 1}, "b": {"lr": 2e-4, "x": 1, "new": None}})
-    assert table.to_dict("records") == [
-        {"setting": "lr", "a": "0.0001", "b": "0.0002"},
-        {"setting": "new", "a": "not set", "b": "null"},
-    ]
 
 
 def metrics(*rows: tuple[int, str, float]) -> pd.DataFrame:

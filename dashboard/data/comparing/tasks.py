@@ -1,4 +1,4 @@
-"""Runs side by side: what differs in their settings, their evaluations, what they solved. Pure."""
+"""The evaluations of runs side by side, and who solved which task. Pure."""
 
 from __future__ import annotations
 
@@ -9,33 +9,12 @@ from typing import Any
 
 import pandas as pd
 
-from ..labels import value_words
-from ..words import NONE, setting_words
+from ...labels import value_words
+from ...words import NONE
 
-MISSING = "not set"
 _EVALUATED = re.compile(r"eval/(?P<tag>.+)/(?P<name>[^/]+)")
 _NOT_THE_TASK = ("tag", "groups", "group_size")
 """Keys of an evaluation's settings that do not change its tasks."""
-
-
-def config_diff(configs: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-    """Settings in which runs differ: one row for each key, one column for each run.
-
-    Args:
-        configs: run -> dotted key -> value.
-
-    >>> config_diff({"a": {"lr": 1, "seed": 0}, "b": {"lr": 2, "seed": 0}}).to_dict("records")
-    [{'setting': 'lr', 'a': '1', 'b': '2'}]
-    """
-    rows = []
-    for key in sorted({key for values in configs.values() for key in values}):
-        values = [
-            setting_words(config[key])[:200] if key in config else MISSING
-            for config in configs.values()
-        ]
-        if len(set(values)) > 1:
-            rows.append({"setting": key, **dict(zip(configs, values, strict=True))})
-    return pd.DataFrame(rows, columns=["setting", *configs])
 
 
 def last_evaluations(metrics: Mapping[str, pd.DataFrame]) -> pd.DataFrame:

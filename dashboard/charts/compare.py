@@ -1,0 +1,190 @@
+"""Figures of groups of runs: one metric as bands, and a sweep as parallel coordinates. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from plotly.colors import sample_colorscale
+
+from echoscope.diagnostics.catalogue import metric
+from echoscope.store.records import FloatArray64
+
+from ..data.comparing.groups import in_order
+from ..data.comparing.series import MeanCurve
+from ..data.comparing.sweep import Importance
+from ..data.curves import Axis
+from ..labels import value_words
+from . import theme
+from .charts import LineOptions, figure_text, line_spec
+
+HEIGHT = 270
+GRID = "rgba(128,128,128,0.45)"
+
+
+def colors(groups: Sequence[str], shown: Sequence[str]) -> dict[str, str]:
+    """A colour for each group that is shown: its own, unless another one has it already.
+
+    Args:
+        groups: ids of all groups, so that one keeps its colour while others come and go.
+        shown: ids of those that are drawn, at most as many as there are colours.
+    """
+    out: dict[str, str] = {}
+    for group in shown:
+        first = groups.index(group)
+        turns = (theme.SERIES[(first + n) % len(theme.SERIES)] for n in range(len(theme.SERIES)))
+        out[group] = next(color for color in turns if color not in out.values())
+    return out
+
+
+def band_spec(
+    key: str, curves: Sequence[MeanCurve], axis: Axis, options: LineOptions
+) -> dict[str, Any]:
+    """One metric of several groups: means over runs with their intervals."""
+    spec = line_spec(curves, axis, options=options, title=metric(key).name, help=metric(key).help)
+    by_name = {figure_text(curve.name, width=200, limit=80): curve for curve in curves}
+    for trace in spec["data"]:
+        curve = by_name.get(trace.get("name", ""))
+        if curve is not None and "customdata" in trace:
+            trace["text"] = _run_words(curve, trace["customdata"][:, 0])
+    return spec
+
+
+def _run_words(curve: MeanCurve, positions: np.ndarray[Any, Any]) -> list[str]:
+    """How many runs stand behind each point."""
+    numbers = dict(zip(curve.steps.tolist(), curve.num_runs.tolist(), strict=True))
+    return [f"{numbers[position]} of {curve.of_runs} runs" for position in positions.tolist()]
+
+
+_NAME_CHARS, _VALUE_CHARS = 28, 18
+_SWEEP_HEIGHT = 330
+_SPREAD = 0.05
+"""Of the height of an axis: runs of one value pass it side by side."""
+_LOW_TO_HIGH = (theme.SERIES[0], theme.SERIES[1])
+_TICKS = 5
+"""Of the metric's axis."""
+
+
+def sweep_spec(
+    settings: Mapping[str, Sequence[str]],
+    values: Sequence[float],
+    runs: Sequence[str],
+    key: str,
+) -> dict[str, Any]:
+    """A line for each run through its settings to its value: parallel coordinates.
+
+    Plotly's own need WebGL, which a browser may lack, and do not say which run a line is.
+
+    Args:
+        settings: setting -> its value in each run, in words; evenly spaced, in order.
+        values: the metric of each run, finite.
+    """
+    numbers = np.asarray(values, np.float64)
+    low, high = float(numbers.min()), float(numbers.max())
+    share_N = (numbers - low) / (high - low) if high > low else np.full(len(numbers), 0.5)
+    columns = [_places(of) for of in settings.values()]
+    heights_NA = np.column_stack([*(heights for heights, _ in columns), share_N])
+    colors = sample_colorscale(_LOW_TO_HIGH, share_N.tolist())
+    ends = [(low + (high - low) * n / (_TICKS - 1), n / (_TICKS - 1)) for n in range(_TICKS)]
+    ticks = [of for _, of in columns]
+    ticks.append({value_words(key, value): height for value, height in ends})
+    titles = [*settings, metric(key).name]
+    lines = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "x": [*range(len(titles))],
+            "y": heights_N,
+            "line": {"color": color, "width": 1.5},
+            "opacity": 0.8,
+            "name": figure_text(run, limit=80),
+            "text": figure_text(f"{run}: {value_words(key, value)}"),
+            "hovertemplate": "%{text}<extra></extra>",
+        }
+        for heights_N, color, run, value in zip(heights_NA, colors, runs, values, strict=True)
+    ]
+    return {"data": lines, "layout": _sweep_layout(titles, ticks)}
+
+
+def _places(values: Sequence[str]) -> tuple[FloatArray64, dict[str, float]]:
+    """How high each run passes a setting's axis, (N,), and the height of each value."""
+    distinct = sorted(set(values), key=in_order)
+    ticks = {value: (n + 0.5) / len(distinct) for n, value in enumerate(distinct)}
+    heights = np.array([ticks[value] for value in values])
+    for value, middle in ticks.items():
+        at = np.flatnonzero([each == value for each in values])
+        heights[at] = middle + np.linspace(-_SPREAD, _SPREAD, len(at) + 2)[1:-1]
+    return heights, ticks
+
+
+def _sweep_layout(titles: Sequence[str], ticks: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    texts = [
+        {
+            "x": n,
+            "y": 1.06,
+            "text": f"<b>{figure_text(title, width=99, limit=_NAME_CHARS)}</b>",
+            "yanchor": "bottom",
+            "font": {"size": 12},
+        }
+        for n, title in enumerate(titles)
+    ]
+    texts += [
+        {
+            "x": n,
+            "y": height,
+            "text": figure_text(value, width=99, limit=_VALUE_CHARS),
+            "xanchor": "left" if n == len(titles) - 1 else "right",
+            "xshift": 5 if n == len(titles) - 1 else -5,
+            "font": {"size": 11},
+        }
+        for n, of in enumerate(ticks)
+        for value, height in of.items()
+    ]
+    posts = [
+        {"type": "line", "x0": n, "x1": n, "y0": 0, "y1": 1, "line": {"color": GRID, "width": 2}}
+        for n in range(len(titles))
+    ]
+    hidden = {"visible": False, "fixedrange": True}
+    return {
+        "height": _SWEEP_HEIGHT,
+        "margin": {"l": 8, "r": 8, "t": 12, "b": 8},
+        "xaxis": {**hidden, "range": [-0.35, len(titles) - 0.65]},
+        "yaxis": {**hidden, "range": [-0.03, 1.2]},
+        "shapes": posts,
+        "annotations": [{"showarrow": False, **text} for text in texts],
+        "showlegend": False,
+        "hovermode": "closest",
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+    }
+
+
+def importance_spec(found: Sequence[Importance]) -> dict[str, Any]:
+    """A bar for each setting, the most important on top, with what ten repeats spread over."""
+    rows = list(found)[::-1]
+    bars = {
+        "type": "bar",
+        "orientation": "h",
+        "y": [figure_text(" with ".join(of.settings), width=30, limit=90) for of in rows],
+        "x": [of.value for of in rows],
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "array": [of.high - of.value for of in rows],
+            "arrayminus": [of.value - of.low for of in rows],
+            "thickness": 1,
+        },
+        "marker": {"color": [theme.ACCENT if of.is_sure else theme.COMMAND_MARK for of in rows]},
+        "hovertemplate": "%{y}: %{x:.2f}<extra></extra>",
+    }
+    layout = {
+        "height": max(150, 34 * len(rows) + 90),
+        "margin": {"l": 8, "r": 16, "t": 36, "b": 40},
+        "xaxis": {"title": {"text": "error added when shuffled, of the variance between runs"}},
+        "yaxis": {"automargin": True},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "showlegend": False,
+    }
+    return {"data": [bars], "layout": layout}

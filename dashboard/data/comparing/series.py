@@ -1,0 +1,218 @@
+"""Curves and levels of groups of runs, read from the runs: bands over steps, means of a window.
+
+Steps of a long run are averaged in equal ranges, the same in all runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from echoscope.diagnostics.catalogue import metric
+from echoscope.diagnostics.metric_entry import SHARE, SUCCESS
+from echoscope.store.records import FloatArray64
+
+from .. import queries
+from ..curves import FIXED_TASKS, Axis, AxisKind, Curve, smoothed, step_axis
+from .groups import RunGroup
+from .levels import NUM_STRETCHES, RunLevel, Trials, mean_bands, share_bands
+
+USUAL_STEPS = 20
+"""Of a window: in fewer, the steps of one run are too much alike to tell how sure its mean is."""
+MAX_BUCKETS = 400
+"""Points of a curve."""
+_BUCKETS = """
+SELECT key, step // $2 AS bucket, avg(value) AS value, count(*) AS num_points
+FROM metrics WHERE key IN (SELECT unnest($1)) AND isfinite(value)
+GROUP BY key, bucket
+UNION ALL BY NAME
+SELECT $3 AS key, step // $2 AS bucket, sum(num_trajectories)::DOUBLE AS value,
+       count(*) AS num_points
+FROM steps GROUP BY bucket
+ORDER BY key, bucket
+"""
+_EPISODES = "(episodes)"
+"""In place of a key: training episodes of a range of steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MeanCurve(Curve):
+    """The mean of one metric over the runs of a group."""
+
+    num_runs: NDArray[np.int64]
+    """(N,) runs that have a value there."""
+    of_runs: int
+    is_line: bool
+    """Measured at most steps; otherwise points."""
+
+    @property
+    def is_sparse(self) -> bool:
+        return not self.is_line
+
+
+def bucket_width(last_step: int) -> int:
+    """Steps that are averaged to one point of a curve.
+
+    >>> bucket_width(40), bucket_width(399), bucket_width(100_000)
+    (1, 1, 251)
+    """
+    return last_step // MAX_BUCKETS + 1
+
+
+def bucketed(run_id: str, keys: Sequence[str], width: int) -> pd.DataFrame:
+    """Means of metrics in ranges of `width` steps: columns key, bucket, value, num_points.
+
+    What success rates were counted from is among them.
+    """
+    asked = (*keys, *(_tasks_key(key) for key in keys if _is_of_tasks(key)))
+    return queries.table(run_id, _BUCKETS, [asked, width, _EPISODES])
+
+
+def mean_curve(
+    group: RunGroup,
+    key: str,
+    tables: Mapping[str, pd.DataFrame],
+    axes: Mapping[str, Axis],
+    *,
+    width: int,
+    smooth: float,
+    color: str,
+) -> MeanCurve:
+    """One metric of a group: mean over its runs, with the 95 % interval of that mean.
+
+    Each run is smoothed before the mean is taken, so that the band is that of the smoothed curves.
+
+    Args:
+        tables: run -> what `bucketed` gave.
+        axes: run -> where its steps lie; a point lies at the mean over the runs that have it.
+    """
+    rows = {run: tables[run][tables[run]["key"] == key] for run in group.runs}
+    buckets = np.unique(np.concatenate([of["bucket"].to_numpy(np.int64) for of in rows.values()]))
+    values_RS = np.full((len(rows), len(buckets)), np.nan)
+    points_S = np.zeros(len(buckets))
+    for values_S, of in zip(values_RS, rows.values(), strict=True):
+        at = np.searchsorted(buckets, of["bucket"].to_numpy(np.int64))
+        values_S[at] = of["value"].to_numpy(np.float64)
+        points_S[at] += of["num_points"].to_numpy(np.float64)
+    span = width * (buckets[-1] - buckets[0] + 1) if len(buckets) else 0
+    is_line = not key.startswith(FIXED_TASKS) and 2 * points_S.sum() >= span * len(rows)
+    if smooth and is_line:
+        values_RS = np.array([smoothed(values_S, smooth) for values_S in values_RS])
+    is_share = metric(key).unit == SHARE
+    if is_share:
+        trials = _curve_trials(key, [tables[run] for run in group.runs], buckets, points_S)
+        mean, low, high, num = share_bands(values_RS, trials)
+    else:
+        mean, low, high, num = mean_bands(values_RS)
+    steps = buckets * width + (width - 1) / 2
+    return MeanCurve(
+        key=key,
+        name=group.name,
+        unit=metric(key).unit,
+        steps=_positions(steps, [axes[run] for run in group.runs], values_RS),
+        values=mean,
+        low=low if np.isfinite(low).any() else None,
+        high=high if np.isfinite(high).any() else None,
+        color=color,
+        num_runs=num,
+        of_runs=len(rows),
+        is_line=is_line,
+    )
+
+
+def _curve_trials(
+    key: str, tables: Sequence[pd.DataFrame], buckets: NDArray[np.int64], points_S: FloatArray64
+) -> Trials:
+    counted_by = _EPISODES if key == SUCCESS else _tasks_key(key) if _is_of_tasks(key) else ""
+    num_S = np.zeros(len(buckets))
+    for table in tables:
+        of = table[table["key"] == counted_by].set_index("bucket")["value"]
+        num_S += of.reindex(buckets).fillna(0.0).to_numpy(np.float64)
+    is_known = bool(counted_by) and bool((num_S > 0).all())
+    return Trials(num=num_S if is_known else points_S, is_known=is_known)
+
+
+def _is_of_tasks(key: str) -> bool:
+    return key.startswith(FIXED_TASKS) and key.endswith("/success_rate")
+
+
+def _tasks_key(key: str) -> str:
+    return key.removesuffix("success_rate") + "num_tasks"
+
+
+def _positions(
+    steps: FloatArray64, axes: Sequence[Axis], values_RS: FloatArray64
+) -> NDArray[np.int64]:
+    """Where the points lie; never backwards, when a run ends before the others."""
+    at_RS = np.where(np.isfinite(values_RS), np.array([axis.at(steps) for axis in axes]), np.nan)
+    sums, num = np.nansum(at_RS, axis=0), np.isfinite(at_RS).sum(axis=0)
+    means: NDArray[np.int64] = (
+        np.maximum.accumulate(sums / np.maximum(num, 1)) if len(sums) else sums
+    )
+    return means
+
+
+def axis_of(run_id: str, kind: AxisKind) -> Axis:
+    """Where the steps of a run lie."""
+    return step_axis(queries.step_table(run_id), kind)
+
+
+def drawn_axis(axes: Mapping[str, Axis], kind: AxisKind) -> Axis:
+    """The axis of a chart whose curves know their positions already."""
+    first = next(iter(axes.values()))
+    nothing = np.empty(0)
+    # With no steps of its own, it takes positions as they are.
+    return replace(first, steps=nothing.astype(np.int64), positions=nothing, wall_times=nothing)
+
+
+def run_level(
+    run_id: str,
+    table: pd.DataFrame,
+    key: str,
+    window: tuple[int, int],
+    *,
+    width: int,
+    seed: str | None,
+) -> RunLevel:
+    """One metric of a run from the first to the last step of a window, both included.
+
+    Args:
+        table: what `bucketed` gave for ranges of `width` steps. A range counts where it begins.
+    """
+    first, last = window
+    steps = table["bucket"] * width
+    inside = table[(steps >= first) & (steps <= last)]
+    rows = inside[inside["key"] == key]
+    values, points = (rows[name].to_numpy(np.float64) for name in ("value", "num_points"))
+    at = (rows["bucket"].to_numpy(np.int64) * width - first) * NUM_STRETCHES // (last - first + 1)
+    stretches = [
+        float(values[at == n] @ points[at == n] / points[at == n].sum()) for n in np.unique(at)
+    ]
+    num_points = int(points.sum())
+    tasks = inside.loc[inside["key"] == _tasks_key(key), "value"] if _is_of_tasks(key) else None
+    episodes = inside.loc[inside["key"] == _EPISODES, "value"] if key == SUCCESS else None
+    return RunLevel(
+        run=run_id,
+        seed=seed,
+        stretches=tuple(stretches),
+        mean=float(values @ points / num_points) if num_points else math.nan,
+        num_points=num_points,
+        num_episodes=0 if episodes is None else int(episodes.sum()),
+        # The same tasks every time: a second evaluation adds none.
+        num_tasks=0 if tasks is None or tasks.empty else int(tasks.max()),
+    )
+
+
+def default_window(last_steps: Sequence[int]) -> tuple[int, int]:
+    """The last quarter of the steps that all runs have, at least `USUAL_STEPS` if there are.
+
+    >>> default_window([40, 60]), default_window([4]), default_window([2_000])
+    ((21, 40), (0, 4), (1501, 2000))
+    """
+    last = max(0, min(last_steps, default=0))
+    return max(0, last - max(USUAL_STEPS, last // 4) + 1), last

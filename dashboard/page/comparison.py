@@ -1,0 +1,235 @@
+"""Compare, below the curves: which settings matter, which differ, and who solved which task."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from echoscope.diagnostics.catalogue import metric
+
+from ..charts import compare as drawn
+from ..data import queries
+from ..data.comparing.groups import (
+    MISSING,
+    RunGroup,
+    Settings,
+    differing,
+    equal_settings,
+    setting_table,
+)
+from ..data.comparing.sweep import (
+    REPEATS,
+    Importance,
+    importance_words,
+    importances,
+    too_few,
+    too_many,
+)
+from ..data.comparing.tasks import (
+    last_evaluations,
+    other_tasks,
+    solved_by,
+    task_settings,
+    with_task,
+)
+from ..escaping import visible
+from ..live import figures
+from ..words import NONE, plain
+from . import links, ui
+
+MAX_TASKS = 300
+FEW_RUNS = 8
+"""Up to which the tasks of all runs are read at once."""
+MAX_AXES = 8
+"""Settings that parallel coordinates show."""
+_ROW, _MAX_ROWS = 35, 9
+"""Pixels of a row of a table, and how many are seen at once."""
+EVALUATIONS = "SELECT step, key, value FROM metrics WHERE starts_with(key, 'eval/') ORDER BY step"
+TASKS = """
+SELECT t.tag, t.env_seed, t.task_key, md5(u.observation) AS first_observation, t.is_success, t.id
+FROM trajectories t LEFT JOIN turns u
+  ON u.trajectory_id = t.id AND u.attempt = t.attempt AND u.turn = 0 AND u.step = t.step
+WHERE t.split = 'eval' AND t.step = (SELECT max(step) FROM trajectories WHERE split = 'eval')
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What the page compares."""
+
+    runs: tuple[str, ...]
+    settings: Mapping[str, Settings]
+    groups: tuple[RunGroup, ...]
+    shown: tuple[RunGroup, ...]
+    """Of the groups, those that are drawn."""
+    keys: tuple[str, ...]
+    """Metrics that charts show."""
+    main: str
+    """The metric that the table compares."""
+    tables: Mapping[str, pd.DataFrame]
+    """run -> means of the metrics in ranges of steps."""
+    width: int
+    """Steps of such a range."""
+
+    @property
+    def colors(self) -> Mapping[str, str]:
+        return drawn.colors([g.id for g in self.groups], [g.id for g in self.shown])
+
+
+def table_height(num_rows: int) -> int:
+    """Pixels of a table of so many rows."""
+    return _ROW * (min(num_rows, _MAX_ROWS) + 1) + 2
+
+
+def sweep(compared: Comparison, levels: Mapping[str, float]) -> None:
+    """What a sweep tells of its settings, where there is more than one."""
+    runs = [run for run in compared.runs if math.isfinite(levels.get(run, math.nan))]
+    settings = {run: compared.settings[run] for run in runs}
+    keys = differing(settings) if runs else []
+    if len(keys) < 2:
+        return
+    st.subheader("Sweep", anchor=False)
+    values = [levels[run] for run in runs]
+    shown = keys[:MAX_AXES]
+    columns = {key: [settings[run].get(key, MISSING) for run in runs] for key in shown}
+    left, right = st.columns([3, 2], gap="medium")
+    with left:
+        figures.show(
+            drawn.sweep_spec(columns, values, runs, compared.main),
+            f"{len(runs)} runs, by {', '.join(shown)} and {metric(compared.main).name}",
+            key="compare_sweep",
+        )
+        left_out = f"{len(keys) - len(shown)} more settings differ. " if keys != shown else ""
+        st.caption(f"{left_out}A line is a run; hovering names it. Blue is low, orange is high.")
+    with right:
+        _importance(compared.main, settings, dict(zip(runs, values, strict=True)), keys)
+
+
+def _importance(
+    key: str, settings: Mapping[str, Settings], values: Mapping[str, float], keys: Sequence[str]
+) -> None:
+    reason = too_few(len(values)) or too_many(len(keys))
+    if reason:
+        st.text(reason)
+        return
+    with st.spinner("Working out which settings matter"):
+        found = _importances(settings, values, tuple(keys))
+    st.text(visible(importance_words(found), 600))
+    if found:
+        figures.show(
+            drawn.importance_spec(found),
+            f"Importance of settings for {metric(key).name}: {importance_words(found)}",
+            key="compare_importance",
+        )
+    st.caption(
+        "A random forest predicts runs that it has not seen. Bars: how much its error grows when "
+        f"one setting is shuffled, mean of {REPEATS} repeats; whiskers: smallest and largest. "
+        "Grey: not more than a shuffled copy. It finds what goes together here, not causes."
+    )
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def _importances(
+    settings: Mapping[str, Settings], values: Mapping[str, float], keys: tuple[str, ...]
+) -> list[Importance]:
+    return importances(settings, values, keys)
+
+
+def settings(compared: Comparison) -> None:
+    """The settings that differ; those that are equal are folded."""
+    st.subheader("Settings that differ", anchor=False)
+    apart = differing(compared.settings)
+    if apart:
+        table = setting_table(compared.groups, compared.settings, apart)
+        st.dataframe(_shown_table(table), hide_index=True)
+    else:
+        st.caption("None: these runs have the same configuration.")
+    equal = equal_settings(compared.settings)
+    with st.expander(f"{len(equal)} settings are equal", key="equal_settings"):
+        st.dataframe(_shown_table(equal), hide_index=True)
+
+
+def _shown_table(table: pd.DataFrame) -> pd.DataFrame:
+    """Text of files, with what is unseen by name."""
+    return table.rename(columns=lambda name: visible(str(name), 120)).map(
+        lambda cell: visible(str(cell), 300)
+    )
+
+
+def evaluations(compared: Comparison) -> None:
+    """The last evaluation of each run."""
+    st.subheader("Evaluations", anchor=False)
+    table = last_evaluations({run: queries.table(run, EVALUATIONS) for run in compared.runs})
+    if table.empty:
+        st.caption("None of these runs was evaluated on fixed tasks.")
+        return
+    st.dataframe(table, hide_index=True, placeholder=NONE, height=table_height(len(table)))
+    differing_tags = other_tasks([queries.info(run).config for run in compared.runs])
+    if differing_tags:
+        st.caption(
+            "Not comparable, because these runs draw other tasks: "
+            f"{visible(', '.join(differing_tags))}"
+        )
+
+
+def tasks(compared: Comparison) -> None:
+    """Task by task: the share of a group's runs that solved it. Read when somebody opens it."""
+    is_short = len(compared.runs) <= FEW_RUNS
+    with st.expander(
+        "The same tasks", key="same_tasks", expanded=is_short, on_change="rerun"
+    ) as box:
+        if box.open:
+            _same_tasks(compared)
+
+
+def _same_tasks(compared: Comparison) -> None:
+    rows = {run: queries.table(run, TASKS) for run in compared.runs}
+    has_keys = all(table["task_key"].notna().all() for table in rows.values())
+    named = {
+        run: with_task(
+            table.assign(id=f"{run} " + table["id"]),
+            task_settings(queries.info(run).config),
+            has_keys=has_keys,
+        )
+        for run, table in rows.items()
+    }
+    # Names of groups are hostile and may be those of columns: numbers stand for them.
+    columns = [f"group {n}" for n in range(len(compared.groups))]
+    solved = solved_by(
+        {
+            column: pd.concat([named[run] for run in group.runs])
+            for column, group in zip(columns, compared.groups, strict=True)
+        }
+    )
+    if solved.empty:
+        ui.empty(
+            "These runs were not evaluated on common tasks. Two runs share a task if the settings "
+            "of the evaluation and the first state of the task are equal."
+        )
+        return
+    table = solved.head(MAX_TASKS)[["tag", "env_seed"]].astype({"env_seed": str})
+    table = table.rename(columns={"tag": "tasks", "env_seed": "task"})
+    config: dict[str, Any] = {}
+    for column, group in zip(columns, compared.groups, strict=True):
+        table[column] = 100 * solved[column]
+        links_of = solved[f"{column} id"].head(MAX_TASKS)
+        table[f"{column} replay"] = [_link(identity) for identity in links_of]
+        name = visible(group.name, 80)
+        config[column] = st.column_config.NumberColumn(plain(name), format="%.0f %%")
+        config[f"{column} replay"] = st.column_config.LinkColumn("Replay", display_text="open")
+    st.dataframe(table, hide_index=True, height=320, placeholder=NONE, column_config=config)
+    st.caption(
+        f"{len(solved)} tasks in common, at each run's last evaluation; those in which the runs "
+        "differ most come first."
+    )
+
+
+def _link(identity: object) -> str | None:
+    """To one of the episodes: `run id`."""
+    run, _, trajectory = identity.rpartition(" ") if isinstance(identity, str) else ("", "", "")
+    return links.url("replay", run=run, trajectory=trajectory) if run else None
