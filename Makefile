@@ -7,7 +7,7 @@ export TOKENIZERS_PARALLELISM := false
 # Where it is set, every command that a test starts would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo docs test test-all test-long coverage test-browser test-pretrained test-gpu test-multi-gpu test-ranks test-s3 test-launchers test-vllm test-ray test-textworld test-install test-cure test-trl test-eval test-notify test-sinks test-peers test-exports test-notebook test-worlds test-lean test-kill test-harness lint bench generalisation findings bench-pretrained policy search-data clean
+.PHONY: help install demo docs test test-all test-long coverage test-browser test-pretrained test-gpu test-multi-gpu test-ranks test-s3 test-launchers test-vllm test-ray test-textworld test-install test-cure cures cures-tables test-trl test-eval test-notify test-sinks test-peers test-exports test-notebook test-worlds test-lean test-kill test-harness lint bench generalisation findings bench-pretrained policy search-data clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -229,6 +229,13 @@ test-kill: $(VENV)/.installed-ray  ## Kill the writer and a trainer 100 times ea
 
 test-cure: install  ## Follow the first suggestion for three collapses, two seeds each (half an hour)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s -m slow tests/core/run/test_cures.py --timeout=3600
+
+cures: install  ## Train what CureBench compares, resumable (half a day; CURES="--minutes 60 --seeds 0"), then its tables
+	OMP_NUM_THREADS=1 PYTHONPATH=benchmarks $(BIN)/python -m cures $(CURES)
+	$(MAKE) cures-tables
+
+cures-tables: install  ## The tables of docs/cures.md and the counts behind the advice, from the records
+	PYTHONPATH=benchmarks $(BIN)/python -m cures --tables
 
 docs: install  ## Build the documentation into build/site; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from echoscope.diagnostics.bench.report import BenchReport
     from echoscope.diagnostics.bench.tables import Grid
 
-app = typer.Typer(help="Measure how good the diagnosis is.", no_args_is_help=True)
+app = typer.Typer(help="Measure how good the diagnosis and its advice are.", no_args_is_help=True)
 
 TABLE_WIDTH = 180
 
@@ -35,7 +35,7 @@ class RunSet(StrEnum):
 
 @app.callback()
 def callback() -> None:
-    """Measure how good the diagnosis is."""
+    """Measure how good the diagnosis and its advice are."""
 
 
 @app.command()
@@ -86,6 +86,33 @@ def collapse(
     for report in reports.values():
         show_report(console, report, with_runs=curves is not None)
         console.print()
+
+
+@app.command()
+def cures(as_json: AsJson = False) -> None:
+    """Show which treatment helped which collapse, from the recorded trainings (docs/cures.md)."""
+    from echoscope.diagnostics.bench.cures.records import RecordError, Records
+    from echoscope.diagnostics.bench.cures.results import Results
+    from echoscope.diagnostics.bench.cures.tables import missing_words, tables
+
+    try:
+        results = Results(Records())
+    except (RecordError, OSError) as error:
+        fail(error, Exit.UNREADABLE)
+    grids = tables(results)
+    missing, of = results.missing()
+    if as_json:
+        rows = {
+            name: [dict(zip(grid.head, row, strict=True)) for row in grid.rows]
+            for name, grid in grids.items()
+        }
+        print_json({**rows, "pieces": {"trained": of - missing, "wanted": of}})
+        return
+    console = output_console(TABLE_WIDTH, is_wrapped=True)
+    for grid in grids.values():
+        console.print(_rich(grid) if grid.rows else "nothing was trained for this table yet")
+        console.print()
+    console.print(missing_words(results))
 
 
 def _own(only: RunSet | None, seeds: int) -> dict[str, list[LabelledRun]]:

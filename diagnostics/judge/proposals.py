@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .advice.actions import good_checkpoint
-from .advice.causes import STEP_RULES, rounded
+from .advice.causes import STEP_RULES
+from .advice.measured import of_settings, offered
+from .advice.situation import Situation
+from .advice.treatments import treatment
 from .alarms import AlarmEngine, RunState
 from .verdict import Diagnosis, judged_again
 
@@ -75,21 +78,47 @@ def proposals_of(run: RunReader) -> Proposals:
 
 
 def _candidates(engine: AlarmEngine, step: int) -> Iterator[Proposal]:
-    """What takes a cause away, the best founded cause first; then smaller steps."""
+    """What takes a cause away, the best founded cause first; then what helped such runs.
+
+    Smaller steps come after what was shown to help, and before what else has held one.
+    """
+    situation = engine.situation
+    first = next((alarm.rule for alarm in engine.open_alarms), "")
     for cause in engine.causes():
         if not cause.settings or cause.is_task:
             continue
-        before, _ = good_checkpoint(engine.open_records(), engine.situation, before=cause.since)
+        before, _ = good_checkpoint(engine.open_records(), situation, before=cause.since)
         if before is not None:
             why = f"Likely cause: {cause.text}. {cause.why}".strip()
-            yield Proposal(settings=dict(cause.settings), checkpoint=before, why=why)
-    rate = engine.situation.number("optim.lr")
-    if rate > 0 and STEP_RULES & {alarm.rule for alarm in engine.open_alarms}:
-        why = (
-            "No cause is known that this takes away; smaller steps move the policy less at a time."
-        )
-        for part in (3, 10):
-            yield Proposal(settings={"optim.lr": rounded(rate / part)}, checkpoint=step, why=why)
+            settings = dict(cause.settings)
+            yield Proposal(
+                settings=settings,
+                checkpoint=before,
+                why=why,
+                rate=_rate(first, settings, situation),
+            )
+    rows = offered(first, situation.setting)
+    smaller = [treatment(name) for name in ("lr-third", "lr-tenth")]
+    has_step_rule = STEP_RULES & {alarm.rule for alarm in engine.open_alarms}
+    for each in (
+        *(row.treatment for row in rows if row.is_shown),
+        *(smaller if has_step_rule else ()),
+        *(row.treatment for row in rows if row.rate.held and not row.treatment.is_of_task),
+    ):
+        settings = each.settings(situation.setting)
+        if settings:
+            yield Proposal(
+                settings=settings,
+                checkpoint=step,
+                why=f"No cause is known that this takes away. {each.why}",
+                rate=_rate(first, settings, situation),
+            )
+
+
+def _rate(symptom: str, settings: Mapping[str, Any], situation: Situation) -> str:
+    """How often the settings held runs with this alarm, as a sentence; empty if not measured."""
+    row = of_settings(symptom, settings, situation.setting)
+    return "" if row is None else row.words
 
 
 def _each_once(candidates: Iterator[Proposal]) -> Iterator[Proposal]:

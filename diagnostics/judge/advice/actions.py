@@ -18,8 +18,10 @@ from echoscope.store.records import Alarm, Command, CommandAction
 from echoscope.text.amounts import percent
 
 from ..rules.base import Rule
-from .causes import STEP_RULES, Cause, rounded
+from .causes import STEP_RULES, Cause
+from .measured import LEAST_RUNS, Measured, first_shown, of_settings
 from .situation import Situation
+from .treatments import treatment
 
 Verb = Literal["set", "branch", "none"]
 TASK_MUST_CHANGE = "No trainer setting cures this; the task must change. "
@@ -42,6 +44,8 @@ class Action:
     """False: no setting of the trainer cures this, the task must change."""
     is_trial: bool = False
     """No cause is known: it may help, and nothing says that it will."""
+    rate: str = ""
+    """How often it held such runs in CureBench, as a sentence; empty where it was not measured."""
 
 
 def advise(
@@ -103,9 +107,10 @@ def _remedy(
     if situation.kind == "foreign":
         return _foreign(rule, causes, alarms, situation, is_lost=is_lost)
     cause = next((cause for cause in causes if cause.settings or cause.is_undone), None)
-    if cause is None:
+    helps = first_shown(rule.name, situation.setting) if is_lost else None
+    if cause is None or _is_refuted(cause, rule, situation):
         is_trial = is_lost and not any(cause.look for cause in causes)
-        trial = _trial(rule, alarms, situation) if is_trial else None
+        trial = _trial(rule, alarms, situation, helps) if is_trial or helps else None
         return trial or _read(rule, causes, situation)
     settings = dict(cause.settings)
     is_set = not is_lost and settings.keys() <= situation.live.keys()
@@ -132,15 +137,25 @@ def _remedy(
             can_cure=not cause.is_task,
         )
     changes = f"with {_changes(settings, situation)}" if settings else "with its own settings"
+    tried = of_settings(rule.name, settings, situation.setting)
+    rate = "" if tried is None else tried.words
     return Action(
-        text=f"{lead}Branch from {_where(step, situation)} {changes}. {cause.why}",
+        text=f"{lead}Branch from {_where(step, situation)} {changes}. {cause.why} {rate}".rstrip(),
         command=command_line("branch", situation.run, settings, checkpoint=step),
         verb="branch",
         checkpoint=step,
         settings=settings,
         why=_rests_on(cause),
         can_cure=not cause.is_task,
+        rate=rate,
     )
+
+
+def _is_refuted(cause: Cause, rule: Rule, situation: Situation) -> bool:
+    """Whether runs with this alarm were not held by what the cause asks for, and were by others."""
+    tried = of_settings(rule.name, cause.settings, situation.setting)
+    is_refuted = tried is not None and tried.rate.of >= LEAST_RUNS and not tried.is_shown
+    return is_refuted and first_shown(rule.name, situation.setting) is not None
 
 
 def _rests_on(cause: Cause) -> str:
@@ -148,23 +163,32 @@ def _rests_on(cause: Cause) -> str:
     return f"Likely cause: {cause.text}. {cause.why}".strip()
 
 
-def _trial(rule: Rule, alarms: Sequence[Alarm], situation: Situation) -> Action | None:
-    """Of a lost run whose cause is not known: what to look at, and smaller steps as a trial."""
-    rate = situation.number("optim.lr")
+def _trial(
+    rule: Rule, alarms: Sequence[Alarm], situation: Situation, helps: Measured | None
+) -> Action | None:
+    """Of a lost run whose cause is not known: what was measured to help.
+
+    Where nothing was, what to look at, and smaller steps as a trial.
+    """
     step, reason = good_checkpoint(alarms, situation)
-    if rule.name not in STEP_RULES or not rate > 0 or reason:
+    chosen = treatment("lr-third") if helps is None else helps.treatment
+    settings = chosen.settings(situation.setting)
+    if reason or not settings or (helps is None and rule.name not in STEP_RULES):
         return None
-    settings = {"optim.lr": rounded(rate / 3)}
+    tried = helps or of_settings(rule.name, settings, situation.setting)
+    rate = "" if tried is None else tried.words
+    branch = f"ranch from {_where(step, situation)} with {_changes(settings, situation)}."
+    lead = f"B{branch} {chosen.why}" if helps else f"{rule.advice} As a trial only, b{branch}"
+    unmeasured = "Whether that helps is not measured for this alarm."
     return Action(
-        text=f"{rule.advice} As a trial only, branch from {_where(step, situation)} with "
-        f"{_changes(settings, situation)}.",
+        text=f"{lead} {rate or unmeasured}",
         command=command_line("branch", situation.run, settings, checkpoint=step),
         verb="branch",
         checkpoint=step,
         settings=settings,
-        why="The cause is not known. Smaller steps move the policy less at a time; whether they "
-        "help is not known.",
-        is_trial=True,
+        why=f"The cause is not known. {chosen.why} {rate or unmeasured}",
+        is_trial=helps is None,
+        rate=rate,
     )
 
 

@@ -292,7 +292,7 @@ def test_an_unknown_cause_gives_a_look_and_a_trial_that_is_named_so() -> None:
     assert action.text.startswith("First compare replies to the same tasks")
     assert "As a trial only, branch from checkpoint 30" in action.text
     assert (action.settings, action.is_trial) == ({"optim.lr": 1e-4}, True)
-    assert "whether they help is not known" in action.why
+    assert "not measured for this alarm" in action.why
     assert "keeps what" not in verdict.text
 
 

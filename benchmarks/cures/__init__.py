@@ -1,0 +1,1 @@
+"""Training of CureBench: see `__main__.py`."""

@@ -1,0 +1,242 @@
+"""Train what CureBench compares; `echoscope bench cures` makes the tables from the records.
+
+    PYTHONPATH=benchmarks python -m cures [--seeds 0,1] [--minutes 60] [--only KIND,...]
+    PYTHONPATH=benchmarks python -m cures --tables    # train nothing: docs/cures.md and the advice
+
+A piece is one run or one continuation of it. Each that is done is one record, and is left alone
+from then on; a killed command goes on with the piece that it was at. Every kind is trained
+untreated first, then with the placebo and the likeliest treatments, then with all others and the
+twins.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from echoscope.diagnostics.bench.cures.kinds import DEVELOP, FURTHER, HERE, Kind, kinds, twins
+from echoscope.diagnostics.bench.cures.records import (
+    RECORDS,
+    Piece,
+    Records,
+    has_collapsed,
+    outcome,
+)
+from echoscope.diagnostics.bench.cures.results import Results
+from echoscope.diagnostics.bench.cures.tables import advice_file, missing_words, tables
+from echoscope.diagnostics.judge.advice.measured import TABLE
+from echoscope.diagnostics.judge.advice.treatments import UNTREATED
+from echoscope.text.amounts import counted, duration, percent
+
+from .training import Subject, forget, is_recorded, train_arm, train_untreated
+
+RUNS = Path("runs/cures")
+CURVES = HERE / "curves"
+PAGE = Path(__file__).parents[2] / "docs" / "cures.md"
+FIRST = 4
+"""Arms of a kind that are trained before the others: the placebo and the likeliest treatments."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A piece that is wanted."""
+
+    subject: Subject
+    seed: int
+    arm: str
+    turn: float
+    """Pieces with a lower number come first."""
+
+
+def wanted(subjects: Sequence[Subject], seeds: Sequence[int]) -> list[Task]:
+    """All pieces in the order in which they are trained."""
+    tasks = []
+    for place, seed in enumerate(seeds):
+        for subject in subjects:
+            is_kind = isinstance(subject, Kind)
+            tasks.append(
+                Task(
+                    subject=subject, seed=seed, arm=UNTREATED, turn=place if is_kind else place + 2
+                )
+            )
+            for rank, arm in enumerate(
+                subject.arms if isinstance(subject, Kind) else _of_twin(subject)
+            ):
+                turn = place + (1 if rank < FIRST else 2.5) if is_kind else place + 2.5
+                tasks.append(Task(subject=subject, seed=seed, arm=arm, turn=turn))
+    return sorted(tasks, key=lambda task: task.turn)
+
+
+def _of_twin(twin: Subject) -> list[str]:
+    """Every treatment that a kind of this twin has, most kinds first."""
+    counts: dict[str, int] = {}
+    for kind in kinds().values():
+        if kind.twin == twin:
+            for name in kind.treatments:
+                counts[name] = counts.get(name, 0) + 1
+    return sorted(counts, key=lambda name: -counts[name])
+
+
+def missing(tasks: Sequence[Task], records: Records) -> list[Task]:
+    """Those without a record; arms of a run that did not collapse are not wanted."""
+    return [
+        task
+        for task in tasks
+        if not is_recorded(records, task.subject, task.seed, task.arm)
+        and not _is_moot(task, records)
+    ]
+
+
+def _is_moot(task: Task, records: Records) -> bool:
+    untreated = records.pieces.get((task.subject.name, task.seed, UNTREATED))
+    if task.arm == UNTREATED or untreated is None or not isinstance(task.subject, Kind):
+        return False
+    return untreated.checkpoint is None or not has_collapsed(untreated)
+
+
+def train(task: Task, records: Records, runs: Path, curves: Path) -> Piece | None:
+    """The piece; None where the treatment changes nothing about this run."""
+    if task.arm == UNTREATED:
+        return train_untreated(task.subject, task.seed, runs, curves)
+    untreated = records.pieces.get((task.subject.name, task.seed, UNTREATED))
+    if untreated is None:
+        return None  # its own training comes earlier, and failed
+    return train_arm(task.subject, untreated, task.arm, runs, records)
+
+
+def words(piece: Piece, records: Records) -> str:
+    """What became of a piece, in one line."""
+    untreated = records.pieces.get((piece.of, piece.seed, UNTREATED))
+    if piece.arm == UNTREATED:
+        if piece.alarm is None:
+            return f"no critical alarm in {counted(piece.steps, 'step')}"
+        end = "collapsed" if has_collapsed(piece) else "did not end below half of its best"
+        return f"alarm at step {piece.alarm} ({', '.join(piece.rules)}), {end}"
+    judged = None if untreated is None else outcome(piece, untreated)
+    if judged is None:
+        return "trained"
+    alarm = ", with a critical alarm" if judged.has_alarm else ""
+    return (
+        f"{'cured' if judged.is_cured else 'not cured'}: {percent(judged.share)} of the best{alarm}"
+    )
+
+
+def left(tasks: Sequence[Task], records: Records) -> float:
+    """Seconds that the missing pieces may take, from those of the same twin; NaN where none is."""
+    speeds: dict[str, list[float]] = {}
+    for piece in records.pieces.values():
+        kind = kinds().get(piece.of)
+        name = piece.of if kind is None else kind.twin.name
+        speeds.setdefault(name, []).append(piece.seconds / max(1, piece.steps - piece.begins))
+    total = 0.0
+    for task in tasks:
+        twin = task.subject.twin if isinstance(task.subject, Kind) else task.subject
+        speed = speeds.get(twin.name)
+        if speed is None:
+            return math.nan
+        steps = FURTHER if task.arm != UNTREATED else FURTHER + twin.begins
+        total += steps * sum(speed) / len(speed)
+    return total
+
+
+def run(
+    tasks: Sequence[Task], records: Records, runs: Path, curves: Path, *, end: float, most: float
+) -> None:
+    """Train what is missing, one piece after the other, until the time is over.
+
+    Args:
+        end: The time after which no piece is begun, on the monotonic clock.
+        most: Pieces in all, those that are recorded already included.
+    """
+    skipped: set[tuple[str, int, str]] = set()
+    while todo := [
+        task
+        for task in missing(tasks, records)
+        if (task.subject.name, task.seed, task.arm) not in skipped
+    ]:
+        if len(records.pieces) >= most:
+            return
+        seconds = left(todo, records)
+        rest = "" if math.isnan(seconds) else f", about {duration(seconds)}"
+        print(f"{counted(len(todo), 'piece')} left{rest}", flush=True)
+        if time.monotonic() > end:
+            print("the time is over; the same command goes on")
+            return
+        task = todo[0]
+        title = f"{task.subject.name} seed {task.seed} {task.arm}"
+        piece = train(task, records, runs, curves)
+        if piece is None:
+            skipped.add((task.subject.name, task.seed, task.arm))
+            print(f"{title}: changes nothing about this run", flush=True)
+            continue
+        records.add(piece)
+        for kept in records.pieces.values():
+            if kept.key[:2] == piece.key[:2] and kept.arm != UNTREATED:
+                forget(kept, runs)
+        print(f"{title}: {words(piece, records)}; {duration(piece.seconds)}", flush=True)
+
+
+def write_tables(records: Records, page: Path, advice: Path) -> None:
+    """Write the tables between the markers of the page, and the counts that advice reads."""
+    results = Results(records)
+    text = page.read_text(encoding="utf-8")
+    blocks = {name: grid.markdown() for name, grid in tables(results).items()}
+    blocks["missing"] = missing_words(results)
+    for name, block in blocks.items():
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        before, _, rest = text.partition(begin)
+        text = f"{before}{begin}\n{block}\n{end}{rest.partition(end)[2]}"
+    page.write_text(text, encoding="utf-8")
+    advice.write_text(advice_file(results), encoding="utf-8")
+
+
+def _names(text: str) -> Iterator[str]:
+    return filter(None, text.split(","))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="cures", description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--seeds", default=",".join(map(str, DEVELOP)))
+    parser.add_argument("--only", default="", help="Names of kinds and twins, with commas between.")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="Begin nothing after it.")
+    parser.add_argument("--most", type=float, default=math.inf, help="Records at most, in all.")
+    parser.add_argument("--runs", type=Path, default=RUNS, help="Folder of the trainings.")
+    parser.add_argument("--records", type=Path, default=RECORDS)
+    parser.add_argument("--curves", type=Path, default=CURVES)
+    parser.add_argument("--tables", action="store_true", help="Train nothing, write the tables.")
+    arguments = parser.parse_args()
+    if arguments.tables:
+        write_tables(Records(arguments.records), PAGE, TABLE)
+        return
+    subjects: dict[str, Subject] = {**kinds(), **twins()}
+    only = list(_names(arguments.only)) or list(subjects)
+    unknown = [name for name in only if name not in subjects]
+    if unknown:
+        parser.error(f"--only names {unknown[0]!r}, but there are: {', '.join(subjects)}")
+    seeds = [int(seed) for seed in _names(arguments.seeds)]
+    arguments.runs.mkdir(parents=True, exist_ok=True)
+    with (arguments.runs / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            parser.error(f"another command trains in {arguments.runs}; wait for it, or give --runs")
+        run(
+            wanted([subjects[name] for name in only], seeds),
+            Records(arguments.records),
+            arguments.runs,
+            arguments.curves,
+            end=time.monotonic() + 60 * arguments.minutes,
+            most=arguments.most,
+        )
+
+
+if __name__ == "__main__":
+    main()

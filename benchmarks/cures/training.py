@@ -1,0 +1,260 @@
+"""From a piece to a record: train it, or go on where it was killed, and read the run back.
+
+Everything lies in a folder of runs. A piece whose record is written is never trained again; its run
+is deleted, but for the checkpoint of an untreated run that its arms continue from.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from collapse_runs import write_csv
+
+from echoscope.core.config.loading import load_config
+from echoscope.core.config.settings import RunConfig
+from echoscope.core.run.branching import plan_branch, start_branch
+from echoscope.core.run.checkpoint import read_state
+from echoscope.core.run.launch import resume, start
+from echoscope.core.run.observers import SilentEvents
+from echoscope.diagnostics.bench.cures.kinds import FURTHER, Kind, Twin, setup_of, words_of
+from echoscope.diagnostics.bench.cures.records import Piece, Records
+from echoscope.diagnostics.judge.advice.situation import Situation
+from echoscope.diagnostics.judge.advice.treatments import ADVICE, UNTREATED, treatment
+from echoscope.diagnostics.judge.verdict import diagnose
+from echoscope.diagnostics.read.table import table_of_run
+from echoscope.store.checkpoints import (
+    checkpoint_folders,
+    checkpoint_path,
+    checkpoint_step,
+    choose_checkpoint,
+    evaluation_success,
+    open_alarms,
+)
+from echoscope.store.log.layout import Layout
+from echoscope.store.reader import RunReader, open_run
+from echoscope.store.records import (
+    Alarm,
+    AlarmSeverity,
+    AlarmState,
+    CommandAction,
+    StepMetrics,
+)
+from echoscope.store.steer.commands import new_command, post
+
+Subject = Kind | Twin
+_CRITICAL = "critical: "
+
+
+class Watcher(SilentEvents):
+    """Changes what a kind changes live, and lets the run go on for so long after its first alarm.
+
+    It steers the run as a person would, so a resumed run does the same again.
+    """
+
+    def __init__(self, path: Path, live: Mapping[int, Mapping[str, Any]], *, alarm: int | None):
+        self.path, self.live, self.alarm = path, live, alarm
+        self._rings = False
+
+    def message(self, text: str) -> None:
+        self._rings |= text.startswith(_CRITICAL)
+
+    def metrics(self, metrics: StepMetrics) -> None:
+        if metrics.phase != "train":
+            return
+        step = metrics.step
+        if step + 1 in self.live:
+            self._set(metrics.run_id, self.live[step + 1])
+        if self._rings and self.alarm is None:
+            self.alarm = step
+            self._set(metrics.run_id, {"steps": step + FURTHER})
+
+    def _set(self, run_id: str, settings: Mapping[str, Any]) -> None:
+        post(self.path, new_command(run_id, CommandAction.SET, settings=settings))
+
+
+def criticals(alarms: Sequence[Alarm]) -> list[int]:
+    """Steps at which a critical alarm was raised."""
+    return sorted(
+        {
+            alarm.step
+            for alarm in alarms
+            if alarm.state is AlarmState.RAISED and alarm.severity is AlarmSeverity.CRITICAL
+        }
+    )
+
+
+def config_of(subject: Subject, seed: int, steps: int) -> RunConfig:
+    """The settings of an untreated run.
+
+    It does not say which recipe it extends: the verdict must find out from the run what is wrong.
+    """
+    recipe = subject.twin.recipe if isinstance(subject, Kind) else subject.recipe
+    words = [*words_of(subject), f"seed={seed}", f"steps={steps}", f"name={subject.name}"]
+    config = load_config(recipe, overrides=words)
+    return config.model_copy(update={"recipe": None})
+
+
+def train_untreated(subject: Subject, seed: int, runs: Path, curves: Path) -> Piece:
+    """The run as it goes on: until 60 steps after its first critical alarm, or to its end."""
+    path = runs / f"{subject.name}-{seed}-{setup_of(subject, UNTREATED)}"
+    is_kind = isinstance(subject, Kind)
+    steps = subject.steps if isinstance(subject, Kind) else subject.begins + FURTHER
+    live = subject.live if isinstance(subject, Kind) else {}
+    status = _train(path, config_of(subject, seed, steps), live, reacts=is_kind)
+    reader = open_run(path)
+    piece = _read(reader, subject, seed, UNTREATED, status)
+    if is_kind:
+        piece = _with_alarm(piece, reader)
+        kept = piece.checkpoint
+    else:
+        kept = subject.begins if isinstance(subject, Twin) else None
+    write_csv(table_of_run(reader), curves / subject.name / f"seed{seed}.csv")
+    for folder in checkpoint_folders(Layout(path).checkpoints):
+        if checkpoint_step(folder) != kept:
+            shutil.rmtree(folder)
+    return piece
+
+
+def _train(
+    path: Path, config: RunConfig, live: Mapping[int, Mapping[str, Any]], *, reacts: bool
+) -> str:
+    """Start, or go on after a kill; returns the status of the run."""
+    if not (path / "run.json").exists():
+        shutil.rmtree(path, ignore_errors=True)
+        watcher = Watcher(path, live, alarm=None if reacts else 0)
+        return _ended(path, start(config, path, watcher))
+    reader = open_run(path)
+    if reader.info().status in ("finished", "failed"):
+        return reader.info().status
+    folders = checkpoint_folders(Layout(path).checkpoints)
+    if not folders:
+        shutil.rmtree(path)
+        return _train(path, config, live, reacts=reacts)
+    newest = checkpoint_step(folders[-1])
+    before = [step for step in criticals(reader.alarms()) if step <= newest]
+    alarm = min(before, default=None) if reacts else 0
+    return _ended(path, resume(path, Watcher(path, live, alarm=alarm)))
+
+
+def _ended(path: Path, status: str) -> str:
+    if status not in ("finished", "failed"):
+        raise SystemExit(f"{path} is {status}; the same command goes on with it")
+    return status
+
+
+def _read(reader: RunReader, subject: Subject, seed: int, arm: str, status: str) -> Piece:
+    return Piece(
+        of=subject.name,
+        seed=seed,
+        arm=arm,
+        setup=setup_of(subject, arm),
+        success=evaluation_success(reader),
+        criticals=tuple(criticals(reader.alarms())),
+        steps=reader.info().last_step,
+        seconds=round(float(reader.metrics("time/step_s")[1].sum()), 1),
+        status=status,
+    )
+
+
+def _with_alarm(piece: Piece, reader: RunReader) -> Piece:
+    """What a monitor knew at the first critical alarm, and what it suggested."""
+    if not piece.criticals:
+        return piece
+    alarm = piece.criticals[0]
+    raised = open_alarms([event for event in reader.alarms() if event.step <= alarm])
+    steps = [c.step for c in reader.checkpoints() if c.step <= alarm]
+    success = {step: rate for step, rate in piece.success.items() if step <= alarm}
+    verdict = diagnose(reader.path, at=alarm)
+    action = next(iter(verdict.actions), None)
+    advised = None if action is None else action.checkpoint
+    return replace(
+        piece,
+        alarm=alarm,
+        rules=verdict.kinds,
+        checkpoint=advised or choose_checkpoint(steps, raised, success).step,
+        advice={} if action is None else dict(action.settings),
+    )
+
+
+def train_arm(
+    subject: Subject, untreated: Piece, arm: str, runs: Path, records: Records
+) -> Piece | None:
+    """The continuation with a treatment; None where it changes nothing about this run.
+
+    What the verdict advised is mostly one of the treatments: then it is that record, under its own
+    name.
+    """
+    begins = untreated.checkpoint if isinstance(subject, Kind) else subject.begins
+    assert begins is not None, "an arm needs a checkpoint"
+    parent = runs / f"{subject.name}-{untreated.seed}-{untreated.setup}"
+    if not checkpoint_path(parent, begins).is_dir():
+        _train_again(subject, untreated.seed, begins, parent)
+    config = read_state(checkpoint_path(parent, begins)).config.model_dump(mode="json")
+    present = Situation(config=config).setting
+    if arm != ADVICE:
+        settings = treatment(arm).settings(present)
+        if treatment(arm).changes and not settings:
+            return None
+        return _branch(subject, untreated, arm, settings, parent)
+    settings = {key: value for key, value in untreated.advice.items() if present(key) != value}
+    arms = subject.arms if isinstance(subject, Kind) else ()
+    for name in arms:
+        same = records.pieces.get((subject.name, untreated.seed, name))
+        if name != ADVICE and treatment(name).settings(present) == settings:
+            if not is_recorded(records, subject, untreated.seed, name) or same is None:
+                same = _branch(subject, untreated, name, settings, parent)
+                records.add(same)
+            return replace(same, arm=ADVICE, setup=setup_of(subject, ADVICE), seconds=0.0)
+    if not settings:  # it repeats the untreated run
+        return replace(
+            untreated, arm=ADVICE, setup=setup_of(subject, ADVICE), begins=begins, seconds=0.0
+        )
+    return _branch(subject, untreated, ADVICE, settings, parent)
+
+
+def _branch(
+    subject: Subject, untreated: Piece, arm: str, settings: Mapping[str, Any], parent: Path
+) -> Piece:
+    """Train a branch of the untreated run, or go on with it after a kill."""
+    begins = untreated.checkpoint if isinstance(subject, Kind) else subject.begins
+    assert begins is not None
+    path = parent.with_name(f"{parent.name}-{arm}")
+    status = ""
+    if (path / "run.json").exists():
+        info = open_run(path).info()
+        if info.status in ("finished", "failed"):
+            status = info.status
+        elif checkpoint_folders(Layout(path).checkpoints):
+            status = _ended(path, resume(path, SilentEvents()))
+    if not status:
+        shutil.rmtree(path, ignore_errors=True)
+        words = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+        words.append(f"steps={begins + FURTHER}")
+        branch = plan_branch(parent, checkpoint=begins, overrides=words)
+        status = _ended(path, start_branch(branch, path, SilentEvents()))
+    piece = _read(open_run(path), subject, untreated.seed, arm, status)
+    return replace(piece, settings=settings, begins=begins)
+
+
+def forget(piece: Piece, runs: Path) -> None:
+    """Delete the run of an arm that is recorded."""
+    for path in runs.glob(f"{piece.of}-{piece.seed}-*-{piece.arm}"):
+        shutil.rmtree(path)
+
+
+def _train_again(subject: Subject, seed: int, step: int, path: Path) -> None:
+    """The untreated run up to a checkpoint that is no longer there: bit for bit the same."""
+    shutil.rmtree(path, ignore_errors=True)
+    live = subject.live if isinstance(subject, Kind) else {}
+    _train(path, config_of(subject, seed, step), live, reacts=False)
+
+
+def is_recorded(records: Records, subject: Subject, seed: int, arm: str) -> bool:
+    """Whether a piece was trained with the setup that it has now."""
+    piece = records.pieces.get((subject.name, seed, arm))
+    return piece is not None and piece.setup == setup_of(subject, arm)

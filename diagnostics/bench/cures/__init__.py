@@ -1,0 +1,1 @@
+"""CureBench: which treatment helps which collapse, recorded once, and the tables made from it."""

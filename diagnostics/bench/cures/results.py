@@ -1,0 +1,248 @@
+"""What the records of CureBench say: which kinds collapse, what holds them, what it costs.
+
+Only pieces that were trained with the present setup count, and only arms of runs that collapsed.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...judge.advice.measured import Measured, Rate
+from ...judge.advice.treatments import (
+    ADVICE,
+    PLACEBO,
+    REWOUND,
+    TREATMENTS,
+    UNTREATED,
+    Treatment,
+    treatment,
+)
+from .kinds import DEVELOP, LEAST_COLLAPSES, Kind, Twin, kinds, setup_of, twins
+from .records import Outcome, Piece, Records, has_collapsed, outcome, success_change
+
+Run = tuple[str, int]
+"""Kind and seed of a run that collapsed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindResult:
+    """What became of the untreated runs of a kind."""
+
+    kind: Kind
+    collapsed: Rate
+    symptoms: Mapping[str, int]
+    """Alarm that stood first -> runs."""
+    alarms: tuple[int, ...]
+    """The step of the first critical alarm of each run that collapsed."""
+    of: int
+    """Seeds that are wanted."""
+
+    @property
+    def counts(self) -> bool | None:
+        """Whether enough seeds collapse; None while the seeds that are missing decide."""
+        if self.collapsed.held >= LEAST_COLLAPSES:
+            return True
+        most = self.collapsed.held + self.of - self.collapsed.of
+        return None if most >= LEAST_COLLAPSES else False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmResult:
+    """What an arm did about the collapsed runs of a kind."""
+
+    kind: Kind
+    arm: str
+    rate: Rate
+    share: float
+    """Median of the success over the last third, as a share of the best before the alarm."""
+    num_alarms: int
+    """Runs with a critical alarm after the first steps."""
+    steps_lost: float
+    """Median of the steps that are trained again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideEffect:
+    """What a treatment changes about a healthy twin."""
+
+    twin: Twin
+    treatment: Treatment
+    changes: tuple[float, ...]
+    """Of success, a difference for each seed."""
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.changes)
+
+
+class Results:
+    """Everything that tables and advice are made from.
+
+    Args:
+        records: As they were read.
+        seeds: Those that count: the ones to develop on, or the ones set aside.
+    """
+
+    def __init__(self, records: Records, seeds: Sequence[int] = DEVELOP) -> None:
+        self._records, self.seeds = records, tuple(seeds)
+
+    def piece(self, subject: Kind | Twin, seed: int, arm: str) -> Piece | None:
+        """A piece of the present setup; to rewind alone is the untreated run, if nothing was live.
+
+        A branch without changed settings trains bit for bit as its parent went on.
+        """
+        is_replay = arm == REWOUND and not (isinstance(subject, Kind) and subject.live)
+        trained = UNTREATED if is_replay else arm
+        piece = self._records.pieces.get((subject.name, seed, trained))
+        return piece if piece is not None and piece.setup == setup_of(subject, trained) else None
+
+    def collapsed(self, kind: Kind) -> list[Piece]:
+        """The untreated runs of a kind that collapsed and had a checkpoint to go back to."""
+        runs = (self.piece(kind, seed, UNTREATED) for seed in self.seeds)
+        return [
+            run
+            for run in runs
+            if run is not None and has_collapsed(run) and run.checkpoint is not None
+        ]
+
+    def kinds(self) -> list[KindResult]:
+        """Every kind, in the order of `kinds.toml`."""
+        out = []
+        for kind in kinds().values():
+            runs = [r for seed in self.seeds if (r := self.piece(kind, seed, UNTREATED))]
+            fallen = [run for run in runs if has_collapsed(run)]
+            out.append(
+                KindResult(
+                    kind=kind,
+                    collapsed=Rate(held=len(fallen), of=len(runs)),
+                    symptoms=Counter(run.rules[0] for run in fallen if run.rules),
+                    alarms=tuple(run.alarm for run in fallen if run.alarm is not None),
+                    of=len(self.seeds),
+                )
+            )
+        return out
+
+    def outcomes(self, kind: Kind, arm: str) -> list[tuple[Piece, Outcome]]:
+        """(untreated run, what became of the arm) for every collapsed run that has the arm."""
+        out = []
+        for untreated in self.collapsed(kind):
+            piece = self.piece(kind, untreated.seed, arm)
+            judged = None if piece is None else outcome(piece, untreated, arm)
+            if judged is not None:
+                out.append((untreated, judged))
+        return out
+
+    def arms(self) -> list[ArmResult]:
+        """Every arm of every kind that was trained at least once, the controls first."""
+        out = []
+        for kind in kinds().values():
+            for arm in dict.fromkeys((UNTREATED, REWOUND, *kind.arms)):
+                judged = [outcome_ for _, outcome_ in self.outcomes(kind, arm)]
+                if judged:
+                    out.append(
+                        ArmResult(
+                            kind=kind,
+                            arm=arm,
+                            rate=_rate(judged),
+                            share=statistics.median(each.share for each in judged),
+                            num_alarms=sum(each.has_alarm for each in judged),
+                            steps_lost=statistics.median(each.steps_lost for each in judged),
+                        )
+                    )
+        return out
+
+    def side_effects(self) -> list[SideEffect]:
+        """Every treatment that was given to a healthy twin."""
+        out = []
+        for twin in twins().values():
+            for each in TREATMENTS:
+                changes = []
+                for seed in self.seeds:
+                    healthy = self.piece(twin, seed, UNTREATED)
+                    treated = self.piece(twin, seed, each.name)
+                    if healthy is not None and treated is not None:
+                        changes.append(success_change(treated, healthy, twin.begins))
+                if changes:
+                    out.append(SideEffect(twin=twin, treatment=each, changes=tuple(changes)))
+        return out
+
+    def measured(self) -> list[Measured]:
+        """The table of advice: symptom by symptom, what helped most first.
+
+        Kinds of which too few seeds collapse are left out.
+        """
+        effects = self.side_effects()
+        rows = [
+            _measured(symptom, name, by_arm, effects)
+            for symptom, by_arm in self._by_symptom().items()
+            for name in by_arm
+            if name not in (REWOUND, PLACEBO, ADVICE)
+        ]
+        return sorted(
+            rows, key=lambda row: (row.symptom, not row.is_shown, -row.rate.low, -row.rate.of)
+        )
+
+    def _by_symptom(self) -> dict[str, dict[str, dict[Run, Outcome]]]:
+        """First alarm -> arm -> (kind, seed) -> what became of it."""
+        out: dict[str, dict[str, dict[Run, Outcome]]] = {}
+        for result in self.kinds():
+            if result.counts is False:
+                continue
+            for arm in dict.fromkeys((REWOUND, *result.kind.arms)):
+                for untreated, judged in self.outcomes(result.kind, arm):
+                    for symptom in untreated.rules[:1]:
+                        runs = out.setdefault(symptom, {}).setdefault(arm, {})
+                        runs[(untreated.of, untreated.seed)] = judged
+        return out
+
+    def wanted(self) -> Iterator[tuple[Kind | Twin, int, str]]:
+        """Every piece that the tables need, as far as is known by now."""
+        for kind in kinds().values():
+            for seed in self.seeds:
+                yield kind, seed, UNTREATED
+            for untreated in self.collapsed(kind):
+                for arm in kind.arms:
+                    yield kind, untreated.seed, arm
+        for twin in twins().values():
+            names = {n for kind in kinds().values() if kind.twin == twin for n in kind.treatments}
+            for seed in self.seeds:
+                for arm in (UNTREATED, *sorted(names)):
+                    yield twin, seed, arm
+
+    def missing(self) -> tuple[int, int]:
+        """How many pieces are not trained, and of how many."""
+        pieces = [self.piece(*each) is not None for each in self.wanted()]
+        return pieces.count(False), len(pieces)
+
+
+def _rate(judged: Iterable[Outcome]) -> Rate:
+    held = [each.is_cured for each in judged]
+    return Rate(held=sum(held), of=len(held))
+
+
+def _measured(
+    symptom: str,
+    name: str,
+    by_arm: Mapping[str, Mapping[Run, Outcome]],
+    effects: Sequence[SideEffect],
+) -> Measured:
+    """A treatment beside the better control over the same runs."""
+    runs = by_arm[name]
+    controls = [
+        _rate(outcome_ for run, outcome_ in by_arm.get(arm, {}).items() if run in runs)
+        for arm in (REWOUND, PLACEBO)
+    ]
+    changes = [c for e in effects if e.treatment.name == name for c in e.changes]
+    finite = [change for change in changes if math.isfinite(change)]
+    return Measured(
+        symptom=symptom,
+        treatment=treatment(name),
+        rate=_rate(runs.values()),
+        control=max(controls, key=lambda rate: (rate.of > 0, rate.share if rate.of else 0)),
+        twin_change=statistics.fmean(finite) if finite else None,
+        twin_runs=len(finite),
+    )

@@ -1,0 +1,174 @@
+"""The tables of CureBench as rows of text, and the file that advice reads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from echoscope.diagnostics.measure.rates import wilson_interval
+from echoscope.text.amounts import counted, percent
+
+from ...judge.advice.measured import Rate
+from ...judge.advice.treatments import ADVICE, REWOUND, UNTREATED, treatment
+from ...judge.rules.alarm_texts import RULE_TEXTS
+from ..tables import Grid
+from .results import KindResult, Results
+
+NOTHING = "-"
+
+
+def rate_words(rate: Rate) -> str:
+    """A count with Wilson's 95 % interval.
+
+    >>> rate_words(Rate(held=4, of=5)), rate_words(Rate(held=0, of=0))
+    ('4 of 5 (38 to 96 %)', '-')
+    """
+    if not rate.of:
+        return NOTHING
+    low, high = (round(100 * float(end)) for end in wilson_interval(rate.share, rate.of))
+    return f"{rate.held} of {rate.of} ({low} to {high} %)"
+
+
+def points(change: float | None) -> str:
+    """A difference of shares.
+
+    >>> points(-0.042), points(None)
+    ('-4', '-')
+    """
+    return NOTHING if change is None or math.isnan(change) else f"{round(100 * change):+d}"
+
+
+def by_kind(results: Results) -> Grid:
+    """What each kind is, and what became of its untreated runs."""
+    rows = []
+    for result in results.kinds():
+        kind = result.kind
+        symptoms = ", ".join(
+            f"{RULE_TEXTS[name].title.lower()} ({count})" for name, count in result.symptoms.items()
+        )
+        alarms = f"{min(result.alarms)} to {max(result.alarms)}" if result.alarms else NOTHING
+        rows.append(
+            (
+                f"`{kind.name}`",
+                kind.words,
+                f"{kind.twin.world}, `{kind.twin.policy}`",
+                f"{result.collapsed.held} of {result.collapsed.of}"
+                if result.collapsed.of
+                else "not run",
+                _counts(result),
+                symptoms or NOTHING,
+                alarms,
+            )
+        )
+    head = ("kind", "what is wrong", "world, policy", "collapsed", "counts", "first alarm", "step")
+    return Grid(head=head, rows=tuple(rows))
+
+
+def _counts(result: KindResult) -> str:
+    return {True: "yes", False: "no", None: "not yet known"}[result.counts]
+
+
+def by_arm(results: Results) -> Grid:
+    """Every arm that was trained, kind by kind."""
+    rows = tuple(
+        (
+            f"`{each.kind.name}`",
+            arm_label(each.arm),
+            rate_words(each.rate),
+            percent(each.share),
+            str(each.num_alarms),
+            f"{each.steps_lost:g}",
+        )
+        for each in results.arms()
+    )
+    head = ("kind", "continued with", "held", "success at the end", "late alarms", "steps lost")
+    return Grid(head=head, rows=rows)
+
+
+def arm_label(arm: str) -> str:
+    """What an arm is called in tables."""
+    if arm == UNTREATED:
+        return "untreated"
+    if arm == ADVICE:
+        return "what the verdict suggested first"
+    label = treatment(arm).label
+    return f"{label} (rewound only)" if arm == REWOUND else f"{label} (`{arm}`)"
+
+
+def by_twin(results: Results) -> Grid:
+    """What each treatment changes about a healthy twin."""
+    rows = tuple(
+        (
+            f"`{effect.twin.name}`",
+            arm_label(effect.treatment.name),
+            points(effect.mean),
+            str(len(effect.changes)),
+        )
+        for effect in results.side_effects()
+    )
+    return Grid(head=("twin", "continued with", "success, points", "runs"), rows=rows)
+
+
+def by_symptom(results: Results) -> Grid:
+    """The table of advice: what is offered for which first alarm."""
+    rows = tuple(
+        (
+            RULE_TEXTS[row.symptom].title,
+            arm_label(row.treatment.name),
+            rate_words(row.rate),
+            rate_words(row.control),
+            points(row.twin_change),
+            "a treatment" if row.is_shown else "something to look at",
+        )
+        for row in results.measured()
+    )
+    head = (
+        "first alarm",
+        "continued with",
+        "held",
+        "controls",
+        "healthy run, points",
+        "offered as",
+    )
+    return Grid(head=head, rows=rows)
+
+
+def tables(results: Results) -> Mapping[str, Grid]:
+    """All tables by the marker that they have in docs/cures.md."""
+    return {
+        "kinds": by_kind(results),
+        "arms": by_arm(results),
+        "twins": by_twin(results),
+        "advice": by_symptom(results),
+    }
+
+
+def missing_words(results: Results) -> str:
+    """What is not trained yet, as a sentence."""
+    missing, of = results.missing()
+    seeds = f"{counted(len(results.seeds), 'seed')} ({', '.join(map(str, results.seeds))})"
+    if not missing:
+        return f"All {of} pieces of {seeds} are trained."
+    return f"Of {seeds}, {of - missing} of at least {of} pieces are trained; the others are not."
+
+
+def advice_file(results: Results) -> str:
+    """`measured.toml`: the counts that `judge/advice/measured.py` reads."""
+    lines = [
+        "# Made by `make cures-tables` from diagnostics/bench/cures/records; do not edit.",
+        "# Runs with this first alarm that held with the treatment, and with the better control.",
+    ]
+    for row in results.measured():
+        lines += [
+            "",
+            "[[treatments]]",
+            f'symptom = "{row.symptom}"',
+            f'treatment = "{row.treatment.name}"',
+            f"held = {row.rate.held}",
+            f"of = {row.rate.of}",
+            f"control_held = {row.control.held}",
+            f"control_of = {row.control.of}",
+        ]
+        if row.twin_change is not None:
+            lines += [f"twin_change = {row.twin_change:.3f}", f"twin_runs = {row.twin_runs}"]
+    return "\n".join(lines) + "\n"
