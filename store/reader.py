@@ -435,15 +435,22 @@ _BAD_RUN = (
 class RunsReader(_SqlReader):
     """Several runs as one: the same views, told apart by `run_id`."""
 
-    def __init__(self, database: RunDatabase, root: Path, unreadable: dict[Path, str]) -> None:
+    def __init__(
+        self,
+        database: RunDatabase,
+        root: Path,
+        unreadable: dict[Path, str],
+        names: Collection[str] | None = None,
+    ) -> None:
         super().__init__(database)
         self._root = root
+        self._names = names
         self.unreadable = unreadable
         """Folders that look like runs and cannot be read, with the reason."""
 
     def cursor(self) -> RunsReader:
         """A reader for another thread, over the same database."""
-        return RunsReader(self._database, self._root, self.unreadable)
+        return RunsReader(self._database, self._root, self.unreadable, self._names)
 
     def refresh(self) -> None:
         """Catch up, runs that appeared since the last call included."""
@@ -459,7 +466,7 @@ class RunsReader(_SqlReader):
                 self._refuse(index.layout.root, error)
         seen = {index.layout.root for index in self._database.indexes.values()}
         new = []
-        for path in _run_folders(self._root):
+        for path in _run_folders(self._root, self._names):
             if path.resolve() in seen or path.resolve() in self.unreadable:
                 continue
             try:
@@ -537,8 +544,13 @@ def open_run(path: str | Path, *, all_attempts: bool = False, memory_limit: str 
     return RunReader(database, index)
 
 
-def open_runs(root: str | Path, *, memory_limit: str = "") -> RunsReader:
-    """Open all runs directly under a folder as one; `memory_limit` as for `open_run`.
+def open_runs(
+    root: str | Path, *, memory_limit: str = "", names: Collection[str] | None = None
+) -> RunsReader:
+    """Open the runs directly under a folder as one; `memory_limit` as for `open_run`.
+
+    Args:
+        names: of the folders of the runs to open; None for all.
 
     Raises:
         NotARunError: no such folder.
@@ -546,7 +558,7 @@ def open_runs(root: str | Path, *, memory_limit: str = "") -> RunsReader:
     folder = local_folder(root)
     if not folder.is_dir():
         raise NotARunError(f"{folder}: no such folder")
-    reader = RunsReader(RunDatabase(folder, [], memory_limit), folder, {})
+    reader = RunsReader(RunDatabase(folder, [], memory_limit), folder, {}, names)
     reader.refresh()
     return reader
 
@@ -565,7 +577,8 @@ def _grouped(rows: pa.Table, *keys: str) -> dict[tuple[Any, ...], list[dict[str,
     return groups
 
 
-def _run_folders(root: Path) -> Iterator[Path]:
-    """The runs in a folder; hidden ones are being started."""
-    visible = (path for path in sorted(root.iterdir()) if not path.name.startswith("."))
+def _run_folders(root: Path, names: Collection[str] | None) -> Iterator[Path]:
+    """The runs in a folder, or those of some names; hidden ones are being started."""
+    paths = root.iterdir() if names is None else (root / name for name in names)
+    visible = (path for path in sorted(paths) if not path.name.startswith("."))
     return (path for path in visible if Layout(path).run_json.is_file())

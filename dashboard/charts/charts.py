@@ -42,7 +42,6 @@ _HOVER_WIDTH = 36
 _LEAST_NATS = 1e-4
 """Divergences below it are rounding errors: a chart does not blow them up to its height."""
 _NOTHING = "No value was measured."
-_GRID = "rgba(128,128,128,0.18)"
 _LINE = "rgba(128,128,128,0.45)"
 
 
@@ -253,7 +252,7 @@ def _y_axis(curves: Sequence[Curve], axis: Axis, options: LineOptions) -> dict[s
     largest = np.abs(finite).max(initial=0.0)
     out: dict[str, Any] = {
         "type": "log" if options.log_y else "linear",
-        "gridcolor": _GRID,
+        "gridcolor": theme.GRID,
         "zeroline": False,
         "automargin": True,
         "tickmode": "auto",
@@ -287,29 +286,12 @@ def _in_sight(curves: Sequence[Curve], axis: Axis, options: LineOptions) -> Floa
     return np.concatenate(parts)
 
 
-def _onset(axis: Axis, steps: tuple[int, int]) -> dict[str, Any]:
-    """A shaded stretch behind the curves, at least a line wide."""
-    low, high = axis.at(np.array(steps)).tolist()
-    return {
-        "type": "rect",
-        "xref": "x",
-        "yref": "paper",
-        "x0": low,
-        "x1": high,
-        "y0": 0,
-        "y1": 1,
-        "layer": "below",
-        "fillcolor": theme.SEVERITIES["critical"],
-        "opacity": 0.14,
-        "line": {"width": 1, "color": theme.SEVERITIES["critical"]},
-        "label": {"text": "began", "textposition": "bottom left", "font": {"size": 10}},
-    }
-
-
 def _layout(axis: Axis, options: LineOptions) -> dict[str, Any]:
     signs = {"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True}
     return {
-        "shapes": [] if options.onset is None else [_onset(axis, options.onset)],
+        "shapes": []
+        if options.onset is None
+        else [theme.onset_shape(*axis.at(np.array(options.onset)).tolist())],
         "height": options.height,
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
@@ -319,7 +301,7 @@ def _layout(axis: Axis, options: LineOptions) -> dict[str, Any]:
         MARK_AXIS.replace("y", "yaxis"): signs,
         "xaxis": {
             "title": {"text": axis.title, "standoff": 4},
-            "gridcolor": _GRID,
+            "gridcolor": theme.GRID,
             "linecolor": _LINE,
             "zeroline": False,
             "showspikes": True,

@@ -7,6 +7,7 @@ carried by colour alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from echoscope.diagnostics.judge.claims import Fate
 from echoscope.diagnostics.judge.record import Verdict
@@ -69,5 +70,26 @@ REGIMES: Mapping[str, str] = {
     "low_entropy_collapse": "#cc79a7",
     "undetermined": "#7a7a7a",
 }
+GRID = "rgba(128,128,128,0.18)"
+CLAIM = "#b08900"
+"""What a verdict claims of a curve."""
 COMMAND_MARK = TONES["gray"]
 """Lines and signs where somebody steered."""
+
+
+def onset_shape(low: float, high: float) -> dict[str, Any]:
+    """A shaded stretch behind curves, where a change may have begun; at least a line wide."""
+    return {
+        "type": "rect",
+        "xref": "x",
+        "yref": "paper",
+        "x0": low,
+        "x1": high,
+        "y0": 0,
+        "y1": 1,
+        "layer": "below",
+        "fillcolor": SEVERITIES["critical"],
+        "opacity": 0.14,
+        "line": {"width": 1, "color": SEVERITIES["critical"]},
+        "label": {"text": "began", "textposition": "bottom left", "font": {"size": 10}},
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from echoscope.diagnostics.judge.rules.alarm_texts import RULE_TEXTS
 from echoscope.store.reader import CommandState
 from echoscope.store.records import SEVERITY_RANK, Alarm, AlarmState
 
@@ -70,7 +71,7 @@ def alarm_rows(alarms: Sequence[AlarmHistory]) -> list[dict[str, object]]:
     """Alarms as rows of a table: column -> hostile text or a number."""
     return [
         {
-            "rule": alarm.latest.rule,
+            "alarm": alarm_title(alarm.latest.rule),
             "severity": alarm.severity if alarm.is_open else f"cleared, was {alarm.severity}",
             "raised": alarm.raised.step,
             "began": NONE if alarm.raised.onset_step is None else alarm.raised.onset_step,
@@ -80,6 +81,13 @@ def alarm_rows(alarms: Sequence[AlarmHistory]) -> list[dict[str, object]]:
                 f"{command_words(state)} ({outcome_words(state)})" for state in alarm.done
             )
             or NONE,
+            "rule": alarm.latest.rule,
         }
         for alarm in alarms[:MAX_ROWS]
     ]
+
+
+def alarm_title(rule: str) -> str:
+    """What people call an alarm: `Template collapse`; a rule of somebody else's by its own name."""
+    text = RULE_TEXTS.get(rule)
+    return text.title if text else rule

@@ -6,6 +6,7 @@ Legend: **N** prompts, **P** groups.
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from echoscope.diagnostics.judge.advice.situation import Situation, situation_of
 from echoscope.diagnostics.judge.regimes import RegimeTracker, point_of
+from echoscope.store.log.layout import shown_path
+from echoscope.store.reader import RunReader
 from echoscope.store.records import DiagnosticRecord
 
 REGIME_KEYS = (
@@ -139,6 +143,11 @@ def group_grid(groups: pd.DataFrame) -> pd.DataFrame:
     out = out.sort_values(["step", "order", "reward_std", "group_index"])
     out["rank"] = out.groupby("step").cumcount()
     return out.drop(columns="order").reset_index(drop=True)
+
+
+def situation(run: RunReader) -> Situation:
+    """What advice knows of a run: its settings and when they changed."""
+    return situation_of(run, shlex.quote(shown_path(run.path)))
 
 
 def thin(steps: Sequence[int], most: int) -> list[int]:

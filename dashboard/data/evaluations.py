@@ -5,11 +5,11 @@ Only evaluations that played the same tasks of the same world are ranked togethe
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from echoscope.diagnostics.measure.outcomes import (
@@ -22,11 +22,19 @@ from echoscope.diagnostics.measure.outcomes import (
     tables_of,
     task_rates,
 )
-from echoscope.diagnostics.tools.stored_outcomes import Planned, planned, stored_outcomes
+from echoscope.diagnostics.tools.stored_outcomes import (
+    Planned,
+    outcomes_of_runs,
+    planned,
+    stored_outcomes,
+)
+from echoscope.store.errors import StoreError
 from echoscope.store.query.listing import RunRow
+from echoscope.store.reader import open_runs
 from echoscope.store.status import Origin
 
 from ..page.problems import Problem
+from ..web.settings import settings
 from . import queries
 from .cache import AnswerCache
 
@@ -188,12 +196,14 @@ def _ranked(evaluations: Sequence[Played], world: World, compare: Compare) -> tu
 # --- read from the runs under the root
 
 MAX_KEPT = 4_096
+BATCH = 25
+"""Evaluations that one query reads: opening a database takes as long as reading several."""
 _played = AnswerCache(max_entries=MAX_KEPT)
 _compared = AnswerCache(max_entries=4 * MAX_KEPT)
 
 
-class _LaterError(Exception):
-    """There is no time left to read another one for this page."""
+class _NotReadError(Exception):
+    """It was not read as it stands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +236,7 @@ class StoredEvaluations:
 def stored_evaluations(*, within_s: float = 0.0) -> StoredEvaluations:
     """The evaluations under the root.
 
-    After `within_s` seconds no further one is read before this answers. The rest is then read
+    After `within_s` seconds no further ones are read before this answers. The rest is then read
     beside the pages; 0 reads nothing.
 
     Raises:
@@ -234,23 +244,27 @@ def stored_evaluations(*, within_s: float = 0.0) -> StoredEvaluations:
     """
     ends_at = time.monotonic() + within_s
     rows = [row for row in queries.runs() if row.origin is Origin.EVALUATED and not row.problem]
-    played: list[Played] = []
     positions: dict[str, queries.Position] = {}
     unreadable: dict[str, str] = {}
-    waiting: list[RunRow] = []
     for row in rows:
         try:
-            position = positions[row.run_id] = queries.position(row.run_id)
-            played.append(_played.get(position[0], position, _reading(row.run_id, ends_at)))
-        except _LaterError:
-            waiting.append(row)
+            positions[row.run_id] = queries.position(row.run_id)
         except Problem as problem:
             unreadable[row.run_id] = problem.text
+    waiting = _unread(positions, positions)
+    while waiting and time.monotonic() < ends_at:
+        waiting = _read_some(waiting, positions)
     if waiting and within_s > 0:
-        _read_beside(waiting)
+        _read_beside(waiting, positions)
+    answers = {
+        run_id: _kept(position)
+        for run_id, position in positions.items()
+        if run_id not in set(waiting)
+    }
+    unreadable |= {run_id: a.text for run_id, a in answers.items() if isinstance(a, Problem)}
     return StoredEvaluations(
         rows={row.run_id: row for row in rows},
-        played=tuple(played),
+        played=tuple(answer for answer in answers.values() if isinstance(answer, Played)),
         unreadable=unreadable,
         num_waiting=len(waiting),
         positions=positions,
@@ -264,22 +278,45 @@ def played_by(run_id: str) -> Played:
         Problem: it cannot be read.
     """
     position = queries.position(run_id)
-    played: Played = _played.get(position[0], position, _reading(run_id, None))
-    return played
+    answer = _keep(position, lambda: _read_one(run_id))
+    if isinstance(answer, Problem):
+        raise answer
+    return answer
 
 
-_beside = threading.Lock()
-"""Held while evaluations are read beside the pages."""
+def _keep(position: queries.Position, ask: Callable[[], Played | Problem]) -> Played | Problem:
+    answer: Played | Problem = _played.get(position[0], position, ask)
+    return answer
 
 
-def _read_beside(rows: Sequence[RunRow]) -> None:
+def _kept(position: queries.Position) -> Played | Problem | None:
+    """What is known of an evaluation as it stands; None where it was not read yet."""
+
+    def not_read() -> Played:
+        raise _NotReadError
+
+    try:
+        return _keep(position, not_read)
+    except _NotReadError:
+        return None
+
+
+def _unread(run_ids: Iterable[str], positions: Mapping[str, queries.Position]) -> list[str]:
+    return [run_id for run_id in run_ids if _kept(positions[run_id]) is None]
+
+
+_reading, _beside = threading.Lock(), threading.Lock()
+"""Held while a batch is read, and while the rest is read beside the pages."""
+
+
+def _read_beside(run_ids: Sequence[str], positions: Mapping[str, queries.Position]) -> None:
     """Read evaluations in a thread, unless one does so already."""
 
     def read() -> None:
+        waiting = list(run_ids)
         try:
-            for row in rows:
-                with contextlib.suppress(Problem):  # the page says it
-                    played_by(row.run_id)
+            while waiting:
+                waiting = _read_some(waiting, positions)
         finally:
             _beside.release()
 
@@ -287,18 +324,50 @@ def _read_beside(rows: Sequence[RunRow]) -> None:
         threading.Thread(target=read, name="evaluations", daemon=True).start()
 
 
-def _reading(run_id: str, ends_at: float | None) -> Callable[[], Played]:
-    def read() -> Played:
-        if ends_at is not None and time.monotonic() > ends_at:
-            raise _LaterError
+def _read_some(run_ids: Sequence[str], positions: Mapping[str, queries.Position]) -> list[str]:
+    """Read the first of some evaluations, and say which of them are left to read."""
+    with _reading:
+        waiting = _unread(run_ids, positions)
+        batch = waiting[:BATCH]
+        together = _read_together(batch) if len(batch) > 1 else {}
+        for run_id in batch:
+            read = together.get(run_id)
+            _keep(positions[run_id], functools.partial(_read_one, run_id) if read is None else read)
+        return waiting[BATCH:]
+
+
+def _read_together(run_ids: Sequence[str]) -> dict[str, Callable[[], Played]]:
+    """What several evaluations have played, from one database.
+
+    Those that it cannot show are left out: read by itself, each says what is wrong with it.
+    """
+    folders = {queries.path_of(run_id).resolve(): run_id for run_id in run_ids}
+    try:
+        reader = open_runs(settings().root, names=run_ids)
+        outcomes = outcomes_of_runs(reader)
+        infos = reader.infos()
+    except (StoreError, OSError):
+        return {}
+    return {
+        run_id: functools.partial(
+            played_of, run_id, info.created_at, plan, outcomes.get(info.run_id, ())
+        )
+        for info in infos
+        if (run_id := folders[info.path]) and (plan := planned(info.config)) is not None
+    }
+
+
+def _read_one(run_id: str) -> Played | Problem:
+    """What an evaluation has played; a Problem is kept as well, until something is written."""
+    try:
         with queries.reading(run_id):
             run = queries.reader(run_id)
             info = run.info()
             plan = planned(info.config)
             if plan is None:
-                raise Problem(f"{run_id} is no evaluation")
+                return Problem(f"{run_id} is no evaluation")
             # The step that is still open has episodes as well.
             outcomes = stored_outcomes(run, 0, info.last_step + 1)
             return played_of(run_id, info.created_at, plan, list(outcomes.values()))
-
-    return read
+    except Problem as problem:
+        return problem

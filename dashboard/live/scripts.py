@@ -53,11 +53,6 @@ def address(name: str) -> str:
     return f"{folder()}/{name}"
 
 
-def text(name: str) -> str:
-    """The words of a script: for a page that has no server to fetch it from."""
-    return files()[name].read_text(encoding="utf-8")
-
-
 def routes() -> list[Route]:
     return [
         Route(address(name), _answering(path), methods=["GET"]) for name, path in files().items()

@@ -31,9 +31,13 @@ class EvidenceRow:
     """Of `after`, 95 %; None where the noise is not known."""
     steps: tuple[int, int]
     """First step of `before` and last of `after`."""
+    levels: tuple[Level, ...]
+    """`before`, if there is one, and `after`, with their steps. An end that is not known is NaN."""
     where: str
     """The steps of both, and what the newer value rests on."""
     words: str
+    is_proof: bool
+    """An alarm rests on it, or it changed: a level that stays is context."""
 
     def cells(self) -> dict[str, str]:
         """As pages show it: column -> text."""
@@ -53,7 +57,7 @@ def evidence_rows(verdict: Verdict) -> list[EvidenceRow]:
     rows: dict[str, EvidenceRow] = {}
     for claim in verdict.claims:
         for part in _parts(claim):
-            rows.setdefault(part.metric, _of_claim(part, text_of.get(part.metric, "")))
+            rows.setdefault(part.metric, _of_claim(part, text_of.get(part.metric)))
     for evidence in verdict.evidence:
         rows.setdefault(evidence.metric, _of_evidence(evidence))
     return list(rows.values())
@@ -67,7 +71,7 @@ def _parts(claim: Claim) -> Iterator[Change | Lost | Dip | Level]:
         yield claim
 
 
-def _of_claim(claim: Change | Lost | Dip | Level, text: str) -> EvidenceRow:
+def _of_claim(claim: Change | Lost | Dip | Level, text: str | None) -> EvidenceRow:
     before, now = _ends(claim)
     where = step_words(now.steps)
     if before is not None:
@@ -81,8 +85,10 @@ def _of_claim(claim: Change | Lost | Dip | Level, text: str) -> EvidenceRow:
         after=now.value,
         interval=(now.low, now.high),
         steps=((before or now).steps[0], now.steps[1]),
+        levels=(now,) if before is None else (before, now),
         where=where,
         words=text or f"{metric(now.metric).in_sentence}: {claim_words(claim)}",
+        is_proof=text is not None or before is not None,
     )
 
 
@@ -101,12 +107,29 @@ def _of_evidence(evidence: Evidence) -> EvidenceRow:
     if interval is not None and metric(evidence.metric).unit == SHARE:
         interval = max(interval[0], 0.0), min(interval[1], 1.0)
     first, last = evidence.steps
+    has_before = not math.isnan(evidence.before)
+    where = f"step {first}, then step {last}" if has_before else f"step {last}"
+
+    def level(value: float, step: int, ends: tuple[float, float] | None) -> Level:
+        low, high = ends or (math.nan, math.nan)
+        return Level(
+            metric=evidence.metric,
+            value=value,
+            low=low,
+            high=high,
+            steps=(step, step),
+            num_points=1,
+        )
+
+    now = level(evidence.after, last, interval)
     return EvidenceRow(
         metric=evidence.metric,
         before=evidence.before,
         after=evidence.after,
         interval=interval,
         steps=evidence.steps,
-        where=f"step {last}" if math.isnan(evidence.before) else f"step {first}, then step {last}",
+        levels=(level(evidence.before, first, None), now) if has_before else (now,),
+        where=f"{where} ({evidence.averaged})" if evidence.averaged else where,
         words=evidence.words,
+        is_proof=True,
     )

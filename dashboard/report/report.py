@@ -1,71 +1,53 @@
 """One file that tells what happened to a run: opens from disk, asks nothing of any network.
 
-Everything stands in the page: plotly, figures as JSON, boards as data URIs. A content security
+Everything stands in the page: charts as SVG, boards as data URIs, and no script. A content security
 policy forbids all else. Texts of models, environments and files are escaped.
 """
 
 from __future__ import annotations
 
-import base64
-import gzip
+import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from html import escape as escape_html
 from pathlib import Path
 
-import plotly.graph_objects as go
-import plotly.offline
-
-from echoscope.diagnostics.judge.record import Verdict
+from echoscope.diagnostics.judge.record import Shown, Verdict
 from echoscope.diagnostics.judge.verdict import diagnose
 from echoscope.store.errors import QueryError
 from echoscope.store.models import load_detokenizer, tokenizer_folders
 from echoscope.store.reader import RunReader, open_run
+from echoscope.store.records import parse_trajectory_id
+from echoscope.text.sentences import capitalised
 
-from ..charts.marks import command_rows
-from ..charts.run_figures import FIGURES, figures_of
+from ..charts.curated import EVIDENCE
+from ..charts.marks import command_rows, run_marks
+from ..charts.run_figures import FIGURES, RunFigures, figures_of
+from ..charts.timeline import TIMELINE_HELP, settings_held, timeline
 from ..data import tables
 from ..data.alarm_history import alarm_rows, histories
 from ..data.curves import describe
+from ..data.diagnosis import situation
 from ..escaping import escape, visible
-from ..live import scripts
 from ..replay import html as replay_html
 from ..replay import tokens
 from ..words import flat, setting_words
 from . import verdict_html
+from .claim_charts import claim_charts
+from .evidence_rows import evidence_rows
 from .page import PAGE, STYLE
-from .telling import telling
+from .svg import picture
+from .telling import EXAMPLES, Telling, example_html, telling
 
 MAX_CHOSEN = 8
 """Trajectories in a report."""
 MAX_TURNS = 12
 """Of a trajectory that are shown."""
 MAX_COMMANDS = 200
+_FOLDERS = re.compile(r"(?<![\w./:])(?:/[^/\s\"',:]+)+/")
+"""The folders of an absolute path; no part of an address."""
 
 Progress = Callable[[str], None]
-
-
-@dataclass(slots=True)
-class _Page:
-    """The parts of the page while it is made."""
-
-    parts: list[str] = field(default_factory=list)
-    figures: list[str] = field(default_factory=list)
-
-    def heading(self, text: str) -> None:
-        self.parts.append(f"<h2>{escape(text)}</h2>")
-
-    def words(self, text: str) -> None:
-        self.parts.append(f"<p>{escape(text, 4000)}</p>")
-
-    def figure(self, figure: go.Figure, alt: str) -> None:
-        """Drawn by the script of the page; `</` cannot end the element that holds the JSON."""
-        text = str(figure.to_json()).replace("</", "<\\/").replace("<!--", "<\\!--")
-        self.figures.append(f'<script type="application/json" class="figure">{text}</script>')
-        self.parts.append(
-            f'<div class="chart" role="img" aria-label="{escape_html(visible(alt, 300))}"></div>'
-        )
 
 
 def make_report(path: Path, *, chosen: Sequence[str] = (), progress: Progress | None = None) -> str:
@@ -84,37 +66,89 @@ def make_report(path: Path, *, chosen: Sequence[str] = (), progress: Progress | 
     say("verdict")
     run = open_run(path)
     verdict = diagnose(run)
-    page = _Page()
-    page.parts += [verdict_html.box(verdict), verdict_html.grounds(verdict)]
+    info = run.info()
+    figures = figures_of(run, verdict)
+    shown = _telling(run, verdict)
     say("charts")
-    _figures(page, run, verdict)
+    parts = [
+        verdict_html.box(verdict),
+        *_claims(figures, verdict),
+        *_examples(run, shown.places, shown.words),
+        *_settings(run, verdict, figures),
+        verdict_html.grounds(verdict),
+        *_curves(figures),
+    ]
     say("alarms and commands")
-    _happened(page, run)
+    parts += _happened(run)
     say("trajectories")
-    _trajectories(page, run, tuple(chosen) or _telling(run, verdict))
-    page.heading("Configuration")
-    config = sorted(flat(run.info().config).items())
-    rows = [{"setting": key, "value": setting_words(value)} for key, value in config]
-    page.parts.append(verdict_html.table(rows))
+    names = tuple(dict.fromkeys(place.trajectory_id for place in shown.places))
+    parts += _trajectories(run, tuple(chosen) or names[:MAX_CHOSEN])
+    rows = [
+        {"setting": key, "value": _without_folders(setting_words(value))}
+        for key, value in sorted(flat(info.config).items())
+    ]
+    parts.append(f"<details><summary>Configuration</summary>{verdict_html.table(rows)}</details>")
     styles = (verdict_html.STYLE, tokens.STYLE, replay_html.STYLE)
     text = PAGE.format(
         title=escape_html(visible(f"{run.path.name}: {verdict.state.value}", 200)),
         head=_head(run),
-        body="\n".join(page.parts),
-        figures="\n".join(page.figures),
+        body="\n".join(parts),
         style=STYLE,
         styles="".join(styles),
-        script=scripts.text("report.js"),
-        plotly=_packed(plotly.offline.get_plotlyjs()),
     )
     # `runs/demo` in place of `/home/ann/work/runs/demo`: a reader sits at another machine.
     folder = run.path.absolute().parents[1]
     return text if folder == folder.parent else text.replace(f"{folder}/", "")
 
 
-def _packed(script: str) -> str:
-    """A script that the page unpacks: plotly's, of 4.7 MB, is 1.9 MB this way."""
-    return base64.b64encode(gzip.compress(script.encode(), 9, mtime=0)).decode("ascii")
+def _without_folders(text: str) -> str:
+    """With paths of this machine cut to their last part: `.../qwen`."""
+    return _FOLDERS.sub(".../", text)
+
+
+def _heading(text: str) -> str:
+    return f"<h2>{escape(text)}</h2>"
+
+
+def _figure(picture: str, words: str = "", title: str = "") -> str:
+    head = f"<h3>{escape(title)}</h3>" if title else ""
+    return f"<figure>{head}{picture}<figcaption>{escape(words, 1000)}</figcaption></figure>"
+
+
+def _grid(figures: Sequence[str]) -> str:
+    return f'<div class="grid">{"".join(figures)}</div>'
+
+
+def _claims(figures: RunFigures, verdict: Verdict) -> list[str]:
+    """The charts that prove the verdict, each with what is claimed of it."""
+    charts = claim_charts(figures, evidence_rows(verdict))
+    drawn = [
+        _figure(picture(chart.spec, chart.alt), capitalised("; ".join(chart.words)))
+        for chart in charts
+    ]
+    return [_heading("What the verdict rests on"), _grid(drawn)] if drawn else []
+
+
+def _examples(run: RunReader, places: Sequence[Shown], words: str) -> list[str]:
+    """Replies to different prompts side by side, which show the verdict."""
+    drawn = []
+    for place in places[:EXAMPLES]:
+        turns = run.trajectory(place.trajectory_id).turns
+        if place.turn < len(turns):
+            title = f"Step {parse_trajectory_id(place.trajectory_id)[1]}, turn {place.turn}"
+            html = example_html(turns[place.turn], place)
+            drawn.append(_figure(html, capitalised(place.note), title))
+    return [_heading(capitalised(words or "examples")), _grid(drawn)] if drawn else []
+
+
+def _settings(run: RunReader, verdict: Verdict, figures: RunFigures) -> list[str]:
+    held = settings_held(situation(run), verdict, figures.last_step)
+    marks = run_marks(*figures.happened(), figures.steps)
+    spec = timeline(held, marks, verdict, figures.last_step)
+    if spec is None:
+        return []
+    drawn = picture(spec, "Settings, alarms and commands over the steps")
+    return [_heading("What was set, and when"), _figure(drawn, TIMELINE_HELP)]
 
 
 def _head(run: RunReader) -> str:
@@ -123,7 +157,7 @@ def _head(run: RunReader) -> str:
         run.status().words(now),
         f"step {info.last_step}" if info.last_step >= 0 else "",
         f"started {time.strftime('%Y-%m-%d %H:%M', time.localtime(info.created_at))}",
-        f"model {info.base_model}" if info.base_model else "",
+        f"model {_without_folders(info.base_model)}" if info.base_model else "",
         f"from run {info.parent_run_id}" if info.parent_run_id else "",
         *info.tags,
     ]
@@ -131,52 +165,43 @@ def _head(run: RunReader) -> str:
     return f"<h1>{escape(run.path.name, 200)}</h1><p class='es-quiet'>{facts_html}</p>"
 
 
-def _figures(page: _Page, run: RunReader, verdict: Verdict) -> None:
-    """Every figure that the run has data for."""
-    drawn = figures_of(run, verdict)
-    page.heading("Curves")
-    page.parts.append('<div class="grid">')
-    for chart in drawn.charts():
-        curves = drawn.curves(chart)
-        figure = go.Figure(drawn.spec(chart, curves))
-        page.figure(figure, f"{chart.title}. {describe(curves)}")
-    page.parts.append("</div>")
-    for run_figure in FIGURES:
-        run_figure_drawn = run_figure.draw(run, None)
-        if run_figure_drawn is not None:
-            page.parts.append(f"<h3>{escape(run_figure.title)}</h3>")
-            page.figure(run_figure_drawn, run_figure.title)
-            page.words(run_figure.help)
+def _curves(figures: RunFigures) -> list[str]:
+    """Every other figure that the run has data for."""
+    drawn = []
+    proven = ("success", EVIDENCE)
+    for chart in (chart for chart in figures.charts() if chart.name not in proven):
+        curves = figures.curves(chart)
+        alt = f"{chart.title}. {describe(curves)}"
+        drawn.append(_figure(picture(figures.spec(chart, curves), alt)))
+    for figure in FIGURES:
+        spec = figure.draw(figures.run, None)
+        if spec is not None:
+            drawn.append(_figure(picture(spec, figure.title), figure.help, figure.title))
+    return [_heading("Curves"), _grid(drawn)] if drawn else []
 
 
-def _happened(page: _Page, run: RunReader) -> None:
+def _happened(run: RunReader) -> list[str]:
     """The alarms and the commands, as tables."""
     commands = run.commands()
-    alarms = histories(run.alarms(), commands)
-    page.heading("Alarms")
-    page.parts.append(verdict_html.table(alarm_rows(alarms)) or "<p>None was raised.</p>")
+    alarms = alarm_rows(histories(run.alarms(), commands))
+    parts = [_heading("Alarms"), verdict_html.table(alarms) or "<p>None was raised.</p>"]
     rows = command_rows(commands[-MAX_COMMANDS:])
-    if rows:
-        page.heading("Commands")
-        page.parts.append(verdict_html.table(rows))
+    return parts + ([_heading("Commands"), verdict_html.table(rows)] if rows else [])
 
 
-def _telling(run: RunReader, verdict: Verdict) -> tuple[str, ...]:
-    """Trajectories that show the verdict; without exemplars, some of the last step."""
+def _telling(run: RunReader, verdict: Verdict) -> Telling:
+    """Places that show the verdict; without exemplars, some of the last step."""
     steps = tables.trajectory_steps(run)
-    if not steps:
-        return ()
-    places = telling(verdict, run.listing(steps[-1]).to_pandas()).places
-    return tuple(dict.fromkeys(exemplar.trajectory_id for exemplar in places))[:MAX_CHOSEN]
+    return telling(verdict, run.listing(steps[-1]).to_pandas()) if steps else Telling()
 
 
-def _trajectories(page: _Page, run: RunReader, chosen: Sequence[str]) -> None:
-    page.heading("Trajectories")
+def _trajectories(run: RunReader, chosen: Sequence[str]) -> list[str]:
+    parts = [_heading("Trajectories")]
     if not chosen:
-        page.words("None are stored.")
+        parts.append("<p>None are stored.</p>")
     folders = tokenizer_folders(run.path, run.info().base_model, run.checkpoints())
     detokenizer = load_detokenizer(tuple(folders))
-    for name in chosen:
+    for number, name in enumerate(chosen):
         try:
             trajectory, outcome = run.trajectory(name), run.outcome(name)
         except (KeyError, ValueError) as error:
@@ -184,7 +209,8 @@ def _trajectories(page: _Page, run: RunReader, chosen: Sequence[str]) -> None:
         episode = replay_html.episode_html(
             trajectory, outcome, detokenizer=detokenizer, most_turns=MAX_TURNS
         )
-        page.parts.append(
-            f'<details open id="{escape_html(trajectory.id)}"><summary>{escape(trajectory.id)}, '
-            f"step {trajectory.step}</summary>{episode}</details>"
+        parts.append(
+            f'<details{"" if number else " open"} id="{escape_html(trajectory.id)}">'
+            f"<summary>{escape(trajectory.id)}, step {trajectory.step}</summary>{episode}</details>"
         )
+    return parts

@@ -14,8 +14,14 @@ from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.judge.claims import Disagreement
 from echoscope.diagnostics.judge.record import Shown, Verdict
 from echoscope.diagnostics.metric_entry import RETURN
+from echoscope.store.records import Turn
+
+from ..escaping import cut
+from ..replay import tokens
+from ..replay.html import text_box
 
 EXAMPLES = 3
+_ASKED_CHARS, _REPLY_CHARS = 300, 900
 _WELL = (RunState.HEALTHY, RunState.CONVERGED, RunState.RECOVERING, RunState.INSUFFICIENT)
 
 
@@ -58,3 +64,10 @@ def _chosen(rows: pd.DataFrame, rank: pd.Series[float], reason: str) -> Telling:
     first = ranked.drop_duplicates("prompt_key").head(EXAMPLES)
     places = tuple(Shown(trajectory_id=str(name), turn=0) for name in first["id"])
     return Telling(places=places, words=reason if places else "")
+
+
+def example_html(turn: Turn, place: Shown) -> str:
+    """What the policy saw and wrote, cut short, with the text marked that proves the finding."""
+    marked = [turn.response[start:end] for start, end in place.spans]
+    asked = text_box(cut(turn.observation, _ASKED_CHARS)[0])
+    return f'<div class="es-asked">{asked}</div>{tokens.text_html(turn, _REPLY_CHARS, marked)}'

@@ -26,7 +26,8 @@ color:inherit;background:rgba(128,128,128,.14);white-space:pre-wrap;overflow-wra
 .es-wide{overflow-x:auto}
 .es-wide table{border-collapse:collapse;font-size:.9em;margin:.4rem 0;width:100%;table-layout:auto}
 .es-wide.es-wide th,.es-wide.es-wide td{text-align:left;vertical-align:top;
-padding:.2rem .6rem .2rem 0;border-bottom:1px solid rgba(128,128,128,.25);overflow-wrap:anywhere}
+padding:.2rem .6rem .2rem 0;border-bottom:1px solid rgba(128,128,128,.25);
+overflow-wrap:break-word}
 .es-wide th{opacity:.72;font-weight:600}
 .es-list{margin:.3rem 0}.es-list summary{cursor:pointer}
 .es-list ul{margin:.2rem 0 .2rem 1.2rem;padding:0}

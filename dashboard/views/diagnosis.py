@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import streamlit as st
 
 from echoscope.dashboard.charts import live as live_charts
-from echoscope.dashboard.charts.curated import EVIDENCE
+from echoscope.dashboard.charts.marks import run_marks
 from echoscope.dashboard.charts.run_figures import FIGURES, draw_figure
+from echoscope.dashboard.charts.timeline import TIMELINE_HELP, settings_held, timeline
+from echoscope.dashboard.data import diagnosis as data
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.data.alarm_history import alarm_rows, histories
-from echoscope.dashboard.escaping import cut, visible
+from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.live import figures, pulses
 from echoscope.dashboard.live.refreshing import follow
 from echoscope.dashboard.page import links, ui, url_state
@@ -20,7 +24,9 @@ from echoscope.dashboard.page.whatif_box import whatif_box
 from echoscope.dashboard.replay import html as replay_html
 from echoscope.dashboard.replay import tokens
 from echoscope.dashboard.report import verdict_html
-from echoscope.dashboard.report.telling import EXAMPLES, telling
+from echoscope.dashboard.report.claim_charts import ClaimChart, claim_charts
+from echoscope.dashboard.report.evidence_rows import evidence_rows
+from echoscope.dashboard.report.telling import EXAMPLES, example_html, telling
 from echoscope.dashboard.words import plain
 from echoscope.diagnostics.judge.record import Shown, Verdict
 from echoscope.diagnostics.measure.text.report import read_record
@@ -29,11 +35,13 @@ from echoscope.store.status import Origin, origin_of
 from echoscope.text.sentences import capitalised
 
 KINDS = ("information", "text", "gradients")
-EXAMPLE_CHARS = 900
 STYLE = """<style>
 .st-key-examples .es-text { max-height: 9.5rem; overflow-y: auto; }
 </style>"""
+NUM_FIRST = 3
+"""Charts in a row."""
 figure_at = queries.kept(draw_figure)
+situation = queries.kept(data.situation)
 
 
 def draw(run_id: str) -> None:
@@ -42,9 +50,13 @@ def draw(run_id: str) -> None:
     measured = sorted({s for kind in KINDS for s in queries.diagnostic_steps(run_id, kind)})
     upto = _earlier_step(measured)
     verdict = verdict_box(run_id, upto=upto)
-    proof(run_id, verdict, upto)
+    others = proof(run_id, verdict, upto)
     examples(run_id, verdict)
-    st.html(verdict_html.STYLE + verdict_html.grounds(verdict))
+    settings_line(run_id, verdict)
+    if verdict.claims or verdict.evidence:
+        st.subheader("All claims in numbers", anchor=False)
+        more_claims(run_id, others, upto)
+        st.html(verdict_html.STYLE + verdict_html.grounds(verdict))
     is_moving = ui.is_following(run_id) or queries.is_judging(run_id) or verdict.last_step is None
     if upto is None and is_moving:
         drawn = {"verdict": pulses.verdict_mark(verdict)}
@@ -67,23 +79,45 @@ def _earlier_step(measured: list[int]) -> int | None:
     return None if step == measured[-1] else step
 
 
-def proof(run_id: str, verdict: Verdict, upto: int | None) -> None:
-    """Success, and what the verdict rests on besides: the two charts that prove it."""
-    is_followed = upto is None and ui.is_following(run_id)
-    page = live_charts.snapshot(run_id, is_followed=is_followed, verdict=verdict)
-    names = [chart.name for chart in page.charts() if chart.name in ("success", EVIDENCE)]
-    columns = st.container(key="proof").columns(2, gap="medium")
-    for column, name in zip(columns, names, strict=False):
+def proof(run_id: str, verdict: Verdict, upto: int | None) -> list[ClaimChart]:
+    """The first charts that prove the verdict, in a row; those that are left are returned."""
+    page = live_charts.snapshot(run_id, verdict=verdict)
+    charts = claim_charts(page, evidence_rows(verdict))
+    columns = st.container(key="proof").columns(NUM_FIRST, gap="medium")
+    for column, chart in zip(columns, charts, strict=False):
         with column:
-            if upto is None:
-                figures.show_sent(live_charts.sent(page, name), key=f"proof_{name}")
-                continue
-            figures.show(
-                live_charts.figure_of(page, name),
-                f"The metrics that the verdict after step {upto} rests on",
-                key=f"proof_{name}",
-                revision=f"{run_id} {upto}",
-            )
+            _claim(run_id, chart, upto)
+    return charts[NUM_FIRST:]
+
+
+def _claim(run_id: str, chart: ClaimChart, upto: int | None) -> None:
+    revision = f"{run_id} {upto}"
+    alt = visible(chart.alt, 600)
+    figures.show(chart.spec, alt, key=f"claim_{chart.name}", revision=revision)
+
+
+def more_claims(run_id: str, charts: Sequence[ClaimChart], upto: int | None) -> None:
+    """What else the verdict rests on, each number with its curve."""
+    for start in range(0, len(charts), NUM_FIRST):
+        columns = st.columns(NUM_FIRST, gap="medium")
+        for column, chart in zip(columns, charts[start : start + NUM_FIRST], strict=False):
+            with column:
+                _claim(run_id, chart, upto)
+                st.caption(plain(capitalised("; ".join(chart.words)), 400))
+
+
+def settings_line(run_id: str, verdict: Verdict) -> None:
+    """What was set and when, beside the onset, the alarms and the commands."""
+    last_step = queries.info(run_id).last_step
+    held = settings_held(situation(run_id), verdict, last_step)
+    marks = run_marks(queries.alarms(run_id), queries.commands(run_id), queries.step_table(run_id))
+    figure = timeline(held, marks, verdict, last_step)
+    if figure is None:
+        return
+    st.subheader("What was set, and when", anchor=False)
+    alt = "; ".join(f"{key}: {', then '.join(v.words for v in held[key])}" for key in held)
+    figures.show(figure, visible(alt, 600), key="timeline", revision=run_id)
+    st.caption(TIMELINE_HELP)
 
 
 def examples(run_id: str, verdict: Verdict) -> None:
@@ -130,10 +164,7 @@ def _example(run_id: str, example: Shown) -> None:
         st.caption("The turn cannot be read: a file of this step is missing or damaged.")
         return
     turn = trajectory.turns[turn_index]
-    marked = [turn.response[start:end] for start, end in example.spans]
-    observation = replay_html.text_box(cut(turn.observation, 300)[0])
-    reply = tokens.text_html(turn, EXAMPLE_CHARS, marked)
-    st.html(f'<div class="es-asked">{observation}</div>{reply}')
+    st.html(example_html(turn, example))
     if example.note:
         st.caption(plain(example.note, 200))
 

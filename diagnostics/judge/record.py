@@ -24,6 +24,8 @@ class Evidence:
     """Of `after`, nominal 95 %; None if the noise is not known."""
     steps: tuple[int, int]
     """Where `before` and `after` were measured."""
+    averaged: str = ""
+    """What both are made of, such as `median of 2 rows`; empty for values of these steps."""
     words: str = ""
     """The same in words: `success on 128 tasks: 85 % (step 20) -> 54 % (step 42)`."""
 

@@ -34,12 +34,12 @@ from .advice.actions import way_on
 from .alarms import RULES_BY_NAME, AlarmEngine, Exemplars, OpenAlarm, RunState, blindness
 from .calibration import Calm, collapse_words, kinds_of, quiet_level, quiet_words
 from .claims import Claim
-from .courses.changes import HALF
+from .courses.changes import HALF, Channel
 from .courses.channels import CHANNELS, ChannelSpec
 from .courses.outcome import Outcome
 from .record import Evidence, Shown, Verdict
 from .regimes import Regime, RegimeTracker
-from .rules.base import Sign, describe
+from .rules.base import Sign, averaged, describe
 from .rules.reasoning import independence
 from .rules.task import disagreement
 from .verdict_text import NOTHING_READ, Onset, left_out_words, of_replies, verdict_text
@@ -391,8 +391,17 @@ def _evidence(sign: Sign) -> Evidence | None:
         after=sign.shown_level,
         interval=sign.interval,
         steps=(sign.last_step if best is None else best, sign.last_step),
+        averaged=_averaged(sign),
         words=describe(sign),
     )
+
+
+def _averaged(channel: Channel) -> str:
+    over = averaged(channel)
+    if channel.spec.against != "start" or len(channel.first_values) == 1:
+        return over
+    first = f"median of the first {len(channel.first_values)} rows"
+    return f"{first}, then {over or 'the value of this step'}"
 
 
 def diagnose(

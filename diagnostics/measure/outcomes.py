@@ -7,6 +7,7 @@ sibling was played to an outcome: an episode that the world ended, or nobody can
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,6 +25,7 @@ INPUT_TOKENS, OUTPUT_TOKENS, COST = "usage/input_tokens", "usage/output_tokens",
 """In `Turn.info`: what a provider billed for a reply."""
 OWN_TASKS = " / in"
 """How the tag of a player's own tasks ends in a suite."""
+_NORMAL = float(stats.norm.ppf(0.975))
 RESAMPLES = 2000
 """Of the paired bootstrap."""
 
@@ -218,9 +220,15 @@ def rate_estimate(rates: Sequence[float], num_trials: int) -> Estimate:
     else:  # equal tasks: at 0 or 1 nothing is known of how they differ
         effective = float(num_trials if 0 < mean < 1 else num_tasks)
     effective = min(max(effective, num_tasks), max(num_trials, num_tasks))
-    z = float(stats.t.ppf(0.975, num_tasks - 1)) if num_tasks > 1 else 1.96
+    z = _student(num_tasks) if num_tasks > 1 else 1.96
     low, high = wilson_interval(mean, effective, z=min(z, 12.7))
     return Estimate(value=mean, low=float(low), high=float(high))
+
+
+@functools.cache
+def _student(num_values: int) -> float:
+    """How many standard errors the 95 % interval of a mean of so many values reaches."""
+    return float(stats.t.ppf(0.975, num_values - 1))
 
 
 def mean_estimate(values: Sequence[float]) -> Estimate:
@@ -231,9 +239,7 @@ def mean_estimate(values: Sequence[float]) -> Estimate:
     mean = float(numbers.mean())
     if len(numbers) < 2:
         return Estimate(value=mean, low=math.nan, high=math.nan)
-    half = float(
-        stats.t.ppf(0.975, len(numbers) - 1) * numbers.std(ddof=1) / math.sqrt(len(numbers))
-    )
+    half = _student(len(numbers)) * float(numbers.std(ddof=1)) / math.sqrt(len(numbers))
     return Estimate(value=mean, low=mean - half, high=mean + half)
 
 
@@ -257,7 +263,7 @@ def paired_estimate(differences_T: Sequence[float], *, seed: int = 0) -> Estimat
     means = _resampled_means(values, seed)
     low, high = np.quantile(means, (0.025, 0.975))
     num = len(values)
-    wider = float(stats.t.ppf(0.975, num - 1) / stats.norm.ppf(0.975)) * math.sqrt(num / (num - 1))
+    wider = _student(num) / _NORMAL * math.sqrt(num / (num - 1))
     return Estimate(
         value=mean,
         low=max(-1.0, mean - (mean - float(low)) * wider),
@@ -348,13 +354,13 @@ def _table(tag: str, env_id: str, outcomes: Sequence[Outcome]) -> WorldTable:
         enough = [(n, c) for n, c in counts if n >= k]
         return rate_estimate([of_task(n, c, k) for n, c in enough], sum(n for n, _ in enough))
 
-    played = [outcome for outcome in outcomes if not outcome.is_failure]
+    played: dict[TaskKey, list[Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        if not outcome.is_failure:
+            played[outcome.world, outcome.task].append(outcome)
 
     def over_tasks(value: Callable[[Outcome], float]) -> Estimate:
-        by_task: dict[str, list[float]] = defaultdict(list)
-        for outcome in played:
-            by_task[f"{outcome.world}{outcome.task}"].append(value(outcome))
-        return mean_estimate([_mean(of) for of in by_task.values()])
+        return mean_estimate([_mean([value(o) for o in of]) for of in played.values()])
 
     return WorldTable(
         tag=tag,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from echoscope.store.reader import RunReader
+from echoscope.store.reader import RunReader, RunsReader
 from echoscope.store.records import StopReason, parse_trajectory_id
 from echoscope.store.status import EVALUATION, Origin, origin_of
 
@@ -15,41 +16,51 @@ from ..measure.outcomes import Outcome, task_name
 
 _FAILURES = frozenset(reason.value for reason in StopReason if reason.is_failure)
 _QUERY = """
-SELECT t.id, t.tag, t.env_id, t.env_seed, t.task_key, t.is_success, t.episode_return, t.num_turns,
-       t.num_sampled_tokens, t.stop_reason, u.valid_frac, u.effective_frac,
+SELECT t.run_id, t.id, t.tag, t.env_id, t.env_seed, t.task_key, t.is_success, t.episode_return,
+       t.num_turns, t.num_sampled_tokens, t.stop_reason, u.valid_frac, u.effective_frac,
        u.num_input, u.num_output, u.cost
 FROM trajectories t LEFT JOIN (
-    SELECT step, attempt, trajectory_id, avg(is_valid::INT) valid_frac,
+    SELECT run_id, step, attempt, trajectory_id, avg(is_valid::INT) valid_frac,
            avg(is_effective::INT) effective_frac,
            sum(info['usage/input_tokens']) num_input, sum(info['usage/output_tokens']) num_output,
            sum(info['usage/cost']) AS cost
     FROM turns GROUP BY ALL
-) u ON u.trajectory_id = t.id AND u.step = t.step AND u.attempt = t.attempt
+) u ON u.run_id = t.run_id AND u.trajectory_id = t.id AND u.step = t.step AND u.attempt = t.attempt
 WHERE t.split = 'eval' AND t.step BETWEEN $1 AND $2
-ORDER BY t.id
+ORDER BY t.run_id, t.id
 """
+_NO_STEP = 2**31 - 1
 
 
 def stored_outcomes(reader: RunReader, first_step: int, last_step: int) -> dict[int, Outcome]:
     """Place among the episodes to outcome, of the evaluation episodes of these steps."""
     rows = reader.sql(_QUERY, [first_step, last_step]).to_pylist()
-    return {
-        parse_trajectory_id(row["id"])[2]: Outcome(
-            tag=row["tag"],
-            env_id=row["env_id"],
-            task=task_name(row["task_key"], row["env_seed"]),
-            is_success=row["is_success"],
-            episode_return=_number(row, "episode_return"),
-            num_turns=row["num_turns"],
-            valid_frac=_number(row, "valid_frac"),
-            effective_frac=_number(row, "effective_frac"),
-            num_tokens=row["num_sampled_tokens"] or int(row["num_output"] or 0),
-            num_input_tokens=int(row["num_input"] or 0),
-            cost=row["cost"],
-            is_failure=row["stop_reason"] in _FAILURES,
-        )
-        for row in rows
-    }
+    return {parse_trajectory_id(row["id"])[2]: _outcome(row) for row in rows}
+
+
+def outcomes_of_runs(reader: RunsReader) -> dict[str, list[Outcome]]:
+    """Run id to the outcomes of all its evaluation episodes, of many runs with one query."""
+    outcomes: dict[str, list[Outcome]] = defaultdict(list)
+    for row in reader.sql(_QUERY, [0, _NO_STEP]).to_pylist():
+        outcomes[row["run_id"]].append(_outcome(row))
+    return outcomes
+
+
+def _outcome(row: Mapping[str, Any]) -> Outcome:
+    return Outcome(
+        tag=row["tag"],
+        env_id=row["env_id"],
+        task=task_name(row["task_key"], row["env_seed"]),
+        is_success=row["is_success"],
+        episode_return=_number(row, "episode_return"),
+        num_turns=row["num_turns"],
+        valid_frac=_number(row, "valid_frac"),
+        effective_frac=_number(row, "effective_frac"),
+        num_tokens=row["num_sampled_tokens"] or int(row["num_output"] or 0),
+        num_input_tokens=int(row["num_input"] or 0),
+        cost=row["cost"],
+        is_failure=row["stop_reason"] in _FAILURES,
+    )
 
 
 def _number(row: Mapping[str, float | None], name: str) -> float:

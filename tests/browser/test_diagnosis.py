@@ -121,7 +121,7 @@ def test_links_look_like_links(unparsed: str, dashboard: DashboardProcess, page:
 def test_evidence_stands_before_the_rest(
     unparsed: str, dashboard: DashboardProcess, page: Any
 ) -> None:
-    """Sentence, two charts and three examples lie on the first screen; tables lie below."""
+    """Sentence, charts of its claims and three examples lie on the first screen; tables below."""
     visit(page, f"{dashboard.url}/diagnosis?run={unparsed}")
     box = page.locator(".st-key-verdict_box")
     until(lambda: "Format collapse" in box.inner_text(), "verdict", page=page)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import DashboardProcess, until, visit
+from browsing import DashboardProcess, Watch, visit
 from made_run import add_steps, open_writer
 
 from echoscope.dashboard.report.report import make_report
@@ -64,14 +65,25 @@ def test_alarms_do_not_move_the_charts(tmp_path: Path, serve: Serve, page: Any) 
 
 
 @pytest.mark.parametrize("width", [1440, 390])
-def test_a_report_fits_into_a_phone(
-    recorded_root: Path, tmp_path: Path, page: Any, width: int
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_report_fits_and_is_readable_without_a_script(
+    recorded_root: Path, tmp_path: Path, browser: Any, width: int, scheme: str
 ) -> None:
     file = tmp_path / "report.html"
     file.write_text(make_report(recorded_root / "tiny"), encoding="utf-8")
-    page.set_viewport_size({"width": width, "height": 844})
+    size = {"width": width, "height": 844}
+    context = browser.new_context(viewport=size, color_scheme=scheme)
+    page, watch = context.new_page(), Watch()
+    watch.on(page)
     page.goto(file.as_uri())
-    charts = page.locator(".chart").count()
-    drawn = "document.querySelectorAll('.chart .main-svg').length"
-    until(lambda: page.evaluate(drawn) >= charts, "charts of the report", page=page)
+    assert page.locator("svg.picture").count() >= 8
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    text = page.locator("svg.picture text").first
+    ink, paper = (
+        [int(part) for part in re.findall(r"\d+", of.evaluate(f"e => getComputedStyle(e).{name}"))]
+        for of, name in ((text, "fill"), (page.locator("body"), "backgroundColor"))
+    )
+    assert (sum(ink[:3]) > sum(paper[:3])) == (scheme == "dark")
+    assert abs(sum(ink[:3]) - sum(paper[:3])) > 450
+    assert (watch.errors, watch.requests[1:]) == ([], [])  # the file itself, and nothing else
+    context.close()

@@ -260,8 +260,7 @@ def describe(sign: Sign) -> str:
         return describe_outcome(sign)
     spec, label = sign.spec, _label(sign)
     now = amount(sign.shown_level if math.isfinite(sign.level) else sign.value, spec.unit)
-    mean = "median" if sign.is_median else "mean"
-    over = "" if sign.window == 1 or spec.against == "recent" else f", {mean} of {sign.window} rows"
+    over = f", {averaged(sign)}" if averaged(sign) else ""
     if spec.against == "zero":
         return f"{label}: {now} (step {sign.last_step}{over})"
     if spec.against == "recent":
@@ -277,6 +276,13 @@ def describe(sign: Sign) -> str:
         return f"{label}: {before} ({side}, step {best}) -> {now} (step {sign.last_step}){over}"
     where = f"{side}, step {best}"
     return f"{label}: {before} ({where}) -> {now} (step {sign.last_step}{over})"
+
+
+def averaged(course: Channel) -> str:
+    """What each number of a course is made of: `median of 2 rows`; empty for values of one step."""
+    if course.window == 1 or course.spec.against == "recent":
+        return ""
+    return f"{'median' if course.is_median else 'mean'} of {course.window} rows"
 
 
 def describe_outcome(outcome: Outcome) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from made_run import make_run
 
 from echoscope.dashboard.charts.evaluations import MAX_DRAWN, success_figure
 from echoscope.dashboard.data import evaluations
+from echoscope.dashboard.data.cache import AnswerCache
 from echoscope.dashboard.data.evaluations import (
     ALIKE,
     APART,
@@ -22,6 +24,7 @@ from echoscope.dashboard.data.evaluations import (
     Played,
     StoredEvaluations,
     grouped,
+    played_by,
     played_of,
     stored_evaluations,
 )
@@ -159,25 +162,43 @@ def test_what_is_played_counts_before_its_step_is_finished(
         writer.close(status="failed")
 
 
-def test_an_evaluation_is_read_once(
+def test_an_evaluation_is_read_once_and_several_with_one_query(
     tmp_path: Path, serve_root: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_evaluation(tmp_path / "a", {"lake": ["11"]})
     writer = open_evaluation(tmp_path / "b", {"lake": ["10"]})
     asked: list[str] = []
-    ask = evaluations.stored_outcomes
 
-    def counting(run: Any, first: int, last: int) -> Any:
-        asked.append(run.path.name)
-        return ask(run, first, last)
+    def count(name: str, of: Callable[[Any], str]) -> None:
+        ask = getattr(evaluations, name)
 
-    monkeypatch.setattr(evaluations, "stored_outcomes", counting)
+        def counting(run: Any, *steps: int) -> Any:
+            asked.append(of(run))
+            return ask(run, *steps)
+
+        monkeypatch.setattr(evaluations, name, counting)
+
+    count("stored_outcomes", lambda run: str(run.path.name))
+    count("outcomes_of_runs", lambda runs: " and ".join(info.path.name for info in runs.infos()))
     for _ in range(3):
         read(tmp_path, serve_root)
-    assert sorted(asked) == ["a", "b"]
+    assert asked == ["a and b"]
     writer.close(status="stopped")
     read(tmp_path, serve_root)
-    assert sorted(asked) == ["a", "b", "b"]
+    assert asked == ["a and b", "b"]
+
+
+def test_read_together_an_evaluation_is_what_it_is_by_itself(
+    tmp_path: Path, serve_root: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, attempts in (("a", "10"), ("b", "1?")):
+        worlds = {"lake": [attempts, "11"], "maze": ["00"]}
+        make_evaluation(tmp_path / "runs" / name, worlds, seed=len(name), cost=0.25)
+    shutil.copytree(tmp_path / "runs" / "b", tmp_path / "runs" / "copy of b")  # with its run id
+    together = {played.run_id: played for played in read(tmp_path / "runs", serve_root).played}
+    assert sorted(together) == ["a", "b", "copy of b"]
+    monkeypatch.setattr(evaluations, "_played", AnswerCache())
+    assert together == {name: played_by(name) for name in together}
 
 
 def test_what_takes_too_long_is_read_beside_the_page(tmp_path: Path, serve_root: Serve) -> None:

@@ -1,0 +1,201 @@
+"""What was set and when, on one line of time with the onset, the alarms and the commands. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from echoscope.diagnostics.judge.advice.situation import Situation
+from echoscope.diagnostics.judge.record import Verdict
+from echoscope.text.sentences import capitalised
+
+from ..words import NONE, setting_words
+from . import theme
+from .charts import figure_text
+from .curated import onset_range
+from .marks import Mark, MarkKind, Trace, scatter
+
+TIMELINE_HELP = (
+    "Grey: as the run began. Blue: set during the run, or not what the recipe has. Shaded in red: "
+    "when the problem began. A command stands at the step after which it was applied."
+)
+MAX_SETTINGS = 10
+_ROW = 40
+"""Pixels."""
+_NAME_WIDTH, _VALUE_WIDTH = 60, 40
+"""Characters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """One value of a setting over some steps. Hostile."""
+
+    first: int
+    last: int
+    words: str
+    is_changed: bool
+    """Somebody set it during the run, or it differs from the recipe."""
+
+
+def settings_held(
+    situation: Situation, verdict: Verdict | None, last_step: int
+) -> Mapping[str, Sequence[Held]]:
+    """The settings that matter to a verdict, each with the values that it had.
+
+    Those that were changed during the run come first, then those that advice would change, then
+    those that differ from the recipe; at most MAX_SETTINGS.
+    """
+    changed = dict.fromkeys(key for change in situation.changes for key in change.values)
+    advised = (
+        dict.fromkeys(key for action in verdict.actions for key in action.settings)
+        if (verdict)
+        else {}
+    )
+    name, recipe = situation.recipe
+    keys = [*changed, *(key for key in [*advised, *recipe] if key not in changed)]
+    return {
+        key: _held(
+            situation, key, last_step, f"{name} has {_words(recipe[key])}" if key in recipe else ""
+        )
+        for key in list(dict.fromkeys(keys))[:MAX_SETTINGS]
+        if key in changed or situation.setting(key) is not None
+    }
+
+
+def _held(situation: Situation, key: str, last_step: int, recipe: str) -> Sequence[Held]:
+    moments = [(c.step, c.values[key]) for c in situation.changes if key in c.values]
+    if not moments:
+        words = _words(situation.setting(key)) + (f" ({recipe})" if recipe else "")
+        return (Held(first=0, last=last_step, words=words, is_changed=bool(recipe)),)
+    values = [moments[0][1][0], *(new for _, (_, new) in moments)]
+    starts = [0, *(step for step, _ in moments)]
+    ends = [*starts[1:], max(last_step, starts[-1])]
+    return tuple(
+        Held(first=first, last=last, words=_words(value), is_changed=place > 0)
+        for place, (first, last, value) in enumerate(zip(starts, ends, values, strict=True))
+        if place or last > 0
+    )
+
+
+def _words(value: Any) -> str:
+    return NONE if value is None else setting_words(value)
+
+
+def timeline(
+    held: Mapping[str, Sequence[Held]],
+    marks: Iterable[Mark],
+    verdict: Verdict | None,
+    last_step: int,
+) -> dict[str, Any] | None:
+    """Plotly's `data` and `layout`; None where nothing happened and nothing is known."""
+    by_kind = {kind: [mark for mark in marks if mark.kind is kind] for kind in MarkKind}
+    rows = [kind for kind, of_kind in by_kind.items() if of_kind]
+    if not rows and not held:
+        return None
+    num_rows = len(rows) + len(held)
+    data: list[Trace] = []
+    notes: list[dict[str, Any]] = []
+    for place, kind in enumerate(rows):
+        notes.append(_name(capitalised(f"{kind.value}s"), num_rows - place))
+        data.append(_signs(by_kind[kind], num_rows - place - 0.5))
+    for place, (key, values) in enumerate(held.items(), start=len(rows)):
+        notes.append(_name(key, num_rows - place))
+        for value in values:
+            data.append(_bar(key, value, num_rows - place - 0.5))
+            if value.last - value.first >= 0.08 * last_step:
+                notes.append(_value(value, num_rows - place - 0.5))
+    onset = onset_range(verdict)
+    shapes = [] if onset is None else [theme.onset_shape(*map(float, onset)) | {"label": {}}]
+    return {
+        "data": data,
+        "layout": {
+            "height": _ROW * num_rows + 60,
+            "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "showlegend": False,
+            "hovermode": "closest",
+            "xaxis": {
+                "title": {"text": "step", "standoff": 4},
+                "range": [-0.01 * last_step - 0.5, 1.01 * last_step + 0.5],
+                "zeroline": False,
+                "automargin": True,
+                "gridcolor": theme.GRID,
+            },
+            "yaxis": {"visible": False, "range": [0, num_rows], "fixedrange": True},
+            "shapes": shapes,
+            "annotations": notes,
+        },
+    }
+
+
+def _name(text: str, top: float) -> dict[str, Any]:
+    """What a row is about, above it."""
+    return {
+        "text": figure_text(text, width=200, limit=_NAME_WIDTH),
+        "x": 0,
+        "y": top,
+        "xref": "paper",
+        "yref": "y",
+        "xanchor": "left",
+        "yanchor": "top",
+        "showarrow": False,
+        "font": {"size": 11, "color": theme.COMMAND_MARK},
+    }
+
+
+def _value(value: Held, y: float) -> dict[str, Any]:
+    return {
+        "text": figure_text(value.words, width=200, limit=_VALUE_WIDTH),
+        "x": value.first,
+        "y": y - 0.22,
+        "xref": "x",
+        "yref": "y",
+        "xanchor": "left",
+        "yanchor": "middle",
+        "xshift": 4,
+        "showarrow": False,
+        "font": {"size": 11.5},
+    }
+
+
+def _bar(key: str, value: Held, y: float) -> Trace:
+    low, high = y - 0.42, y - 0.02
+    color = theme.ACCENT if value.is_changed else theme.COMMAND_MARK
+    text = figure_text(f"{key} = {value.words}, steps {value.first} to {value.last}")
+    return scatter(
+        x=np.array([value.first, value.last, value.last, value.first, value.first], np.float64),
+        y=np.array([low, low, high, high, low]),
+        mode="lines",
+        fill="toself",
+        fillcolor=color,
+        opacity=0.32,
+        line={"color": color, "width": 1},
+        text=text,
+        hoverinfo="text",
+        hoveron="fills",
+        showlegend=False,
+        name="",
+    )
+
+
+def _signs(marks: Sequence[Mark], y: float) -> Trace:
+    return scatter(
+        x=np.array([mark.step for mark in marks], np.float64),
+        y=np.full(len(marks), y - 0.2),
+        mode="markers",
+        marker={
+            "symbol": [mark.symbol for mark in marks],
+            "color": [mark.color for mark in marks],
+            "size": 11,
+            "line": {"width": 1.5, "color": [mark.color for mark in marks]},
+        },
+        text=[figure_text(mark.text) for mark in marks],
+        hovertemplate="%{text}<extra></extra>",
+        showlegend=False,
+        cliponaxis=False,
+        name="",
+    )

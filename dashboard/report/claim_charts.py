@@ -1,0 +1,124 @@
+"""A chart for each number that a verdict rests on: its curve, and the levels claimed of it.
+
+Success in training and on fixed tasks share one chart; every other metric has its own.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from echoscope.diagnostics.catalogue import metric
+from echoscope.diagnostics.judge.claims import Level
+from echoscope.diagnostics.judge.courses.channels import SOURCES
+from echoscope.diagnostics.metric_entry import SUCCESS
+from echoscope.text.sentences import capitalised
+
+from ..charts import theme
+from ..charts.curated import CHARTS, Chart, Line, eval_keys
+from ..charts.marks import Trace, scatter
+from ..charts.run_figures import RunCharts
+from ..data.curves import Curve, describe
+from .evidence_rows import EvidenceRow
+
+MAX_CHARTS = 9
+_TITLE_CHARS = 46
+"""As many stand above the narrowest chart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimChart:
+    """One chart, and what is claimed of its curves."""
+
+    name: str
+    title: str
+    spec: dict[str, Any]
+    """Plotly's `data` and `layout`."""
+    words: tuple[str, ...]
+    """A sentence for each claim."""
+    alt: str
+
+
+def claim_charts(page: RunCharts, rows: Sequence[EvidenceRow]) -> list[ClaimChart]:
+    """The charts that prove the rows of a verdict, success first; of the run's metrics only.
+
+    A level that did not change proves nothing by itself: it has a chart only beside the success.
+    """
+    solved = {SUCCESS, *eval_keys(page.known)}
+    of_success = [row for row in rows if row.metric in solved]
+    charts = [_claimed(page, CHARTS[0], of_success)] if solved & set(page.known) else []
+    for row in rows:
+        if row.metric in solved or not row.is_proof:
+            continue
+        chart = _chart(row.metric, page.known)
+        if chart is not None:
+            charts.append(_claimed(page, chart, [row]))
+    return [chart for chart in charts if chart is not None][:MAX_CHARTS]
+
+
+def _chart(key: str, known: Sequence[str]) -> Chart | None:
+    """The chart of one metric; None where the run does not store what it is made of."""
+    if SOURCES.get(key, ("",))[0] not in known:
+        stored = [name for name in known if fnmatch.fnmatchcase(name, key)]
+        if not stored:
+            return None
+        key = stored[0]
+    line = Line(key=key, has_interval=f"{key}_low" in known)
+    words = capitalised(metric(key).in_sentence)
+    title = words if len(words) <= _TITLE_CHARS else metric(key).name
+    return Chart(name=key, title=title, help=metric(key).help, lines=(line,))
+
+
+def _claimed(page: RunCharts, chart: Chart, rows: Sequence[EvidenceRow]) -> ClaimChart | None:
+    curves = page.curves(chart)
+    if not any(curve.has_values for curve in curves):
+        return None
+    spec = page.spec(chart, curves)
+    for row in rows:
+        curve = next((curve for curve in curves if curve.key == row.metric), curves[0])
+        spec["data"] += [_level(level, curve) for level in row.levels if _is_drawable(level)]
+    words = tuple(row.words for row in rows)
+    alt = f"{chart.title}. {describe(curves)}"
+    return ClaimChart(name=chart.name, title=chart.title, spec=spec, words=words, alt=alt)
+
+
+def _is_drawable(level: Level) -> bool:
+    return math.isfinite(level.value)
+
+
+def _level(level: Level, curve: Curve) -> Trace:
+    """A bar over the steps of a level at its height, with its interval; a diamond at one step."""
+    first, last = level.steps
+    middle = (first + last) / 2
+    ends = {
+        "type": "data",
+        "symmetric": False,
+        "array": [None, level.high - level.value, None],
+        "arrayminus": [None, level.value - level.low, None],
+        "color": theme.CLAIM,
+        "thickness": 1.5,
+        "width": 5,
+    }
+    has_ends = math.isfinite(level.low) and math.isfinite(level.high)
+    over = f"step {first}" if first == last else f"steps {first} to {last}"
+    return scatter(
+        x=np.array([first, middle, last], np.float64),
+        y=np.full(3, level.value),
+        mode="lines+markers",
+        line={"color": theme.CLAIM, "width": 3},
+        marker={
+            "symbol": ["line-ns", "diamond-open", "line-ns"],
+            "size": [0, 9, 0],
+            "color": theme.CLAIM,
+            "line": {"width": 2, "color": theme.CLAIM},
+        },
+        **({"error_y": ends} if has_ends else {}),
+        hovertemplate=f"claimed, {over}: %{{y:.3~g}}<extra></extra>",
+        showlegend=False,
+        name=f"claimed of {curve.name}"[:80],
+    )
