@@ -44,7 +44,9 @@ def test_a_collapse_in_words_and_json() -> None:
     assert found["actions"][0]["is_trial"]
     assert "Likely cause: not known." in found["text"]
     first = found["evidence"][0]
-    assert first.keys() == {"metric", "before", "after", "interval", "steps", "words"}
+    assert first.keys() == {
+        *("metric", "before", "after", "interval", "steps", "averaged", "words"),
+    }
     assert first["before"] > first["after"]
 
 

@@ -1,0 +1,290 @@
+"""Numbers that pages show in a real browser, each beside what SQL says, from docs/store.md alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from browsing import draw_chart, table_rows, text_of, until, visit
+
+import echoscope
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+_NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    """One number of a page."""
+
+    page: str
+    what: str
+    shown: str
+    true: float
+
+    @property
+    def is_equal(self) -> bool:
+        """As far as it is shown: half a unit of its last digit is rounding."""
+        number = _NUMBER.search(self.shown)
+        if number is None:
+            return False
+        digits = number[0].replace(",", "").lower().partition("e")
+        decimals = len(digits[0].partition(".")[2])
+        unit = 10.0 ** (int(digits[2] or 0) - decimals)
+        # What is cut after three digits, such as 1200 of 1234, has no decimals.
+        coarse = max(unit, 10.0 ** (len(digits[0].lstrip("+-").partition(".")[0]) - 3))
+        tolerance = coarse if float(digits[0]) and not decimals else unit
+        return abs(float(number[0].replace(",", "")) - self.true) <= 0.501 * tolerance
+
+
+class Pages:
+    """What the pages of a dashboard say of trained runs and evaluations under a root."""
+
+    def __init__(self, page: Page, url: str, root: Path) -> None:
+        self._page, self._url, self._root = page, url, root
+
+    def sql(self, run: str, query: str) -> Any:
+        """The one number that a query answers with."""
+        (row,) = echoscope.open_run(self._root / run).sql(query).to_pylist()
+        (value,) = row.values()
+        return value
+
+    def keys(self, run: str) -> list[str]:
+        return [str(key) for key in echoscope.open_run(self._root / run).metric_keys()]
+
+    def metric(self, run: str, key: str, which: str = "last") -> float:
+        order = "DESC" if which == "last" else "ASC"
+        return float(
+            self.sql(
+                run,
+                f"SELECT value FROM metrics WHERE key = '{key}' AND isfinite(value) "
+                f"ORDER BY step {order} LIMIT 1",
+            )
+        )
+
+    def _visit(self, path: str) -> None:
+        visit(self._page, f"{self._url}/{path}")
+
+    def _curves(self, place: str) -> Mapping[str, list[tuple[float, float]]]:
+        """Name of a curve to its points (step, value), as plotly drew them."""
+        plot = draw_chart(self._page, place)
+        curves: Mapping[str, list[tuple[float, float]]] = self._page.evaluate(
+            """selector => Object.fromEntries(document.querySelector(selector).calcdata
+              .filter((points) => points[0].trace)
+              .map((points) => [points[0].trace.name ?? "", points.map((at) => [at.x, at.y])]))""",
+            plot,
+        )
+        return curves
+
+    def live(self, run: str, tag: str) -> Iterator[Number]:
+        self._visit(f"live?run={run}")
+        tiles = self._page.locator(".es-tile")
+        until(lambda: tiles.count() == 6, "six tiles", page=self._page)
+        words = {
+            tile.locator(".es-name").inner_text(): tile.locator(".es-value").inner_text()
+            for tile in tiles.all()
+        }
+        last = self.sql(run, "SELECT max(step) FROM steps")
+        rate = (
+            "SELECT 100 * avg(is_success::INT) FROM trajectories WHERE split = '{}' AND step = {}"
+        )
+        evaluated = self.sql(run, "SELECT max(step) FROM trajectories WHERE split = 'eval'")
+        mixed = (
+            "SELECT 100 * avg((spread > 0)::INT) FROM (SELECT stddev_pop(episode_return) spread "
+            f"FROM trajectories WHERE split = 'train' AND step = {last} GROUP BY group_index)"
+        )
+        truth = {
+            "Evaluation success": self.sql(run, rate.format("eval", evaluated)),
+            "Training success": self.sql(run, rate.format("train", last)),
+            "Policy entropy": self.metric(run, "policy/entropy"),
+            "Groups with signal": self.sql(run, mixed),
+            "Response tokens": self.sql(
+                run,
+                "SELECT sum(num_sampled_tokens) / sum(num_turns) FROM trajectories "
+                f"WHERE split = 'train' AND step = {last}",
+            ),
+            "Step": last,
+        }
+        for what, true in truth.items():
+            yield Number(page="Live", what=what, shown=words.get(what, "none"), true=true)
+        for chart, curve, key in (
+            ("success", "training", "rollout/success_rate"),
+            ("success", "evaluation", f"eval/{tag}/success_rate"),
+            ("entropy", "Policy entropy", "policy/entropy"),
+            ("groups", "all failed", "reward/hopeless_frac"),
+            ("length", "response", "rollout/response_length_mean"),
+        ):
+            curves = self._curves(f"[class*='st-key-chart_{chart}']")
+            points = next(p for name, p in curves.items() if name == curve)
+            for place, which in ((0, "first"), (-1, "last")):
+                yield Number(
+                    page="Live",
+                    what=f"{which} of {key}",
+                    shown=f"{points[place][1]:.6g}",
+                    true=self.metric(run, key, which),
+                )
+
+    def diagnosis(self, run: str) -> Iterator[Number]:
+        """The table of claims: means of the steps that each names."""
+        self._visit(f"diagnosis?run={run}")
+        table = self._page.locator(
+            "table", has=self._page.get_by_role("columnheader", name="95 % interval")
+        )
+        until(lambda: table.count() == 1, "table of claims", page=self._page)
+        for row in table.locator("tbody tr").all():
+            what, before, now, _, steps, key = row.locator("td").all_inner_texts()
+            ranges = re.findall(r"steps? (\d+)(?: to (\d+))?", steps)
+            rows = re.search(r"(mean|median) of (\d+) rows", steps)
+            for shown, (first, last) in zip((before, now)[-len(ranges) :], ranges, strict=True):
+                where = f"step BETWEEN {first} AND {last or first}"
+                values = f"SELECT value FROM metrics WHERE key = '{key}' AND isfinite(value)"
+                true = f"SELECT avg(value) FROM ({values} AND {where})"
+                if rows:
+                    limit = f"{values} AND step <= {first} ORDER BY step DESC LIMIT {rows[2]}"
+                    mean = {"mean": "avg", "median": "median"}[rows[1]]
+                    true = f"SELECT {mean}(value) FROM ({limit})"
+                stored = self.sql(run, true)
+                if stored is None:
+                    continue  # made of several stored metrics
+                scale = 100 if "%" in shown or "points" in shown else 1
+                where = f"{what}, {first} to {last or first}"
+                yield Number(page="Diagnosis", what=where, shown=shown, true=scale * stored)
+            if tasks := re.search(r"\(([\d,]+) (episodes|tasks)\)", steps):
+                split = {"episodes": "train", "tasks": "eval"}[tasks[2]]
+                first, last = ranges[-1]
+                count = (
+                    f"SELECT count(*) FROM trajectories WHERE split = '{split}' "
+                    f"AND step BETWEEN {first} AND {last or first}"
+                )
+                yield Number(
+                    page="Diagnosis",
+                    what=f"{what}, count",
+                    shown=tasks[1],
+                    true=self.sql(run, count),
+                )
+        yield from self._alarms(run)
+
+    def _alarms(self, run: str) -> Iterator[Number]:
+        """The history of alarms, which stands on the page Diagnosis."""
+        raised = echoscope.open_run(self._root / run).sql(
+            "SELECT alarm_id, min(step) raised, count(*) events FROM alarms WHERE state = 'raised' "
+            "GROUP BY alarm_id"
+        )
+        table = self._page.locator(
+            "table", has=self._page.get_by_role("columnheader", name="severity")
+        )
+        shown = [row.locator("td").all_inner_texts() for row in table.locator("tbody tr").all()]
+        yield Number(
+            page="Alarms", what="alarms", shown=str(len(shown)), true=float(raised.num_rows)
+        )
+        true = sorted(raised.column("raised").to_pylist())
+        for cell, step in zip(sorted(int(row[2]) for row in shown), true, strict=False):
+            yield Number(page="Alarms", what="raised", shown=str(cell), true=step)
+
+    def runs(self, run: str) -> Iterator[Number]:
+        self._visit("")
+        head, *rows = until(lambda: table_rows(self._page), "runs", page=self._page)
+        row = dict(zip(head, next(r for r in rows if r[head.index("Run")] == run), strict=True))
+        last = self.sql(run, "SELECT max(step) FROM steps")
+        success = (
+            "SELECT 100 * avg(is_success::INT) FROM trajectories "
+            f"WHERE split = 'train' AND step = {last}"
+        )
+        yield Number(page="Runs", what="step", shown=row["Step"], true=last)
+        yield Number(page="Runs", what="success", shown=row["Success"], true=self.sql(run, success))
+
+    def replay(self, run: str, step: int) -> Iterator[Number]:
+        self._visit(f"replay?run={run}&step={step}")
+        head, *rows = until(lambda: table_rows(self._page), "trajectories", page=self._page)
+        for row in rows[:3]:
+            cells = dict(zip(head, row, strict=True))
+            for column, name in (
+                ("return", "episode_return"),
+                ("turns", "num_turns"),
+                ("tokens", "num_sampled_tokens"),
+            ):
+                query = f"SELECT {name} FROM trajectories WHERE id = '{cells['id']}'"
+                yield Number(
+                    page="Replay",
+                    what=f"{column} of {cells['id']}",
+                    shown=cells[column],
+                    true=self.sql(run, query),
+                )
+        words = re.search(
+            r"([\d,]+) trajectories: ([\d,]+) solved of \d+, mean return (\S+), (\d+) kept",
+            text_of(self._page),
+        )
+        of_step = f"FROM trajectories WHERE split = 'train' AND step = {step}"
+        for what, shown, query in zip(
+            ("trajectories", "solved", "mean return", "kept"),
+            words.groups() if words else ("none",) * 4,
+            ("count(*)", "sum(is_success::INT)", "avg(episode_return)", "sum(kept::INT)"),
+            strict=True,
+        ):
+            yield Number(
+                page="Replay",
+                what=what,
+                shown=shown.rstrip(","),
+                true=float(self.sql(run, f"SELECT {query} {of_step}")),
+            )
+
+    def compare(self, first: str, second: str) -> Iterator[Number]:
+        self._visit(f"compare?runs={first},{second}")
+
+        def found() -> list[list[str]]:
+            tables = [table_rows(self._page, place) for place in range(6)]
+            return next((rows for rows in tables if rows and "number of tasks" in rows[0]), [])
+
+        head, *rows = until(found, "evaluations", page=self._page)
+        for row in rows:
+            cells = dict(zip(head, row, strict=True))
+            run = cells["run"]
+            last = self.sql(run, "SELECT max(step) FROM trajectories WHERE split = 'eval'")
+            of_step = f"FROM trajectories WHERE split = 'eval' AND step = {last}"
+            truth = {
+                "step": last,
+                "success": self.sql(run, f"SELECT 100 * avg(is_success::INT) {of_step}"),
+                "number of tasks": self.sql(run, f"SELECT count(*) {of_step}"),
+            }
+            for what, true in truth.items():
+                shown = cells[what]
+                yield Number(page="Compare", what=f"{what} of {run}", shown=shown, true=true)
+
+    def evaluations(self, run: str) -> Iterator[Number]:
+        """Means over tasks; each task counts once, however often it was tried."""
+        self._visit(f"evaluations?run={run}")
+        head, *rows = until(lambda: table_rows(self._page), "ranking", page=self._page)
+        place = head.index("Evaluation")
+        row = dict(zip(head, next(r for r in rows if r[place] == run), strict=True))
+        for column, value in (
+            ("Success (95 %)", "100 * avg(is_success::INT)"),
+            ("Return", "avg(episode_return)"),
+            ("Turns", "avg(num_turns)"),
+        ):
+            query = (
+                f"SELECT avg(value) FROM (SELECT {value} AS value FROM trajectories "
+                "WHERE split = 'eval' GROUP BY env_seed, task_key)"
+            )
+            shown = row[column]
+            if column != "Success (95 %)":
+                shown = f"{float(shown):.4g}"
+            yield Number(page="Evaluations", what=column, shown=shown, true=self.sql(run, query))
+        count = self.sql(run, "SELECT count(*) FROM trajectories")
+        yield Number(page="Evaluations", what="episodes", shown=row["Episodes"], true=count)
+
+    def asked(self, run: str) -> Iterator[Number]:
+        """The page SQL: an answer to a question of one's own."""
+        query = "SELECT count(*) AS n, avg(episode_return) AS mean FROM trajectories"
+        self._visit(f"sql?run={run}")
+        area = self._page.get_by_label("Query", exact=True)
+        area.fill(query)
+        area.press("Control+Enter")
+        head, row = until(lambda: table_rows(self._page, 1), "answer", page=self._page)
+        for name, shown in zip(head, row, strict=True):
+            true = self.sql(run, f"SELECT {name} FROM ({query})")
+            yield Number(page="SQL", what=name, shown=f"{float(shown):.6g}", true=true)
