@@ -1,4 +1,4 @@
-"""Numbers that pages show in a real browser, each beside what SQL says, from docs/store.md alone."""
+"""Numbers that pages show in a browser, each beside what SQL says. It knows docs/store.md alone."""
 
 from __future__ import annotations
 
@@ -208,6 +208,8 @@ class Pages:
                 ("turns", "num_turns"),
                 ("tokens", "num_sampled_tokens"),
             ):
+                if column not in cells:  # no row has any
+                    continue
                 query = f"SELECT {name} FROM trajectories WHERE id = '{cells['id']}'"
                 yield Number(
                     page="Replay",
