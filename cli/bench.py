@@ -93,13 +93,13 @@ def cures(as_json: AsJson = False) -> None:
     """Show which treatment helped which collapse, from the recorded trainings (docs/cures.md)."""
     from echoscope.diagnostics.bench.cures.records import RecordError, Records
     from echoscope.diagnostics.bench.cures.results import Results
-    from echoscope.diagnostics.bench.cures.tables import missing_words, tables
+    from echoscope.diagnostics.bench.cures.tables import NOT_RUN, missing_words, tables
 
     try:
-        results = Results(Records())
+        records = Records()
     except (RecordError, OSError) as error:
         fail(error, Exit.UNREADABLE)
-    grids = tables(results)
+    grids, results = tables(records), Results(records)
     missing, of = results.missing()
     if as_json:
         rows = {
@@ -110,7 +110,7 @@ def cures(as_json: AsJson = False) -> None:
         return
     console = output_console(TABLE_WIDTH, is_wrapped=True)
     for grid in grids.values():
-        console.print(_rich(grid) if grid.rows else "nothing was trained for this table yet")
+        console.print(_rich(grid) if grid.rows else NOT_RUN)
         console.print()
     console.print(missing_words(results))
 

@@ -31,7 +31,12 @@ from echoscope.diagnostics.bench.cures.records import (
     outcome,
 )
 from echoscope.diagnostics.bench.cures.results import Results
-from echoscope.diagnostics.bench.cures.tables import advice_file, missing_words, tables
+from echoscope.diagnostics.bench.cures.tables import (
+    NOT_RUN,
+    advice_file,
+    missing_words,
+    tables,
+)
 from echoscope.diagnostics.judge.advice.measured import TABLE
 from echoscope.diagnostics.judge.advice.treatments import UNTREATED
 from echoscope.text.amounts import counted, duration, percent
@@ -42,7 +47,9 @@ RUNS = Path("runs/cures")
 CURVES = HERE / "curves"
 PAGE = Path(__file__).parents[2] / "docs" / "cures.md"
 FIRST = 4
-"""Arms of a kind that are trained before the others: the placebo and the likeliest treatments."""
+"""Arms that are trained before the others: the placebo and the likeliest treatments."""
+TWIN_TURN, OTHERS_TURN = 1.5, 2.5
+"""How many seeds later twins and other arms have their turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,15 +69,12 @@ def wanted(subjects: Sequence[Subject], seeds: Sequence[int]) -> list[Task]:
     for place, seed in enumerate(seeds):
         for subject in subjects:
             is_kind = isinstance(subject, Kind)
-            tasks.append(
-                Task(
-                    subject=subject, seed=seed, arm=UNTREATED, turn=place if is_kind else place + 2
-                )
-            )
-            for rank, arm in enumerate(
-                subject.arms if isinstance(subject, Kind) else _of_twin(subject)
-            ):
-                turn = place + (1 if rank < FIRST else 2.5) if is_kind else place + 2.5
+            first = place + (0 if is_kind else TWIN_TURN)
+            tasks.append(Task(subject=subject, seed=seed, arm=UNTREATED, turn=first))
+            arms = subject.arms if isinstance(subject, Kind) else _of_twin(subject)
+            early, late = (1, OTHERS_TURN) if is_kind else (TWIN_TURN, OTHERS_TURN)
+            for rank, arm in enumerate(arms):
+                turn = place + (early if rank < FIRST else late)
                 tasks.append(Task(subject=subject, seed=seed, arm=arm, turn=turn))
     return sorted(tasks, key=lambda task: task.turn)
 
@@ -188,7 +192,9 @@ def write_tables(records: Records, page: Path, advice: Path) -> None:
     """Write the tables between the markers of the page, and the counts that advice reads."""
     results = Results(records)
     text = page.read_text(encoding="utf-8")
-    blocks = {name: grid.markdown() for name, grid in tables(results).items()}
+    blocks = {
+        name: grid.markdown() if grid.rows else NOT_RUN for name, grid in tables(records).items()
+    }
     blocks["missing"] = missing_words(results)
     for name, block in blocks.items():
         begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from echoscope.diagnostics.measure.rates import wilson_interval
 from echoscope.text.amounts import counted, percent
 
 from ...judge.advice.measured import Rate
-from ...judge.advice.treatments import ADVICE, REWOUND, UNTREATED, treatment
+from ...judge.advice.treatments import ADVICE, PLACEBO, REWOUND, UNTREATED, treatment
 from ...judge.rules.alarm_texts import RULE_TEXTS
 from ..tables import Grid
+from .kinds import SET_ASIDE, Kind
+from .records import Records
 from .results import KindResult, Results
 
 NOTHING = "-"
+NOT_RUN = "Not run yet."
+"""Instead of a table without rows."""
 
 
 def rate_words(rate: Rate) -> str:
@@ -109,6 +113,37 @@ def by_twin(results: Results) -> Grid:
     return Grid(head=("twin", "continued with", "success, points", "runs"), rows=rows)
 
 
+def by_advice(results: Results) -> Grid:
+    """What the verdict suggested first, beside the controls over the same runs; in all last."""
+    arms = (ADVICE, REWOUND, PLACEBO)
+    rows, in_all = [], {arm: Rate(held=0, of=0) for arm in arms}
+    for result in results.kinds():
+        outcomes = {arm: dict(_by_seed(results, result.kind, arm)) for arm in arms}
+        advised = outcomes[ADVICE]
+        if not advised:
+            continue
+        rates = {
+            arm: Rate(
+                held=sum(held for seed, held in outcomes[arm].items() if seed in advised),
+                of=sum(seed in advised for seed in outcomes[arm]),
+            )
+            for arm in arms
+        }
+        for arm, rate in rates.items():
+            total = in_all[arm]
+            in_all[arm] = Rate(held=total.held + rate.held, of=total.of + rate.of)
+        rows.append((f"`{result.kind.name}`", *(rate_words(rate) for rate in rates.values())))
+    if rows:
+        rows.append(("in all", *(rate_words(rate) for rate in in_all.values())))
+    head = ("kind", "first suggestion", "rewound only", "placebo")
+    return Grid(head=head, rows=tuple(rows))
+
+
+def _by_seed(results: Results, kind: Kind, arm: str) -> Iterator[tuple[int, bool]]:
+    for untreated, judged in results.outcomes(kind, arm):
+        yield untreated.seed, judged.is_cured
+
+
 def by_symptom(results: Results) -> Grid:
     """The table of advice: what is offered for which first alarm."""
     rows = tuple(
@@ -133,13 +168,16 @@ def by_symptom(results: Results) -> Grid:
     return Grid(head=head, rows=rows)
 
 
-def tables(results: Results) -> Mapping[str, Grid]:
+def tables(records: Records) -> Mapping[str, Grid]:
     """All tables by the marker that they have in docs/cures.md."""
+    results = Results(records)
     return {
         "kinds": by_kind(results),
         "arms": by_arm(results),
         "twins": by_twin(results),
         "advice": by_symptom(results),
+        "suggestions": by_advice(results),
+        "set-aside": by_advice(Results(records, SET_ASIDE)),
     }
 
 

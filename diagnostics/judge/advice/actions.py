@@ -19,7 +19,7 @@ from echoscope.text.amounts import percent
 
 from ..rules.base import Rule
 from .causes import STEP_RULES, Cause
-from .measured import LEAST_RUNS, Measured, first_shown, of_settings
+from .measured import LEAST_RUNS, Measured, first_shown, of_settings, tried_for
 from .situation import Situation
 from .treatments import treatment
 
@@ -411,12 +411,22 @@ def _foreign(
         if how:
             text = f"{back or 'Continue with '}{how}. {cause.why}"
             return Action(text=text, settings=dict(cause.settings), why=_rests_on(cause))
+    helps = next((row for row in tried_for(rule.name) if row.is_shown and _names(row, terms)), None)
+    if back and helps is not None:
+        text = f"{back}{helps.treatment.label} ({_names(helps, terms)}). {helps.treatment.why}"
+        return Action(text=f"{text} {helps.words}", why=helps.treatment.why, rate=helps.words)
     read = _read(rule, causes, situation)
     if not back or rule.name not in STEP_RULES or any(c.is_task or c.look for c in causes):
         return read
     name = f" (`{terms['optim.lr']}`)" if "optim.lr" in terms else ""
     trial = f"As a trial only, {_lowered(back)}a third of the learning rate{name}."
     return replace(read, text=f"{read.text} {trial}", is_trial=True)
+
+
+def _names(row: Measured, terms: Mapping[str, str]) -> str:
+    """What another trainer calls the settings of a treatment; empty if it lacks one of them."""
+    keys = [change.key for change in row.treatment.changes]
+    return ", ".join(f"`{terms[key]}`" for key in keys) if set(keys) <= terms.keys() else ""
 
 
 def _lowered(text: str) -> str:

@@ -119,18 +119,23 @@ def _rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[Measured]:
         )
 
 
-def offered(symptom: str, present: Lookup) -> tuple[Measured, ...]:
-    """The treatments for a symptom that change something about a run, what helped most first.
+def tried_for(symptom: str) -> tuple[Measured, ...]:
+    """All that was tried for a symptom, what helped most first.
 
-    Those that are shown to help come first; the others are something to look at, no cure.
+    What is shown to help comes first; the rest is something to look at, no cure.
+    """
+    rows = (row for row in measured() if row.symptom == symptom)
+    return tuple(sorted(rows, key=lambda row: (-row.is_shown, -row.rate.low, -row.rate.of)))
+
+
+def offered(symptom: str, present: Lookup) -> tuple[Measured, ...]:
+    """As `tried_for`, without treatments that would change nothing about a run.
 
     Args:
         symptom: The alarm that stands first.
         present: The run's settings by dotted key.
     """
-    rows = [row for row in measured() if row.symptom == symptom]
-    rows = [row for row in rows if row.treatment.settings(present)]
-    return tuple(sorted(rows, key=lambda row: (-row.is_shown, -row.rate.low, -row.rate.of)))
+    return tuple(row for row in tried_for(symptom) if row.treatment.settings(present))
 
 
 def first_shown(symptom: str, present: Lookup) -> Measured | None:

@@ -88,6 +88,19 @@ def test_a_treatment_that_would_change_nothing_is_not_offered(
     assert advised(monkeypatch, row("no-entropy", 8, 8)).settings == {"optim.lr": 1e-4}
 
 
+@pytest.mark.parametrize(
+    ("trainer", "name"), [("verl", "actor_rollout_ref.actor.kl_loss_coef"), ("trl", "beta")]
+)
+def test_a_run_of_another_trainer_is_told_its_own_key(
+    monkeypatch: pytest.MonkeyPatch, trainer: str, name: str
+) -> None:
+    foreign = Situation(kind="foreign", trainer=trainer)
+    action = advised(monkeypatch, row("spread", 8, 8), row("kl", 8, 8), situation=foreign)
+    assert f"continue with a KL penalty against the reference policy (`{name}`)" in action.text
+    assert "It held in 8 of 8 runs" in action.text
+    assert not action.command
+
+
 RECIPE = {"name": "mine", "values": {"loss.kl_coef": 0.1}}
 
 
