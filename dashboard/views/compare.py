@@ -44,7 +44,7 @@ from echoscope.dashboard.data.comparing.series import (
 from echoscope.dashboard.data.curves import AXES, AxisKind
 from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.live import figures
-from echoscope.dashboard.page import comparison, ui, url_state
+from echoscope.dashboard.page import comparison, links, ui, url_state
 from echoscope.dashboard.page.comparison import Comparison, table_height
 from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.words import plain

@@ -26,6 +26,7 @@ from echoscope.dashboard.live.refreshing import follow, guarded
 from echoscope.dashboard.page import ui
 from echoscope.dashboard.page.evaluation_box import evaluation_box
 from echoscope.dashboard.words import plain
+from echoscope.diagnostics.catalogue import LISTED, metric
 
 PREFIXES = ("system/", "collection/", "ray/", "engine/")
 SPEED = ("time/tokens_per_s", "time/step_s")
@@ -82,7 +83,14 @@ def _keys(known: Sequence[str]) -> list[str]:
     """Of the machine first, then speed, then waiting."""
     listed = [key for prefix in PREFIXES for key in known if key.startswith(prefix)]
     machine = [key for key in listed if key.startswith(PREFIXES[0])]
+    machine.sort(key=_place)
     return [*machine, *(key for key in SPEED if key in known), *listed[len(machine) :]]
+
+
+def _place(key: str) -> int:
+    """Where the catalogue lists a metric."""
+    listed = list(LISTED)
+    return listed.index(metric(key).key) if metric(key).key in LISTED else len(listed)
 
 
 ui.run_frame("System", draw)
