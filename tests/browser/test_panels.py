@@ -21,7 +21,7 @@ def test_a_panel_is_added_and_made_as_wide_as_the_page(
     plot = draw_chart(page, "[class*=st-key-panel-0]")
     third = page.locator(plot).bounding_box()["width"]
     page.get_by_role("button", name="Look").click()
-    page.get_by_role("button", name="full", exact=True).click()
+    page.get_by_text("full", exact=True).click()
     page.get_by_role("button", name="Save").click()
     until(lambda: page.locator(plot).bounding_box()["width"] > 2 * third, "wide panel", page=page)
     (panel,) = read_pages(dashboard.root)["browser"]
