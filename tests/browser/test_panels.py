@@ -40,6 +40,6 @@ def test_a_hostile_panel_stays_text_and_fills_the_screen(
     assert "<img" in page.locator(f"{plot} .annotation-text").first.text_content()
     assert page.locator("[data-testid=stMain] img").count() == 0
     page.locator(plot).hover()
-    page.locator(f"{plot} .modebar-btn[data-title*=ull]").click()
+    page.locator(f"{plot} .modebar-btn[data-title=Fullscreen]").click()
     until(lambda: page.evaluate("document.fullscreenElement !== null"), "full screen", page=page)
     (dashboard.root / FILE).unlink()
