@@ -70,7 +70,6 @@ def draw() -> None:
     with st.spinner(f"Reading {len(runs)} runs"):
         compared, look = _compared(runs, head)
     levels = _levels(compared, head)
-    links.link("Own panels of these runs", "panels", run=None, runs=",".join(runs[:MAX_DRAWN]))
     _curves(compared, *look)
     comparison.sweep(compared, levels)
     left, right = st.columns(2, gap="medium")
@@ -79,6 +78,7 @@ def draw() -> None:
     with right:
         comparison.evaluations(compared)
     comparison.tasks(compared)
+    links.link("Own panels of these runs", "panels", run=None, runs=",".join(runs[:MAX_DRAWN]))
 
 
 Look = tuple[AxisKind, float, bool]
@@ -225,10 +225,11 @@ def _levels(compared: Comparison, line: DeltaGenerator) -> dict[str, float]:
     num_left_out = len(groups) - len(compared.shown)
     of_groups = f"{len(compared.shown)} of {len(groups)} groups are drawn. " if num_left_out else ""
     one = any(level.is_of_one_run for level in levels.values())
+    luck = "With many groups, one in twenty differs from the baseline by chance."
     single = "The interval of a single run is over its steps or tasks and knows no other seed. "
     st.caption(
         f"{of_groups}Means over steps {window[0]} to {window[1]} with 95 % intervals over runs. "
-        f"{single * one}With many groups, one in twenty differs from the baseline by chance."
+        f"{single * one}{luck * (len(groups) > 2)}"
     )
     return {level.run: level.mean for of in levels.values() for level in of.runs}
 

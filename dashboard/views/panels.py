@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from echoscope.dashboard.charts import compare as drawn
 from echoscope.dashboard.charts import live as live_charts
-from echoscope.dashboard.charts import panels as drawn
 from echoscope.dashboard.charts import theme
 from echoscope.dashboard.charts.charts import LineOptions
 from echoscope.dashboard.charts.curated import CHARTS, chart_curves, chart_keys, plain_chart

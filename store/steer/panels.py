@@ -32,6 +32,7 @@ from echoscope.text.yaml_text import YamlError, read_yaml_file
 
 from ..errors import AnnotationError, StoreError
 from ..log.durable import replace_file, take_lock
+from ..log.remote.pulling import RemoteRoot
 
 FILE = "panels.yaml"
 MAX_PAGES = 20
@@ -199,7 +200,9 @@ def _place(pages: Mapping[str, list[Panel]], page: str, panel: Panel) -> int:
 
 def _change(root: Path, act: Callable[[dict[str, list[Panel]]], object]) -> None:
     """Change what the file says now, and write it so that readers see the old or the new one."""
-    path = root / FILE
+    path, remote = root / FILE, RemoteRoot.of(root)
+    if remote is not None:
+        raise StoreError(f"{root} is a copy of {remote.bucket.url}, which is only read")
     try:
         with _locked(root):
             pages = {name: list(panels) for name, panels in read_pages(root).items()}
@@ -211,15 +214,11 @@ def _change(root: Path, act: Callable[[dict[str, list[Panel]]], object]) -> None
 
 @contextmanager
 def _locked(root: Path) -> Iterator[None]:
-    """No other dashboard on this root changes panels meanwhile."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(root / f".{FILE}.lock", flags, 0o644)
+    """No other process changes panels meanwhile. The lock is the folder's: no file is left."""
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if not take_lock(descriptor, _PATIENCE_S):
-            raise StoreError(
-                f"another process has been changing {FILE} for {_PATIENCE_S:.0f} s; "
-                "nothing was changed"
-            )
+            raise StoreError("somebody else is changing panels; try again")
         yield
     finally:
         os.close(descriptor)

@@ -76,6 +76,8 @@ def draw(table: RunsTable, num_shown: int) -> None:
                     runs=",".join(ids[:MAX_COMPARED]),
                     run=ids[0],
                 )
+            if len(rows) > 1:
+                links.link("Panels", "panels", runs=",".join(ids[:MAX_BESIDE]), run=ids[0])
             st.button("Untick all", on_click=state.untick_all, type="tertiary")
         if len(rows) == 1 and rows[0].parent_run_id:
             lineage.parent_line(f"Branched from {branched_from(rows[0])}", rows[0].parent_run_id)

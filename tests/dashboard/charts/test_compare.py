@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from echoscope.dashboard.charts.panels import answer_spec, without_outliers
+from echoscope.dashboard.charts.compare import answer_spec, without_outliers
 
 
 def test_one_spike_lies_outside_of_the_scale_and_is_counted() -> None:
