@@ -15,6 +15,7 @@ import argparse
 import fcntl
 import math
 import os
+import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,10 +23,12 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from echoscope.core.config.loading import ConfigError
 from echoscope.diagnostics.bench.cures.kinds import DEVELOP, FURTHER, HERE, Kind, kinds, twins
 from echoscope.diagnostics.bench.cures.records import (
     RECORDS,
     Piece,
+    RecordError,
     Records,
     has_collapsed,
     outcome,
@@ -134,20 +137,25 @@ def words(piece: Piece, records: Records) -> str:
 
 
 def left(tasks: Sequence[Task], records: Records) -> float:
-    """Seconds that the missing pieces may take, from those of the same twin; NaN where none is."""
+    """Seconds that the missing pieces may take, from those of the same twin; NaN without any.
+
+    A twin that was not trained yet is taken for as fast as the others.
+    """
     speeds: dict[str, list[float]] = {}
     for piece in records.pieces.values():
         kind = kinds().get(piece.of)
-        name = piece.of if kind is None else kind.twin.name
-        speeds.setdefault(name, []).append(piece.seconds / max(1, piece.steps - piece.begins))
+        if piece.seconds:
+            name = piece.of if kind is None else kind.twin.name
+            speeds.setdefault(name, []).append(piece.seconds / max(1, piece.steps - piece.begins))
+    if not speeds:
+        return math.nan
+    by_twin = {name: statistics.fmean(each) for name, each in speeds.items()}
+    others = statistics.fmean(by_twin.values())
     total = 0.0
     for task in tasks:
         twin = task.subject.twin if isinstance(task.subject, Kind) else task.subject
-        speed = speeds.get(twin.name)
-        if speed is None:
-            return math.nan
         steps = FURTHER if task.arm != UNTREATED else FURTHER + twin.begins
-        total += steps * sum(speed) / len(speed)
+        total += steps * by_twin.get(twin.name, others)
     return total
 
 
@@ -176,10 +184,13 @@ def run(
             return
         task = todo[0]
         title = f"{task.subject.name} seed {task.seed} {task.arm}"
-        piece = train(task, records, runs, curves)
+        try:
+            piece, why = train(task, records, runs, curves), "changes nothing about this run"
+        except ConfigError as error:
+            piece, why = None, f"cannot be trained: {error}"
         if piece is None:
             skipped.add((task.subject.name, task.seed, task.arm))
-            print(f"{title}: changes nothing about this run", flush=True)
+            print(f"{title}: {why}", flush=True)
             continue
         records.add(piece)
         for kept in records.pieces.values():
@@ -234,14 +245,19 @@ def main() -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             parser.error(f"another command trains in {arguments.runs}; wait for it, or give --runs")
-        run(
-            wanted([subjects[name] for name in only], seeds),
-            Records(arguments.records),
-            arguments.runs,
-            arguments.curves,
-            end=time.monotonic() + 60 * arguments.minutes,
-            most=arguments.most,
-        )
+        try:
+            run(
+                wanted([subjects[name] for name in only], seeds),
+                Records(arguments.records),
+                arguments.runs,
+                arguments.curves,
+                end=time.monotonic() + 60 * arguments.minutes,
+                most=arguments.most,
+            )
+        except (OSError, RecordError) as error:
+            raise SystemExit(
+                f"{error}\nwhat is recorded is kept; the same command goes on"
+            ) from None
 
 
 if __name__ == "__main__":

@@ -15,6 +15,10 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from cures.__main__ import missing, wanted
+
 from echoscope.diagnostics.bench.cures.kinds import FURTHER, kinds, setup_of, twins
 from echoscope.diagnostics.bench.cures.records import Piece, Records, has_collapsed
 from echoscope.diagnostics.bench.cures.results import Results
@@ -99,3 +103,29 @@ def test_a_killed_training_goes_on_and_gives_the_same_record(tmp_path: Path) -> 
         command(killed), env=environment(), check=True, capture_output=True, text=True
     )
     assert again.stdout == ""
+
+
+def test_every_kind_is_untreated_first_and_twins_come_between() -> None:
+    subjects = [*kinds().values(), *twins().values()]
+    tasks = [task for task in wanted(subjects, [0, 1]) if task.seed == 0]
+    first = [task.arm for task in tasks[: len(kinds())]]
+    assert set(first) == {UNTREATED}
+    order = [(task.subject.name, task.arm) for task in tasks]
+    twin, late = order.index(("bandit", UNTREATED)), order.index((KIND, "cooler"))
+    assert order.index((KIND, PLACEBO)) < twin < late
+
+
+def test_arms_of_a_run_that_did_not_collapse_are_not_trained(tmp_path: Path) -> None:
+    kind = kinds()[KIND]
+    records = Records(tmp_path)
+    tasks = wanted([kind], [SEED])
+    assert len(missing(tasks, records)) == 1 + len(kind.arms)
+    healthy = Piece(of=KIND, seed=SEED, arm=UNTREATED, steps=60, seconds=9.0)
+    records.add(replace(healthy, setup=setup_of(kind, UNTREATED)))
+    assert missing(tasks, records) == []
+
+
+def test_a_changed_kind_is_trained_again(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    records.add(Piece(of=KIND, seed=SEED, arm=UNTREATED, setup="older", steps=60, seconds=9.0))
+    assert missing(wanted([kinds()[KIND]], [SEED]), records)[0].arm == UNTREATED

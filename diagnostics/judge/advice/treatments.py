@@ -36,6 +36,8 @@ class Change:
 
     def value(self, present: Any) -> Any:
         """The new value; the present one where nothing is to change."""
+        if isinstance(self.to, tuple):
+            return list(self.to)
         if not _is_number(present) or self.to is not None:
             return present if self.to is None else self.to
         if math.isfinite(self.times):

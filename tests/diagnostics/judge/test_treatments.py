@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from echoscope.diagnostics.judge.advice.actions import command_line
 from echoscope.diagnostics.judge.advice.situation import Situation
 from echoscope.diagnostics.judge.advice.treatments import CONTROLS, TREATMENTS, treatment
 
@@ -23,6 +24,7 @@ CONFIG: dict[str, Any] = {
     "sampling": {"temperature": 1.0},
     "advantage": {"kind": "rloo"},
     "critic": {"kind": "none"},
+    "reward": {"shaping": [{"name": "detail", "function": "length", "weight": -4.0}]},
 }
 RUN = Situation(config=CONFIG).setting
 
@@ -38,6 +40,7 @@ RUN = Situation(config=CONFIG).setting
         ("tasks", {"envs.train.0.groups": 8, "envs.train.1.groups": 4}),
         ("format-penalty", {"envs.train.0.format_penalty": -0.1}),
         ("undo-luck", {"envs.train.0.params.slip": 0.0}),
+        ("no-shaping", {"reward.shaping": []}),
         ("cooler", {"sampling.temperature": 0.7}),
         ("rewound", {}),
         ("no-entropy", {}),
@@ -61,6 +64,11 @@ def test_a_treatment_that_holds_already_sets_nothing_twice(each: Any) -> None:
     again = each.settings(with_settings(settings))
     has_factor = any(change.times == change.times for change in each.changes)
     assert (again == {}) or has_factor
+
+
+def test_settings_can_be_typed_as_they_are() -> None:
+    words = command_line("branch", "a", treatment("no-shaping").settings(RUN), checkpoint=4)
+    assert words == "echoscope ctl a branch --checkpoint 4 'reward.shaping=[]'"
 
 
 def test_names_are_unique_and_labels_follow_continue_with() -> None:
