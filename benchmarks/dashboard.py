@@ -45,8 +45,17 @@ from dashboard_pages import (
     shows,
     steps_seen,
     visitor,
+    whole,
 )
-from dashboard_runs import make_many, make_million, make_wide, once, write_steps
+from dashboard_runs import (
+    SIBLINGS,
+    make_evaluations,
+    make_many,
+    make_million,
+    make_wide,
+    once,
+    write_steps,
+)
 from dashboard_viewers import OVERRIDES, Training, compare
 
 from echoscope.store.reader import open_run
@@ -175,6 +184,21 @@ class Bench:
             newest = f"run-{count - 1:05d}"
             self._warm(server, f"Live of one of {size}", "live", newest, "chart")
             self._memory(server, f"Runs, {size}")
+
+    def evaluations(self) -> None:
+        """Two hundred evaluations of 800 episodes each."""
+        count, tasks = max(4, round(200 * self._scale)), max(10, round(200 * self._scale))
+        root = once(self._folder / "evaluations", lambda path: make_evaluations(path, count, tasks))
+        size = f"{count:,} evaluations of {SIBLINGS * tasks:,} episodes"
+        first, read = [], []
+        for _ in range(3):
+            with self._serve(root) as server, self._page() as opened:
+                first.append(drawn(opened, address(server, "evaluations"), "ranking"))
+                read.append(whole(opened, "still to be read"))
+        self._add(row(f"Evaluations, {size}: first, a ranking", first))
+        self._add(row(f"Evaluations, {size}: first, of all", read))
+        with self._serve(root) as server:
+            self._warm(server, f"Evaluations, {size}", "evaluations", "", "ranking")
 
     def viewers(self) -> None:
         """Four viewers of a run that trains."""
@@ -376,7 +400,7 @@ def table_line(found: Row) -> str:
 
 
 def main() -> None:
-    parts = ("start", "million", "wide", "visible", "many", "viewers")
+    parts = ("start", "million", "wide", "visible", "many", "evaluations", "viewers")
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default=",".join(parts), help="some of the parts, with commas")
     parser.add_argument("--scale", type=float, default=1.0, help="of the generated runs")

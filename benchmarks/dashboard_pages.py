@@ -19,6 +19,7 @@ TITLE = "h1"
 CHART = ".js-plotly-plot .scatterlayer .trace path.js-line"
 LIST = "[data-testid=stDataFrame] canvas"
 TRAJECTORY = "h3"
+RANKING = "[class*=st-key-success_] .js-plotly-plot .points path"
 VERDICT = ".es-headline, .es-state"
 WANTED = {
     "title": TITLE,
@@ -26,6 +27,7 @@ WANTED = {
     "chart": CHART,
     "list": LIST,
     "trajectory": TRAJECTORY,
+    "ranking": RANKING,
 }
 
 _LOOK = """
@@ -100,6 +102,13 @@ def seen(page: Page, name: str) -> float:
     """When one of `WANTED` was on the page that is open, in seconds."""
     found: float = page.evaluate("name => window.__seen[name] / 1000", name)
     return found
+
+
+def whole(page: Page, unfinished: str) -> float:
+    """Seconds from the start of the navigation until the page no longer says `unfinished`."""
+    page.wait_for_function("words => !document.body.innerText.includes(words)", arg=unfinished)
+    now: float = page.evaluate("() => performance.now() / 1000")
+    return now
 
 
 def settle(page: Page) -> None:

@@ -16,13 +16,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from made_evaluation import evaluation_config
+from made_run import step_metrics
+from trajectories import make_trajectory
 
 from echoscope.dashboard.charts.curated import CHARTS
 from echoscope.store.log.durable import new_id, read_checked_json, to_checked_json_bytes
 from echoscope.store.log.journal import encode_piece, read_chunk
 from echoscope.store.log.layout import FileEntry, Layout
 from echoscope.store.log.parquet import write_pack_file
-from echoscope.store.records import StepMetrics
+from echoscope.store.records import Split, StepMetrics, Trajectory, Turn
 from echoscope.store.schema import STEP_METRICS, arrow_schema
 from echoscope.store.writer import RunWriter
 from store import TRAJECTORIES, Steps, build_large, make_packed_run, sources
@@ -32,6 +35,7 @@ RUN_ID = "bench"
 PACK_STEPS = 256
 STEPS_OF_SMALL = 12
 MANY_KEYS = 60
+SIBLINGS = 4
 Values = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -104,6 +108,58 @@ def make_many(root: Path, count: int) -> None:
         layout.writer_lock.touch()
         layout.run_json.write_bytes(to_checked_json_bytes(mine))
     shutil.rmtree(template)
+
+
+def make_evaluations(root: Path, count: int, tasks: int) -> None:
+    """`count` evaluations of the same tasks, with four episodes of 3 to 6 turns a task."""
+    for number in range(count):
+        rng = np.random.default_rng(number)
+        name = f"evaluation-{number:03d}"
+        writer = RunWriter.create(
+            root / name,
+            run_id=name,
+            config=evaluation_config(
+                ["frozen_lake"],
+                tasks=tasks,
+                siblings=SIBLINGS,
+                who=f"player {number}",
+                temperature=1.0,
+                seed=0,
+            ),
+        )
+        skill = 0.2 + 0.6 * number / count
+        writer.add_trajectories([_episode(rng, index, skill) for index in range(SIBLINGS * tasks)])
+        writer.commit_step(
+            metrics=[step_metrics(name, 0, {"eval/all/success_rate": skill}, "eval")]
+        )
+        writer.close(status="finished")
+
+
+def _episode(rng: np.random.Generator, index: int, skill: float) -> Trajectory:
+    task, sibling = divmod(index, SIBLINGS)
+    turns = [
+        Turn(
+            index=turn,
+            observation=f"task {task}, turn {turn}",
+            response="I go right, where the goal is.</think><answer>right</answer>",
+            actions=("right",),
+            is_valid=True,
+            is_effective=bool(rng.random() < 0.8),
+        )
+        for turn in range(int(rng.integers(3, 7)))
+    ]
+    return make_trajectory(
+        *turns,
+        step=0,
+        index=index,
+        group_index=task,
+        sibling_index=sibling,
+        split=Split.EVAL,
+        tag="frozen_lake",
+        env_seed=task,
+        task_key=f"task {task}",
+        is_success=bool(rng.random() < skill),
+    )
 
 
 def _event_files(

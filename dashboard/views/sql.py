@@ -50,17 +50,16 @@ def _question(run_id: str) -> None:
         sql = st.text_area(
             "Query",
             key=_TEXT,
-            height=220,
+            height=232,
             max_chars=MAX_SQL,
-            help="One SELECT of DuckDB's SQL over the tables beside. It can read this run and "
-            "nothing else, and changes nothing.",
+            label_visibility="collapsed",
         )
         limits = settings()
         line = st.container(horizontal=True, vertical_alignment="center")
         is_sent = line.form_submit_button("Run", type="primary")
         line.caption(
-            f"Ctrl+Enter runs it. At most {limits.sql_seconds:g} s, {limits.sql_rows:,} rows and "
-            f"{limits.sql_memory}."
+            "One SELECT of DuckDB's SQL, which reads this run and changes nothing. Ctrl+Enter runs "
+            f"it. At most {limits.sql_seconds:g} s, {limits.sql_rows:,} rows, {limits.sql_memory}."
         )
     if is_sent:
         st.query_params["sql"] = sql
@@ -91,7 +90,10 @@ def _reference() -> None:
         format_func=lambda n: f"{n}: {TABLES[n].doc}",
         label_visibility="collapsed",
     )
-    rows = [{"column": c.name, "type": c.type, "meaning": c.doc} for c in TABLES[name].columns]
+    rows = [
+        {"column": c.name, "type": c.type, "meaning": c.doc.replace("`", "")}
+        for c in TABLES[name].columns
+    ]
     st.dataframe(
         pd.DataFrame(rows), hide_index=True, height=300, alt=f"Columns of the table {name}"
     )

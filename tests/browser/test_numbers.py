@@ -30,7 +30,7 @@ def root(recorded_root: Path, make_config: Callable[..., Any], tmp_path: Path) -
 def test_numbers_are_those_of_sql(
     root: Path, serve: Callable[..., DashboardProcess], page: Any
 ) -> None:
-    page.set_viewport_size({"width": 1440, "height": 2500})
+    page.set_viewport_size({"width": 1440, "height": 5000})
     pages = Pages(page, serve(root).url, root)
     (tag,) = {key.split("/")[1] for key in pages.keys("one") if key.startswith("eval/")} - {"all"}
     numbers = [
@@ -39,6 +39,7 @@ def test_numbers_are_those_of_sql(
             pages.diagnosis("one"),
             pages.runs("one"),
             pages.replay("one", 3),
+            pages.replay("two", 2),
             pages.compare("one", "two"),
             pages.evaluations("played"),
             pages.asked("one"),
