@@ -8,6 +8,8 @@ from typer.testing import CliRunner
 
 from echoscope.cli import bench
 from echoscope.diagnostics.bench import report as bench_report
+from echoscope.diagnostics.bench.cures.kinds import kinds
+from echoscope.diagnostics.bench.cures.records import Records
 from echoscope.diagnostics.judge.alarms import RULES_BY_NAME
 
 RUNNER = CliRunner()
@@ -86,3 +88,22 @@ def test_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     none = RUNNER.invoke(bench.app, ["collapse", "--only", "small"])
     assert none.exit_code == 4
     assert "no recorded small runs" in none.output
+
+
+def test_cures_shows_every_kind_and_what_is_not_trained() -> None:
+    values = json.loads(RUNNER.invoke(bench.app, ["cures", "--json"]).output)
+    assert {row["kind"].strip("`") for row in values["kinds"]} == set(kinds())
+    assert values["pieces"]["trained"] <= values["pieces"]["wanted"]
+    shown = RUNNER.invoke(bench.app, ["cures"])
+    assert shown.exit_code == 0, shown.output
+    assert "rewound only" in shown.output
+
+
+def test_a_damaged_record_is_one_line_with_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bandit-rate.ndjson").write_text("no record\n")
+    monkeypatch.setattr(Records.__init__, "__defaults__", (tmp_path,))
+    result = RUNNER.invoke(bench.app, ["cures"])
+    assert "bandit-rate.ndjson, line 1, is no record" in str(result.exception) + result.output
+    assert "Traceback" not in result.output

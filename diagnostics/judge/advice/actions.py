@@ -350,7 +350,7 @@ def _in_terms(advice: str, situation: Situation) -> str:
     """Our settings in brackets by the other trainer's names; left out where it has none."""
     if situation.kind != "foreign":
         return advice
-    terms = _TERMS.get(situation.trainer, {})
+    terms = TERMS.get(situation.trainer, {})
 
     def named(match: re.Match[str]) -> str:
         return f" (`{terms[match[1]]}`)" if match[1] in terms else ""
@@ -358,21 +358,35 @@ def _in_terms(advice: str, situation: Situation) -> str:
     return re.sub(r" \(`([\w.]+)`\)", named, advice)
 
 
-_TERMS: Mapping[str, Mapping[str, str]] = {
+TERMS: Mapping[str, Mapping[str, str]] = {
     "verl": {
         "optim.lr": "actor_rollout_ref.actor.optim.lr",
+        "optim.grad_clip": "actor_rollout_ref.actor.grad_clip",
+        "optim.epochs": "actor_rollout_ref.actor.ppo_epochs",
         "loss.entropy_coef": "actor_rollout_ref.actor.entropy_coeff",
         "loss.kl_coef": "actor_rollout_ref.actor.kl_loss_coef",
+        "loss.clip_low": "actor_rollout_ref.actor.clip_ratio_low",
         "loss.clip_high": "actor_rollout_ref.actor.clip_ratio_high",
+        "critic.lr": "critic.optim.lr",
+        "advantage.kind": "algorithm.adv_estimator",
+        "envs.group_size": "actor_rollout_ref.rollout.n",
+        "sampling.temperature": "actor_rollout_ref.rollout.temperature",
         "context.max_response_tokens": "data.max_response_length",
     },
     "trl": {
         "optim.lr": "learning_rate",
+        "optim.grad_clip": "max_grad_norm",
+        "optim.epochs": "num_iterations",
+        "loss.entropy_coef": "entropy_coef",
         "loss.kl_coef": "beta",
+        "loss.clip_low": "epsilon",
         "loss.clip_high": "epsilon_high",
+        "envs.group_size": "num_generations",
+        "sampling.temperature": "temperature",
         "context.max_response_tokens": "max_completion_length",
     },
 }
+"""Our settings by other trainers' names, as docs/names.md pairs them."""
 
 
 def trainer_of(columns: Collection[str]) -> str:
@@ -398,7 +412,7 @@ def _foreign(
     is_lost: bool,
 ) -> Action:
     """In the terms of the other trainer; where no cause is known, what to look at first."""
-    terms = _TERMS.get(situation.trainer, {})
+    terms = TERMS.get(situation.trainer, {})
     ends = [(alarm.earliest_onset_step, alarm.onset_step) for alarm in alarms[:1]]
     onset = min((step for pair in ends for step in pair if step is not None), default=0)
     back = ""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from echoscope.diagnostics.judge.advice import measured
-from echoscope.diagnostics.judge.advice.actions import Action
+from echoscope.diagnostics.judge.advice.actions import TERMS, Action
 from echoscope.diagnostics.judge.advice.measured import Measured, Rate
 from echoscope.diagnostics.judge.advice.situation import Situation
 from echoscope.diagnostics.judge.advice.treatments import treatment
@@ -115,3 +116,12 @@ def test_a_cause_comes_before_the_table_unless_the_table_refutes_it(
     alone = advised(monkeypatch, fails, situation=differs)
     assert alone.settings == {"loss.kl_coef": 0.1}
     assert "It held in 1 of 8 runs" in alone.text
+
+
+@pytest.mark.parametrize("trainer", TERMS)
+def test_other_trainers_names_are_those_of_the_page_of_names(trainer: str) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "names.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("|")]
+    for ours, theirs in TERMS[trainer].items():
+        last = theirs.rpartition(".")[2]
+        assert any(f"{last}`" in line and f"`{ours}`" in line for line in rows), (ours, theirs)
