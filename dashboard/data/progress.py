@@ -1,13 +1,40 @@
-"""How fast a run goes and how long it will take, from its table `steps`. Pure."""
+"""How fast a run goes, how long it will take, and where the time of a step goes. Pure."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
 from echoscope.store.status import RECENT_STEPS, RunStatus, Status, pace_of
 from echoscope.text.amounts import duration
+
+NUM_STEPS = 20
+"""The last steps, over which means are taken."""
+STEP = "time/step_s"
+PHASES: Mapping[str, str] = {
+    "time/rollout_s": "rollouts",
+    "time/annotate_s": "packing and log-probs",
+    "time/diagnostics_s": "diagnostics",
+    "time/update_s": "update",
+}
+"""Key -> words, in the order of a step."""
+REST = "rest"
+COLLECTION = "time/rollout_s"
+WAITS: Mapping[str, str] = {
+    "collection/engine_wait_s": "engine had nothing to sample",
+    "collection/env_wait_s": "no environment at work",
+}
+MEANS = """
+SELECT key, avg(value) AS seconds, count(*) AS num_steps, min(step) AS first, max(step) AS last
+FROM metrics
+WHERE key IN (SELECT unnest($1)) AND isfinite(value) AND step > $2 AND phase = 'train'
+GROUP BY key
+"""
+"""Of some keys after a step: how long each took on average."""
 
 
 def pace(steps: pd.DataFrame) -> float:
@@ -44,3 +71,67 @@ def progress_words(
     if stands.status is Status.LIVE and steps > 0 and math.isfinite(left):
         parts.append(f"{duration(left)} left")
     return f"{done} / {steps}" if steps > 0 else str(done), ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """Seconds of a step in parts, mean over the last steps."""
+
+    seconds: Mapping[str, float]
+    """Words -> seconds."""
+    total: float
+    first_step: int
+    last_step: int
+
+
+def phases(means: pd.DataFrame) -> Shares | None:
+    """The phases of a step; what none of them has is the rest. None without a step's time.
+
+    Args:
+        means: The answer to `MEANS`.
+    """
+    return _shares(means, STEP, PHASES, has_rest=True)
+
+
+def waits(means: pd.DataFrame) -> Shares | None:
+    """How long the engine and the environments were idle, of the time that episodes took."""
+    return _shares(means, COLLECTION, WAITS, has_rest=False)
+
+
+def _shares(
+    means: pd.DataFrame, whole: str, parts: Mapping[str, str], *, has_rest: bool
+) -> Shares | None:
+    by_key = dict(zip(means["key"], means["seconds"].astype(float), strict=True))
+    seconds = {words: by_key[key] for key, words in parts.items() if key in by_key}
+    total = by_key.get(whole, math.nan)
+    if not seconds or not total > 0:
+        return None
+    rest = total - sum(seconds.values())
+    if has_rest and rest > 0:
+        seconds[REST] = rest
+    of_whole = means[means["key"] == whole].iloc[0]
+    return Shares(
+        seconds=seconds,
+        total=total,
+        first_step=int(of_whole["first"]),
+        last_step=int(of_whole["last"]),
+    )
+
+
+def engines_words(config: Mapping[str, Any]) -> str:
+    """How many ranks and replicas there are, where there are several; empty otherwise."""
+    parts = []
+    for section, name, words in (
+        ("trainer", "ranks", "ranks train"),
+        ("engine", "replicas", "replicas sample"),
+    ):
+        of = config.get(section)
+        number = of.get(name) if isinstance(of, Mapping) else None
+        if isinstance(number, int) and number > 1:
+            parts.append(f"{number} {words}")
+    if not parts:
+        return ""
+    return (
+        f"{' and '.join(parts)}. Times are of the slowest replica and of rank 0; the machine below "
+        "is that of rank 0, with all of its GPUs."
+    )

@@ -11,6 +11,7 @@ import pandas as pd
 import streamlit as st
 
 from echoscope.diagnostics.catalogue import metric
+from echoscope.store.records import CommandAction, CommandOutcome
 
 from ..charts import compare as drawn
 from ..data import queries
@@ -149,9 +150,25 @@ def settings(compared: Comparison) -> None:
         st.dataframe(_shown_table(table), hide_index=True)
     else:
         st.caption("None: these runs have the same configuration.")
+    changed = [run for run in compared.runs if _was_set(run)]
+    if changed:
+        st.caption(
+            "Groups go by the settings at the start. Somebody changed settings later of: "
+            f"{plain(', '.join(changed), 400)}"
+        )
     equal = equal_settings(compared.settings)
     with st.expander(f"{len(equal)} settings are equal", key="equal_settings"):
         st.dataframe(_shown_table(equal), hide_index=True)
+
+
+def _was_set(run: str) -> bool:
+    """Whether a command changed a setting while the run trained."""
+    return any(
+        state.command.action is CommandAction.SET
+        and state.ack is not None
+        and state.ack.outcome is CommandOutcome.APPLIED
+        for state in queries.commands(run)
+    )
 
 
 def _shown_table(table: pd.DataFrame) -> pd.DataFrame:

@@ -18,6 +18,8 @@ PAGES: Mapping[str, tuple[str, str]] = {
     "replay": ("Replay", "views/replay.py"),
     "compare": ("Compare", "views/compare.py"),
     "evaluations": ("Evaluations", "views/evaluations.py"),
+    "panels": ("Panels", "views/panels.py"),
+    "system": ("System", "views/system.py"),
     "sql": ("SQL", "views/sql.py"),
 }
 """URL path -> title and script, in the order of the menu."""

@@ -11,8 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
-from .ui import notice
+from echoscope.store.status import Origin, origin_of
+from echoscope.text.amounts import counted
+
+from ..data import queries
+from ..escaping import visible
+from . import links, ui
 
 MAX_TEXT = 300
 
@@ -129,7 +135,7 @@ def text_param(name: str, default: str = "", *, most: int = 2_000) -> str:
     """A URL parameter that is free text."""
     value = st.query_params.get(name, default)
     if len(value) > most:
-        notice(f"{name} in the address has {len(value)} characters, more than {most}; left out")
+        ui.notice(f"{name} in the address has {len(value)} characters, more than {most}; left out")
         return default
     return value
 
@@ -147,7 +153,7 @@ def int_param(
         return value
     bound = f"between {least} and {most}" if most is not None else f"of at least {least}"
     fallback = "the default" if default is None else str(default)
-    notice(f"{name}={text[:40]!r} in the address is no whole number {bound}; {fallback} is used")
+    ui.notice(f"{name}={text[:40]!r} in the address is no whole number {bound}; {fallback} is used")
     return default
 
 
@@ -157,7 +163,7 @@ def choice_param(name: str, choices: Sequence[str], default: str) -> str:
     if text is None or text in choices:
         return text if text is not None else default
     choices_text = ", ".join(choices)
-    notice(f"{name}={text[:40]!r} in the address is none of {choices_text}; {default} is used")
+    ui.notice(f"{name}={text[:40]!r} in the address is none of {choices_text}; {default} is used")
     return default
 
 
@@ -168,5 +174,47 @@ def list_param(name: str, *, most: int = 32) -> list[str]:
     if len(entries) > most:
         left_out = ", ".join(entries[most : most + 8])
         more = f" and {len(entries) - most - 8} more" if len(entries) > most + 8 else ""
-        notice(f"at most {most} {name} can be shown at once; not shown: {left_out}{more}")
+        ui.notice(f"at most {most} {name} can be shown at once; not shown: {left_out}{more}")
     return entries[:most]
+
+
+def pick_runs(line: DeltaGenerator, *, most: int, key: str) -> list[str]:
+    """The trained runs that the address names, in `runs` or `run`; their picker stands in a line.
+
+    Those that are not there, and evaluations, which have no curves, are named in a notice.
+    """
+    rows = [row for row in queries.runs() if not row.problem]
+    ids = [row.run_id for row in rows[: ui.MAX_PICKED] if row.origin is not Origin.EVALUATED]
+    asked, evaluated = [], []
+    named = list_param("runs", most=most)
+    for run in named or [*filter(None, [st.query_params.get("run")])]:
+        if not ui.exists(run):
+            ui.notice(f"there is no run {run!r}; it is not shown")
+        elif origin_of(queries.info(run).config) is Origin.EVALUATED:
+            evaluated.append(run)
+        else:
+            asked.append(run)
+    ids += [run for run in asked if run not in ids]
+
+    def changed() -> None:
+        st.query_params["runs"] = ",".join(st.session_state[key])
+
+    with line.popover(counted(len(asked), "run"), key=f"{key}_box"):
+        chosen = st.multiselect(
+            "Runs",
+            ids,
+            default=asked,
+            key=key,
+            on_change=changed,
+            max_selections=most,
+            format_func=lambda run: visible(run, 80),
+        )
+    if evaluated:
+        names = ", ".join(evaluated[:3]) + (" and more" if len(evaluated) > 3 else "")
+        verb = "is an evaluation" if len(evaluated) == 1 else "are evaluations"
+        ui.notice(
+            f"{names} {verb}: nothing was trained, so there is no curve. The page Evaluations "
+            "compares evaluations task by task."
+        )
+        links.link("Evaluations", "evaluations", run=evaluated[0])
+    return list(chosen)

@@ -50,8 +50,6 @@ from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.words import plain
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.metric_entry import ENTROPY, RETURN, SUCCESS
-from echoscope.store.status import Origin, origin_of
-from echoscope.text.amounts import counted
 
 MAX_RUNS = 100
 MAX_DRAWN = len(theme.SERIES)
@@ -65,7 +63,7 @@ def draw() -> None:
         ui.empty_root()
         return
     head = st.container(horizontal=True, vertical_alignment="bottom", key="compare_head")
-    runs = _pick_runs(head)
+    runs = url_state.pick_runs(head, most=MAX_RUNS, key="compared")
     if len(runs) < 2:
         ui.empty("Choose two runs or more above, or tick them on the page Runs.")
         return
@@ -80,49 +78,7 @@ def draw() -> None:
     with right:
         comparison.evaluations(compared)
     comparison.tasks(compared)
-
-
-def _pick_runs(line: DeltaGenerator) -> list[str]:
-    """The runs that the address names, that exist, and that were trained; the picker in a line."""
-    rows = [row for row in queries.runs() if not row.problem]
-    ids = [row.run_id for row in rows[: ui.MAX_PICKED] if row.origin is not Origin.EVALUATED]
-    asked, evaluated = [], []
-    for run in url_state.list_param("runs", most=MAX_RUNS):
-        if not ui.exists(run):
-            ui.notice(f"there is no run {run!r}; it is not shown")
-        elif origin_of(queries.info(run).config) is Origin.EVALUATED:
-            evaluated.append(run)
-        else:
-            asked.append(run)
-    ids += [run for run in asked if run not in ids]
-
-    def changed() -> None:
-        st.query_params["runs"] = ",".join(st.session_state["compared"])
-
-    with line.popover(counted(len(asked), "run"), key="compare_runs"):
-        chosen = st.multiselect(
-            "Runs",
-            ids,
-            default=asked,
-            key="compared",
-            on_change=changed,
-            max_selections=MAX_RUNS,
-            format_func=lambda run: visible(run, 80),
-        )
-    if evaluated:
-        _refused(evaluated)
-    return list(chosen)
-
-
-def _refused(evaluated: Sequence[str]) -> None:
-    """Evaluations have no curves, and their settings are those of the player: another page."""
-    names = ", ".join(evaluated[:3]) + (" and more" if len(evaluated) > 3 else "")
-    one = len(evaluated) == 1
-    ui.notice(
-        f"{names} {'is an evaluation' if one else 'are evaluations'}: nothing was trained, so "
-        "there is no curve. The page Evaluations compares evaluations task by task."
-    )
-    links.link("Evaluations", "evaluations", run=evaluated[0])
+    links.link("Own panels of these runs", "panels", run=None, runs=",".join(runs[:MAX_DRAWN]))
 
 
 Look = tuple[AxisKind, float, bool]
@@ -269,10 +225,11 @@ def _levels(compared: Comparison, line: DeltaGenerator) -> dict[str, float]:
     num_left_out = len(groups) - len(compared.shown)
     of_groups = f"{len(compared.shown)} of {len(groups)} groups are drawn. " if num_left_out else ""
     one = any(level.is_of_one_run for level in levels.values())
+    luck = "With many groups, one in twenty differs from the baseline by chance."
     single = "The interval of a single run is over its steps or tasks and knows no other seed. "
     st.caption(
         f"{of_groups}Means over steps {window[0]} to {window[1]} with 95 % intervals over runs. "
-        f"{single * one}With many groups, one in twenty differs from the baseline by chance."
+        f"{single * one}{luck * (len(groups) > 2)}"
     )
     return {level.run: level.mean for of in levels.values() for level in of.runs}
 

@@ -48,6 +48,9 @@ def draw(run_id: str) -> None:
         tiles.show(run_id, is_followed=ui.is_following(run_id))
         draw_charts(run_id)
     lineage.lineage(run_id)
+    with st.container(horizontal=True):
+        links.link("Own panels", "panels", run=run_id)
+        links.link("System", "system", run=run_id)
 
 
 def beside(run_id: str) -> None:

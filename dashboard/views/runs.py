@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 import streamlit as st
 
+from echoscope.dashboard.charts.runs import colour_of
 from echoscope.dashboard.data import queries
+from echoscope.dashboard.data.run_table.condition import is_condition, parsed_condition
+from echoscope.dashboard.data.run_table.facts import Urgency
+from echoscope.dashboard.data.run_table.groups import Group, grouped, ordered
+from echoscope.dashboard.data.run_table.root import RootRuns, root_runs
+from echoscope.dashboard.data.run_table.table import RunsTable
 from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.live.refreshing import beat
-from echoscope.dashboard.page import foreign_box, lineage, links, ui
+from echoscope.dashboard.page import foreign_box, links, ui
 from echoscope.dashboard.page.problems import Problem
-from echoscope.dashboard.page.runs_table import SORTS, branched_from, note_changes, tick_table
+from echoscope.dashboard.page.run_table import actions, controls, curves, state
+from echoscope.dashboard.page.run_table import table as run_table
+from echoscope.dashboard.page.run_table.table import Line
 from echoscope.dashboard.steer import importing
 from echoscope.dashboard.web.settings import settings
 from echoscope.store.query.listing import RunRow
-from echoscope.store.status import Origin
-from echoscope.store.steer.annotations import Change, annotate
 
 PER_PAGE = 25
+MAX_OPENED = 100
+"""Runs that an open group lists."""
 EVERY_S = 5.0
 WAITING_S = 1.0
+PATIENCE_S = 1.0
+"""That a page waits for runs to be read, before it shows what there is."""
 _WAITING = "_runs_waiting"
-"""Session state: verdicts of the page are being worked out."""
+"""Session state: something of the page is still being read or judged."""
+_JUDGED = frozenset({"verdict", "since", "problem"})
+"""Columns that need a verdict."""
 
 
 def draw() -> None:
@@ -35,21 +48,17 @@ def draw() -> None:
         beat("no_runs", EVERY_S, _no_runs, has_news=lambda: bool(queries.runs()))
         _foreign()
         return
-    left, right = st.columns([6, 2], vertical_alignment="bottom")
-    pattern = left.text_input(
-        "Filter",
-        key="filter",
-        bind="query-params",
-        placeholder="Regular expression over name, environment, algorithm, status, tags and note",
-        type="search",
-        max_chars=500,
-    )
-    sort = right.selectbox("Sort by", list(SORTS), key="sort", bind="query-params")
+    runs = root_runs()
+    controls.apply_view()
+    rows = _readable(all_rows)
+    runs.facts.wait(rows, PATIENCE_S)
+    table = runs.table(rows)
+    controls.draw(table, state.asked(table))
     is_waiting = st.session_state.get(_WAITING, True)
 
     def part() -> None:
         st.session_state[_WAITING] = False
-        st.session_state[_WAITING] = _list(pattern or "", sort or "newest")
+        st.session_state[_WAITING] = _list(runs)
 
     beside = _beside(all_rows)
 
@@ -57,10 +66,14 @@ def draw() -> None:
         is_complete = is_waiting and not st.session_state[_WAITING]
         return is_complete or _beside(queries.runs()) != beside
 
-    # Once all verdicts are there, the page goes on at a slower beat: a run may start at any time.
+    # Once everything is read, the page goes on at a slower beat: a run may start at any time.
     beat("runs", WAITING_S if is_waiting else EVERY_S, part, has_news=has_news)
     _foreign()
     _broken([row for row in all_rows if row.problem])
+
+
+def _readable(rows: Sequence[RunRow]) -> list[RunRow]:
+    return [row for row in rows if not row.problem]
 
 
 def _no_runs() -> None:
@@ -77,86 +90,170 @@ def _beside(rows: Sequence[RunRow]) -> tuple[object, ...]:
     return bool(rows), broken
 
 
-def _list(pattern: str, sort: str) -> bool:
-    """Draw the runs that match; whether there is more to come of those that are shown."""
-    rows = [row for row in queries.runs(pattern) if not row.problem]
-    order = SORTS[sort]
-    rows.sort(key=lambda row: (not row.is_pinned, order(row)))
-    if not rows:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """What of the runs a page shows."""
+
+    lines: tuple[Line, ...]
+    num_lines: int
+    """Runs or groups of all pages."""
+    page: int
+    num_pages: int
+
+
+def _list(runs: RootRuns) -> bool:
+    """Draw the runs that match; whether more is to come of what is shown."""
+    rows = _readable(queries.runs())
+    num_unread = runs.facts.wait(rows, PATIENCE_S)
+    table = runs.table(rows)
+    asked = state.asked(table)
+    num_unjudged = _judge(runs, table, asked)
+    _progress(num_unread, num_unjudged, len(rows))
+    try:
+        hits = table.filtered(asked.filter)
+        listed = _listed(table, hits, asked)
+    except Problem as problem:
+        ui.empty(f"{problem.text} {problem.advice}".strip())
+        return num_unread > 0
+    if not hits:
         ui.empty("No run matches the filter.")
-        return False
-    num_pages = -(-len(rows) // PER_PAGE)
-    table = st.container()
-    page = 1
-    if num_pages > 1:
-        with st.container(horizontal=True, vertical_alignment="center"):
-            page = st.pagination(num_pages, key="page", bind="query-params")
-            st.caption(f"{len(rows):,} runs")
-    page_rows = rows[(page - 1) * PER_PAGE : page * PER_PAGE]
-    with table:
-        picked = tick_table(page_rows, key="run_table")
-        if picked.opened:
-            row = next(row for row in page_rows if row.run_id == picked.opened)
-            st.switch_page(links.script(_pages_of(row)[0]), query_params={"run": picked.opened})
-        st.caption("Click a run's name to open it. Tick runs to compare, tag, pin or note them.")
-    _actions([row for row in page_rows if row.run_id in picked.ticked])
-    return any(queries.is_judging(row.run_id) for row in page_rows)
+        return num_unread > 0
+    shown = [table.rows[n] for line in listed.lines for n in line.rows[:PER_PAGE]]
+    num_coming = num_unread + runs.facts.want_standings(shown, Urgency.SHOWN_VERDICT)
+    beside = st.columns([8, 5], gap="small") if asked.curves else [st.container()]
+    with beside[0]:
+        opened = run_table.draw(table, listed.lines, asked)
+        _footer(listed, len(hits), len(rows), is_grouped=bool(asked.groups))
+    if asked.curves:
+        with beside[1]:
+            drawn = curves.draw(runs, table, listed.lines, asked.curves)
+            num_coming += drawn.num_missing
+            st.caption(_drawn_words(drawn, listed, len(hits), asked))
+    ticked = set(state.ticked())
+    with beside[-1]:  # in sight, and nothing moves when a run is ticked
+        actions.draw(table, sum(table.rows[n].run_id in ticked for n in hits))
+    if opened:
+        row = next(row for row in rows if row.run_id == opened)
+        st.switch_page(links.script(actions.pages_of(row)[0]), query_params={"run": opened})
+    return num_coming > 0
 
 
-def _pages_of(row: RunRow) -> tuple[str, ...]:
-    """The pages about a run, the first one first."""
-    if row.origin is Origin.EVALUATED:
-        return "evaluations", "replay"
-    return "live", "diagnosis", "replay"
+def _judge(runs: RootRuns, table: RunsTable, asked: state.Asked) -> int:
+    """Have all runs judged where the order, the groups or the filter need it; how many are not."""
+    names = {asked.order.removeprefix("-"), *asked.groups}
+    if is_condition(asked.filter):
+        try:
+            condition = parsed_condition(asked.filter, table.column)
+            names |= {column.name for column in condition.columns}
+        except Problem:  # said where the table would stand
+            return 0
+    return runs.facts.want_standings(table.rows) if names & _JUDGED else 0
 
 
-def _actions(rows: Sequence[RunRow]) -> None:
-    """What can be done with the ticked runs."""
-    if not rows:
-        return
-    ids = [row.run_id for row in rows]
-    with st.container(border=True):
-        line = st.container(horizontal=True, vertical_alignment="center")
-        with line:
-            st.text(f"{len(rows)} ticked" if len(rows) > 1 else visible(ids[0]))
-            if len(rows) > 1:
-                links.link("Compare", "compare", runs=",".join(ids), run=ids[0])
-            else:
-                for page in _pages_of(rows[0]):
-                    links.link("", page, run=ids[0])
-        if len(rows) == 1 and rows[0].parent_run_id:
-            lineage.parent_line(f"Branched from {branched_from(rows[0])}", rows[0].parent_run_id)
-        if settings().is_read_only:
-            st.caption("This dashboard is read-only: tags, pins and notes cannot be changed.")
-        else:
-            _notes(rows)
-
-
-def _notes(rows: Sequence[RunRow]) -> None:
-    """Tags, pin and note of the ticked runs."""
-    only_row = rows[0] if len(rows) == 1 else None
-    mark = "|".join(row.run_id for row in rows)
-    with st.form(f"notes-{mark}", border=False):
-        left, middle, right = st.columns([2, 3, 1], vertical_alignment="bottom")
-        shared = [t for t in rows[0].noted_tags if all(t in row.noted_tags for row in rows)]
-        tags = left.multiselect(
-            "Tags", shared, default=shared, accept_new_options=True, max_selections=32
+def _progress(num_unread: int, num_unjudged: int, num_runs: int) -> None:
+    """What is still being read or judged, of how many runs."""
+    if num_unread:
+        done = num_runs - num_unread
+        st.progress(
+            done / num_runs,
+            f"Reading settings and metrics: {done:,} of {num_runs:,} runs. Until then, what is "
+            "filtered, sorted or grouped by them lacks the others.",
         )
-        note = middle.text_input("Note", value=only_row.note if only_row else "", max_chars=1000)
-        is_pinned = right.checkbox("Pinned", value=all(row.is_pinned for row in rows))
-        if st.form_submit_button("Save"):
-            for row in rows:
-                changes = note_changes(
-                    row, shared, tags, note if only_row or note else None, is_pinned
-                )
-                if changes and not ui.noting(_noter(row, changes)):
-                    return
-            queries.look_again_at_runs()
-            st.rerun()
+    elif num_unjudged:
+        done = num_runs - num_unjudged
+        st.progress(
+            done / num_runs,
+            f"Judging: {done:,} of {num_runs:,} runs. Until then the others have no verdict.",
+        )
 
 
-def _noter(row: RunRow, changes: Sequence[Change]) -> Callable[[], None]:
-    return lambda: annotate(row.path, *changes)
+def _listed(table: RunsTable, hits: Sequence[int], asked: state.Asked) -> Listed:
+    """The lines of the page that the address names."""
+    ranked = table.sorted(hits, asked.order)
+    groups: list[Group] = []
+    if asked.groups:
+        # A run that is still to be read belongs to a group that nobody knows.
+        ranked = [n for n in ranked if table.facts[n] is not None]
+        groups = ordered(table, grouped(table, ranked, asked.groups), asked.order)
+    count = len(groups) if asked.groups else len(ranked)
+    num_pages = max(1, -(-count // PER_PAGE))
+    text = st.query_params.get("page", "1")
+    page = min(max(int(text) if text.isdecimal() and len(text) < 9 else 1, 1), num_pages)
+    part = slice((page - 1) * PER_PAGE, page * PER_PAGE)
+    if asked.groups:
+        lines = _group_lines(table, groups[part], asked)
+    else:
+        lines = _run_lines(table, ranked[part], asked)
+    return Listed(lines=tuple(lines), num_lines=count, page=page, num_pages=num_pages)
+
+
+def _run_lines(table: RunsTable, places: Sequence[int], asked: state.Asked) -> list[Line]:
+    by_age = sorted(range(len(table.rows)), key=lambda n: (table.rows[n].created_at, n))
+    rank = {n: place for place, n in enumerate(by_age)}
+    lines = []
+    for n in places:
+        digest = state.digest_of(table.rows[n].run_id)
+        lines.append(
+            Line(
+                kind="run",
+                digest=digest,
+                name=table.rows[n].run_id,
+                rows=(n,),
+                colour=colour_of(rank[n]),
+                is_drawn=_is_drawn(digest, asked),
+            )
+        )
+    return lines
+
+
+def _group_lines(table: RunsTable, groups: Sequence[Group], asked: state.Asked) -> list[Line]:
+    """Groups, each with its runs below where it is open. A group keeps its colour in any order."""
+    of_all = grouped(table, range(len(table.rows)), asked.groups)
+    place = {group.digest: n for n, group in enumerate(sorted(of_all, key=lambda g: g.digest))}
+    lines = []
+    for group in groups:
+        is_open = group.digest in asked.open_groups
+        lines.append(
+            Line(
+                kind="group",
+                digest=group.digest,
+                name=group.name,
+                rows=group.members,
+                colour=colour_of(place[group.digest]),
+                is_open=is_open,
+                is_drawn=_is_drawn(group.digest, asked),
+            )
+        )
+        for n in group.members[:MAX_OPENED] if is_open else ():
+            run_id = table.rows[n].run_id
+            lines.append(
+                Line(kind="member", digest=state.digest_of(run_id), name=run_id, rows=(n,))
+            )
+    return lines
+
+
+def _is_drawn(digest: str, asked: state.Asked) -> bool:
+    return digest == asked.solo if asked.solo else digest not in asked.hidden
+
+
+def _footer(listed: Listed, num_hits: int, num_runs: int, *, is_grouped: bool) -> None:
+    """How many there are, and the pages."""
+    with st.container(horizontal=True, vertical_alignment="center"):
+        if listed.num_pages > 1:
+            st.pagination(listed.num_pages, key="page", bind="query-params")
+        runs = f"{num_hits:,} of {num_runs:,} runs" if num_hits < num_runs else f"{num_runs:,} runs"
+        st.caption(f"{listed.num_lines:,} groups of {runs}" if is_grouped else runs)
+        st.caption("Click a name to open it, a heading to sort. Tick to compare, tag, pin or note.")
+
+
+def _drawn_words(drawn: curves.Drawn, listed: Listed, num_matching: int, asked: state.Asked) -> str:
+    text = curves.words(
+        drawn,
+        num_lines=sum(bool(line.colour) for line in listed.lines),
+        num_matching=num_matching,
+        is_grouped=bool(asked.groups),
+    )
+    return f"{text} {drawn.num_missing:,} more are being read." if drawn.num_missing else text
 
 
 def _broken(rows: Sequence[RunRow]) -> None:

@@ -16,6 +16,8 @@ from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.web.settings import settings
 from echoscope.store.query.sql_process import BoundedAnswer
 from echoscope.store.schema import TABLES
+from echoscope.store.steer import panels
+from echoscope.store.steer.panels import FIRST_PAGE
 
 NULL = "NULL"
 """What a cell says that SQL has no value for; NaN is a number that says NaN."""
@@ -123,7 +125,21 @@ def _result(run_id: str) -> None:
         on_click="ignore",
         key="_sql_CSV",
     )
+    if not settings().is_read_only:
+        with line.popover("Pin", key="_sql_pin"):
+            _pin()
     _show(table)
+
+
+def _pin() -> None:
+    """Keep the query as an own panel."""
+    title = st.text_input("Title", key="_sql_pin_title", max_chars=120)
+    page = st.text_input("Page", value=FIRST_PAGE, key="_sql_pin_page", max_chars=40).strip()
+    sql = st.query_params.get("sql", "")
+    if st.button("Pin to own panels", key="_sql_pin_button") and ui.noting(
+        lambda: panels.add(settings().root, page, panels.made(sql=sql, title=title))
+    ):
+        links.link("Pinned: open the page", "panels", board=page)
 
 
 def _show(table: pa.Table) -> None:

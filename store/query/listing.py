@@ -397,9 +397,16 @@ class RunDetails:
     """It measures its text, so that a verdict takes a moment only."""
 
 
-def details_of(row: RunRow) -> RunDetails:
-    """Raises StoreError where the run cannot be read."""
-    index = RunIndex(row.path)
+def details_of(row: RunRow, index: RunIndex | None = None) -> RunDetails:
+    """What a list shows of a run besides its row.
+
+    Args:
+        index: Of the run, where it has just been read.
+
+    Raises:
+        StoreError: the run cannot be read.
+    """
+    index = index or RunIndex(row.path)
     success = _success_rates(index)
     alarms = index.event_rows("alarms")
     worst = _worst_open(alarms)

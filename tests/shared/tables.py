@@ -9,7 +9,7 @@ from streamlit.testing.v1 import AppTest
 
 def columns_of(page: AppTest) -> dict[str, list[Any]]:
     """Cells of the table of runs or of trajectories, by the name of their column."""
-    (table,) = [t.value for t in page.dataframe if list(t.value)[:1] in (["run"], ["id"])]
+    (table,) = [t.value for t in page.dataframe if {"run", "id"} & set(list(t.value)[:4])]
     return {name: [_plain(cell) for cell in table[name]] for name in table.columns}
 
 

@@ -299,6 +299,9 @@ def summary(key: str, levels: Mapping[str, Level], gaps: Mapping[str, Gap], base
         return f"{metric(key).name} was not measured in these steps."
     best = max(measured, key=lambda name: measured[name].estimate.value)
     first = f"{metric(key).name} is highest for {best}: {level_words(measured[best])}."
+    if len(gaps) == 1:
+        (other,) = gaps
+        return f"{first} {other} against {baseline}: {gap_words(gaps[other])}."
     apart = [name for name, gap in gaps.items() if gap.is_apart]
     alike = [name for name, gap in gaps.items() if gap.has_interval and not gap.is_apart]
     counts = []

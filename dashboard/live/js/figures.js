@@ -167,8 +167,11 @@ class Chart {
     const name = JSON.stringify(config);
     if (name === this.configName) return;
     this.configName = name;
+    // Plotly adds no buttons to a bar that is given whole.
+    const [buttons] = config.modeBarButtons;
     this.config = {
-      displaylogo: false, ...config, responsive: false, modeBarButtonsToAdd: [fullscreen(this)],
+      displaylogo: false, ...config, responsive: false,
+      modeBarButtons: [[...buttons, fullscreen(this)]],
     };
   }
 

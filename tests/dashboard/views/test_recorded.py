@@ -39,7 +39,7 @@ def test_replay_calls_a_recorded_run_recorded(root: Path, open_page: OpenPage) -
 
 def test_the_environment_of_recorded_episodes_is_listed(root: Path, open_page: OpenPage) -> None:
     page = open_page("runs", root)
-    assert page.dataframe[0].value["environment"].tolist() == ["lake"]
+    assert page.dataframe[0].value["env"].tolist() == ["lake"]
 
 
 def test_recorded_groups_say_how_many_solved_all_and_failed_all(root: Path) -> None:

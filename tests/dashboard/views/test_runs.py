@@ -6,21 +6,23 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from browsing import until
-from made_run import add_steps, make_run, open_writer
+from made_run import CONFIG, add_steps, make_run, open_writer
 from streamlit.testing.v1 import AppTest
 from tables import columns_of
 
 from echoscope.dashboard.data import queries
-from echoscope.dashboard.data import verdict_cache as judging
-from echoscope.dashboard.page.runs_table import note_changes
-from echoscope.diagnostics.judge.alarms import RunState
-from echoscope.diagnostics.judge.regimes import Regime
+from echoscope.dashboard.data.run_table.facts import Standing
+from echoscope.dashboard.data.run_table.groups import grouped, ordered
+from echoscope.dashboard.data.run_table.root import root_runs
+from echoscope.dashboard.data.run_table.saved_views import save_view
+from echoscope.dashboard.page.run_table import state
+from echoscope.dashboard.page.run_table.actions import note_changes
+from echoscope.dashboard.page.run_table.table import verdict_words
 from echoscope.diagnostics.tools.importing import import_path
 from echoscope.store.errors import AnnotationError
 from echoscope.store.query.listing import RunRow
@@ -38,10 +40,9 @@ def test_one_row_a_run(tmp_path: Path, open_page: OpenPage) -> None:
     found = columns_of(open_page("runs", tmp_path))
     assert found["run"] == ["new", "old"]
     assert found["status"] == ["failed", "finished"]
-    assert found["step"] == [4, 2]
-    assert found["planned"] == [100, 100]
-    assert found["success"] == [50.0, 50.0]  # per cent
-    assert found["environment"] == ["frozen_lake"] * 2
+    assert found["step"] == ["4", "2"]
+    assert found["success"] == ["50 %", "50 %"]
+    assert found["env"] == ["frozen_lake"] * 2
     assert found["history"] == [[0.5] * 5, [0.5] * 3]
 
 
@@ -49,6 +50,7 @@ def test_filter_and_sort_are_in_the_address(tmp_path: Path, open_page: OpenPage)
     for name, steps in (("a1", 2), ("a2", 4), ("b1", 3)):
         make_run(tmp_path / name, steps)
     assert columns_of(open_page("runs", tmp_path, filter="^a"))["run"] == ["a2", "a1"]
+    assert columns_of(open_page("runs", tmp_path, sort="-step"))["run"] == ["a2", "b1", "a1"]
     assert columns_of(open_page("runs", tmp_path, sort="steps"))["run"] == ["a2", "b1", "a1"]
     assert columns_of(open_page("runs", tmp_path, sort="name"))["run"] == ["a1", "a2", "b1"]
 
@@ -56,9 +58,10 @@ def test_filter_and_sort_are_in_the_address(tmp_path: Path, open_page: OpenPage)
 def test_a_filter_that_matches_nothing_or_is_none(tmp_path: Path, open_page: OpenPage) -> None:
     make_run(tmp_path / "a")
     assert open_page("runs", tmp_path, filter="zzz").text[0].value == "No run matches the filter."
-    page = open_page("runs", tmp_path, filter="(")
-    assert not page.exception
-    assert "is not a regular expression" in page.text[0].value
+    for wrong, said in (("(", "is not a regular expression"), ("lrr > 1", "no column 'lrr'")):
+        page = open_page("runs", tmp_path, filter=wrong)
+        assert not page.exception
+        assert said in page.text[0].value
 
 
 @pytest.mark.long
@@ -123,7 +126,82 @@ def test_the_list_has_the_word_of_the_store(tmp_path: Path, open_page: OpenPage)
 
 def test_the_verdict_has_its_column_from_the_start(tmp_path: Path, open_page: OpenPage) -> None:
     make_run(tmp_path / "a", 2)
-    assert "state" in columns_of(open_page("runs", tmp_path))
+    assert "verdict" in columns_of(open_page("runs", tmp_path))
+
+
+def make_sweep(root: Path, num_seeds: int) -> None:
+    """Two rates; the success of a run is a tenth of its seed, and a half more for the high rate."""
+    for rate in (1e-6, 1e-4):
+        for seed in range(num_seeds):
+            success = 0.1 * (seed % 5) + (0.5 if rate > 1e-5 else 0.0)
+            make_run(
+                root / f"lr{rate:g}-s{seed}",
+                1,
+                config={**CONFIG, "optim": {"lr": rate}, "seed": seed},
+                values=lambda step, success=success: {"eval/all/success_rate": success},
+            )
+
+
+@pytest.mark.long
+def test_a_group_counts_the_runs_of_all_pages(tmp_path: Path, open_page: OpenPage) -> None:
+    make_sweep(tmp_path, 20)  # more than a page has rows
+    for order in ("-eval_success", "-started", "run"):
+        cells = columns_of(open_page("runs", tmp_path, group="lr", sort=order))
+        by_name = dict(zip(cells["run"], cells["eval_success"], strict=True))
+        assert {name: words.partition(" (")[0] for name, words in by_name.items()} == {
+            "▸ lr 1e-06  (20)": "20 %",
+            "▸ lr 0.0001  (20)": "70 %",
+        }
+
+
+def test_a_group_opens_to_its_runs(tmp_path: Path, open_page: OpenPage) -> None:
+    make_sweep(tmp_path, 2)
+    page = open_page("runs", tmp_path, group="seeds", sort="-eval_success")
+    (digest, _) = open_digests(page)
+    opened = open_page("runs", tmp_path, group="seeds", sort="-eval_success", open=digest)
+    assert columns_of(opened)["run"] == [
+        "▾ lr 0.0001  (2)",
+        "\u2003lr0.0001-s1",
+        "\u2003lr0.0001-s0",
+        "▸ lr 1e-06  (2)",
+    ]
+
+
+def open_digests(page: AppTest) -> list[str]:
+    """What an address calls the groups of a page, in their order."""
+    runs = root_runs()
+    table = runs.table(queries.runs())
+    groups = grouped(table, table.filtered(""), state.groups_of(table, [state.SEEDS]))
+    return [group.digest for group in ordered(table, groups, "-eval_success")]
+
+
+def test_any_setting_or_metric_is_a_column(tmp_path: Path, open_page: OpenPage) -> None:
+    make_sweep(tmp_path, 1)
+    names = "optim.lr,eval/all/success_rate,max(eval_success),nope"
+    page = open_page("runs", tmp_path, cols=names, sort="lr", curves="0")
+    cells = columns_of(page)
+    assert [*cells] == ["run", "optim.lr", "eval/all/success_rate", "max(eval_success)"]
+    assert cells["optim.lr"] == ["1e-06", "0.0001"]
+    assert cells["eval/all/success_rate"] == ["0 %", "50 %"]
+    assert any("there is no column" in one.value for one in page.info)
+
+
+def test_ticks_hold_over_filters_and_pages(tmp_path: Path, open_page: OpenPage) -> None:
+    make_sweep(tmp_path, 1)
+    page = open_page("runs", tmp_path, filter="1e-06")
+    page.session_state["_runs_ticked"] = ("lr1e-06-s0", "lr0.0001-s0")
+    page.run()
+    assert "2 ticked, 1 of them outside of the filter" in [one.value for one in page.text]
+    assert [one.label for one in page.button if one.label == "Untick all"]
+
+
+def test_a_saved_view_is_an_address(tmp_path: Path, open_page: OpenPage) -> None:
+    make_sweep(tmp_path, 1)
+    save_view(tmp_path, "high only", {"filter": "lr > 1e-5", "cols": "optim.lr"})
+    cells = columns_of(open_page("runs", tmp_path, view="high only"))
+    assert (cells["run"], cells["optim.lr"]) == (["lr0.0001-s0"], ["0.0001"])
+    gone = open_page("runs", tmp_path, view="no such")
+    assert any("there is no saved view" in one.value for one in gone.info)
 
 
 def row(**fields: object) -> RunRow:
@@ -154,20 +232,19 @@ def test_a_tag_that_would_hide_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "said"),
-    [(RunState.COLLAPSED, "collapsed"), (RunState.HEALTHY, "healthy, diverse")],
+    ("verdict", "said"),
+    [
+        ({"state": "collapsed", "regime": "diverse", "since": 20}, "collapsed since step 20"),
+        ({"state": "healthy", "regime": "diverse"}, "healthy, diverse"),
+        ({"state": "converged", "regime": "low entropy collapse"}, "converged"),
+        ({"state": ""}, ""),
+    ],
 )
-def test_a_collapse_is_not_said_to_be_diverse_as_well(
-    tmp_path: Path,
-    open_page: OpenPage,
-    monkeypatch: pytest.MonkeyPatch,
-    state: RunState,
-    said: str,
+def test_a_verdict_says_since_when_and_nothing_that_contradicts_it(
+    verdict: dict[str, Any], said: str
 ) -> None:
-    make_run(tmp_path / "a")
-    verdict = replace(judging._nothing_yet(), state=state, regime=Regime.DIVERSE)
-    monkeypatch.setattr(queries, "known_verdict", lambda run_id: verdict)
-    assert columns_of(open_page("runs", tmp_path))["state"] == [said]
+    whole = {"mark": (0.0, 0.0, 0), "regime": "", "since": None, "kind": ""} | verdict
+    assert verdict_words(Standing(**whole)) == said
 
 
 def test_files_of_other_trainers_are_listed_and_open_by_a_click(

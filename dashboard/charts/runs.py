@@ -1,0 +1,63 @@
+"""Curves of many runs on one chart, coloured as the table beside it colours them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..data.curves import Axis, Curve
+from .charts import LineOptions, line_spec
+
+PALETTE = (
+    "#3b6fd4",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#8c6d31",
+    "#56b4e9",
+    "#c62828",
+    "#6a3d9a",
+    "#7a8b00",
+    "#00838f",
+    "#e07b00",
+    "#7a7a7a",
+    "#ad1457",
+    "#4e7d2d",
+    "#9575cd",
+    "#a1664a",
+)
+"""Of runs and of groups, in their order; readable on a light and on a dark background."""
+_FEW = 8
+"""Curves up to which hovering lists all of them at a step."""
+
+
+def curves_spec(curves: Sequence[Curve], *, title: str, help: str, height: int) -> dict[str, Any]:
+    """Some runs or groups over the steps; the table is their legend."""
+    steps = np.unique(np.concatenate([np.empty(0, np.int64), *(curve.steps for curve in curves)]))
+    axis = Axis(
+        kind="step",
+        title="step",
+        steps=steps,
+        positions=steps.astype(np.float64),
+        wall_times=np.zeros(len(steps)),
+    )
+    options = LineOptions(height=height, has_legend=False)
+    spec = line_spec(curves, axis, options=options, title=title, help=help)
+    if len(curves) > _FEW:
+        spec["layout"]["hovermode"] = "closest"
+        spec["data"] = [_as_line(trace) for trace in spec["data"]]
+    return spec
+
+
+def _as_line(trace: dict[str, Any]) -> dict[str, Any]:
+    """Without a dot at each value."""
+    if trace.get("mode") != "lines+markers":
+        return trace
+    return {**trace, "mode": "lines", "line": {**trace.get("line", {}), "width": 1.3}}
+
+
+def colour_of(place: int) -> str:
+    """The colour of the run or group at a place in the order of all."""
+    return PALETTE[place % len(PALETTE)]

@@ -1,0 +1,140 @@
+"""Curves of many runs: read beside the pages and kept, and a group of them as its mean and band."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from echoscope.diagnostics.catalogue import metric
+from echoscope.diagnostics.metric_entry import SHARE
+from echoscope.store.query.listing import RunRow
+from echoscope.store.records import FloatArray64
+
+from ...page.problems import Problem
+from .. import queries
+from ..comparing.levels import Trials, mean_bands, share_bands
+from .columns import EVALUATED
+from .facts import Facts, Mark, Urgency, mark_of
+from .table import evaluation_key
+
+MAX_POINTS = 400
+"""Of one curve: more steps are means of equal ranges."""
+MAX_KEPT = 4_000
+"""Curves."""
+MAX_MEMBERS = 60
+"""Runs of a group that its mean and band are of; more would be read for a minute."""
+_SQL = """
+SELECT CAST(step // $2 * $2 AS INTEGER) AS step, avg(value) AS value FROM metrics
+WHERE key = $1 AND isfinite(value) GROUP BY 1 ORDER BY 1
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Series:
+    """A metric of one run over its steps."""
+
+    steps: NDArray[np.int64]
+    """(N,), increasing."""
+    values: FloatArray64
+    """(N,), finite."""
+
+
+NO_SERIES = Series(steps=np.empty(0, np.int64), values=np.empty(0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Band:
+    """The mean of runs at each step, with its 95 % interval; NaN ends where one run is left."""
+
+    steps: NDArray[np.int64]
+    values: FloatArray64
+    low: FloatArray64
+    high: FloatArray64
+
+
+@dataclass(slots=True)
+class CurveStore:
+    """The curves that pages asked for. May be used from several threads."""
+
+    _kept: OrderedDict[tuple[str, str, int], tuple[Mark, Series]] = field(
+        default_factory=OrderedDict
+    )
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def series(self, known: Facts, row: RunRow, key: str, width: int) -> Series | None:
+        """A metric of a run as it was read last; None where it is still to be read.
+
+        Args:
+            width: Steps whose mean is one point.
+        """
+        with self._lock:
+            kept = self._kept.get((row.run_id, key, width))
+        if kept is None or kept[0] != mark_of(row):
+            known.submit(
+                Urgency.CURVE,
+                ("curve", row.run_id, key, width),
+                self._reading(known, row, key, width),
+            )
+        return kept[1] if kept else None
+
+    def _reading(self, known: Facts, row: RunRow, key: str, width: int) -> Callable[[], None]:
+        def read() -> None:
+            series = _read(row, self._key_of(known, row, key), width)
+            with self._lock:
+                self._kept[row.run_id, key, width] = mark_of(row), series
+                self._kept.move_to_end((row.run_id, key, width))
+                while len(self._kept) > MAX_KEPT:
+                    self._kept.popitem(last=False)
+
+        return read
+
+    def _key_of(self, known: Facts, row: RunRow, key: str) -> str:
+        facts = known.of(row)
+        if key != EVALUATED or facts is None or facts.metrics is None:
+            return key
+        return evaluation_key(facts.metrics)
+
+
+def _read(row: RunRow, key: str, width: int) -> Series:
+    """Nothing of a run that cannot be read: the table says so."""
+    try:
+        with queries.reading(row.run_id):
+            answer = queries.reader(row.run_id).sql(_SQL, [key, width])
+    except Problem:
+        return NO_SERIES
+    return Series(
+        steps=answer.column("step").to_numpy().astype(np.int64),
+        values=answer.column("value").to_numpy().astype(np.float64),
+    )
+
+
+def width_of(rows: Sequence[RunRow]) -> int:
+    """Steps whose mean is one point, so that the longest of some runs has at most MAX_POINTS."""
+    longest = max((row.last_step for row in rows), default=0) + 1
+    return max(1, -(-longest // MAX_POINTS))
+
+
+def band_of(members: Sequence[Series], key: str) -> Band:
+    """The mean of runs at each step that any of them has, with the interval over runs."""
+    table = pd.concat(
+        [pd.Series(of.values, index=of.steps, name=str(n)) for n, of in enumerate(members)], axis=1
+    ).sort_index()
+    values_RS = table.to_numpy(np.float64).T
+    if _is_share(key, values_RS):
+        # Episodes are not counted here: only the spread between runs says how sure a mean is.
+        mean, low, high, _ = share_bands(values_RS, Trials(num=len(members), is_known=False))
+    else:
+        mean, low, high, _ = mean_bands(values_RS)
+    return Band(steps=table.index.to_numpy(np.int64), values=mean, low=low, high=high)
+
+
+def _is_share(key: str, values: FloatArray64) -> bool:
+    finite = values[np.isfinite(values)]
+    is_listed = key == EVALUATED or metric(key).unit == SHARE
+    return is_listed and bool(((finite >= 0) & (finite <= 1)).all())

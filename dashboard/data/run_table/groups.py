@@ -1,0 +1,169 @@
+"""Runs that share settings as one row: how many they are, what they have in common, their means.
+
+The mean of a group is over its runs, which are usually seeds of one setting. Its 95 % interval is
+over the runs too: Student's for a number, and for a share Wilson's of as many trials as would
+spread like the runs do, which never leaves 0 to 100 %.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from echoscope.diagnostics.measure.outcomes import Estimate, mean_estimate
+
+from ...words import setting_words
+from ..comparing.groups import MISSING, short_name
+from ..comparing.levels import Trials, share_estimate
+from .columns import Column
+from .table import RunsTable, sort_keys
+
+_NEED_NAMES = ("tags", "note", "trainer", "origin", "base_model", "project", "branched")
+"""Columns of texts that do not speak for themselves, as `ppo` and `frozen_lake` do."""
+_MAX_NAMED = 3
+"""Values that differ within a group and are named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Some runs that are equal in what is grouped by."""
+
+    digest: str
+    """Names the group in the address."""
+    name: str
+    """The values that it shares, of the settings in which the groups differ."""
+    members: tuple[int, ...]
+    """Rows of the table, in its order."""
+
+
+def grouped(table: RunsTable, hits: Sequence[int], names: Sequence[str]) -> list[Group]:
+    """The groups of some rows, in the order in which they come.
+
+    Args:
+        names: Columns; runs with equal values in all of them are a group.
+
+    Raises:
+        Problem: there is no such column.
+    """
+    columns = [table.column(name) for name in names]
+    values = [table.values(column.name) for column in columns]
+    settings = [column.name for column in columns if column.source == "setting"]
+    shorts = {name: short_name(name, settings) for name in settings}
+    by_key: dict[tuple[str, ...], list[int]] = {}
+    for row in hits:
+        key = tuple(
+            value_words(column, of[row]) for column, of in zip(columns, values, strict=True)
+        )
+        by_key.setdefault(key, []).append(row)
+    varied = [len({key[n] for key in by_key}) > 1 for n in range(len(columns))]
+    return [
+        Group(
+            digest=hashlib.blake2b(repr((names, key)).encode(), digest_size=4).hexdigest(),
+            name=_name(columns, shorts, key, varied),
+            members=tuple(members),
+        )
+        for key, members in by_key.items()
+    ]
+
+
+def _name(
+    columns: Sequence[Column], shorts: dict[str, str], key: Sequence[str], varied: Sequence[bool]
+) -> str:
+    """`ppo, lr 1e-05`: what is a word speaks for itself, a number needs its name."""
+    parts = []
+    for column, value, is_varied in zip(columns, key, varied, strict=True):
+        if not is_varied and any(varied):
+            continue
+        is_plain = column.kind == "text" and value and column.name not in _NEED_NAMES
+        name = shorts.get(column.name, column.label)
+        parts.append(value if is_plain else f"{name} {value or MISSING}")
+    return ", ".join(parts) or "all runs"
+
+
+def value_words(column: Column, value: Any) -> str:
+    """A value as a group's name and a table's cell have it; empty for none."""
+    if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if column.is_share:
+        return f"{100 * value:.3g} %"
+    if column.kind == "number":
+        return f"{value:.6g}"
+    return setting_words(value) if not isinstance(value, str) else value
+
+
+def group_estimate(column: Column, values: Iterable[Any]) -> tuple[Estimate, int]:
+    """The mean of a group's numbers with its interval, and over how many runs.
+
+    NaN ends where there is no interval: for one run, or where all are equal, which tells nothing of
+    how runs differ.
+    """
+    numbers = [float(v) for v in values if isinstance(v, int | float) and math.isfinite(v)]
+    if len(set(numbers)) < 2:
+        mean = numbers[0] if numbers else math.nan
+        return Estimate(value=mean, low=math.nan, high=math.nan), len(numbers)
+    if column.is_share and all(0 <= number <= 1 for number in numbers):
+        trials = Trials(num=len(numbers), is_known=False)
+        return share_estimate(numbers, trials), len(numbers)
+    return mean_estimate(numbers), len(numbers)
+
+
+def estimate_words(column: Column, values: Sequence[Any]) -> str:
+    """`54.2 % (41 to 67)`, `0.021 (0.01 to 0.03)`; `0 %, all 5` where all runs are equal."""
+    estimate, count = group_estimate(column, values)
+    if not count:
+        return ""
+    scale, sign = (100.0, " %") if column.is_share else (1.0, "")
+    head = f"{scale * estimate.value:.3g}{sign}"
+    if math.isnan(estimate.low):
+        head += f", all {count}" if count > 1 else ""
+    else:
+        low, high = scale * estimate.low, scale * estimate.high
+        head += f" ({_digits(low, high - low)} to {_digits(high, high - low)})"
+    return head if count == len(values) else f"{head}, {count} of {len(values)} runs"
+
+
+def _digits(value: float, width: float) -> str:
+    """As many digits as the width of an interval bears."""
+    if not value or not width:
+        return f"{value:.3g}"
+    places = max(0, 1 - math.floor(math.log10(abs(width))))
+    return f"{value:.{places}f}" if places < 5 else f"{value:.3g}"
+
+
+def common_words(column: Column, values: Sequence[Any]) -> str:
+    """What the runs of a group say: their value, or how many say what."""
+    words = [value_words(column, value) for value in values]
+    counts: dict[str, int] = {}
+    for word in words:
+        counts[word] = counts.get(word, 0) + 1
+    if len(counts) == 1:
+        return words[0]
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    if len(ranked) > _MAX_NAMED:
+        return f"{len(ranked)} values"
+    return ", ".join(f"{count} {word or 'without'}" for word, count in ranked)
+
+
+def ordered(table: RunsTable, groups: Sequence[Group], order: str) -> list[Group]:
+    """Groups by the mean of a number, or the text that stands in their row.
+
+    Raises:
+        Problem: there is no such column.
+    """
+    name = order.removeprefix("-")
+    is_falling = order.startswith("-")
+    column, values = table.column(name), table.values(name)
+    if column.name == "run":
+        keyed: list[Any] = [group.name for group in groups]
+    elif column.kind == "number":
+        means = (group_estimate(column, [values[n] for n in group.members])[0] for group in groups)
+        keyed = [None if math.isnan(mean.value) else mean.value for mean in means]
+    elif column.kind == "moment":
+        keyed = [max((values[n] for n in g.members if values[n]), default=None) for g in groups]
+    else:
+        keyed = [common_words(column, [values[n] for n in group.members]) for group in groups]
+    keys = sort_keys(keyed, is_falling=is_falling)
+    return [groups[n] for n in sorted(range(len(groups)), key=lambda n: keys[n])]

@@ -1,0 +1,159 @@
+"""What can be done with the ticked runs: open, compare, tag, pin, note."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import streamlit as st
+
+from echoscope.dashboard.data.comparing.groups import (
+    RunGroup,
+    differing,
+    setting_table,
+    settings_of,
+)
+from echoscope.dashboard.data.run_table.table import RunsTable
+from echoscope.store.query.listing import RunRow
+from echoscope.store.status import Origin, after_step
+from echoscope.store.steer.annotations import (
+    AddTag,
+    Change,
+    Pin,
+    RemoveTag,
+    SetNote,
+    annotate,
+)
+from echoscope.store.steer.steering import MAX_AUTHOR, os_user
+
+from ...data import queries
+from ...escaping import visible
+from ...web.settings import settings
+from .. import lineage, links, ui
+from . import state
+
+MAX_COMPARED = 100
+"""Runs that the page Compare takes."""
+MAX_BESIDE = 6
+"""Ticked runs whose settings stand side by side here."""
+
+
+def pages_of(row: RunRow) -> tuple[str, ...]:
+    """The pages about a run, the first one first."""
+    if row.origin is Origin.EVALUATED:
+        return "evaluations", "replay"
+    return "live", "diagnosis", "replay"
+
+
+def draw(table: RunsTable, num_shown: int) -> None:
+    """The box of the ticked runs; nothing where none is ticked.
+
+    Args:
+        num_shown: Of the ticked runs, how many the filter lets through.
+    """
+    names = set(state.ticked())
+    places = [n for n, row in enumerate(table.rows) if row.run_id in names]
+    rows = [table.rows[n] for n in places]
+    if not rows:
+        return
+    ids = [row.run_id for row in rows]
+    with st.container(border=True):
+        line = st.container(horizontal=True, vertical_alignment="center")
+        with line:
+            hidden = len(rows) - num_shown
+            beside = f", {hidden} of them outside of the filter" if hidden else ""
+            st.text(f"{len(rows)} ticked{beside}" if len(rows) > 1 else visible(ids[0]))
+            if len(rows) == 1:
+                for page in pages_of(rows[0]):
+                    links.link("", page, run=ids[0])
+            elif len(rows) <= MAX_COMPARED:
+                links.link("Compare", "compare", runs=",".join(ids), run=ids[0])
+            else:
+                links.link(
+                    f"Compare the first {MAX_COMPARED}",
+                    "compare",
+                    runs=",".join(ids[:MAX_COMPARED]),
+                    run=ids[0],
+                )
+            if len(rows) > 1:
+                links.link("Panels", "panels", runs=",".join(ids[:MAX_BESIDE]), run=ids[0])
+            st.button("Untick all", on_click=state.untick_all, type="tertiary")
+        if len(rows) == 1 and rows[0].parent_run_id:
+            lineage.parent_line(f"Branched from {branched_from(rows[0])}", rows[0].parent_run_id)
+        if 1 < len(rows) <= MAX_BESIDE:
+            _differences(table, places)
+        if settings().is_read_only:
+            st.caption("This dashboard is read-only: tags, pins and notes cannot be changed.")
+        else:
+            _notes(rows)
+
+
+def branched_from(row: RunRow) -> str:
+    """`my-run after step 40`; empty for a run that began by itself."""
+    when = "" if row.branched_at is None else f" {after_step(row.branched_at)}"
+    return visible(f"{row.parent_run_id}{when}", 120) if row.parent_run_id else ""
+
+
+def _differences(table: RunsTable, places: Sequence[int]) -> None:
+    """The settings in which the ticked runs differ."""
+    settings = {}
+    for n in places:
+        facts = table.facts[n]
+        if facts is not None:
+            values = dict(zip(facts.setting_names, facts.setting_values, strict=True))
+            settings[visible(table.rows[n].run_id, 80)] = settings_of(values)
+    keys = differing(settings) if settings else []
+    if keys:
+        beside = [RunGroup(runs=(run,), settings={}, name=run) for run in settings]
+        frame = setting_table(beside, settings, keys)
+        st.dataframe(frame, hide_index=True, alt="Settings that differ")
+    else:
+        st.caption("These runs have the same settings, up to their seed.")
+
+
+def _notes(rows: Sequence[RunRow]) -> None:
+    """Tags, pin and note of the ticked runs."""
+    only_row = rows[0] if len(rows) == 1 else None
+    mark = state.digest_of(*(row.run_id for row in rows))
+    with st.form(f"notes-{mark}", border=False):
+        left, middle, right = st.columns([2, 3, 1], vertical_alignment="bottom")
+        shared = [t for t in rows[0].noted_tags if all(t in row.noted_tags for row in rows)]
+        tags = left.multiselect(
+            "Tags", shared, default=shared, accept_new_options=True, max_selections=32
+        )
+        note = middle.text_input("Note", value=only_row.note if only_row else "", max_chars=1000)
+        is_pinned = right.checkbox("Pinned", value=all(row.is_pinned for row in rows))
+        if st.form_submit_button("Save"):
+            for row in rows:
+                changes = note_changes(
+                    row, shared, tags, note if only_row or note else None, is_pinned
+                )
+                if changes and not ui.noting(_noter(row, changes)):
+                    return
+            queries.look_again_at_runs()
+            st.rerun()
+
+
+def _noter(row: RunRow, changes: Sequence[Change]) -> Callable[[], None]:
+    return lambda: annotate(row.path, *changes)
+
+
+def note_changes(
+    row: RunRow, before: Sequence[str], tags: Sequence[str], note: str | None, is_pinned: bool
+) -> list[Change]:
+    """What must be noted so that a run has these tags, this note (None: its own) and this pin.
+
+    Raises:
+        AnnotationError: a tag or the note is not fit to be kept.
+    """
+    author = f"{os_user()} (dashboard)"[:MAX_AUTHOR]
+    who: dict[str, Any] = {"author": author, "at": time.time()}
+    new_tags = [tag.strip() for tag in tags]
+    changes: list[Change] = [AddTag(tag=tag, **who) for tag in new_tags if tag not in row.tags]
+    changes += [RemoveTag(tag=tag, **who) for tag in before if tag not in new_tags]
+    if note is not None and note != row.note:
+        changes.append(SetNote(note=note, **who))
+    if is_pinned != row.is_pinned:
+        changes.append(Pin(is_pinned=is_pinned, **who))
+    return changes

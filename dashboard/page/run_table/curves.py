@@ -1,0 +1,104 @@
+"""The curves beside the table: the runs or groups that it shows, in the colours of its swatches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from echoscope.dashboard.charts.runs import curves_spec
+from echoscope.dashboard.data.curves import Curve
+from echoscope.dashboard.data.run_table.curves import MAX_MEMBERS, Series, band_of, width_of
+from echoscope.dashboard.data.run_table.root import RootRuns
+from echoscope.dashboard.data.run_table.table import RunsTable
+from echoscope.diagnostics.catalogue import metric
+from echoscope.diagnostics.metric_entry import SHARE
+
+from ...data.curves import describe
+from ...data.run_table.columns import EVALUATED, OF_EVERY_RUN
+from ...escaping import visible
+from ...live import figures
+from .table import Line
+
+HEIGHT = 340
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """How much of the curves is there."""
+
+    num_lines: int
+    num_runs: int
+    num_missing: int
+    """Runs whose curve is still to be read."""
+
+
+def draw(runs: RootRuns, table: RunsTable, lines: Sequence[Line], keys: Sequence[str]) -> Drawn:
+    """A chart for each metric."""
+    wanted = [line for line in lines if line.colour and line.is_drawn]
+    num_runs, num_missing = 0, 0
+    for key in keys:
+        curves = []
+        num_runs, num_lines = 0, 0
+        width = width_of([table.rows[n] for line in wanted for n in line.rows[:MAX_MEMBERS]])
+        for line in wanted:
+            members = [
+                runs.curves.series(runs.facts, table.rows[n], key, width)
+                for n in line.rows[:MAX_MEMBERS]
+            ]
+            known = [series for series in members if series is not None]
+            num_missing += len(members) - len(known)
+            measured = [series for series in known if len(series.steps)]
+            num_runs += len(measured)
+            if measured:
+                num_lines += 1
+                curves.append(_curve(line, measured, key))
+        title, help_text = _title(key)
+        spec = curves_spec(curves, title=title, help=help_text, height=HEIGHT)
+        figures.show(spec, describe(curves[:8]), key=f"runs {key}")
+    return Drawn(num_lines=len(wanted), num_runs=num_runs, num_missing=num_missing)
+
+
+def words(drawn: Drawn, *, num_lines: int, num_matching: int, is_grouped: bool) -> str:
+    """`4 of 25 curves: 4 of 120 runs`.
+
+    Args:
+        num_lines: Runs or groups on this page of the table.
+        num_matching: Runs that match the filter.
+    """
+    if is_grouped:
+        shown = (
+            f"{drawn.num_lines} of {num_lines} groups of this page, as means with 95 % intervals"
+        )
+        return f"Drawn: {shown}, from {drawn.num_runs:,} of {num_matching:,} runs."
+    return f"Drawn: {drawn.num_runs:,} of {num_matching:,} runs, those of this page."
+
+
+def _title(key: str) -> tuple[str, str]:
+    """Heading and explanation of a chart, as the table calls the metric."""
+    column = next((c for c in OF_EVERY_RUN.values() if c.key == key), None)
+    return (column.label, column.help) if column else (metric(key).name, metric(key).help)
+
+
+def _curve(line: Line, members: Sequence[Series], key: str) -> Curve:
+    unit = SHARE if key == EVALUATED else metric(key).unit
+    name = visible(line.name, 80)
+    if line.kind != "group":
+        (series,) = members
+        return Curve(
+            key=key, name=name, steps=series.steps, values=series.values, unit=unit,
+            color=line.colour,
+        )  # fmt: skip
+    band = band_of(members, key)
+    has_ends = bool(np.isfinite(band.low).any())
+    return Curve(
+        key=key,
+        name=name,
+        steps=band.steps,
+        values=band.values,
+        low=band.low if has_ends else None,
+        high=band.high if has_ends else None,
+        unit=unit,
+        color=line.colour,
+    )

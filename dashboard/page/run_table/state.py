@@ -1,0 +1,180 @@
+"""What the address of the page Runs says: filter, order, groups, columns, curves. And the ticks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import streamlit as st
+
+from echoscope.dashboard.data.run_table.columns import Column
+from echoscope.dashboard.data.run_table.table import RunsTable
+from echoscope.diagnostics.metric_entry import RETURN, SUCCESS
+
+from ...data.run_table.columns import EVALUATED
+from ..problems import Problem
+from ..ui import notice
+from ..url_state import go, list_param, text_param
+
+SEEDS = "seeds"
+"""Groups by every setting that differs but the seed."""
+NEWEST = "-started"
+MAX_GROUPED = 12
+MAX_COLUMNS = 40
+MAX_CURVES = 4
+_OLD_ORDERS = {
+    "newest": NEWEST,
+    "last active": "-step",
+    "name": "run",
+    "success": "-success",
+    "steps": "-step",
+    "environment": "env",
+}
+"""Orders as earlier addresses have them."""
+_TICKED, _GENERATION = "_runs_ticked", "_runs_generation"
+_ALWAYS = ("status", "verdict", "success")
+_IF_ANY = ("eval_success", "env", "algo")
+_AFTER = ("alarm", "trainer", "branched", "started", "tags", "note")
+"""Columns of every run, those that are left out where no run has anything in them, and those of
+them that come after the settings."""
+_MAX_SETTINGS = 4
+"""Settings that differ and are columns unless somebody chooses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What of the address the table is drawn by, each checked against the columns there are."""
+
+    filter: str
+    order: str
+    groups: tuple[str, ...]
+    columns: tuple[str, ...]
+    curves: tuple[str, ...]
+    """Metrics; none where no curves are wanted."""
+    open_groups: frozenset[str]
+    hidden: frozenset[str]
+    solo: str
+
+
+def asked(table: RunsTable) -> Asked:
+    """The address, with a notice about each name in it that does not exist."""
+    order = st.query_params.get("sort", "") or NEWEST
+    order = _OLD_ORDERS.get(order, order)
+    falls, name = order.startswith("-"), order.removeprefix("-")
+    ordered = _columns(table, [name])
+    order = f"{'-' if falls else ''}{ordered[0].name}" if ordered else NEWEST
+    return Asked(
+        filter=text_param("filter", most=500),
+        order=order,
+        groups=groups_of(table, list_param("group", most=MAX_GROUPED)),
+        columns=tuple(column.name for column in _shown_columns(table)),
+        curves=_curves(table),
+        open_groups=frozenset(list_param("open", most=50)),
+        hidden=frozenset(list_param("hide", most=100)),
+        solo=text_param("solo", most=20),
+    )
+
+
+def groups_of(table: RunsTable, names: Iterable[str]) -> tuple[str, ...]:
+    """Columns to group by, with `seeds` as the settings that it stands for."""
+    whole: list[str] = []
+    for name in names:
+        whole += table.catalogue.differing if name == SEEDS else [name]
+    return tuple(dict.fromkeys(column.name for column in _columns(table, whole)))
+
+
+def _shown_columns(table: RunsTable) -> list[Column]:
+    chosen = list_param("cols", most=MAX_COLUMNS)
+    return _columns(table, chosen or default_columns(table))
+
+
+def default_columns(table: RunsTable) -> list[str]:
+    """What is shown unless somebody chooses: what runs have, and the settings that differ."""
+    filled, after = (
+        [name for name in names if any(v not in (None, "") for v in table.values(name))]
+        for names in (_IF_ANY, _AFTER)
+    )
+    told = {tuple(table.values(name)) for name in ("env", "algo")}
+    settings = [
+        name
+        for name in table.catalogue.differing
+        if tuple(table.values(name)) not in told  # the column of every run says it
+    ]
+    return [*_ALWAYS, *filled, *settings[:_MAX_SETTINGS], "step", "history", *after]
+
+
+def default_curves(table: RunsTable) -> list[str]:
+    """The metric whose curves are shown unless somebody chooses."""
+    metrics = table.catalogue.metrics
+    return [key for key in (SUCCESS, RETURN, *metrics[:1]) if key in metrics][:1]
+
+
+def _curves(table: RunsTable) -> tuple[str, ...]:
+    if st.query_params.get("curves") == "0":
+        return ()
+    chosen = list_param("curve", most=MAX_CURVES)
+    known = {*table.catalogue.metrics, EVALUATED}
+    for key in chosen:
+        if key not in known and table.num_read == len(table.rows):
+            notice(f"no run has the metric {key!r}; its curves are not drawn")
+    return tuple(key for key in chosen if key in known) or tuple(default_curves(table))
+
+
+def _columns(table: RunsTable, names: Sequence[str]) -> list[Column]:
+    columns = []
+    for name in names:
+        try:
+            columns.append(table.column(name))
+        except Problem as problem:
+            if table.num_read == len(table.rows):  # else it may come with a run that is being read
+                notice(f"{problem.text}; it is left out")
+    return columns
+
+
+def sort_by_heading(name: str, *, is_number: bool) -> None:
+    """A heading was clicked: by its column, then the other way round, then the newest first."""
+    now = st.query_params.get("sort", "")
+    first, second = (f"-{name}", name) if is_number else (name, f"-{name}")
+    go(sort={first: second, second: None}.get(now, first), page=None)
+
+
+def toggle(param: str, digest: str) -> None:
+    """Put one entry into a list of the address, or take it out."""
+    entries = list_param(param, most=200)
+    others = [entry for entry in entries if entry != digest]
+    go(**{param: ",".join(others if digest in entries else [*entries, digest])})
+
+
+def digest_of(*parts: object) -> str:
+    """A short name for the address."""
+    return hashlib.blake2b(repr(parts).encode(errors="replace"), digest_size=4).hexdigest()
+
+
+def ticked() -> tuple[str, ...]:
+    """Names of the runs that are ticked, shown or not."""
+    return tuple(st.session_state.get(_TICKED, ()))
+
+
+def tick(run_ids: Iterable[str], *, is_on: bool) -> None:
+    now = dict.fromkeys(ticked())
+    for run_id in run_ids:
+        if is_on:
+            now[run_id] = None
+        else:
+            now.pop(run_id, None)
+    st.session_state[_TICKED] = tuple(now)
+
+
+def untick_all() -> None:
+    st.session_state[_TICKED] = ()
+    new_generation()
+
+
+def generation() -> int:
+    """Of the table: another one forgets what the browser has selected in it."""
+    return int(st.session_state.get(_GENERATION, 0))
+
+
+def new_generation() -> None:
+    st.session_state[_GENERATION] = generation() + 1

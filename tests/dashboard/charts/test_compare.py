@@ -1,0 +1,61 @@
+"""Figures of own panels: scales without outliers, and answers to queries as lines."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from echoscope.dashboard.charts.compare import answer_spec, without_outliers
+
+
+def test_one_spike_lies_outside_of_the_scale_and_is_counted() -> None:
+    values = np.array([1.0, 1.1, 0.9, 1.0, 1.2, 0.8, 250.0, np.nan])
+    limits, num_outside = without_outliers(values)
+    assert num_outside == 1
+    assert limits == pytest.approx((0.78, 1.22))
+    logs, num_outside = without_outliers(values, log_y=True)
+    assert num_outside == 1
+    assert logs is not None
+    assert 10 ** logs[1] < 1.3
+
+
+def test_values_without_outliers_keep_the_usual_scale() -> None:
+    assert without_outliers(np.arange(20.0)) == (None, 0)
+    assert without_outliers(np.array([1.0, 900.0])) == (None, 0)
+
+
+def spec(frames: dict[str, pd.DataFrame]) -> dict:
+    found = answer_spec(frames, height=200, log_y=False, title="<b>T</b>")
+    assert found is not None
+    return found
+
+
+def test_columns_of_numbers_are_lines_over_the_first() -> None:
+    frame = pd.DataFrame({"step": [1, 2], "a": [0.5, None], "b": [3, 4]})
+    drawn = spec({"run": frame})
+    assert [(line["name"], line["x"].tolist()) for line in drawn["data"]] == [
+        ("a", [1.0, 2.0]),
+        ("b", [1.0, 2.0]),
+    ]
+    assert "<b>T" not in json.dumps(drawn["layout"]["annotations"]).replace("<b>&lt;", "")
+
+
+def test_several_runs_have_a_line_each() -> None:
+    frame = pd.DataFrame({"step": [1, 2], "a": [0.5, 0.6]})
+    assert [line["name"] for line in spec({"r1": frame, "r2": frame})["data"]] == ["r1", "r2"]
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        {"r": pd.DataFrame({"step": [1], "text": ["x"]})},
+        {"r": pd.DataFrame({"step": [1]})},
+        {"r": pd.DataFrame({"step": [], "a": []})},
+        {"r": pd.DataFrame({"s": [1], "a": [1]}), "q": pd.DataFrame({"s": [1], "b": [1]})},
+    ],
+)
+def test_other_answers_are_tables(frames: dict[str, pd.DataFrame]) -> None:
+    assert answer_spec(frames, height=200, log_y=False, title="t") is None

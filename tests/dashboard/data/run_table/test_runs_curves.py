@@ -1,0 +1,40 @@
+"""The mean and the band of several runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from echoscope.dashboard.data.comparing.levels import Trials, share_estimate
+from echoscope.dashboard.data.run_table.curves import Series, band_of
+from echoscope.diagnostics.measure.outcomes import mean_estimate
+
+ENTROPY, SUCCESS = "policy/entropy", "rollout/success_rate"
+
+
+def series(values: dict[int, float]) -> Series:
+    return Series(steps=np.array([*values]), values=np.array([*values.values()]))
+
+
+def test_a_band_is_of_the_runs_that_have_the_step() -> None:
+    band = band_of([series({0: 1.0, 1: 2.0}), series({1: 4.0, 2: 5.0})], ENTROPY)
+    assert band.steps.tolist() == [0, 1, 2]
+    assert band.values.tolist() == [1.0, 3.0, 5.0]
+    assert np.isnan(band.low).tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("values", [[0.1, 0.2, 0.6], [0.0, 0.0, 0.1], [1.0, 0.9, 1.0]])
+def test_the_band_is_the_interval_of_the_table(values: list[float]) -> None:
+    for key, estimate in (
+        (ENTROPY, mean_estimate(values)),
+        (SUCCESS, share_estimate(values, Trials(num=3, is_known=False))),
+    ):
+        band = band_of([series({7: value}) for value in values], key)
+        assert band.low[0] == pytest.approx(estimate.low)
+        assert band.high[0] == pytest.approx(estimate.high)
+
+
+def test_a_band_of_a_share_stays_a_share() -> None:
+    band = band_of([series({0: 0.0, 1: 1.0}), series({0: 0.1, 1: 0.9})], SUCCESS)
+    assert (band.low >= 0).all()
+    assert (band.high <= 1).all()
