@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import streamlit as st
 
 from echoscope.dashboard.charts import live as live_charts
+from echoscope.dashboard.charts.curated import Chart, Line
 from echoscope.dashboard.charts.system import phases_spec, waits_spec
 from echoscope.dashboard.data import queries
+from echoscope.dashboard.data.curves import describe
 from echoscope.dashboard.data.progress import (
     COLLECTION,
     MEANS,
@@ -29,6 +32,7 @@ from echoscope.dashboard.words import plain
 from echoscope.diagnostics.catalogue import LISTED, metric
 
 PREFIXES = ("system/", "collection/", "ray/", "engine/")
+_GPU = re.compile(r"system/gpu/(?P<number>[0-9]{1,4})/(?P<what>[a-z_]+)")
 SPEED = ("time/tokens_per_s", "time/step_s")
 
 
@@ -37,9 +41,11 @@ def draw(run_id: str) -> None:
         return
     if ui.is_following(run_id):
         follow("system", run_id, ("keys", "position"), lambda: _shares(run_id))
+        follow("gpus", run_id, ("keys", "position"), lambda: _gpus(run_id))
         follow("machine", run_id, ("keys",), lambda: _machine(run_id, is_followed=True))
     else:
         guarded(lambda: _shares(run_id))
+        guarded(lambda: _gpus(run_id))
         guarded(lambda: _machine(run_id, is_followed=False))
 
 
@@ -68,6 +74,33 @@ def _words(title: str, shares: Shares) -> str:
     return f"{title}, mean of steps {shares.first_step} to {shares.last_step}: {parts}"
 
 
+def _gpus(run_id: str) -> None:
+    """One chart for each thing that GPUs tell, with a line a GPU."""
+    page = live_charts.snapshot(run_id)
+    of: dict[str, list[Line]] = {}
+    for key in page.known:
+        match = _GPU.fullmatch(key)
+        if match is not None:
+            of.setdefault(match["what"], []).append(Line(key=key, name=f"GPU {match['number']}"))
+    if not of:
+        return
+    charts = [
+        Chart(
+            name=what,
+            title=metric(lines[0].key).name,
+            help=metric(lines[0].key).help,
+            lines=tuple(sorted(lines, key=lambda line: int(line.name[4:]))),
+        )
+        for what, lines in of.items()
+    ]
+    grid = st.grid("auto", min_column_width=360)
+    for chart in charts:
+        with grid.cell():
+            curves = page.curves(chart, charts)
+            alt = f"{chart.title}. {describe(curves)}"
+            figures.show(page.spec(chart, curves), alt, key=f"gpu_{chart.name}")
+
+
 def _machine(run_id: str, *, is_followed: bool) -> None:
     keys = _keys(queries.metric_keys(run_id))
     if not any(key.startswith("system/") for key in keys):
@@ -82,9 +115,10 @@ def _machine(run_id: str, *, is_followed: bool) -> None:
 def _keys(known: Sequence[str]) -> list[str]:
     """Of the machine first, then speed, then waiting."""
     listed = [key for prefix in PREFIXES for key in known if key.startswith(prefix)]
-    machine = [key for key in listed if key.startswith(PREFIXES[0])]
+    machine = [k for k in listed if k.startswith(PREFIXES[0]) and not _GPU.fullmatch(k)]
     machine.sort(key=_place)
-    return [*machine, *(key for key in SPEED if key in known), *listed[len(machine) :]]
+    others = [key for key in listed if not key.startswith(PREFIXES[0])]
+    return [*machine, *(key for key in SPEED if key in known), *others]
 
 
 def _place(key: str) -> int:

@@ -142,6 +142,19 @@ def test_an_evaluation_is_refused_in_a_sentence(
     assert "played is an evaluation: nothing was trained" in words(page).replace("\\", "")
 
 
+def test_settings_of_strangers_stay_text(tmp_path: Path, open_page: OpenPage) -> None:
+    for n in range(4):
+        config = {**CONFIG, "seed": n, "a": f"<img src=x{n % 2}>", "b<i>": f"%{{x}}{n // 2}"}
+        make_run(tmp_path / f"r{n}", 3, config=config, values=lambda step, n=n: {ENTROPY: 1.0 + n})
+    page = open_page("compare", tmp_path, runs=runs_of(tmp_path), metric=ENTROPY)
+    assert len(groups(page)) == 4
+    drawn = "".join(figure.text for figure in shown_figures(page).values())
+    assert "&lt;img src=x0&gt;" in drawn
+    assert "<img" not in drawn
+    assert "<i>" not in drawn
+    assert "Too few runs to tell which settings matter: 4 runs" in words(page)
+
+
 def test_one_run_is_nothing_to_compare_and_unknown_ones_are_named(
     root: Path, open_page: OpenPage
 ) -> None:

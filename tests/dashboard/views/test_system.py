@@ -27,7 +27,9 @@ def values(step: int) -> dict[str, float]:
         "collection/engine_wait_s": 1.5,
         "collection/env_wait_s": 3.0,
         "system/cpu_frac": 0.5,
-        "system/gpu/0/busy_frac": float("nan"),
+        "system/gpu/0/busy_frac": 0.5,
+        "system/gpu/1/busy_frac": 0.9,
+        "system/gpu/1/power_w": float("nan"),
     }
 
 
@@ -43,7 +45,7 @@ def figures(page: AppTest) -> list[dict[str, Any]]:
 
 def test_phases_are_one_bar_of_what_sql_says(tmp_path: Path, open_page: OpenPage) -> None:
     make_run(tmp_path / "r", 30, values=values)
-    bar, waiting, *charts = figures(open_page("system", tmp_path, run="r"))
+    bar, waiting, busy, power, *charts = figures(open_page("system", tmp_path, run="r"))
     query = "SELECT avg(value) AS v FROM metrics WHERE key = 'time/step_s' AND step >= 10"
     total = open_run(tmp_path / "r").sql(query)["v"][0].as_py()
     shares = {trace["name"]: trace["x"][0] for trace in bar["data"]}
@@ -53,6 +55,8 @@ def test_phases_are_one_bar_of_what_sql_says(tmp_path: Path, open_page: OpenPage
         "rest": pytest.approx(100 * (total - 9) / total),
     }
     assert waiting["data"][0]["x"] == [25.0, 50.0]
+    assert [trace["name"] for trace in busy["data"]] == ["GPU 0", "GPU 1"]
+    assert power["layout"]["annotations"][-1]["text"] == "No value was measured."
     assert len(charts) >= 4
 
 
