@@ -1,96 +1,76 @@
-"""Figures of the page System: bars of what a step's seconds were spent on. Pure."""
+"""Figures of the page System: bars of what a step's seconds were spent on. Pure.
+
+Their titles and legend stand beside them, where a telephone can break the lines.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..data.progress import REST, Shares
 from . import theme
 from .charts import figure_text
 
-_HEIGHT = 132
+_BAR, _AXIS = 34, 40
+"""Pixels of a bar and of the axis below."""
 _LEAST_WORDS = 0.06
 """Of the bar: a part that is smaller is told by hovering alone."""
 
 
+def phase_colors(shares: Shares) -> Mapping[str, str]:
+    """A colour for each part, grey for the rest."""
+    colors = dict(zip(shares.seconds, theme.SERIES, strict=False))
+    return {**colors, REST: theme.COMMAND_MARK} if REST in colors else colors
+
+
 def phases_spec(shares: Shares) -> dict[str, Any]:
     """One bar: the phases of a step, in order."""
+    colors = phase_colors(shares)
     data = [
-        _part(name, seconds, shares.total, color)
-        for (name, seconds), color in zip(shares.seconds.items(), theme.SERIES, strict=False)
+        _bar(name, seconds, shares.total, color=colors[name], is_named=False)
+        for name, seconds in shares.seconds.items()
     ]
-    for trace in data:
-        if trace["name"] == REST:
-            trace["marker"] = {"color": theme.COMMAND_MARK}
-    title = f"Phases of a step: {shares.total:.3g} s"
-    return {"data": data, "layout": _layout(title, shares, is_stacked=True)}
+    return {"data": data, "layout": _layout(1)}
 
 
 def waits_spec(shares: Shares) -> dict[str, Any]:
     """A bar for each who waits: its share of the collection."""
-    names = list(shares.seconds)
-    values = [100 * shares.seconds[name] / shares.total for name in names]
-    bars = {
-        "type": "bar",
-        "orientation": "h",
-        "y": names,
-        "x": values,
-        "text": [f"{value:.3g} %" for value in values],
-        "marker": {"color": theme.ACCENT},
-        "hovertemplate": "%{y}: %{x:.3g} %<extra></extra>",
-    }
-    title = f"Waiting, of {shares.total:.3g} s of collection"
-    return {"data": [bars], "layout": _layout(title, shares, is_stacked=False)}
+    data = [
+        _bar(name, seconds, shares.total, color=theme.ACCENT, is_named=True)
+        for name, seconds in shares.seconds.items()
+    ]
+    return {"data": data, "layout": _layout(len(data))}
 
 
-def _part(name: str, seconds: float, total: float, color: str) -> dict[str, Any]:
+def _bar(name: str, seconds: float, total: float, *, color: str, is_named: bool) -> dict[str, Any]:
+    """A part of one bar, or, where it is named, a bar of its own."""
     share = seconds / total
+    words = f"{name}: {share:.0%}" if is_named else f"{share:.0%}" * (share >= _LEAST_WORDS)
     return {
         "type": "bar",
         "orientation": "h",
         "x": [100 * share],
-        "y": [""],
+        "y": [name if is_named else ""],
         "name": name,
         "marker": {"color": color},
-        "text": [f"{share:.0%}" if share >= _LEAST_WORDS else ""],
-        "textposition": "inside",
-        "insidetextanchor": "middle",
+        "text": [words],
+        "textposition": "auto" if is_named else "inside",
+        "insidetextanchor": "start" if is_named else "middle",
         "textangle": 0,
         "insidetextfont": {"color": "white"},
         "hovertemplate": f"{figure_text(name)}: {seconds:.3g} s, {share:.1%}<extra></extra>",
     }
 
 
-def _layout(title: str, shares: Shares, *, is_stacked: bool) -> dict[str, Any]:
-    steps = f"mean of steps {shares.first_step} to {shares.last_step}"
-    heading = {
-        "text": f'<b>{title}</b>  <span style="font-size:11px">{steps}</span>',
-        "x": 0,
-        "xref": "paper",
-        "xanchor": "left",
-        "y": 1,
-        "yref": "paper",
-        "yanchor": "bottom",
-        "yshift": 26 if is_stacked else 6,
-        "showarrow": False,
-        "font": {"size": 14},
-    }
+def _layout(num_bars: int) -> dict[str, Any]:
     return {
-        "height": _HEIGHT,
+        "height": _AXIS + _BAR * num_bars,
         "barmode": "stack",
-        "margin": {"l": 8, "r": 8, "t": 58 if is_stacked else 34, "b": 8},
+        "margin": {"l": 8, "r": 8, "t": 4, "b": 8},
         "xaxis": {"range": [0, 100], "ticksuffix": " %", "automargin": True, "nticks": 6},
-        "yaxis": {"automargin": True, "ticks": ""},
-        "showlegend": is_stacked,
-        "legend": {
-            "orientation": "h",
-            "traceorder": "normal",
-            "x": 0,
-            "y": 1,
-            "yanchor": "bottom",
-            "font": {"size": 11},
-        },
+        "yaxis": {"visible": False, "autorange": "reversed"},
+        "showlegend": False,
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
-        "annotations": [heading],
     }

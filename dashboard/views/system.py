@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import streamlit as st
 
 from echoscope.dashboard.charts import live as live_charts
 from echoscope.dashboard.charts.curated import Chart, Line
-from echoscope.dashboard.charts.system import phases_spec, waits_spec
+from echoscope.dashboard.charts.system import phase_colors, phases_spec, waits_spec
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.data.curves import describe
 from echoscope.dashboard.data.progress import (
@@ -24,6 +24,7 @@ from echoscope.dashboard.data.progress import (
     phases,
     waits,
 )
+from echoscope.dashboard.escaping import escape
 from echoscope.dashboard.live import figures
 from echoscope.dashboard.live.refreshing import follow, guarded
 from echoscope.dashboard.page import ui
@@ -57,8 +58,10 @@ def _shares(run_id: str) -> None:
     if parts is None:
         ui.empty("No step of this run says how long it took, so there is nothing to divide.")
         return
+    _heading(f"Phases of a step: {parts.total:.3g} s", parts, phase_colors(parts))
     figures.show(phases_spec(parts), _words("Phases of a step", parts), key="phases")
     if waiting is not None:
+        _heading(f"Waiting, of {waiting.total:.3g} s of collection", waiting, {})
         figures.show(waits_spec(waiting), _words("Waiting", waiting), key="waits")
     else:
         st.caption(
@@ -67,6 +70,17 @@ def _shares(run_id: str) -> None:
     words = engines_words(queries.info(run_id).config)
     if words:
         st.caption(plain(words, 400))
+
+
+def _heading(title: str, shares: Shares, colors: Mapping[str, str]) -> None:
+    """Above a bar: what it is, over which steps, and the colours of its parts."""
+    names = "".join(
+        f'<span><span style="color:{color}">\u25a0</span> {escape(name)}</span>'
+        for name, color in colors.items()
+    )
+    steps = f"mean of steps {shares.first_step} to {shares.last_step}"
+    style = "display:flex;flex-wrap:wrap;align-items:baseline;gap:.1rem 1rem;font-size:.8rem"
+    st.html(f'<div style="{style}"><b style="font-size:.9rem">{title}</b> {steps} {names}</div>')
 
 
 def _words(title: str, shares: Shares) -> str:
