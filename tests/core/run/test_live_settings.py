@@ -128,6 +128,8 @@ class History:
             engine=UNUSED,
             sources=UNUSED,
             checkpoints=Checkpoints(self.path, writer, pytest.fail),
+            guard=UNUSED,
+            machine=UNUSED,
             control=control,
             events=SilentEvents(),
             progress=Progress(step=step),
