@@ -12,7 +12,7 @@ import socket
 import stat
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -163,6 +163,22 @@ def take_lock(descriptor: int, wait_s: float) -> bool:
             time.sleep(0.01)
         else:
             return True
+
+
+@contextlib.contextmanager
+def locked_folder(folder: Path, wait_s: float) -> Iterator[bool]:
+    """Lock a folder itself, which leaves no file; False where another process holds it so long.
+
+    For small files of a root that are read, changed and replaced as a whole.
+
+    Raises:
+        OSError: the folder cannot be opened.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield take_lock(descriptor, wait_s)
+    finally:
+        os.close(descriptor)
 
 
 class FileLock:

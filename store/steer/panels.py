@@ -11,9 +11,7 @@ Several people may change them at once: each change is made to what the file say
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -31,7 +29,7 @@ from pydantic import (
 from echoscope.text.yaml_text import YamlError, read_yaml_file
 
 from ..errors import AnnotationError, StoreError
-from ..log.durable import replace_file, take_lock
+from ..log.durable import locked_folder, replace_file
 from ..log.remote.pulling import RemoteRoot
 
 FILE = "panels.yaml"
@@ -204,24 +202,16 @@ def _change(root: Path, act: Callable[[dict[str, list[Panel]]], object]) -> None
     if remote is not None:
         raise StoreError(f"{root} is a copy of {remote.bucket.url}, which is only read")
     try:
-        with _locked(root):
+        with locked_folder(root, _PATIENCE_S) as is_mine:
+            if not is_mine:
+                raise StoreError("somebody else is changing panels; try again")
             pages = {name: list(panels) for name, panels in read_pages(root).items()}
             act(pages)
             replace_file(path, _text(pages).encode())
+    except StoreError:
+        raise
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror or error}; nothing was changed") from error
-
-
-@contextmanager
-def _locked(root: Path) -> Iterator[None]:
-    """No other process changes panels meanwhile. The lock is the folder's: no file is left."""
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        if not take_lock(descriptor, _PATIENCE_S):
-            raise StoreError("somebody else is changing panels; try again")
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _text(pages: Pages) -> str:

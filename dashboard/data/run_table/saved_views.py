@@ -8,14 +8,12 @@ nothing. What stands in the file is hostile, as every file of a root is.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode
 
 from echoscope.store.errors import StoreError
-from echoscope.store.log.durable import open_regular, replace_file, take_lock
+from echoscope.store.log.durable import locked_folder, open_regular, replace_file
 from echoscope.store.log.remote.pulling import RemoteRoot
 
 FILE = ".views.json"
@@ -117,27 +115,16 @@ def _change(root: Path, change: Callable[[dict[str, dict[str, str]]], object]) -
     remote = RemoteRoot.of(root)
     if remote is not None:
         raise ViewError(f"{root} is a copy of {remote.bucket.url}, which is only read")
-    with _locked(root):
-        views = read_views(root)
-        change(views)
-        entries = {name: urlencode(params) for name, params in sorted(views.items())}
-        text = json.dumps({"views": entries}, indent=1, ensure_ascii=False)
-        try:
+    try:
+        with locked_folder(root, _PATIENCE_S) as is_mine:
+            if not is_mine:
+                raise ViewError("somebody else is saving a view; try again")
+            views = read_views(root)
+            change(views)
+            entries = {name: urlencode(params) for name, params in sorted(views.items())}
+            text = json.dumps({"views": entries}, indent=1, ensure_ascii=False)
             replace_file(root / FILE, text.encode())
-        except OSError as error:
-            raise ViewError(f"{root / FILE}: {error.strerror}; nothing was saved") from error
-
-
-@contextmanager
-def _locked(root: Path) -> Iterator[None]:
-    """No other process changes the views meanwhile. The lock is the folder's: no file is left."""
-    try:
-        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except StoreError:
+        raise
     except OSError as error:
-        raise ViewError(f"{root}: {error.strerror}; nothing was saved") from error
-    try:
-        if not take_lock(descriptor, _PATIENCE_S):
-            raise ViewError("somebody else is saving a view; try again")
-        yield
-    finally:
-        os.close(descriptor)
+        raise ViewError(f"{root / FILE}: {error.strerror}; nothing was saved") from error

@@ -78,7 +78,7 @@ def test_who_changes_what_somebody_else_has_changed_is_refused(tmp_path: Path) -
     add(tmp_path, "main", ENTROPY)
     replace(tmp_path, "main", ENTROPY, made(metric="policy/entropy", log=True))
     for act in (lambda: remove(tmp_path, "main", ENTROPY), lambda: move(tmp_path, "x", ENTROPY, 1)):
-        with pytest.raises(StoreError, match="somebody changed or removed this panel meanwhile"):
+        with pytest.raises(StoreError, match=r"^somebody changed or removed this panel meanwhile"):
             act()
 
 
