@@ -180,7 +180,9 @@ class Bench:
         size = f"{count:,} runs"
         self._first(f"Runs, {size}", "", "", "list", root=self._folder / "many", limit=2.0)
         with self._serve(self._folder / "many") as server:
+            self._all_read(server)
             self._warm(server, f"Runs, {size}", "", "", "list", limit=2.0)
+            self._table(server, size, count)
             newest = f"run-{count - 1:05d}"
             self._warm(server, f"Live of one of {size}", "live", newest, "chart")
             self._memory(server, f"Runs, {size}")
@@ -199,6 +201,32 @@ class Bench:
         self._add(row(f"Evaluations, {size}: first, of all", read))
         with self._serve(root) as server:
             self._warm(server, f"Evaluations, {size}", "evaluations", "", "ranking")
+
+    def _all_read(self, server: DashboardProcess) -> None:
+        """Wait until the settings and metrics of all runs were read."""
+        began = time.monotonic()
+        with self._page() as page:
+            drawn(page, address(server, ""), "list")
+            page.get_by_text("Reading settings and metrics").wait_for(state="detached")
+        self._add(row("all settings and metrics are read, cold", [time.monotonic() - began]))
+
+    def _table(self, server: DashboardProcess, size: str, count: int) -> None:
+        """Filter, order and groups of all runs, on an open page."""
+        caption = "[data-testid=stCaptionContainer]"
+        for what, params, words in (
+            ("a filter", {"filter": "lr > 1e-6 and step > 3"}, f"{count // 2:,} of {count:,} runs"),
+            ("groups", {"group": "lr"}, f"4 groups of {count:,} runs"),
+        ):
+            found = []
+            for _ in range(VISITS):
+                with self._page() as page:
+                    drawn(page, address(server, "", curves="0"), "list")
+                    settle(page)
+                    page.wait_for_timeout(1_000)
+                    action = Action(page, [(caption, words, 1)])
+                    _go(page, address(server, "", curves="0", **params))
+                    found.append(action.seconds())
+            self._add(row(f"{what} of {size}, page is up", found, 1.0))
 
     def viewers(self) -> None:
         """Four viewers of a run that trains."""

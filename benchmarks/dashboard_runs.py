@@ -7,6 +7,7 @@ step by step through a writer, a hundred million metrics would take an hour.
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -81,7 +82,10 @@ def make_wide(path: Path, steps: int, keys: int) -> None:
 
 
 def make_many(root: Path, count: int) -> None:
-    """`count` runs with a few steps each: `run.json` and a journal with 60 metrics per step."""
+    """`count` runs with a few steps each: `run.json` and a journal with 60 metrics per step.
+
+    Their learning rates are four, one after the other.
+    """
     template = root / "template"
     values = dict.fromkeys(metric_keys(MANY_KEYS), 0.5)
     writer = RunWriter.create(template, run_id="template", config=config(STEPS_OF_SMALL))
@@ -102,10 +106,13 @@ def make_many(root: Path, count: int) -> None:
         name = f"run-{number:05d}"
         layout = Layout(root / name)
         layout.commands.mkdir(parents=True)
+        settings = config(STEPS_OF_SMALL) | {"optim": {"lr": 10.0 ** (-7 + number % 4)}}
         mine = {**run, "run_id": name, "name": name, "created_at": 1.7e9 + number}
+        mine["config"] = json.dumps(settings)
         header = {**records[0], "run_id": name, "description": mine}
         layout.journal.write_bytes(encode_piece([header, *records[1:]], name))
         layout.writer_lock.touch()
+        shutil.copy(Layout(template).tail, layout.tail)
         layout.run_json.write_bytes(to_checked_json_bytes(mine))
     shutil.rmtree(template)
 

@@ -13,6 +13,7 @@ import io
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -61,9 +62,17 @@ _DESKTOP = (
         wait_for=".es-talk",
     ),
     Shot(name="compare", path="/compare?runs=demo,collapse-template", wait_for=".js-plotly-plot"),
-    Shot(name="runs", path="/", wait_for="[data-testid=stDataFrame]"),
+)
+_SWEEP = (
+    Shot(
+        name="runs",
+        path="/?group=algo,optim.lr&sort=-eval_success&curve=eval/success_rate,rollout/success_rate",
+        wait_for=".js-plotly-plot",
+    ),
 )
 SHOTS = [replace(shot, theme=theme) for shot in _DESKTOP for theme in BOTH]
+SWEEP_SHOTS = [replace(shot, theme=theme) for shot in _SWEEP for theme in BOTH]
+"""Of the root that `dashboard_sweep.py` makes."""
 
 
 def train(root: Path) -> None:
@@ -89,6 +98,8 @@ def take(browser: Any, url: str, shot: Shot) -> None:
     page = context.new_page()
     visit(page, url + shot.path)
     page.locator(shot.wait_for).first.wait_for(timeout=60_000)
+    for busy in ("Reading settings and metrics", "more are being read", "not judged yet"):
+        page.get_by_text(busy).first.wait_for(state="detached", timeout=600_000)
     page.wait_for_timeout(4_000)
     image = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
     end = "_dark" if shot.theme == "dark" else ""
@@ -103,25 +114,41 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--root", type=Path, default=Path("runs/pictures"))
+    parser.add_argument("--sweep", type=Path, default=Path("runs/sweep"))
     parser.add_argument("--only", default="", help="names, with commas")
     options = parser.parse_args()
-    train(options.root)
     wanted = set(filter(None, options.only.split(",")))
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+    with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
-        measured = last_measured(options.root / "demo")
-        dashboard = DashboardProcess(options.root, Path(folder) / "log")
+        shots = [shot for shot in SHOTS if not wanted or shot.name in wanted]
+        if shots:
+            train(options.root)
+            measured = last_measured(options.root / "demo")
+            paths = [shot.path.format(measured=measured) for shot in shots]
+            placed = [replace(shot, path=path) for shot, path in zip(shots, paths, strict=True)]
+            shoot(browser, options.root, placed)
+        shots = [shot for shot in SWEEP_SHOTS if not wanted or shot.name in wanted]
+        if shots:
+            make_sweep(options.sweep)
+            shoot(browser, options.sweep, shots)
+        browser.close()
+
+
+def make_sweep(root: Path) -> None:
+    """The runs that are missing, of all that `dashboard_sweep.py` makes."""
+    script = Path(__file__).with_name("dashboard_sweep.py")
+    subprocess.run([sys.executable, str(script), str(root)], check=True)
+
+
+def shoot(browser: Any, root: Path, shots: Sequence[Shot]) -> None:
+    """Take pictures of a root's pages."""
+    with tempfile.TemporaryDirectory() as folder:
+        dashboard = DashboardProcess(root, Path(folder) / "log")
         try:
-            for shot in SHOTS:
-                if not wanted or shot.name in wanted:
-                    take(
-                        browser,
-                        dashboard.url,
-                        replace(shot, path=shot.path.format(measured=measured)),
-                    )
+            for shot in shots:
+                take(browser, dashboard.url, shot)
         finally:
             dashboard.close()
-            browser.close()
 
 
 if __name__ == "__main__":

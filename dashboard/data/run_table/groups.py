@@ -23,6 +23,7 @@ from .table import RunsTable, sort_keys
 
 _NEED_NAMES = ("tags", "note", "trainer", "origin", "base_model", "project", "branched")
 """Columns of texts that do not speak for themselves, as `ppo` and `frozen_lake` do."""
+_WITHOUT = {"verdict": "not judged yet"}
 _MAX_NAMED = 3
 """Values that differ within a group and are named."""
 
@@ -141,10 +142,14 @@ def common_words(column: Column, values: Sequence[Any]) -> str:
         counts[word] = counts.get(word, 0) + 1
     if len(counts) == 1:
         return words[0]
-    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    if len(ranked) > _MAX_NAMED:
+    ranked = sorted(counts.items(), key=lambda item: (not item[0], -item[1], item[0]))
+    if len(ranked) == len(words) > _MAX_NAMED:
         return f"{len(ranked)} values"
-    return ", ".join(f"{count} {word or 'without'}" for word, count in ranked)
+    without = _WITHOUT.get(column.name, "without")
+    named = [f"{count} {word or without}" for word, count in ranked]
+    if len(named) > _MAX_NAMED:
+        named[_MAX_NAMED - 1 :] = [f"{len(named) - _MAX_NAMED + 1} more"]
+    return ", ".join(named)
 
 
 def ordered(table: RunsTable, groups: Sequence[Group], order: str) -> list[Group]:

@@ -41,7 +41,7 @@ _QUIET = (RunState.HEALTHY.value, RunState.CONVERGED.value)
 _SHOWN_REGIMES = (Regime.DIVERSE.value, Regime.COMPRESSED.value)
 _OPENED, _RERUN = "_runs_opened", "_runs_rerun"
 ROW_HEIGHT = 35
-_WIDTHS = {"verdict": 180}
+_WIDTHS = {"verdict": 190}
 """Pixels of columns whose words may still come: others are as wide as what they hold."""
 
 

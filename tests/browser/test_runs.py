@@ -1,0 +1,87 @@
+"""The page Runs as a person uses it: clicks on headings, groups, curves and ticks of its table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import DashboardProcess, table_rows, until, visit
+from made_run import CONFIG, make_run
+
+ROW = 35
+HEAD, TICK, EYE, SOLO, NAME = 0, 16, 71, 107, 170
+"""Pixels from the left of the table; of a row from its top."""
+CURVES = ".js-plotly-plot .scatterlayer .trace"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two rates with two seeds each; the success grows with both."""
+    root = tmp_path_factory.mktemp("runs")
+    for rate in (1e-6, 1e-4):
+        for seed in range(2):
+            success = 0.2 + 0.1 * seed + (0.5 if rate > 1e-5 else 0.0)
+            make_run(
+                root / f"lr{rate:g}-s{seed}",
+                4,
+                config={**CONFIG, "optim": {"lr": rate}, "seed": seed},
+                values=lambda step, success=success: {"eval/all/success_rate": success * step / 3},
+            )
+    return root
+
+
+def click(page: Any, x: int, row: int) -> None:
+    """A place of the table, which is painted on a canvas."""
+    table = page.locator("[data-testid=stDataFrame]").first
+    until(lambda: table.bounding_box(), "table", page=page)
+    box = table.bounding_box()
+    page.mouse.click(box["x"] + x, box["y"] + ROW * row + ROW / 2)
+
+
+def names(page: Any) -> list[str]:
+    rows = table_rows(page) or [[]]
+    place = next((n for n, title in enumerate(rows[0]) if title.startswith(("Run", "Group"))), 0)
+    return [row[place] for row in rows[1:]]
+
+
+def test_groups_open_and_curves_hide_by_a_click(
+    root: Path, serve: Callable[..., DashboardProcess], page: Any
+) -> None:
+    address = "?group=lr&sort=-eval_success&curve=eval/success_rate"
+    visit(page, f"{serve(root).url}/{address}")
+    shown = ["▸ lr 0.0001  (2)", "▸ lr 1e-06  (2)"]
+    until(lambda: names(page) == shown, "groups", page=page)
+    until(lambda: page.locator(CURVES).count() >= 2, "curves", page=page)
+    page.get_by_text("Drawn: 2 of 2 groups of this page").wait_for()
+    click(page, EYE, 2)
+    page.wait_for_url("**hide=**")
+    page.get_by_text("Drawn: 1 of 2 groups of this page").wait_for()
+    click(page, SOLO, 2)
+    page.wait_for_url("**solo=**")
+    click(page, NAME, 1)
+    page.wait_for_url("**open=**")
+    opened = ["▾ lr 0.0001  (2)", "\u2003lr0.0001-s1", "\u2003lr0.0001-s0", "▸ lr 1e-06  (2)"]
+    until(lambda: names(page) == opened, "runs of the group", page=page)
+    click(page, TICK, 1)
+    page.get_by_text("2 ticked", exact=True).wait_for()
+    page.get_by_role("link", name="Compare", exact=True).last.wait_for()
+
+
+def test_a_heading_sorts_all_runs_and_ticks_stay(
+    root: Path, serve: Callable[..., DashboardProcess], page: Any
+) -> None:
+    visit(page, f"{serve(root).url}/?cols=eval_success,optim.lr&curves=0&sort=run")
+    by_name = ["lr0.0001-s0", "lr0.0001-s1", "lr1e-06-s0", "lr1e-06-s1"]
+    until(lambda: names(page) == by_name, "runs", page=page)
+    click(page, TICK, 1)
+    page.get_by_role("button", name="Untick all").wait_for()
+    width = page.locator("[data-testid=stDataFrame]").first.bounding_box()["width"]
+    click(page, int(width) - 40, HEAD)
+    page.wait_for_url("**sort=-optim.lr**")
+    filter_box = page.get_by_role("searchbox", name="Filter")
+    filter_box.fill("lr < 1e-5 and eval_success > 25 %")
+    filter_box.press("Enter")
+    until(lambda: names(page) == ["lr1e-06-s1"], "the run of the filter", page=page)
+    page.get_by_role("button", name="Untick all").wait_for()
