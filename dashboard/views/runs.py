@@ -41,7 +41,8 @@ _JUDGED = frozenset({"verdict", "since", "problem"})
 
 def draw() -> None:
     try:
-        all_rows = queries.runs()
+        with st.spinner("Reading the list of runs"):
+            all_rows = queries.runs()
     except Problem:  # the root is not there yet, perhaps
         all_rows = []
     if not all_rows:

@@ -117,6 +117,7 @@ ALSO_CALLED: Mapping[str, str] = {
     "tag": "tags",
     "planned": "steps",
     "created": "started",
+    "learning_rate": "lr",
 }
 """What people call a column -> its name."""
 NOT_SORTED = ("history",)
@@ -191,12 +192,14 @@ class Catalogue:
 
     def _full_name(self, name: str, *, only_metrics: bool = False) -> str:
         """The full name that a name, short or whole, stands for."""
-        name = ALSO_CALLED.get(name.lower(), name)
         fixed = {n for n, c in OF_EVERY_RUN.items() if not only_metrics or c.source == "metric"}
         settings = () if only_metrics else self.settings
         for whole in (fixed, settings, self.metrics):
             if name in whole:
                 return name
+        also = ALSO_CALLED.get(name.lower())
+        if also is not None:
+            return self._full_name(also, only_metrics=only_metrics)
         lower = name.lower()
         for some in (fixed, settings, self.metrics):
             ends = [full for full in some if full.lower() == lower or _ends_in(full, lower)]

@@ -23,15 +23,6 @@ NEWEST = "-started"
 MAX_GROUPED = 12
 MAX_COLUMNS = 40
 MAX_CURVES = 4
-_OLD_ORDERS = {
-    "newest": NEWEST,
-    "last active": "-step",
-    "name": "run",
-    "success": "-success",
-    "steps": "-step",
-    "environment": "env",
-}
-"""Orders as earlier addresses have them."""
 _TICKED, _GENERATION = "_runs_ticked", "_runs_generation"
 _ALWAYS = ("status", "verdict", "success")
 _IF_ANY = ("eval_success", "env", "algo")
@@ -60,7 +51,6 @@ class Asked:
 def asked(table: RunsTable) -> Asked:
     """The address, with a notice about each name in it that does not exist."""
     order = st.query_params.get("sort", "") or NEWEST
-    order = _OLD_ORDERS.get(order, order)
     falls, name = order.startswith("-"), order.removeprefix("-")
     ordered = _columns(table, [name])
     order = f"{'-' if falls else ''}{ordered[0].name}" if ordered else NEWEST

@@ -41,7 +41,9 @@ _QUIET = (RunState.HEALTHY.value, RunState.CONVERGED.value)
 _SHOWN_REGIMES = (Regime.DIVERSE.value, Regime.COMPRESSED.value)
 _OPENED, _RERUN = "_runs_opened", "_runs_rerun"
 ROW_HEIGHT = 35
+_CHAR_WIDTH = 6.5
 _WIDTHS = {"verdict": 190}
+_GROUP_WIDTHS = {"verdict": 240}
 """Pixels of columns whose words may still come: others are as wide as what they hold."""
 
 
@@ -117,13 +119,18 @@ def _config(
         go(solo=None if asked.solo == line.digest else line.digest, hide=None)
 
     heading = "Group" if asked.groups else "Run"
+    longest = max((len(_name(line)) for line in lines), default=0)
+    width = min(max(round(longest * _CHAR_WIDTH) + 32, 140), 380)
     config: dict[str, Any] = {
         SWATCH: st.column_config.TextColumn("", pinned=True, width=20),
         EYE: button("", EYE, hidden, width=36, help="Hide or show the curve."),
         SOLO: button("", SOLO, alone, width=36, help="Show this curve alone, or all again."),
-        NAME: button(_heading(heading, NAME, asked.order), NAME, opened, alignment="left"),
+        NAME: button(
+            _heading(heading, NAME, asked.order), NAME, opened, alignment="left", width=width
+        ),
     }
     settings = [column.name for column in columns if column.source == "setting"]
+    widths = _GROUP_WIDTHS if asked.groups else _WIDTHS
     for column in columns:
         is_setting = column.source == "setting"
         label = short_name(column.name, settings) if is_setting else column.label
@@ -136,7 +143,7 @@ def _config(
         else:
             side: Any = "right" if column.kind == "number" else "left"
             config[column.name] = st.column_config.TextColumn(
-                title, help=help_text, alignment=side, width=_WIDTHS.get(column.name)
+                title, help=help_text, alignment=side, width=widths.get(column.name)
             )
     return config
 

@@ -51,8 +51,8 @@ def test_filter_and_sort_are_in_the_address(tmp_path: Path, open_page: OpenPage)
         make_run(tmp_path / name, steps)
     assert columns_of(open_page("runs", tmp_path, filter="^a"))["run"] == ["a2", "a1"]
     assert columns_of(open_page("runs", tmp_path, sort="-step"))["run"] == ["a2", "b1", "a1"]
-    assert columns_of(open_page("runs", tmp_path, sort="steps"))["run"] == ["a2", "b1", "a1"]
-    assert columns_of(open_page("runs", tmp_path, sort="name"))["run"] == ["a1", "a2", "b1"]
+    assert columns_of(open_page("runs", tmp_path, sort="step"))["run"] == ["a1", "b1", "a2"]
+    assert columns_of(open_page("runs", tmp_path, sort="run"))["run"] == ["a1", "a2", "b1"]
 
 
 def test_a_filter_that_matches_nothing_or_is_none(tmp_path: Path, open_page: OpenPage) -> None:
@@ -68,8 +68,8 @@ def test_a_filter_that_matches_nothing_or_is_none(tmp_path: Path, open_page: Ope
 def test_many_runs_come_in_pages(tmp_path: Path, open_page: OpenPage) -> None:
     for number in range(30):
         make_run(tmp_path / f"run-{number:02d}", 1)
-    assert len(columns_of(open_page("runs", tmp_path, sort="name"))["run"]) == 25
-    second = open_page("runs", tmp_path, sort="name", page="2")
+    assert len(columns_of(open_page("runs", tmp_path, sort="run"))["run"]) == 25
+    second = open_page("runs", tmp_path, sort="run", page="2")
     assert columns_of(second)["run"] == [f"run-{number}" for number in range(25, 30)]
 
 
