@@ -277,5 +277,5 @@ def test_pages_of_an_imported_run_say_what_it_cannot_have(
 
 def test_the_report_of_an_imported_run_has_no_empty_chart(imported_root: Path) -> None:
     text = make_report(imported_root / "verl")
-    assert "\\u003cb\\u003eReturn" in text
+    assert 'class="title">Return ' in text
     assert "No value was measured." not in text
