@@ -47,19 +47,37 @@ def section_title(name: str) -> str:
 
 
 def value_words(key: str, value: float) -> str:
-    """A value of a metric as people say it: a share as a percentage, three digits at most.
+    """A value of a metric as people say it: a share as a percentage, no powers of ten.
 
     >>> value_words("rollout/success_rate", 0.015625), value_words("rollout/success_rate", 1.0)
     ('1.56 %', '100 %')
     >>> value_words("policy/entropy", 0.17712), value_words("policy/entropy", float("nan"))
     ('0.177', 'none')
+    >>> value_words("rollout/response_length_mean", 3517.2), value_words("optim/lr", 0.00001)
+    ('3,517', '0.00001')
+    >>> value_words("policy/ref_kl", 2.5e9), value_words("policy/ref_kl", -1.2e-9)
+    ('2,500 million', '-1.2e-09')
     """
     if not math.isfinite(value):
         return NONE
     unit = metric(key).unit
     if unit == POINTS:
         return f"{100 * value:.3g} points"
-    return f"{100 * value:.3g} %" if unit == SHARE else f"{value:.3g}"
+    if unit == SHARE:
+        return f"{100 * value:.3g} %"
+    size = abs(value)
+    if size >= 1e6:
+        return f"{_three_digits(value / 1e6)} million" if size < 1e12 else f"{value:.2e}"
+    return _three_digits(value)
+
+
+def _three_digits(value: float) -> str:
+    size = abs(value)
+    if size >= 999.5:
+        return f"{value:,.0f}"
+    if 1e-7 <= size < 1e-3:
+        return f"{float(f'{value:.3g}'):.10f}".rstrip("0")
+    return f"{value:.3g}"
 
 
 def interval_words(key: str, interval: tuple[float, float] | None) -> str:

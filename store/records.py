@@ -489,6 +489,27 @@ ALARM_AUTHOR = "alarm "
 """How `Command.issued_by` begins where an alarm acts; the name of its rule follows."""
 
 
+def rule_words(rule: str) -> str:
+    """The name of an alarm's rule, as a sentence has it.
+
+    >>> rule_words("TEMPLATE_COLLAPSE"), rule_words("KL_DRIFT")
+    ('template collapse', 'KL drift')
+    """
+    words = rule.replace("_", " ").lower().split(" ")
+    return " ".join(word.upper() if word == "kl" else word for word in words)
+
+
+def author_words(issued_by: str) -> str:
+    """Who gave a command, as a sentence has it; a name of a person is foreign text.
+
+    >>> author_words("alarm TEMPLATE_COLLAPSE"), author_words("kim")
+    ('the alarm "template collapse"', 'kim')
+    """
+    if not issued_by.startswith(ALARM_AUTHOR):
+        return issued_by
+    return f'the alarm "{rule_words(issued_by.removeprefix(ALARM_AUTHOR))}"'
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     """A wish of whoever steers the run; applied only between two steps."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from echoscope.text.amounts import duration
 
-from .records import ALARM_AUTHOR, CommandAction, CommandOutcome
+from .records import ALARM_AUTHOR, CommandAction, CommandOutcome, author_words
 
 if TYPE_CHECKING:
     from .reader import CommandState
@@ -124,7 +124,7 @@ class RunStatus:
         >>> RunStatus(status=Status.PAUSED, by="root", since=0.0).words(720.0)
         'paused by root for 12 min'
         """
-        by = f" by {self.by}" if self.by else ""
+        by = f" by {author_words(self.by)}" if self.by else ""
         lasts = "" if self.since is None else f" for {duration(max(0.0, now - self.since))}"
         if self.status is Status.PAUSED:
             return f"paused{by}{lasts}"
@@ -132,7 +132,7 @@ class RunStatus:
             return f"stale, no news{lasts}"
         if self.status is Status.STOPPED:
             if self.by.startswith(ALARM_AUTHOR):  # its reason is the text of the alarm, a paragraph
-                return f"stopped by {self.by.removeprefix(ALARM_AUTHOR)}"
+                return f"stopped{by}"
             return f"stopped{by}" + (f": {self.reason}" if self.by and self.reason else "")
         if self.status is not Status.WAITING:
             return self.status.value

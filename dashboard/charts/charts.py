@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,13 +22,13 @@ from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.metric_entry import POINTS, SHARE
 from echoscope.store.records import FloatArray64
 
-from ..data.curves import Axis, Curve, Zoom, downsample, full_range, smoothed
+from ..data.curves import Axis, Curve, Zoom, full_range, smoothed, thinned, usual_range
 from ..escaping import visible
+from ..labels import value_words
 from . import theme
 from .marks import MARK_AXIS, Mark, Trace, mark_traces, scatter
 
-HEIGHT = 246
-"""Pixels."""
+HEIGHT = theme.CHART_HEIGHT
 _MARKED_BELOW = 60
 """A curve with fewer points than this shows each of them."""
 _FEW_STEPS = 8
@@ -37,6 +37,12 @@ _BAND_OPACITY = 0.16
 _LEGEND_ROW = 20
 _NARROWEST = 270
 """Pixels between the edges of a chart on a telephone."""
+_MAX_LABELLED, _MAX_LABEL = 4, 14
+"""Curves, and characters of a name, up to which curves are named at their ends."""
+_LABEL_HEIGHT, _LABEL_CHAR = 13, 6.6
+"""Pixels."""
+_MAX_OUTLIERS = 20
+"""Of one curve, that are marked at the edge of a chart."""
 _HOVER_WIDTH = 36
 """Characters a line of what hovering shows, so that it fits beside the cursor."""
 _LEAST_NATS = 1e-4
@@ -66,7 +72,9 @@ class LineOptions:
     smooth: float = 0.0
     """Weight of the moving average, 0 to 0.99; the raw curve stays visible behind it."""
     log_y: bool = False
-    max_points: int = 1_200
+    max_points: int = 600
+    """Of a curve in sight that are drawn one by one; a longer one is drawn as half as many means
+    and the range around each."""
     height: int = HEIGHT
     zoom: Zoom | None = None
     """The part of the horizontal axis to show; None for all of it."""
@@ -103,17 +111,26 @@ def line_spec(
     options = options or LineOptions()
     drawn = [curve for curve in curves if curve.has_values]
     named = drawn if options.has_legend and _needs_legend(drawn) else []
-    traces = [trace for curve in drawn for trace in _curve_traces(curve, axis, options)]
-    layout = _layout(axis, options) | _legend(named) | {"yaxis": _y_axis(drawn, axis, options)}
+    is_labelled = 0 < len(named) <= _MAX_LABELLED and max(len(c.name) for c in named) <= _MAX_LABEL
+    listed = [] if is_labelled else named
+    courses = [_course(curve, axis, options) for curve in drawn]
+    limits = _limits(drawn, axis, options)
+    traces = [trace for course in courses for trace in _traces(course, axis, options)]
+    layout = _layout(axis, options) | _legend(listed, named if is_labelled else [])
+    layout["yaxis"] = _y_axis(drawn, axis, options, limits)
     if axis.kind == "step" and not options.zoom:
         layout["xaxis"] |= _whole_steps(drawn)
-    notes = []
+    notes = [_axis_name(axis)] if axis.kind == "step" and drawn else []
     if title:
         heading = f"<b>{figure_text(title, width=200, limit=120)}</b>{_unit_words(drawn)}"
         keys = ", ".join(curve.key for curve in drawn)
         about = figure_text(f"{help} [{keys}]" if keys else help)
-        notes.append(_title(heading, about, num_rows=_legend_rows(named)))
+        notes.insert(0, _title(heading, about, num_rows=_legend_rows(listed)))
+    if is_labelled:
+        notes += _end_labels(courses, limits, layout, options)
     if drawn:
+        if limits is not None and not options.log_y:
+            traces += [t for course in courses for t in _outliers(course, limits, axis)]
         traces += mark_traces(marks, axis.at, figure_text)
     else:
         notes.append(_nothing())
@@ -122,21 +139,71 @@ def line_spec(
     return {"data": traces, "layout": layout | {"annotations": notes}}
 
 
-def _curve_traces(curve: Curve, axis: Axis, options: LineOptions) -> list[Trace]:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Course:
+    """What of a curve is drawn, P points of it."""
+
+    curve: Curve
+    steps: NDArray[np.int64]
+    values: FloatArray64
+    """(P,), smoothed where that is asked for."""
+    raw: FloatArray64 | None = None
+    """(P,), to be drawn behind; None where the values are raw or the band shows them."""
+    low: FloatArray64 | None = None
+    """(P,), the lower end of the band: of the interval, or the lowest of several steps."""
+    high: FloatArray64 | None = None
+    is_range: bool = False
+    """Whether the band is the range of several steps."""
+
+    def extremes(self) -> tuple[FloatArray64, FloatArray64]:
+        """The lowest and the highest value at each point, (P,) each."""
+        if self.is_range and self.low is not None and self.high is not None:
+            return self.low, self.high
+        return self.values, self.values
+
+
+def _course(curve: Curve, axis: Axis, options: LineOptions) -> _Course:
     if curve.is_sparse:
-        return [_points(curve, axis, options)]
-    smoothed_values = smoothed(curve.values, options.smooth)
-    is_smoothed = options.smooth > 0
+        kept = np.flatnonzero(np.isfinite(curve.values))
+        low, high = (None if e is None else e[kept] for e in (curve.low, curve.high))
+        values = curve.values[kept]
+        return _Course(curve=curve, steps=curve.steps[kept], values=values, low=low, high=high)
+    part = _visible_part(curve, axis, options)
+    raw, steps = curve.values[part], curve.steps[part]
+    values = smoothed(curve.values, options.smooth)[part]
+    lowest, highest = (raw if e is None else e[part] for e in (curve.lowest, curve.highest))
+    if len(values) > options.max_points:
+        thin = thinned(values, lowest, highest, options.max_points // 2)
+        steps, values = steps[thin.indices], thin.means
+        lowest, highest = thin.lowest, thin.highest
+    elif curve.lowest is None:
+        low, high = (None if e is None else e[part] for e in (curve.low, curve.high))
+        behind = raw if options.smooth > 0 else None
+        return _Course(curve=curve, steps=steps, values=values, raw=behind, low=low, high=high)
+    return _Course(curve=curve, steps=steps, values=values, low=lowest, high=highest, is_range=True)
+
+
+def _visible_part(curve: Curve, axis: Axis, options: LineOptions) -> slice:
+    """The points within the zoom, and one on each side, to which lines lead."""
+    if options.zoom is None:
+        return slice(None)
+    positions, (low, high) = axis.at(curve.steps), options.zoom
+    first, end = np.searchsorted(positions, low), np.searchsorted(positions, high, side="right")
+    return slice(max(0, int(first) - 1), int(end) + 1)
+
+
+def _traces(course: _Course, axis: Axis, options: LineOptions) -> list[Trace]:
+    curve = course.curve
+    if curve.is_sparse:
+        return [_points(course, axis, options)]
     traces = []
-    if curve.low is not None and curve.high is not None:
-        traces.append(_band(curve, (curve.low, curve.high), axis, options))
-    name = figure_text(curve.name, width=200, limit=80)
-    if is_smoothed:
-        raw = downsample(curve.values, options.max_points)
+    if course.low is not None and course.high is not None:
+        traces.append(_band(course, (course.low, course.high), axis, options))
+    if course.raw is not None:
         traces.append(
             scatter(
-                x=axis.at(curve.steps[raw]),
-                y=_drawable(curve.values[raw], options),
+                x=axis.at(course.steps),
+                y=_drawable(course.raw, options),
                 mode="lines",
                 opacity=theme.RAW_OPACITY,
                 line={"color": curve.color, "width": 1},
@@ -144,12 +211,11 @@ def _curve_traces(curve: Curve, axis: Axis, options: LineOptions) -> list[Trace]
                 showlegend=False,
             )
         )
-    kept_points = downsample(smoothed_values, options.max_points)
     traces.append(
         scatter(
-            **_told(curve, kept_points, axis, name, is_smoothed=is_smoothed),
-            y=_drawable(smoothed_values[kept_points], options),
-            mode="lines+markers" if len(kept_points) <= _MARKED_BELOW else "lines",
+            **_told(course, axis),
+            y=_drawable(course.values, options),
+            mode="lines+markers" if len(course.steps) <= _MARKED_BELOW else "lines",
             marker={"size": 4, "color": curve.color},
             line={"color": curve.color, "width": 2},
             connectgaps=False,
@@ -158,24 +224,20 @@ def _curve_traces(curve: Curve, axis: Axis, options: LineOptions) -> list[Trace]
     return traces
 
 
-def _points(curve: Curve, axis: Axis, options: LineOptions) -> Trace:
+def _points(course: _Course, axis: Axis, options: LineOptions) -> Trace:
     """A sparse curve: a dot with its interval where it was measured, and nothing in between."""
-    finite_points = np.flatnonzero(np.isfinite(curve.values))
-    name = figure_text(curve.name, width=200, limit=80)
+    color = course.curve.color
     whiskers: dict[str, Any] = {}
-    if curve.low is not None and curve.high is not None:
-        ends = {
-            "array": curve.high[finite_points] - curve.values[finite_points],
-            "arrayminus": curve.values[finite_points] - curve.low[finite_points],
-        }
-        style = {"color": curve.color, "thickness": 1, "width": 2}
+    if course.low is not None and course.high is not None:
+        ends = {"array": course.high - course.values, "arrayminus": course.values - course.low}
+        style = {"color": color, "thickness": 1, "width": 2}
         whiskers = {"error_y": {"type": "data", "symmetric": False, **ends, **style}}
     return scatter(
-        **_told(curve, finite_points, axis, name, is_smoothed=False),
-        y=_drawable(curve.values[finite_points], options),
+        **_told(course, axis),
+        y=_drawable(course.values, options),
         mode="markers",
-        marker={"size": 6, "color": curve.color},
-        line={"color": curve.color},
+        marker={"size": 6, "color": color},
+        line={"color": color},
         **whiskers,
     )
 
@@ -186,29 +248,31 @@ def _drawable(values: FloatArray64, options: LineOptions) -> FloatArray64:
     return np.where(good, values, np.nan)
 
 
-def _told(
-    curve: Curve, points: NDArray[np.intp], axis: Axis, name: str, *, is_smoothed: bool
-) -> dict[str, Any]:
-    """Points and what hovering says of each; `customdata` (N, 4): step, raw value, interval."""
-    nothing = np.full(len(points), np.nan)
-    ends = [nothing if end is None else end[points] for end in (curve.low, curve.high)]
-    steps = curve.steps[points]
+def _told(course: _Course, axis: Axis) -> dict[str, Any]:
+    """Points and what hovering says of each; `customdata` (P, 4): step, raw value, band."""
+    steps = course.steps
+    nothing = np.full(len(steps), np.nan)
+    ends = [nothing if end is None else end for end in (course.low, course.high)]
+    raw = course.values if course.raw is None else course.raw
+    name = figure_text(course.curve.name, width=200, limit=80)
     return {
         "x": axis.at(steps),
-        "customdata": np.column_stack([steps.astype(np.float64), curve.values[points], *ends]),
+        "customdata": np.column_stack([steps.astype(np.float64), raw, *ends]),
         "text": axis.clock(steps),
-        "hovertemplate": _hover_template(curve, name, is_smoothed=is_smoothed),
+        "hovertemplate": _hover_template(course, name),
         "name": name,
     }
 
 
-def _hover_template(curve: Curve, name: str, *, is_smoothed: bool) -> str:
+def _hover_template(course: _Course, name: str) -> str:
     """One short line a curve: the box covers little of its chart. The title's help has the keys."""
+    curve = course.curve
     style, unit = (".1%", "") if curve.unit == SHARE else (".4~g", f" {figure_text(curve.unit)}")
     text = f"{name} <b>%{{y:{style}}}</b>{unit}"
-    if curve.low is not None:
-        text += f" (%{{customdata[2]:{style}}} to %{{customdata[3]:{style}}})"
-    if is_smoothed:
+    if course.low is not None:
+        ends = f"%{{customdata[2]:{style}}} to %{{customdata[3]:{style}}}"
+        text += f", steps around it {ends}" if course.is_range else f" ({ends})"
+    if course.raw is not None:
         text += f", raw %{{customdata[1]:{style}}}"
     if curve.is_sparse:  # the nearest point may be another step's than the others'
         text += ", step %{customdata[0]:d}"
@@ -216,16 +280,16 @@ def _hover_template(curve: Curve, name: str, *, is_smoothed: bool) -> str:
 
 
 def _band(
-    curve: Curve, interval: tuple[FloatArray64, FloatArray64], axis: Axis, options: LineOptions
+    course: _Course, ends: tuple[FloatArray64, FloatArray64], axis: Axis, options: LineOptions
 ) -> Trace:
-    """The interval as filled polygons, one for each stretch without a gap."""
-    edges = np.union1d(*(downsample(end, options.max_points // 2) for end in interval))
-    low, high = (_drawable(end[edges], options) for end in interval)
-    x = axis.at(curve.steps[edges])
+    """An interval or a range as filled polygons, one for each stretch without a gap."""
+    color = course.curve.color
+    low, high = (_drawable(end, options) for end in ends)
+    x = axis.at(course.steps)
     good = np.isfinite(low) & np.isfinite(high)
     xs, ys = [np.empty(0)], [np.empty(0)]
-    ends = np.flatnonzero(np.diff(np.concatenate([[False], good, [False]]).astype(np.int8)))
-    for start, stop in ends.reshape(-1, 2).tolist():
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], good, [False]]).astype(np.int8)))
+    for start, stop in edges.reshape(-1, 2).tolist():
         part = slice(start, stop)
         xs += [x[part], x[part][::-1], np.array([np.nan])]
         ys += [low[part], high[part][::-1], np.array([np.nan])]
@@ -233,40 +297,146 @@ def _band(
         x=np.concatenate(xs),
         y=np.concatenate(ys),
         fill="toself",
-        fillcolor=curve.color,
+        fillcolor=color,
         opacity=_BAND_OPACITY,
         mode="lines",
-        line={"color": curve.color, "width": 0},
+        line={"color": color, "width": 0},
         hoverinfo="skip",
         showlegend=False,
-        name=f"{figure_text(curve.name, width=200, limit=80)}, 95 % interval",
+        name=f"{figure_text(course.curve.name, width=200, limit=80)}, band",
     )
 
 
-def _y_axis(curves: Sequence[Curve], axis: Axis, options: LineOptions) -> dict[str, Any]:
-    # A difference of two shares stands on the axis of shares.
-    units = {SHARE if curve.unit == POINTS else curve.unit for curve in curves if curve.unit}
-    is_share = units == {SHARE} and not options.log_y
+def _outliers(course: _Course, limits: tuple[float, float], axis: Axis) -> list[Trace]:
+    """Arrows at the edge of a chart where its curve goes on outside, the furthest with its value.
+
+    A double click on the chart shows everything.
+    """
+    traces = []
+    sides = zip(course.extremes(), ("arrow-down", "arrow-up"), (0.03, 0.97), strict=True)
+    for number, (values, symbol, height) in enumerate(sides):
+        beyond = (limits[0] - values, values - limits[1])[number]
+        outside = np.flatnonzero(np.nan_to_num(beyond, nan=-1.0) > 0)
+        outside = outside[np.argsort(-beyond[outside], kind="stable")][:_MAX_OUTLIERS]
+        if not len(outside):
+            continue
+        amounts = [value_words(course.curve.key, float(values[i])) for i in outside]
+        at = course.steps[outside].tolist()
+        name = figure_text(course.curve.name, width=200, limit=80)
+        traces.append(
+            scatter(
+                x=axis.at(course.steps[outside]),
+                y=np.full(len(outside), height),
+                yaxis=MARK_AXIS,
+                mode="markers+text",
+                marker={"symbol": symbol, "size": 8, "color": course.curve.color},
+                text=[amounts[0], *[""] * (len(outside) - 1)],
+                textposition="middle right",
+                textfont={"size": theme.LABEL_PX, "color": course.curve.color},
+                hovertext=[
+                    f"{name} {amount} at step {step}: outside of this chart<br>"
+                    "Double-click to see all of it"
+                    for amount, step in zip(amounts, at, strict=True)
+                ],
+                hovertemplate="%{hovertext}<extra></extra>",
+                showlegend=False,
+                cliponaxis=False,
+                name="outside",
+            )
+        )
+    return traces
+
+
+def _end_labels(
+    courses: Sequence[_Course],
+    limits: tuple[float, float] | None,
+    layout: Mapping[str, Any],
+    options: LineOptions,
+) -> list[dict[str, Any]]:
+    """The names of curves at their ends, in their colours, none above another."""
+    margin = layout["margin"]
+    pixels = options.height - margin["t"] - margin["b"]
+    low, high = limits or (0.0, 1.0)
+    ends = []
+    for course in courses:
+        shown = _drawable(course.values, options)
+        last = shown[np.isfinite(shown)][-1:]
+        if len(last):
+            end = float(np.log10(last[0]) if options.log_y else last[0])
+            end = min(max(end, low), high) if limits else end
+            ends.append((end, pixels * (end - low) / (high - low) if limits else 0.0, course))
+    ends.sort(key=lambda entry: entry[1])
+    heights: list[float] = []
+    for _, height, _ in ends:
+        heights.append(max(height, heights[-1] + _LABEL_HEIGHT) if heights else height)
+    too_high = max(0.0, heights[-1] - pixels) if heights else 0.0
+    return [
+        {
+            "text": f"<b>{figure_text(course.curve.name, width=200, limit=80)}</b>",
+            "font": {"size": theme.LABEL_PX, "color": course.curve.color},
+            "xref": "paper",
+            "yref": "y",
+            "x": 1,
+            "y": end,
+            "xanchor": "left",
+            "yanchor": "middle",
+            "xshift": theme.SPACE_PX,
+            "yshift": round(placed - too_high - height),
+            "showarrow": False,
+        }
+        for placed, (end, height, course) in zip(heights, ends, strict=True)
+    ]
+
+
+def _limits(
+    curves: Sequence[Curve], axis: Axis, options: LineOptions
+) -> tuple[float, float] | None:
+    """What the y axis shows, in logarithms of ten where it has those; None where that is plotly's
+    to say."""
     values = _in_sight(curves, axis, options)
     finite = values[np.isfinite(values)]
-    largest = np.abs(finite).max(initial=0.0)
-    out: dict[str, Any] = {
+    if not len(finite):
+        return None
+    is_share = _is_share(curves, options)
+    if is_share and float(np.ptp(finite)) == 0:
+        return -0.05, 1.05  # plotly would go up to 200 %
+    largest = float(np.abs(finite).max())
+    if not options.log_y and largest < _LEAST_NATS and _is_divergence(curves):
+        return -_LEAST_NATS, _LEAST_NATS
+    if not options.log_y and not is_share:
+        low, high = usual_range(finite)
+        finite = finite[(finite >= low) & (finite <= high)]
+    return full_range(finite, log_y=options.log_y)
+
+
+def _is_share(curves: Sequence[Curve], options: LineOptions) -> bool:
+    # A difference of two shares stands on the axis of shares.
+    units = {SHARE if curve.unit == POINTS else curve.unit for curve in curves if curve.unit}
+    return units == {SHARE} and not options.log_y
+
+
+def _y_axis(
+    curves: Sequence[Curve],
+    axis: Axis,
+    options: LineOptions,
+    limits: tuple[float, float] | None,
+) -> dict[str, Any]:
+    values = _in_sight(curves, axis, options)
+    largest = np.abs(values[np.isfinite(values)]).max(initial=0.0)
+    return {
         "type": "log" if options.log_y else "linear",
         "gridcolor": theme.GRID,
         "zeroline": False,
-        "automargin": True,
+        "automargin": False,  # charts below each other begin at the same place
         "tickmode": "auto",
+        "tickfont": {"size": theme.LABEL_PX},
         "nticks": 6,
         "title": {"text": ""},
         "exponentformat": "none" if 1e-3 <= largest < 1e5 else "power",
-        **({"tickformat": ".0%"} if is_share else {}),
+        "separatethousands": True,
+        **({"tickformat": ".0%"} if _is_share(curves, options) else {}),
+        **({} if limits is None else {"range": list(limits)}),
     }
-    limits = full_range(finite, log_y=options.log_y) if options.zoom else None
-    if limits is None and is_share and len(finite) and float(np.ptp(finite)) == 0:
-        limits = (-0.05, 1.05)  # plotly would go up to 200 %
-    if limits is None and not options.log_y and largest < _LEAST_NATS and _is_divergence(curves):
-        limits = (-_LEAST_NATS, _LEAST_NATS)
-    return out if limits is None else {**out, "range": limits}
 
 
 def _is_divergence(curves: Sequence[Curve]) -> bool:
@@ -280,9 +450,8 @@ def _in_sight(curves: Sequence[Curve], axis: Axis, options: LineOptions) -> Floa
         low, high = options.zoom or (-np.inf, np.inf)
         position = axis.at(curve.steps)
         inside = (position >= low) & (position <= high)
-        parts += [
-            part[inside] for part in (curve.values, curve.low, curve.high) if part is not None
-        ]
+        of_curve = (curve.values, curve.low, curve.high, curve.lowest, curve.highest)
+        parts += [part[inside] for part in of_curve if part is not None]
     return np.concatenate(parts)
 
 
@@ -300,7 +469,8 @@ def _layout(axis: Axis, options: LineOptions) -> dict[str, Any]:
         "hoverlabel": {"font": {"size": 11}},
         MARK_AXIS.replace("y", "yaxis"): signs,
         "xaxis": {
-            "title": {"text": axis.title, "standoff": 4},
+            "title": {"text": "" if axis.kind == "step" else axis.title, "standoff": 4},
+            "tickfont": {"size": theme.LABEL_PX},
             "gridcolor": theme.GRID,
             "linecolor": _LINE,
             "zeroline": False,
@@ -310,7 +480,7 @@ def _layout(axis: Axis, options: LineOptions) -> dict[str, Any]:
             "spikethickness": 1,
             "spikedash": "solid",
             "spikecolor": _LINE,
-            "automargin": True,
+            "automargin": axis.kind != "step",
             **({"range": list(options.zoom)} if options.zoom else {}),
         },
     }
@@ -328,11 +498,34 @@ def _needs_legend(curves: Sequence[Curve]) -> bool:
     return len(curves) > 1 or any(curve.name != metric(curve.key).name for curve in curves)
 
 
-def _legend(curves: Sequence[Curve]) -> dict[str, Any]:
-    """A legend between title and curves, and room for both."""
+def _axis_name(axis: Axis) -> dict[str, Any]:
+    """In the corner below the numbers of the y axis, where it costs no row."""
     return {
-        "margin": {"l": 8, "r": 8, "t": 36 + _LEGEND_ROW * _legend_rows(curves), "b": 8},
-        "showlegend": bool(curves),
+        "text": axis.title,
+        "font": {"size": theme.LABEL_PX, "color": theme.QUIET},
+        "xref": "paper",
+        "yref": "paper",
+        "x": 0,
+        "y": 0,
+        "xanchor": "right",
+        "yanchor": "top",
+        "xshift": -theme.SPACE_PX,
+        "yshift": -theme.SPACE_PX,
+        "showarrow": False,
+    }
+
+
+def _legend(listed: Sequence[Curve], labelled: Sequence[Curve]) -> dict[str, Any]:
+    """A legend between title and curves, or names at the ends of the curves, and room for them."""
+    longest = max((len(curve.name) for curve in labelled), default=0)
+    return {
+        "margin": {
+            "l": theme.AXIS_PX,
+            "r": theme.SPACE_PX + round(_LABEL_CHAR * longest),
+            "t": theme.TITLE_ROW_PX + _LEGEND_ROW * _legend_rows(listed),
+            "b": theme.AXIS_ROW_PX,
+        },
+        "showlegend": bool(listed),
         "legend": {
             "orientation": "h",
             "x": 0,
@@ -340,7 +533,7 @@ def _legend(curves: Sequence[Curve]) -> dict[str, Any]:
             "y": 1.0,
             "yanchor": "bottom",
             "itemwidth": 30,
-            "font": {"size": 10.5},
+            "font": {"size": theme.LABEL_PX},
             "bgcolor": "rgba(0,0,0,0)",
             "title": {"text": ""},
         },
@@ -367,9 +560,10 @@ def _title(heading: str, about: str, *, num_rows: int) -> dict[str, Any]:
         "yref": "paper",
         "xanchor": "left",
         "yanchor": "bottom",
-        "yshift": 6 + _LEGEND_ROW * num_rows,
+        "xshift": -theme.AXIS_PX,
+        "yshift": 4 + _LEGEND_ROW * num_rows,
         "showarrow": False,
-        "font": {"size": 14},
+        "font": {"size": theme.TITLE_PX},
     }
 
 
@@ -390,4 +584,4 @@ def _unit_words(curves: Sequence[Curve]) -> str:
     """The unit behind a title: `nats per token`."""
     units = dict.fromkeys(curve.unit for curve in curves if curve.unit not in ("", SHARE, POINTS))
     unit_text = figure_text(" / ".join(units), limit=80)
-    return f'  <span style="font-size:11px">{unit_text}</span>' if units else ""
+    return f'  <span style="font-size:{theme.LABEL_PX}px">{unit_text}</span>' if units else ""

@@ -39,6 +39,8 @@ class Line:
     """The run stores `KEY_low` and `KEY_high`."""
     is_rest: bool = False
     """What is left of a share is drawn: 1 - value."""
+    color: str = ""
+    """Where the colour means something on other charts and pages, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +69,7 @@ CHARTS: tuple[Chart, ...] = (
         title="Success",
         help="Share of tasks solved. Line: training, with its 95 % interval over the step's "
         "trajectories (siblings share a task, so in truth it is somewhat wider). Dots: evaluation "
-        "on fixed tasks that never train.",
+        "on fixed tasks that never train; a probe plays the same seeds each time.",
         lines=(Line(key=SUCCESS, name="training"),),
     ),
     Chart(
@@ -76,10 +78,15 @@ CHARTS: tuple[Chart, ...] = (
         help="Share of groups in which all siblings succeeded, in which all failed, and in which "
         "rewards differ: only these give a gradient. And the share that the filter keeps.",
         lines=(
-            Line(key="reward/solved_frac", name="all solved"),
-            Line(key="reward/hopeless_frac", name="all failed"),
-            Line(key="reward/zero_std_frac", name="with signal: rewards differ", is_rest=True),
-            Line(key="selection/kept_frac", name="kept by the filter"),
+            Line(key="reward/solved_frac", name="all solved", color=theme.OUTCOMES["solved"]),
+            Line(key="reward/hopeless_frac", name="all failed", color=theme.OUTCOMES["hopeless"]),
+            Line(
+                key="reward/zero_std_frac",
+                name="with signal",
+                is_rest=True,
+                color=theme.OUTCOMES["mixed"],
+            ),
+            Line(key="selection/kept_frac", name="kept", color=theme.COMMAND_MARK),
         ),
     ),
     Chart(
@@ -120,10 +127,10 @@ CHARTS: tuple[Chart, ...] = (
     ),
     Chart(
         name="length",
-        title="Response length",
-        help="Sampled tokens per response, and those of its reasoning.",
+        title="Reply length",
+        help="Sampled tokens per reply, and those of its reasoning.",
         lines=(
-            Line(key=RESPONSE_LENGTH, name="response"),
+            Line(key=RESPONSE_LENGTH, name="reply"),
             Line(key="rollout/reasoning_length_mean", name="reasoning"),
         ),
     ),
@@ -202,10 +209,19 @@ def _unit(key: str) -> str:
 
 
 def charts_of(verdict: Verdict | None, keys: Sequence[str]) -> list[Chart]:
-    """The curated charts that a run has metrics for; the evidence stands beside success."""
+    """The curated charts that a run has metrics for; the evidence stands beside success.
+
+    A chart whose only curves the evidence shows is left out: nothing stands twice.
+    """
     proof = evidence_chart(verdict, keys)
     listed = [*CHARTS[:1], *([] if proof is None else [proof]), *CHARTS[1:]]
-    return [chart for chart in listed if chart_keys([chart], keys)]
+    proven = set() if proof is None else {line.key for line in proof.lines}
+
+    def is_news(chart: Chart) -> bool:
+        drawn = {line.key for line in chart.lines} & set(keys)
+        return chart is proof or not drawn or not drawn <= proven
+
+    return [chart for chart in listed if chart_keys([chart], keys) and is_news(chart)]
 
 
 def chart_keys(charts: Sequence[Chart], keys: Sequence[str]) -> list[str]:
@@ -249,14 +265,18 @@ def chart_curves(
         ]
     data = _with_derived(data, {line.key for line in lines})
     curves = []
+    palette = [color for color in theme.SERIES if color != theme.FIXED_TASKS]
     for index, line in enumerate(lines):
+        usual = palette[index % len(palette)]
+        if line.key.startswith(FIXED_TASKS):
+            usual = theme.FIXED_TASKS
         drawn = curve(
             data,
             line.key,
             name=line.name,
             low_key=f"{line.key}_low" if line.has_interval else "",
             high_key=f"{line.key}_high" if line.has_interval else "",
-            color=theme.SERIES[index % len(theme.SERIES)],
+            color=line.color or usual,
         )
         if line.is_rest:
             drawn = replace(drawn, key=f"1 - {drawn.key}", values=1.0 - drawn.values)
@@ -265,6 +285,8 @@ def chart_curves(
             drawn = replace(drawn, low=low, high=high)
         if len(drawn.steps):
             curves.append(drawn)
+    if len(curves) == 1 and metric(curves[0].key).name.lower() == chart.title.lower():
+        return [replace(curves[0], name=metric(curves[0].key).name)]  # the title says it
     return curves
 
 
@@ -286,7 +308,7 @@ def _with_derived(data: pd.DataFrame, keys: set[str]) -> pd.DataFrame:
 
 def _eval_name(key: str, *, has_tags: bool) -> str:
     split, tag = key.split("/")[:2]
-    name = {"eval": "evaluation", "probe": "probe, same seeds"}.get(split, split)
+    name = "evaluation" if split == "eval" else split
     return f"{name} {tag}" if has_tags else name
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from ..data.diagnosis import GROUP_KINDS, FamilyInformation, RegimePath
-from .theme import ACCENT, REGIMES, SERIES, TONES
+from .theme import ACCENT, OUTCOMES, REGIMES, SERIES
 
 HEIGHT = 340
 _LEGEND = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
@@ -32,10 +32,10 @@ _SYMBOLS = {
     "undetermined": "circle-open",
 }
 _KINDS = {
-    "hopeless": ("all fail", "#b2543c"),
+    "hopeless": ("all fail", OUTCOMES["hopeless"]),
     "constant": ("no spread", "#8a8a8a"),
-    "mixed": ("mixed", ACCENT),
-    "solved": ("all succeed", TONES["green"]),
+    "mixed": ("mixed", OUTCOMES["mixed"]),
+    "solved": ("all succeed", OUTCOMES["solved"]),
 }
 
 

@@ -111,19 +111,13 @@ def curated(page: Snapshot) -> None:
 
 
 def legend() -> None:
-    """What else stands on the charts, and what the mouse does."""
+    """What stands on the charts, and what the mouse does."""
     st.caption(
-        "Dashed line: resumed from a checkpoint. Bands and whiskers: 95 % intervals. "
-        "Drag to zoom, double-click to zoom out."
-    )
-
-
-def signs() -> None:
-    """The signs that stand on charts, in a line above them."""
-    st.html(
-        '<div class="es-signs">On the charts: \u25c6 critical alarm, \u25b2 warning, '
-        "\u25cf information, \u25a0 command, open sign: the alarm ended; "
-        "shaded in red: when the problem began</div>"
+        "On the charts: \u25c6 critical alarm, \u25b2 warning, \u25cf information, "
+        "\u25a0 command; an open sign: the alarm ended. Red stretch: when the problem began. "
+        "Dashed line: resumed from a checkpoint. Bands and whiskers: 95 % intervals; of a long "
+        "run, the lowest and highest step around each point. Arrow: a value outside of the chart. "
+        "Drag to zoom, double-click to see everything."
     )
 
 

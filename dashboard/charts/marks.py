@@ -19,6 +19,7 @@ from echoscope.store.records import (
     CommandAction,
     CommandOutcome,
     FloatArray64,
+    author_words,
 )
 from echoscope.store.status import after_step
 
@@ -103,7 +104,7 @@ def command_rows(states: Iterable[CommandState]) -> list[dict[str, object]]:
     return [
         {
             "when": _local_time(state.command.issued_at),
-            "who": state.command.issued_by or NONE,
+            "who": author_words(state.command.issued_by) or NONE,
             "what": command_words(state),
             "why": state.command.reason or NONE,
             "outcome": outcome_words(state),
@@ -134,7 +135,7 @@ def command_marks(states: Iterable[CommandState]) -> list[Mark]:
         if state.ack is None:
             continue
         command = state.command
-        who = command.issued_by or "somebody"
+        who = author_words(command.issued_by) or "somebody"
         why = f" because: {command.reason}" if command.reason else ""
         is_applied = state.ack.outcome is CommandOutcome.APPLIED
         out.append(

@@ -19,6 +19,19 @@ ACCENT = "#3b6fd4"
 ACCENT_ON_DARK = "#6f9bee"
 SERIES = ("#3b6fd4", "#d55e00", "#009e73", "#cc79a7", "#8c6d31", "#56b4e9", "#7a7a7a", "#6a3d9a")
 """Runs on one chart, terms on one chart: in this order."""
+SPACE_PX = 8
+"""The unit of all distances: they are one, two or three of it, or half of it within a group."""
+TITLE_PX, LABEL_PX = 14, 11
+"""Sizes of text on a chart: of its title, and of everything else."""
+CHART_HEIGHT = 232
+AXIS_PX = 52
+"""The column at the left of a chart that holds the numbers of its y axis."""
+TITLE_ROW_PX, AXIS_ROW_PX = 28, 24
+"""The rows above and below the curves of a chart."""
+QUIET = "#7a7a7a"
+"""Words that only help to read the others."""
+FIXED_TASKS = "#d55e00"
+"""What is measured on tasks that never train, on every chart."""
 RAW_OPACITY = 0.25
 """A raw curve behind its smoothed one."""
 TONES: Mapping[Colour, str] = {
@@ -56,6 +69,12 @@ SEVERITIES = {name: TONES[tone] for name, tone in SEVERITY_TONES.items()}
 STATES = {name: TONES[tone] for name, tone in STATE_TONES.items()}
 
 
+def icon(colour: Colour) -> str:
+    """A dot for the tab of a browser, as SVG."""
+    circle = f'<circle cx="16" cy="16" r="12" fill="{TONES[colour]}"/>'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32">{circle}</svg>'
+
+
 def shown_state(verdict: Verdict) -> str:
     """The state in whose colour a verdict is shown: a run that crashed or waits is never green."""
     is_green = STATE_TONES[verdict.state.value] == "green"
@@ -73,6 +92,12 @@ REGIMES: Mapping[str, str] = {
 GRID = "rgba(128,128,128,0.18)"
 CLAIM = "#b08900"
 """What a verdict claims of a curve."""
+OUTCOMES: Mapping[str, str] = {
+    "solved": TONES["green"],
+    "hopeless": "#b2543c",
+    "mixed": ACCENT,
+}
+"""Of the episodes of a group, on every page: all succeed, all fail, or some do."""
 COMMAND_MARK = TONES["gray"]
 """Lines and signs where somebody steered."""
 

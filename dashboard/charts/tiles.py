@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.claims import Change, Claim, Dip, Level, Lost
@@ -15,7 +15,7 @@ from echoscope.diagnostics.metric_entry import ENTROPY, RESPONSE_LENGTH, RETURN,
 from ..data.curves import FIXED_TASKS
 from ..data.tables import Outline
 from ..labels import value_words
-from .curated import eval_keys
+from .curated import EVIDENCE, charts_of, eval_keys
 
 NOTHING = "not measured"
 
@@ -69,7 +69,7 @@ _OTHERS = (
         help=_SIGNAL,
         is_rest=True,
     ),
-    _Number(name="Response tokens", key=RESPONSE_LENGTH, chart="length"),
+    _Number(name="Reply tokens", key=RESPONSE_LENGTH, chart="length"),
 )
 
 
@@ -104,10 +104,13 @@ def tiles(
         progress: Value and second line of the tile that says how far the run is.
     """
     done, pace = progress
-    return [
+    drawn = {chart.name for chart in charts_of(verdict, keys)}
+    made = [
         *(_tile(number, outlines, verdict) for number in _numbers(keys)),
         Tile(name="Step", value=done, change=pace, help=_STEP, chart="speed"),
     ]
+    # A chart that is not drawn shows nothing but what the evidence shows, too.
+    return [tile if tile.chart in drawn else replace(tile, chart=EVIDENCE) for tile in made]
 
 
 def _tile(number: _Number, outlines: Mapping[str, Outline], verdict: Verdict | None) -> Tile:

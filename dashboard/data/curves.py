@@ -94,6 +94,9 @@ class Curve:
     low: FloatArray64 | None = None
     """(N,), the lower end of the interval; NaN where there is none."""
     high: FloatArray64 | None = None
+    lowest: FloatArray64 | None = None
+    """(N,), of all steps that a point stands for; None where each point is one step."""
+    highest: FloatArray64 | None = None
     unit: str = ""
     color: str = theme.SERIES[0]
 
@@ -105,11 +108,13 @@ class Curve:
     def is_sparse(self) -> bool:
         """Measured now and then, or on tasks of its own: drawn as points, and never smoothed.
 
-        An average of evaluations would stand where the run never was. A curve with more points than
-        a chart draws one by one counts as a line, whatever lies between them.
+        An average of evaluations would stand where the run never was. A curve whose points stand
+        for several steps counts as a line, whatever lies between them.
         """
         if self.key.startswith(FIXED_TASKS):
             return True
+        if self.lowest is not None and not np.array_equal(self.lowest, self.values, equal_nan=True):
+            return False
         measured_steps = self.steps[np.isfinite(self.values)]
         if not 1 < len(measured_steps) <= MANY_POINTS:
             return False
@@ -134,6 +139,7 @@ def curve(
     low, high = (_values_at(data, end, steps) for end in (low_key, high_key))
     has_interval = low is not None and bool(np.isfinite(low).any())
     description = metric(key)
+    has_spread = "lowest" in rows and bool(np.isfinite(rows["lowest"]).any())
     return Curve(
         key=key,
         name=name or description.name,
@@ -142,6 +148,8 @@ def curve(
         values=rows["value"].to_numpy(np.float64, na_value=np.nan),
         low=low if has_interval else None,
         high=high if has_interval else None,
+        lowest=rows["lowest"].to_numpy(np.float64) if has_spread else None,
+        highest=rows["highest"].to_numpy(np.float64) if has_spread else None,
         color=color,
     )
 
@@ -168,43 +176,45 @@ def describe(curves: Sequence[Curve]) -> str:
     return "; ".join(parts) or "nothing measured yet"
 
 
-def downsample(values: FloatArray64, max_points: int) -> NDArray[np.intp]:
-    """Which points of a curve to draw, at most about `max_points`, in order.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Thinned:
+    """A curve in fewer points; each but the first and the last stands for several."""
 
-    The curve is cut into buckets of equal count; of each the smallest and the largest value stay,
-    and one NaN if there is any, so that a gap stays a gap. The first and the last point stay.
+    indices: NDArray[np.intp]
+    """(B,), increasing: where in the curve each point stands."""
+    means: FloatArray64
+    """(B,), of the finite values; NaN where there is none. The first and the last are as given."""
+    lowest: FloatArray64
+    highest: FloatArray64
+
+
+def thinned(
+    values: FloatArray64, lowest: FloatArray64, highest: FloatArray64, max_points: int
+) -> Thinned:
+    """A curve as the means of equal stretches, with the lowest and the highest value of each.
+
+    Methods that pick points (LTTB, the extremes of each stretch) pick the extremes of noise, and
+    draw a zigzag that is in no data. A mean keeps the level, the range beside it every spike.
 
     Args:
-        values: (N,), in the order of drawing.
-        max_points: at least 8; a bucket takes up to three of them, the ends two.
-
-    Returns:
-        Indices into `values`, increasing.
+        values: (N,), in the order of drawing, N > `max_points`.
+        lowest: (N,), as `values` where a point is one step; and `highest`.
+        max_points: at least 3.
     """
-    count = len(values)
-    if max_points < 8:
-        raise ValueError(f"max_points is {max_points}, but must be at least 8")
-    if count <= max_points:
-        return np.arange(count)
-    buckets = (max_points - 2) // 3
-    size = -(-count // buckets)
-    padded = np.full(buckets * size, np.nan)
-    padded[:count] = values
-    table = padded.reshape(buckets, size)
-    starts = np.arange(buckets) * size
-    is_nan = np.isnan(table)
-    has_value = ~is_nan.all(axis=1)
-    smallest = np.where(is_nan, np.inf, table).argmin(axis=1)
-    largest = np.where(is_nan, -np.inf, table).argmax(axis=1)
-    inside = np.arange(buckets * size).reshape(buckets, size) < count
-    gap = is_nan & inside
-    chosen = [
-        (starts + smallest)[has_value],
-        (starts + largest)[has_value],
-        (starts + gap.argmax(axis=1))[gap.any(axis=1)],
-        np.array([0, count - 1]),
-    ]
-    return np.unique(np.concatenate(chosen))
+    if max_points < 3:
+        raise ValueError(f"max_points is {max_points}, but must be at least 3")
+    starts = np.linspace(1, len(values) - 1, max_points - 1).astype(np.intp)[:-1]
+    bounds = np.concatenate([[0], starts, [len(values) - 1, len(values)]])
+    finite = np.isfinite(values)
+    sums = np.add.reduceat(np.where(finite, values, 0.0), bounds[:-1])
+    counts = np.add.reduceat(finite.astype(np.float64), bounds[:-1])
+    lows, highs = (np.where(np.isfinite(end), end, np.nan) for end in (lowest, highest))
+    return Thinned(
+        indices=(bounds[:-1] + bounds[1:] - 1) // 2,
+        means=np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0),
+        lowest=np.fmin.reduceat(lows, bounds[:-1]),
+        highest=np.fmax.reduceat(highs, bounds[:-1]),
+    )
 
 
 def smoothed(values: FloatArray64, weight: float) -> FloatArray64:
@@ -240,3 +250,27 @@ def full_range(values: FloatArray64, *, log_y: bool) -> tuple[float, float] | No
         return None
     around = 0.05 * float(np.ptp(finite))
     return float(finite.min()) - around, float(finite.max()) + around
+
+
+def usual_range(values: FloatArray64) -> tuple[float, float]:
+    """The lowest and the highest value that a chart has to show: without a few far outliers.
+
+    An outlier lies further from the middle half than six times its width. Outliers are left out if
+    they are at most one in a hundred (or one), and the rest would fill less than a third of the
+    height beside them: a level that has changed for good is none.
+
+    >>> usual_range(np.array([1.0, 2.0, 1.5, 1.2, 250.0, 1.8, 1.1, 1.9]))
+    (1.0, 2.0)
+
+    Args:
+        values: (N,), with at least one that is finite.
+    """
+    finite = values[np.isfinite(values)]
+    full = float(finite.min()), float(finite.max())
+    low, high = np.quantile(finite, [0.25, 0.75])
+    around = 6.0 * (high - low)
+    usual = finite[(finite >= low - around) & (finite <= high + around)]
+    is_few = len(finite) - len(usual) <= max(1, len(finite) // 100)
+    if not is_few or np.ptp(usual) == 0 or 3.0 * np.ptp(usual) > full[1] - full[0]:
+        return full
+    return float(usual.min()), float(usual.max())

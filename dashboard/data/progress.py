@@ -55,6 +55,16 @@ def remaining_s(step_s: float, *, step: int, steps: int) -> float:
     return max(0, steps - step) * step_s
 
 
+def _pace_words(step_s: float) -> str:
+    """
+    >>> _pace_words(0.85), _pace_words(150.0), _pace_words(7.7e-05)
+    ('0.85 s a step', '3 min a step', '12,987 steps a second')
+    """
+    if 0 < step_s < 0.01:
+        return f"{1 / step_s:,.0f} steps a second"
+    return f"{step_s:.2g} s a step" if step_s < 99.5 else f"{duration(step_s)} a step"
+
+
 def progress_words(
     stands: RunStatus, step_s: float, *, last_step: int, steps: int
 ) -> tuple[str, str]:
@@ -66,7 +76,7 @@ def progress_words(
     done = max(0, last_step)
     # The times in an imported run are those of the import.
     is_known = math.isfinite(step_s) and not stands.is_imported
-    parts = [f"{step_s:.2g} s a step"] if is_known else []
+    parts = [_pace_words(step_s)] if is_known else []
     left = remaining_s(step_s, step=done, steps=steps)
     if stands.status is Status.LIVE and steps > 0 and math.isfinite(left):
         parts.append(f"{duration(left)} left")

@@ -14,7 +14,7 @@ from echoscope.store.reader import RunReader
 
 MAX_POINTS = 2_000
 EXACT_STEPS = 20_000
-"""Runs up to this long are smoothed from every point; longer ones from the extremes of ranges."""
+"""Runs up to this long are smoothed from every point; longer ones from means of ranges."""
 
 # A semi-join, not list_contains: DuckDB turns it into a filter of the scan, half the time of one.
 _EACH = """
@@ -22,18 +22,12 @@ SELECT step, key, value FROM metrics
 WHERE key IN (SELECT unnest($1)) AND ($2 IS NULL OR phase = $2) ORDER BY key, step
 """
 _COARSE = """
-WITH found AS (
-  SELECT key, step // $3 AS bucket, arg_min(step, value) AS low_step, min(value) AS low,
-         arg_max(step, value) AS high_step, max(value) AS high,
-         max(step) AS last_step, arg_max(value, step) AS last
-  FROM metrics
-  WHERE key IN (SELECT unnest($1)) AND ($2 IS NULL OR phase = $2) AND isfinite(value)
-  GROUP BY key, bucket
-)
-SELECT low_step AS step, key, low AS value FROM found
-UNION SELECT high_step, key, high FROM found
-UNION SELECT last_step, key, last FROM found
-ORDER BY key, step
+SELECT key, min(step) AS first_step, arg_min(value, step) AS first,
+       max(step) AS last_step, arg_max(value, step) AS last,
+       avg(value) AS value, min(value) AS lowest, max(value) AS highest
+FROM metrics
+WHERE key IN (SELECT unnest($1)) AND ($2 IS NULL OR phase = $2) AND isfinite(value)
+GROUP BY key, step // $3 ORDER BY key, first_step
 """
 
 
@@ -46,21 +40,36 @@ def series(
 ) -> pd.DataFrame:
     """Metrics over the run: columns step, key, value; by key, then step.
 
-    A run with more steps than `max_points` is cut into equal ranges of steps, of which the lowest,
-    the highest and the last finite value are given, each at its own step: spikes stay, and an
-    average is never made up.
+    A run with more steps than `max_points` is cut into equal ranges of steps. Each is a row at its
+    middle: the mean of its finite values, with columns `lowest` and `highest`, so that noise stays
+    level and a spike stays to be seen. The first and the last value are rows of their own.
 
     Args:
         phase: "train" or "eval"; None for both.
         max_points: Points per key at most, roughly; None for all.
     """
-    width = 1 if max_points is None else 3 * (run.info().last_step + 1) // max_points
-    if width <= 3:  # most ranges would keep all of their steps
-        answer = run.sql(_EACH, [list(keys), phase])
-    else:
-        answer = run.sql(_COARSE, [list(keys), phase, width])
-    frame: pd.DataFrame = answer.to_pandas()
-    return frame
+    width = 1 if max_points is None else -(-(run.info().last_step + 1) // max_points)
+    if width == 1:
+        frame: pd.DataFrame = run.sql(_EACH, [list(keys), phase]).to_pandas()
+        return frame
+    ranges = run.sql(_COARSE, [list(keys), phase, width]).to_pandas()
+    by_key = ranges.groupby("key", observed=True)
+    starts, ends = by_key.head(1), by_key.tail(1)
+    ranges["step"] = (ranges["first_step"] + ranges["last_step"] + 1) // 2
+    rows = [ranges, _single(starts, "first"), _single(ends, "last")]
+    table: pd.DataFrame = pd.concat([part[[*_SPREAD, "step", "key", "value"]] for part in rows])
+    table = table.drop_duplicates(["key", "step"], keep="last").sort_values(["key", "step"])
+    table["step"] = table["step"].astype("int32")
+    return table.reset_index(drop=True)
+
+
+_SPREAD = ("lowest", "highest")
+
+
+def _single(ranges: pd.DataFrame, end: str) -> pd.DataFrame:
+    """The first or the last value of ranges, as rows."""
+    values = dict.fromkeys(("value", *_SPREAD), ranges[end])
+    return ranges.assign(step=ranges[f"{end}_step"], **values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

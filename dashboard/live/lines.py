@@ -9,6 +9,8 @@ import json
 from dataclasses import asdict
 from typing import Literal
 
+from ..escaping import visible
+from . import pulses
 from .pulses import EVERY_S, Line, address
 from .scripts import component
 
@@ -30,3 +32,15 @@ def show(run_id: str, name: str, line: Line, *, kind: Kind, every_s: float | Non
         "every": EVERY_S if every_s is None else every_s,
     }
     component("echoscope_line", "pulse.js", "line")(key=f"line_{name}", data=json.dumps(data))
+
+
+def bell(run_id: str) -> None:
+    """A button that has the browser of whoever presses it tell of new alarms of a live run."""
+    data = {
+        "run": visible(run_id, 80),
+        "alarm": pulses.alarm_line(run_id).text,
+        "address": address(run_id),
+        "every": EVERY_S,
+        "always": True,
+    }
+    component("echoscope_bell", "bell.js")(key="bell", data=json.dumps(data), width="content")

@@ -13,9 +13,10 @@ from urllib.parse import quote
 
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.reader import info_status
-from echoscope.store.records import Alarm
+from echoscope.store.records import SEVERITY_RANK, Alarm, AlarmSeverity, rule_words
 from echoscope.store.status import Origin, RunStatus, origin_of
 from echoscope.store.steer.steering import standing
+from echoscope.text.sentences import capitalised
 
 from ..data import queries
 from ..data.progress import pace, progress_words
@@ -91,6 +92,7 @@ def lines(run_id: str) -> dict[str, Line]:
             "status": status_line(run_id),
             "verdict": verdict_line(run_id),
             "newest": newest_line(run_id),
+            "alarm": alarm_line(run_id),
         }
     except Problem:
         return {}
@@ -120,6 +122,18 @@ def verdict_line(run_id: str) -> Line:
     if not verdict.state.is_collapse:
         return Line(text=line)  # the signals to watch stand beside it
     return Line(text=f"{line}, confidence in this verdict: {verdict.confidence}")
+
+
+def alarm_line(run_id: str) -> Line:
+    """The worst open alarm that is more than information, by name; empty without one."""
+    ranked = sorted(
+        (a for a in queries.open_alarms(run_id) if a.severity is not AlarmSeverity.INFO),
+        key=lambda alarm: (-SEVERITY_RANK[alarm.severity], -alarm.step),
+    )
+    if not ranked:
+        return Line(text="")
+    colour: Colour = "red" if ranked[0].severity is AlarmSeverity.CRITICAL else "orange"
+    return Line(text=capitalised(rule_words(ranked[0].rule)), colour=colour)
 
 
 def newest_line(run_id: str) -> Line:

@@ -1,7 +1,7 @@
 """How a page, or a part of it, is drawn again: at a beat, or when something of a run has changed.
 
 A part that follows a run has a listener in the browser (`pulse.js`). It asks for a few bytes about
-the run once a second, and not at all while the tab is hidden; the part is drawn again when an
+the run once a second, and in a hidden tab rarely or not at all; the part is drawn again when an
 answer differs from what it was drawn with, and at no other time. To draw the smallest part again
 Streamlit's page looks at all others, which costs more than the part: what changes at every step is
 therefore not drawn again at all (`live_lines`, `live_charts`).
@@ -82,6 +82,7 @@ def follow(
     has_news: Callable[[], bool] | None = None,
     seen: Pulse | None = None,
     every_s: float = EVERY_S,
+    is_always: bool = False,
 ) -> None:
     """Draws a part, and again when the run's pulse has changed; the whole page when there is news.
 
@@ -90,6 +91,7 @@ def follow(
         has_news: Whether more than this part has to be drawn; None where that is never so.
         seen: The pulse as it was before the page read anything of the run; None where only this
             part is concerned.
+        is_always: Also while the tab is hidden, a few times a minute.
     """
     look = _look(draw, has_news) if has_news else draw
     first = seen
@@ -104,6 +106,7 @@ def follow(
             "address": address(run_id),
             "seen": {name: now[name] for name in names},
             "every": round(_rested(every_s), 1),
+            "always": is_always,
         }
         listener = component("echoscope_pulse", "pulse.js", "listen")
         listener(key=f"{LISTENER}{key}", data=json.dumps(data), height=0, on_news_change=_heard)

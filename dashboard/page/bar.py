@@ -17,6 +17,7 @@ from echoscope.text.sentences import capitalised, parts_of_list
 from ..charts import theme
 from ..data import queries
 from ..escaping import escape
+from ..steer import steering
 from . import links
 from .verdict_box import apply_button, newest_line
 
@@ -25,32 +26,52 @@ MAX_FACTS = 3
 _TYPED = re.compile("`([^`]*)`")
 """What advice shows as a thing that is typed."""
 STYLE = """<style>
-[class*="st-key-verdict_bar_"] { min-height: 9.5rem; border-radius: 0.5rem; border-left: 6px solid;
-  padding: 0.45rem 0.9rem 0.35rem; gap: 0.1rem; }
+[class*="st-key-verdict_bar_"] { min-height: 8rem; border-radius: 0.5rem; border-left: 6px solid;
+  padding: 0.5rem 1rem; justify-content: center; }
 TONES
-.es-headline { font-weight: 600; height: 1.5rem; line-height: 1.5rem; overflow: hidden;
+.es-verdict { line-height: 1.35rem; font-size: 0.9rem; }
+.es-headline { font-weight: 600; font-size: 1rem; line-height: 1.5rem; overflow: hidden;
   text-overflow: ellipsis; white-space: nowrap; }
-.es-facts { max-height: 2.8rem; line-height: 1.4rem; font-size: 0.9rem; overflow: hidden; }
-.es-do { height: 1.5rem; line-height: 1.5rem; font-size: 0.9rem; font-weight: 600;
-  overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
-.es-facts span { display: inline-block; }
-.es-facts span + span::before { content: "|"; margin: 0 0.6rem; opacity: 0.4; }
-.es-signs { font-size: 0.75rem; line-height: 1.1rem; height: 1.1rem; opacity: 0.75;
-  overflow: hidden; }
+.es-verdict .es-facts { max-height: 2.7rem; overflow: hidden; }
+.es-verdict .es-facts span { display: inline-block; }
+.es-verdict .es-facts span + span::before { content: "\\00b7"; margin: 0 0.5rem; opacity: 0.5; }
+.es-do { max-height: 2.7rem; font-weight: 600; overflow: hidden; display: -webkit-box;
+  -webkit-box-orient: vertical; -webkit-line-clamp: 2; }
+.es-more { display: none; }
+.st-key-verdict_rest > :has(> .st-key-verdict_ways) { flex: none; }
+.st-key-verdict_links { row-gap: 0; }
+.st-key-verdict_ways [data-testid="stPageLink-NavLink"] { padding: 0; min-height: 0; }
 .es-tiles { display: grid; gap: 0.5rem; grid-template-columns: repeat(6, minmax(0, 1fr)); }
-.es-tile { font: inherit; color: inherit; text-align: left; cursor: pointer; height: 6.1rem;
-  padding: 0.35rem 0.6rem; border-radius: 0.5rem; overflow: hidden; background: transparent;
+.es-tile { font: inherit; color: inherit; text-align: left; cursor: pointer; height: 6rem;
+  padding: 0.5rem 0.75rem; border-radius: 0.5rem; overflow: hidden; background: transparent;
   border: 1px solid var(--st-border-color); display: flex; flex-direction: column; }
 .es-tile span { white-space: nowrap; overflow: hidden; text-overflow: ellipsis; flex: none; }
-.es-name { font-size: 0.78rem; opacity: 0.75; }
-.es-value { font-size: 1.15rem; font-weight: 600; line-height: 1.4rem; }
-.es-change { font-size: 0.75rem; opacity: 0.75; }
-.es-tile svg { width: 100%; height: 1.4rem; flex: none; color: var(--st-primary-color); }
+.es-name { font-size: 0.78rem; line-height: 1rem; opacity: 0.75; }
+.es-value { font-size: 1.15rem; font-weight: 600; line-height: 1.5rem; }
+.es-change { font-size: 0.75rem; line-height: 1rem; opacity: 0.75; }
+.es-tile svg { width: 100%; height: 1.25rem; margin-top: auto; flex: none;
+  color: var(--st-primary-color); }
+@media (min-width: 641px) { .st-key-verdict_rest { flex-wrap: nowrap; } }
 @media (max-width: 640px) {
-  [class*="st-key-verdict_bar_"] { min-height: 15rem; }
-  .es-headline, .es-do { white-space: normal; height: 3rem; }
-  .es-facts { max-height: none; height: 4.2rem; }
-  .es-tiles { grid-template-columns: repeat(2, minmax(0, 1fr)); }
+  .es-name, .es-change { font-size: 0.7rem; }
+  [class*="st-key-verdict_bar_"] { min-height: 9.5rem; }
+  .st-key-verdict_rest { row-gap: 0.25rem; }
+  .st-key-verdict_rest > :has(> .st-key-verdict_ways) { flex: 1 1 100%; }
+  .es-headline { white-space: normal; display: -webkit-box; -webkit-box-orient: vertical;
+    -webkit-line-clamp: 2; }
+  .es-verdict .es-facts { display: none; }
+  .es-verdict .es-facts span { display: block; }
+  .es-verdict .es-facts span + span::before { content: none; }
+  .es-do { -webkit-line-clamp: 1; }
+  .es-more { display: block; width: fit-content; cursor: pointer; text-decoration: underline;
+    text-underline-offset: 3px; }
+  .es-more[open] summary { display: none; }
+  [class*="st-key-verdict_bar_"]:has(.es-more[open]) .es-headline,
+  .es-verdict:has(.es-more[open]) .es-do { display: block; max-height: none; }
+  .es-verdict:has(.es-more[open]) .es-facts { display: block; max-height: none; }
+  .es-tiles { grid-template-columns: repeat(3, minmax(0, 1fr)); }
+  .es-tile { height: 4.5rem; padding: 0.25rem 0.5rem; }
+  .es-tile svg { display: none; }
 }
 </style>""".replace(
     "TONES",
@@ -60,24 +81,27 @@ TONES
         for tone, color in theme.TONES.items()
     ),
 )
+_WAYS_PX = 200
+"""Width of the column of the bar with what can be pressed."""
 
 
 def bar(run_id: str) -> Verdict:
-    """What is the matter, the numbers behind it, and the way on: three lines of fixed height."""
+    """What is the matter, the numbers behind it, and the way on, in a box of fixed height."""
     verdict = queries.verdict(run_id)
     is_first = queries.is_judging(run_id) and verdict.last_step is None
     tone = "gray" if is_first else theme.STATE_TONES[theme.shown_state(verdict)]
-    with st.container(key=f"verdict_bar_{tone}"):
-        if is_first:
-            st.html(_html("The run is being judged.", (), ""))
-        else:
-            st.html(_html(*_words(verdict), _to_do(run_id, verdict)))
-        row = st.container(horizontal=True, vertical_alignment="center", key="verdict_ways")
-        with row:
-            for action in verdict.actions[:1]:
-                apply_button(run_id, action, is_live_page=True)
-            _ways_on(run_id, verdict)
-            newest_line(run_id, verdict)
+    headline, facts = ("The run is being judged.", []) if is_first else _words(verdict)
+    to_do = "" if is_first else _to_do(run_id, verdict)
+    with st.container(key=f"verdict_bar_{tone}", gap=None):
+        st.html(_headline(headline))
+        with st.container(horizontal=True, key="verdict_rest", gap="small"):
+            st.html(_rest(facts, to_do))
+            with st.container(key="verdict_ways", width=_WAYS_PX, gap="xxsmall"):
+                for action in verdict.actions[:1]:
+                    apply_button(run_id, action, is_live_page=True)
+                with st.container(horizontal=True, key="verdict_links", gap="small"):
+                    _ways_on(run_id, verdict)
+                newest_line(run_id, verdict)
     return verdict
 
 
@@ -85,6 +109,8 @@ def _to_do(run_id: str, verdict: Verdict) -> str:
     """The first thing to do, in a sentence: it stands there whether or not a button can do it."""
     if verdict.actions:
         first = verdict.actions[0]
+        if first.command.endswith(" resume") and steering.can_steer(run_id):
+            return f"To do: {first.text} Press Resume."
         typed = f" `{first.command}`" if first.command and first.verb == "none" else ""
         return f"To do: {first.text}{typed}"  # the others have a button
     if any(isinstance(claim, Fate) for claim in verdict.claims):
@@ -108,13 +134,19 @@ def _to_have(verdict: Verdict, *, is_running: bool) -> str:
     return "To do: wait for more steps." if is_running else "To do: train for more steps."
 
 
-def _html(headline: str, facts: Sequence[str], to_do: str) -> str:
+def _headline(headline: str) -> str:
+    first = escape(headline, 600)
+    return f'<div class="es-headline" title="{first}">{first}</div>'
+
+
+def _rest(facts: Sequence[str], to_do: str) -> str:
+    """What stands below the headline; on a telephone it unfolds, and the headline with it."""
     spans = "".join(f"<span>{escape(fact, 200)}</span>" for fact in facts)
     typed = _TYPED.sub(r"<code>\1</code>", escape(to_do, 400))
     return (
-        f'<div class="es-headline" title="{escape(headline, 600)}">{escape(headline, 600)}</div>'
-        f'<div class="es-facts">{spans}</div>'
+        f'<div class="es-verdict"><div class="es-facts">{spans}</div>'
         f'<div class="es-do" title="{escape(to_do, 400)}">{typed}</div>'
+        '<details class="es-more"><summary>All of it</summary></details></div>'
     )
 
 

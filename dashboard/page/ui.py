@@ -21,6 +21,7 @@ from echoscope.store.log.layout import shown_path
 from echoscope.store.query.listing import RunRow
 from echoscope.text.sentences import capitalised
 
+from ..charts import theme
 from ..data import queries
 from ..escaping import escape, visible
 from ..live import lines as live_lines
@@ -33,6 +34,7 @@ from .problems import Problem
 
 IDLE_S = 5.0
 """Between two looks at a run that is not live."""
+_PICKER_PX = 260
 MAX_PICKED = 200
 """Runs in the picker; the page Runs has all of them."""
 PANEL, _OPEN_PANEL = "panel", "_open_panel"
@@ -48,9 +50,25 @@ pre.command { margin: 0; padding: 0.6rem 0.8rem; border-radius: 0.5rem; font-siz
   background: rgba(128, 128, 128, 0.12); white-space: pre-wrap; user-select: all; }
 [data-testid="stPageLink-NavLink"] p { text-decoration: underline; text-underline-offset: 3px; }
 [class*="st-key-LISTENER"] { position: absolute; height: 0; }
-@media (min-width: 1000px) {
-  .st-key-run_head { flex: none; height: 3rem; justify-content: center; }
-  .st-key-run_status, .st-key-run_beside { flex-wrap: nowrap; }
+.st-key-verdict_apply button { min-height: 0; padding: 0.25rem 0.75rem; }
+.st-key-verdict_apply button p { font-size: 0.85rem; line-height: 1.1rem; white-space: normal;
+  overflow-wrap: anywhere; }
+.st-key-run_head { min-height: 2.5rem; }
+.st-key-run_head h1 { white-space: nowrap; }
+.st-key-run_head > :first-child { flex: none; }
+.st-key-run_status { flex-wrap: nowrap; }
+.st-key-run_status > :not([class*="st-key-"]) { position: absolute; }  /* only listeners */
+.st-key-run_status .es-line-badge { line-height: 1.2rem; max-height: 2.5rem; overflow: hidden; }
+@media (min-width: 1000px) { .st-key-run_head, .st-key-run_beside { flex-wrap: nowrap; } }
+@media (max-width: 640px) {
+  [data-testid="stMainBlockContainer"] { padding: 3.75rem 1rem 3rem; }
+  .st-key-run_head { gap: 0.5rem; }
+  .st-key-run_head > * { order: 2; }
+  .st-key-run_head > :first-child, .st-key-run_head > .st-key-_run_picker { order: 0; }
+  .st-key-run_head > .st-key-_run_picker { flex: 1 1 8rem; width: auto; min-width: 0; }
+  .st-key-run_head > .st-key-panel { order: 1; }
+  .st-key-run_head > :has(> .st-key-run_beside) { flex: 1 1 100%; }
+  .st-key-run_status .es-line-badge { max-height: none; }
 }
 </style>""".replace("LISTENER", LISTENER)
 
@@ -84,19 +102,20 @@ def run_frame(
     st.html(_STYLE)
 
     def body() -> None:
-        widths = [2, 4, 5] if beside is None else [2, 4, 5, 7]
-        row = st.container(key="run_head").columns(widths, vertical_alignment="center")
-        left, middle, right = row[:3]
-        left.title(title, anchor=False)
-        with middle:
+        row = st.container(
+            horizontal=True, vertical_alignment="center", key="run_head", gap="small"
+        )
+        row.title(title, anchor=False, width="content")
+        with row:
             run_id = pick_run()
         if run_id is None:
             missing_run()
             return
-        with right.container(horizontal=True, vertical_alignment="center", key="run_status"):
+        with row.container(horizontal=True, vertical_alignment="center", key="run_status"):
             live_marker(run_id)
+            _tab(title, run_id)
         if beside is not None:
-            with row[3]:
+            with row:
                 beside(run_id)
         draw(run_id)
         warnings(run_id)
@@ -111,12 +130,16 @@ def open_panel() -> None:
         st.session_state[_OPEN_PANEL] = True
 
 
+def close_panel() -> None:
+    """For a button's `on_click`."""
+    st.session_state[PANEL] = False
+
+
 def panel_switch() -> None:
-    """Opens and closes the panel beside the charts."""
+    """Opens and closes the panel of the page Live."""
     if st.session_state.pop(_OPEN_PANEL, False):
         st.session_state[PANEL] = True
-    label = "Live settings, branches, open alarms and commands."
-    st.toggle("Panel", key=PANEL, bind="query-params", help=label)
+    st.toggle("Panel", key=PANEL, bind="query-params")
 
 
 def empty(text: str, command: str = "") -> None:
@@ -172,6 +195,7 @@ def pick_run() -> str | None:
         format_func=lambda run_id: names.get(run_id, visible(run_id)),
         placeholder="Choose a run",
         label_visibility="collapsed",
+        width=_PICKER_PX,
     )
     return run_id if is_there else None
 
@@ -228,6 +252,23 @@ def live_marker(run_id: str) -> None:
             seen=seen,
             every_s=every_s,
         )
+
+
+def _tab(title: str, run_id: str) -> None:
+    """The tab of the browser: its dot says how the run is, and an open alarm comes first."""
+
+    def name() -> None:
+        alarm = pulses.alarm_line(run_id)
+        words = [f"({alarm.text})", title] if alarm.text else [title]
+        colour = alarm.colour if alarm.text else pulses.status_line(run_id).colour
+        about = visible(run_id, 60)
+        tab = " - ".join([" ".join(words), about, "Echoscope"])
+        st.set_page_config(page_title=tab, page_icon=theme.icon(colour))
+
+    if is_following(run_id):
+        follow("tab", run_id, ("alarms", "status"), name, is_always=True)
+    else:
+        name()
 
 
 def is_following(run_id: str) -> bool:

@@ -20,11 +20,6 @@ from ..web.settings import settings
 from ..words import plain
 from . import links, ui
 
-_STYLE = """<style>
-.st-key-verdict_apply button, .st-key-verdict_apply button p { white-space: normal;
-  height: auto; overflow-wrap: anywhere; }
-</style>"""
-
 
 def verdict_box(run_id: str, *, upto: int | None = None) -> Verdict:
     """The verdict in words, with its state, since when, and what to do.
@@ -36,7 +31,7 @@ def verdict_box(run_id: str, *, upto: int | None = None) -> Verdict:
     verdict = queries.verdict(run_id) if upto is None else queries.verdict_at(run_id, upto)
     is_first = verdict.last_step is None and queries.is_judging(run_id)
     with st.container(key="verdict_box", gap="small"):
-        st.html(_STYLE + verdict_html.STYLE)
+        st.html(verdict_html.STYLE)
         if is_first:
             st.badge("being judged", color="gray")
         else:
@@ -76,8 +71,7 @@ def apply_button(run_id: str, action: Action, *, is_live_page: bool) -> None:
     elif action.verb == "set":
         steering.propose(run_id, CommandAction.SET, changes, action.why)
     else:
-        with st.spinner("The settings are being checked"):
-            branch_form.suggest(run_id, action.checkpoint, changes, action.why)
+        branch_form.suggest(run_id, action.checkpoint, changes, action.why)
     if is_live_page:
         st.rerun()  # the question is asked elsewhere on the page
     st.switch_page(links.script("live"), query_params=links.link_params(run=run_id))

@@ -28,7 +28,6 @@ from .branching import (
     BranchState,
     Launch,
     check,
-    command,
     launch,
     launches,
     settings_at,
@@ -71,7 +70,7 @@ def suggest(run_id: str, step: int | None, changes: Mapping[str, Any], reason: s
         order = BranchOrder(
             parent=queries.path_of(run_id), checkpoint=checkpoint_step, settings=setting_words
         )
-        _propose(run_id, order, _preview(config, order), reason)
+        _propose(run_id, order, config, reason)
     except (BranchError, Problem) as error:
         question.refuse("not started", str(error))
 
@@ -166,15 +165,13 @@ def _form(run_id: str, info: RunInfo) -> None:
         name=(name or "").strip(),
     )
     try:
-        command(order, settings().root)
+        check(order, settings().root, config, info.live_knobs)
     except BranchError as error:
         line("not possible", "red", str(error))
         return
-    preview = _preview(config, order)
-    st.code(preview, language=None)
+    st.code(_preview(config, order), language=None)
     if st.button("Review and start", key="branch_review", type="primary"):
-        with st.spinner("The settings are being checked"):
-            _propose(run_id, order, preview)
+        _propose(run_id, order, config)
         st.rerun()  # the question stands above the form
 
 
@@ -203,11 +200,11 @@ def _preview(config: Mapping[str, Any], order: BranchOrder) -> str:
     return visible("\n".join(lines), MAX_LINES)
 
 
-def _propose(run_id: str, order: BranchOrder, preview: str, reason: str = "") -> None:
-    """Ask for confirmation of an order that the command would accept; else say why it would not."""
+def _propose(run_id: str, order: BranchOrder, config: Mapping[str, Any], reason: str = "") -> None:
+    """Ask for confirmation of an order that fits the run; else say why it does not."""
     question.drop()
     try:
-        check(order, settings().root)
+        check(order, settings().root, config, queries.info(run_id).live_knobs)
     except BranchError as error:
         question.refuse("not started", str(error))
         return
@@ -216,7 +213,7 @@ def _propose(run_id: str, order: BranchOrder, preview: str, reason: str = "") ->
             run_id=run_id,
             question="**Start this branch?** It trains on this machine, beside other runs.",
             button="start the branch",
-            show=lambda: st.code(preview, language=None),
+            show=lambda: st.code(_preview(config, order), language=None),
             do=lambda author, why: start(order, author, why),
             failure="not started",
             reason=reason,

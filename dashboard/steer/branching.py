@@ -28,9 +28,17 @@ from echoscope.store.checkpoints import STATE_NAME, checkpoint_path
 from echoscope.store.log.durable import read_json_object
 from echoscope.store.log.layout import Layout
 from echoscope.store.steer.rewinds import NOT_BY_COMMAND
-from echoscope.store.steer.steering import MAX_AUTHOR, MAX_REASON
+from echoscope.store.steer.steering import (
+    MAX_AUTHOR,
+    MAX_REASON,
+    SteeringError,
+    check_settings,
+)
+from echoscope.text.did_you_mean import did_you_mean
 
 from ..web.gate import PASSWORD_VARIABLE
+from ..words import flat
+from .knobs import typed_value
 
 FOLDER = ".branches"
 """Under the root: the logs."""
@@ -38,8 +46,9 @@ MAX_LIVE = 4
 """Branches of one dashboard that train at once."""
 MAX_SETTINGS = 64
 _MAX_STATE_BYTES = 64_000_000
-_CHECK_S = 60.0
-"""Patience with the command when it is only asked whether it would start a branch."""
+_NUMBER = {"anyOf": [{"type": "number"}, {"type": "null"}]}
+_FREE = (["params"], ["thresholds"], ["actions"])
+"""Sections that may get keys which the run did not set."""
 _READ_BYTES = 65_536
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
@@ -91,8 +100,8 @@ def check_setting(word: str) -> None:
         )
 
 
-def command(order: BranchOrder, root: Path, *, is_dry_run: bool = False) -> list[str]:
-    """The words of the process to start; with `is_dry_run` it only says what it would do.
+def command(order: BranchOrder, root: Path) -> list[str]:
+    """The words of the process to start.
 
     Raises:
         BranchError: something in the order is not fit to become one.
@@ -124,7 +133,6 @@ def command(order: BranchOrder, root: Path, *, is_dry_run: bool = False) -> list
         *([f"--name={order.name}"] if order.name else []),
         *([f"--reason={order.reason}"] if order.reason else []),
         *([f"--by={order.author}"] if order.author else []),
-        *(["--dry-run"] if is_dry_run else []),
         *("--", *order.settings),
     ]
 
@@ -230,26 +238,40 @@ def launch(order: BranchOrder, root: Path) -> Launch:
     return started
 
 
-def check(order: BranchOrder, root: Path) -> None:
-    """Have the command check an order, every value included; nothing is started or written.
+def check(
+    order: BranchOrder, root: Path, config: Mapping[str, Any], live_knobs: Mapping[str, Any]
+) -> None:
+    """Check an order by what the run wrote down; no process is started, so it takes no time.
+
+    The rest is refused by the command when the branch starts, in its own words:
+    `BranchReport.text`.
+
+    Args:
+        config: `settings_at` the checkpoint.
+        live_knobs: `RunInfo.live_knobs`, the schemas of the live settings.
 
     Raises:
-        BranchError: it would refuse, with its reason; or it cannot be asked.
+        BranchError: the command would refuse, with the reason.
     """
-    arguments = command(order, root, is_dry_run=True)
-    try:
-        done = subprocess.run(
-            arguments,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env=environment(),
-            timeout=_CHECK_S,
-            check=False,
-        )
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        raise BranchError(f"the settings could not be checked: {error}") from error
-    if done.returncode:
-        raise BranchError(_last_line(done.stderr) or "the command refused without a reason")
+    command(order, root)
+    before = flat(config)
+    for word in order.settings:
+        key, _, text = (part.strip() for part in word.partition("="))
+        schema, value = live_knobs.get(key), before.get(key)
+        if isinstance(schema, Mapping):
+            try:
+                check_settings({key: schema}, {key: typed_value(text, schema)})
+            except SteeringError as error:
+                raise BranchError(str(error)) from error
+        elif key in before:
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if is_number and isinstance(typed_value(text, _NUMBER), str):
+                raise BranchError(f"{key} is {text!r}, but must be a number, as {value} is")
+        elif key.split(".")[-2:-1] not in _FREE:
+            section = key.rpartition(".")[0]
+            hint = did_you_mean(key, [known for known in before if known.startswith(section)])
+            if hint:
+                raise BranchError(f"{key} is not a setting of this run{hint}")
 
 
 def environment() -> dict[str, str]:

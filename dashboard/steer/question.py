@@ -79,7 +79,7 @@ def ask(run_id: str) -> None:
         author, reason = st.columns([1, 3])
         author.text_input(
             "Who",
-            st.session_state.get(_NAME) or os_user(),
+            asker(),
             key=_AUTHOR,
             max_chars=MAX_AUTHOR,
         )
@@ -105,7 +105,7 @@ def _confirm(draft: Draft) -> None:
     """Do it, once. A click on the question before leaves the draft that stands now."""
     if st.session_state.get(_DRAFT) is not draft:
         return
-    author = str(st.session_state.get(_AUTHOR, "")).strip() or os_user()
+    author = str(st.session_state.get(_AUTHOR, "")).strip() or asker()
     reason = str(st.session_state.get(_REASON, "")).strip()
     drop()
     st.session_state[_NAME] = author
@@ -113,6 +113,11 @@ def _confirm(draft: Draft) -> None:
         draft.do(author, reason)
     except (SteeringError, BranchError, Problem) as error:
         st.session_state[_PROBLEM] = (draft.failure, str(error))
+
+
+def asker() -> str:
+    """Whoever sits here, as they called themselves last, or as this machine calls them."""
+    return str(st.session_state.get(_NAME) or os_user())
 
 
 def line(badge: str, colour: Colour, text: str) -> Any:

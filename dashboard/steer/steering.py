@@ -13,7 +13,7 @@ import streamlit as st
 
 from echoscope.store.log.layout import Layout
 from echoscope.store.reader import CommandState, RunInfo
-from echoscope.store.records import CommandAction, CommandOutcome
+from echoscope.store.records import Command, CommandAction, CommandOutcome, author_words
 from echoscope.store.status import Origin, origin_of
 from echoscope.store.steer.steering import (
     Standing,
@@ -34,6 +34,7 @@ from ..data import queries
 from ..escaping import visible
 from ..live.refreshing import follow, guarded
 from ..page import ui
+from ..page.problems import Problem
 from ..web.settings import settings
 from ..words import Colour, plain, setting_words
 from . import branch_form, knobs, question
@@ -55,6 +56,42 @@ _SENTENCES: Mapping[CommandAction, str] = {
     ),
     CommandAction.SET: "Change settings at the next step boundary, all of them or none.",
 }
+_UNDONE_BY: Mapping[CommandAction, CommandAction] = {
+    CommandAction.PAUSE: CommandAction.RESUME,
+    CommandAction.RESUME: CommandAction.PAUSE,
+}
+_AT_ONCE = (*_UNDONE_BY, CommandAction.CHECKPOINT, CommandAction.EVALUATE)
+"""Sent at one click: each loses nothing. All others are asked about first."""
+_PENDING: Mapping[CommandAction, str] = {
+    CommandAction.PAUSE: "The run pauses when the current step ends.",
+    CommandAction.RESUME: "The run goes on now.",
+    CommandAction.CHECKPOINT: "A checkpoint is written when the current step ends.",
+    CommandAction.EVALUATE: "The run evaluates with its next step.",
+}
+_DONE: Mapping[CommandAction, str] = {
+    CommandAction.PAUSE: "Paused",
+    CommandAction.RESUME: "Resumed",
+    CommandAction.CHECKPOINT: "Checkpoint written",
+    CommandAction.EVALUATE: "Evaluation asked for",
+}
+_SENT, _NOT_SENT = "sent_command", "not_sent"
+"""Session state: the command that was sent at one click last, and why none was."""
+_BUTTON_PX = 104
+"""Every button of the row: another label moves nothing."""
+_STYLE = """<style>
+[data-testid="stLayoutWrapper"]:has(> .st-key-steering_news) { position: fixed; bottom: 1rem;
+  left: 50%; transform: translateX(-50%); z-index: 1000; width: max-content; max-width: 92vw; }
+.st-key-steering_news { padding: 0.25rem 0.5rem 0.25rem 1rem; border-radius: 0.5rem;
+  background: Canvas; box-shadow: 0 2px 12px rgba(0, 0, 0, 0.25);
+  border: 1px solid rgba(128, 128, 128, 0.3); }
+.st-key-steering_buttons button { padding: 0.25rem; }
+@media (max-width: 640px) {
+  .st-key-steering_buttons { flex-wrap: nowrap; }
+  .st-key-steering_buttons > * { flex: 1 1 0; width: auto; min-width: 0; }
+  .st-key-steering_buttons button { width: 100%; }
+  .st-key-steering_buttons button p { font-size: 0.8rem; }
+}
+</style>"""
 _COLOURS: Mapping[CommandOutcome, Colour] = {
     CommandOutcome.APPLIED: "green",
     CommandOutcome.REJECTED: "red",
@@ -97,16 +134,23 @@ def _title(action: CommandAction) -> str:
     return "Change settings" if action is CommandAction.SET else verb(action).capitalize()
 
 
+def can_steer(run_id: str) -> bool:
+    """Whether this page has buttons for the run."""
+    return not settings().is_read_only and queries.info(run_id).status == "running"
+
+
 def buttons(run_id: str) -> None:
     """The buttons of a live run; nothing for one that cannot be steered from here."""
-    info = queries.info(run_id)
-    if settings().is_read_only or info.status != "running":
+    if not can_steer(run_id):
         return
 
     def draw() -> None:
-        now = standing(info, queries.commands(run_id), queries.current_settings(run_id))
+        info, states = queries.info(run_id), queries.commands(run_id)
+        now = standing(info, states, queries.current_settings(run_id))
         _buttons(run_id, now, obeyed_actions(info.config))
+        _news(run_id, now, states)
 
+    st.html(_STYLE)
     _followed("steering_row", run_id, draw)
 
 
@@ -159,7 +203,9 @@ def _ended(info: RunInfo) -> None:
 def _buttons(run_id: str, now: Standing, obeyed: Sequence[CommandAction]) -> None:
     stop = CommandAction.STOP_NOW if now.is_stopping else CommandAction.STOP
     hold = CommandAction.RESUME if now.is_paused else CommandAction.PAUSE
-    row = st.container(horizontal=True, vertical_alignment="center", key="steering_buttons")
+    row = st.container(
+        horizontal=True, vertical_alignment="center", key="steering_buttons", gap="xsmall"
+    )
     for action in (hold, CommandAction.CHECKPOINT, CommandAction.EVALUATE, stop):
         if action not in obeyed:
             continue
@@ -167,16 +213,74 @@ def _buttons(run_id: str, now: Standing, obeyed: Sequence[CommandAction]) -> Non
             _title(action),
             key=f"steer_{action.value}",
             help=_SENTENCES[action],
-            on_click=propose,
+            on_click=_act if action in _AT_ONCE else propose,
             args=(run_id, action),
+            width=_BUTTON_PX,
         )
-        if is_pressed:
+        if is_pressed and action not in _AT_ONCE:
             st.rerun()  # the question is asked in the panel
+
+
+def _act(run_id: str, action: CommandAction) -> None:
+    """Send a command at once, and remember it, so that the page says what becomes of it."""
+    _forget()
+    try:
+        sent = send_command(run_id, action, {}, question.asker(), "")
+    except (SteeringError, Problem) as error:
+        st.session_state[_NOT_SENT] = (run_id, str(error))
+    else:
+        st.session_state[_SENT] = sent
+
+
+def _forget() -> None:
+    st.session_state.pop(_SENT, None)
+    st.session_state.pop(_NOT_SENT, None)
+
+
+def _news(run_id: str, now: Standing, states: Sequence[CommandState]) -> None:
+    """What became of the last click, in a line over the page that moves nothing, and its undo."""
+    refused_run, why = st.session_state.get(_NOT_SENT, ("", ""))
+    sent = st.session_state.get(_SENT)
+    state = next((s for s in states if sent and s.command.command_id == sent.command_id), None)
+    if refused_run == run_id:
+        text, undo = f"Not sent: {why}.", None
+    elif state is not None:
+        text, undo = news_words(state), undo_of(state, now)
+    else:
+        return
+    with st.container(
+        horizontal=True, vertical_alignment="center", key="steering_news", gap="small"
+    ):
+        st.text(visible(text, 300), width="content")
+        if undo is not None:
+            st.button("Undo", key="steering_undo", on_click=_act, args=(run_id, undo))
+        st.button(":material/close:", key="steering_read", type="tertiary", on_click=_forget)
+
+
+def news_words(state: CommandState) -> str:
+    """What became of a command that was sent at one click: `Paused after step 12 by you.`"""
+    action = state.command.action
+    if state.ack is None:
+        return _PENDING[action]
+    if state.ack.outcome is not CommandOutcome.APPLIED:
+        detail = f": {state.ack.detail}" if state.ack.detail else ""
+        return f"{_title(action)} was {state.ack.outcome.value}{detail}."
+    return f"{_DONE[action]} {answered_after(state.ack)} by you."
+
+
+def undo_of(state: CommandState, now: Standing) -> CommandAction | None:
+    """The command that takes another one back, as long as that one holds; None where none can."""
+    undo = _UNDONE_BY.get(state.command.action)
+    is_refused = state.ack is not None and state.ack.outcome is not CommandOutcome.APPLIED
+    if undo is None or is_refused or now.is_stopping:
+        return None
+    is_pause = state.command.action is CommandAction.PAUSE
+    return undo if state.ack is None or now.is_paused is is_pause else None
 
 
 def send_command(
     run_id: str, action: CommandAction, changes: Mapping[str, Any], author: str, reason: str
-) -> None:
+) -> Command:
     """Check a command and send it.
 
     Raises:
@@ -189,11 +293,11 @@ def send_command(
     other = same_waiting(queries.commands(run_id), command)
     if other is not None:
         raise SteeringError(
-            f"{other.issued_by or 'somebody'} asked for the same "
-            f"{duration(time.time() - other.issued_at)} ago and it is still pending; "
-            "nothing was sent"
+            f"{author_words(other.issued_by) or 'somebody'} asked for the same "
+            f"{duration(time.time() - other.issued_at)} ago and it is still pending"
         )
     send(queries.path_of(run_id), command)
+    return command
 
 
 def _preview(run_id: str, changes: Mapping[str, Any]) -> None:
@@ -238,7 +342,7 @@ def _answers(states: Sequence[CommandState]) -> None:
     answered = [s for s in states if s.answered_at is not None and now - s.answered_at < _SHOWN_S]
     for state in (*answered[-_MAX_SHOWN:], *waiting):
         command, age = state.command, now - state.command.issued_at
-        who = f"{command.issued_by or 'somebody'}: {command_words(state)}"
+        who = f"{author_words(command.issued_by) or 'somebody'}: {command_words(state)}"
         if state.ack is None:
             since = f"since {duration(age)}, until the next step boundary"
             line("pending", "blue", f"{who} ({since})")

@@ -10,10 +10,10 @@ import streamlit as st
 from echoscope.dashboard.charts import live as live_charts
 from echoscope.dashboard.charts.marks import command_rows, command_words
 from echoscope.dashboard.charts.run_figures import Controls
-from echoscope.dashboard.charts.theme import SEVERITY_TONES
+from echoscope.dashboard.charts.theme import CHART_HEIGHT, SEVERITY_TONES
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.escaping import visible
-from echoscope.dashboard.live import tiles
+from echoscope.dashboard.live import lines, tiles
 from echoscope.dashboard.live.refreshing import follow, guarded
 from echoscope.dashboard.page import bar, lineage, links, metric_sections, ui
 from echoscope.dashboard.page.evaluation_box import evaluation_box, is_evaluation
@@ -21,30 +21,43 @@ from echoscope.dashboard.steer import steering
 from echoscope.dashboard.web.settings import settings
 from echoscope.dashboard.words import plain
 from echoscope.store.reader import CommandState
-from echoscope.store.records import SEVERITY_RANK, Alarm
+from echoscope.store.records import SEVERITY_RANK, Alarm, rule_words
 from echoscope.store.status import after_step
 
-STEADY = (
-    "<style>[data-stale='true'] { opacity: 1 !important; transition: none !important; }</style>"
-)
-"""Streamlit fades what it draws again; a page that does so by itself must not."""
+_STYLE = """<style>
+/* Streamlit fades what it draws again; a page that does so by itself must not. */
+[data-stale='true'] { opacity: 1 !important; transition: none !important; }
+/* Room for what comes a moment later, so that it pushes nothing down. */
+.st-key-tiles { min-height: 6rem; }
+[class*="st-key-chart_"] { min-height: CHART_HEIGHTpx; }
+/* The panel lies over the page: opening it moves nothing. */
+[data-testid="stLayoutWrapper"]:has(> .st-key-panel_body) { position: fixed; z-index: 900;
+  top: 7.5rem; right: 0; bottom: 0; width: min(30rem, 100vw); overflow-y: auto;
+  background: Canvas; box-shadow: -4px 0 16px rgba(0, 0, 0, 0.15);
+  border-top-left-radius: 0.5rem; }
+.es-bell { width: 2.25rem; height: 2.5rem; border: 0; background: none; color: inherit;
+  padding: 0.5rem; cursor: pointer; }
+.es-bell svg { width: 1.25rem; height: 1.25rem; fill: none; stroke: currentColor; stroke-width: 1.6;
+  stroke-linecap: round; stroke-linejoin: round; }
+.es-bell:disabled { opacity: 0.35; cursor: default; }
+@media (max-width: 640px) {
+  .st-key-tiles { min-height: 9.5rem; }
+  [data-testid="stLayoutWrapper"]:has(> .st-key-panel_body) { top: 35vh; width: 100vw;
+    box-shadow: 0 -4px 16px rgba(0, 0, 0, 0.15); }
+}
+</style>""".replace("CHART_HEIGHT", str(CHART_HEIGHT))
 
 
 def draw(run_id: str) -> None:
     if evaluation_box(run_id):
         return
     # One place for each part, each drawn again by itself: a step does not touch what has no news.
-    st.html(bar.STYLE)
-    part("verdict", run_id, ("verdict",), lambda: bar.bar(run_id))
-    is_open = bool(st.session_state.get(ui.PANEL))
-    if is_open:
-        body, side = st.columns([5, 2])
-        with side.container(border=True, key="panel_body"):
+    st.html(_STYLE + bar.STYLE)
+    if st.session_state.get(ui.PANEL):
+        with st.container(border=True, key="panel_body"):
             panel(run_id)
-    else:
-        body = st.container()
-    with body:
-        st.html(STEADY)
+    with st.container(gap="xsmall", key="first_screen"):
+        part("verdict", run_id, ("verdict",), lambda: bar.bar(run_id))
         tiles.show(run_id, is_followed=ui.is_following(run_id))
         draw_charts(run_id)
     lineage.lineage(run_id)
@@ -62,13 +75,17 @@ def beside(run_id: str) -> None:
         vertical_alignment="center",
         horizontal_alignment="right",
         key="run_beside",
+        width="content",
     ):
         steering.buttons(run_id)
-        ui.panel_switch()
+        if ui.is_following(run_id):
+            lines.bell(run_id)
+    ui.panel_switch()
 
 
 def panel(run_id: str) -> None:
     """What waits for an answer, live settings, a new branch, open alarms and commands."""
+    st.button("Close", key="panel_close", type="tertiary", on_click=ui.close_panel)
     steering.panel(run_id)
     part("alarms", run_id, ("alarms", "commands"), lambda: open_alarms(run_id))
     part("commands", run_id, ("commands",), lambda: commands(run_id))
@@ -104,7 +121,6 @@ def draw_charts(run_id: str) -> None:
         with look:
             controls = live_charts.controls(run_id)
         with box:
-            live_charts.signs()
             part("curated", run_id, ("keys",), lambda: live_charts.curated(snapshot(controls)))
         part("sections", run_id, ("keys",), lambda: sections(controls))
 
@@ -136,7 +152,7 @@ def _alarms_title(worst: Sequence[Alarm]) -> str:
     if not worst:
         return "No alarm is open"
     first = worst[0]
-    label = f"{first.rule.replace('_', ' ').lower()} ({first.severity.value})"
+    label = f"{rule_words(first.rule)} ({first.severity.value})"
     more = f" and {len(worst) - 1} more" if len(worst) > 1 else ""
     return plain(f"Open alarms: {label}{more}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -83,19 +84,21 @@ def test_rounding_errors_are_drawn_as_nothing(
     assert ticks[-1].replace("\u200b", "") == "1\u00d710\u22124"
 
 
-def test_a_chart_of_one_term_has_a_legend_and_two_probes_are_no_line(
+def test_curves_are_named_at_their_ends_and_two_probes_are_no_line(
     measured: str, dashboard: DashboardProcess, page: Any
 ) -> None:
     visit(page, f"{dashboard.url}/live?run={measured}")
     plot = draw_chart(page, ".st-key-chart_success")
-    assert page.locator(f"{plot} .legendtext").all_text_contents() == [
-        "training",
-        "evaluation",
-        "probe, same seeds",
-    ]
-    assert curves(page, plot)["probe, same seeds"]["mode"] == "markers"
-    plot = draw_chart(page, ".st-key-chart_gradient")
-    assert page.locator(f"{plot} .legendtext").all_text_contents() == ["all terms"]
+    names = ["training", "evaluation", "probe"]
+    labels = [page.locator(f"{plot} .annotation-text", has_text=name) for name in names]
+    assert page.locator(f"{plot} .legendtext").count() == 0
+    assert curves(page, plot)["probe"]["mode"] == "markers"
+    chart = page.locator(plot).bounding_box()
+    boxes = sorted((label.bounding_box() for label in labels), key=lambda box: box["y"])
+    for box in boxes:
+        assert box["x"] + box["width"] <= chart["x"] + chart["width"]  # none is cut
+    for upper, lower in itertools.pairwise(boxes):
+        assert upper["y"] + upper["height"] <= lower["y"] + 3
 
 
 def test_the_synced_cursor_says_a_rate_in_percent(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import DashboardProcess, until, visit
+from browsing import DashboardProcess, text_of, until, visit
+from held_run import HeldRun
 from made_run import CONFIG, add_steps, open_writer
 
+from echoscope.dashboard.charts import theme
 from echoscope.diagnostics.bench.synthetic_runs import make
 from echoscope.store.records import CommandAck, CommandAction, CommandOutcome
 from echoscope.store.steer.commands import new_command, post
@@ -46,7 +49,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("states")
     healthy, collapsed = course("healthy"), course("template_collapse")
     open_runs = [written(folder / "starting", []), written(folder / "paused", collapsed[:60])]
-    command = new_command("paused", CommandAction.PAUSE, issued_by="kim")
+    command = new_command("paused", CommandAction.PAUSE, issued_by="alarm TEMPLATE_COLLAPSE")
     post(folder / "paused", command)
     ack = CommandAck(command_id=command.command_id, step=60, outcome=CommandOutcome.APPLIED)
     open_runs[1].record_acks([ack], [command])
@@ -89,8 +92,9 @@ def test_verdict_numbers_and_charts_are_in_sight(
     else:
         assert "%" in words
         assert any(verb in words for verb in ("since", "mean", "rose", "fell"))
-    if width > 1000 and state != "starting":
-        until(lambda: in_sight(page, height) >= 3, "three charts in sight", page=page)
+    if state != "starting":
+        count = 6 if width > 1000 else 1
+        until(lambda: in_sight(page, height) >= count, f"{count} charts in sight", page=page)
 
 
 def in_sight(page: Any, height: int) -> int:
@@ -100,6 +104,34 @@ def in_sight(page: Any, height: int) -> int:
         "charts => charts.map(chart => chart.getBoundingClientRect().bottom)"
     )
     return sum(1 for end in ends if 0 < end <= height)
+
+
+def test_the_status_is_whole_and_names_the_alarm_in_words(
+    server: DashboardProcess, page: Any
+) -> None:
+    visit(page, f"{server.url}/live?run=paused")
+    badge = page.locator(".es-line-badge").first
+    assert badge.inner_text().startswith('paused by the alarm "template collapse" for ')
+    assert badge.evaluate("one => one.scrollHeight <= one.clientHeight")
+    head = page.locator(".st-key-run_head").bounding_box()
+    box = badge.bounding_box()
+    assert head["y"] <= box["y"]
+    assert box["y"] + box["height"] <= head["y"] + head["height"]
+    page.get_by_text('The alarm "template collapse" paused the run').first.wait_for()
+    assert "TEMPLATE_COLLAPSE" not in text_of(page)
+
+
+def test_on_a_phone_the_verdict_unfolds(server: DashboardProcess, page: Any) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    visit(page, f"{server.url}/live?run=collapsed")
+    headline, facts = page.locator(".es-headline"), page.locator(".es-facts").first
+    until(lambda: "collapse" in headline.inner_text(), "a verdict", page=page)
+    assert not facts.is_visible()
+    assert headline.evaluate("one => one.scrollHeight > one.clientHeight")
+    page.get_by_text("All of it").click()
+    facts.wait_for()
+    assert headline.evaluate("one => one.scrollHeight <= one.clientHeight")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_every_state_has_the_same_layout(server: DashboardProcess, page: Any) -> None:
@@ -137,3 +169,82 @@ def test_nothing_moves_by_itself_over_thirty_live_steps(
     page.wait_for_timeout(2_000)
     assert page.evaluate("window.shifts") < 0.02
     writer.close(status="finished")
+
+
+def is_at_rest(page: Any) -> bool:
+    before = page.evaluate("window.shifts")
+    page.wait_for_timeout(2_000)
+    return bool(page.evaluate("window.shifts") == before)
+
+
+ALL_SHIFTS = """
+window.shifts = 0, window.moved = [];
+new PerformanceObserver((list) => {
+  for (const { value, sources } of list.getEntries()) {
+    window.shifts += value;
+    window.moved.push([value, ...sources.map(({ node }) => node?.parentElement?.className)]);
+  }
+}).observe({ type: "layout-shift" });
+"""
+
+
+def test_commands_move_nothing(
+    tmp_path: Path, serve: Callable[..., DashboardProcess], page: Any
+) -> None:
+    """Pause, undo, evaluate, and opening the panel: even what moves right after a click counts."""
+    run = HeldRun(tmp_path / "runs" / "steered")
+    run.advance(12)
+    visit(page, f"{serve(tmp_path / 'runs').url}/live?run=steered")
+    until(lambda: page.locator(CHARTS).count() >= 1, "a chart", page=page)
+    page.get_by_text("The run is being judged").wait_for(state="detached")
+    page.evaluate(ALL_SHIFTS)
+    until(lambda: is_at_rest(page), "the end of the drawing", page=page)
+    page.evaluate("window.shifts = 0, window.moved = []")
+    page.get_by_role("button", name="Pause", exact=True).click()
+    page.get_by_text("The run pauses when the current step ends.").wait_for()
+    run.answer()
+    page.get_by_text("Paused after step 11 by you.").wait_for()
+    page.get_by_role("button", name="Undo", exact=True).click()
+    page.get_by_text("The run goes on now.").wait_for()
+    run.answer()
+    page.get_by_text("Resumed after step 11 by you.").wait_for()
+    page.get_by_role("button", name="Evaluate", exact=True).click()
+    page.get_by_text("The run evaluates with its next step.").wait_for()
+    run.answer()
+    page.get_by_text("Evaluation asked for after step 11 by you.").wait_for()
+    page.get_by_text("Panel", exact=True).click()
+    page.get_by_text("Live settings").wait_for()
+    page.wait_for_timeout(1_000)
+    assert page.evaluate("window.shifts") < 0.02, page.evaluate("window.moved")
+    run.close()
+
+
+TOLD = """
+window.told = [];
+window.Notification = class {
+  static permission = "default";
+  static async requestPermission() { return (Notification.permission = "granted"); }
+  constructor(title, { body }) { window.told.push([title, body]); }
+  addEventListener() {}
+};
+"""
+ICON = "atob(document.querySelector(\"link[rel~='icon']\").href.split(',')[1])"
+
+
+def test_an_alarm_is_in_the_tab_and_told_to_who_wants_to_hear_of_it(
+    tmp_path: Path, serve: Callable[..., DashboardProcess], page: Any
+) -> None:
+    run = HeldRun(tmp_path / "runs" / "rung")
+    run.advance(3)
+    page.add_init_script(TOLD)
+    visit(page, f"{serve(tmp_path / 'runs').url}/live?run=rung")
+    until(lambda: page.title() == "Live - rung - Echoscope", "the title", page=page)
+    assert theme.TONES["red"] not in page.evaluate(ICON)
+    bell = page.get_by_role("button", name=re.compile("when an alarm is raised"))
+    bell.click()
+    until(lambda: bell.get_attribute("aria-pressed") == "true", "the bell", page=page)
+    run.raise_alarm()
+    until(lambda: page.evaluate("told") == [["Alarm: Echo trap", "rung"]], "a message", page=page)
+    until(lambda: page.title().startswith("(Echo trap) Live"), "the alarm in the title", page=page)
+    assert theme.TONES["red"] in page.evaluate(ICON)
+    run.close()

@@ -16,7 +16,7 @@ from echoscope.store.steer.commands import new_command, post
 Hold = Callable[..., HeldRun]
 ENTROPY = ".st-key-chart_entropy"
 FOUR = (
-    "alarm ECHO_TRAP: pause",
+    'the alarm "echo trap": pause',
     "root: checkpoint",
     "judge: set optim.lr = 0.01",
     "root: resume",
@@ -80,7 +80,7 @@ def test_commands_from_elsewhere_appear_beside_the_buttons(
     run.advance(6)
     visit(page, f"{dashboard.url}/live?run=steered-elsewhere&panel=true")
     send_four(run)
-    page.get_by_text("alarm ECHO_TRAP: pause (since").wait_for()
+    page.get_by_text('the alarm "echo trap": pause (since').wait_for()
     run.answer(detail="done")
     for command in FOUR:
         page.get_by_text(f"{command} (after step 5, done)", exact=True).wait_for()
@@ -98,8 +98,8 @@ def test_an_alarm_its_pause_and_its_checkpoint_are_all_said_to_be_after_step_5(
     run.checkpoint(reason="alarm")
     run.answer(detail="paused")
     visit(page, f"{dashboard.url}/live?run=one-step&panel=true")
-    page.get_by_text("paused by alarm ECHO_TRAP for").first.wait_for()
-    page.get_by_text("alarm ECHO_TRAP: pause (after step 5, paused)").wait_for()
+    page.get_by_text('paused by the alarm "echo trap" for').first.wait_for()
+    page.get_by_text('the alarm "echo trap": pause (after step 5, paused)').wait_for()
     open_alarms(page)
     page.get_by_text("Raised after step 5, began about step 1.").wait_for()
     assert "step 6" not in text_of(page)

@@ -424,7 +424,7 @@ def test_no_cell_of_the_list_is_cut(echoscope: Run, tmp_path: Path, width: int) 
     writers = [write_run(tmp_path / name) for name in names]
     pause_by(writers[0], "alarm LOW_SUCCESS")
     out = echoscope("runs", "list", tmp_path, columns=width)[1]
-    assert "paused by alarm LOW_SUCCESS for" in out
+    assert 'paused by the alarm "low success" for' in out
     assert all(name in out for name in names)
     assert out.count("50%") == 2
     assert "\u2026" not in out

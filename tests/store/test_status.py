@@ -67,7 +67,7 @@ def judged(recorded: str, *states: CommandState, **changes: Any) -> RunStatus:
         (
             judged("running", asked("pause", by="alarm ECHO_TRAP"), heard_at=NOW - 720),
             "paused",
-            "paused by alarm ECHO_TRAP for 12 min",
+            'paused by the alarm "echo trap" for 12 min',
         ),
         (judged("running", asked("pause"), asked("resume")), "live", "live"),
         (judged("running", asked("pause", attempt=0)), "live", "live"),
@@ -105,7 +105,7 @@ def judged(recorded: str, *states: CommandState, **changes: Any) -> RunStatus:
         (
             RunStatus(status=Status.STOPPED, by="alarm LOW_SUCCESS", reason="a paragraph"),
             "stopped",
-            "stopped by LOW_SUCCESS",
+            'stopped by the alarm "low success"',
         ),
         (judged("stopped"), "stopped", "stopped"),
         (judged("of a later version"), "crashed", "crashed"),

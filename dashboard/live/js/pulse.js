@@ -1,12 +1,14 @@
 // Asks how a run stands: parts of the page that follow it are told when that has changed.
 //
-// All who follow a run share one question; a hidden tab asks nothing. Lines of text (`line`) say what
+// All who follow a run share one question; a hidden tab asks nothing, or rarely where an alarm has to
+// be heard there, too. Lines of text (`line`) say what
 // the answer has for them. A part that Streamlit draws (`listen`) is told once of each change, and
 // then left in peace until it has been drawn: a slow page is never asked to begin anew before it has
 // reached its end.
 
 const GIVEN_UP_MS = 15_000;  // an answer or a drawing that was asked for so long ago got lost
 const APART_MS = 300;
+const HIDDEN_MS = 15_000;  // between two questions of a hidden tab that waits for alarms
 const questions = new Map();
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
@@ -18,12 +20,16 @@ class Question {
     this.isAsking = false;
   }
 
+  get listeners() {
+    return [...this.followers].filter((one) => one.always || !document.hidden);
+  }
+
   plan() {
     clearTimeout(this.timer);
-    if (this.followers.size && !document.hidden) {
-      const every = Math.min(...[...this.followers].map((one) => one.every));
-      this.timer = setTimeout(() => this.ask(), 1000 * every);
-    }
+    const listeners = this.listeners;
+    if (!listeners.length) return;
+    const every = 1000 * Math.min(...listeners.map((one) => one.every));
+    this.timer = setTimeout(() => this.ask(), document.hidden ? Math.max(HIDDEN_MS, every) : every);
   }
 
   async ask() {
@@ -35,7 +41,7 @@ class Question {
       if (answer.status === 401) location.reload();  // the time of the password is over
       if (answer.ok) {
         const pulse = await answer.json();
-        for (const one of this.followers) one.hear(pulse);
+        for (const one of this.listeners) one.hear(pulse);
       }
     } catch {
       // The server is away; Streamlit says so on the page, and comes back by itself.
@@ -50,11 +56,12 @@ document.addEventListener("visibilitychange", () => {
   for (const question of questions.values()) document.hidden ? question.plan() : question.ask();
 });
 
-// Calls `hear(pulse)` every so many seconds, until the function that it returns is called.
+// Calls `hear(pulse)` every so many seconds, until the function that it returns is called; `always`:
+// also in a hidden tab, a few times a minute.
 
-export function follow(address, every, hear) {
+export function follow(address, every, hear, always = false) {
   if (!questions.has(address)) questions.set(address, new Question(address));
-  const question = questions.get(address), follower = { every, hear };
+  const question = questions.get(address), follower = { every, hear, always };
   question.followers.add(follower);
   question.plan();
   return () => {
@@ -74,12 +81,13 @@ export function follow(address, every, hear) {
 
 const places = new WeakMap();
 
-export function place(parentElement, begin, { address, every }) {
+export function place(parentElement, begin, { address, every, always }) {
   const here = places.get(parentElement) ?? { ticket: 0, stop: null, state: begin() };
   places.set(parentElement, here);
   const ticket = ++here.ticket;
   here.stop?.();
-  here.stop = address ? follow(address, every, (pulse) => here.state.hear(pulse)) : null;
+  const hear = (pulse) => here.state.hear(pulse);
+  here.stop = address ? follow(address, every, hear, always) : null;
   return [here.state, () => {
     setTimeout(() => {
       if (ticket !== here.ticket) return;
@@ -138,7 +146,7 @@ export function listen({ data, parentElement, setTriggerValue }) {
 // A line of text about the run, as a badge or a caption.
 
 const LOOKS = {
-  badge: "display:inline-block;padding:0.05rem 0.4rem;border-radius:0.5rem;font-size:0.875rem",
+  badge: "width:fit-content;padding:0.05rem 0.4rem;border-radius:0.5rem;font-size:0.875rem",
   caption: "font-size:0.875rem;opacity:0.6",
 };
 

@@ -7,9 +7,10 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from echoscope.store.records import ALARM_AUTHOR
+from echoscope.store.records import ALARM_AUTHOR, author_words
 from echoscope.store.status import Origin, RunStatus, Status, origin_of
 from echoscope.text.amounts import counted
+from echoscope.text.sentences import capitalised
 
 from ..claims import Fate, FateKind
 
@@ -111,7 +112,7 @@ def _by_whom(status: RunStatus, happened: str) -> str:
     if not status.by:
         return f"The run was {happened}."
     if status.by.startswith(ALARM_AUTHOR):
-        return f"The alarm {status.by.removeprefix(ALARM_AUTHOR)} {did} the run {when}."
+        return f"{capitalised(author_words(status.by))} {did} the run {when}."
     reason = " ".join(status.reason.split()).rstrip(".")
     reason = reason if len(reason) <= MAX_REASON else f"{reason[:MAX_REASON]}..."
     who = " ".join(status.by.split())

@@ -334,7 +334,9 @@ def level_amount(level: Level, value: float | None = None) -> str:
     text = amount(value, metric(level.metric).unit)
     error = (level.high - level.low) / 4
     try:
-        is_rounded_away = 0 < error < abs(float(text.replace(",", "")) - value)
+        # A metric without noise has an interval of rounding errors.
+        is_known = error > 1e-6 * abs(value)
+        is_rounded_away = is_known and error < abs(float(text.replace(",", "")) - value)
     except ValueError:  # with a unit
         return text
     return f"{value:,.{max(0, math.ceil(-math.log10(error)))}f}" if is_rounded_away else text

@@ -11,7 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from echoscope.dashboard.charts import charts
+from echoscope.dashboard.charts import charts, theme
 from echoscope.dashboard.charts.marks import (
     MARK_AXIS,
     Mark,
@@ -205,13 +205,67 @@ def test_hovering_is_one_line_a_curve() -> None:
     assert line.customdata.tolist() == [[1.0, 0.5, 0.4, 0.6]]
 
 
-def test_a_long_curve_is_drawn_from_few_points() -> None:
+def test_a_long_curve_is_drawn_as_means_in_the_range_of_its_steps() -> None:
     values = np.random.default_rng(0).normal(size=100_000)
+    figure = charts.line_chart([one_curve(values.tolist())], step_axis(table_of_steps()))
+    band, line = figure.data
+    assert len(line.y) == charts.LineOptions().max_points // 2
+    assert (line.y[0], line.y[-1]) == (values[0], values[-1])
+    assert np.abs(line.y[1:-1]).max() < 0.5
+    assert (np.nanmin(band.y), np.nanmax(band.y)) == (values.min(), values.max())
+
+
+def test_zooming_into_a_long_curve_shows_each_of_its_steps() -> None:
+    values = np.random.default_rng(0).normal(size=10_000)
+    options = charts.LineOptions(zoom=(500.0, 600.0))
     axis = step_axis(table_of_steps())
-    figure = charts.line_chart([one_curve(values.tolist())], axis)
-    drawn = figure.data[0].y
-    assert len(drawn) <= charts.LineOptions().max_points
-    assert (drawn.min(), drawn.max()) == (values.min(), values.max())
+    (line,) = charts.line_chart([one_curve(values.tolist())], axis, options=options).data
+    assert line.x[1:-1].tolist() == list(range(500, 601))  # and one on each side
+    np.testing.assert_array_equal(line.y, values[498:601])
+
+
+def spiky() -> Curve:
+    values = np.random.default_rng(1).normal(1.0, 0.1, 300)
+    values[40], values[200] = 250.0, 90.0
+    return one_curve(values.tolist(), key="optim/grad_norm")
+
+
+def test_a_spike_is_cut_off_and_an_arrow_says_how_far_it_goes() -> None:
+    figure = charts.line_chart([spiky()], STEP_AXIS)
+    assert figure.layout.yaxis.range[1] < 2.0
+    (arrows,) = traces(figure, name="outside")
+    assert arrows.x.tolist() == [41, 201]
+    assert arrows.marker.symbol == "arrow-up"
+    assert list(arrows.text) == ["250", ""]  # the furthest; the others say it under the mouse
+    assert "90 at step 201" in arrows.hovertext[1]
+    (line,) = traces(figure, mode="lines")
+    assert line.y.max() == 250.0  # it still leads there
+
+
+def test_a_chart_without_outliers_has_no_arrows() -> None:
+    assert not traces(charts.line_chart([one_curve([1.0, 2.0, 4.0])], STEP_AXIS), name="outside")
+
+
+def names_at_ends(figure: go.Figure) -> dict[str, Any]:
+    return {a.text: a for a in figure.layout.annotations if a.x == 1 and a.xref == "paper"}
+
+
+def test_few_curves_are_named_at_their_ends_in_their_colours() -> None:
+    curves = [one_curve([1.0, 2.0], name="up"), one_curve([2.0, 1.0], name="down", color="#d55e00")]
+    figure = charts.line_chart(curves, STEP_AXIS)
+    labels = names_at_ends(figure)
+    assert {text: (a.y, a.font.color) for text, a in labels.items()} == {
+        "<b>up</b>": (2.0, curves[0].color),
+        "<b>down</b>": (1.0, "#d55e00"),
+    }
+    assert not figure.layout.showlegend
+    assert figure.layout.margin.r > charts.line_chart(curves[:1], STEP_AXIS).layout.margin.l / 2
+
+
+def test_names_of_curves_that_end_together_do_not_lie_on_each_other() -> None:
+    curves = [one_curve([float(n), 3.0], name=f"curve {n}") for n in range(3)]
+    shifts = [a.yshift for a in names_at_ends(charts.line_chart(curves, STEP_AXIS)).values()]
+    assert np.diff(sorted(shifts)).min() >= 12
 
 
 def test_without_a_value_the_chart_says_what_is_missing() -> None:
@@ -440,21 +494,23 @@ def test_rounding_errors_do_not_fill_a_chart() -> None:
     noise = one_curve([1e-14, -3e-14, 2e-14], key="policy/mismatch_kl")
     assert charts.line_chart([noise], STEP_AXIS).layout.yaxis.range == (-1e-4, 1e-4)
     small = one_curve([1e-14, -3e-14, 2e-14], key="optim/lr")
-    assert charts.line_chart([small], STEP_AXIS).layout.yaxis.range is None
+    assert charts.line_chart([small], STEP_AXIS).layout.yaxis.range[1] < 1e-12
 
 
-def test_one_part_of_a_chart_has_its_name_in_a_legend() -> None:
+def test_a_long_name_stands_in_a_legend_and_the_name_of_the_metric_nowhere() -> None:
     part = one_curve([1.0, 2.0], key="optim/grad_norm", name="whole gradient, all terms")
     assert charts.line_chart([part], STEP_AXIS).layout.showlegend
-    assert not charts.line_chart([one_curve([1.0, 2.0])], STEP_AXIS).layout.showlegend
+    alone = charts.line_chart([one_curve([1.0, 2.0])], STEP_AXIS)
+    assert not alone.layout.showlegend
+    assert not names_at_ends(alone)
 
 
 def test_a_legend_that_takes_several_rows_leaves_them_free_below_the_title() -> None:
     """Seen in Chromium at 1,280 pixels: each name gets the room of the widest."""
     names = ("all solved", "all failed", "with signal: rewards differ")
     three = [one_curve([1.0, 2.0], name=name) for name in names]
-    assert charts.line_chart(three, STEP_AXIS).layout.margin.t == 36 + 3 * 20
-    assert charts.line_chart(three[:2], STEP_AXIS).layout.margin.t == 36 + 1 * 20
+    assert charts.line_chart(three, STEP_AXIS).layout.margin.t == theme.TITLE_ROW_PX + 3 * 20
+    assert charts.line_chart(three[1:], STEP_AXIS).layout.margin.t == theme.TITLE_ROW_PX + 2 * 20
 
 
 def test_a_resumed_run_is_marked_where_the_new_attempt_begins() -> None:

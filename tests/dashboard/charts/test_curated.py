@@ -147,7 +147,7 @@ def test_evidence_that_rules_derive_is_drawn_as_they_derive_it() -> None:
 
 
 def test_only_charts_with_metrics_are_shown_and_the_evidence_stands_beside_success() -> None:
-    known = ["policy/entropy", "rollout/success_rate"]
-    names = [one.name for one in charts_of(verdict("policy/entropy"), known)]
-    assert names == ["success", EVIDENCE, "entropy"]
+    known = ["policy/entropy", "rollout/success_rate", "reward/group_std_mean"]
+    names = [chart.name for chart in charts_of(verdict("policy/entropy"), known)]
+    assert names == ["success", EVIDENCE, "spread"]  # the evidence is the chart of the entropy
     assert charts_of(None, []) == []

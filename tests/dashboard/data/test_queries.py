@@ -135,18 +135,29 @@ def test_a_short_series_is_given_whole(root: Path) -> None:
     assert found["value"].tolist()[:5] == [0, 1, 2, 3, 4]
 
 
-def test_a_long_series_keeps_every_extreme_at_its_own_step(root: Path) -> None:
-    """100 steps in ranges of 10, so three points of each: the lowest, the highest, the last."""
-    spikes = {37: 100.0, 58: -100.0}
-    make_run(root / "a", 100, values=lambda s: {"x": spikes.get(s, math.sin(s)), "n": math.nan})
-    found = queries.series("a", ["x", "n"], max_points=30)
-    by_step = dict(zip(found["step"], found["value"], strict=True))
-    assert by_step[37] == 100.0
-    assert by_step[58] == -100.0
-    assert 99 in by_step
-    assert len(found) <= 30
-    assert set(found["key"]) == {"x"}  # what is never finite has no point
-    assert all(by_step[s] == spikes.get(s, math.sin(s)) for s in by_step)
+def test_a_long_series_is_means_of_ranges_between_its_real_ends(root: Path) -> None:
+    """100 steps in ranges of 10; the first and the last value are points of their own."""
+    values = [float(step % 10) for step in range(100)]
+    values[37], values[0], values[99] = 107.0, -5.0, 50.0
+    make_run(root / "a", 100, values=lambda s: {"x": values[s], "n": math.nan})
+    table = queries.series("a", ["x", "n"], max_points=10)
+    assert set(table["key"]) == {"x"}  # what is never finite has no point
+    assert table["step"].tolist() == [0, 5, 15, 25, 35, 45, 55, 65, 75, 85, 95, 99]
+    assert table["value"].tolist()[:3] == [-5.0, 4.0, 4.5]
+    assert table["value"].iloc[-1] == 50.0
+    spike = table[table["step"] == 35].iloc[0]
+    assert (spike["value"], spike["lowest"], spike["highest"]) == (14.5, 0.0, 107.0)
+
+
+def test_a_metric_that_is_measured_seldom_keeps_each_value_at_its_step(root: Path) -> None:
+    make_run(root / "a", 100, values=lambda s: {"x": float(s)} if s % 30 == 0 else {"y": 0.0})
+    table = queries.series("a", ["x"], max_points=10)
+    assert list(zip(table["step"], table["value"], strict=True)) == [
+        (0, 0.0),
+        (30, 30.0),
+        (60, 60.0),
+        (90, 90.0),
+    ]
 
 
 def test_phases_are_told_apart(root: Path) -> None:

@@ -68,7 +68,7 @@ def test_a_label_is_one_short_line_of_visible_characters() -> None:
 def test_the_badge_says_how_a_run_stands_and_how_far_it_is() -> None:
     paused = RunStatus(status=Status.PAUSED, by="alarm ECHO_TRAP", since=0.0)
     assert status_words(paused, 37, 80, 720.0) == (
-        "paused by alarm ECHO_TRAP for 12 min, step 37 of 80",
+        'paused by the alarm "echo trap" for 12 min, step 37 of 80',
         "orange",
     )
     live = RunStatus(status=Status.LIVE)

@@ -161,6 +161,19 @@ def test_an_order_that_is_not_fit_becomes_no_command(
     assert said in str(caught.value)
 
 
+def test_an_order_is_checked_by_what_the_run_has_set(tmp_path: Path) -> None:
+    config = {"net": {"width": 64, "bias": True}, "envs": [{"params": {"slip": 0.5}}]}
+
+    def checked(*words: str) -> None:
+        branching.check(order(tmp_path, settings=words), tmp_path, config, {})
+
+    checked("net.width=32", "net.bias=no", "envs.0.params.slips=1", "other.thing=x")
+    with pytest.raises(BranchError, match=r"net\.width is 'wide', but must be a number, as 64 is"):
+        checked("net.width=wide")
+    with pytest.raises(BranchError, match=r"net\.widht is not a setting .*mean 'net\.width'"):
+        checked("net.widht=32")
+
+
 def test_free_text_is_part_of_one_word_and_settings_come_after_the_options(tmp_path: Path) -> None:
     wanted = order(
         tmp_path, name="a-b", reason="--dry-run", author="-x", settings=("optim.lr=1e-4",)
@@ -377,19 +390,48 @@ def test_wrong_values_are_said_before_anything_starts(root: Path, open_page: Ope
     assert launches(root / "tiny") == []
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("word", ["envs.groups=banana", "optim.betas=[2,2]", "optim.lrr=1e-4"])
-def test_a_wrong_value_is_refused_before_it_can_be_confirmed(
-    root: Path, open_page: OpenPage, word: str
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        ("eval.every=banana", "eval.every is 'banana', but must be a whole number"),
+        ("optim.lr=-1", "optim.lr is -1, but must be more than 0"),
+        ("optim.lrr=1e-4", "optim.lrr is not a setting of this run; did you mean 'optim.lr'?"),
+    ],
+)
+def test_a_wrong_value_is_said_while_it_is_typed(
+    root: Path, open_page: OpenPage, word: str, why: str
 ) -> None:
     page = open_form(open_page, root)
     page.text_area(key="branch_lines:tiny").set_value(word).run()
+    assert why in shown(page)
+    assert "branch_review" not in [button.key for button in page.button]
+
+
+@pytest.mark.long
+def test_what_only_the_trainer_can_check_is_refused_in_a_sentence(
+    root: Path, open_page: OpenPage
+) -> None:
+    page = open_form(open_page, root)
+    page.text_area(key="branch_lines:tiny").set_value("optim.betas=[2,2]").run()
     press(page, "branch_review")
-    assert "draft_confirm" not in [button.key for button in page.button]
-    key = word.partition("=")[0]
-    assert [text.value for text in page.text if key in text.value and "error" not in text.value]
-    assert launches(root / "tiny") == []
-    assert [one.name for one in root.iterdir()] == ["tiny"]
+    press(page, "draft_confirm")
+    (started,) = launches(root / "tiny")
+    report = settled(started)
+    assert report.state is BranchState.REFUSED
+    assert report.text.startswith("optim.betas")
+    assert "\n" not in report.text
+    assert {run.name for run in root.iterdir()} == {"tiny", branching.FOLDER}
+
+
+def test_no_process_is_asked_before_a_suggestion_is_confirmed(
+    root: Path, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Importing the trainer takes seconds; the form must be there at once."""
+    monkeypatch.setattr(subprocess, "Popen", None)  # calling it would fail
+    page = open_form(open_page, root)
+    page.text_area(key="branch_lines:tiny").set_value("optim.lr=1e-4").run()
+    press(page, "branch_review")
+    assert "draft_confirm" in [button.key for button in page.button]
 
 
 def test_the_form_begins_with_the_last_good_checkpoint(root: Path, open_page: OpenPage) -> None:

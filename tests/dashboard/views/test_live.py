@@ -26,7 +26,7 @@ from echoscope.dashboard.steer import steering
 from echoscope.store.reader import open_run
 from echoscope.store.records import AlarmSeverity, CommandAction, CommandOutcome
 from echoscope.store.steer.commands import new_command, post
-from echoscope.store.steer.steering import SteeringError
+from echoscope.store.steer.steering import SteeringError, os_user
 
 OpenPage = Callable[..., AppTest]
 HOSTILE = "<img src=x onerror=alert(1)> **b** [a](http://evil.example) %{z} \u202e\x1b[31m"
@@ -293,7 +293,7 @@ def test_commands_from_elsewhere_appear_beside_the_buttons(
     live_run.answer(detail="done")
     post(live_run.path, new_command("live", CommandAction.EVALUATE, issued_by="ann"))
     text = shown(page.run())
-    assert "alarm ECHO_TRAP: pause (after step 2, done)" in text
+    assert 'the alarm "echo trap": pause (after step 2, done)' in text
     assert "root: checkpoint (after step 2, done)" in text
     assert "ann: evaluate (since" in text
 
@@ -318,25 +318,37 @@ def test_fewer_steps_than_are_done_is_told_before_it_is_sent(
     assert "steps=1 ends the run at once: step 2 is finished already" in shown(page)
 
 
-def test_a_command_is_sent_only_after_confirmation_and_then_followed(
+def test_a_pause_is_sent_at_one_click_and_taken_back_by_another(
     live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
     page = open_page("live", tmp_path, run="live")
     press(page, "steer_pause")
-    assert live_run.waiting() == []
-    page.text_input(key="draft_author").set_value("ann")
-    page.text_input(key="draft_reason").set_value("look closer")
-    press(page, "draft_confirm")
     (sent,) = live_run.waiting()
-    assert (sent.action, sent.issued_by, sent.reason) == ("pause", "ann", "look closer")
-    assert re.search(r"ann: pause \(since \d+ s, until the next step boundary\)", shown(page))
+    assert (sent.action, sent.issued_by, sent.reason) == ("pause", os_user(), "")
+    assert "The run pauses when the current step ends." in shown(page)
+    assert re.search(rf"{os_user()}: pause \(since \d+ s, until the next step", shown(page))
     assert live_run.answer(detail="paused") == ["pause"]
     page.run()
-    assert "ann: pause (after step 2, paused)" in shown(page)
-    assert "paused by ann for 0 s, step 2 of 100" in shown(page)
+    assert "Paused after step 2 by you." in shown(page)
+    assert f"paused by {os_user()} for 0 s, step 2 of 100" in shown(page)
     assert "Resume" in [button.label for button in page.button]
-    entropy = next(spec for spec in specs(page).values() if "Policy entropy" in spec)
-    assert "ann: pause because: look" in entropy
+    press(page, "steering_undo")
+    assert live_run.answer(detail="resumed") == ["resume"]
+    page.run()
+    assert "Resumed after step 2 by you." in shown(page)
+    press(page, "steering_read")
+    assert "by you" not in shown(page)
+
+
+def test_what_cannot_be_taken_back_has_no_undo(
+    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
+) -> None:
+    page = open_page("live", tmp_path, run="live")
+    press(page, "steer_checkpoint")
+    live_run.answer()
+    page.run()
+    assert "Checkpoint written after step 2 by you." in shown(page)
+    assert not [b for b in page.button if b.key == "steering_undo"]
 
 
 def test_cancelling_sends_nothing(live_run: HeldRun, tmp_path: Path, open_page: OpenPage) -> None:
@@ -350,9 +362,9 @@ def test_cancelling_sends_nothing(live_run: HeldRun, tmp_path: Path, open_page: 
 def test_a_refusal_says_why(live_run: HeldRun, tmp_path: Path, open_page: OpenPage) -> None:
     page = open_page("live", tmp_path, run="live")
     press(page, "steer_evaluate")
-    press(page, "draft_confirm")
     live_run.answer(CommandOutcome.REJECTED, "the run has no environments under envs.eval")
-    assert "no environments under envs.eval" in shown(page.run())
+    words = "Evaluate was rejected: the run has no environments under envs.eval."
+    assert words in shown(page.run())
 
 
 def test_a_second_stop_offers_stop_now(
@@ -371,9 +383,8 @@ def test_the_same_wish_is_sent_once_even_by_two_people(
     live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
     page = open_page("live", tmp_path, run="live")
-    press(page, "steer_checkpoint")
     post(live_run.path, new_command("live", CommandAction.CHECKPOINT, issued_by="bob"))
-    press(page, "draft_confirm")
+    press(page, "steer_checkpoint")
     assert [c.issued_by for c in live_run.waiting()] == ["bob"]
     assert "bob asked for the same" in shown(page)
 
@@ -435,9 +446,8 @@ def test_a_run_that_ended_meanwhile_refuses_in_words(
     live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:
     page = open_page("live", tmp_path, run="live")
-    page.button(key="steer_pause").click().run()
     live_run.close()
-    page.button(key="draft_confirm").click().run()
+    page.button(key="steer_pause").click().run()
     assert "It takes no more commands" in shown(page)
     assert open_run(live_run.path).commands() == []
 

@@ -149,7 +149,7 @@ def test_a_run_that_was_trained_to_its_end_has_no_fate(tmp_path: Path) -> None:
     ("by", "reason", "words"),
     [
         ("root", "a\nlook", "root paused the run after step 10 of 60 (WHEN): a look."),
-        ("alarm LOW_SUCCESS", "long", "The alarm LOW_SUCCESS paused the run after step 10 of 60"),
+        ("alarm LOW_SUCCESS", "long", 'The alarm "low success" paused the run after step 10 of 60'),
     ],
 )
 def test_newcomer_h3_a_paused_run_says_who_paused_it_and_since_when(
@@ -171,7 +171,7 @@ def test_which_alarm_stopped_a_run_is_said(tmp_path: Path) -> None:
     steered(tmp_path / "a", CommandAction.STOP, "alarm ECHO_TRAP").close(status="stopped")
     fate = fate_of(open_run(tmp_path / "a"))
     assert fate is not None
-    assert fate.words == "The alarm ECHO_TRAP stopped the run after step 10 of 60."
+    assert fate.words == 'The alarm "echo trap" stopped the run after step 10 of 60.'
     assert fate.alarm == "ECHO_TRAP"
 
 
