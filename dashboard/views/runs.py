@@ -14,7 +14,7 @@ from echoscope.dashboard.data.run_table.condition import is_condition, parsed_co
 from echoscope.dashboard.data.run_table.facts import Urgency
 from echoscope.dashboard.data.run_table.groups import Group, grouped, ordered
 from echoscope.dashboard.data.run_table.root import RootRuns, root_runs
-from echoscope.dashboard.data.run_table.table import RunsTable
+from echoscope.dashboard.data.run_table.table import OF_VERDICTS, RunsTable
 from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.live.refreshing import beat
 from echoscope.dashboard.page import foreign_box, links, ui
@@ -35,8 +35,6 @@ PATIENCE_S = 1.0
 """That a page waits for runs to be read, before it shows what there is."""
 _WAITING = "_runs_waiting"
 """Session state: something of the page is still being read or judged."""
-_JUDGED = frozenset({"verdict", "since", "problem"})
-"""Columns that need a verdict."""
 
 
 def draw() -> None:
@@ -148,7 +146,7 @@ def _judge(runs: RootRuns, table: RunsTable, asked: state.Asked) -> int:
             names |= {column.name for column in condition.columns}
         except Problem:  # said where the table would stand
             return 0
-    return runs.facts.want_standings(table.rows) if names & _JUDGED else 0
+    return runs.facts.want_standings(table.rows) if names & OF_VERDICTS else 0
 
 
 def _progress(num_unread: int, num_unjudged: int, num_runs: int) -> None:

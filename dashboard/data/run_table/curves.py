@@ -98,7 +98,7 @@ class CurveStore:
         facts = known.of(row)
         if key != EVALUATED or facts is None or facts.metrics is None:
             return key
-        return evaluation_key(facts.metrics)
+        return evaluation_key(facts.metrics.keys)
 
 
 def _read(row: RunRow, key: str, width: int) -> Series:

@@ -96,7 +96,9 @@ class Facts:
     """Of the runs of one root. May be used from several threads."""
 
     version: int = 0
-    """Grows with every run that was read or judged."""
+    """Grows with every run that was read."""
+    num_judged: int = 0
+    """Grows with every run that was judged."""
     _facts: dict[str, RunFacts] = field(default_factory=dict)
     _standings: dict[str, Standing] = field(default_factory=dict)
     _jobs: dict[Urgency, OrderedDict[tuple[Any, ...], Callable[[], None]]] = field(
@@ -194,7 +196,7 @@ class Facts:
             facts = self._facts.get(row.run_id)
             is_quick = facts is not None and facts.details.has_text
             self._standings[row.run_id] = judged(row, is_quick or row.origin is Origin.IMPORTED)
-            self.version += 1
+            self.num_judged += 1
 
         return judge
 

@@ -7,6 +7,7 @@ ordered = table.sorted(hits, "-success")
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 import time
@@ -23,7 +24,6 @@ from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.store.errors import QueryError
 from echoscope.store.query.listing import RunDetails, RunRow, row_status
 from echoscope.store.query.patterns import matches
-from echoscope.store.query.summary import RunSummary
 from echoscope.store.status import Origin, after_step
 
 from ...page.problems import Problem
@@ -38,6 +38,10 @@ MAX_VALUES = 60
 _NOT_VARIED = ("recorded", "controls", "tags", "evaluation")
 """Parts of a configuration that say what a run is, not how it trains."""
 Values = Sequence[Any]
+OF_VERDICTS = frozenset({"verdict", "since", "problem"})
+"""Columns that need a verdict."""
+KEPT_S = 10.0
+"""For so long ages and the word for how a live run stands are used again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,9 +60,10 @@ class RunsTable:
     def num_read(self) -> int:
         return sum(facts is not None for facts in self.facts)
 
-    @property
-    def num_judged(self) -> int:
-        return sum(standing is not None for standing in self.standings)
+    def judged(self, standings: Sequence[Standing | None]) -> RunsTable:
+        """The same runs with newer verdicts; columns of nothing else are read again."""
+        kept = {name: of for name, of in self._values.items() if name not in OF_VERDICTS}
+        return replace(self, standings=standings, _values=kept)
 
     def column(self, name: str) -> Column:
         """The column of a name, with the kind that its values have.
@@ -134,7 +139,7 @@ class RunsTable:
             return None
         key = column.key
         if key == EVALUATED:
-            key = evaluation_key(facts.metrics)
+            key = evaluation_key(facts.metrics.keys)
         summary = facts.metrics.of(key)
         if summary is None:
             success = facts.details.success  # counted from episodes
@@ -175,9 +180,10 @@ class RunsTable:
         return [n for n, of_row in enumerate(texts) if any([*islice(is_hit, len(of_row))])]
 
 
-def evaluation_key(metrics: RunSummary) -> str:
+@functools.lru_cache(maxsize=256)
+def evaluation_key(metrics: tuple[str, ...]) -> str:
     """The metric that is a run's success on its fixed tasks; empty where several may be meant."""
-    keys = [k for k in metrics.keys if k.startswith("eval/") and k.endswith("/success_rate")]
+    keys = [key for key in metrics if key.startswith("eval/") and key.endswith("/success_rate")]
     return next(
         (k for k in keys if k == "eval/all/success_rate"), keys[0] if len(keys) == 1 else ""
     )
@@ -342,23 +348,29 @@ def _hashable(value: Any) -> Any:
 class Tables:
     """The table of a root, made anew where a run has moved or was read."""
 
-    _made: tuple[Any, RunsTable] | None = None
-    _catalogue: tuple[float, int, Catalogue] | None = None
+    _made: tuple[Any, int, RunsTable] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def of(self, known: Facts, rows: Sequence[RunRow]) -> RunsTable:
         now = time.time()
-        mark = (known.version, len(rows), hash(tuple(rows)), int(now / 5))
+        mark = (known.version, len(rows), hash(tuple(rows)), int(now / KEPT_S))
+        num_judged = known.num_judged
         with self._lock:
-            if self._made is not None and self._made[0] == mark:
-                return self._made[1]
-            facts = [known.of(row) for row in rows]
-            table = RunsTable(
-                rows=rows,
-                facts=facts,
-                standings=[known.standing(row) for row in rows],
-                now=now,
-                catalogue=catalogue_of(facts),
-            )
-            self._made = mark, table
+            made = self._made
+            is_same = made is not None and made[0] == mark
+            if made is not None and is_same and made[1] == num_judged:
+                return made[2]
+            standings = [known.standing(row) for row in rows]
+            if made is not None and is_same:
+                table = made[2].judged(standings)
+            else:
+                facts = [known.of(row) for row in rows]
+                table = RunsTable(
+                    rows=rows,
+                    facts=facts,
+                    standings=standings,
+                    now=now,
+                    catalogue=catalogue_of(facts),
+                )
+            self._made = mark, num_judged, table
             return table
