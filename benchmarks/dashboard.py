@@ -385,7 +385,8 @@ def _settled(visit: Callable[[], float]) -> list[float]:
 
 def _address(server: DashboardProcess, page: str, run: str, shown: Trajectory | None = None) -> str:
     wanted = {"run": run} if run else {}
-    return address(server, page, **wanted, **({"trajectory": shown.id} if shown else {}))
+    chosen = {"trajectory": shown.id, "order": "id"} if shown else {}
+    return address(server, page, **wanted, **chosen)
 
 
 def _go(page: Page, place: str) -> None:
@@ -400,7 +401,8 @@ def _go(page: Page, place: str) -> None:
 def _turn_to(page: Page, shown: Trajectory, act: Callable[[], None]) -> float:
     """Seconds until the head and the observation of a trajectory are on the page."""
     text = max(shown.turns[0].observation.split("\n"), key=len).strip()[:60]
-    action = Action(page, shows(shown.id, text), event="")
+    head = f"Group {shown.group_index}, sibling {shown.sibling_index}"
+    action = Action(page, shows(head, text), event="")
     act()
     found = action.seconds()
     settle(page)

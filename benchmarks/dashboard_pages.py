@@ -126,9 +126,9 @@ def resources(page: Page) -> Mapping[str, float]:
     )
 
 
-def shows(trajectory_id: str, text: str) -> Condition:
+def shows(head: str, text: str) -> Condition:
     """A trajectory's head and a text of it."""
-    return [("h3", trajectory_id, 1), ("[data-testid=stHtml]", text, 1)]
+    return [("h3", head, 1), ("[data-testid=stHtml]", text, 1)]
 
 
 class Action:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from echoscope.store.records import parse_trajectory_id
 from echoscope.store.status import Origin, origin_of
+from echoscope.store.steer.annotation_file import MAX_LABEL_CHARS
+from echoscope.store.steer.episode_notes import EpisodeNotes
 from echoscope.text.sentences import capitalised
 
 from ..data import queries
 from ..page import ui, url_state
 from ..page.url_state import MAX_TEXT, choose, number, type_in
-from .listing import KEPT, NEWEST, OLDEST, ORDERS, SPLITS, SUCCESS, Asked, Listed, listed
+from . import notes as notes_box
+from .listing import KEPT, NEWEST, ORDERS, SPLITS, SUCCESS, WORST, Asked, Listed, listed
 
-_CLEARS = ("trajectory", "turn", "page")
-_LIST_PARAMS = ("split", "success", "kept", "q", "where", "run", "order")
+STEP_PX, SPLIT_PX = 136, 128
+MAX_LABELLED = 600
+"""Labelled episodes that are listed: a query has room for so many."""
+LEFT_WITH_STEP = ("trajectory", "turn", "page", "beside")
+"""Parameters of the address that belong to what the list had before."""
+_LIST_PARAMS = ("split", "success", "kept", "q", "where", "run", "order", "label")
 
 
 def asked_of_page(run_id: str) -> tuple[object, ...]:
@@ -35,8 +43,8 @@ def newest_step(run_id: str) -> int:
     return int(seen[1])
 
 
-def choose_list(run_id: str) -> Listed:
-    """Draw the controls above the page, and answer with the list that they ask for.
+def choose_list(run_id: str, notes: EpisodeNotes) -> Listed:
+    """Draw the controls in one line, and answer with the list that they ask for.
 
     Raises:
         Problem: the condition is none, or the search takes too long.
@@ -45,54 +53,63 @@ def choose_list(run_id: str) -> Listed:
     follow_trajectory()
     text = url_state.text_param("q", most=MAX_TEXT).strip()
     where = url_state.text_param("where", most=MAX_TEXT).strip()
+    labels = notes.labels
+    label = url_state.text_param("label", most=MAX_LABEL_CHARS)
     is_search = bool(text or where)
-    places = st.container(key="replay_controls").columns(
-        [8, 14, 14, 9, 6], vertical_alignment="center"
-    )
-    with places[0]:
+    line = st.container(key="replay_controls", horizontal=True, vertical_alignment="center")
+    with line.container(width=STEP_PX):
         step = number(
             "step",
             f"Step, 0 to {last_step}",
             default=newest_step(run_id),
             least=0,
             most=last_step,
-            clears=_CLEARS,
+            clears=LEFT_WITH_STEP,
             hides_label=True,
         )
-    with places[1]:
-        split = _split(run_id)
-    with places[2]:
+    split = _split(run_id, line)
+    with line.container(width="stretch"):
         type_in(
             "q",
             "Search",
             now=text,
             key="replay_search",
-            placeholder="Search responses and observations of all steps",
-            clears=_CLEARS,
+            placeholder="Search all steps",
+            clears=LEFT_WITH_STEP,
         )
-    with places[3]:
+    active = sum(bool(st.query_params.get(name)) for name in ("success", "kept", "where", "label"))
+    name = f"Filters, {active} active" if active else "Filters"
+    with line.popover(name, key="replay_filters"):
         order = choose(
             "order",
             "Order",
             [*ORDERS],
-            default=NEWEST if is_search else OLDEST,
+            default=NEWEST if is_search else WORST,
             label_of=lambda name: ORDERS[name][0],
-            clears=_CLEARS,
-            hides_label=True,
+            clears=LEFT_WITH_STEP,
         )
-    active = sum(bool(st.query_params.get(name)) for name in ("success", "kept", "where"))
-    label = f"Filters, {active} active" if active else "Filters"
-    with places[4], st.popover(label, width="stretch", key="replay_filters"):
-        success = choose("success", "Success", [*SUCCESS], default="any", clears=_CLEARS)
-        kept = choose("kept", "Update", [*KEPT], default="any", clears=_CLEARS)
+        success = choose("success", "Success", [*SUCCESS], default="any", clears=LEFT_WITH_STEP)
+        kept = choose("kept", "Update", [*KEPT], default="any", clears=LEFT_WITH_STEP)
         type_in(
             "where",
             "SQL condition",
             now=where,
             key="replay_where",
             placeholder="SQL over all steps: is_success AND num_turns > 3",
-            clears=_CLEARS,
+            clears=LEFT_WITH_STEP,
         )
+        if labels or label:
+            choices = ["", *dict.fromkeys((*labels, *([label] if label else [])))]
+            label = choose(
+                "label",
+                "Label",
+                choices,
+                default="",
+                label_of=lambda name: f"{name} ({labels.get(name, 0)})" if name else "any",
+                clears=LEFT_WITH_STEP,
+            )
+        if label in labels:
+            notes_box.export(run_id, label)
     asked = Asked(
         step=step,
         split=split,
@@ -101,6 +118,8 @@ def choose_list(run_id: str) -> Listed:
         order=order,
         text=text,
         where=where,
+        label=label,
+        labelled=tuple(notes.labelled([label])[:MAX_LABELLED]) if label else (),
     )
     return listed(run_id, asked)
 
@@ -120,22 +139,22 @@ def follow_trajectory() -> None:
 _SPLITS = "SELECT DISTINCT split FROM trajectories"
 
 
-def _split(run_id: str) -> str:
+def _split(run_id: str, line: DeltaGenerator) -> str:
     """The split to list: training if there is any, unless the address says another one."""
     stored = set(queries.table(run_id, _SPLITS)["split"])
     splits = [split for split in SPLITS if split in stored] or ["train"]
     if len(splits) < 2 and st.query_params.get("split") in (None, *splits):
         return splits[0]
-    return choose(
-        "split",
-        "Split",
-        splits,
-        default=splits[0],
-        label_of=lambda split: split_words(run_id, split),
-        clears=_CLEARS,
-        is_segmented=True,
-        hides_label=True,
-    )
+    with line.container(width=SPLIT_PX):
+        return choose(
+            "split",
+            "Split",
+            splits,
+            default=splits[0],
+            label_of=lambda split: split_words(run_id, split),
+            clears=LEFT_WITH_STEP,
+            hides_label=True,
+        )
 
 
 def split_words(run_id: str, split: str) -> str:
@@ -154,8 +173,9 @@ def title(run_id: str, answer: Listed) -> str:
     else:
         looked_for = [f"text {asked.text!r}"] * bool(asked.text)
         looked_for += [f"condition {asked.where!r}"] * bool(asked.where)
+        looked_for += [f"label {asked.label!r}"] * bool(asked.label)
         heading = f"All steps, {split}, {' and '.join(looked_for)}"
-    if asked.order != OLDEST:
+    if asked.order != WORST:
         heading += f". {ORDERS[asked.order][0]}"
     if answer.num > len(answer.rows):
         heading += f": {len(answer.rows)} of {answer.num:,} matches"

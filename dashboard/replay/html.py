@@ -17,6 +17,7 @@ from echoscope.store.records import (
     TrajectoryOutcome,
     Turn,
 )
+from echoscope.text.amounts import counted
 
 from ..escaping import attribute, cut, cut_note, escape, marked
 from ..words import NONE
@@ -24,7 +25,7 @@ from . import tokens
 from .boards import board_html, picture_html, player_position
 from .frames import Card, Position, read_frame
 from .heat import HEATS, Heat, Scale, available, trajectory_scale
-from .listing import NEVER_TRAINED, SPLITS
+from .listing import NEVER_TRAINED, SPLITS, UNKNOWN, kept_word
 
 STYLE = (
     "<style>"
@@ -41,25 +42,38 @@ STYLE = (
     ".es-boards figure{margin:0;flex:0 1 auto;min-width:8rem;max-width:100%}"
     ".es-boards figcaption{font-size:.78rem;opacity:.75}"
     ".es-head{font-weight:600;font-size:.8rem;line-height:1.6;opacity:.7;margin-top:.35rem}"
-    ".es-talk{overflow-y:auto;position:relative;height:calc(100vh - 20rem);min-height:20rem;"
-    "border:1px solid rgba(128,128,128,.35);border-radius:.5rem;padding:.3rem .6rem}"
-    ".es-turn{border-left:3px solid transparent;padding:.15rem 0 .6rem .6rem}"
-    ".es-turn.es-now{border-left-color:#3b6fd4}"
+    ".es-talk{overflow-y:auto;position:relative;height:calc(100vh - 11rem);min-height:18rem;"
+    "border-top:1px solid rgba(128,128,128,.35)}"
+    ".es-turn{border-left:3px solid transparent;padding:.5rem 0 .5rem .7rem;display:grid;"
+    "grid-template-columns:minmax(0,1fr) auto;column-gap:1.2rem;align-items:start}"
+    ".es-turn.es-now{border-left-color:#3b6fd4}.es-turn>.es-said{max-width:52rem}"
     ".es-turn .es-facts{font-size:.85rem}"
-    ".es-asked .es-text{border-style:dotted;font-size:12.5px;line-height:1.45;padding:.3rem .6rem}"
-    ".es-call{display:grid;grid-template-columns:max-content 1fr;gap:.1rem .8rem;font-size:.85rem;"
-    "border:1px solid rgba(128,128,128,.35);border-left:3px solid #8a63d2;border-radius:.4rem;"
-    "margin:.3rem 0;padding:.2rem .6rem}.es-call .es-facts{grid-column:1/-1}"
-    ".es-call-name{font-family:monospace;font-weight:600}.es-call-key{opacity:.65}"
+    ".es-talk .es-text{border:0;padding:0;font:inherit;font-size:.95rem;line-height:1.55}"
+    ".es-talk .es-asked .es-text,.es-talk .es-strip{padding:.3rem .6rem;border-radius:.3rem;"
+    "font:12.5px/1.45 ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;"
+    "background:rgba(128,128,128,.1)}"
+    ".es-asked{padding:.15rem 0}"
+    ".es-call{display:grid;grid-template-columns:fit-content(12rem) minmax(0,1fr);"
+    "gap:0 .8rem;font-size:.85rem;"
+    "border-left:3px solid #8a63d2;margin:.3rem 0;padding-left:.55rem}"
+    ".es-call>.es-facts,.es-call-name{grid-column:1/-1}"
+    ".es-call-name{font-family:monospace;font-weight:600;overflow-wrap:anywhere}"
+    ".es-call-key{overflow-wrap:anywhere;color:color-mix(in srgb,currentColor 70%,transparent)}"
     ".es-call-value{font-family:monospace;white-space:pre-wrap;overflow-wrap:anywhere}"
-    "@media(max-width:640px){.es-talk{height:auto;max-height:45vh;min-height:0}}"
+    "@media(max-width:640px){.es-talk{height:auto;max-height:54vh;min-height:0}"
+    ".es-turn{grid-template-columns:minmax(0,1fr)}}"
     "</style>"
 )
 HEAT_ORDER = ("information", "advantage", "entropy", "logprob")
 OTHER_TEXT, OTHER_TOKENS = 4_000, 500
 """Characters and tokens of a response that stands beside the chosen one."""
 MAX_CALLS = 16
+BOARD_PX = 140
+RESULT_OPEN, RESULT_CLOSE = "<tool_response>", "</tool_response>"
+"""Around the result of a call in an observation, where a trainer writes them."""
 _CALL_CHARS = 2_000
+_LINE_CHARS = 110
+"""Of the arguments of a call that stand in one line with its name."""
 _FACT_CHARS = 200
 
 
@@ -130,17 +144,40 @@ def trajectory_facts(trajectory: Trajectory, outcome: TrajectoryOutcome | None) 
     return f'<div class="es-facts">{"".join(parts)}</div>'
 
 
-def headline(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> str:
-    """How an episode ended and whether it was trained on, in one line; a `<div>`."""
-    turns = f"{trajectory.num_turns} {'turn' if trajectory.num_turns == 1 else 'turns'}"
-    if trajectory.stop_reason is not StopReason.UNKNOWN:
-        turns += f", ended by {trajectory.stop_reason.value}"
+def headline(
+    trajectory: Trajectory,
+    outcome: TrajectoryOutcome | None,
+    labels: Sequence[str] = (),
+    *,
+    is_short: bool = False,
+) -> str:
+    """How an episode ended, whether it was trained on, and its labels, in one line; a `<div>`.
+
+    Args:
+        is_short: Leave out what the update made of it.
+    """
+    is_cut = trajectory.stop_reason.is_truncated and not trajectory.is_success
+    cut_badge = _badge(f"cut off by {trajectory.stop_reason.value}", "bad")
+    is_dropped = outcome is not None and not outcome.kept
+    is_silent = outcome is None and trajectory.split is Split.IMPORT
+    trained = [_badge("not trained on", "bad")]
+    if not is_dropped:
+        advantage = outcome.advantage if outcome else None
+        is_never = trajectory.split.value in NEVER_TRAINED
+        trained = [] if advantage is None or is_never else _advantage_fact(trajectory, advantage)
+        word = kept_word(outcome.kept if outcome else None, trajectory.split.value)
+        if word != UNKNOWN:
+            trained.append(_badge(word, "good" if outcome else "plain"))
     parts = [
-        success_badge(trajectory.is_success),
-        _return_fact(trajectory),
-        *_advantage_fact(trajectory, outcome.advantage if outcome else None),
-        _kept_badge(trajectory, outcome),
-        fact("", turns),
+        cut_badge if is_cut else success_badge(trajectory.is_success),
+        *(
+            []
+            if is_silent and math.isnan(trajectory.episode_return)
+            else [_return_fact(trajectory)]
+        ),
+        *([] if is_short else trained),
+        fact("", counted(trajectory.num_turns, "turn")),
+        *(_badge(label, "plain") for label in labels),
     ]
     return f'<div class="es-facts">{"".join(parts)}</div>'
 
@@ -204,14 +241,33 @@ def turn_facts(turn: Turn) -> str:
     return f'<div class="es-facts">{"".join(parts)}</div>'
 
 
-def turn_html(turn: Turn, reply: str, hits: Sequence[str], *, is_now: bool) -> str:
+def turn_html(
+    turn: Turn, reply: str, hits: Sequence[str], *, observation: str, boards: str, is_now: bool
+) -> str:
     """What the policy saw at a turn, and below it what it said; a `<div>`.
 
     Args:
         reply: The response as HTML.
         hits: What a search matched in the observation.
+        observation: What of the observation is shown: `observation_of`.
+        boards: What stands beside it, as HTML.
         is_now: It is the turn that the address names.
     """
+    if turn.observation or turn.response:
+        asked = ""
+        if observation:
+            asked = f'<div class="es-asked">{text_box(observation, hits)}</div>'
+        said = f'{asked}<div class="es-reply">{reply}</div>{calls_html(turn)}'
+    else:  # a file of numbers only
+        said = '<div class="es-note">the file holds no text of this turn</div>'
+    return (
+        f'<div class="es-turn{" es-now" * is_now}"><div class="es-said">{turn_line(turn)}{said}'
+        f"</div>{boards}</div>"
+    )
+
+
+def turn_line(turn: Turn) -> str:
+    """The number of a turn, what was done and what it earned; a `<div>`."""
     actions = ", ".join(turn.actions[:20])
     line = [
         fact("", f"Turn {turn.index}"),
@@ -224,16 +280,25 @@ def turn_html(turn: Turn, reply: str, hits: Sequence[str], *, is_now: bool) -> s
         *_flag(turn.is_valid, "", _badge("not valid", "bad")),
         *_flag(turn.is_effective, "", _badge("action had no effect", "bad")),
     ]
-    if not (turn.observation or turn.response):  # a file of numbers only
-        note = '<div class="es-note">the file holds no text of this turn</div>'
-        facts = f'<div class="es-facts">{"".join(line)}</div>'
-        return f'<div class="es-turn{" es-now" * is_now}">{facts}{note}</div>'
-    return (
-        f'<div class="es-turn{" es-now" * is_now}"><div class="es-asked">'
-        f"{heading(f'Observation of turn {turn.index}')}{text_box(turn.observation, hits)}</div>"
-        f'<div class="es-facts">{"".join(line)}</div><div class="es-reply">{reply}</div>'
-        f"{calls_html(turn)}</div>"
-    )
+    return f'<div class="es-facts">{"".join(line)}</div>'
+
+
+def observation_of(turn: Turn, before: Turn | None) -> str:
+    """What a turn was shown beyond the results of the calls before it, which stand with the calls.
+
+    All of it where it does not begin with these results.
+    """
+    return _beyond_results(turn.observation, () if before is None else before.calls)
+
+
+def _beyond_results(observation: str, calls: Sequence[ToolCall]) -> str:
+    rest = observation
+    for call in calls[:MAX_CALLS]:
+        rest = rest.lstrip().removeprefix(RESULT_OPEN).lstrip()
+        if len(call.result) > _CALL_CHARS or not rest.startswith(call.result.strip()):
+            return observation
+        rest = rest[len(call.result.strip()) :].lstrip().removeprefix(RESULT_CLOSE)
+    return rest.strip() if calls else observation
 
 
 def _rewarded(reward: float) -> list[str]:
@@ -252,20 +317,24 @@ def calls_html(turn: Turn) -> str:
 
 
 def _call_html(call: ToolCall) -> str:
-    head = _badge("call", "plain") + fact("", call.name, css="es-long es-call-name")
     if call.problem:
-        head = _badge("not a call", "bad") + fact("", call.problem, css="es-long")
-    rows = [("arguments" if not call.problem else "written", call.arguments)]
-    arguments = None if call.problem else _arguments(call.arguments)
-    if arguments is not None:
-        rows = arguments
+        problem = fact("", call.problem, css="es-long")
+        head = f'<div class="es-facts">{_badge("not a call", "bad")}{problem}</div>'
+        rows = [("written", call.arguments)]
+    else:
+        values = _arguments(call.arguments)
+        line = ", ".join(f"{key}={value}" for key, value in values or ())
+        is_short = values is not None and len(line) <= _LINE_CHARS and "\n" not in line
+        name = f"{call.name}({line})" if is_short else call.name
+        head = f'<div class="es-call-name">{escape(name, _FACT_CHARS)}</div>'
+        rows = [] if is_short else values or [("arguments", call.arguments)]
     result = call.result or "nothing: the call was not played"
     cells = "".join(
         f'<span class="es-call-key">{escape(key, _FACT_CHARS)}</span>'
         f'<span class="es-call-value" dir="auto">{escape(value, _CALL_CHARS)}</span>'
         for key, value in [*rows, ("result", result)]
     )
-    return f'<div class="es-call"><div class="es-facts">{head}</div>{cells}</div>'
+    return f'<div class="es-call">{head}{cells}</div>'
 
 
 def _arguments(text: str) -> list[tuple[str, str]] | None:
@@ -279,51 +348,47 @@ def _arguments(text: str) -> list[tuple[str, str]] | None:
     return [(key, json.dumps(value, ensure_ascii=False)) for key, value in values.items()][:20]
 
 
-def frame_after(trajectory: Trajectory, turn: int) -> str | None:
-    """The frame of the state that the actions of a turn led to."""
-    after = turn + 1
-    return trajectory.turns[after].frame if after < trajectory.num_turns else trajectory.final_frame
-
-
 def _start(trajectory: Trajectory) -> tuple[tuple[str, Position], ...]:
     first = trajectory.turns[0].frame if trajectory.turns else None
     player = None if first is None else player_position(first)
     return () if player is None else (("start", player),)
 
 
-def turn_boards(trajectory: Trajectory, turn: Turn) -> str:
-    """The board before and after the actions of a turn; empty where nothing can be drawn."""
-    before, after = turn.frame, frame_after(trajectory, turn.index)
-    marks = _start(trajectory)
+def turn_boards(trajectory: Trajectory, index: int) -> str:
+    """The board and the picture that a turn observed; empty where nothing can be drawn.
+
+    Args:
+        index: Of the turn; `num_turns` for what was there after the last one.
+    """
+    is_end = index == trajectory.num_turns
+    turn = None if is_end else trajectory.turns[index]
+    frame = trajectory.final_frame if turn is None else turn.frame
+    image = trajectory.final_image if turn is None else turn.image
     shots = []
-    if before is not None:
-        shots.append(_figure(_board(before, marks), "as observed"))
-    if after is not None:
-        player = player_position(after)
-        slipped = (
-            (("slip", player),) if player is not None and turn.info.get("slipped", 0) > 0 else ()
-        )
-        caption = "afterwards, after a slip" if slipped else "afterwards"
-        shots.append(_figure(_board(after, (*marks, *slipped)), caption))
-    if turn.image is not None:
+    if frame is not None:
+        player = player_position(frame)
+        has_slipped = index > 0 and trajectory.turns[index - 1].info.get("slipped", 0) > 0
+        slip = (("slip", player),) if has_slipped and player is not None else ()
+        caption = "after a slip" if slip else ""
+        shots.append(_figure(_board(frame, (*_start(trajectory), *slip)), caption))
+    if image is not None:
         # Of an imported trajectory nobody says what was shown.
         is_own = trajectory.source is None
         caption = "image, not shown to the policy" if is_own else "image of the observation"
-        shots.append(_figure(picture_html(turn.image, caption, max_width=190), caption))
-    if trajectory.final_image is not None and turn.index == trajectory.num_turns - 1:
-        caption = "image afterwards"
-        shots.append(_figure(picture_html(trajectory.final_image, caption, max_width=190), caption))
+        caption = "image afterwards" if is_end else caption
+        shots.append(_figure(picture_html(image, caption, max_width=BOARD_PX), caption))
     return f'<div class="es-boards">{"".join(shots)}</div>' if shots else ""
 
 
 def _board(frame: str, marks: Sequence[tuple[str, Position]]) -> str:
     """A board small, a card as wide as one can read it."""
-    width = 460 if isinstance(read_frame(frame), Card) else 190
+    width = 360 if isinstance(read_frame(frame), Card) else BOARD_PX
     return board_html(frame, marks, max_width=width)
 
 
 def _figure(image: str, caption: str) -> str:
-    return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
+    words = f"<figcaption>{caption}</figcaption>" if caption else ""
+    return f"<figure>{image}{words}</figure>"
 
 
 def heading(text: str) -> str:
@@ -340,11 +405,33 @@ def text_box(text: str, hits: Sequence[str] = ()) -> str:
 
 def ending_html(trajectory: Trajectory) -> str:
     """What the policy would have seen next; empty where nothing is stored."""
-    if not trajectory.final_observation:
+    last = trajectory.turns[-1].calls if trajectory.turns else ()
+    text = _beyond_results(trajectory.final_observation, last)
+    boards = turn_boards(trajectory, trajectory.num_turns)
+    if not text and not boards:
         return ""
-    return (
-        f'<div class="es-turn es-asked">{heading("Observation after the last turn")}'
-        f"{text_box(trajectory.final_observation)}</div>"
+    box = text_box(text) if text else ""
+    said = f'<div class="es-said es-asked">{heading("After the last turn")}{box}</div>'
+    return f'<div class="es-turn es-end">{said}{boards}</div>'
+
+
+def turn_of(
+    trajectory: Trajectory,
+    index: int,
+    reply: str,
+    hits: Sequence[str] = (),
+    *,
+    is_now: bool = False,
+) -> str:
+    """A turn of an episode with its board beside it; arguments as of `turn_html`."""
+    turn = trajectory.turns[index]
+    return turn_html(
+        turn,
+        reply,
+        hits,
+        observation=observation_of(turn, trajectory.turns[index - 1] if index else None),
+        boards=turn_boards(trajectory, index),
+        is_now=is_now,
     )
 
 
@@ -392,7 +479,7 @@ def episode_html(
     for turn in trajectory.turns[:most_turns]:
         pieces_of = (lambda _: None) if detokenizer is None else detokenizer.pieces
         reply = reply_html(turn, outcome, colours, pieces_of)
-        parts += [turn_html(turn, reply, (), is_now=False), turn_boards(trajectory, turn)]
+        parts.append(turn_of(trajectory, turn.index, reply))
     left_out = trajectory.num_turns - most_turns
     more = f'<div class="es-note">{left_out} more turns are not shown</div>'
     return "".join([*parts, more if left_out > 0 else ending_html(trajectory), "</div>"])

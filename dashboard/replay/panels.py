@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
+import pandas as pd
 import streamlit as st
 
 from echoscope.store.records import Trajectory, TrajectoryOutcome, Turn
 from echoscope.text.strict_json import json_value
 
 from ..data import queries
-from ..live import talk
 from ..page import url_state
-from ..page.url_state import choose, flag, go
+from ..page.url_state import choose, flag, number
+from . import diff, tokens
 from . import html as replay_html
-from . import tokens
 from .heat import HEATS, Heat, Scale, available, trajectory_scale
-from .listing import Asked
+from .strip import outcome_of
 
 PLAIN = "none"
 MAX_TURNS = 40
 """Of a conversation at once, around the chosen turn."""
+BESIDE = "beside"
+"""In the address: the episode that the shown one is compared with."""
+OTHER_PX = 250
+_SAME_PROMPT = """
+SELECT id, step, is_success, stop_reason, episode_return FROM trajectories
+WHERE prompt_key = $1 AND step <> $2 AND split = $3
+QUALIFY row_number() OVER (PARTITION BY step ORDER BY abs(sibling_index - $4), id) = 1
+ORDER BY step LIMIT 200
+"""
 _MAX_PROMPT = 20_000
 
 Matched = Callable[[str], list[str]]
@@ -36,37 +46,97 @@ def conversation(
     turn: int,
     matched: Matched,
 ) -> None:
-    """All turns in one scroll that has the chosen one in sight, with the board beside it."""
-    columns = st.columns([5, 2], gap="medium")
-    with columns[0], st.container(gap="small"):
-        first = max(0, min(turn - MAX_TURNS // 2, trajectory.num_turns - MAX_TURNS))
-        turns_shown = trajectory.turns[first : first + MAX_TURNS]
-        colours = _colours(trajectory, outcome)
-        pieces_of = functools.partial(queries.token_pieces, run_id)
-        parts = [f'<div class="es-note">{first} earlier turns</div>'] if first else []
-        for each in turns_shown:
-            is_now = each.index == turn
-            hits = matched(each.response)
-            reply = replay_html.reply_html(
-                each, outcome, colours, pieces_of, hits=hits, is_short=not is_now
-            )
-            seen = matched(each.observation)
-            parts.append(replay_html.turn_html(each, reply, seen, is_now=is_now))
-        later = trajectory.num_turns - first - len(turns_shown)
-        parts += (
-            [f'<div class="es-note">{later} later turns</div>']
-            if later
-            else [replay_html.ending_html(trajectory)]
+    """All turns in one scroll that has the chosen one in sight, each with its board beside it."""
+    first = max(0, min(turn - MAX_TURNS // 2, trajectory.num_turns - MAX_TURNS))
+    turns_shown = trajectory.turns[first : first + MAX_TURNS]
+    colours = _colours(trajectory, outcome)
+    pieces_of = functools.partial(queries.token_pieces, run_id)
+    parts = [f'<div class="es-note">{first} earlier turns</div>'] if first else []
+    for each in turns_shown:
+        is_now = each.index == turn
+        hits = matched(each.response)
+        reply = replay_html.reply_html(
+            each, outcome, colours, pieces_of, hits=hits, is_short=not is_now
         )
-        st.html(f'<div class="es-talk">{"".join(parts)}</div>')
-        talk.bring_into_sight(f"{trajectory.id} {turn}")
-    with columns[1]:
-        chosen = trajectory.turns[turn]
-        st.html(
-            replay_html.turn_boards(trajectory, chosen)
-            + replay_html.heading(f"Turn {turn}")
-            + replay_html.turn_facts(chosen)
+        seen = matched(each.observation)
+        parts.append(replay_html.turn_of(trajectory, each.index, reply, seen, is_now=is_now))
+    later = trajectory.num_turns - first - len(turns_shown)
+    parts += (
+        [f'<div class="es-note">{later} later turns</div>']
+        if later
+        else [replay_html.ending_html(trajectory)]
+    )
+    st.html(f'<div class="es-talk">{"".join(parts)}</div>')
+
+
+def choose_other(run_id: str, trajectory: Trajectory) -> str | None:
+    """Choose the episode to compare with; None where nothing else answered this prompt."""
+    names = others(run_id, trajectory)
+    if not names:
+        return None
+    with st.container(width=OTHER_PX):
+        return choose(
+            BESIDE,
+            "Compare with",
+            list(names),
+            default=next(iter(names)),
+            label_of=names.__getitem__,
+            hides_label=True,
         )
+
+
+def others(run_id: str, trajectory: Trajectory) -> dict[str, str]:
+    """Id -> words of what else answered a prompt: siblings first, that which differs most first,
+    then an episode of each other step.
+    """
+    rows = queries.listing(run_id, trajectory.step)
+    split = trajectory.split.value
+    siblings = rows[
+        (rows["split"] == split)
+        & (rows["group_index"] == trajectory.group_index)
+        & (rows["id"] != trajectory.id)
+    ]
+    distance = (siblings["episode_return"] - trajectory.episode_return).abs().fillna(-1.0)
+    order = distance.sort_values(ascending=False, kind="stable").index
+    names = {
+        str(row["id"]): f"sibling {row['sibling_index']}, {_ended(row)}"
+        for row in siblings.loc[order].to_dict("records")
+    }
+    params = (trajectory.prompt_key, trajectory.step, split, trajectory.sibling_index)
+    if trajectory.prompt_key:
+        elsewhere = queries.table(run_id, _SAME_PROMPT, params)
+        for row in elsewhere.to_dict("records"):
+            names[str(row["id"])] = f"step {row['step']}, {_ended(row)}"
+    return names
+
+
+def _ended(row: Mapping[Any, Any]) -> str:
+    outcome = outcome_of(row["is_success"], str(row["stop_reason"]))
+    value = row["episode_return"]
+    return outcome if pd.isna(value) else f"{outcome}, return {value:.3g}"
+
+
+def comparison(trajectory: Trajectory, other: Trajectory, turn: int | None) -> None:
+    """Two episodes in one scroll, turn by turn, with the words marked that only one of them has."""
+    first = diff.first_difference(trajectory, other)
+    heads = "".join(
+        f'<div class="es-facts"><span class="{css}">{_name(each)}</span>'
+        f"{replay_html.headline(each, None, is_short=True)}</div>"
+        for css, each in (("es-left", trajectory), ("es-right", other))
+    )
+    if first is None:
+        heads += '<div class="es-both es-note">Both episodes are the same.</div>'
+    elif first:
+        heads += f'<div class="es-both es-note">They are the same up to turn {first - 1}.</div>'
+    now = (first or 0) if turn is None else turn
+    st.html(
+        f'<div class="es-pair">{heads}</div>'
+        f'<div class="es-talk es-two">{diff.episodes_html(trajectory, other, now)}</div>'
+    )
+
+
+def _name(trajectory: Trajectory) -> str:
+    return f"step {trajectory.step}, sibling {trajectory.sibling_index}"
 
 
 def heat_choice(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> None:
@@ -84,7 +154,6 @@ def heat_choice(trajectory: Trajectory, outcome: TrajectoryOutcome | None) -> No
         [PLAIN, *HEATS],
         default=PLAIN,
         label_of=label,
-        hides_label=True,
     )
 
 
@@ -103,27 +172,17 @@ def _colours(
     return heat, scale
 
 
-def list_others(trajectory: Trajectory, asked: Asked) -> None:
-    """Links that list what belongs to a trajectory, or, where a condition holds, the whole step."""
-    key = trajectory.prompt_key.replace("'", "''")
-    wheres = {
-        "Siblings": f"step = {trajectory.step} AND group_index = {trajectory.group_index}",
-        "Same prompt": f"prompt_key = '{key}'",
-    }
-    for label, where in ({"Whole step": None} if asked.where else wheres).items():
-        st.button(
-            label,
-            type="tertiary",
-            on_click=go,
-            kwargs={"where": where, "q": None, "success": None, "kept": None},
-        )
-
-
 def details(
     run_id: str, trajectory: Trajectory, outcome: TrajectoryOutcome | None, turn: Turn | None
 ) -> None:
-    """Seeds, ids and everything else about a trajectory, and the prompt of the chosen turn."""
-    st.html(replay_html.trajectory_facts(trajectory, outcome))
+    """Seeds, ids and everything else about a trajectory and its chosen turn; how it is shown."""
+    heat_choice(trajectory, outcome)
+    if turn is not None and trajectory.num_turns > 1:
+        last = trajectory.num_turns - 1
+        number("turn", f"Turn, 0 to {last}", default=last, least=0, most=last, now=turn.index)
+    st.html(replay_html.heading(trajectory.id) + replay_html.trajectory_facts(trajectory, outcome))
+    if turn is not None:
+        st.html(replay_html.heading(f"Turn {turn.index}") + replay_html.turn_facts(turn))
     st.download_button(
         "Download as JSON",
         lambda: trajectory_json(trajectory, outcome),

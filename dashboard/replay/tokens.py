@@ -11,8 +11,11 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import get_args
 
 from echoscope.store.records import FloatArray64, Span, Turn
+from echoscope.text.replies import THINK_CLOSE
+from echoscope.text.tool_calls import ToolFormat, find_calls
 
 from ..escaping import cut_note, escape_fragment, marked
 from .heat import LEVELS, Heat, Scale
@@ -20,6 +23,9 @@ from .heat import LEVELS, Heat, Scale
 MAX_TOKENS, MAX_CHARS = 2_000, 20_000
 """Of a response that are shown; a trajectory can be downloaded as a whole."""
 _TAG = re.compile(r"</?(?:think|answer|ans)>")
+_AROUND = {"reasoning": ("<think>", THINK_CLOSE), "answer": ("<answer>", "</answer>")}
+"""Region -> the tags that begin and end it."""
+_FENCE = re.compile(r"(```.*?```)", re.DOTALL)
 _RETURN_SIGN = '<span class="es-nl">&#8629;</span>'
 
 
@@ -37,6 +43,8 @@ def _level_rules() -> str:
 
 STYLE = (
     "<style>"
+    ".es-code{font-family:ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;"
+    "font-size:.9em}"
     ".es-text{white-space:pre-wrap;overflow-wrap:anywhere;overflow:hidden;contain:paint;"
     "font:13.5px/1.65 ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace;"
     "padding:.55rem .7rem;border:1px solid rgba(128,128,128,.35);border-radius:.4rem}"
@@ -70,19 +78,76 @@ def level_class(level: int) -> str:
 
 
 def text_html(turn: Turn, size: int = MAX_CHARS, hits: Sequence[str] = ()) -> str:
-    """The first characters of a response with reasoning, answer and tags marked; a `<div>`.
+    """The first characters of a response with reasoning and answer marked; a `<div>`.
 
+    Tags around what is marked, and calls that are shown as calls, do not stand there once more.
     `hits` are pieces of text that a search matched: they are marked, too. Says what it leaves out.
     """
+    calls = _call_spans(turn)
+    regions = _regions(turn)
+    names = ["", *(name for name, _ in regions), ""]
     blocks = []
-    for name, (low, high) in _regions(turn):
-        text = turn.response[low : min(high, size)]
+    for number, (name, (low, high)) in enumerate(regions):
+        text = _without(turn.response, (low, min(high, size)), calls)
+        if name == "outside":
+            text = _untagged(text, names[number], names[number + 2])
+            if turn.answer_chars is None and not turn.calls:
+                name = "unmarked"  # nothing else in it is marked as what was said
         label = "tool call" if turn.calls and name == "answer" else name
-        blocks.append(_region_html(name, text, hits, label) if text else "")
-    body = "".join(blocks) or '<span class="es-note">empty response</span>'
+        label = "reply" if name == "unmarked" else label
+        if name == "unmarked" and len(regions) == 1:
+            blocks.append(_prose(text, hits))
+        else:
+            blocks.append(_region_html(name, text, hits, label) if text.strip() else "")
+    body = "".join(blocks)
+    if not body and not calls:
+        body = '<span class="es-note">empty response</span>'
+        if turn.response:
+            body = _outside(turn.response[:size], hits)
     note = cut_note(max(len(turn.response) - size, 0))
     note = f'<div class="es-note">{note}</div>' if note else ""
     return f'<div class="es-text" dir="auto">{body}</div>{note}'
+
+
+def _call_spans(turn: Turn) -> list[Span]:
+    """Where the calls of a reply stand in it; empty unless each of them is shown as a call."""
+    if not turn.calls or any(call.problem for call in turn.calls):
+        return []
+    close = turn.response.find(THINK_CLOSE)
+    start = 0 if close < 0 else close + len(THINK_CLOSE)
+    for form in get_args(ToolFormat):
+        calls = find_calls(turn.response, start, form)
+        if [call.name for call in calls] == [call.name for call in turn.calls]:
+            return [call.chars for call in calls]
+    return []
+
+
+def _without(text: str, part: Span, holes: Sequence[Span]) -> str:
+    """A part of a text without what stands in some holes."""
+    low, high = part
+    kept = []
+    for start, end in holes:
+        kept.append(text[low : min(start, high)] if start > low else "")
+        low = max(low, end)
+    return "".join([*kept, text[low:high]])
+
+
+def _untagged(text: str, before: str, after: str) -> str:
+    """What stands between two regions, without the tags that part them."""
+    if before in _AROUND:
+        text = text.lstrip().removeprefix(_AROUND[before][1])
+    if after in _AROUND:
+        text = text.rstrip().removesuffix(_AROUND[after][0])
+    return text if text.strip() else ""
+
+
+def _prose(text: str, hits: Sequence[str]) -> str:
+    """Text with fenced code in letters of one width."""
+    parts = _FENCE.split(text)
+    return "".join(
+        f'<span class="es-code">{marked(part, hits)}</span>' if number % 2 else marked(part, hits)
+        for number, part in enumerate(parts)
+    )
 
 
 def _region_html(name: str, text: str, hits: Sequence[str], label: str) -> str:
@@ -95,12 +160,12 @@ def _region_html(name: str, text: str, hits: Sequence[str], label: str) -> str:
         return "".join([*parts, _outside(text[position:], hits)])
     return (
         f'<div class="es-region es-region-{name}"><span class="es-name">{label}</span>'
-        f'<span class="es-{name}">{marked(text, hits)}</span></div>'
+        f'<span class="es-{name}">{_prose(text.strip(), hits)}</span></div>'
     )
 
 
 def _outside(text: str, hits: Sequence[str]) -> str:
-    return f'<span class="es-outside">{marked(text, hits)}</span>' if text else ""
+    return f'<span class="es-outside">{_prose(text, hits)}</span>' if text else ""
 
 
 def _regions(turn: Turn) -> list[tuple[str, Span]]:

@@ -38,7 +38,7 @@ def test_an_evaluation_leads_to_its_episodes(evaluated: str, page: Any) -> None:
     visit(page, f"{evaluated}/evaluations")
     head, first, *_ = until(lambda: table_rows(page), "ranking", page=page)
     visit(page, f"{evaluated}{first[head.index('Replay')]}")
-    page.get_by_role("heading", name="e00000000-00000").wait_for()
+    page.get_by_role("heading", name="Group").wait_for()
 
 
 def test_live_says_that_it_is_no_training(evaluated: str, page: Any) -> None:

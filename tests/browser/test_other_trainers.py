@@ -66,7 +66,7 @@ def test_every_format_shows_verdict_turns_groups_and_rewards(
         page.get_by_text("so it takes no commands").wait_for()
         assert not page.get_by_role("button", name="Stop").count()
         visit(page, f"{url}/replay?run={name}")
-        page.get_by_text("Observation of turn 0").first.wait_for()
+        page.locator(".es-turn").first.get_by_text("Turn 0").wait_for()
         words = text_of(page)
         for wrong in ("nan", "pending", "no update has used it", "ended by unknown", "executed"):
             assert wrong not in words.split("\n"), (name, wrong)

@@ -47,7 +47,7 @@ def test_an_address_restores_the_view(dashboard: DashboardProcess, page: Any, br
     fresh.get_by_text("Entropy (nats)").first.wait_for()
     assert asked(fresh) == asked(page)
     assert fresh.locator(".es-text").first.inner_text() == shown
-    fresh.get_by_role("heading", name="t00000004-00002").wait_for()
+    fresh.get_by_role("heading", name="Group 0, sibling 2").wait_for()
     other.close()
 
 
@@ -100,7 +100,7 @@ def press(page: Any, key: str, name: str, wanted: Callable[[str], bool]) -> str:
 
 def test_keys_move_through_trajectories_and_turns(dashboard: DashboardProcess, page: Any) -> None:
     first, second = "t00000004-00002", "t00000004-00003"
-    visit(page, f"{dashboard.url}/replay?run=tiny&step=4&trajectory={first}&turn=0")
+    visit(page, f"{dashboard.url}/replay?run=tiny&step=4&trajectory={first}&turn=0&order=id")
     page.locator(".es-text").first.wait_for()
     page.locator("h1").first.click()
     assert press(page, "j", "trajectory", lambda found: found != first) == second

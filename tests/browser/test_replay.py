@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from browsing import DashboardProcess, table_rows, text_of, until, visit
+from browsing import DashboardProcess, choose, table_rows, text_of, until, visit
 from made_run import made_trajectory, open_writer, step_metrics
 from PIL import Image
 
 from echoscope.envs.frames import grid_frame
 from echoscope.store.records import Split, ToolCall, TrajectoryOutcome
+from echoscope.store.steer.episode_notes import read_episode_notes
 from echoscope.text.png import encode_picture
 
 PLAIN = {"policy/entropy": 1.0}
@@ -37,15 +39,11 @@ def test_the_replay_shows_one_split_at_a_time_and_training_first(
     splits: str, dashboard: DashboardProcess, page: Any
 ) -> None:
     visit(page, f"{dashboard.url}/replay?run={splits}")
-    page.get_by_role("heading", name="t00000000-00000").wait_for()
-    page.get_by_text("4 trajectories: 2 solved of 4").wait_for()
-    for split, first, words in (
-        ("Evaluation", "e00000000-00000", "6 trajectories: 3 solved of 6"),
-        ("Probe", "p00000000-00000", "2 trajectories: 1 solved of 2"),
-    ):
-        page.get_by_role("radio", name=split).click()
-        page.get_by_role("heading", name=first).wait_for()
-        page.get_by_text(words).wait_for()
+    cells = page.locator(".es-strip-of-groups .es-episode")
+    until(lambda: cells.count() == 4, "training episodes", page=page)
+    for split, count in (("Evaluation", 6), ("Probe", 2)):
+        choose(page, "Split", split)
+        until(lambda count=count: cells.count() == count, f"episodes of {split}", page=page)
 
 
 def test_evaluation_is_said_to_be_never_trained_on(
@@ -53,10 +51,7 @@ def test_evaluation_is_said_to_be_never_trained_on(
 ) -> None:
     """It was pending for ever."""
     visit(page, f"{dashboard.url}/replay?run={splits}&split=eval")
-    page.get_by_role("heading", name="e00000000-00000").wait_for()
-    page.get_by_text("evaluation, never trained on").wait_for()
-    rows = until(lambda: table_rows(page)[1:], "table", page=page)
-    assert sum("never trained on" in row for row in rows) == 6
+    page.locator(".st-key-replay_head").get_by_text("never trained on", exact=True).wait_for()
     assert "pending" not in text_of(page)
 
 
@@ -116,10 +111,10 @@ def test_worst_first_ranks_all_matches(
 ) -> None:
     """Finding B12: the first 200 were ranked, and the worst is the 278th."""
     visit(page, f"{dashboard.url}/replay?run={searched}&q=go+up+(REALLY&order=worst")
-    page.get_by_role("heading", name="t00000002-00077").wait_for()
+    page.get_by_role("heading", name="Group 38, sibling 1").wait_for()
     page.get_by_text("200 of 300 matches").wait_for()
     first = until(lambda: table_rows(page)[1:], "table", page=page)[0]
-    assert "t00000002-00077" in first
+    assert "2, 38, 1" in first
 
 
 def test_a_search_keeps_its_columns_and_marks_its_hits(
@@ -132,7 +127,12 @@ def test_a_search_keeps_its_columns_and_marks_its_hits(
     around = hit.evaluate("hit => getComputedStyle(hit.parentElement).backgroundColor")
     assert hit.evaluate(BACKGROUND) != around
     heads = until(lambda: table_rows(page), "table", page=page)[0]
-    assert [head for head in heads if head][:4] == ["id", "return", "success", "match"]
+    assert [head for head in heads if head][:4] == [
+        "step, group, sibling",
+        "success",
+        "return",
+        "match",
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -160,8 +160,7 @@ def test_tool_calls_are_shown_as_calls(
     cards = page.locator(".es-call")
     cards.first.wait_for()
     assert cards.nth(0).inner_text().split("\n") == [
-        "call", "lookup", "item", '"<img src=x onerror=alert(1)>"',
-        "result", "no <img src=x onerror=alert(1)>",
+        'lookup(item="<img src=x onerror=alert(1)>")', "result", "no <img src=x onerror=alert(1)>",
     ]  # fmt: skip
     assert "not a call" in cards.nth(1).inner_text()
     assert "it is not JSON" in cards.nth(1).inner_text()
@@ -201,7 +200,7 @@ def test_the_newest_response_is_in_sight_and_keys_scroll_to_the_others(
         return low <= shown["y"] and shown["y"] + 60 <= high
 
     until(lambda: begins_in_sight(11), "newest response", page=page)
-    page.locator("h1").first.click()
+    page.locator(".st-key-replay_head h3").click()
     for turn in (10, 9):
         until(lambda: page.locator(".es-turn.es-now").count() == 1, "a turn", page=page)
         page.keyboard.press("p")
@@ -229,3 +228,87 @@ def test_the_picture_of_a_turn_stands_beside_its_board(
     visit(page, f"{dashboard.url}/replay?run=pictures&trajectory=t00000000-00001")
     page.get_by_text("a picture is not a PNG file that can be read").first.wait_for()
     assert page.locator("img.es-picture").count() == 0
+
+
+@pytest.fixture(scope="module")
+def grouped(dashboard: DashboardProcess) -> str:
+    """Two steps of three groups of two; siblings reply in other words."""
+    writer = open_writer(dashboard.root / "grouped")
+    for step in range(2):
+        made = [made_trajectory(step, n, f"I go {('left', 'right')[n % 2]}.") for n in range(6)]
+        metrics = [step_metrics("grouped", step, PLAIN)]
+        writer.commit_step(metrics=metrics, trajectories=made)
+    writer.close(status="finished")
+    return "grouped"
+
+
+def test_any_episode_opens_from_the_strip_by_mouse_and_by_keys(
+    grouped: str, dashboard: DashboardProcess, page: Any
+) -> None:
+    visit(page, f"{dashboard.url}/replay?run={grouped}")
+    page.get_by_role("button", name="Group 2, sibling 0: solved, return 1").click()
+    page.get_by_role("heading", name="Group 2, sibling 0").wait_for()
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="Group 1, sibling 1").wait_for()
+    current = page.locator(".es-episode[aria-current=true]")
+    until(lambda: current.count() == 1, "one episode is marked", page=page)
+    assert current.get_attribute("aria-label") == "Group 1, sibling 1: failed, return 0"
+
+
+def test_keys_lead_to_steps_the_search_the_comparison_and_the_labels(
+    grouped: str, dashboard: DashboardProcess, page: Any
+) -> None:
+    visit(page, f"{dashboard.url}/replay?run={grouped}&trajectory=t00000001-00001")
+    page.get_by_role("heading", name="Group 0, sibling 1").wait_for()
+    words = page.locator(".es-reply .es-left, .es-reply .es-right")
+    press(page, "d", lambda: words.all_inner_texts() == ["right", "left"])
+    press(page, "d", lambda: words.count() == 0)
+    press(page, "[", lambda: "step=0" in page.url)
+    press(page, "]", lambda: "step=0" not in page.url)
+    press(page, "l", page.get_by_role("combobox", name="Labels").is_visible)
+    page.keyboard.press("Escape")
+    press(page, "/", lambda: page.evaluate(FOCUS) == "Search")
+
+
+FOCUS = "document.activeElement.getAttribute('aria-label')"
+
+
+def press(page: Any, key: str, is_done: Callable[[], bool]) -> None:
+    """Press a key until it has done its work: one that comes amid a redraw is lost."""
+    for _ in range(5):
+        page.keyboard.press(key)
+        for _ in range(80):
+            page.wait_for_timeout(100)
+            if is_done():
+                return
+    raise AssertionError(f"the key {key} did nothing: {page.url}")
+
+
+def test_a_label_that_is_typed_is_kept_and_is_text(
+    grouped: str, dashboard: DashboardProcess, page: Any
+) -> None:
+    label = "<img src=x onerror=alert(1)> **b**"
+    visit(page, f"{dashboard.url}/replay?run={grouped}&trajectory=t00000001-00002")
+    page.locator(".st-key-replay_notes button").click()
+    page.get_by_role("combobox", name="Labels").fill(label)
+    page.keyboard.press("Enter")
+    page.locator(".st-key-replay_head .es-badge").get_by_text(label, exact=True).wait_for()
+    noted = read_episode_notes(dashboard.root / grouped)
+    assert list(noted.labels) == [label]
+    assert page.locator("img[src=x]").count() == 0
+
+
+@pytest.mark.parametrize("size", [(1440, 900), (390, 844)], ids=["desktop", "phone"])
+def test_the_conversation_begins_high_and_has_the_rest_of_the_screen(
+    talk: str, dashboard: DashboardProcess, page: Any, size: tuple[int, int]
+) -> None:
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    visit(page, f"{dashboard.url}/replay?run={talk}")
+    box = page.locator(".es-talk").bounding_box()
+    assert box["y"] <= (185 if size[0] > 1000 else 400)
+    assert box["y"] + box["height"] <= size[1]
+    assert box["height"] >= 0.5 * size[1]
+    width = page.evaluate("document.scrollingElement.scrollWidth")
+    assert width <= size[0]

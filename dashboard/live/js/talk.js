@@ -1,11 +1,14 @@
-// Scrolls the conversation of the page to its chosen turn, once for each `data`, which names both.
+// Scrolls the conversation of the page to its chosen turn, once for each `data`, which names both;
+// and does what keys ask for that Streamlit's buttons cannot have.
 
 const PATIENCE_MS = 30000; // the conversation itself may come, or change its size, later
-let newest = "";
+// Key -> what it opens: the class that Streamlit gives to a part of the page by its key.
+const OPENED = { "?": "replay_details", l: "replay_notes" };
+let newest = "", tell = null, place = null;
 
-export default function ({ data }) {
+export default function ({ data, parentElement, setTriggerValue }) {
   const end = performance.now() + PATIENCE_MS;
-  newest = data;
+  [newest, tell, place] = [data, setTriggerValue, parentElement];
   const look = () => {
     const box = document.querySelector(".es-talk");
     const turn = box && box.querySelector(".es-turn.es-now");
@@ -17,6 +20,18 @@ export default function ({ data }) {
   };
   look();
 }
+
+document.addEventListener("keydown", (event) => {
+  const isText = event.target.closest?.("input, textarea, [contenteditable], [role=combobox]");
+  const isPlain = !(event.ctrlKey || event.metaKey || event.altKey);
+  if (isText || !isPlain || !place?.isConnected) return;
+  const opened = OPENED[event.key] && document.querySelector(`.st-key-${OPENED[event.key]} button`);
+  if (event.key === "[" || event.key === "]") tell("step", event.key === "[" ? -1 : 1);
+  else if (event.key === "/") document.querySelector(".st-key-replay_search input")?.focus();
+  else if (opened) opened.click();
+  else return;
+  event.preventDefault();
+});
 
 // Not yet scrolled to; or drawn anew in another size before the reader has scrolled.
 function isDue(box, data) {

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from html import unescape
 
-from echoscope.dashboard.replay.html import MAX_CALLS, calls_html, turn_html
+import pytest
+
+from echoscope.dashboard.replay.html import MAX_CALLS, calls_html, observation_of, turn_html
 from echoscope.dashboard.replay.tokens import text_html
 from echoscope.store.records import ToolCall, Turn
 
@@ -27,8 +31,13 @@ def words(html: str) -> list[str]:
 
 
 def test_a_call_is_shown_as_a_call() -> None:
-    assert words(shown(LOOK)) == [
-        "call", "lookup", "item", '"tea"', "n", "[1, 2]", "result", "tea: 4"
+    assert words(shown(LOOK)) == ['lookup(item="tea", n=[1, 2])', "result", "tea: 4"]
+
+
+def test_long_arguments_stand_in_lines_of_their_own() -> None:
+    call = replace(LOOK, arguments=json.dumps({"code": "x" * 200, "n": 1}))
+    assert words(shown(call)) == [
+        "lookup", "code", f'"{"x" * 200}"', "n", "1", "result", "tea: 4"
     ]  # fmt: skip
 
 
@@ -70,5 +79,51 @@ def test_the_reply_names_the_call_and_the_card_follows_it() -> None:
     )  # fmt: skip
     reply = text_html(turn)
     assert ">tool call</span>" in reply
-    html = turn_html(turn, reply, [], is_now=True)
+    html = turn_html(turn, reply, [], observation="", boards="", is_now=True)
     assert html.index("es-region-answer") < html.index("es-call-name")
+
+
+WRITTEN = '<tool_call>{"name": "lookup", "arguments": {"item": "tea", "n": [1, 2]}}</tool_call>'
+
+
+def test_a_call_that_is_shown_as_a_call_is_not_printed_once_more() -> None:
+    turn = Turn(index=0, observation="", response=f"I look.</think>{WRITTEN}", calls=(LOOK,))
+    assert "lookup" not in text_html(replace(turn, reasoning_chars=(0, 7)))
+    assert "I look." in text_html(replace(turn, reasoning_chars=(0, 7)))
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [(), (replace(LOOK, name="other"),), (LOOK, LOOK), (replace(LOOK, problem="no such tool"),)],
+    ids=["none", "another", "one more", "not a call"],
+)
+def test_what_is_not_shown_as_a_call_stays_text(calls: tuple[ToolCall, ...]) -> None:
+    assert "lookup" in text_html(Turn(index=0, observation="", response=WRITTEN, calls=calls))
+
+
+@pytest.mark.parametrize(
+    ("observation", "rest"),
+    [
+        ("tea: 4", ""),
+        ("<tool_response>\ntea: 4\n</tool_response>", ""),
+        ("tea: 4\nGo on.", "Go on."),
+        ("The board.\ntea: 4", "The board.\ntea: 4"),
+        ("tea: 5", "tea: 5"),
+    ],
+)
+def test_a_result_stands_with_its_call_and_not_in_the_next_observation(
+    observation: str, rest: str
+) -> None:
+    before = Turn(index=0, observation="", response="", calls=(LOOK,))
+    turn = Turn(index=1, observation=observation, response="")
+    assert observation_of(turn, before) == rest
+    assert observation_of(turn, None) == observation
+
+
+def test_the_results_of_several_calls_are_taken_in_their_order() -> None:
+    calls = (LOOK, replace(LOOK, result="milk: 2"))
+    before = Turn(index=0, observation="", response="", calls=calls)
+    turn = Turn(index=1, observation="tea: 4\nmilk: 2", response="")
+    assert observation_of(turn, before) == ""
+    swapped = replace(turn, observation="milk: 2\ntea: 4")
+    assert observation_of(swapped, before) == swapped.observation

@@ -71,7 +71,7 @@ def test_filters_keep_what_matches_all_of_them() -> None:
         kept=pd.array([True, False, None, None], "boolean"),
         split=["train", "train", "train", "eval"],
     )
-    assert ids(table) == ["t0", "t1", "t2"]
+    assert ids(table, order="id") == ["t0", "t1", "t2"]
     assert ids(table, success="solved") == ["t0"]
     assert ids(table, success="unknown", kept="pending") == ["t2"]
     assert ids(table, split="eval", success="solved") == ["t3"]

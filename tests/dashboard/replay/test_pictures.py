@@ -33,14 +33,14 @@ def episode(**changes: object) -> Trajectory:
 
 def test_the_picture_of_a_turn_and_the_last_one_are_shown() -> None:
     one = episode()
-    html = turn_boards(one, one.turns[0])
-    assert shown(html) == [RED, BLUE]
-    assert "image, not shown to the policy" in html
+    first, last = turn_boards(one, 0), turn_boards(one, 1)
+    assert (shown(first), shown(last)) == ([RED], [BLUE])
+    assert "image, not shown to the policy" in first
 
 
 def test_of_an_imported_turn_nobody_says_what_the_policy_saw() -> None:
     one = replace(episode(), source="rows.jsonl:0")
-    assert "image of the observation" in turn_boards(one, one.turns[0])
+    assert "image of the observation" in turn_boards(one, 0)
 
 
 @pytest.mark.parametrize("png", [b"", b"<script>alert(1)</script>", RED[:30], RED + b"x" * 10**6])
@@ -50,7 +50,7 @@ def test_bytes_that_are_no_picture_are_not_shown(png: bytes) -> None:
     assert "<script" not in html
     assert "a picture" in html
     one = replace(episode(), final_image=png)
-    assert shown(turn_boards(one, one.turns[0])) == [RED]
+    assert shown(turn_boards(one, 1)) == []
 
 
 def test_words_around_a_picture_are_escaped() -> None:

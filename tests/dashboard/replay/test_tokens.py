@@ -162,16 +162,31 @@ class TestHeat:
 
 
 class TestText:
-    def test_reasoning_answer_and_tags_are_marked(self) -> None:
+    def test_reasoning_and_answer_are_marked_and_their_tags_left_out(self) -> None:
         root = parse(text_html(a_turn()))
         spans = {span.get("class"): span.text for span in root.findall(".//span")}
         assert spans["es-reasoning"] == "go<b>"
         assert spans["es-answer"] == "up"
-        assert [s.text for s in root.findall(".//span[@class='es-tag']")] == [
-            "</think>",
-            "<answer>",
-            "</answer>",
-        ]
+        assert "es-tag" not in spans
+
+    def test_tags_beside_other_words_stay(self) -> None:
+        """Whoever looks for a broken format must see them."""
+        root = parse(text_html(a_turn(response=f"{RESPONSE} so</answer>")))
+        (tag,) = root.findall(".//span[@class='es-tag']")
+        assert tag.text == "</answer>"
+        only_tags = a_turn(response="</think>", reasoning_chars=None, answer_chars=None)
+        assert "</think>" in "".join(parse(text_html(only_tags)).itertext())
+
+    def test_words_after_the_reasoning_are_the_reply_where_no_answer_is_marked(self) -> None:
+        turn = a_turn(response="hm</think>\n\nIt is 4.", reasoning_chars=(0, 2), answer_chars=None)
+        spans = parse(text_html(turn)).findall(".//span")
+        assert [span.text for span in spans] == ["reasoning", "hm", "reply", "It is 4."]
+
+    def test_fenced_code_has_letters_of_one_width(self) -> None:
+        text = "So:\n```python\nx = '<b>'\n```\nDone. ```open"
+        turn = a_turn(response=text, reasoning_chars=(0, len(text)), answer_chars=None)
+        (code,) = parse(text_html(turn)).findall(".//span[@class='es-code']")
+        assert code.text == "```python\nx = '<b>'\n```"
 
     @pytest.mark.parametrize("region", ["outside", "reasoning", "answer"])
     def test_markup_is_text_in_every_region(self, region: str) -> None:
@@ -181,7 +196,7 @@ class TestText:
             for name in ("reasoning", "answer")
         }
         root = parse(text_html(a_turn(response=text, **spans), hits=["script"]))
-        (span,) = root.findall(f".//span[@class='es-{region}']")
+        (span,) = root.findall(f".//span[@class='es-{region}']") or root.findall("./div")
         assert "".join(span.itertext()) == text
 
     def test_a_long_response_is_cut_and_says_the_rest(self) -> None:

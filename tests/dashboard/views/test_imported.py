@@ -15,6 +15,7 @@ from shown_figures import ShownFigure, shown_figures
 from streamlit.testing.v1 import AppTest
 
 from echoscope.dashboard.data import queries
+from echoscope.dashboard.replay.listing import EPISODE
 from echoscope.dashboard.report.report import make_report
 from echoscope.diagnostics.tools.importing import import_path
 
@@ -28,11 +29,11 @@ class Shown:
 
     verdict: str
     """Needs 8 steps; a fixture has one or two."""
-    summary: str
+    legend: tuple[str, ...]
     """Of the newest step."""
     rows: tuple[tuple[str | None, ...], ...]
-    """return, success, advantage, update, turns, group of the trajectories of that step; None for
-    what the list has no column for."""
+    """Group and sibling, return, success, advantage, update, turns of the trajectories of that
+    step; None for what the list has no column for."""
     talk: tuple[str, ...]
     """All pieces of text of its first trajectory."""
     groups: tuple[str, ...] = ()
@@ -45,17 +46,14 @@ SHOWN = {
     # The functions' rewards add up: 1.0 + 0.5, 0 + 0, 1.0, 0. The std of (1.5, 0) is 1.5 / 2**0.5.
     "trl": Shown(
         verdict=ONE,
-        summary="Step 5 of 5, imported. 4 trajectories: mean return 0.625, 4 kept of 4.",
+        legend=("4 unknown", "mean return 0.625"),
         rows=(
-            ("1.5", "unknown", "+0.70", "kept", "1", "0"),
-            ("0", "unknown", "-0.70", "kept", "1", "0"),
-            ("1", "unknown", "+0.70", "kept", "1", "1"),
-            ("0", "unknown", "-0.70", "kept", "1", "1"),
+            ("0, 0", "1.5", None, "+0.70", None, "1"),
+            ("0, 1", "0", None, "-0.70", None, "1"),
+            ("1, 0", "1", None, "+0.70", None, "1"),
+            ("1, 1", "0", None, "-0.70", None, "1"),
         ),
-        talk=(
-            *("Observation of turn 0", "P"),
-            *("Turn 0", "reward", "+1.5", "<think>", "reasoning", "a", "</think>", "x"),
-        ),
+        talk=(*("Turn 0", "reward", "+1.5", "P", "reasoning", "a", "reply", "x"),),
         groups=(
             "group 1: mixed, return 0.50, reward std 0.71",
             "group 0: mixed, return 0.75, reward std 1.06",
@@ -64,73 +62,75 @@ SHOWN = {
     # One reward for the whole episode; example 3 was played twice, example 4 once.
     "verifiers": Shown(
         verdict=ONE,
-        summary="Step 0 of 0, imported. 3 trajectories: mean return 0.233.",
+        legend=("3 unknown", "mean return 0.233"),
         rows=(
-            ("0.7", "unknown", None, None, "2", "0"),
-            ("0", "unknown", None, None, "1", "0"),
-            ("0", "unknown", None, None, "1", "1"),
+            ("0, 0", "0.7", None, None, None, "2"),
+            ("0, 1", "0", None, None, None, "1"),
+            ("1, 0", "0", None, None, None, "1"),
         ),
         talk=(
-            *("Observation of turn 0", "Guess"),
-            *("Turn 0", "<think>", "reasoning", "a", "</think>", "crane"),
-            *("Observation of turn 1", "GXX", "Turn 1", "reward", "+0.7", "caper"),
+            *("Turn 0", "Guess", "reasoning", "a", "reply", "crane"),
+            *("Turn 1", "reward", "+0.7", "GXX", "caper"),
         ),
         groups=("group 0: mixed, return 0.35, reward std 0.49",),
     ),
     # The conversation of step 4 has no reward; step 3 is tested below.
     "messages": Shown(
         verdict=TWO,
-        summary="Step 4 of 4, imported. 1 trajectory: no return in the data.",
-        rows=((None, "unknown", None, None, "1", "0"),),
+        legend=("1 unknown",),
+        rows=(("0, 0", None, None, None, None, "1"),),
         talk=(
-            *("Observation of turn 0", "Board A\n[image_url]", "Turn 0", "reward", "unknown"),
-            *("<think>", "reasoning", "because", "</think>", "up"),
+            *(
+                "Turn 0",
+                "reward",
+                "unknown",
+                "Board A\n[image_url]",
+                "reasoning",
+                "because",
+                "reply",
+                "up",
+            ),
         ),
     ),
     # The reward of the first reply was never written, so the return of its episode is not known.
     "ragen": Shown(
         verdict=ONE,
-        summary="Step 0 of 0, imported. 3 trajectories: 2 solved of 3, mean return 0.8 of 1 with a "
-        "known one.",
+        legend=("2 solved", "1 failed"),
         rows=(
-            (None, "solved", None, None, "2", "0"),
-            (None, "failed", None, None, "1", "0"),
-            ("0.8", "solved", None, None, "2", "1"),
+            ("0, 0", None, "solved", None, None, "2"),
+            ("0, 1", None, "failed", None, None, "1"),
+            ("1, 0", "0.8", "solved", None, None, "2"),
         ),
         talk=(
-            *("Observation of turn 0", "S1", "Turn 0", "action", "Down", "reward", "unknown"),
-            *("<think>", "reasoning", "down first", "</think>"),
-            *("<answer>", "answer", "Down", "</answer>"),
-            *("Observation of turn 1", "S2", "Turn 1", "action", "Right, Up", "reward", "+10.9"),
-            *("<think>", "reasoning", "then right", "</think>"),
-            *("<answer>", "answer", "Right || Up", "</answer>"),
-            *("Observation after the last turn", "S3"),
+            *("Turn 0", "action", "Down", "reward", "unknown", "S1"),
+            *("reasoning", "down first", "answer", "Down"),
+            *("Turn 1", "action", "Right, Up", "reward", "+10.9", "S2"),
+            *("reasoning", "then right", "answer", "Right || Up"),
+            *("After the last turn", "S3"),
         ),
         groups=("group 0: mixed, return unknown, reward std unknown",),
     ),
     "verl": Shown(
         verdict=TWO,
-        summary="Step 10 of 10, imported. 2 trajectories: 1 solved of 2, mean return 0.5.",
+        legend=("1 solved", "1 failed"),
         rows=(
-            ("1", "solved", None, None, "2", "0"),
-            ("0", "failed", None, None, "1", "0"),
+            ("0, 0", "1", "solved", None, None, "2"),
+            ("0, 1", "0", "failed", None, None, "1"),
         ),
         talk=(
-            *("Observation of turn 0", "What is 2 + 3?"),
-            *("Turn 0", "<think>", "reasoning", "add", "</think>"),
-            "\n<tool_call>calc</tool_call>",
-            *("Observation of turn 1", "<tool_response>5</tool_response>"),
-            *("Turn 1", "reward", "+1", "The answer is 5."),
+            *("Turn 0", "What is 2 + 3?", "reasoning", "add"),
+            *("reply", "<tool_call>calc</tool_call>"),
+            *("Turn 1", "reward", "+1", "<tool_response>5</tool_response>", "The answer is 5."),
         ),
         groups=("group 0: mixed, return 0.50, reward std 0.71",),
     ),
     # Summaries hold numbers and no text: 0.5 of the first turn, 1.0 of the end.
     "tinker": Shown(
         verdict=ONE,
-        summary="Step 3 of 3, imported. 2 trajectories: mean return 1.5.",
+        legend=("2 unknown", "mean return 1.5"),
         rows=(
-            ("1.5", "unknown", None, None, "2", "0"),
-            ("1.5", "unknown", None, None, "2", "0"),
+            ("0, 0", "1.5", None, None, None, "2"),
+            ("0, 1", "1.5", None, None, None, "2"),
         ),
         talk=(
             *("Turn 0", "reward", "+0.5", "the file holds no text of this turn"),
@@ -156,11 +156,16 @@ def html_of(page: AppTest) -> str:
 def talk_of(page: AppTest) -> tuple[str, ...]:
     """Every piece of text of the conversation that the page Replay shows."""
     (talk,) = [e.proto.body for e in page.get("html") if 'class="es-talk"' in e.proto.body]
-    return tuple(html.unescape(piece) for piece in re.split(r"<[^>]*>", talk) if piece.strip())
+    return tuple(text_of(talk))
+
+
+def text_of(markup: str) -> list[str]:
+    """The pieces of text of some HTML."""
+    return [html.unescape(p).strip() for p in re.split(r"<[^>]*>", markup) if p.strip()]
 
 
 def rows_of(page: AppTest) -> tuple[tuple[str | None, ...], ...]:
-    columns = ["return", "success", "advantage", "update", "turns", "group"]
+    columns = [EPISODE, "return", "success", "advantage", "update", "turns"]
     cells = page.dataframe[0].value.reindex(columns=columns).to_numpy(dtype=object)
     return tuple(tuple(None if pd.isna(cell) else cell for cell in row) for row in cells)
 
@@ -176,9 +181,10 @@ def figure_of(page: AppTest, key: str) -> ShownFigure | None:
 def test_the_newest_step_of_each_format_is_replayed(
     name: str, imported_root: Path, open_page: OpenPage
 ) -> None:
-    page = open_page("replay", imported_root, run=name)
+    page = open_page("replay", imported_root, run=name, order="id")
     assert not page.exception
-    assert page.caption[0].value.replace("\\", "") == SHOWN[name].summary
+    (legend,) = [e.proto.body for e in page.get("html") if '"es-key-line"' in e.proto.body]
+    assert tuple(text_of(legend)) == SHOWN[name].legend
     assert rows_of(page) == SHOWN[name].rows
     assert "tokens" not in page.dataframe[0].value, "no file says how many"
     assert talk_of(page) == SHOWN[name].talk
@@ -231,15 +237,10 @@ def test_an_earlier_step_has_its_own_reward_success_and_tool_call(
     imported_root: Path, open_page: OpenPage
 ) -> None:
     page = open_page("replay", imported_root, run="messages", step="3")
-    assert rows_of(page) == (("1.5", "solved", None, None, "2", "0"),)
+    assert rows_of(page) == (("0, 0", "1.5", "solved", None, None, "2"),)
     assert talk_of(page) == (
-        *("Observation of turn 0", "Board A", "Turn 0"),
-        *("<think>", "reasoning", "left is free", "</think>"),
-        *("<answer>", "answer", "left", "</answer>"),
-        *("Observation of turn 1", "Board B", "Turn 1", "reward", "+1.5"),
-        '<tool_call>{"name": "move", "arguments": {"to": "up"}}</tool_call>',
-        *("call", "move", "to", '"up"', "result", "moved"),
-        *("Observation after the last turn", "moved"),
+        *("Turn 0", "Board A", "reasoning", "left is free", "answer", "left"),
+        *("Turn 1", "reward", "+1.5", "Board B", 'move(to="up")', "result", "moved"),
     )
 
 

@@ -29,9 +29,10 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_replay_calls_a_recorded_run_recorded(root: Path, open_page: OpenPage) -> None:
-    page = open_page("replay", root, run="mine")
+    page = open_page("replay", root, run="mine", q="reply")
     assert not page.exception
-    assert page.caption[0].value.replace("\\", "").startswith("Step 2 of 2, recorded. 4 traj")
+    assert page.caption[0].value.replace("\\", "").startswith("All steps, recorded, text 'reply'.")
+    assert "import" not in page.caption[0].value
     columns = set(page.dataframe[0].value.columns)
     assert {"return", "success"} <= columns
     assert not {"advantage", "update", "dropped", "tokens"} & columns  # nobody recorded them

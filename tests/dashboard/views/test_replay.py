@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_run import add_steps, made_trajectory, make_run, open_writer
+from made_run import add_steps, made_trajectory, make_run, open_writer, step_metrics
 from streamlit.testing.v1 import AppTest
 from tables import columns_of
 
@@ -22,12 +22,14 @@ from echoscope.store.records import (
     TrajectoryOutcome,
     Turn,
 )
+from echoscope.store.steer.episode_notes import AddLabel, note_episodes
 
 OpenPage = Callable[..., AppTest]
 EVIL = (
     "<script>alert(1)</script><img src=x onerror=alert(1)>![x](http://evil.example/x.png)"
     "[a](javascript:alert(1))\u202egnp\u202c\x00\x1b[31m\u200b:smile: $x$ </div></span>"
 )
+FACTS = '<div class="es-facts">'
 FRAME = '{"cells":["_G"],"kind":"grid","legend":{"G":"goal","_":"ice"},"overlays":[],"size":[1,2]}'
 
 
@@ -46,7 +48,8 @@ def read(page: AppTest) -> str:
 
 
 def listed(page: AppTest) -> list[str]:
-    return columns_of(page)["id"]
+    """The episodes of the list: `group, sibling`, of a search `step, group, sibling`."""
+    return next(iter(columns_of(page).values()))
 
 
 def commit(path: Path, trajectories: list[Trajectory], **what: object) -> Path:
@@ -68,7 +71,8 @@ class TestRecordedRun:
     ) -> None:
         page = open_page("replay", recorded_root, run="tiny")
         assert not page.exception
-        assert page.subheader[0].value.startswith("t00000004\\-")
+        assert page.number_input(key="url_step").value == 4
+        assert page.subheader[0].value.startswith("Group ")
         assert "es-board-img" in shown_html(page)
 
     def test_a_link_restores_trajectory_turn_and_heat(
@@ -86,7 +90,7 @@ class TestRecordedRun:
         assert not page.info
         assert page.query_params["step"] == "2"
         html = shown_html(page)
-        assert "Observation of turn 1" in html
+        assert "Turn 1<" in html
         assert "Entropy (nats)" in html
         _, _, chosen = html.partition('class="es-turn es-now"')
         chosen, _, _ = chosen.partition('class="es-turn"')
@@ -97,22 +101,24 @@ class TestRecordedRun:
     ) -> None:
         page = open_page("replay", recorded_root, run="tiny", trajectory="t00000002-00003")
         html = shown_html(page)
-        places = [html.index(f"Observation of turn {n}<") for n in range(2)]
+        places = [html.index(f'<span class="">Turn {n}<') for n in range(2)]
         assert places == sorted(places)
         assert html.count('class="es-turn es-now"') == 1
         assert html.rindex('class="es-turn"') < html.index('class="es-turn es-now"')
-        assert page.button(key="replay_n").disabled
+        assert page.button(key="replay_go_n").disabled
 
     def test_one_line_says_how_it_ended_and_seeds_are_folded_away(
         self, recorded_root: Path, open_page: OpenPage
     ) -> None:
         page = open_page("replay", recorded_root, run="tiny", trajectory="t00000002-00003")
-        lines = [e.proto.body for e in page.get("html") if "es-facts" in e.proto.body]
+        lines = [e.proto.body for e in page.get("html") if e.proto.body.startswith(FACTS)]
         assert "return" in lines[0]
-        assert "advantage" in lines[0]
+        assert "not trained on" in lines[0] or "advantage" in lines[0]
         assert "seed of the task" not in lines[0]
         (details,) = [box for box in page.get("popover") if box.proto.popover.label == "Details"]
-        assert any("seed of the task" in e.proto.body for e in details.get("html"))
+        folded = "".join(e.proto.body for e in details.get("html"))
+        assert "seed of the task" in folded
+        assert "t00000002-00003" in folded
 
     @pytest.mark.parametrize("heat", ["logprob", "advantage", "ratio"])
     def test_heats_of_a_trained_step(
@@ -138,17 +144,6 @@ class TestRecordedRun:
         )
         assert "Prompt, " in shown_html(page)
 
-    def test_a_link_lists_the_siblings_and_another_the_whole_step(
-        self, recorded_root: Path, open_page: OpenPage
-    ) -> None:
-        page = open_page("replay", recorded_root, run="tiny", trajectory="t00000002-00005")
-        next(button for button in page.button if button.label == "Siblings").click().run()
-        assert "4 trajectories" in words(page)
-        assert page.query_params["where"] == "step = 2 AND group_index = 1"
-        assert page.query_params["trajectory"] == "t00000002-00005"
-        next(button for button in page.button if button.label == "Whole step").click().run()
-        assert "where" not in page.query_params
-
 
 class TestOneSplitAtATime:
     """Training and evaluation episodes are different distributions: nobody adds them up."""
@@ -163,16 +158,16 @@ class TestOneSplitAtATime:
 
     def test_it_opens_on_training(self, root: Path, open_page: OpenPage) -> None:
         page = open_page("replay", root, run="made")
-        assert listed(page) == [f"t00000000-0000{n}" for n in range(4)]
-        assert "4 trajectories: 2 solved of 4" in read(page)
+        assert sorted(listed(page)) == ["0, 0", "0, 1", "1, 0", "1, 1"]
+        assert "</span> 2 solved</span>" in shown_html(page)
 
     def test_evaluation_is_said_to_be_never_trained_on(
         self, root: Path, open_page: OpenPage
     ) -> None:
         page = open_page("replay", root, run="made", split="eval")
-        assert listed(page) == [f"e00000000-0000{n}" for n in range(6)]
-        assert "6 trajectories: 3 solved of 6, mean return 0.5, never trained on" in read(page)
-        assert set(columns_of(page)["update"]) == {"never trained on"}
+        assert len(listed(page)) == 6
+        assert "</span> 3 solved</span>" in shown_html(page)
+        assert "update" not in columns_of(page)  # it would say the same of all
         assert "evaluation, never trained on" in shown_html(page)
         assert "no update has used it yet" not in shown_html(page)
 
@@ -180,7 +175,8 @@ class TestOneSplitAtATime:
         self, root: Path, open_page: OpenPage
     ) -> None:
         page = open_page("replay", root, run="made", trajectory="e00000000-00003")
-        assert listed(page)[0] == "e00000000-00000"
+        assert page.selectbox(key="url_split").value == "eval"
+        assert len(listed(page)) == 6
 
     def test_a_step_without_the_split_names_the_steps_that_have_it(
         self, tmp_path: Path, open_page: OpenPage
@@ -203,7 +199,7 @@ def test_a_long_conversation_is_shown_around_the_chosen_turn(
     turns = tuple(Turn(index=n, observation=f"o{n}", response="r" * 9_000) for n in range(100))
     commit(tmp_path / "long", [replace(made_trajectory(0, 0), turns=turns)])
     html = shown_html(open_page("replay", tmp_path, run="long", turn="50"))
-    shown = [n for n in range(100) if f"Observation of turn {n}<" in html]
+    shown = [n for n in range(100) if f">Turn {n}<" in html]
     assert shown == list(range(30, 70))
     assert "30 earlier turns" in html
     assert "30 later turns" in html
@@ -220,27 +216,90 @@ class TestNavigation:
         return page.button(key=key).click().run()
 
     def test_next_and_previous_walk_the_list(self, page: AppTest) -> None:
-        assert page.subheader[0].value == "t00000001\\-00000"
-        self.press(page, "replay_j")
+        """The worst comes first: both failures, then both successes."""
+        assert page.subheader[0].value == "Group 0, sibling 1"
+        self.press(page, "replay_go_j")
+        assert page.query_params["trajectory"] == "t00000001-00003"
+        self.press(page, "replay_go_k")
         assert page.query_params["trajectory"] == "t00000001-00001"
-        self.press(page, "replay_k")
-        assert page.query_params["trajectory"] == "t00000001-00000"
-        assert page.button(key="replay_k").disabled
+        assert page.button(key="replay_go_k").disabled
 
     def test_a_number_typed_goes_to_that_step(self, page: AppTest) -> None:
         page.number_input(key="url_step").set_value(0).run()
-        assert listed(page)[0] == "t00000000-00000"
+        self.press(page, "replay_go_j")
+        assert page.query_params["trajectory"].startswith("t00000000-")
 
     def test_an_order_is_in_the_address(self, page: AppTest) -> None:
-        page.selectbox(key="url_order").set_value("worst").run()
-        assert page.query_params["order"] == "worst"
-        assert listed(page)[:2] == ["t00000001-00001", "t00000001-00003"]
+        assert listed(page) == ["0, 1", "1, 1", "0, 0", "1, 0"]
+        page.selectbox(key="url_order").set_value("best").run()
+        assert page.query_params["order"] == "best"
+        assert listed(page)[:2] == ["0, 0", "1, 0"]
 
     def test_a_filter_leaves_out_and_says_how_many(self, page: AppTest) -> None:
         page.selectbox(key="url_success").set_value("failed").run()
-        assert listed(page) == ["t00000001-00001", "t00000001-00003"]
+        assert listed(page) == ["0, 1", "1, 1"]
         page.selectbox(key="url_kept").set_value("dropped").run()
         assert "No training trajectory matches." in words(page)
+
+
+class TestComparison:
+    """An episode beside a sibling, or beside the same prompt at another step."""
+
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        """Three siblings with returns 0, 1, 0.5 at step 1; two of the same prompt at step 0."""
+        writer = open_writer(tmp_path / "made")
+        for step, rewards in enumerate(((0.0, 1.0), (0.0, 1.0, 0.5))):
+            made = []
+            for n, reward in enumerate(rewards):
+                plain = made_trajectory(step, 0, f"I go {n}.")
+                turn = replace(plain.turns[0], reward=reward)
+                changes = {"index": n, "sibling_index": n, "is_success": reward == 1.0}
+                made.append(replace(plain, turns=(turn,), **changes))
+            writer.commit_step(metrics=[step_metrics("made", step, {})], trajectories=made)
+        writer.close(status="finished")
+        return tmp_path
+
+    def test_the_sibling_that_differs_most_is_the_first_choice(
+        self, root: Path, open_page: OpenPage
+    ) -> None:
+        page = open_page("replay", root, run="made", compare="1", trajectory="t00000001-00000")
+        assert not page.exception
+        choice = page.selectbox(key="url_beside")
+        assert choice.options == [
+            "sibling 1, solved, return 1", "sibling 2, failed, return 0.5",
+            "step 0, failed, return 0",
+        ]  # fmt: skip
+        html = shown_html(page)
+        assert 'class="es-left">0</span>' in html
+        assert 'class="es-right">1</span>' in html
+
+    def test_the_same_prompt_at_another_step(self, root: Path, open_page: OpenPage) -> None:
+        page = open_page("replay", root, run="made", compare="1", trajectory="t00000001-00000")
+        page.selectbox(key="url_beside").set_value("t00000000-00000").run()
+        assert page.query_params["beside"] == "t00000000-00000"
+        assert "Both episodes are the same." in shown_html(page)
+        assert "step 0, sibling 0" in shown_html(page)
+
+    def test_the_key_opens_and_closes_it(self, root: Path, open_page: OpenPage) -> None:
+        page = open_page("replay", root, run="made")
+        page.button(key="replay_compare").click().run()
+        assert page.query_params["compare"] == "1"
+        page.button(key="replay_compare").click().run()
+        assert "compare" not in page.query_params
+
+    @pytest.mark.parametrize("beside", [EVIL, "t00000000-00001", "t00000009-00000", "1" * 200])
+    def test_what_did_not_answer_this_prompt_is_a_notice(
+        self, beside: str, root: Path, open_page: OpenPage
+    ) -> None:
+        page = open_page("replay", root, run="made", compare="1", beside=beside)
+        assert not page.exception
+        assert len(page.info) == 1
+
+    def test_an_episode_alone_says_so(self, tmp_path: Path, open_page: OpenPage) -> None:
+        commit(tmp_path / "one", [made_trajectory(0, 0)])
+        page = open_page("replay", tmp_path, run="one", compare="1")
+        assert "This episode has no sibling" in words(page)
 
 
 class TestSearch:
@@ -296,11 +355,11 @@ class TestSearch:
     @pytest.mark.parametrize(
         ("order", "first"),
         [
-            ("id", ["t00000000-00000", "t00000000-00001"]),
-            ("newest", ["t00000003-00000", "t00000003-00001"]),
-            ("worst", ["t00000002-00077", "t00000000-00001"]),  # the only one below 0
-            ("best", ["t00000003-00078", "t00000000-00000"]),  # the only one above 1
-            ("longest", ["t00000001-00040", "t00000000-00000"]),
+            ("id", ["0, 0, 0", "0, 0, 1"]),
+            ("newest", ["3, 0, 0", "3, 0, 1"]),
+            ("worst", ["2, 38, 1", "0, 0, 1"]),  # the only one below 0
+            ("best", ["3, 39, 0", "0, 0, 0"]),  # the only one above 1
+            ("longest", ["1, 20, 0", "0, 0, 0"]),
         ],
     )
     @pytest.mark.parametrize("search", [{"q": "go up"}, {"where": "num_turns = 1"}])
@@ -337,7 +396,7 @@ class TestSearch:
         add_steps(writer, "many", range(0, 8), num_trajectories=80)
         writer.close(status="finished")
         page = open_page("replay", tmp_path, run="many", q="go up", success="failed", order="id")
-        assert {name[-1] for name in listed(page)} <= set("13579")
+        assert {name[-1] for name in listed(page)} == {"1"}
         assert "200 trajectories" in words(page)
 
     @pytest.mark.long
@@ -346,7 +405,7 @@ class TestSearch:
     ) -> None:
         page = open_page("replay", root, run="made", q="go UP (really")
         names = list(columns_of(page))
-        assert names[:4] == ["id", "return", "success", "match"]
+        assert names[:4] == ["step, group, sibling", "success", "return", "match"]
         assert '<span class="es-hit">go UP (really</span>' in shown_html(page)
 
 
@@ -439,6 +498,21 @@ def evil_trajectory(index: int = 0, text: str = EVIL) -> Trajectory:
 
 
 class TestHostileText:
+    def test_in_a_comparison_and_a_label_it_stays_text(
+        self, tmp_path: Path, open_page: OpenPage
+    ) -> None:
+        commit(tmp_path / "evil", [evil_trajectory(0), evil_trajectory(1, f"{EVIL} more")])
+        who = {"author": "x", "at": 1.0, "attempt": 1, "episode": "t00000000-00000"}
+        label = "<img src=x onerror=1>![x](http:evil)**b**:smile:"
+        note_episodes(tmp_path / "evil", AddLabel(**who, label=label))
+        for params in ({"compare": "1"}, {"label": label}, {}):
+            page = open_page("replay", tmp_path, run="evil", **params)
+            assert not page.exception
+            require_harmless(shown_html(page))
+            for kind in ("markdown", "caption", "info", "subheader"):
+                for element in page.get(kind):
+                    assert "![x]" not in element.value
+
     @pytest.mark.parametrize("heat", ["none", "logprob", "entropy"])
     def test_in_every_field_it_stays_text(
         self, heat: str, tmp_path: Path, open_page: OpenPage
@@ -521,4 +595,4 @@ class TestOddTrajectories:
         page = open_page("replay", tmp_path, run="r")
         assert not page.exception
         assert "has no training trajectories" in words(page)
-        assert "Choose a trajectory" in words(page)
+        assert "Choose an episode" in words(page)

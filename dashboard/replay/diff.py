@@ -1,0 +1,174 @@
+"""What differs between two episodes, turn by turn, word by word: escaped HTML. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import zip_longest
+
+from echoscope.store.records import Trajectory, Turn
+
+from ..escaping import cut, cut_note, escape_fragment
+from .html import turn_line
+
+MAX_CHARS = 8_000
+"""Of a text that is compared and shown."""
+MAX_PAIRS = 250_000
+"""Words of one text times words of the other, up to which they are compared word by word."""
+MAX_WORK = 1_600_000
+"""The same, summed over the turns of two episodes: at worst a second or two of processor time."""
+MAX_TURNS = 60
+_WORD = re.compile(r"\w+\s*|[^\w\s]+\s*|\s+")
+
+STYLE = (
+    "<style>"
+    ".es-pair{display:grid;grid-template-columns:minmax(0,1fr) minmax(0,1fr);gap:.2rem 1.2rem;"
+    "padding:.3rem 0 .6rem}.es-pair>.es-both{grid-column:1/-1}"
+    ".es-talk.es-two{height:calc(100vh - 13.2rem)}.es-two .es-turn{display:block}"
+    ".es-left{background:light-dark(#fde3cf,#5c3413);border-radius:2px;"
+    "border-bottom:2px solid light-dark(#b3541e,#f0a26b)}"
+    ".es-right{background:light-dark(#d5e6fb,#173a63);border-radius:2px;"
+    "border-bottom:2px dotted light-dark(#1f5fae,#7fb0ef)}"
+    "@media(max-width:640px){.es-two .es-pair{grid-template-columns:minmax(0,1fr)}}"
+    "</style>"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a text."""
+
+    text: str
+    is_shared: bool
+    """It stands in the other text as well, in the same order."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """How much may still be compared word by word."""
+
+    left: int = MAX_WORK
+
+    def allows(self, size: int) -> bool:
+        """Whether a comparison of this size may be made; if so, it is paid for."""
+        if size > min(self.left, MAX_PAIRS):
+            return False
+        self.left -= size
+        return True
+
+
+def word_diff(
+    left: str, right: str, budget: Budget | None = None
+) -> tuple[list[Piece], list[Piece]]:
+    """Both texts in pieces, by the words that they share.
+
+    What is equal at both ends is never looked at twice. Where the middles are too long for each
+    other, they count as different.
+
+    >>> left, right = word_diff("go up now", "go left now")
+    >>> [piece.text for piece in left if not piece.is_shared]
+    ['up ']
+    """
+    ours, theirs = _WORD.findall(left), _WORD.findall(right)
+    most = min(len(ours), len(theirs))
+    start = next((n for n in range(most) if ours[n] != theirs[n]), most)
+    rest = most - start
+    end = next((n for n in range(rest) if ours[-1 - n] != theirs[-1 - n]), rest)
+    a, b = ours[start : len(ours) - end], theirs[start : len(theirs) - end]
+    pieces: tuple[list[Piece], list[Piece]] = ([], [])
+    _add(pieces, ours[:start], theirs[:start], is_shared=True)
+    if (budget or Budget()).allows(len(a) * len(b)):
+        for tag, a0, a1, b0, b1 in SequenceMatcher(None, a, b).get_opcodes():
+            _add(pieces, a[a0:a1], b[b0:b1], is_shared=tag == "equal")
+    else:
+        _add(pieces, a, b, is_shared=False)
+    _add(pieces, ours[len(ours) - end :], theirs[len(theirs) - end :], is_shared=True)
+    return pieces
+
+
+def _add(
+    pieces: tuple[list[Piece], list[Piece]], a: list[str], b: list[str], *, is_shared: bool
+) -> None:
+    for side, words in zip(pieces, (a, b), strict=True):
+        if words:
+            side.append(Piece("".join(words), is_shared))
+
+
+def first_difference(left: Trajectory, right: Trajectory) -> int | None:
+    """The first turn that one episode has and the other has not, or has in other words."""
+    for index, (a, b) in enumerate(zip_longest(left.turns, right.turns)):
+        if a is None or b is None or (a.observation, a.response) != (b.observation, b.response):
+            return index
+    return None
+
+
+def episodes_html(left: Trajectory, right: Trajectory, turn: int) -> str:
+    """Two episodes side by side, turn by turn; what is the same in both stands once.
+
+    Args:
+        turn: The one that the address names.
+    """
+    budget = Budget()
+    rows = []
+    pairs = [*zip_longest(left.turns, right.turns)]
+    for index, pair in enumerate(pairs[:MAX_TURNS]):
+        is_now = " es-now" * (index == min(turn, len(pairs) - 1))
+        rows.append(f'<div class="es-turn{is_now}">{_pair_html(*pair, budget)}</div>')
+    if len(pairs) > MAX_TURNS:
+        rows.append(f'<div class="es-note">{len(pairs) - MAX_TURNS} more turns</div>')
+    return "".join(rows)
+
+
+def _pair_html(a: Turn | None, b: Turn | None, budget: Budget) -> str:
+    turns = (a, b)
+    lines = ["" if turn is None else turn_line(turn) for turn in turns]
+    cells = _both(lines[0]) if lines[0] == lines[1] else "".join(map(_cell, lines))
+    if any(turn is not None and turn.observation for turn in turns):
+        texts = [None if turn is None else turn.observation for turn in turns]
+        cells += _compared(texts, "es-asked", budget)
+    texts = [None if turn is None else turn.response for turn in turns]
+    return f'<div class="es-pair">{cells}{_compared(texts, "es-reply", budget)}</div>'
+
+
+def _both(html: str, css: str = "") -> str:
+    return f'<div class="es-both {css}">{html}</div>'
+
+
+def _cell(html: str, css: str = "") -> str:
+    return f'<div class="{css}">{html}</div>'
+
+
+def _compared(texts: Sequence[str | None], css: str, budget: Budget) -> str:
+    """Two texts; None for that of an episode that had ended."""
+    left, right = texts
+    if left is not None and left == right:
+        return _both(_box([Piece(left, is_shared=True)], ""), css)
+    sides = [[Piece(text[:MAX_CHARS], is_shared=True)] if text else [] for text in texts]
+    if left is not None and right is not None:
+        sides = [*word_diff(left[:MAX_CHARS], right[:MAX_CHARS], budget)]
+    ended = _ENDED if css == "es-reply" else ""
+    return "".join(
+        _cell(ended if text is None else _box(side, name, max(0, len(text) - MAX_CHARS)), css)
+        for text, side, name in zip(texts, sides, ("es-left", "es-right"), strict=True)
+    )
+
+
+def _box(pieces: Sequence[Piece], css: str, num_cut: int = 0) -> str:
+    """A text in pieces.
+
+    Args:
+        num_cut: Characters that are not in the pieces.
+    """
+    spans = []
+    for piece in pieces:
+        safe, left_out = cut(piece.text, MAX_CHARS)
+        num_cut += left_out
+        html = escape_fragment(safe)
+        spans.append(html if piece.is_shared else f'<span class="{css}">{html}</span>')
+    note = f'<div class="es-note">{cut_note(num_cut)}</div>' if num_cut else ""
+    return f'<div class="es-text" dir="auto">{"".join(spans) or "&#160;"}</div>{note}'
+
+
+_ENDED = '<div class="es-note">The episode has ended.</div>'

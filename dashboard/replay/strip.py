@@ -1,0 +1,155 @@
+"""A step as a strip of its groups: a cell per episode, from which the episode opens."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from echoscope.store.records import StopReason, parse_trajectory_id
+from echoscope.store.steer.episode_notes import EpisodeNotes
+from echoscope.text.amounts import counted
+
+from ..escaping import visible
+from ..live.scripts import component
+from .listing import success_word
+
+MAX_EPISODES = 4_096
+"""Of a step, first groups first."""
+SOLVED, FAILED, CUT, UNKNOWN = "solved", "failed", "cut off", "unknown"
+_CSS: Mapping[str, str] = {
+    SOLVED: "es-solved",
+    FAILED: "es-failed",
+    CUT: "es-cut-off",
+    UNKNOWN: "es-unsaid",
+}
+"""How an episode ended -> its shape and colour."""
+_TRIANGLE, _HOLE = "50% 2%,98% 96%,2% 96%", "50% 2%,50% 40%,26% 82%,74% 82%,50% 40%,50% 2%"
+STYLE = (
+    "<style>"
+    ".es-strip-of-groups{display:flex;flex-wrap:wrap;gap:1px 8px;max-height:44vh;overflow-y:auto;"
+    "padding:2px}"
+    ".es-episodes{display:flex;flex-wrap:wrap;align-items:center}"
+    ".es-episodes>span{font-size:.68rem;min-width:1.25rem;padding-right:.2rem;text-align:right;"
+    "color:color-mix(in srgb,currentColor 70%,transparent);font-variant-numeric:tabular-nums}"
+    ".es-episode{width:10px;height:12px;padding:0;border:0;background:none;cursor:pointer;"
+    "display:inline-flex;align-items:center;justify-content:center;vertical-align:middle}"
+    ".es-episode::before{content:'';width:8px;height:8px;box-sizing:border-box;"
+    "border:1.5px solid var(--es-outcome);background:var(--es-outcome)}"
+    ".es-episode.es-hollow::before{background:none}"
+    ".es-solved{--es-outcome:light-dark(#1b7f4d,#46c98a)}.es-solved::before{border-radius:50%}"
+    ".es-failed{--es-outcome:light-dark(#b3261e,#ff8a80)}"
+    ".es-cut-off{--es-outcome:light-dark(#8a5a00,#f0b35a)}"
+    ".es-cut-off.es-cut-off::before{border:0;background:var(--es-outcome);"
+    f"clip-path:polygon({_TRIANGLE})}}"
+    f".es-cut-off.es-hollow::before{{clip-path:polygon(evenodd,{_TRIANGLE},{_HOLE})}}"
+    ".es-unsaid{--es-outcome:light-dark(#5f6672,#aab1bc)}"
+    ".es-unsaid::before{transform:rotate(45deg) scale(.8)}"
+    ".es-episode[aria-current]{outline:2px solid currentColor;outline-offset:-1px;"
+    "border-radius:2px}.es-episode:focus-visible{outline:3px solid #3b6fd4;outline-offset:0}"
+    ".es-key-line{font-size:.8rem;line-height:1.5;display:flex;flex-wrap:wrap;gap:0 .8rem}"
+    ".es-key-line>span{white-space:nowrap}.es-key-line .es-episode{cursor:auto}"
+    "@media(pointer:coarse){.es-episode{width:24px;height:24px}"
+    ".es-episode::before{width:14px;height:14px}}"
+    "</style>"
+)
+
+
+def outcome_of(is_success: Any, stop_reason: str) -> str:
+    """How an episode ended: solved, cut off by a limit or an error, failed, or unknown."""
+    word = success_word(is_success)
+    if word != SOLVED and stop_reason in _CUTS:
+        return CUT
+    return word
+
+
+_CUTS = {reason.value for reason in StopReason if reason.is_truncated}
+
+
+def groups(rows: pd.DataFrame, notes: EpisodeNotes) -> list[dict[str, Any]]:
+    """The groups of a step in order, as `strip.js` takes them.
+
+    Args:
+        rows: Of `trajectories`, one step and one split.
+    """
+    rows = rows.sort_values(["group_index", "sibling_index", "id"]).head(MAX_EPISODES)
+    records = rows.to_dict("records")
+    if rows["group_index"].is_unique:  # their numbers would take more room than they do
+        cells = [_cell(row, notes) for row in records]
+        return [{"name": "", "about": "Episodes", "cells": cells}]
+    out = []
+    for index, siblings in groupby(records, key=itemgetter("group_index")):
+        members = [*siblings]
+        known = [bool(m["is_success"]) for m in members if not pd.isna(m["is_success"])]
+        solved = f": {sum(known)} of {len(known)} solved" if known else ""
+        cells = [_cell(row, notes) for row in members]
+        out.append({"name": str(index), "about": f"Group {index}{solved}", "cells": cells})
+    return out
+
+
+def _cell(row: Mapping[Any, Any], notes: EpisodeNotes) -> tuple[str, str, str]:
+    """Id, classes and words of an episode."""
+    outcome = outcome_of(row["is_success"], str(row["stop_reason"]))
+    parts = [outcome]
+    if not pd.isna(row["episode_return"]):
+        parts.append(f"return {row['episode_return']:.3g}")
+    is_dropped = _is_dropped(row)
+    parts += ["not trained on"] * is_dropped
+    parts += [f"label {label}" for label in notes.of(row["attempt"], str(row["id"])).labels]
+    words = f"Group {row['group_index']}, sibling {row['sibling_index']}: {', '.join(parts)}"
+    return str(row["id"]), _CSS[outcome] + " es-hollow" * is_dropped, visible(words, 300)
+
+
+def _is_dropped(row: Mapping[Any, Any]) -> bool:
+    return not pd.isna(row["kept"]) and not row["kept"]
+
+
+def legend_html(rows: pd.DataFrame) -> str:
+    """What the shapes mean and how many episodes have each; a `<div>`."""
+    pairs = zip(rows["is_success"], rows["stop_reason"], strict=True)
+    counts = Counter(outcome_of(*pair) for pair in pairs)
+    parts = [
+        f'<span><span class="es-episode {css}"></span> {counts[name]:,} {name}</span>'
+        for name, css in _CSS.items()
+        if counts[name]
+    ]
+    kept = rows["kept"].dropna().astype(bool)
+    if num_dropped := int((~kept).sum()):
+        parts.append(f"<span>hollow: {num_dropped:,} not trained on</span>")
+    returns = rows["episode_return"].dropna()
+    if len(returns) and counts.keys() == {UNKNOWN}:
+        parts.append(f"<span>mean return {returns.mean():.3g}</span>")
+    if len(rows) > MAX_EPISODES:
+        parts.append(f"<span>the first {counted(MAX_EPISODES, 'episode')} are shown</span>")
+    return f'<div class="es-key-line">{"".join(parts)}</div>'
+
+
+def show(content: str, *, label: str, now: str | None, on_pick: Callable[[str], None]) -> None:
+    """Draw groups; a click on a cell, or Enter on it, calls `on_pick` with its episode.
+
+    Args:
+        content: The groups as JSON.
+        now: Id of the episode that is shown.
+    """
+    key = "replay_strip"
+
+    def take() -> None:
+        """What the browser sends may be anything."""
+        episode = st.session_state[key].get("episode")
+        try:
+            parse_trajectory_id(str(episode))
+        except ValueError:
+            return
+        on_pick(str(episode))
+
+    component("echoscope_strip", "strip.js")(
+        key=key,
+        data=json.dumps({"label": label, "now": now, "groups": content}),
+        on_episode_change=take,
+    )
