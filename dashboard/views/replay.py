@@ -46,14 +46,13 @@ ROWS, LEAST_ROWS = 18, 6
 # So many cells of the strip take the room of a row of the list.
 CELLS_A_ROW = 100
 KEYS = (
-    ("j k", "next, previous episode of the list"),
-    ("n p", "next, previous turn"),
-    ("] [", "next, previous step"),
-    ("d", "compare with a sibling, or not"),
-    ("l", "labels and note"),
+    ("j k", "episode"),
+    ("n p", "turn"),
+    ("] [", "step"),
+    ("d", "compare"),
+    ("l", "labels"),
     ("/", "search"),
-    ("?", "details and these keys"),
-    ("arrows", "from cell to cell of the strip"),
+    ("?", "details"),
 )
 # Buttons have icons; their names are for those who cannot see them. On a phone the conversation
 # stands above the list, and what is above it takes less room.
@@ -67,8 +66,11 @@ STYLE = """<style>
 .st-key-replay_head button { min-height: 2rem; padding: 0 0.5rem; }
 [class*=st-key-replay_go_] button span { gap: 0; }
 .st-key-replay_parts > [data-testid=stLayoutWrapper] > div { gap: 1rem 2rem; }
-.es-keys { display: grid; grid-template-columns: max-content 1fr; gap: 0.1rem 0.8rem; }
 .es-keys b { font-family: monospace; }
+@media (min-width: 641px) {
+  .st-key-replay_controls { flex-wrap: nowrap; gap: 0.5rem; }
+  .st-key-replay_controls button p { white-space: nowrap; }
+}
 @media (max-width: 640px) {
   .st-key-replay_parts [data-testid=stHorizontalBlock]:has(> [data-testid=stColumn]) {
     flex-direction: column-reverse; }
@@ -257,8 +259,8 @@ def _trajectory(run_id: str, trajectory_id: str, answer: Listed, noted: EpisodeN
         with st.popover("Labels", key="replay_notes"):
             notes.editor(run_id, key, noted)
         with st.popover("Details", key="replay_details"):
-            panels.details(run_id, trajectory, outcome, chosen)
             st.html(_keys_html())
+            panels.details(run_id, trajectory, outcome, chosen)
     if is_comparing and other is None:
         ui.empty("This episode has no sibling, and no other step has an episode of its prompt.")
     if other is not None:
@@ -293,8 +295,8 @@ def _next_step(by: int) -> None:
 
 
 def _keys_html() -> str:
-    lines = "".join(f"<b>{escape(keys)}</b><span>{escape(words)}</span>" for keys, words in KEYS)
-    return f'{replay_html.heading("Keys")}<div class="es-keys">{lines}</div>'
+    keys = "".join(f"<span><b>{escape(key)}</b> {escape(words)}</span>" for key, words in KEYS)
+    return f'<div class="es-facts es-keys">{keys}</div>'
 
 
 def _compare_button(is_comparing: bool) -> None:
