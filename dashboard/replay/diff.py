@@ -26,7 +26,7 @@ STYLE = (
     "<style>"
     ".es-pair{display:grid;grid-template-columns:minmax(0,1fr) minmax(0,1fr);gap:.2rem 1.2rem;"
     "padding:.3rem 0 .6rem}.es-pair>.es-both{grid-column:1/-1}"
-    ".es-talk.es-two{height:calc(100vh - 13.2rem)}.es-two .es-turn{display:block}"
+    ".es-two .es-talk{height:calc(100vh - 13.2rem)}.es-two .es-turn{display:block}"
     ".es-left{background:light-dark(#fde3cf,#5c3413);border-radius:2px;"
     "border-bottom:2px solid light-dark(#b3541e,#f0a26b)}"
     ".es-right{background:light-dark(#d5e6fb,#173a63);border-radius:2px;"

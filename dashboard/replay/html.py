@@ -33,7 +33,7 @@ STYLE = (
     "padding:.1rem 0}"
     ".es-facts span{white-space:nowrap;font-variant-numeric:tabular-nums}"
     ".es-facts .es-long{white-space:normal;overflow-wrap:anywhere}"
-    ".es-facts i{font-style:normal;opacity:.65;margin-right:.3rem}"
+    ".es-facts i{font-style:normal;opacity:.72;margin-right:.3rem}"
     ".es-badge{display:inline-block;border:1px solid currentColor;border-radius:.6rem;"
     "padding:0 .5rem;font-weight:600}"
     ".es-good{color:light-dark(#146c46,#56c596)}.es-bad{color:light-dark(#b3261e,#ff8a80)}"
@@ -67,6 +67,8 @@ STYLE = (
 HEAT_ORDER = ("information", "advantage", "entropy", "logprob")
 OTHER_TEXT, OTHER_TOKENS = 4_000, 500
 """Characters and tokens of a response that stands beside the chosen one."""
+TALK = 'class="es-talk" role="region" aria-label="Conversation" tabindex="0"'
+"""Attributes of what holds a conversation: it scrolls by keys, too."""
 MAX_CALLS = 16
 BOARD_PX = 140
 RESULT_OPEN, RESULT_CLOSE = "<tool_response>", "</tool_response>"
@@ -270,7 +272,7 @@ def turn_line(turn: Turn) -> str:
     """The number of a turn, what was done and what it earned; a `<div>`."""
     actions = ", ".join(turn.actions[:20])
     line = [
-        fact("", f"Turn {turn.index}"),
+        f'<span role="heading" aria-level="4">Turn {turn.index}</span>',
         fact("action", actions, css="es-long")
         if actions
         else ""
@@ -475,7 +477,7 @@ def episode_html(
     colours = None if heat is None else (heat, trajectory_scale(heat, trajectory, outcome))
     parts = [trajectory_facts(trajectory, outcome)]
     parts += [tokens.legend_html(*colours)] if colours else []
-    parts.append('<div class="es-talk">')
+    parts.append(f"<div {TALK}>")
     for turn in trajectory.turns[:most_turns]:
         pieces_of = (lambda _: None) if detokenizer is None else detokenizer.pieces
         reply = reply_html(turn, outcome, colours, pieces_of)

@@ -66,7 +66,7 @@ def conversation(
         if later
         else [replay_html.ending_html(trajectory)]
     )
-    st.html(f'<div class="es-talk">{"".join(parts)}</div>')
+    st.html(f"<div {replay_html.TALK}>{''.join(parts)}</div>")
 
 
 def choose_other(run_id: str, trajectory: Trajectory) -> str | None:
@@ -131,7 +131,8 @@ def comparison(trajectory: Trajectory, other: Trajectory, turn: int | None) -> N
     now = (first or 0) if turn is None else turn
     st.html(
         f'<div class="es-pair">{heads}</div>'
-        f'<div class="es-talk es-two">{diff.episodes_html(trajectory, other, now)}</div>'
+        f'<div class="es-two"><div {replay_html.TALK}>'
+        f"{diff.episodes_html(trajectory, other, now)}</div></div>"
     )
 
 

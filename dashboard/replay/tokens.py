@@ -51,7 +51,7 @@ STYLE = (
     ".es-ctl{border:1px solid currentColor;border-radius:3px;font-size:.75em;padding:0 3px;"
     "margin:0 1px;opacity:.8;white-space:nowrap;unicode-bidi:isolate}"
     ".es-cut,.es-note{opacity:.75;font-style:italic}"
-    ".es-nl,.es-tag,.es-outside{color:color-mix(in srgb,currentColor 60%,transparent)}"
+    ".es-nl,.es-tag,.es-outside{color:color-mix(in srgb,currentColor 72%,transparent)}"
     ".es-hit{background:light-dark(#ffe58a,#7a5f00);border-radius:2px}"
     ".es-answer{font-weight:600}"
     ".es-region{border-left:3px solid rgba(128,128,128,.5);padding-left:.55rem;margin:.15rem 0}"

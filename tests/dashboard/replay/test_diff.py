@@ -38,7 +38,7 @@ def parsed(html: str) -> ET.Element:
     root = ET.fromstring(f"<root>{html.replace('&#160;', ' ')}</root>")
     for element in root.iter():
         assert element.tag in ("root", "div", "span", "i")
-        assert set(element.attrib) <= {"class", "title", "dir"}
+        assert set(element.attrib) <= {"class", "title", "dir", "role", "aria-level"}
     return root
 
 

@@ -155,7 +155,7 @@ def html_of(page: AppTest) -> str:
 
 def talk_of(page: AppTest) -> tuple[str, ...]:
     """Every piece of text of the conversation that the page Replay shows."""
-    (talk,) = [e.proto.body for e in page.get("html") if 'class="es-talk"' in e.proto.body]
+    (talk,) = [e.proto.body for e in page.get("html") if '"es-talk"' in e.proto.body]
     return tuple(text_of(talk))
 
 
