@@ -45,4 +45,5 @@ def report(
             fail(error, Exit.UNREADABLE)
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(text, encoding="utf-8")
-    typer.echo(f"{output}: {len(text.encode()) / 1e6:.1f} MB, opens in any browser, offline")
+    size = max(0.1, len(text.encode()) / 1e6)
+    typer.echo(f"{output}: {size:.1f} MB, opens in any browser, offline")

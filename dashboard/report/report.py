@@ -15,9 +15,9 @@ from pathlib import Path
 from echoscope.diagnostics.judge.record import Shown, Verdict
 from echoscope.diagnostics.judge.verdict import diagnose
 from echoscope.store.errors import QueryError
-from echoscope.store.models import load_detokenizer, tokenizer_folders
+from echoscope.store.models import Detokenizer, load_detokenizer, tokenizer_folders
 from echoscope.store.reader import RunReader, open_run
-from echoscope.store.records import parse_trajectory_id
+from echoscope.store.records import Trajectory, TrajectoryOutcome, parse_trajectory_id
 from echoscope.text.sentences import capitalised
 
 from ..charts.curated import EVIDENCE
@@ -43,6 +43,8 @@ MAX_CHOSEN = 8
 """Trajectories in a report."""
 MAX_TURNS = 12
 """Of a trajectory that are shown."""
+MAX_EPISODES_BYTES = 1_000_000
+"""Of all of them together: a report is sent by mail."""
 MAX_COMMANDS = 200
 _FOLDERS = re.compile(r"(?<![\w./:])(?:/[^/\s\"',:]+)+/")
 """The folders of an absolute path; no part of an address."""
@@ -201,16 +203,32 @@ def _trajectories(run: RunReader, chosen: Sequence[str]) -> list[str]:
         parts.append("<p>None are stored.</p>")
     folders = tokenizer_folders(run.path, run.info().base_model, run.checkpoints())
     detokenizer = load_detokenizer(tuple(folders))
+    room = MAX_EPISODES_BYTES
     for number, name in enumerate(chosen):
         try:
             trajectory, outcome = run.trajectory(name), run.outcome(name)
         except (KeyError, ValueError) as error:
             raise QueryError(f"the run has no trajectory {name[:80]!r}") from error
-        episode = replay_html.episode_html(
-            trajectory, outcome, detokenizer=detokenizer, most_turns=MAX_TURNS
-        )
+        episode = _episode(trajectory, outcome, detokenizer, room)
+        room -= len(episode.encode())
         parts.append(
             f'<details{"" if number else " open"} id="{escape_html(trajectory.id)}">'
             f"<summary>{escape(trajectory.id)}, step {trajectory.step}</summary>{episode}</details>"
         )
     return parts
+
+
+def _episode(
+    trajectory: Trajectory,
+    outcome: TrajectoryOutcome | None,
+    detokenizer: Detokenizer | None,
+    room: int,
+) -> str:
+    """An episode as far as it fits into so many bytes: first it loses its colours, then turns."""
+    for most_turns, spelled_by in ((MAX_TURNS, detokenizer), (MAX_TURNS, None), (2, None)):
+        episode = replay_html.episode_html(
+            trajectory, outcome, detokenizer=spelled_by, most_turns=most_turns
+        )
+        if len(episode.encode()) <= room:
+            return episode
+    return "<p>Its text is too long for this report. Name fewer trajectories with -t.</p>"

@@ -126,6 +126,13 @@ def test_no_folder_of_this_machine_is_named(tmp_path: Path) -> None:
     assert str(tmp_path) not in make_report(root / "a")
 
 
+def test_long_texts_do_not_make_it_large(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", text="<&> " * 100_000)
+    report = make_report(tmp_path / "a", chosen=[f"t00000002-{n:05d}" for n in range(4)] * 12)
+    assert len(report.encode()) < 2_000_000
+    assert "Its text is too long for this report." in report
+
+
 def test_a_setting_that_is_a_path_is_shown_by_its_last_part(tmp_path: Path) -> None:
     config = CONFIG | {"model": "/home/ann/models/qwen", "data": ["/home/ann/tasks.jsonl"]}
     make_run(tmp_path / "a", config=config)
