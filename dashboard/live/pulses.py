@@ -121,7 +121,7 @@ def verdict_line(run_id: str) -> Line:
     line = f"after step {verdict.last_step}"
     if not verdict.state.is_collapse:
         return Line(text=line)  # the signals to watch stand beside it
-    return Line(text=f"{line}, confidence in this verdict: {verdict.confidence}")
+    return Line(text=f"{line}, confidence: {verdict.confidence}")
 
 
 def alarm_line(run_id: str) -> Line:

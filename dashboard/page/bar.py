@@ -26,7 +26,7 @@ MAX_FACTS = 3
 _TYPED = re.compile("`([^`]*)`")
 """What advice shows as a thing that is typed."""
 STYLE = """<style>
-[class*="st-key-verdict_bar_"] { min-height: 8rem; border-radius: 0.5rem; border-left: 6px solid;
+[class*="st-key-verdict_bar_"] { min-height: 8.75rem; border-radius: 0.5rem; border-left: 6px solid;
   padding: 0.5rem 1rem; justify-content: center; }
 TONES
 .es-verdict { line-height: 1.35rem; font-size: 0.9rem; }
@@ -81,7 +81,7 @@ TONES
         for tone, color in theme.TONES.items()
     ),
 )
-_WAYS_PX = 200
+_WAYS_PX = 264
 """Width of the column of the bar with what can be pressed."""
 
 
