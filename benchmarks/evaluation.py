@@ -1,9 +1,10 @@
 """What an evaluation costs beyond sampling: its seconds over those that the engine took.
 
-    python -m benchmarks.evaluation [--tasks 200] [--siblings 4]
+    python -m benchmarks.evaluation [--tasks 200] [--siblings 4] [--policy smollm2]
 
 Prints one row a world: seconds of the whole evaluation without loading the model, seconds inside of
-the engine's calls, and their ratio.
+the engine's calls, and their ratio; then the same in seconds of the processor, which other work on
+the machine hardly changes. Those of the evaluation are of all its threads.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from .machine import describe_machine
 WORLDS = {"frozen_lake": "tiny", "bandit": "tiny", "sokoban": "tiny", "countdown": "tiny-puzzles"}
 
 
-def timed(engine: Engine, spent: list[float]) -> None:
-    """Adds the seconds of every call of the engine to `spent`."""
+def timed(engine: Engine, spent: list[tuple[float, float]]) -> None:
+    """Adds the seconds of every call of the engine to `spent`: by the clock, of the processor."""
 
     def measured(call: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
-            began = time.perf_counter()
+            began = (time.perf_counter(), time.thread_time())
             try:
                 return call(*args, **kwargs)
             finally:
-                spent.append(time.perf_counter() - began)
+                spent.append((time.perf_counter() - began[0], time.thread_time() - began[1]))
 
         return run
 
@@ -48,19 +49,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", type=int, default=200)
     parser.add_argument("--siblings", type=int, default=4)
+    parser.add_argument("--policy", help="instead of the shipped ones")
+    parser.add_argument("--worlds", nargs="+", default=[*WORLDS], choices=[*WORLDS])
     arguments = parser.parse_args()
     print(describe_machine())
     print(
-        "| world | episodes | evaluation, s | engine, s | ratio |\n| --- | --- | --- | --- | --- |"
+        "| policy | world | episodes | evaluation, s | engine, s | ratio | processor: evaluation, s "
+        "| engine, s | ratio |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     )
-    for world, policy in WORLDS.items():
-        spent: list[float] = []
+    for world in arguments.worlds:
+        policy = arguments.policy or WORLDS[world]
+        spent: list[tuple[float, float]] = []
+        loaded: list[float] = []
 
         def make(
-            who: Who, config: RunConfig, budget: Budget, spent: list[float] = spent
+            who: Who,
+            config: RunConfig,
+            budget: Budget,
+            spent: list[tuple[float, float]] = spent,
+            loaded: list[float] = loaded,
         ) -> WeightsPlayer:
             player = WeightsPlayer(who, config, is_budgeted=False)
             timed(player._engine, spent)
+            loaded.append(time.process_time())
             return player
 
         with tempfile.TemporaryDirectory() as folder:
@@ -73,9 +84,13 @@ def main() -> None:
                 on_progress=lambda done, of: None,
                 should_stop=lambda: False,
             )
+        busy = time.process_time() - loaded[0]
+        clock, processor = (sum(column) for column in zip(*spent, strict=True))
         print(
-            f"| {world} | {len(evaluation.outcomes)} | {evaluation.seconds:.1f} | {sum(spent):.1f} "
-            f"| {evaluation.seconds / sum(spent):.2f} |"
+            f"| {policy} | {world} | {len(evaluation.outcomes)} | {evaluation.seconds:.1f} "
+            f"| {clock:.1f} | {evaluation.seconds / clock:.2f} | {busy:.2f} | {processor:.2f} "
+            f"| {busy / processor:.2f} |",
+            flush=True,
         )
 
 

@@ -429,6 +429,8 @@ def check_seed(name: str, value: SupportsIndex) -> int:
     Raises:
         EnvParamsError: it is none. A boolean is none.
     """
+    if type(value) is int and 0 <= value <= MAX_SEED:
+        return value  # nearly always, and a protocol is slow to ask
     if isinstance(value, SupportsIndex) and not isinstance(value, bool | np.bool_):
         try:
             seed = operator.index(value)

@@ -140,7 +140,9 @@ class EnvPool:
         self._groups = [group for group in groups for _ in range(group.groups)]
         self._entries = list(groups)
         self._are_one_action = [group.is_one_action for group in groups]
-        self._makers = [partial(make_turns or turns_of, group) for group in groups]
+        self._makers: list[Callable[[], TurnEnv]] = [
+            partial(make_turns, group) if make_turns else _runner_maker(group) for group in groups
+        ]
         self._stacks: list[TurnEnv] = [
             make()
             for group, make in zip(groups, self._makers, strict=True)
@@ -149,6 +151,8 @@ class EnvPool:
         self._resting: dict[tuple[int, int], TurnEnv] = {}
         """Slot and entry to a world that another entry has taken the place of."""
         self._is_running = [False] * len(self._stacks)
+        self._noise_seeds = [0] * len(self._stacks)
+        """Of the episode that each slot plays."""
         self._kinds = [kind for kind, group in enumerate(groups) for _ in range(group.groups)]
         self._varieties: list[TaskVariety] = list(varieties)
         self._fixed_seeds: dict[int, int] = {}
@@ -201,8 +205,8 @@ class EnvPool:
         for p in range(self.num_groups):
             leader = self.lead(step, p, first_group)
             for index in range(p * self._group_size, (p + 1) * self._group_size):
-                seen = leader.seen.get(index) or self.follow(step, index, leader, first_group)
-                slots.append(self.slot(step, index, leader, seen, first_group))
+                seen = leader.seen.get(index) or self.follow(index, leader)
+                slots.append(self.slot(index, leader, seen, first_group))
         self.check_started(slots)
         for p in range(self.num_groups):
             self.check_group(slots[p * self._group_size : (p + 1) * self._group_size])
@@ -276,14 +280,15 @@ class EnvPool:
         slots = range(p * self._group_size, (p + 1) * self._group_size)
         is_fixed = self._split != "train"
         is_reserving = self.varieties()[self._kinds[p]][1].is_enough
+        for slot in slots:
+            self._noise_seeds[slot] = self._noise_seed(step, slot, first_group)
         for draw in range(MAX_DRAWS):
             drawn = task_seed(self._seed, self._split, step, first_group + p, draw)
             env_seed = self._fixed_seeds.get(p, drawn)
             seen: dict[int, Observation] = {}
             key = None
             for slot in slots:
-                noise_seed = self._noise_seed(step, slot, first_group)
-                seen[slot] = self._stacks[slot].reset(env_seed, noise_seed)
+                seen[slot] = self._stacks[slot].reset(env_seed, self._noise_seeds[slot])
                 key = self._stacks[slot].task_key
                 if key is not None:
                     break
@@ -293,14 +298,11 @@ class EnvPool:
                 return Leader(env_seed=env_seed, seen=seen)
         raise gave_up(self._groups[p].name, self._split)
 
-    def follow(self, step: int, index: int, leader: Leader, first_group: int) -> Observation:
+    def follow(self, index: int, leader: Leader) -> Observation:
         """Start a sibling on the task of its group."""
-        noise_seed = self._noise_seed(step, index, first_group)
-        return self._stacks[index].reset(leader.env_seed, noise_seed)
+        return self._stacks[index].reset(leader.env_seed, self._noise_seeds[index])
 
-    def slot(
-        self, step: int, index: int, leader: Leader, observation: Observation, first_group: int
-    ) -> Slot:
+    def slot(self, index: int, leader: Leader, observation: Observation, first_group: int) -> Slot:
         """The episode that has begun in a slot."""
         p, g = divmod(index, self._group_size)
         world = self._stacks[index]
@@ -313,7 +315,7 @@ class EnvPool:
             env_id=self._groups[p].env,
             tag=self._groups[p].name,
             env_seed=leader.env_seed,
-            noise_seed=self._noise_seed(step, index, first_group),
+            noise_seed=self._noise_seeds[index],
             task_key=world.task_key,
             observation=observation,
             instructions="" if world.error is not None else self._stacks[index].instructions(),
@@ -360,4 +362,9 @@ class EnvPool:
 
 def turns_of(group: EnvGroup) -> TurnRunner:
     """The turns of an entry, with its limits around a world in this process."""
-    return TurnRunner(partial(registry.make, group.env, **group.params), group.settings())
+    return _runner_maker(group)()
+
+
+def _runner_maker(group: EnvGroup) -> Callable[[], TurnRunner]:
+    """What builds `turns_of` an entry; its parameters are read once."""
+    return partial(TurnRunner, registry.maker(group.env, **group.params), group.settings())

@@ -9,9 +9,11 @@ origin.
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from echoscope.text.did_you_mean import did_you_mean
 from echoscope.text.user_code import GROUPS, UserCodeError, entry_points, import_named
@@ -164,6 +166,14 @@ def make(env_id: str, **params: Any) -> TextEnv:
     Raises `UnknownEnvError`, `EnvParamsError` (unknown name, wrong type, out of range) or
     `EnvUnavailableError` (something it needs is missing).
     """
+    return maker(env_id, **params)()
+
+
+def maker(env_id: str, **params: Any) -> Callable[[], TextEnv]:
+    """What builds an environment as often as it is called; its parameters are read once.
+
+    Raises what `make` raises, where it can be known before a world is built.
+    """
     world = env_class(env_id)
     if lack := lacking(world.spec):
         raise EnvUnavailableError(f"{env_id} {lack}")
@@ -171,8 +181,16 @@ def make(env_id: str, **params: Any) -> TextEnv:
         if "name" in params:
             raise EnvParamsError(f"{env_id} has its name already: leave out the parameter 'name'")
         params["name"] = env_id.partition(":")[2]
+    config = _built(env_id, partial(build_config, env_id, world.spec.config_type, params))
+    return lambda: _built(env_id, lambda: world(copy(config)))
+
+
+_T = TypeVar("_T")
+
+
+def _built(env_id: str, build: Callable[[], _T]) -> _T:
     try:
-        return world(build_config(env_id, world.spec.config_type, params))
+        return build()
     except EnvError:
         raise
     except (Exception, SystemExit) as error:

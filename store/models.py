@@ -9,6 +9,7 @@ import codecs
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
 
@@ -130,12 +131,16 @@ class Detokenizer:
         return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
     def _decode_bytes(self, ids: list[int]) -> tuple[str, list[int]]:
+        contents = [self._token_bytes(token) for token in ids]
+        whole = b"".join(contents)
+        if whole.isascii():  # nearly always: a byte is a character
+            return whole.decode("ascii"), list(accumulate(map(len, contents)))
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         pieces: list[str] = []
         ends: list[int] = []
         size = 0
-        for position, token in enumerate(ids):
-            piece = decoder.decode(self._token_bytes(token), final=position == len(ids) - 1)
+        for position, content in enumerate(contents):
+            piece = decoder.decode(content, final=position == len(ids) - 1)
             size += len(piece)
             pieces.append(piece)
             ends.append(size)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from inspect_ai.model import (
@@ -39,7 +39,7 @@ from echoscope.text.tool_calls import CALL_CLOSE, CALL_OPEN, spell_call
 
 from ..config.context import ContextConfig
 from ..rollout.context import user_text
-from ..rollout.episode import answered, trajectory_of, turn_of
+from ..rollout.episode import trajectory_of, turn_of
 
 Generate = Callable[[list[ChatMessage], list[ToolInfo], int], Awaitable[ModelOutput]]
 """Asks the model with the messages and the tools, for the turn of this number."""
@@ -147,13 +147,17 @@ class Dialogue:
             action_separator=None if self.slot.is_one_action else context.action_separator,
             tool_format="hermes" if self.slot.tools else None,
         )
-        turn = turn_of(len(self.turns), self.observation, text, parsed)
         result = await step_world(parsed.actions, parsed.is_well_formed)
-        turn = answered(turn, parsed, result)
-        finish = _FINISH.get(str(output.stop_reason), FinishReason.UNKNOWN)
         self.turns.append(
-            replace(
-                turn, finish_reason=finish, policy_version=None, info={**turn.info, **usage(output)}
+            turn_of(
+                len(self.turns),
+                self.observation,
+                text,
+                parsed,
+                result,
+                finish_reason=_FINISH.get(str(output.stop_reason), FinishReason.UNKNOWN),
+                policy_version=None,
+                info=usage(output),
             )
         )
         self.observation, self.success = result.observation, result.success

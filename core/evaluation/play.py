@@ -6,8 +6,10 @@ end, before its step is: whoever goes on reads those episodes back and plays onl
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -208,9 +210,10 @@ class _Playing:
         try:
             self._on_progress(len(self._outcomes), self._num_planned)
             size = max(1, EPISODES_A_STEP // self._group_size)
-            for first in range(0, self._num_groups, size):
-                if not self._is_over:
-                    self._play_part(first, min(size, self._num_groups - first), processes)
+            with _nothing_old_is_searched():
+                for first in range(0, self._num_groups, size):
+                    if not self._is_over:
+                        self._play_part(first, min(size, self._num_groups - first), processes)
             is_whole = len(self._outcomes) == self._num_planned
             status = "finished" if is_whole else "stopped"
         finally:
@@ -339,6 +342,20 @@ class _Playing:
         problems = self._player.spent.problems
         why = self._used_up or (problems[0] if problems else "it was stopped")
         return f"{missing} of {self._num_planned} episodes were not played: {why}"
+
+
+@contextmanager
+def _nothing_old_is_searched() -> Iterator[None]:
+    """Python looks for garbage among new objects only: one search through all that the libraries of
+    models have loaded takes as long as 200 short episodes."""
+    if gc.get_freeze_count():  # somebody else has decided
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def metrics_of(tables: Sequence[WorldTable]) -> dict[str, float]:

@@ -115,8 +115,8 @@ class ProviderPlayer:
         pool = part.pool
         seen = leader.seen.get(index)
         if seen is None:
-            seen = await asyncio.to_thread(pool.follow, 0, index, leader, first_group)
-        slot = pool.slot(0, index, leader, seen, first_group)
+            seen = await asyncio.to_thread(pool.follow, index, leader)
+        slot = pool.slot(index, leader, seen, first_group)
         dialogue = Dialogue(slot=slot, context=self._config.context)
 
         async def generate(

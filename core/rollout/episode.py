@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from echoscope.envs.base import Observation
 from echoscope.envs.pool import Slot, stream_word
@@ -160,8 +160,12 @@ def _turn(
     temperature: float,
 ) -> Turn:
     """The record of a turn; an aborted response has no `result`."""
-    recorded = replace(
-        turn_of(len(episode.turns), episode.observation, reading.text, reading.parsed),
+    return turn_of(
+        len(episode.turns),
+        episode.observation,
+        reading.text,
+        reading.parsed,
+        result,
         prompt_tokens=episode.prompt.tokens,
         response_tokens=sample.tokens,
         logprobs=sample.logprobs,
@@ -172,11 +176,30 @@ def _turn(
         finish_reason=sample.finish_reason,
         policy_version=sample.policy_version,
     )
-    return recorded if result is None else answered(recorded, reading.parsed, result)
 
 
-def turn_of(index: int, observation: Observation, text: str, parsed: ParsedResponse) -> Turn:
-    """What a turn showed and what was replied, before the world has answered; without tokens."""
+def turn_of(
+    index: int,
+    observation: Observation,
+    text: str,
+    parsed: ParsedResponse,
+    result: TurnResult | None,
+    **sampled: Any,
+) -> Turn:
+    """What a turn showed, what was replied, and what the world made of it.
+
+    Args:
+        result: None where the world was not asked.
+        sampled: further fields of the record.
+    """
+    if result is not None:
+        sampled |= {
+            "actions": result.actions,
+            "reward": result.reward,
+            "format_penalty": result.format_penalty,
+            "info": {**result.info, **sampled.get("info", {})},
+            "calls": _calls(text, parsed, result),
+        }
     return Turn(
         index=index,
         observation=observation.text,
@@ -185,22 +208,9 @@ def turn_of(index: int, observation: Observation, text: str, parsed: ParsedRespo
         response=text,
         reasoning_chars=parsed.reasoning_chars,
         answer_chars=parsed.answer_chars,
-        is_valid=False,
-        is_effective=False,
-    )
-
-
-def answered(turn: Turn, parsed: ParsedResponse, result: TurnResult) -> Turn:
-    """The turn with what the world made of it."""
-    return replace(
-        turn,
-        actions=result.actions,
-        reward=result.reward,
-        format_penalty=result.format_penalty,
-        is_valid=result.is_valid,
-        is_effective=result.is_effective,
-        info=result.info,
-        calls=_calls(turn.response, parsed, result),
+        is_valid=result is not None and result.is_valid,
+        is_effective=result is not None and result.is_effective,
+        **sampled,
     )
 
 

@@ -343,11 +343,11 @@ class _Collection:
 
     def _follow(self, index: int, leader: Leader) -> Slot:
         """In a worker: start a sibling."""
-        seen = self._pool.follow(self._step, index, leader, self._first_group)
+        seen = self._pool.follow(index, leader)
         return self._slot(index, leader, seen)
 
     def _slot(self, index: int, leader: Leader, seen: Observation) -> Slot:
-        return self._pool.slot(self._step, index, leader, seen, self._first_group)
+        return self._pool.slot(index, leader, seen, self._first_group)
 
     def _led(self, p: int, led: tuple[Leader, list[Slot]]) -> None:
         leader, slots = led

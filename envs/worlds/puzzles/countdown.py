@@ -32,13 +32,15 @@ _DRAWS = 10_000
 _SUMLESS_FROM = 3
 """From so many numbers on, no drawn target is the sum of all; two have too few other values."""
 _INTEGERS = re.compile(r"\d+")
-_APPLY: Mapping[str, Callable[[Fraction, Fraction], Fraction]] = {
+_Value = int | Fraction
+"""Exact; whole numbers until something is divided, because fractions are slow."""
+_APPLY: Mapping[str, Callable[[_Value, _Value], _Value]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
-    "/": operator.truediv,
+    "/": Fraction,
 }
-_Valued = tuple[Fraction, str]
+_Valued = tuple[_Value, str]
 """A value with the expression that has it."""
 
 
@@ -204,7 +206,7 @@ def draw_task(config: CountdownConfig, seed: int) -> CountdownTask:
     operations = sorted(set(config.operations))
     for _ in range(_DRAWS):
         numbers = [int(n) for n in rng.integers(1, config.max_number + 1, size=config.numbers)]
-        values = [(Fraction(n), str(n)) for n in numbers]
+        values: list[_Valued] = [(n, str(n)) for n in numbers]
         while len(values) > 1:
             left, right = (values.pop(int(rng.integers(len(values)))) for _ in range(2))
             symbol = operations[int(rng.integers(len(operations)))]
@@ -241,7 +243,7 @@ def find_expression(numbers: tuple[int, ...], target: int) -> str | None:
 
     Two values are joined in every way until one is left: some thousand ways for four numbers.
     """
-    return _search([(Fraction(n), str(n)) for n in numbers], Fraction(target), set())
+    return _search([(n, str(n)) for n in numbers], target, set())
 
 
 def is_expression(text: str) -> bool:
@@ -268,7 +270,7 @@ def _task_of(row: Row) -> CountdownTask | None:
     return CountdownTask(numbers=ordered, target=target, solution=solution)
 
 
-def _search(values: list[_Valued], target: Fraction, seen: set[tuple[Fraction, ...]]) -> str | None:
+def _search(values: list[_Valued], target: int, seen: set[tuple[_Value, ...]]) -> str | None:
     if len(values) == 1:
         return _bare(values[0][1]) if values[0][0] == target else None
     key = tuple(sorted(value for value, _ in values))

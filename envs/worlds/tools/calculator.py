@@ -82,7 +82,7 @@ def _value(node: ast.expr, text: str) -> Fraction:
     if isinstance(node, ast.UnaryOp) and type(node.op) in _UNARY:
         return _UNARY[type(node.op)](_value(node.operand, text))
     if isinstance(node, ast.Constant):
-        number = read_number(ast.get_source_segment(text, node) or "")
+        number = read_number(text[node.col_offset : node.end_col_offset])  # one line of ASCII
         if number is not None:
             return number
     raise CalculationError("an expression holds numbers, + - * / and brackets only")
