@@ -54,8 +54,8 @@ def main() -> None:
     arguments = parser.parse_args()
     print(describe_machine())
     print(
-        "| policy | world | episodes | evaluation, s | engine, s | ratio | processor: evaluation, s "
-        "| engine, s | ratio |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+        "| policy | world | episodes | evaluation, s | engine, s | ratio | processor: evaluation, s"
+        " | engine, s | ratio |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     )
     for world in arguments.worlds:
         policy = arguments.policy or WORLDS[world]
