@@ -81,6 +81,24 @@ def verdict(interval: Interval | None, expected: Expected, border: float) -> Ver
     return "agrees" if is_above == (expected == "above") else "disagrees"
 
 
+def seeds_to_decide(interval: Interval, expected: Expected, border: float, most: int) -> int | None:
+    """How many seeds would tell, if mean and spread over seeds stay; None if more than `most`.
+
+    Args:
+        interval: of `over_seeds`.
+        expected, border: as `verdict` takes them.
+    """
+    num = interval.num_seeds
+    error = (interval.high - interval.low) / 2 / float(t.ppf((1 + CONFIDENCE) / 2, num - 1))
+    spread = error * num**0.5
+    reach = abs(interval.middle)
+    gap = abs(reach - border) if expected == "near" else abs(interval.middle - border)
+    for seeds in range(num + 1, most + 1):
+        if float(t.ppf((1 + CONFIDENCE) / 2, seeds - 1)) * spread / seeds**0.5 < gap:
+            return seeds
+    return None
+
+
 def spearman(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
     """Rank correlation; 0 where one of both does not vary."""
     ranks = [rankdata(values) for values in (one, other)]

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from .claims import CLAIMS, Claim, arms_of
-from .intervals import Interval, verdict
+from .intervals import Interval, seeds_to_decide, verdict
 from .measures import collapsed, final_success, peak_success
 from .training import SUCCESS, Arm, Record
 
 PAGE = Path(__file__).parents[2] / "docs" / "findings.md"
 BEGIN = "<!-- begin: written by `make findings` -->"
 END = "<!-- end: written by `make findings` -->"
+MOST_SEEDS_NAMED = 30
+"""A claim that more seeds than these would decide is not named among the nearly decided ones."""
 
 
 def write_page(
@@ -29,40 +32,115 @@ def write_page(
     path.write_text(f"{before}{BEGIN}\n\n{body}\n\n{END}{after}", encoding="utf-8")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A claim with what the record says of it."""
+
+    claim: Claim
+    interval: Interval | None
+    levels: str
+    verdict: str
+
+    @property
+    def ours(self) -> str:
+        """For example: **-12 points** [-30, +6]; 60 against 72; 3 seeds."""
+        figure, interval, border = self.claim.figure, self.interval, self.claim.border
+        if interval is None:
+            return f"{figure.words}: too few runs ({self.levels})"
+        digits = {"": 2, "nats": 2}.get(figure.unit, 0)
+        sign = "+" if figure.is_signed else ""
+        middle, low, high = (
+            f"{value:{sign}.{digits}f}" for value in (interval.middle, interval.low, interval.high)
+        )
+        amount = f"{middle} {figure.unit}".strip()
+        compared = f", to compare with {border:g}" if border else ""
+        return (
+            f"{figure.words}: **{amount}** [{low}, {high}]{compared}; {self.levels}; "
+            f"{interval.num_seeds} {figure.counted}"
+        )
+
+    @property
+    def sentence(self) -> str:
+        return f"- *{self.claim.says}* Here {self.ours}."
+
+    @property
+    def seeds_to_decide(self) -> int | None:
+        """See `intervals.seeds_to_decide`."""
+        if self.interval is None or self.claim.figure.counted != "seeds":
+            return None
+        claim = self.claim
+        return seeds_to_decide(self.interval, claim.expected, claim.border, MOST_SEEDS_NAMED)
+
+
+def judged(claim: Claim, record: Record, steps: int | None = None) -> Finding:
+    """What the record says of a claim."""
+    interval = claim.figure.interval(record, steps)
+    return Finding(
+        claim=claim,
+        interval=interval,
+        levels=claim.figure.levels(record, steps),
+        verdict=verdict(interval, claim.expected, claim.border),
+    )
+
+
 def generated(record: Record, claims: Sequence[Claim], steps: int | None = None) -> str:
-    """Markdown: how it was measured, each claim by topic, every arm."""
-    topics = dict.fromkeys(claim.topic for claim in claims)
-    parts = [summary(record, claims, steps)]
-    for topic in topics:
-        parts.append(_topic(topic, [c for c in claims if c.topic == topic], record, steps))
-    parts.append(arms_table(record, arms_of(tuple(claims)), steps))
+    """Markdown: how it was measured, what it says, each claim by topic, every arm."""
+    findings = [judged(claim, record, steps) for claim in claims]
+    arms = arms_of(tuple(claims))
+    parts = [summary(record, findings, arms, steps), sentences(findings)]
+    for topic in dict.fromkeys(claim.topic for claim in claims):
+        parts.append(_topic(topic, [each for each in findings if each.claim.topic == topic]))
+    parts.append(arms_table(record, arms, steps))
     return "\n\n".join(parts)
 
 
-def judged(claim: Claim, record: Record, steps: int | None = None) -> str:
-    """What the record says of a claim."""
-    return verdict(claim.figure.interval(record, steps), claim.expected, claim.border)
-
-
-def summary(record: Record, claims: Sequence[Claim], steps: int | None) -> str:
+def summary(
+    record: Record, findings: Sequence[Finding], arms: Sequence[Arm], steps: int | None
+) -> str:
     """How many claims hold, and what was trained where."""
-    published = [claim for claim in claims if claim.source != "ours"]
-    counts = Counter(judged(claim, record, steps) for claim in published)
-    said = ", ".join(f"{count} {name}" for name, count in counts.most_common())
-    found = [r for arm in arms_of(tuple(claims)) for r in record.of(arm, steps).values()]
-    minutes = sum(result.seconds for result in found) / 60
-    seeds = sorted(Counter(len(record.of(arm, steps)) for arm in arms_of(tuple(claims))).items())
-    per_arm = ", ".join(f"{arms} arms with {n} seeds" for n, arms in seeds)
-    machines = "; ".join(sorted({result.machine for result in found}))
+    published = [each for each in findings if each.claim.source != "ours"]
+    counts = Counter(each.verdict for each in published)
+    listed = ", ".join(f"{count} {name}" for name, count in counts.most_common())
+    results = [list(record.of(arm, steps).values()) for arm in arms]
+    trained = [result for of_arm in results for result in of_arm]
+    minutes = sum(result.seconds for result in trained) / 60
+    per_arm = ", ".join(
+        f"{num} arms with {seeds} seeds"
+        for seeds, num in sorted(Counter(map(len, results)).items())
+    )
+    machines = "; ".join(sorted({result.machine for result in trained}))
     return (
-        f"**In short:** {len(published)} published claims: {said}. "
-        f"{len(claims) - len(published)} further rows are checks of ours.\n\n"
-        f"Trained: {len(found)} runs ({per_arm}), {minutes:.0f} minutes on one core. Machine: "
+        f"**In short:** {len(published)} published claims: {listed}. "
+        f"{len(findings) - len(published)} further rows are checks of ours.\n\n"
+        f"Trained: {len(trained)} runs ({per_arm}), {minutes:.0f} minutes on one core. Machine: "
         f"{machines}, one thread."
     )
 
 
-def _topic(topic: str, claims: Sequence[Claim], record: Record, steps: int | None) -> str:
+def sentences(findings: Sequence[Finding]) -> str:
+    """Each claim that is decided, and those that nearly are."""
+    parts = ["## What the numbers say"]
+    for name in ("agrees", "disagrees"):
+        decided = [each.sentence for each in findings if each.verdict == name]
+        if decided:
+            verb = name.removesuffix("s")
+            parts.append("\n".join([f"Our runs {verb} with these claims:", "", *decided]))
+    undecided = [each for each in findings if each.verdict == "not told apart"]
+    if undecided:
+        nearly = [(seeds, each) for each in undecided if (seeds := each.seeds_to_decide)]
+        nearly.sort(key=lambda pair: pair[0])
+        text = f"Not told apart: {len(undecided)} of {len(findings)}."
+        if nearly:
+            text += (
+                f" Up to {MOST_SEEDS_NAMED} seeds would decide {len(nearly)} of them, if mean and "
+                "spread over seeds stay:"
+            )
+        lines = [f"{each.sentence} About {seeds} seeds would decide." for seeds, each in nearly]
+        parts.append("\n".join([text, "", *lines] if lines else [text]))
+    return "\n\n".join(parts)
+
+
+def _topic(topic: str, findings: Sequence[Finding]) -> str:
     lines = [
         f"## {topic}",
         "",
@@ -70,36 +148,16 @@ def _topic(topic: str, claims: Sequence[Claim], record: Record, steps: int | Non
         "| --- | --- | --- | --- |",
     ]
     reasons = []
-    for claim in claims:
-        says = judged(claim, record, steps)
-        ours = f"{claim.figure.words}: {_ours(claim, record, steps)}"
-        cells = (claim.says, f"{claim.published} ({claim.source})", ours, f"**{says}**")
+    for each in findings:
+        claim = each.claim
+        cells = (claim.says, f"{claim.published} ({claim.source})", each.ours)
+        cells += (f"**{each.verdict}**",)
         lines.append(f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |")
-        if says == "disagrees" and claim.why:
+        if each.verdict == "disagrees" and claim.why:
             reasons.append(f"- *{claim.says}* {claim.why}")
     if reasons:
         lines += ["", "Why we may disagree:", "", *reasons]
     return "\n".join(lines)
-
-
-def _ours(claim: Claim, record: Record, steps: int | None) -> str:
-    """For example: **-12 points** [-30, +6]; 60 against 72; 3 seeds."""
-    figure = claim.figure
-    interval, levels = figure.interval(record, steps), figure.levels(record, steps)
-    if interval is None:
-        return f"too few runs ({levels})"
-    digits = {"": 2, "nats": 2}.get(figure.unit, 0)
-    sign = "+" if figure.is_signed else ""
-    middle, low, high = (
-        f"{value:{sign}.{digits}f}" for value in (interval.middle, interval.low, interval.high)
-    )
-    amount = f"{middle} {figure.unit}".strip()
-    border = f", to compare with {claim.border:g}" if claim.border else ""
-    return f"**{amount}** [{low}, {high}]{border}; {levels}; {_count(interval, figure.counted)}"
-
-
-def _count(interval: Interval, what: str) -> str:
-    return f"{interval.num_seeds} {what}"
 
 
 def arms_table(record: Record, arms: Sequence[Arm], steps: int | None) -> str:

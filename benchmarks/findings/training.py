@@ -141,7 +141,8 @@ class Record:
 
     def of(self, arm: Arm, steps: int | None = None) -> dict[int, Result]:
         """By seed, those that there are."""
-        found = {seed: self.results.get(arm.key(seed, steps)) for seed in range(MOST_SEEDS)}
+        seeds = sorted({result.seed for result in self.results.values()})
+        found = {seed: self.results.get(arm.key(seed, steps)) for seed in seeds}
         return {seed: result for seed, result in found.items() if result is not None}
 
     def keep_only(self, keys: Iterable[str]) -> None:

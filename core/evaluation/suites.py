@@ -87,16 +87,16 @@ GENERALISATION: Mapping[str, Sequence[Shift]] = MappingProxyType(
                 params=_gym(min_terms=7, max_terms=8, min_digits=5, max_digits=6),
             ),
         ),
-        "reasoning_gym:spell_backward": (
+        "reasoning_gym:number_sorting": (
             Shift(
                 distance="near",
-                name="11 to 14 letters",
-                params=_gym(min_word_len=11, max_word_len=14),
+                name="11 to 14 numbers",
+                params=_gym(min_numbers=11, max_numbers=14),
             ),
             Shift(
                 distance="far",
-                name="15 to 20 letters",
-                params=_gym(min_word_len=15, max_word_len=20),
+                name="15 to 20 numbers",
+                params=_gym(min_numbers=15, max_numbers=20),
             ),
         ),
     }

@@ -14,7 +14,15 @@ from findings.__main__ import QUICK_ARMS, quick
 from findings.arms import STARPO
 from findings.claims import CLAIMS, arms_of
 from findings.figures import Difference, Lead, Ranks, Split
-from findings.intervals import Interval, between, over_arms, over_seeds, spearman, verdict
+from findings.intervals import (
+    Interval,
+    between,
+    over_arms,
+    over_seeds,
+    seeds_to_decide,
+    spearman,
+    verdict,
+)
 from findings.measures import (
     ENTROPY,
     ENTROPY_UP,
@@ -26,7 +34,7 @@ from findings.measures import (
     first_move,
     halved_between,
 )
-from findings.page import BEGIN, END, write_page
+from findings.page import BEGIN, END, PAGE, generated, judged, sentences, write_page
 from findings.training import MOST_SEEDS, RECORD, Record, Result, missing
 
 from echoscope.core.config.loading import load_config
@@ -98,6 +106,15 @@ def test_a_verdict_follows_from_the_interval(
     interval = Interval(middle=(low + high) / 2, low=low, high=high, num_seeds=3)
     assert verdict(interval, expected, border) == says  # type: ignore[arg-type]
     assert verdict(None, expected, border) == "not measured"  # type: ignore[arg-type]
+
+
+def test_seeds_to_decide_by_hand() -> None:
+    """Mean 3, sd 2.646: 5 seeds reach 2.776 sd / sqrt(5) = 3.29, 6 seeds 2.571 sd / sqrt(6)."""
+    found = over_seeds([1.0, 2.0, 6.0])
+    assert found is not None
+    assert seeds_to_decide(found, "above", 0.0, 30) == 6
+    assert seeds_to_decide(found, "above", 2.9, 30) is None
+    assert seeds_to_decide(found, "near", 10.0, 30) == 4
 
 
 def test_rank_correlation_by_hand() -> None:
@@ -214,6 +231,20 @@ def test_no_claim_says_what_came_out() -> None:
 def test_the_committed_record_belongs_to_the_claims() -> None:
     wanted = {arm.key(seed) for arm in arms_of() for seed in range(MOST_SEEDS)}
     assert set(Record(RECORD).results) <= wanted
+
+
+def test_sentences_name_each_claim_that_is_decided_and_no_other_as_decided() -> None:
+    record = Record(RECORD)
+    findings = [judged(claim, record) for claim in CLAIMS]
+    decided, _, undecided = sentences(findings).partition("Not told apart")
+    for each in findings:
+        is_decided = each.verdict in ("agrees", "disagrees")
+        assert (each.sentence in decided) == is_decided
+        assert not (is_decided and each.sentence in undecided)
+
+
+def test_the_page_is_that_of_the_committed_record() -> None:
+    assert generated(Record(RECORD), CLAIMS) in PAGE.read_text(encoding="utf-8")
 
 
 def test_text_around_the_markers_stays(tmp_path: Path) -> None:
