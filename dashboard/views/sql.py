@@ -61,7 +61,8 @@ def _question(run_id: str) -> None:
         is_sent = line.form_submit_button("Run", type="primary")
         line.caption(
             "One SELECT of DuckDB's SQL, which reads this run and changes nothing. Ctrl+Enter runs "
-            f"it. At most {limits.sql_seconds:g} s, {limits.sql_rows:,} rows, {limits.sql_memory}."
+            f"it. Limits: {limits.sql_seconds:g} s, {limits.sql_rows:,} rows and "
+            f"{limits.sql_memory}."
         )
     if is_sent:
         st.query_params["sql"] = sql

@@ -85,6 +85,8 @@ class Pages:
         self._visit(f"live?run={run}")
         tiles = self._page.locator(".es-tile")
         until(lambda: tiles.count() == 6, "six tiles", page=self._page)
+        # The verdict draws the page anew when it comes.
+        until(lambda: "being judged" not in text_of(self._page), "a verdict", page=self._page)
         words = {
             tile.locator(".es-name").inner_text(): tile.locator(".es-value").inner_text()
             for tile in tiles.all()
@@ -120,7 +122,7 @@ class Pages:
             ("length", "response", "rollout/response_length_mean"),
         ):
             curves = self._curves(f"[class*='st-key-chart_{chart}']")
-            points = next(p for name, p in curves.items() if name == curve)
+            points = curves[curve]
             for place, which in ((0, "first"), (-1, "last")):
                 yield Number(
                     page="Live",
