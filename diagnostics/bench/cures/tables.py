@@ -50,7 +50,8 @@ def by_kind(results: Results) -> Grid:
         symptoms = ", ".join(
             f"{RULE_TEXTS[name].title.lower()} ({count})" for name, count in result.symptoms.items()
         )
-        alarms = f"{min(result.alarms)} to {max(result.alarms)}" if result.alarms else NOTHING
+        ends = dict.fromkeys((min(result.alarms), max(result.alarms))) if result.alarms else ()
+        alarms = " to ".join(map(str, ends)) or NOTHING
         rows.append(
             (
                 f"`{kind.name}`",
@@ -187,7 +188,11 @@ def missing_words(results: Results) -> str:
     seeds = f"{counted(len(results.seeds), 'seed')} ({', '.join(map(str, results.seeds))})"
     if not missing:
         return f"All {of} pieces of {seeds} are trained."
-    return f"Of {seeds}, {of - missing} of at least {of} pieces are trained; the others are not."
+    most = max((each.rate.of for each in results.arms()), default=0)
+    return (
+        f"Of {seeds}, {of - missing} of at least {of} pieces are trained; the others are not. No "
+        f"kind has more than {counted(most, 'run')} with the same treatment."
+    )
 
 
 def advice_file(results: Results) -> str:
