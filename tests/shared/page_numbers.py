@@ -119,7 +119,6 @@ class Pages:
             ("success", "evaluation", f"eval/{tag}/success_rate"),
             ("entropy", "Policy entropy", "policy/entropy"),
             ("groups", "all failed", "reward/hopeless_frac"),
-            ("length", "response", "rollout/response_length_mean"),
         ):
             curves = self._curves(f"[class*='st-key-chart_{chart}']")
             points = curves[curve]
