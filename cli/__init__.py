@@ -17,6 +17,7 @@ from . import (
     bench,
     config,
     ctl,
+    cure,
     dashboard,
     diagnose,
     envs,
@@ -80,6 +81,7 @@ app.command("export", cls=export.ListsFormats)(export.export)
 app.command("watch")(watch.watch)
 app.command("mirror")(mirror.mirror)
 app.command("whatif")(whatif.whatif)
+app.command("cure")(cure.cure)
 app.command("dashboard")(dashboard.dashboard)
 app.command("report")(report.report)
 app.add_typer(ctl.app, name="ctl")

@@ -66,7 +66,7 @@ def branch(
 
     Layout(context.obj).require_run()
     parent: Path = context.obj.resolve()
-    _require_weights(parent)
+    require_weights(parent)
     for word in settings or ():
         parse_override(word)
     # Loads torch, which may take minutes: what can be refused without it is refused above.
@@ -99,7 +99,7 @@ def branch(
     raise typer.Exit(EXIT_CODES[status])
 
 
-def _require_weights(parent: Path) -> None:
+def require_weights(parent: Path) -> None:
     """Raises NotARunError for a run of another trainer."""
     from echoscope.store.errors import NotARunError
     from echoscope.store.log.layout import shown_path

@@ -55,7 +55,7 @@ def preflight(
     settings = load_config(recipe, file=config, overrides=assignments)
     with progress_bars() as bar:
         bar_of = functools.cache(bar)
-        batches, cost = run_trial(
+        batches, cost, signs = run_trial(
             settings,
             num_groups=groups,
             on_progress=lambda name, done, of: bar_of(name)(done, of),
@@ -67,6 +67,7 @@ def preflight(
         command=lambda changes: train_command(recipe, config, assignments, changes),
         warm_start=warm_start_command(recipe, config) if can_demonstrate else "",
         cost=cost,
+        signs=signs,
     )
     if as_json:
         print_json(result.to_json())

@@ -12,7 +12,13 @@ from echoscope.dashboard.page import links, ui
 def main() -> None:
     st.set_page_config(layout="wide")  # first: nothing is laid out in the middle before
     pages = [
-        st.Page(links.script(name), title=title, url_path=name, default=name == links.FRONT_PAGE)
+        st.Page(
+            links.script(name),
+            title=title,
+            url_path=name,
+            default=name == links.FRONT_PAGE,
+            visibility="hidden" if name in links.UNLISTED else "visible",
+        )
         for name, (title, _) in links.PAGES.items()
     ]
     page = st.navigation(pages, position="top")

@@ -564,6 +564,11 @@ class RunConfig(FrozenModel):
         return 0 if self.critic.kind == "none" else self.critic.warmup_steps
 
     @property
+    def divides_by_spread(self) -> bool:
+        """Whether the advantage divides by the reward std of each group."""
+        return self.advantage.kind == "grpo" or self.reward.normalization in ("grpo", "asym_clip")
+
+    @property
     def compares_siblings(self) -> bool:
         """Whether an advantage is a distance from other trajectories of the same task."""
         return self.advantage.kind in ("grpo", "dr_grpo", "rloo", "reinforce_pp_baseline")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -10,11 +11,14 @@ from typing import Any
 
 from echoscope.diagnostics.judge.advice.situation import SettingsChange, Situation
 from echoscope.diagnostics.judge.alarms import action_commands, blindness
+from echoscope.diagnostics.judge.courses.channels import derived
 from echoscope.diagnostics.measure.information.scoring import interrupting
 from echoscope.diagnostics.monitor import Instruments, Monitor
 from echoscope.diagnostics.notify.notifier import Notifier
+from echoscope.diagnostics.tools.prospects import Signs, luck_of, prospects
 from echoscope.store.reader import open_run
 from echoscope.store.records import Alarm, AlarmSeverity, StepMetrics
+from echoscope.store.steer.steering import override_words
 
 from ..config.loading import live_schema
 from ..config.settings import RunConfig
@@ -59,6 +63,8 @@ class MonitorObserver:
     def observe(self, seen: StepObservation) -> Observed:
         settings = seen.config.diagnostics
         report = self._monitor.measure(seen.step, seen.rollouts, settings, self._instruments(seen))
+        if seen.step == 1:
+            self._tell_prospects(seen, report.values)
         return Observed(
             values=report.values,
             durations_s={f"time/diagnostics_{k}_s": s for k, s in report.seconds.items()},
@@ -184,6 +190,21 @@ class MonitorObserver:
                 self._events, done, of, f"tokens of the {name} diagnostics"
             ),
         )
+
+    def _tell_prospects(self, seen: StepObservation, values: Mapping[str, float]) -> None:
+        """Whether the first rollouts say that the run is likely to collapse soon.
+
+        How far updates move the policy is not known yet: preflight measures that.
+        """
+        bonus = derived(values).get("gradient/regulariser_ratio", math.nan)
+        signs = Signs(
+            luck=luck_of([seen.rollouts]),
+            divides_by_spread=seen.config.divides_by_spread,
+            bonus=bonus if seen.config.loss.entropy_coef > 0 else math.nan,
+        )
+        for prospect in prospects(signs):
+            words = " ".join(override_words(prospect.settings))
+            self._events.message(f"{prospect.text} {prospect.advice} ({words})")
 
     def _tell_blind_rules(self, values: dict[str, float], config: RunConfig) -> None:
         """Say at the start which rules will never judge, and what they would need."""

@@ -1,8 +1,8 @@
 """Rollouts without learning: what a run would start with, and what a step of it costs.
 
-The tasks are those of the run's own first steps, played by the policy it starts from. One update is
-made at the end, on the first step's rollouts, to see that it works and what it takes; the policy it
-changes is thrown away. Nothing is written.
+The tasks are those of the run's own first steps, played by the policy it starts from. A few
+updates are made at the end, on the first step's rollouts, to see that they work, what they take and
+how far they move the policy, which is thrown away. Nothing is written.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from pathlib import Path
 import torch
 
 from echoscope.diagnostics.config import SelectionConfig
+from echoscope.diagnostics.judge.courses.channels import derived
 from echoscope.diagnostics.selection.filter import select_groups
 from echoscope.diagnostics.tools.preflight import Cost
+from echoscope.diagnostics.tools.prospects import Signs, luck_of
 from echoscope.envs.settings import EnvGroup
 from echoscope.store.records import RolloutBatch, Split, Trajectory
 
@@ -26,6 +28,7 @@ from ..config.settings import RunConfig
 from ..engines.build import build_engine
 from ..rollout.sources import EnvSource, build_pool, probe_groups
 from ..update.assemble import pack_kept, with_advantages
+from ..update.batch import TokenBatch
 from .build import Builder
 from .observers import SilentEvents
 from .train import Model
@@ -33,8 +36,11 @@ from .train import Model
 OnProgress = Callable[[str, int, int], None]
 """What is being done, how much of it is, and of how much."""
 
-Trial = tuple[tuple[RolloutBatch, ...], Cost]
-"""Rollouts of the starting policy, one batch a step, and what they and one update cost."""
+Trial = tuple[tuple[RolloutBatch, ...], Cost, Signs]
+"""Rollouts of the starting policy, one batch a step; what they and one update cost; what both say
+of the run's prospects."""
+DRY_UPDATES = 2
+"""After which it is measured how far the policy has moved."""
 
 
 def run_trial(config: RunConfig, *, num_groups: int, on_progress: OnProgress) -> Trial:
@@ -59,28 +65,52 @@ def run_trial(config: RunConfig, *, num_groups: int, on_progress: OnProgress) ->
     num_steps = max(1, math.ceil(num_groups / whole))
     try:
         batches, seconds = _play(config, model, groups, num_steps, on_progress)
-        on_progress("one dry update", 0, 1)
-        update_s, checkpoint_bytes, problem = _dry_update(config, model, batches[0])
+        on_progress("dry updates", 0, 1)
+        bonus = _bonus_share(config, model, batches[0])
+        update_s, checkpoint_bytes, problem, shift = _dry_updates(config, model, batches[0])
     finally:
         model.learner.close()
     scale = whole / sum(group.groups for group in groups)
     policy = model.policy
     trained = [*policy.policy_parameters(), *policy.critic_parameters()]
-    return batches, Cost(
-        device=_device_words(policy.device),
-        rollout_s=seconds / num_steps * scale,
-        update_s=update_s * scale,
-        episode_s=seconds / sum(len(batch.trajectories) for batch in batches),
-        steps=config.steps,
-        num_evaluated=_num_evaluated(config),
-        diagnostics_frac=config.diagnostics.budget_frac if config.diagnostics.enabled else 0.0,
-        num_parameters=sum(p.numel() for p in policy.model.parameters()),
-        num_trainable=sum(p.numel() for p in trained),
-        checkpoint_bytes=checkpoint_bytes,
-        num_checkpoints=config.checkpoint.keep,
-        problem=problem,
-        memory="" if builder.memory is None else builder.memory.text,
+    return (
+        batches,
+        Cost(
+            device=_device_words(policy.device),
+            rollout_s=seconds / num_steps * scale,
+            update_s=update_s * scale,
+            episode_s=seconds / sum(len(batch.trajectories) for batch in batches),
+            steps=config.steps,
+            num_evaluated=_num_evaluated(config),
+            diagnostics_frac=config.diagnostics.budget_frac if config.diagnostics.enabled else 0.0,
+            num_parameters=sum(p.numel() for p in policy.model.parameters()),
+            num_trainable=sum(p.numel() for p in trained),
+            checkpoint_bytes=checkpoint_bytes,
+            num_checkpoints=config.checkpoint.keep,
+            problem=problem,
+            memory="" if builder.memory is None else builder.memory.text,
+        ),
+        Signs(
+            luck=luck_of(batches),
+            divides_by_spread=config.divides_by_spread,
+            shift=shift,
+            lr=config.optim.lr,
+            bonus=bonus,
+        ),
     )
+
+
+def _bonus_share(config: RunConfig, model: Model, batch: RolloutBatch) -> float:
+    """Gradient of the entropy bonus over the task's; NaN without a bonus or where it fails."""
+    if not config.loss.entropy_coef > 0:
+        return math.nan
+    try:
+        report = model.learner.gradients(batch, config, model.chat)
+    except (torch.OutOfMemoryError, ValueError):
+        return math.nan
+    finally:
+        model.learner.forget_gradients()
+    return derived(report.metrics()).get("gradient/regulariser_ratio", math.nan)
 
 
 def _fewer(groups: Sequence[EnvGroup], total: int) -> list[EnvGroup]:
@@ -139,36 +169,52 @@ def _play(
         engine.close()
 
 
-def _dry_update(config: RunConfig, model: Model, batch: RolloutBatch) -> tuple[float, int, str]:
-    """Seconds of an update, bytes of a checkpoint after it, and what went wrong if anything did.
+def _dry_updates(
+    config: RunConfig, model: Model, batch: RolloutBatch
+) -> tuple[float, int, str, float]:
+    """Seconds of an update, bytes of a checkpoint after it, what went wrong if anything did, and
+    the nats a token that `DRY_UPDATES` of them moved the policy.
 
-    It trains on what the selection keeps, as the run would; on everything if that is nothing, so
-    that there is something to measure.
+    They train on what the selection keeps, as the run would, at its highest learning rate; on
+    everything if that is nothing, so that there is something to measure.
     """
     policy = model.policy
     selection = select_groups(batch, config.selection)
     if selection.is_empty:
         selection = select_groups(batch, SelectionConfig(strategy="none"))
     if selection.is_empty:
-        return math.nan, 0, f"there is nothing to train on, {selection.reason}"
+        return math.nan, 0, f"there is nothing to train on, {selection.reason}", math.nan
+    # After the warm-ups: the policy trains, at the whole rate.
+    step = max(config.critic_warmup_steps, config.optim.warmup_steps) + 1
     started = time.perf_counter()
     try:
         packed, unpacked = pack_kept(batch, selection, config, model.chat)
         packed, _ = model.learner.annotate(packed, config)
         packed = with_advantages(packed, config, unpacked)
-        first = config.critic_warmup_steps + 1  # at which the policy trains
-        result = model.learner.update(packed, config, first)
+        result = model.learner.update(packed, config, step)
         if policy.device.type == "cuda":
             torch.cuda.synchronize(policy.device)
+        seconds = time.perf_counter() - started
+        for _ in range(DRY_UPDATES):  # the last one's own pass sees what the others did
+            last = model.learner.update(packed, config, step)
     except torch.OutOfMemoryError as error:
-        return math.nan, 0, "memory ran out, " + " ".join(str(error).split())[:120]
-    seconds = time.perf_counter() - started
+        return math.nan, 0, "memory ran out, " + " ".join(str(error).split())[:120], math.nan
     if result.num_skipped:
-        return seconds, 0, "the gradient is NaN or infinite"
+        return seconds, 0, "the gradient is NaN or infinite", math.nan
     has_adapters = config.model.lora is not None
     stored = policy.policy_parameters() if has_adapters else policy.model.parameters()
     weights = sum(tensor.nbytes for tensor in stored)
-    return seconds, weights + model.learner.optimizer_bytes(), ""
+    size = weights + model.learner.optimizer_bytes()
+    return seconds, size, "", _shift(packed, last.trainer_logprobs)
+
+
+def _shift(batch: TokenBatch, logprobs: torch.Tensor | None) -> float:
+    """Nats a token between the policy that sampled and the one of these log-probs (k3)."""
+    if logprobs is None:
+        return math.nan
+    mask = batch.loss_mask & logprobs.isfinite()  # rows that teach nothing have no pass
+    change = (logprobs - batch.behaviour_logprobs)[mask].double()
+    return float((change.exp() - 1 - change).mean())
 
 
 def _num_evaluated(config: RunConfig) -> int:

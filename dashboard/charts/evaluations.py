@@ -1,12 +1,15 @@
-"""The figure of the page Evaluations: success with its interval, one row an evaluation. Pure."""
+"""Figures of the pages Evaluations and Cure: success of several runs beside each other. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+from echoscope.diagnostics.tools.curing import Standing
 
 from ..data.evaluations import APART, Group, Ranked
 from .charts import figure_text
-from .theme import ACCENT, TONES
+from .theme import ACCENT, SERIES, TONES
 
 MAX_DRAWN = 12
 """Evaluations of a group that are drawn: the best."""
@@ -71,3 +74,40 @@ def _label(rank: int, row: Ranked) -> str:
 
 def _finite(value: float) -> float:
     return value if value == value else 0.0
+
+
+def cure_figure(stands: Mapping[str, Standing], *, untreated: str, chosen: str) -> dict[str, Any]:
+    """Success in percent over the steps since the checkpoint.
+
+    Args:
+        stands: label to how that run does; labels may be foreign.
+        untreated, chosen: labels: drawn dashed in grey, and wide.
+    """
+    traces = []
+    for number, (label, stand) in enumerate(stands.items()):
+        is_untreated = label == untreated
+        color = TONES["gray"] if is_untreated else SERIES[(number - 1) % len(SERIES)]
+        traces.append(
+            {
+                "type": "scatter",
+                "x": list(stand.steps),
+                "y": [100 * rate if rate == rate else None for rate in stand.success],
+                "mode": "lines+markers" if len(stand.steps) < 40 else "lines",
+                "name": figure_text(label, width=60, limit=60),
+                "line": {
+                    "color": color,
+                    "width": 4 if label == chosen else 2,
+                    "dash": "dash" if is_untreated else "solid",
+                },
+                "hovertemplate": "step %{x}: %{y:.1f} %",
+            }
+        )
+    layout = {
+        "height": 360,
+        "margin": {"l": 50, "r": 14, "t": 10, "b": 40},
+        "xaxis": {"title": {"text": "step"}, "zeroline": False},
+        "yaxis": {"range": [-2, 102], "ticksuffix": " %", "zeroline": False},
+        "legend": {"orientation": "h", "y": -0.22},
+        "hovermode": "x unified",
+    }
+    return {"data": traces, "layout": layout}

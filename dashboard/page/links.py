@@ -21,9 +21,12 @@ PAGES: Mapping[str, tuple[str, str]] = {
     "panels": ("Panels", "views/panels.py"),
     "system": ("System", "views/system.py"),
     "sql": ("SQL", "views/sql.py"),
+    "cure": ("Cure", "views/cure.py"),
 }
 """URL path -> title and script, in the order of the menu."""
 FRONT_PAGE = "runs"
+UNLISTED = frozenset({"cure"})
+"""Pages that the menu does not have: one comes to them from another page."""
 HERE = Path(__file__).parents[1]
 
 

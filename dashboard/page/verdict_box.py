@@ -9,7 +9,7 @@ from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.records import CommandAction
 from echoscope.store.status import RUNNING
 from echoscope.store.steer.rewinds import rewind_settings
-from echoscope.store.steer.steering import override_words, standing
+from echoscope.store.steer.steering import override_words, standing, why_no_branch
 
 from ..data import queries
 from ..live import lines as live_lines
@@ -40,6 +40,8 @@ def verdict_box(run_id: str, *, upto: int | None = None) -> Verdict:
             if upto is None:
                 for action in verdict.actions[:1]:
                     apply_button(run_id, action, is_live_page=False)
+                if verdict.state.is_failure and _has_weights(run_id):
+                    links.link("Cure", "cure", run=run_id)
                 newest_line(run_id, verdict)
             else:
                 links.link("Newest verdict", "diagnosis", run=run_id)
@@ -75,6 +77,10 @@ def apply_button(run_id: str, action: Action, *, is_live_page: bool) -> None:
     if is_live_page:
         st.rerun()  # the question is asked elsewhere on the page
     st.switch_page(links.script("live"), query_params=links.link_params(run=run_id))
+
+
+def _has_weights(run_id: str) -> bool:
+    return not why_no_branch(queries.info(run_id).config)
 
 
 def _guard_asks(run_id: str) -> bool:

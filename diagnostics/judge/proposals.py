@@ -110,7 +110,7 @@ def _candidates(engine: AlarmEngine, step: int) -> Iterator[Proposal]:
             yield Proposal(
                 settings=settings,
                 checkpoint=step,
-                why=f"No cause is known that this takes away. {each.why}",
+                why=f"It takes away no known cause. {each.why}",
                 rate=_rate(first, settings, situation),
             )
 

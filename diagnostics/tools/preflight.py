@@ -20,6 +20,7 @@ from echoscope.text.strict_json import json_value
 
 from ..config import SelectionConfig
 from ..selection.filter import select_groups
+from .prospects import Signs, prospects
 
 BROKEN_FORMAT, WEAK_FORMAT = 0.5, 0.9
 """Shares of replies in the right format."""
@@ -153,7 +154,8 @@ class Preflight:
         if not self.findings:
             return "Ready to start: no problem found."
         worst = self.findings[0].level
-        names = ", ".join(finding.name for finding in self.findings if finding.level is worst)
+        worst_names = [finding.name for finding in self.findings if finding.level is worst]
+        names = ", ".join(dict.fromkeys(worst_names))
         return (
             f"Do not start: {names}." if not self.is_go else f"Start only if you accept: {names}."
         )
@@ -173,6 +175,7 @@ def judge(
     command: Commands,
     warm_start: str,
     cost: Cost | None = None,
+    signs: Signs | None = None,
 ) -> Preflight:
     """Count, judge and advise.
 
@@ -181,11 +184,12 @@ def judge(
         command: writes the train command with settings changed.
         warm_start: the command that begins a warm start on demonstrations; "" where no expert can
             demonstrate.
+        signs: what else the trial shows of the run's prospects; None where that is not known.
     """
     numbers = measure(batches, limits)
     findings = _Findings(
         numbers=numbers, limits=limits, command=command, warm_start=warm_start
-    ).all(cost)
+    ).all(cost, signs)
     order = list(Level)
     return Preflight(
         numbers=numbers,
@@ -265,11 +269,14 @@ class _Findings:
     warm_start: str
     """The command of a warm start; empty where the environment has no expert."""
 
-    def all(self, cost: Cost | None) -> Iterator[Finding]:
+    def all(self, cost: Cost | None, signs: Signs | None) -> Iterator[Finding]:
         yield from self.of_episodes()
         yield from self.of_replies()
         yield from self.of_rewards()
         yield from self.of_steps(cost)
+        for prospect in () if signs is None else prospects(signs):
+            fix = self.command(prospect.settings)
+            yield _finding("likely collapse", prospect.text, prospect.advice, fix)
 
     def or_warm_start(self, advice: str) -> str:
         if self.warm_start:

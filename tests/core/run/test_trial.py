@@ -24,7 +24,7 @@ def silent(name: str, done: int, of: int) -> None:
 
 def test_the_rollouts_are_those_of_the_first_step(make_config: MakeConfig, tmp_path: Path) -> None:
     config = make_config("steps=1", "eval.before=false", "eval.every=0")
-    batches, _ = run_trial(config, num_groups=2, on_progress=silent)
+    batches, _, _ = run_trial(config, num_groups=2, on_progress=silent)
     start(config, tmp_path / "run", SilentEvents())
     recorded = [t for t in open_run(tmp_path / "run").trajectories_of_step(1) if t.split == "train"]
     played = batches[0].trajectories
@@ -36,7 +36,7 @@ def test_the_rollouts_are_those_of_the_first_step(make_config: MakeConfig, tmp_p
 
 def test_whole_steps_at_least(make_config: MakeConfig) -> None:
     seen: list[tuple[str, int, int]] = []
-    batches, _ = run_trial(
+    batches, _, _ = run_trial(
         make_config(), num_groups=3, on_progress=lambda *words: seen.append(words)
     )
     assert [batch.num_groups for batch in batches] == [2, 2]
@@ -45,7 +45,7 @@ def test_whole_steps_at_least(make_config: MakeConfig) -> None:
 
 def test_fewer_groups_than_a_step_has(make_config: MakeConfig) -> None:
     config = make_config("envs.train.0.groups=6", "diagnostics.enabled=false")
-    batches, cost = run_trial(config, num_groups=2, on_progress=silent)
+    batches, cost, _ = run_trial(config, num_groups=2, on_progress=silent)
     assert [batch.num_groups for batch in batches] == [2]
     assert cost.diagnostics_frac == 0
 
@@ -53,7 +53,7 @@ def test_fewer_groups_than_a_step_has(make_config: MakeConfig) -> None:
 def test_the_cost(make_config: MakeConfig) -> None:
     """Four steps, evaluated before, at 2 and at 4: three times three episodes."""
     config = make_config("probe.every=0")
-    _, cost = run_trial(config, num_groups=2, on_progress=silent)
+    _, cost, _ = run_trial(config, num_groups=2, on_progress=silent)
     assert cost.num_evaluated == 9
     assert cost.problem == ""
     assert "on the CPU, estimated: weights" in cost.memory
@@ -65,7 +65,7 @@ def test_the_cost(make_config: MakeConfig) -> None:
 
 def test_an_empty_selection_still_measures_an_update(make_config: MakeConfig) -> None:
     config = make_config("reward.shaping=[]", "selection.strategy=top_p")
-    _, cost = run_trial(config, num_groups=2, on_progress=silent)
+    _, cost, _ = run_trial(config, num_groups=2, on_progress=silent)
     assert cost.problem == ""
     assert cost.update_s > 0
 
@@ -73,7 +73,7 @@ def test_an_empty_selection_still_measures_an_update(make_config: MakeConfig) ->
 def test_nothing_to_train_on(make_config: MakeConfig) -> None:
     """Every first prompt is longer than the limit, so nothing is ever sampled."""
     config = make_config("context.max_prompt_tokens=8")
-    _, cost = run_trial(config, num_groups=2, on_progress=silent)
+    _, cost, _ = run_trial(config, num_groups=2, on_progress=silent)
     assert cost.problem.startswith("there is nothing to train on, empty: none of the 8")
 
 
@@ -88,3 +88,26 @@ def test_nothing_is_written(
 def test_stored_rollouts_need_no_trial(make_config: MakeConfig) -> None:
     with pytest.raises(ConfigError, match="need no trial"):
         run_trial(make_config("from_run=runs/x"), num_groups=2, on_progress=silent)
+
+
+def test_the_trial_says_how_far_updates_at_the_highest_rate_move_the_policy(
+    make_config: MakeConfig,
+) -> None:
+    """After the warm-up, whatever the first step's rate is; and how much of the reward is luck."""
+    shifts = []
+    for rate in ("1e-4", "1e-2"):
+        words = (f"optim.lr={rate}", "optim.warmup_steps=3")
+        _, _, signs = run_trial(make_config(*words), num_groups=2, on_progress=silent)
+        assert signs.lr == float(rate)
+        shifts.append(signs.shift)
+    assert 0 < 10 * shifts[0] < shifts[1]
+
+
+def test_the_trial_weighs_an_entropy_bonus_against_the_task(make_config: MakeConfig) -> None:
+    bonuses = [
+        run_trial(
+            make_config(f"loss.entropy_coef={coefficient}"), num_groups=2, on_progress=silent
+        )[2].bonus
+        for coefficient in ("0.1", "0.2")
+    ]
+    assert bonuses[1] == pytest.approx(2 * bonuses[0], rel=1e-3)

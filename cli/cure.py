@@ -1,0 +1,168 @@
+"""echoscope cure: compare treatments of a collapsed run, and go on with the one that holds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .options import AsJson
+from .terminal import output_console, print_json, printable
+
+if TYPE_CHECKING:
+    from echoscope.store.steer.cures import Arm, Cure
+
+DEFAULT_STEPS = 30
+DEFAULT_MINUTES = 60.0
+
+
+class Exit(IntEnum):
+    OK = 0
+    NOTHING_HOLDS = 3
+
+
+def cure(
+    run: Annotated[Path, typer.Argument(help="The folder of the collapsed run.")],
+    steps: Annotated[
+        int, typer.Option("--steps", min=3, help="Steps that each branch trains at most.")
+    ] = DEFAULT_STEPS,
+    minutes: Annotated[
+        float, typer.Option("--minutes", min=0.1, help="Minutes for all branches together.")
+    ] = DEFAULT_MINUTES,
+    choose: Annotated[
+        str,
+        typer.Option("--choose", metavar="BRANCH", help="Go on with this branch; compare none."),
+    ] = "",
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Go on with the treatment that holds, without a question.")
+    ] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Begin anew; branches of an earlier cure stay.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the proposals; train nothing.")
+    ] = False,
+    issued_by: Annotated[
+        str, typer.Option("--by", help="Who cures. Default: your login name.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Compare treatments of a collapsed run as short branches, and go on with the one that holds.
+
+    The run itself is never touched. Interrupted, the same command goes on. Exit code 0: a treatment
+    holds; 3: none does.
+    """
+    from echoscope.diagnostics.tools.curing import begun, compare, promote, winner
+    from echoscope.store.log.layout import Layout
+    from echoscope.store.steer.cures import curing
+    from echoscope.store.steer.steering import os_user
+
+    from .branch import require_weights
+
+    Layout(run).require_run()
+    run = run.resolve()
+    require_weights(run)
+    who = issued_by or os_user()
+    plan = begun(run, by=who, steps=steps, is_new=again)
+    if dry_run:
+        _show(run, plan, "", as_json)
+        return
+    with curing(run):
+        if not choose:
+            plan = compare(run, plan, minutes=minutes, on_change=_told(run, as_json))
+        arm, words = _chosen(plan, choose) if choose else winner(run, plan)
+        wants = arm is not None and (bool(choose) or yes or _agrees(arm, words, as_json))
+        if arm is not None and wants:
+            plan = promote(run, plan, arm, by=who)
+        _show(run, plan, words, as_json)
+    if arm is None:
+        raise typer.Exit(Exit.NOTHING_HOLDS)
+    if wants:
+        _train_on(run.parent / arm.run_id, as_json)
+
+
+def _chosen(plan: Cure, name: str) -> tuple[Arm, str]:
+    arms = {arm.run_id: arm for arm in plan.arms if arm.run_id}
+    if name not in arms:
+        there = ", ".join(arms) or "none yet"
+        raise typer.BadParameter(f"--choose is {name}, but the branches of this cure are: {there}")
+    return arms[name], f"{name} was chosen."
+
+
+def _agrees(arm: Arm, words: str, as_json: bool) -> bool:
+    """Ask, where somebody is there to answer."""
+    if as_json or not sys.stdin.isatty():
+        return False
+    typer.echo(printable(words))
+    return typer.confirm(f"Go on with {arm.run_id}?", default=True)
+
+
+def _told(run: Path, as_json: bool) -> Any:
+    """Prints what happens, and the table whenever a number in it changed."""
+    shown: list[list[tuple[Any, ...]]] = [[]]
+
+    def told(plan: Cure, event: str) -> None:
+        from echoscope.diagnostics.tools.curing import table
+
+        if event:
+            typer.echo(printable(event), err=as_json)
+        rows = [(row["num_steps"], row["ended"]) for row in table(run, plan)]
+        if rows != shown[0] and not as_json:
+            shown[0] = rows
+            _print_table(run, plan)
+
+    return told
+
+
+def _show(run: Path, plan: Cure, words: str, as_json: bool) -> None:
+    from echoscope.diagnostics.tools.curing import table
+
+    if as_json:
+        rows = list(table(run, plan))
+        print_json({"run_id": run.name, "steps": plan.steps, "text": words, "arms": rows})
+        return
+    _print_table(run, plan)
+    for number, arm in enumerate(plan.arms, 1):
+        typer.echo(printable(f"{number}: {arm.why} {arm.rate}".rstrip()))
+    if words:
+        typer.echo(printable(words))
+
+
+def _print_table(run: Path, plan: Cure) -> None:
+    from rich.table import Table
+
+    from echoscope.diagnostics.tools.curing import table
+    from echoscope.store.steer.steering import override_words
+    from echoscope.text.amounts import percent
+
+    out = Table(box=None, pad_edge=False)
+    for name in ("", "branch", "checkpoint", "settings", "steps", "success", ""):
+        out.add_column(name)
+    for row in table(run, plan):
+        ends = "chosen" if row["is_chosen"] else row["ended"]
+        cells = (
+            str(row["number"]),
+            row["run_id"] or "not begun",
+            str(row["checkpoint"]),
+            " ".join(override_words(row["settings"])) or "untreated",
+            str(row["num_steps"]),
+            percent(row["success"]),
+            ends,
+        )
+        out.add_row(*map(printable, cells))
+    output_console().print(out)
+
+
+def _train_on(branch: Path, as_json: bool) -> None:
+    """To the end that the run was meant to have; its exit code is ours."""
+    words = ["train", "--resume", str(branch), "--headless"]
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "echoscope", *words],
+        stdout=sys.stderr if as_json else None,
+        check=False,
+    )
+    raise typer.Exit(done.returncode)

@@ -1,0 +1,88 @@
+"""Cures started from a page: each is `echoscope cure` as a process of its own.
+
+It goes on when the dashboard is closed. A browser names no setting: what is tried is what the
+diagnosis proposes, and what goes on is one of the branches on record.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from echoscope.store.steer.cures import cure_file, is_being_cured
+from echoscope.store.steer.steering import MAX_AUTHOR
+
+from .branching import BranchError, environment
+
+MAX_STEPS = 10_000
+MAX_MINUTES = 1_440
+
+
+def compare(run: Path, *, steps: int, minutes: int, author: str) -> None:
+    """Start or go on to compare treatments of a run.
+
+    Raises:
+        BranchError: somebody does so already, or the system refuses.
+    """
+    _start(run, author, f"--steps={steps}", f"--minutes={minutes}")
+
+
+def promote(run: Path, branch: str, *, author: str) -> None:
+    """Let a branch go on as the successor of a run.
+
+    Raises:
+        BranchError: a comparison goes on, or the system refuses.
+    """
+    _start(run, author, f"--choose={branch}", "--yes")
+
+
+_started: dict[Path, subprocess.Popen[bytes]] = {}
+"""The last command for each run: it holds no lock before it has loaded."""
+
+
+def is_starting(run: Path) -> bool:
+    """Whether a command that was started here goes on."""
+    process = _started.get(run)
+    return process is not None and process.poll() is None
+
+
+def log_of(run: Path) -> Path:
+    """What the last command printed."""
+    return cure_file(run).with_suffix(".log")
+
+
+def last_words(run: Path) -> str:
+    """The last line that the last command printed where it failed; else empty. Hostile text."""
+    try:
+        lines = log_of(run).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    last = lines[-1] if lines else ""
+    return last.removeprefix("error: ")[:1_000] if last.startswith("error: ") else ""
+
+
+def _start(run: Path, author: str, *words: str) -> None:
+    if is_being_cured(run) or is_starting(run):
+        raise BranchError("somebody is curing this run now; wait until that has ended")
+    if len(author) > MAX_AUTHOR or not author.isprintable():
+        raise BranchError(f"the author must be one line of at most {MAX_AUTHOR} characters")
+    log = log_of(run)
+    try:
+        log.parent.mkdir(mode=0o700, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        with os.fdopen(os.open(log, flags, 0o600), "wb") as output:
+            _started[run] = subprocess.Popen(
+                [
+                    *(sys.executable, "-P", "-m", "echoscope", "cure", *words),
+                    *(f"--by={author}", "--", str(run.absolute())),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment(),
+                start_new_session=True,
+            )
+    except (OSError, ValueError) as error:
+        raise BranchError(f"the cure was not started: {error}") from error

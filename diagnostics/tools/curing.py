@@ -1,0 +1,376 @@
+"""Treatments of a collapsed run, compared as short branches: `echoscope cure`.
+
+Each branch is `echoscope ctl RUN branch` as a process of its own, stopped by a command once it has
+trained its part, and resumed where it goes on. So a branch is a run like any other, and whatever
+ends this process, the next one goes on where the branches are. Parts are halves of the steps: after
+each, branches that are worse than the best beyond chance, or that collapse, train no further.
+"""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from echoscope.store.checkpoints import evaluation_success, open_alarms
+from echoscope.store.errors import StoreError
+from echoscope.store.log.layout import Layout
+from echoscope.store.query.listing import RunList
+from echoscope.store.reader import RunReader, open_run
+from echoscope.store.records import AlarmSeverity, CommandAction
+from echoscope.store.status import RUNNING
+from echoscope.store.steer.commands import new_command, post
+from echoscope.store.steer.cures import FOLDER, Arm, Cure, read_cure, write_cure
+from echoscope.store.steer.steering import override_words
+from echoscope.text.amounts import percent
+
+from ..judge.proposals import Proposals, proposals_of
+from ..measure.rates import wilson_interval
+
+PARTS = 2
+"""Rounds; after each, the losers train no further."""
+LAST = 3
+"""The success of a branch is the mean over the last third of its steps."""
+GRACE_STEPS = 10
+"""The first steps of a branch, whose alarms may be about what came before."""
+HELD = 0.8
+"""Share of the best success before the collapse from which a treatment holds."""
+_LOOK_S = 0.5
+_PATIENCE_S = 300.0
+"""How long a branch may take to begin, and to end once it is told to."""
+
+OnChange = Callable[[Cure, str], None]
+"""Told of the cure as it stands, and what happened."""
+
+
+class CureError(OSError):
+    """A run that cannot be cured, or a branch that fails: one line with the way out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How a branch does, or the untreated run after the same checkpoint."""
+
+    steps: tuple[int, ...]
+    success: tuple[float, ...]
+    """On the fixed tasks, or in training where none are played; by step."""
+    num_trained: int
+    level: float
+    """Mean success over the last third of its steps; NaN before that."""
+    interval: tuple[float, float]
+    """Of the level, nominal 95 %."""
+    alarms: tuple[str, ...]
+    """Critical alarms that are open after the first `GRACE_STEPS`."""
+
+
+def begun(run: Path, *, by: str, steps: int, is_new: bool) -> Cure:
+    """The cure of a run: the one that was begun, or a new one, which is not written yet.
+
+    Args:
+        is_new: begin anew, whatever there is.
+
+    Raises:
+        CureError: nothing can be proposed, with the reason.
+        StoreError: the run cannot be read.
+    """
+    earlier = None if is_new else read_cure(run)
+    if earlier is not None:
+        return earlier
+    return cure_of(run, proposals_of(open_run(run)), by=by, steps=steps)
+
+
+def cure_of(run: Path, proposed: Proposals, *, by: str, steps: int) -> Cure:
+    """A cure with an arm for each proposal; nothing is written.
+
+    Raises:
+        CureError: there is none, with the reason.
+    """
+    if not proposed.treatments:
+        raise CureError(f"{run.name}: {proposed.why_none}")
+    started = time.time()
+    arms = tuple(
+        Arm(
+            reason=f"cure {started:.0f}, treatment {number}: {proposal.why}"[:1_000],
+            checkpoint=proposal.checkpoint,
+            settings=proposal.settings,
+            why=proposal.why,
+            rate=proposal.rate,
+        )
+        for number, proposal in enumerate(proposed.treatments, 1)
+    )
+    return Cure(run_id=run.name, by=by, started_at=started, steps=steps, arms=arms)
+
+
+def compare(run: Path, cure: Cure, *, minutes: float, on_change: OnChange) -> Cure:
+    """Train the branches of a cure until one can be chosen, or the minutes are over.
+
+    Raises:
+        CureError: no branch begins.
+        OSError: the disk refuses.
+    """
+    deadline = time.monotonic() + 60 * minutes
+    write_cure(run, cure)
+    for part in range(1, PARTS + 1):
+        target = math.ceil(cure.steps * part / PARTS)
+        for index, arm in enumerate(cure.arms):
+            if arm.ended or time.monotonic() >= deadline:
+                continue
+            try:
+                run_id = _trained(run, arm, target, deadline, partial(on_change, cure, ""))
+                cure = cure.with_arm(index, run_id=run_id)
+            except CureError as error:
+                cure = cure.with_arm(index, ended=str(error), run_id=_branch_of(run, arm))
+                on_change(cure, f"treatment {index + 1} failed: {error}")
+            write_cure(run, cure)
+        cure = _without_losers(run, cure, on_change)
+        write_cure(run, cure)
+    if not any(arm.run_id for arm in cure.arms):
+        raise CureError(f"{run.name}: no branch was trained: {cure.arms[0].ended}")
+    return cure
+
+
+def _without_losers(run: Path, cure: Cure, on_change: OnChange) -> Cure:
+    """End the branches that collapse, or are worse than the best beyond chance."""
+    stands = {
+        index: standing(open_run(run.parent / arm.run_id), arm.checkpoint)
+        for index, arm in enumerate(cure.arms)
+        if arm.run_id and not arm.ended
+    }
+    levels = [stand.interval[0] for stand in stands.values() if not math.isnan(stand.level)]
+    best = max(levels, default=math.nan)
+    for index, stand in stands.items():
+        why = ""
+        if stand.alarms:
+            why = f"{stand.alarms[0]} is critical after {stand.num_trained} steps"
+        elif stand.interval[1] < best:
+            why = f"success {percent(stand.level)} is below the best beyond chance"
+        if why:
+            cure = cure.with_arm(index, ended=why)
+            on_change(cure, f"treatment {index + 1} ended early: {why}")
+    return cure
+
+
+def winner(run: Path, cure: Cure) -> tuple[Arm | None, str]:
+    """The treatment that holds, or None; and what the comparison says, in one sentence.
+
+    Raises:
+        StoreError: a run cannot be read.
+    """
+    stands = [
+        (standing(open_run(run.parent / arm.run_id), arm.checkpoint), number, arm)
+        for number, arm in enumerate(cure.arms, 1)
+        if arm.run_id and not arm.ended
+    ]
+    stands = [entry for entry in stands if not math.isnan(entry[0].level)]
+    if not stands:
+        return None, "No treatment has a success to compare: train the branches longer (--steps)."
+    stand, number, arm = max(stands, key=lambda entry: (entry[0].level, -entry[1]))
+    rates = success_of(open_run(run)).values()
+    best = max((rate for rate in rates if math.isfinite(rate)), default=math.nan)
+    pairs = " ".join(override_words(arm.settings))
+    level = f"success {percent(stand.level)} with {pairs}"
+    if not stand.level >= HELD * best:
+        return None, (
+            f"No treatment holds: the best is {level}, below {percent(HELD)} of the "
+            f"{percent(best)} before the collapse."
+        )
+    return (
+        arm,
+        f"Treatment {number} holds: {level}; the best before the collapse was {percent(best)}.",
+    )
+
+
+def standing(reader: RunReader, checkpoint: int) -> Standing:
+    """How a run does since a checkpoint.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    curve = {step: rate for step, rate in success_of(reader).items() if step > checkpoint}
+    last = max(reader.info().last_step, checkpoint)
+    num_trained = last - checkpoint
+    late = [rate for step, rate in curve.items() if step > last - max(num_trained / LAST, 1)]
+    level = sum(late) / len(late) if late else math.nan
+    low, high = wilson_interval(level, len(late) * _num_tasks(reader))
+    onsets = open_alarms(reader.alarms())
+    alarms = tuple(
+        alarm.rule
+        for alarm in onsets
+        if alarm.severity is AlarmSeverity.CRITICAL and num_trained > GRACE_STEPS
+    )
+    return Standing(
+        steps=tuple(curve),
+        success=tuple(curve.values()),
+        num_trained=num_trained,
+        level=level,
+        interval=(float(low), float(high)),
+        alarms=alarms,
+    )
+
+
+def success_of(reader: RunReader) -> dict[int, float]:
+    """Step to success on the fixed tasks, or in training where none are played."""
+    rates = evaluation_success(reader)
+    if rates:
+        return rates
+    steps, values = reader.metrics("rollout/success_rate")
+    return dict(zip(steps.tolist(), values.tolist(), strict=True))
+
+
+def _num_tasks(reader: RunReader) -> int:
+    """Episodes behind one value of `success_of`, by the settings of the run."""
+    envs = reader.info().config.get("envs", {})
+    if envs.get("eval"):
+        return sum(int(e.get("groups", 1)) for e in envs["eval"]) * int(envs["eval_group_size"])
+    groups = sum(int(e.get("groups", 1)) for e in envs.get("train", []))
+    return max(1, groups * int(envs.get("group_size", 1)))
+
+
+# -- branches as processes ------------------------------------------------------------------------
+
+
+def _trained(run: Path, arm: Arm, num_steps: int, deadline: float, look: Callable[[], None]) -> str:
+    """Train a branch until it has so many steps, or the deadline; the name of its folder.
+
+    Raises:
+        CureError: the branch fails.
+    """
+    run_id = arm.run_id or _branch_of(run, arm)
+    if run_id:
+        info = open_run(run.parent / run_id).info()
+        if info.last_step - arm.checkpoint >= num_steps or info.status == "finished":
+            return run_id
+    log = run.parent / FOLDER / f"{run.name}-{arm.reason.split(':')[0].replace(' ', '-')}.log"
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "echoscope", *_words(run, arm, run_id)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        run_id = _follow(process, run, arm, num_steps, deadline, look)
+    except BaseException:
+        process.terminate()  # it stops with a checkpoint, and may be resumed
+        raise
+    if process.returncode != 0 or not run_id:
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        last = lines[-1].removeprefix("error: ") if lines else "it ended silently"
+        raise CureError(f"the branch failed: {last[:500]}")
+    return run_id
+
+
+def _words(run: Path, arm: Arm, run_id: str) -> list[str]:
+    """The command that begins a branch, or goes on with it."""
+    if run_id:
+        return ["train", "--resume", str((run.parent / run_id).absolute()), "--headless"]
+    is_guarded = open_run(run).info().config.get("guard", {}).get("mode", "off") != "off"
+    return [
+        *("ctl", str(run.absolute()), "branch", "--headless"),
+        *(f"--checkpoint={arm.checkpoint}", f"--reason={arm.reason}"),
+        *("--", *override_words(arm.settings)),
+        *(["guard.mode=off"] if is_guarded else []),  # it would treat the treatment
+    ]
+
+
+def _follow(
+    process: subprocess.Popen[bytes],
+    run: Path,
+    arm: Arm,
+    num_steps: int,
+    deadline: float,
+    look: Callable[[], None],
+) -> str:
+    """Wait until the process ends, which is told to once the branch has trained enough."""
+    run_id, is_told = arm.run_id, False
+    while process.poll() is None:
+        time.sleep(_LOOK_S)
+        run_id = run_id or _branch_of(run, arm)
+        if not run_id or is_told:
+            continue
+        info = open_run(run.parent / run_id).info()
+        is_over = info.last_step - arm.checkpoint >= num_steps or time.monotonic() >= deadline
+        if is_over and info.status == RUNNING:
+            stop = new_command(
+                run_id, CommandAction.STOP, issued_by="cure", reason="its part is over"
+            )
+            post(run.parent / run_id, stop)
+            is_told = True
+        look()
+    return run_id or _branch_of(run, arm)
+
+
+def _branch_of(run: Path, arm: Arm) -> str:
+    """The branch that tries a treatment; empty where it was not begun."""
+    for row in RunList(run.parent).rows():
+        if row.parent_run_id != run.name or row.problem:
+            continue
+        try:
+            origin = open_run(row.path).info().config.get("branched_from") or {}
+        except StoreError:
+            continue
+        if origin.get("reason") == arm.reason.strip():
+            return row.run_id
+    return ""
+
+
+def promote(run: Path, cure: Cure, arm: Arm, *, by: str) -> Cure:
+    """Make a branch the successor of the run: on record, the run itself stays as it is.
+
+    Raises:
+        CureError: another one is already.
+        OSError: the disk refuses.
+    """
+    if cure.chosen and cure.chosen != arm.run_id:
+        raise CureError(
+            f"{cure.chosen_by or 'somebody'} chose {cure.chosen} before; "
+            "`echoscope cure RUN --again` begins anew"
+        )
+    if not Layout(run.parent / arm.run_id).run_json.is_file():
+        raise CureError(f"{arm.run_id} is gone; `echoscope cure RUN --again` begins anew")
+    chosen = replace(cure, chosen=arm.run_id, chosen_by=by)
+    write_cure(run, chosen)
+    return chosen
+
+
+def table(
+    run: Path, cure: Cure, stand_of: Callable[[str, int], Standing] | None = None
+) -> Iterator[dict[str, Any]]:
+    """A row for the untreated run and each treatment: for people and for `--json`.
+
+    Args:
+        stand_of: how the run of a name does since a checkpoint; None to read it.
+
+    Raises:
+        StoreError: a run cannot be read.
+    """
+    if stand_of is None:
+
+        def stand_of(name: str, checkpoint: int) -> Standing:
+            return standing(open_run(run.parent / name), checkpoint)
+
+    checkpoint = min(arm.checkpoint for arm in cure.arms)
+    arms: Sequence[Arm | None] = (None, *cure.arms)
+    for number, arm in enumerate(arms):
+        run_id = cure.run_id if arm is None else arm.run_id
+        at = checkpoint if arm is None else arm.checkpoint
+        stand = stand_of(run_id, at) if run_id else None
+        yield {
+            "number": number,
+            "run_id": run_id,
+            "checkpoint": at,
+            "settings": {} if arm is None else dict(arm.settings),
+            "why": "" if arm is None else arm.why,
+            "rate": "" if arm is None else arm.rate,
+            "num_steps": 0 if stand is None else stand.num_trained,
+            "success": math.nan if stand is None else stand.level,
+            "ended": "" if arm is None else arm.ended,
+            "is_chosen": bool(run_id) and run_id == cure.chosen,
+        }

@@ -1,0 +1,90 @@
+"""Whether a run is likely to collapse within its first hundred steps, by its first rollouts.
+
+Three signs, each of which has made runs collapse: rewards that are mostly luck, under an advantage
+that divides by the group's spread; steps that move the policy far; an entropy bonus whose gradient
+outweighs the task's. The limits were set on seed 0 of the recipes of CollapseBench;
+`benchmarks/prospects.py` counts hits and false alarms on other seeds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from echoscope.store.records import RolloutBatch
+from echoscope.text.amounts import percent
+
+from ..judge.advice.causes import rounded
+from ..judge.advice.luck import LUCK_SHARE
+from ..measure.rewards import luck_share
+
+HORIZON = 100
+"""Steps that are spoken of."""
+FAR = 0.1
+"""Nats a token that two updates may move the policy at the highest learning rate."""
+OUTWEIGHS = 0.1
+"""Gradient of the entropy bonus over the task's, from which the bonus wins once success is near
+its best: then most groups have no reward spread, and the task's gradient goes to zero."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signs:
+    """What the settings and a few rollouts and updates without consequences show."""
+
+    luck: float = math.nan
+    """Share of the reward differences that actions do not explain."""
+    divides_by_spread: bool = False
+    """The advantage divides by the group's reward std."""
+    shift: float = math.nan
+    """Nats a token that two dry updates moved the policy, at the highest learning rate."""
+    lr: float = math.nan
+    """That learning rate."""
+    bonus: float = math.nan
+    """Gradient of the entropy bonus over the task's; NaN without a bonus."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prospect:
+    """One reason why a run is likely to collapse, and what to change."""
+
+    text: str
+    advice: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Dotted key to the value that takes the reason away."""
+
+
+def luck_of(batches: Sequence[RolloutBatch]) -> float:
+    """Mean luck of some steps; NaN where none shows any."""
+    shares = [share for batch in batches if math.isfinite(share := luck_share(batch))]
+    return float(np.mean(shares)) if shares else math.nan
+
+
+def prospects(signs: Signs) -> Iterator[Prospect]:
+    """Why this run is likely to collapse; nothing where no sign says so."""
+    start = f"The run is likely to collapse within {HORIZON} steps:"
+    if signs.divides_by_spread and signs.luck >= LUCK_SHARE:
+        yield Prospect(
+            text=f"{start} {percent(signs.luck)} of the differences in reward are luck, and the "
+            "advantage divides by each group's spread, which favours the safe choice.",
+            advice="Use an advantage that does not divide, or tasks that luck does not decide.",
+            settings={"advantage.kind": "rloo"},
+        )
+    if signs.shift >= FAR:
+        lower = rounded(signs.lr * math.sqrt(FAR / signs.shift) / 2)
+        yield Prospect(
+            text=f"{start} two updates at its highest learning rate, {signs.lr:g}, move the "
+            f"policy by {signs.shift:.2g} nats a token; {FAR:g} is much.",
+            advice="Lower the learning rate.",
+            settings={"optim.lr": lower},
+        )
+    if signs.bonus >= OUTWEIGHS:
+        yield Prospect(
+            text=f"{start} the gradient of the entropy bonus is {percent(signs.bonus)} of the "
+            "task's, and outweighs it once most groups succeed.",
+            advice="Lower the bonus, or leave it out.",
+            settings={"loss.entropy_coef": 0},
+        )
