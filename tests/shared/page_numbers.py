@@ -189,15 +189,21 @@ class Pages:
 
     def runs(self, run: str) -> Iterator[Number]:
         self._visit("")
-        head, *rows = until(lambda: table_rows(self._page), "runs", page=self._page)
+
+        columns = ("Training success", "Evaluation success")
+
+        def read() -> list[list[str]]:
+            """The table once its numbers are read: they come after the names."""
+            rows = table_rows(self._page)
+            return rows if rows and set(columns) <= set(rows[0]) else []
+
+        head, *rows = until(read, "runs", page=self._page)
         row = dict(zip(head, next(r for r in rows if r[head.index("Run")] == run), strict=True))
-        last = self.sql(run, "SELECT max(step) FROM steps")
-        success = (
-            "SELECT 100 * avg(is_success::INT) FROM trajectories "
-            f"WHERE split = 'train' AND step = {last}"
-        )
-        yield Number(page="Runs", what="step", shown=row["Step"], true=last)
-        yield Number(page="Runs", what="success", shown=row["Success"], true=self.sql(run, success))
+        for split, what in zip(("train", "eval"), columns, strict=True):
+            of_split = f"FROM trajectories WHERE split = '{split}'"
+            last = self.sql(run, f"SELECT max(step) {of_split}")
+            rate = f"SELECT 100 * avg(is_success::INT) {of_split} AND step = {last}"
+            yield Number(page="Runs", what=what, shown=row[what], true=self.sql(run, rate))
 
     def replay(self, run: str, step: int) -> Iterator[Number]:
         self._visit(f"replay?run={run}&step={step}")
