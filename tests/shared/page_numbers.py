@@ -105,7 +105,7 @@ class Pages:
             "Training success": self.sql(run, rate.format("train", last)),
             "Policy entropy": self.metric(run, "policy/entropy"),
             "Groups with signal": self.sql(run, mixed),
-            "Response tokens": self.sql(
+            "Reply tokens": self.sql(
                 run,
                 "SELECT sum(num_sampled_tokens) / sum(num_turns) FROM trajectories "
                 f"WHERE split = 'train' AND step = {last}",
@@ -206,41 +206,20 @@ class Pages:
             yield Number(page="Runs", what=what, shown=row[what], true=self.sql(run, rate))
 
     def replay(self, run: str, step: int) -> Iterator[Number]:
+        """What the legend above the groups of a step counts."""
         self._visit(f"replay?run={run}&step={step}")
-        head, *rows = until(lambda: table_rows(self._page), "trajectories", page=self._page)
-        for row in rows[:3]:
-            cells = dict(zip(head, row, strict=True))
-            for column, name in (
-                ("return", "episode_return"),
-                ("turns", "num_turns"),
-                ("tokens", "num_sampled_tokens"),
-            ):
-                if column not in cells:  # no row has any
-                    continue
-                query = f"SELECT {name} FROM trajectories WHERE id = '{cells['id']}'"
-                yield Number(
-                    page="Replay",
-                    what=f"{column} of {cells['id']}",
-                    shown=cells[column],
-                    true=self.sql(run, query),
-                )
-        words = re.search(
-            r"([\d,]+) trajectories: ([\d,]+) solved of \d+, mean return (\S+), (\d+) kept",
-            text_of(self._page),
-        )
+        counted = re.compile(r"(\d+) (solved|failed|cut off|not trained on)")
+        found = until(lambda: counted.findall(text_of(self._page)), "counts", page=self._page)
+        counts = {what: int(number) for number, what in reversed(found)}
         of_step = f"FROM trajectories WHERE split = 'train' AND step = {step}"
-        for what, shown, query in zip(
-            ("trajectories", "solved", "mean return", "kept"),
-            words.groups() if words else ("none",) * 4,
-            ("count(*)", "sum(is_success::INT)", "avg(episode_return)", "sum(kept::INT)"),
-            strict=True,
+        left_out = counts.pop("not trained on", 0)
+        for what, shown, value in (
+            ("trajectories", sum(counts.values()), "count(*)"),
+            ("solved", counts.get("solved", 0), "sum(is_success::INT)"),
+            ("not trained on", left_out, "sum((NOT kept)::INT)"),
         ):
-            yield Number(
-                page="Replay",
-                what=what,
-                shown=shown.rstrip(","),
-                true=float(self.sql(run, f"SELECT {query} {of_step}")),
-            )
+            true = float(self.sql(run, f"SELECT {value} {of_step}"))
+            yield Number(page="Replay", what=f"{what}, step {step}", shown=str(shown), true=true)
 
     def compare(self, first: str, second: str) -> Iterator[Number]:
         self._visit(f"compare?runs={first},{second}")
