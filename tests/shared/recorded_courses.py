@@ -361,7 +361,7 @@ COURSES: Mapping[str, Course] = {
         colour="orange",
         says=r"root paused the run after step 60 \(\d{4}-\d\d-\d\d \d\d:\d\d\)\.",
         tile=r"mean \d\d % \(\d\d to \d\d\), no trend",
-        to_do=r"Let the run go on; no step is lost\. echoscope ctl .*paused resume",
+        to_do=r"Let the run go on; no step is lost\. Press Resume\.",
         never=r"To do: nothing|Let the run go on\.",
     ),
 }

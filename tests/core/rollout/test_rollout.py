@@ -90,12 +90,10 @@ class ScriptedPool:
     def lead(self, step: int, p: int, first_group: int) -> Leader:
         return Leader(env_seed=10 + step, seen={p * self.group_size: START})
 
-    def follow(self, step: int, index: int, leader: Leader, first_group: int) -> Observation:
+    def follow(self, index: int, leader: Leader) -> Observation:
         return START
 
-    def slot(
-        self, step: int, index: int, leader: Leader, observation: Observation, first_group: int
-    ) -> Slot:
+    def slot(self, index: int, leader: Leader, observation: Observation, first_group: int) -> Slot:
         return Slot(
             index=index,
             episode_index=index,

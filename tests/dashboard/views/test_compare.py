@@ -75,7 +75,7 @@ def test_seeds_are_one_group_and_levels_are_what_sql_says(root: Path, open_page:
 def test_a_band_is_drawn_for_each_group(root: Path, open_page: OpenPage) -> None:
     page = open_page("compare", root, runs=runs_of(root), metric=ENTROPY)
     figure = next(iter(shown_figures(page).values()))
-    assert figure.text.count("95 % interval") == 2
+    assert figure.text.count(", band") == 2
     assert "3 of 3 runs" in figure.text
     assert not figure.layout.get("showlegend")
 
