@@ -279,8 +279,8 @@ def _instead(run: Path, info: RunInfo, settings: dict[str, Any]) -> str:
     if CHECKPOINT in settings:
         changed = {key: value for key, value in settings.items() if key != CHECKPOINT}
         at = f"--checkpoint={settings[CHECKPOINT]}"
-        words = ["echoscope", "ctl", str(run), "branch", at, *override_words(changed)]
-        return f"To go on from there, branch: {shlex.join(words)}"
+        command_words = ["echoscope", "ctl", str(run), "branch", at, *override_words(changed)]
+        return f"To go on from there, branch: {shlex.join(command_words)}"
     if not settings or info.status == "running":
         return ""
     settings_text = [*override_words(settings)]

@@ -495,8 +495,8 @@ def rule_words(rule: str) -> str:
     >>> rule_words("TEMPLATE_COLLAPSE"), rule_words("KL_DRIFT")
     ('template collapse', 'KL drift')
     """
-    words = rule.replace("_", " ").lower().split(" ")
-    return " ".join(word.upper() if word == "kl" else word for word in words)
+    name_parts = rule.replace("_", " ").lower().split(" ")
+    return " ".join(word.upper() if word == "kl" else word for word in name_parts)
 
 
 def author_words(issued_by: str) -> str:

@@ -203,8 +203,8 @@ class MonitorObserver:
             bonus=bonus if seen.config.loss.entropy_coef > 0 else math.nan,
         )
         for prospect in prospects(signs):
-            words = " ".join(override_words(prospect.settings))
-            self._events.message(f"{prospect.text} {prospect.advice} ({words})")
+            overrides = " ".join(override_words(prospect.settings))
+            self._events.message(f"{prospect.text} {prospect.advice} ({overrides})")
 
     def _tell_blind_rules(self, values: dict[str, float], config: RunConfig) -> None:
         """Say at the start which rules will never judge, and what they would need."""

@@ -164,10 +164,10 @@ class _Course:
 
 def _course(curve: Curve, axis: Axis, options: LineOptions) -> _Course:
     if curve.is_sparse:
-        kept = np.flatnonzero(np.isfinite(curve.values))
-        low, high = (None if e is None else e[kept] for e in (curve.low, curve.high))
-        values = curve.values[kept]
-        return _Course(curve=curve, steps=curve.steps[kept], values=values, low=low, high=high)
+        measured = np.flatnonzero(np.isfinite(curve.values))
+        low, high = (None if e is None else e[measured] for e in (curve.low, curve.high))
+        values = curve.values[measured]
+        return _Course(curve=curve, steps=curve.steps[measured], values=values, low=low, high=high)
     part = _visible_part(curve, axis, options)
     raw, steps = curve.values[part], curve.steps[part]
     values = smoothed(curve.values, options.smooth)[part]
@@ -321,7 +321,7 @@ def _outliers(course: _Course, limits: tuple[float, float], axis: Axis) -> list[
         if not len(outside):
             continue
         amounts = [value_words(course.curve.key, float(values[i])) for i in outside]
-        at = course.steps[outside].tolist()
+        outlier_steps = course.steps[outside].tolist()
         name = figure_text(course.curve.name, width=200, limit=80)
         traces.append(
             scatter(
@@ -336,7 +336,7 @@ def _outliers(course: _Course, limits: tuple[float, float], axis: Axis) -> list[
                 hovertext=[
                     f"{name} {amount} at step {step}: outside of this chart<br>"
                     "Double-click to see all of it"
-                    for amount, step in zip(amounts, at, strict=True)
+                    for amount, step in zip(amounts, outlier_steps, strict=True)
                 ],
                 hovertemplate="%{hovertext}<extra></extra>",
                 showlegend=False,
@@ -359,8 +359,8 @@ def _end_labels(
     low, high = limits or (0.0, 1.0)
     ends = []
     for course in courses:
-        shown = _drawable(course.values, options)
-        last = shown[np.isfinite(shown)][-1:]
+        drawn_values = _drawable(course.values, options)
+        last = drawn_values[np.isfinite(drawn_values)][-1:]
         if len(last):
             end = float(np.log10(last[0]) if options.log_y else last[0])
             end = min(max(end, low), high) if limits else end

@@ -116,8 +116,10 @@ def _places(values: Sequence[str]) -> tuple[FloatArray64, dict[str, float]]:
     ticks = {value: (n + 0.5) / len(distinct) for n, value in enumerate(distinct)}
     heights = np.array([ticks[value] for value in values])
     for value, middle in ticks.items():
-        at = np.flatnonzero([each == value for each in values])
-        heights[at] = middle + np.linspace(-_SPREAD, _SPREAD, len(at) + 2)[1:-1]
+        runs_of_value = np.flatnonzero([each == value for each in values])
+        heights[runs_of_value] = (
+            middle + np.linspace(-_SPREAD, _SPREAD, len(runs_of_value) + 2)[1:-1]
+        )
     return heights, ticks
 
 
@@ -219,8 +221,8 @@ def clipped(spec: dict[str, Any], curves: Sequence[Curve], *, log_y: bool) -> di
     layout = {**spec["layout"]}
     layout["yaxis"] = {**layout["yaxis"], "range": list(limits)}
     heading, *rest = layout["annotations"]
-    words = f'  <span style="font-size:11px">{num_outside} outside</span>'
-    layout["annotations"] = [{**heading, "text": heading["text"] + words}, *rest]
+    outside_note = f'  <span style="font-size:11px">{num_outside} outside</span>'
+    layout["annotations"] = [{**heading, "text": heading["text"] + outside_note}, *rest]
     return {**spec, "layout": layout}
 
 
@@ -274,8 +276,8 @@ def answer_spec(
     data = []
     for at_run, (run, frame) in enumerate(frames.items()):
         for at_column, name in enumerate(others):
-            words = name if is_of_one else run if len(others) == 1 else f"{run}: {name}"
-            label = figure_text(words, width=200, limit=80)
+            label_text = name if is_of_one else run if len(others) == 1 else f"{run}: {name}"
+            label = figure_text(label_text, width=200, limit=80)
             color = theme.SERIES[(at_column if is_of_one else at_run) % len(theme.SERIES)]
             dash = "solid" if is_of_one else _DASHES[at_column % len(_DASHES)]
             data.append(

@@ -46,7 +46,7 @@ def waits_spec(shares: Shares) -> dict[str, Any]:
 def _bar(name: str, seconds: float, total: float, *, color: str, is_named: bool) -> dict[str, Any]:
     """A part of one bar, or, where it is named, a bar of its own."""
     share = seconds / total
-    words = f"{name}: {share:.0%}" if is_named else f"{share:.0%}" * (share >= _LEAST_WORDS)
+    bar_label = f"{name}: {share:.0%}" if is_named else f"{share:.0%}" * (share >= _LEAST_WORDS)
     return {
         "type": "bar",
         "orientation": "h",
@@ -54,7 +54,7 @@ def _bar(name: str, seconds: float, total: float, *, color: str, is_named: bool)
         "y": [name if is_named else ""],
         "name": name,
         "marker": {"color": color},
-        "text": [words],
+        "text": [bar_label],
         "textposition": "auto" if is_named else "inside",
         "insidetextanchor": "start" if is_named else "middle",
         "textangle": 0,

@@ -68,15 +68,15 @@ def settings_held(
 def _held(situation: Situation, key: str, last_step: int, recipe: str) -> Sequence[Held]:
     moments = [(c.step, c.values[key]) for c in situation.changes if key in c.values]
     if not moments:
-        words = _words(situation.setting(key)) + (f" ({recipe})" if recipe else "")
-        return (Held(first=0, last=last_step, words=words, is_changed=bool(recipe)),)
+        value_text = _words(situation.setting(key)) + (f" ({recipe})" if recipe else "")
+        return (Held(first=0, last=last_step, words=value_text, is_changed=bool(recipe)),)
     values = [moments[0][1][0], *(new for _, (_, new) in moments)]
     starts = [0, *(step for step, _ in moments)]
     ends = [*starts[1:], max(last_step, starts[-1])]
     return tuple(
-        Held(first=first, last=last, words=_words(value), is_changed=place > 0)
-        for place, (first, last, value) in enumerate(zip(starts, ends, values, strict=True))
-        if place or last > 0
+        Held(first=first, last=last, words=_words(value), is_changed=index > 0)
+        for index, (first, last, value) in enumerate(zip(starts, ends, values, strict=True))
+        if index or last > 0
     )
 
 
@@ -98,15 +98,15 @@ def timeline(
     num_rows = len(rows) + len(held)
     data: list[Trace] = []
     notes: list[dict[str, Any]] = []
-    for place, kind in enumerate(rows):
-        notes.append(_name(capitalised(f"{kind.value}s"), num_rows - place))
-        data.append(_signs(by_kind[kind], num_rows - place - 0.5))
-    for place, (key, values) in enumerate(held.items(), start=len(rows)):
-        notes.append(_name(key, num_rows - place))
+    for row, kind in enumerate(rows):
+        notes.append(_name(capitalised(f"{kind.value}s"), num_rows - row))
+        data.append(_signs(by_kind[kind], num_rows - row - 0.5))
+    for row, (key, values) in enumerate(held.items(), start=len(rows)):
+        notes.append(_name(key, num_rows - row))
         for value in values:
-            data.append(_bar(key, value, num_rows - place - 0.5))
+            data.append(_bar(key, value, num_rows - row - 0.5))
             if value.last - value.first >= 0.08 * last_step:
-                notes.append(_value(value, num_rows - place - 0.5))
+                notes.append(_value(value, num_rows - row - 0.5))
     onset = onset_range(verdict)
     shapes = [] if onset is None else [theme.onset_shape(*map(float, onset)) | {"label": {}}]
     return {

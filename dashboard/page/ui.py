@@ -259,10 +259,10 @@ def _tab(title: str, run_id: str) -> None:
 
     def name() -> None:
         alarm = pulses.alarm_line(run_id)
-        words = [f"({alarm.text})", title] if alarm.text else [title]
+        title_parts = [f"({alarm.text})", title] if alarm.text else [title]
         colour = alarm.colour if alarm.text else pulses.status_line(run_id).colour
         about = visible(run_id, 60)
-        tab = " - ".join([" ".join(words), about, "Echoscope"])
+        tab = " - ".join([" ".join(title_parts), about, "Echoscope"])
         st.set_page_config(page_title=tab, page_icon=theme.icon(colour))
 
     if is_following(run_id):

@@ -125,11 +125,11 @@ def _call_spans(turn: Turn) -> list[Span]:
 def _without(text: str, part: Span, holes: Sequence[Span]) -> str:
     """A part of a text without what stands in some holes."""
     low, high = part
-    kept = []
+    parts = []
     for start, end in holes:
-        kept.append(text[low : min(start, high)] if start > low else "")
+        parts.append(text[low : min(start, high)] if start > low else "")
         low = max(low, end)
-    return "".join([*kept, text[low:high]])
+    return "".join([*parts, text[low:high]])
 
 
 def _untagged(text: str, before: str, after: str) -> str:

@@ -69,8 +69,8 @@ def _chart(key: str, known: Sequence[str]) -> Chart | None:
             return None
         key = stored[0]
     line = Line(key=key, has_interval=f"{key}_low" in known)
-    words = capitalised(metric(key).in_sentence)
-    title = words if len(words) <= _TITLE_CHARS else metric(key).name
+    claim_title = capitalised(metric(key).in_sentence)
+    title = claim_title if len(claim_title) <= _TITLE_CHARS else metric(key).name
     return Chart(name=key, title=title, help=metric(key).help, lines=(line,))
 
 
@@ -82,9 +82,9 @@ def _claimed(page: RunCharts, chart: Chart, rows: Sequence[EvidenceRow]) -> Clai
     for row in rows:
         curve = next((curve for curve in curves if curve.key == row.metric), curves[0])
         spec["data"] += [_level(level, curve) for level in row.levels if _is_drawable(level)]
-    words = tuple(row.words for row in rows)
+    sentences = tuple(row.words for row in rows)
     alt = f"{chart.title}. {describe(curves)}"
-    return ClaimChart(name=chart.name, title=chart.title, spec=spec, words=words, alt=alt)
+    return ClaimChart(name=chart.name, title=chart.title, spec=spec, words=sentences, alt=alt)
 
 
 def _is_drawable(level: Level) -> bool:

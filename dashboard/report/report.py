@@ -70,12 +70,12 @@ def make_report(path: Path, *, chosen: Sequence[str] = (), progress: Progress | 
     verdict = diagnose(run)
     info = run.info()
     figures = figures_of(run, verdict)
-    shown = _telling(run, verdict)
+    examples = _telling(run, verdict)
     say("charts")
     parts = [
         verdict_html.box(verdict),
         *_claims(figures, verdict),
-        *_examples(run, shown.places, shown.words),
+        *_examples(run, examples.places, examples.words),
         *_settings(run, verdict, figures),
         verdict_html.grounds(verdict),
         *_curves(figures),
@@ -83,7 +83,7 @@ def make_report(path: Path, *, chosen: Sequence[str] = (), progress: Progress | 
     say("alarms and commands")
     parts += _happened(run)
     say("trajectories")
-    names = tuple(dict.fromkeys(place.trajectory_id for place in shown.places))
+    names = tuple(dict.fromkeys(place.trajectory_id for place in examples.places))
     parts += _trajectories(run, tuple(chosen) or names[:MAX_CHOSEN])
     rows = [
         {"setting": key, "value": _without_folders(setting_words(value))}
@@ -134,12 +134,12 @@ def _claims(figures: RunFigures, verdict: Verdict) -> list[str]:
 def _examples(run: RunReader, places: Sequence[Shown], words: str) -> list[str]:
     """Replies to different prompts side by side, which show the verdict."""
     drawn = []
-    for place in places[:EXAMPLES]:
-        turns = run.trajectory(place.trajectory_id).turns
-        if place.turn < len(turns):
-            title = f"Step {parse_trajectory_id(place.trajectory_id)[1]}, turn {place.turn}"
-            html = example_html(turns[place.turn], place)
-            drawn.append(_figure(html, capitalised(place.note), title))
+    for example in places[:EXAMPLES]:
+        turns = run.trajectory(example.trajectory_id).turns
+        if example.turn < len(turns):
+            title = f"Step {parse_trajectory_id(example.trajectory_id)[1]}, turn {example.turn}"
+            html = example_html(turns[example.turn], example)
+            drawn.append(_figure(html, capitalised(example.note), title))
     return [_heading(capitalised(words or "examples")), _grid(drawn)] if drawn else []
 
 

@@ -196,16 +196,16 @@ def _axes(
             continue
         has_grid = axis.get("showgrid") is not False
         for value, text in _labels(axis, scale, most, categories if name == "x" else ()):
-            place = float(scale(value))
-            if not scale.start - 1 <= place <= scale.end + 1 and name == "x":
+            position = float(scale(value))
+            if not scale.start - 1 <= position <= scale.end + 1 and name == "x":
                 continue
-            at = _number(place)
+            tick = _number(position)
             if name == "x":
-                line = f'x1="{at}" x2="{at}" y1="{_number(top)}" y2="{_number(bottom)}"'
-                spot = f'x="{at}" y="{_number(bottom + 14)}" text-anchor="middle"'
+                line = f'x1="{tick}" x2="{tick}" y1="{_number(top)}" y2="{_number(bottom)}"'
+                spot = f'x="{tick}" y="{_number(bottom + 14)}" text-anchor="middle"'
             else:
-                line = f'x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{at}" y2="{at}"'
-                spot = f'x="{_LEFT - 6}" y="{_number(place + 3.5)}" text-anchor="end"'
+                line = f'x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{tick}" y2="{tick}"'
+                spot = f'x="{_LEFT - 6}" y="{_number(position + 3.5)}" text-anchor="end"'
             yield f'<line {line} stroke="{GRID}"/>' if has_grid else ""
             yield f"<text {spot}>{_words(text)}</text>"
     title = (layout.get("xaxis") or {}).get("title")
@@ -324,8 +324,8 @@ def _markers(
         radius = float(sizes[n]) / 2
         points = _SHAPES.get(symbol)
         if points is None:
-            at = {"x": _number(px[n]), "y": _number(py[n]), "r": f"{radius:g}"}
-            yield _CIRCLE.format(**at, style=style, title=title)
+            center = {"x": _number(px[n]), "y": _number(py[n]), "r": f"{radius:g}"}
+            yield _CIRCLE.format(**center, style=style, title=title)
             continue
         corners = " ".join(
             f"{_number(px[n] + across * radius)},{_number(py[n] + down * radius)}"
@@ -357,10 +357,10 @@ def _marker_colors(marker: Mapping[str, Any], size: int) -> list[Any]:
 
 def _shade(share: float) -> str:
     """A colour for a number between 0 and 1."""
-    place = min(max(share, 0.0), 1.0) * (len(_CIVIDIS) - 1)
-    index = min(int(place), len(_CIVIDIS) - 2)
+    position = min(max(share, 0.0), 1.0) * (len(_CIVIDIS) - 1)
+    index = min(int(position), len(_CIVIDIS) - 2)
     pair = zip(_CIVIDIS[index], _CIVIDIS[index + 1], strict=True)
-    mixed = [round(a + (b - a) * (place - index)) for a, b in pair]
+    mixed = [round(a + (b - a) * (position - index)) for a, b in pair]
     return f"rgb({mixed[0]},{mixed[1]},{mixed[2]})"
 
 
@@ -374,8 +374,8 @@ def _heatmap(trace: Mapping[str, Any], x: _Scale, y: _Scale) -> Iterator[str]:
     left, upper = x(xs) - width / 2, y(ys) - height / 2
     size = f'width="{width * 0.94:.2f}" height="{height * 0.92:.2f}"'
     for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
-        at = f'x="{_number(left[column])}" y="{_number(upper[row])}"'
-        yield f'<rect {at} {size} fill="{color}" opacity="{table[row, column]:.2f}"/>'
+        corner = f'x="{_number(left[column])}" y="{_number(upper[row])}"'
+        yield f'<rect {corner} {size} fill="{color}" opacity="{table[row, column]:.2f}"/>'
 
 
 def _bars(
@@ -387,12 +387,12 @@ def _bars(
 ) -> Iterator[str]:
     """Bars beside each other, as `barmode` is `group`."""
     names = [other.get("name") for other in traces if other.get("type") == "bar"]
-    place, width = names.index(trace.get("name")), 0.8 / len(names)
+    offset, width = names.index(trace.get("name")), 0.8 / len(names)
     color = attribute(str((trace.get("marker") or {}).get("color", ACCENT)))
     for name, value in zip(trace["x"], _array(trace["y"]).tolist(), strict=True):
         if not math.isfinite(value):
             continue
-        left = categories.index(str(name)) - 0.4 + place * width
+        left = categories.index(str(name)) - 0.4 + offset * width
         x0, x1 = x([left, left + width * 0.94]).tolist()
         y0, y1 = y([0.0, value]).tolist()
         box = f'x="{_number(x0)}" y="{_number(min(y0, y1))}" width="{_number(x1 - x0)}"'

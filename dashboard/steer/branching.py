@@ -18,11 +18,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from echoscope.store.checkpoints import STATE_NAME, checkpoint_path
 from echoscope.store.log.durable import read_json_object
@@ -223,19 +223,28 @@ def launch(order: BranchOrder, root: Path) -> Launch:
         try:
             log, descriptor = _open_log(root)
             with os.fdopen(descriptor, "wb") as output:
-                process = subprocess.Popen(
-                    arguments,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env=environment(),
-                    start_new_session=True,
-                )
+                process = start_apart(arguments, output)
         except (OSError, ValueError) as error:
             raise BranchError(f"the branch was not started: {error}") from error
         started = Launch(order=order, root=root, log=log, at=time.time(), process=process)
         _launches.append(started)
     return started
+
+
+def start_apart(arguments: Sequence[str], output: BinaryIO) -> subprocess.Popen[bytes]:
+    """A command in a session of its own, which lives on when the dashboard ends.
+
+    Raises:
+        OSError, ValueError: it cannot be started.
+    """
+    return subprocess.Popen(
+        arguments,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        env=environment(),
+        start_new_session=True,
+    )
 
 
 def check(

@@ -14,7 +14,7 @@ from pathlib import Path
 from echoscope.store.steer.cures import cure_file, is_being_cured
 from echoscope.store.steer.steering import MAX_AUTHOR
 
-from .branching import BranchError, environment
+from .branching import BranchError, start_apart
 
 MAX_STEPS = 10_000
 MAX_MINUTES = 1_440
@@ -73,16 +73,8 @@ def _start(run: Path, author: str, *words: str) -> None:
         log.parent.mkdir(mode=0o700, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
         with os.fdopen(os.open(log, flags, 0o600), "wb") as output:
-            _started[run] = subprocess.Popen(
-                [
-                    *(sys.executable, "-P", "-m", "echoscope", "cure", *words),
-                    *(f"--by={author}", "--", str(run.absolute())),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment(),
-                start_new_session=True,
-            )
+            command = [sys.executable, "-P", "-m", "echoscope", "cure", *words]
+            command += [f"--by={author}", "--", str(run.absolute())]
+            _started[run] = start_apart(command, output)
     except (OSError, ValueError) as error:
         raise BranchError(f"the cure was not started: {error}") from error

@@ -224,12 +224,12 @@ def _levels(compared: Comparison, line: DeltaGenerator) -> dict[str, float]:
     _table(compared, levels, gaps)
     num_left_out = len(groups) - len(compared.shown)
     of_groups = f"{len(compared.shown)} of {len(groups)} groups are drawn. " if num_left_out else ""
-    one = any(level.is_of_one_run for level in levels.values())
+    has_single_runs = any(level.is_of_one_run for level in levels.values())
     luck = "With many groups, one in twenty differs from the baseline by chance."
     single = "The interval of a single run is over its steps or tasks and knows no other seed. "
     st.caption(
         f"{of_groups}Means over steps {window[0]} to {window[1]} with 95 % intervals over runs. "
-        f"{single * one}{luck * (len(groups) > 2)}"
+        f"{single * has_single_runs}{luck * (len(groups) > 2)}"
     )
     return {level.run: level.mean for of in levels.values() for level in of.runs}
 
@@ -323,8 +323,8 @@ def _toggle(key: str, ids: Sequence[str], drawn_ids: Mapping[str, str]) -> None:
     """Hide a group that is drawn; draw one that is not, in the place of the last if need be."""
     of = _clicked(key, ids)
     if of is not None:
-        shown = [each for each in drawn_ids if each != of]
-        _hide_all_but(ids, shown if of in drawn_ids else [*shown[: MAX_DRAWN - 1], of])
+        still_drawn = [each for each in drawn_ids if each != of]
+        _hide_all_but(ids, still_drawn if of in drawn_ids else [*still_drawn[: MAX_DRAWN - 1], of])
 
 
 def _solo(key: str, ids: Sequence[str], drawn_ids: Mapping[str, str]) -> None:

@@ -132,9 +132,9 @@ def _legend(runs: Sequence[str]) -> None:
 
 
 def _panel(panel: Panel, runs: Sequence[str], number: int) -> None:
-    place = f"panel {number}"
+    widget_key = f"panel {number}"
     if panel.sql is not None:
-        _query(panel, runs, place)
+        _query(panel, runs, widget_key)
         return
     look = Controls(axis=panel.x, smooth=panel.smooth, log_y=panel.log, height=panel.height)
     spec = _of_one(panel, runs[0], look) if len(runs) == 1 else _of_several(panel, runs, look)
@@ -142,7 +142,7 @@ def _panel(panel: Panel, runs: Sequence[str], number: int) -> None:
         where = "this run" if len(runs) == 1 else "these runs"
         st.caption(f"{plain(_title(panel))}: not measured in {where}.")
         return
-    figures.show(spec, _title(panel), key=place, revision=f"{panel} {runs}")
+    figures.show(spec, _title(panel), key=widget_key, revision=f"{panel} {runs}")
 
 
 def _title(panel: Panel) -> str:
@@ -171,10 +171,10 @@ def _of_several(panel: Panel, runs: Sequence[str], look: Controls) -> dict[str, 
     curves: list[Curve] = []
     axes = {run: step_axis(queries.step_table(run), look.axis) for run in runs}
     for run, color in zip(runs, theme.SERIES, strict=False):
-        known = queries.metric_keys(run)
-        keys = chart_keys([chart], known)
+        run_keys = queries.metric_keys(run)
+        keys = chart_keys([chart], run_keys)
         steps = queries.step_table(run)
-        of_run = chart_curves(chart, queries.series(run, keys), steps, known) if keys else []
+        of_run = chart_curves(chart, queries.series(run, keys), steps, run_keys) if keys else []
         curves += [
             drawn.placed(
                 curve,
@@ -209,11 +209,11 @@ def _query(panel: Panel, runs: Sequence[str], place: str) -> None:
         figures.show(spec, title, key=place, revision=f"{panel} {runs}")
     else:
         st.markdown(f"**{plain(title)}**")
-        shown = {run: sql_box.shown_frame(answer.table) for run, answer in answers.items()}
-        if len(shown) > 1:
-            for run, frame in shown.items():
+        tables = {run: sql_box.shown_frame(answer.table) for run, answer in answers.items()}
+        if len(tables) > 1:
+            for run, frame in tables.items():
                 frame.insert(0, "(run)", visible(run, 80), allow_duplicates=True)
-        table = pd.concat(shown.values(), ignore_index=True)
+        table = pd.concat(tables.values(), ignore_index=True)
         st.dataframe(table, hide_index=True, height=max(panel.height - 40, 100), alt=title)
     notes = []
     if any(answer.is_cut for answer in answers.values()):

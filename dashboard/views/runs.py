@@ -117,8 +117,8 @@ def _list(runs: RootRuns) -> bool:
     if not hits:
         ui.empty("No run matches the filter.")
         return num_unread > 0
-    shown = [table.rows[n] for line in listed.lines for n in line.rows[:PER_PAGE]]
-    num_coming = num_unread + runs.facts.want_standings(shown, Urgency.SHOWN_VERDICT)
+    page_rows = [table.rows[n] for line in listed.lines for n in line.rows[:PER_PAGE]]
+    num_coming = num_unread + runs.facts.want_standings(page_rows, Urgency.SHOWN_VERDICT)
     beside = st.columns([8, 5], gap="small") if asked.curves else [st.container()]
     with beside[0]:
         opened = run_table.draw(table, listed.lines, asked)
@@ -208,7 +208,9 @@ def _run_lines(table: RunsTable, places: Sequence[int], asked: state.Asked) -> l
 def _group_lines(table: RunsTable, groups: Sequence[Group], asked: state.Asked) -> list[Line]:
     """Groups, each with its runs below where it is open. A group keeps its colour in any order."""
     of_all = grouped(table, range(len(table.rows)), asked.groups)
-    place = {group.digest: n for n, group in enumerate(sorted(of_all, key=lambda g: g.digest))}
+    color_index = {
+        group.digest: n for n, group in enumerate(sorted(of_all, key=lambda g: g.digest))
+    }
     lines = []
     for group in groups:
         is_open = group.digest in asked.open_groups
@@ -218,7 +220,7 @@ def _group_lines(table: RunsTable, groups: Sequence[Group], asked: state.Asked) 
                 digest=group.digest,
                 name=group.name,
                 rows=group.members,
-                colour=colour_of(place[group.digest]),
+                colour=colour_of(color_index[group.digest]),
                 is_open=is_open,
                 is_drawn=_is_drawn(group.digest, asked),
             )

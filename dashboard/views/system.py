@@ -67,9 +67,9 @@ def _shares(run_id: str) -> None:
         st.caption(
             "Who waits for whom is measured where episodes run side by side: collection.mode=async."
         )
-    words = engines_words(queries.info(run_id).config)
-    if words:
-        st.caption(plain(words, 400))
+    engines_note = engines_words(queries.info(run_id).config)
+    if engines_note:
+        st.caption(plain(engines_note, 400))
 
 
 def _heading(title: str, shares: Shares, colors: Mapping[str, str]) -> None:

@@ -83,14 +83,14 @@ BY_KINDS: Mapping[tuple[Calm, int], Mapping[str, Count]] = {
     ("calm", 8): {"small": (60, 248)},
     ("calm", 9): {"small": (43, 226)},
     ("half way", 1): {"public": (0, 39), "made": (20, 109)},
-    ("half way", 2): {"small": (30, 108), "public": (36, 302), "made": (103, 405)},
-    ("half way", 3): {"small": (58, 251), "public": (22, 432), "made": (117, 724)},
-    ("half way", 4): {"small": (85, 327), "public": (104, 465), "made": (202, 1319)},
-    ("half way", 5): {"small": (90, 441), "public": (78, 398), "made": (203, 1169)},
-    ("half way", 6): {"small": (120, 486), "public": (40, 293), "made": (235, 1963)},
-    ("half way", 7): {"small": (118, 551), "public": (47, 392), "made": (608, 5519)},
-    ("half way", 8): {"small": (116, 582)},
-    ("half way", 9): {"small": (131, 638)},
+    ("half way", 2): {"small": (30, 90), "public": (16, 200), "made": (103, 405)},
+    ("half way", 3): {"small": (58, 251), "public": (22, 375), "made": (117, 724)},
+    ("half way", 4): {"small": (75, 317), "public": (79, 233), "made": (202, 1319)},
+    ("half way", 5): {"small": (90, 441), "public": (53, 217), "made": (203, 1169)},
+    ("half way", 6): {"small": (110, 458), "public": (40, 162), "made": (235, 1963)},
+    ("half way", 7): {"small": (108, 523), "public": (47, 261), "made": (608, 5519)},
+    ("half way", 8): {"small": (106, 554)},
+    ("half way", 9): {"small": (121, 610)},
 }
 """(how calm, kinds of signals measured) -> set of runs -> how often a collapse followed.
 
@@ -100,9 +100,9 @@ Of the recorded small runs, the public ones, and `synthetic_runs.py`.
 MEASURED: Mapping[tuple[str, str], Count] = {
     ("healthy", "high"): (1, 180),
     ("healthy", "medium"): (5, 435),
-    ("healthy", "low"): (224, 1736),
-    ("collapse", "high"): (0, 1015),
-    ("collapse", "medium"): (26, 689),
+    ("healthy", "low"): (214, 1577),
+    ("collapse", "high"): (0, 1046),
+    ("collapse", "medium"): (26, 660),
 }
 """(what was said, confidence) -> how often it was wrong, with all that was logged, on the recorded
 small runs and the public ones together."""
@@ -132,8 +132,8 @@ def base_rate(calm: Calm, num_kinds: int) -> float:
     Of the same set of runs, with as many kinds of signals measured: what `quiet_rate` is to be
     compared with. 1 where too few such steps were measured.
 
-    >>> round(base_rate("half way", 9), 3)  # 175 of 1,044 steps
-    0.168
+    >>> round(base_rate("half way", 9), 3)  # 165 of 1,016 steps
+    0.162
     """
     counts = BY_KINDS.get((calm, num_kinds), {})
     rates = {name: wrong / n for name, (wrong, n) in counts.items() if n >= LEAST_STEPS}
@@ -170,7 +170,7 @@ def collapse_words(confidence: str) -> str:
     """What a confidence in a collapse is worth, as it stands beside a verdict.
 
     >>> collapse_words("high")
-    'in labelled runs, none of 1,015 such verdicts came while the run was healthy'
+    'in labelled runs, none of 1,046 such verdicts came while the run was healthy'
     """
     wrong, total = MEASURED["collapse", confidence]
     verdicts = f"{wrong or 'none'} of {total:,} such verdicts"

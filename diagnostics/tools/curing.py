@@ -360,12 +360,12 @@ def table(
     arms: Sequence[Arm | None] = (None, *cure.arms)
     for number, arm in enumerate(arms):
         run_id = cure.run_id if arm is None else arm.run_id
-        at = checkpoint if arm is None else arm.checkpoint
-        stand = stand_of(run_id, at) if run_id else None
+        start_step = checkpoint if arm is None else arm.checkpoint
+        stand = stand_of(run_id, start_step) if run_id else None
         yield {
             "number": number,
             "run_id": run_id,
-            "checkpoint": at,
+            "checkpoint": start_step,
             "settings": {} if arm is None else dict(arm.settings),
             "why": "" if arm is None else arm.why,
             "rate": "" if arm is None else arm.rate,

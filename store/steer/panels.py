@@ -162,8 +162,8 @@ def replace(root: Path, page: str, old: Panel, new: Panel) -> None:
     """
 
     def act(pages: dict[str, list[Panel]]) -> None:
-        at = _place(pages, page, old)
-        pages[page][at] = new
+        index = _place(pages, page, old)
+        pages[page][index] = new
 
     _change(root, act)
 

@@ -66,9 +66,9 @@ class RayFleet:
         self._actor_class = self.ray.remote(max_restarts=0, max_task_retries=0)(EngineActor)
         # All places at once: no two runs on one cluster wait for each other with half of it each.
         reserved = {"CPU": config.cpus_per_engine, "GPU": config.gpus_per_engine}
-        place = {resource: amount for resource, amount in reserved.items() if amount}
+        bundle = {resource: amount for resource, amount in reserved.items() if amount}
         self._places = self.ray.util.placement_group(
-            [place] * config.num_engines, strategy="SPREAD"
+            [bundle] * config.num_engines, strategy="SPREAD"
         )
         self.base = self.ray.put(Base.of(policy.model))
         self._weights: Any = None

@@ -96,17 +96,17 @@ class Gap:
 
 def level_of(key: str, runs: Sequence[RunLevel]) -> Level:
     """The level of a group from its runs; those without a value are left out."""
-    kept = tuple(run for run in runs if run.num_points)
-    if len(kept) == 1 and kept[0].num_tasks and metric(key).unit == SHARE:
-        low, high = wilson_interval(kept[0].mean, kept[0].num_tasks)
-        estimate = Estimate(value=kept[0].mean, low=float(low), high=float(high))
+    measured_runs = tuple(run for run in runs if run.num_points)
+    if len(measured_runs) == 1 and measured_runs[0].num_tasks and metric(key).unit == SHARE:
+        low, high = wilson_interval(measured_runs[0].mean, measured_runs[0].num_tasks)
+        estimate = Estimate(value=measured_runs[0].mean, low=float(low), high=float(high))
     elif metric(key).unit == SHARE:
-        estimate = share_estimate(_units(kept), _trials(kept))
+        estimate = share_estimate(_units(measured_runs), _trials(measured_runs))
     else:
-        estimate = mean_estimate(_units(kept))
-    if len(kept) == 1:  # stretches without a value weigh nothing
-        estimate = replace(estimate, value=kept[0].mean)
-    return Level(key=key, estimate=estimate, runs=kept)
+        estimate = mean_estimate(_units(measured_runs))
+    if len(measured_runs) == 1:  # stretches without a value weigh nothing
+        estimate = replace(estimate, value=measured_runs[0].mean)
+    return Level(key=key, estimate=estimate, runs=measured_runs)
 
 
 def _trials(runs: Sequence[RunLevel]) -> Trials:
@@ -283,8 +283,8 @@ def _ratio_words(ratio: Estimate | None) -> str:
 def count_words(level: Level) -> str:
     """`5 runs, 50 values`: what an interval rests on."""
     tasks = max((run.num_tasks for run in level.runs), default=0)
-    words = [counted(len(level.runs), "run"), counted(level.num_points, "value")]
-    return ", ".join([*words, *([counted(tasks, "task")] if tasks else [])])
+    counts = [counted(len(level.runs), "run"), counted(level.num_points, "value")]
+    return ", ".join([*counts, *([counted(tasks, "task")] if tasks else [])])
 
 
 def summary(key: str, levels: Mapping[str, Level], gaps: Mapping[str, Gap], baseline: str) -> str:

@@ -96,9 +96,9 @@ def mean_curve(
     values_RS = np.full((len(rows), len(buckets)), np.nan)
     points_S = np.zeros(len(buckets))
     for values_S, of in zip(values_RS, rows.values(), strict=True):
-        at = np.searchsorted(buckets, of["bucket"].to_numpy(np.int64))
-        values_S[at] = of["value"].to_numpy(np.float64)
-        points_S[at] += of["num_points"].to_numpy(np.float64)
+        columns = np.searchsorted(buckets, of["bucket"].to_numpy(np.int64))
+        values_S[columns] = of["value"].to_numpy(np.float64)
+        points_S[columns] += of["num_points"].to_numpy(np.float64)
     span = width * (buckets[-1] - buckets[0] + 1) if len(buckets) else 0
     is_line = not key.startswith(FIXED_TASKS) and 2 * points_S.sum() >= span * len(rows)
     if smooth and is_line:
@@ -189,9 +189,16 @@ def run_level(
     inside = table[(steps >= first) & (steps <= last)]
     rows = inside[inside["key"] == key]
     values, points = (rows[name].to_numpy(np.float64) for name in ("value", "num_points"))
-    at = (rows["bucket"].to_numpy(np.int64) * width - first) * NUM_STRETCHES // (last - first + 1)
+    stretch_of_row = (
+        (rows["bucket"].to_numpy(np.int64) * width - first) * NUM_STRETCHES // (last - first + 1)
+    )
     stretches = [
-        float(values[at == n] @ points[at == n] / points[at == n].sum()) for n in np.unique(at)
+        float(
+            values[stretch_of_row == n]
+            @ points[stretch_of_row == n]
+            / points[stretch_of_row == n].sum()
+        )
+        for n in np.unique(stretch_of_row)
     ]
     num_points = int(points.sum())
     tasks = inside.loc[inside["key"] == _tasks_key(key), "value"] if _is_of_tasks(key) else None

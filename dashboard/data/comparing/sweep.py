@@ -102,7 +102,7 @@ def importances(
             forest = RandomForestRegressor(
                 TREES, min_samples_leaf=2, random_state=repeat, n_jobs=1
             ).fit(table[seen], values_N[seen])
-            found = permutation_importance(
+            permutation = permutation_importance(
                 forest,
                 table[unseen],
                 values_N[unseen],
@@ -110,7 +110,7 @@ def importances(
                 n_repeats=1,
                 random_state=repeat,
             )
-            rises_2K += found.importances_mean * len(unseen) / len(runs) / spread
+            rises_2K += permutation.importances_mean * len(unseen) / len(runs) / spread
     return _summed_up(sets, rises_R2K[:, : len(sets)], rises_R2K[:, len(sets) :])
 
 

@@ -206,8 +206,10 @@ class Catalogue:
             if len(ends) == 1:
                 return ends[0]
             if ends:
-                shown = ", ".join(sorted(ends)[:6])
-                raise Problem(f"{name[:80]!r} may be any of these: {shown}. Write the whole name.")
+                candidates = ", ".join(sorted(ends)[:6])
+                raise Problem(
+                    f"{name[:80]!r} may be any of these: {candidates}. Write the whole name."
+                )
         near = self.near(name)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         what = "metric" if only_metrics else "column"

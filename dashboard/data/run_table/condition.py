@@ -221,14 +221,14 @@ def holds(condition: Condition, table: pa.Table) -> list[bool]:
 def _unfit(why: str, columns: Sequence[Column]) -> str:
     """What DuckDB says of values that do not fit, with the names that people know."""
     names = {f"c{n}": column.name for n, column in enumerate(columns)}
-    shown = re.sub(r"\bc(\d+)\b", lambda m: names.get(m[0], m[0]), why)
-    if "Cannot compare" in shown or "Could not convert" in shown:
+    sentence = re.sub(r"\bc(\d+)\b", lambda m: names.get(m[0], m[0]), why)
+    if "Cannot compare" in sentence or "Could not convert" in sentence:
         texts = [column.name for column in columns if column.kind == "text"]
         return (
             f"{' and '.join(texts) or 'the filter'} holds texts, which compare with a text in "
             "single quotes, such as status = 'finished', and not with a number"
         )
-    return f"the filter cannot be evaluated: {shown.partition(': ')[2][:200] or shown[:200]}"
+    return f"the filter cannot be evaluated: {sentence.partition(': ')[2][:200] or sentence[:200]}"
 
 
 def _why(error: str) -> str:

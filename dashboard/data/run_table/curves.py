@@ -74,14 +74,14 @@ class CurveStore:
             width: Steps whose mean is one point.
         """
         with self._lock:
-            kept = self._kept.get((row.run_id, key, width))
-        if kept is None or kept[0] != mark_of(row):
+            cached = self._kept.get((row.run_id, key, width))
+        if cached is None or cached[0] != mark_of(row):
             known.submit(
                 Urgency.CURVE,
                 ("curve", row.run_id, key, width),
                 self._reading(known, row, key, width),
             )
-        return kept[1] if kept else None
+        return cached[1] if cached else None
 
     def _reading(self, known: Facts, row: RunRow, key: str, width: int) -> Callable[[], None]:
         def read() -> None:

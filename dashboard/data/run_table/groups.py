@@ -136,14 +136,14 @@ def _digits(value: float, width: float) -> str:
 
 def common_words(column: Column, values: Sequence[Any]) -> str:
     """What the runs of a group say: their value, or how many say what."""
-    words = [value_words(column, value) for value in values]
+    value_texts = [value_words(column, value) for value in values]
     counts: dict[str, int] = {}
-    for word in words:
+    for word in value_texts:
         counts[word] = counts.get(word, 0) + 1
     if len(counts) == 1:
-        return words[0]
+        return value_texts[0]
     ranked = sorted(counts.items(), key=lambda item: (not item[0], -item[1], item[0]))
-    if len(ranked) == len(words) > _MAX_NAMED:
+    if len(ranked) == len(value_texts) > _MAX_NAMED:
         return f"{len(ranked)} values"
     without = _WITHOUT.get(column.name, "without")
     named = [f"{count} {word or without}" for word, count in ranked]

@@ -65,14 +65,14 @@ def save_view(root: Path, name: str, params: Mapping[str, str]) -> None:
         ViewError: the name is not fit, there are too many views, or the disk refuses.
     """
     name = checked_name(name)
-    kept = {key: value for key, value in params.items() if key in PARAMS and value}
-    if len(urlencode(kept)) > MAX_QUERY:
+    saved_params = {key: value for key, value in params.items() if key in PARAMS and value}
+    if len(urlencode(saved_params)) > MAX_QUERY:
         raise ViewError(f"the view {name!r} is too long to be kept; use fewer columns")
 
     def change(views: dict[str, dict[str, str]]) -> None:
         if name not in views and len(views) >= MAX_VIEWS:
             raise ViewError(f"there are {MAX_VIEWS} saved views already; delete one first")
-        views[name] = kept
+        views[name] = saved_params
 
     _change(root, change)
 

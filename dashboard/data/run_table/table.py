@@ -62,8 +62,8 @@ class RunsTable:
 
     def judged(self, standings: Sequence[Standing | None]) -> RunsTable:
         """The same runs with newer verdicts; columns of nothing else are read again."""
-        kept = {name: of for name, of in self._values.items() if name not in OF_VERDICTS}
-        return replace(self, standings=standings, _values=kept)
+        unaffected = {name: of for name, of in self._values.items() if name not in OF_VERDICTS}
+        return replace(self, standings=standings, _values=unaffected)
 
     def column(self, name: str) -> Column:
         """The column of a name, with the kind that its values have.

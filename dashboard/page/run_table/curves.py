@@ -36,20 +36,20 @@ class Drawn:
 
 def draw(runs: RootRuns, table: RunsTable, lines: Sequence[Line], keys: Sequence[str]) -> Drawn:
     """A chart for each metric."""
-    wanted = [line for line in lines if line.colour and line.is_drawn]
+    drawn_lines = [line for line in lines if line.colour and line.is_drawn]
     num_runs, num_missing = 0, 0
     for key in keys:
         curves = []
         num_runs, num_lines = 0, 0
-        width = width_of([table.rows[n] for line in wanted for n in line.rows[:MAX_MEMBERS]])
-        for line in wanted:
+        width = width_of([table.rows[n] for line in drawn_lines for n in line.rows[:MAX_MEMBERS]])
+        for line in drawn_lines:
             members = [
                 runs.curves.series(runs.facts, table.rows[n], key, width)
                 for n in line.rows[:MAX_MEMBERS]
             ]
-            known = [series for series in members if series is not None]
-            num_missing += len(members) - len(known)
-            measured = [series for series in known if len(series.steps)]
+            loaded_series = [series for series in members if series is not None]
+            num_missing += len(members) - len(loaded_series)
+            measured = [series for series in loaded_series if len(series.steps)]
             num_runs += len(measured)
             if measured:
                 num_lines += 1
@@ -57,7 +57,7 @@ def draw(runs: RootRuns, table: RunsTable, lines: Sequence[Line], keys: Sequence
         title, help_text = _title(key)
         spec = curves_spec(curves, title=title, help=help_text, height=HEIGHT)
         figures.show(spec, describe(curves[:8]), key=f"runs {key}")
-    return Drawn(num_lines=len(wanted), num_runs=num_runs, num_missing=num_missing)
+    return Drawn(num_lines=len(drawn_lines), num_runs=num_runs, num_missing=num_missing)
 
 
 def words(drawn: Drawn, *, num_lines: int, num_matching: int, is_grouped: bool) -> str:

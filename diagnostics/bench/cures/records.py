@@ -79,8 +79,8 @@ class Piece:
         values["success"] = {
             str(step): _short(rate) for step, rate in self.success.items() if math.isfinite(rate)
         }
-        kept = {k: v for k, v in values.items() if v not in (None, (), {}, [])}
-        return json.dumps(kept, separators=(",", ":"), allow_nan=False)
+        stored = {k: v for k, v in values.items() if v not in (None, (), {}, [])}
+        return json.dumps(stored, separators=(",", ":"), allow_nan=False)
 
     @classmethod
     def from_line(cls, line: str) -> Piece:

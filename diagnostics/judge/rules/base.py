@@ -30,6 +30,8 @@ OVERDUE = 3
 """Usual gaps without an evaluation after which it is over."""
 SOLVED_RATE = 0.95
 """Success rate from which a task counts as solved."""
+HALF_SOLVED = 0.5
+"""Success rate that is something to hold, even if it was there from the start."""
 
 Sign = Channel | Outcome
 """What a rule may rest on."""
@@ -189,6 +191,19 @@ class View:
     def is_success_at_best(self) -> bool:
         success = self.success
         return success is not None and success.is_at_best
+
+    @property
+    def is_success_reached(self) -> bool:
+        """Success holds its best, and that was gained in this run or is half of the tasks.
+
+        Only such a success explains that variety or reward spread goes. A rate that is low from
+        the start is "at its best", too, and explains nothing. A return has no known highest value.
+        """
+        success = self.success
+        if success is None or not success.is_at_best:
+            return False
+        has_risen = any(mode == "up" for mode, _ in success.turns.pivots)
+        return has_risen or not success.is_rate or success.level >= HALF_SOLVED
 
     def is_success_flat(self, num_steps: int) -> bool:
         """No change beyond chance for so many steps."""

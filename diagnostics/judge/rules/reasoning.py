@@ -174,7 +174,7 @@ def _low_entropy_collapse(view: View) -> Finding | None:
     Where dependence is measured it must be low, too.
     """
     low = _low_entropy(view)
-    if not low or view.is_success_at_best:
+    if not low or view.is_success_reached:
         return None
     if view.success is not None and not (view.is_success_falling or view.is_success_flat(10)):
         return None

@@ -21,7 +21,7 @@ NO_SPREAD = 1e-9
 def _echo_trap(view: View) -> Finding | None:
     """Reward spread is gone, success is not at its best; repetition confirms it."""
     spread = view.channels["spread"]
-    if not spread.is_raised or view.is_success_at_best:
+    if not spread.is_raised or view.is_success_reached:
         return None
     repetition = view.leaning(*_REPETITION)
     critical = bool(repetition) and view.is_success_declining and view.is_warm
@@ -57,7 +57,7 @@ def _is_excused(view: View, *, has_spread: bool) -> bool:
     """Whether groups agree because the task is solved, as far as one can tell."""
     success = view.success
     if success is None or success.is_rate or has_spread:
-        return view.is_success_at_best
+        return view.is_success_reached
     return False
 
 

@@ -290,7 +290,7 @@ def _train_eval_divergence(view: View) -> Finding | None:
 def _converged(view: View) -> Finding | None:
     """Success flat at its best, and little left that could move it: a statement, not an alarm."""
     success = view.success
-    if success is None or not view.is_success_at_best or not view.is_warm:
+    if success is None or not view.is_success_reached or not view.is_warm:
         return None
     calm = view.raised("entropy_down", "spread", "zero_spread")
     is_solved = success.is_rate and success.level >= SOLVED_RATE

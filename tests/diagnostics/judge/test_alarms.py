@@ -219,6 +219,20 @@ def test_low_entropy_is_a_collapse_only_with_success_flat_or_falling() -> None:
     assert severity(engine, "LOW_ENTROPY_COLLAPSE") == "critical"
 
 
+@pytest.mark.parametrize(("flat", "rule"), [(0.05, "LOW_ENTROPY_COLLAPSE"), (0.9, "CONVERGED")])
+def test_only_a_success_worth_the_name_explains_that_variety_goes(flat: float, rule: str) -> None:
+    """Success is flat from the start, so it is "at its best" at 5 % as it is at 90 %."""
+
+    def row(step: int) -> Row:
+        entropy = {"policy/entropy": step_down(step, 30, 1.5, 0.05)}
+        return {**reasoning(step_down(step, 30, 0.8, 0.02), 0.05, flat), **entropy}
+
+    engine, _ = judged(80, row)
+    others = {"LOW_ENTROPY_COLLAPSE", "CONVERGED"} - {rule}
+    assert severity(engine, rule) != "silent"
+    assert [severity(engine, other) for other in others] == ["silent"]
+
+
 def test_low_entropy_with_dependence_is_compressed_not_collapsed() -> None:
     engine, _ = judged(
         80, lambda s: reasoning(0.8, step_down(s, 30, 1.5, 0.05), step_down(s, 40, 0.5, 0.4))
