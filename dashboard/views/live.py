@@ -53,8 +53,11 @@ def draw(run_id: str) -> None:
         return
     # One place for each part, each drawn again by itself: a step does not touch what has no news.
     st.html(_STYLE + bar.STYLE)
+    # Streamlit knows elements by their order: without a place of its own, a panel that opens
+    # would take over what is drawn after it.
+    place_of_panel = st.empty()
     if st.session_state.get(ui.PANEL):
-        with st.container(border=True, key="panel_body"):
+        with place_of_panel.container(border=True, key="panel_body"):
             panel(run_id)
     with st.container(gap="xsmall", key="first_screen"):
         part("verdict", run_id, ("verdict",), lambda: bar.bar(run_id))
