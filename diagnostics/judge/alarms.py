@@ -314,12 +314,18 @@ class AlarmEngine:
 
     def causes(self) -> list[Cause]:
         """Causes of what is open, those that the run shows first; none where nothing differs."""
-        return causes_of(self.onsets(), self.view(), self.history, self.situation)
+        onsets = self._onsets(self.open_alarms)
+        return causes_of(onsets, self.view(), self.history, self.situation)
 
-    def onsets(self) -> dict[str, tuple[int, int]]:
-        """Rule of every open alarm to where what it reports may have begun, the worst first."""
+    def _onsets(self, alarms: Sequence[OpenAlarm]) -> dict[str, tuple[int, int]]:
+        """Rule of each alarm to where what it reports may have begun.
+
+        The worst first, of equals the one that began first: nothing later caused it.
+        """
         view = self.view()
-        return {alarm.rule: _onset_interval(alarm, view) for alarm in self.open_alarms}
+        intervals = [(alarm, _onset_interval(alarm, view)) for alarm in alarms]
+        intervals.sort(key=lambda each: (-SEVERITY_RANK[each[0].severity], each[1][::-1]))
+        return {alarm.rule: interval for alarm, interval in intervals}
 
     def open_records(self) -> list[Alarm]:
         """The open alarms as records, the worst first."""
@@ -336,11 +342,9 @@ class AlarmEngine:
     def _advice(
         self, alarms: Sequence[OpenAlarm], *, is_lost: bool, is_recovering: bool = False
     ) -> tuple[Action, ...]:
-        view = self.view()
-        onsets = {alarm.rule: _onset_interval(alarm, view) for alarm in alarms}
         return advise(
             [RULES_BY_NAME[alarm.rule] for alarm in alarms],
-            causes_of(onsets, view, self.history, self.situation),
+            causes_of(self._onsets(alarms), self.view(), self.history, self.situation),
             [self._record(alarm) for alarm in alarms],
             self.situation,
             is_lost=is_lost,

@@ -100,13 +100,14 @@ def causes_of(
     """Causes of what the alarms report, those that the run shows first; none where nothing differs.
 
     Args:
-        onsets: Rule of each alarm, the most serious first, to the first and last step at which
-            what it reports may have begun.
+        onsets: Rule of each alarm to the first and last step at which what it reports may have
+            begun; the worst first, of equals the one that began first.
     """
-    onsets = {**onsets, **_recovered_fall(view)}
-    names = set(onsets)
-    if names <= NOTES:
+    onsets = {**_recovered_fall(view), **onsets}
+    onsets = {rule: onset for rule, onset in onsets.items() if rule not in NOTES}
+    if not onsets:
         return []
+    names = set(onsets)
     causes: list[Cause] = []
     if not names <= _OTHER_POLICY_RULES:
         causes += _reward_terms(names, view, situation)

@@ -73,24 +73,28 @@ class Difference:
 def changes_before(onsets: Mapping[str, Interval], situation: Situation) -> list[Difference]:
     """What was changed before what the alarms report: of each setting the last change.
 
-    Setting it back to what it was is none.
+    What the worst alarm reports began before a later change, which is no cause of it. A change
+    shortly before it comes first, then those before what lesser alarms report. Setting something
+    back to what it was is no change.
 
     Args:
-        onsets: Alarm to the first and last step at which what it reports may have begun.
+        onsets: Alarm to the first and last step at which what it reports may have begun, the worst
+            first.
     """
+    _, latest = next(iter(onsets.values()))
     differences: dict[str, Difference] = {}
     olds: dict[str, list[Any]] = {}
     for change in situation.changes:
         near = next((o for o in onsets.values() if o[0] - SHORTLY <= change.step <= o[1]), None)
-        is_earlier = change.is_branch and any(change.step <= high for _, high in onsets.values())
-        if near is None and not is_earlier:
+        if change.step > latest or (near is None and not change.is_branch):
             continue
         for key, (old, new) in change.values.items():
             is_back = new in olds.setdefault(key, [])
             olds[key].append(old)
             if not is_back and _may_cause(key, old, new, onsets):
                 differences[key] = Difference(key=key, change=change, near=near)
-    return list(differences.values())
+    places: list[Interval | None] = [*onsets.values(), None]
+    return sorted(differences.values(), key=lambda difference: places.index(difference.near))
 
 
 def change_words(difference: Difference, situation: Situation) -> str:

@@ -109,6 +109,28 @@ def test_what_cannot_have_done_it_is_no_cause(change: SettingsChange) -> None:
     assert judged(falls_at(35), replace(RUN, changes=(change,))).causes == ()
 
 
+def falls_and_drifts(*, lost_at: int, far_at: int) -> Row:
+    """Success is lost at one step; at another the policy is far from its reference: a warning."""
+    return lambda step: {**falls_at(lost_at)(step), "policy/ref_kl": 2.0 * (step >= far_at)}
+
+
+def test_what_was_changed_after_the_loss_is_not_undone_for_a_later_warning() -> None:
+    rate = set_at(48, 3e-4, 4e-3)
+    verdict = judged(falls_and_drifts(lost_at=20, far_at=50), replace(RUN, changes=(rate,)), 90)
+    assert verdict.kinds == ("LOW_SUCCESS", "KL_DRIFT")
+    assert verdict.causes == ()
+    assert "undoes the change" not in verdict.text
+
+
+def test_the_change_before_the_loss_is_undone_and_not_that_before_an_earlier_warning() -> None:
+    changes = (set_at(34, 3e-4, 4e-3), set_at(58, 0.0, 0.1, "loss.entropy_coef"))
+    verdict = judged(falls_and_drifts(lost_at=60, far_at=35), replace(RUN, changes=changes), 90)
+    assert verdict.kinds == ("LOW_SUCCESS", "KL_DRIFT")
+    assert verdict.causes[0].startswith("loss.entropy_coef was set to 0.1 after step 57")
+    assert verdict.causes[1].startswith("optim.lr was set to 0.004 after step 33")
+    assert verdict.actions[0].settings == {"loss.entropy_coef": 0.0}
+
+
 def test_what_a_branch_changed_is_a_cause_however_long_ago() -> None:
     branch = replace(set_at(11, 0.0, 0.1, "loss.kl_coef"), is_branch=True)
     other = replace(set_at(11, 1.0, 1.3, "sampling.temperature"), is_branch=True)
