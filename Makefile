@@ -222,8 +222,8 @@ test-harness: install  ## Damage 1,000 files and 1,000 imports, type 400 wrong c
 	OMP_NUM_THREADS=1 $(BIN)/python tests/cli/odd_input.py 150 150 100
 	OMP_NUM_THREADS=1 $(BIN)/python tests/shared/killing.py 200
 
-test-kill: $(VENV)/.installed-ray  ## Kill the writer and a trainer 100 times each, a run on ranks and one on Ray 40 times each
-	OMP_NUM_THREADS=1 ECHOSCOPE_KILLS=100 $(BIN)/python -m pytest tests/store/log/test_kill.py tests/core/run/test_kill.py --timeout=7200
+test-kill: $(VENV)/.installed-ray  ## Kill the writer and a trainer 100 times each, a rewind at nine instants, a run on ranks and one on Ray 40 times each
+	OMP_NUM_THREADS=1 ECHOSCOPE_KILLS=100 $(BIN)/python -m pytest tests/store/log/test_kill.py tests/core/run/test_kill.py tests/core/run/test_guard.py -k kill --timeout=7200
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m slow tests/core/update/learners/test_kill.py --timeout=3600
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -s -m slow tests/core/run/test_cluster_kill.py --timeout=7200
 

@@ -41,10 +41,10 @@ from echoscope.diagnostics.bench.cures.tables import (
     tables,
 )
 from echoscope.diagnostics.judge.advice.measured import TABLE
-from echoscope.diagnostics.judge.advice.treatments import UNTREATED
+from echoscope.diagnostics.judge.advice.treatments import GUARDED, UNTREATED
 from echoscope.text.amounts import counted, duration, percent
 
-from .training import Subject, forget, is_recorded, train_arm, train_untreated
+from .training import Subject, forget, is_recorded, train_arm, train_guarded, train_untreated
 
 RUNS = Path("runs/cures")
 CURVES = HERE / "curves"
@@ -83,13 +83,13 @@ def wanted(subjects: Sequence[Subject], seeds: Sequence[int]) -> list[Task]:
 
 
 def _of_twin(twin: Subject) -> list[str]:
-    """Every treatment that a kind of this twin has, most kinds first."""
+    """Every treatment that a kind of this twin has, most kinds first, and the guard."""
     counts: dict[str, int] = {}
     for kind in kinds().values():
         if kind.twin == twin:
             for name in kind.treatments:
                 counts[name] = counts.get(name, 0) + 1
-    return sorted(counts, key=lambda name: -counts[name])
+    return [*sorted(counts, key=lambda name: -counts[name]), GUARDED]
 
 
 def missing(tasks: Sequence[Task], records: Records) -> list[Task]:
@@ -106,13 +106,16 @@ def _is_moot(task: Task, records: Records) -> bool:
     untreated = records.pieces.get((task.subject.name, task.seed, UNTREATED))
     if task.arm == UNTREATED or untreated is None or not isinstance(task.subject, Kind):
         return False
-    return untreated.checkpoint is None or not has_collapsed(untreated)
+    has_checkpoint = untreated.checkpoint is not None or task.arm == GUARDED  # it writes its own
+    return not has_checkpoint or not has_collapsed(untreated)
 
 
 def train(task: Task, records: Records, runs: Path, curves: Path) -> Piece | None:
     """The piece; None where the treatment changes nothing about this run."""
     if task.arm == UNTREATED:
         return train_untreated(task.subject, task.seed, runs, curves)
+    if task.arm == GUARDED:
+        return train_guarded(task.subject, task.seed, runs)
     untreated = records.pieces.get((task.subject.name, task.seed, UNTREATED))
     if untreated is None:
         return None  # its own training comes earlier, and failed
@@ -127,6 +130,9 @@ def words(piece: Piece, records: Records) -> str:
             return f"no critical alarm in {counted(piece.steps, 'step')}"
         end = "collapsed" if has_collapsed(piece) else "did not end below half of its best"
         return f"alarm at step {piece.alarm} ({', '.join(piece.rules)}), {end}"
+    if piece.arm == GUARDED:
+        places = ", ".join(f"checkpoint {step}" for step in piece.rewinds) or "never"
+        return f"rewound to {places}; {piece.status} after step {piece.steps}"
     judged = None if untreated is None else outcome(piece, untreated)
     if judged is None:
         return "trained"
@@ -154,7 +160,7 @@ def left(tasks: Sequence[Task], records: Records) -> float:
     total = 0.0
     for task in tasks:
         twin = task.subject.twin if isinstance(task.subject, Kind) else task.subject
-        steps = FURTHER if task.arm != UNTREATED else FURTHER + twin.begins
+        steps = twin.steps if task.arm in (UNTREATED, GUARDED) else FURTHER
         total += steps * by_twin.get(twin.name, others)
     return total
 
@@ -223,6 +229,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="cures", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--seeds", default=",".join(map(str, DEVELOP)))
     parser.add_argument("--only", default="", help="Names of kinds and twins, with commas between.")
+    parser.add_argument("--arms", default="", help="Names of arms, with commas between.")
     parser.add_argument("--minutes", type=float, default=math.inf, help="Begin nothing after it.")
     parser.add_argument("--most", type=float, default=math.inf, help="Records at most, in all.")
     parser.add_argument("--runs", type=Path, default=RUNS, help="Folder of the trainings.")
@@ -239,6 +246,10 @@ def main() -> None:
     if unknown:
         parser.error(f"--only names {unknown[0]!r}, but there are: {', '.join(subjects)}")
     seeds = [int(seed) for seed in _names(arguments.seeds)]
+    tasks, arms = wanted([subjects[name] for name in only], seeds), set(_names(arguments.arms))
+    unknown = sorted(arms - {task.arm for task in tasks})
+    if unknown:
+        parser.error(f"--arms names {unknown[0]!r}, which none of these kinds and twins has")
     arguments.runs.mkdir(parents=True, exist_ok=True)
     with (arguments.runs / "lock").open("w") as lock:
         try:
@@ -247,7 +258,7 @@ def main() -> None:
             parser.error(f"another command trains in {arguments.runs}; wait for it, or give --runs")
         try:
             run(
-                wanted([subjects[name] for name in only], seeds),
+                [task for task in tasks if not arms or task.arm in arms],
                 Records(arguments.records),
                 arguments.runs,
                 arguments.curves,

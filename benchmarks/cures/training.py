@@ -16,15 +16,21 @@ from typing import Any
 from collapse_runs import write_csv
 
 from echoscope.core.config.loading import load_config
+from echoscope.core.config.schedule import BranchedFrom
 from echoscope.core.config.settings import RunConfig
-from echoscope.core.run.branching import plan_branch, start_branch
+from echoscope.core.run.branching import go_on, plan_branch, start_branch
 from echoscope.core.run.checkpoint import read_state
 from echoscope.core.run.launch import resume, start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.diagnostics.bench.cures.kinds import FURTHER, Kind, Twin, setup_of, words_of
 from echoscope.diagnostics.bench.cures.records import Piece, Records
 from echoscope.diagnostics.judge.advice.situation import Situation
-from echoscope.diagnostics.judge.advice.treatments import ADVICE, UNTREATED, treatment
+from echoscope.diagnostics.judge.advice.treatments import (
+    ADVICE,
+    GUARDED,
+    UNTREATED,
+    treatment,
+)
 from echoscope.diagnostics.judge.verdict import diagnose
 from echoscope.diagnostics.read.table import table_of_run
 from echoscope.store.checkpoints import (
@@ -45,6 +51,7 @@ from echoscope.store.records import (
     StepMetrics,
 )
 from echoscope.store.steer.commands import new_command, post
+from echoscope.store.steer.rewinds import last_of_line, rewind_of, successor_of
 
 Subject = Kind | Twin
 _CRITICAL = "critical: "
@@ -59,13 +66,17 @@ class Watcher(SilentEvents):
     def __init__(self, path: Path, live: Mapping[int, Mapping[str, Any]], *, alarm: int | None):
         self.path, self.live, self.alarm = path, live, alarm
         self._rings = False
+        self._run_id = ""
 
     def message(self, text: str) -> None:
         self._rings |= text.startswith(_CRITICAL)
 
     def metrics(self, metrics: StepMetrics) -> None:
-        if metrics.phase != "train":
-            return
+        self._run_id = self._run_id or metrics.run_id
+        if metrics.step == 0:  # what is wrong from the first step leaves no other to go back to
+            post(self.path, new_command(metrics.run_id, CommandAction.CHECKPOINT))
+        if metrics.phase != "train" or metrics.run_id != self._run_id:
+            return  # a person who changes a run does not follow it into the one that it becomes
         step = metrics.step
         if step + 1 in self.live:
             self._set(metrics.run_id, self.live[step + 1])
@@ -88,14 +99,14 @@ def criticals(alarms: Sequence[Alarm]) -> list[int]:
     )
 
 
-def config_of(subject: Subject, seed: int, steps: int) -> RunConfig:
-    """The settings of an untreated run.
+def config_of(subject: Subject, seed: int, steps: int, *more: str) -> RunConfig:
+    """The settings of an untreated run, and `more` words.
 
     It does not say which recipe it extends: the verdict must find out from the run what is wrong.
     """
     recipe = subject.twin.recipe if isinstance(subject, Kind) else subject.recipe
     words = [*words_of(subject), f"seed={seed}", f"steps={steps}", f"name={subject.name}"]
-    config = load_config(recipe, overrides=words)
+    config = load_config(recipe, overrides=[*words, *more])
     return config.model_copy(update={"recipe": None})
 
 
@@ -103,8 +114,8 @@ def train_untreated(subject: Subject, seed: int, runs: Path, curves: Path) -> Pi
     """The run as it goes on: until 60 steps after its first critical alarm, or to its end."""
     path = runs / f"{subject.name}-{seed}-{setup_of(subject, UNTREATED)}"
     is_kind = isinstance(subject, Kind)
-    steps = subject.steps if isinstance(subject, Kind) else subject.begins + FURTHER
     live = subject.live if isinstance(subject, Kind) else {}
+    steps = subject.steps
     status = _train(path, config_of(subject, seed, steps), live, reacts=is_kind)
     reader = open_run(path)
     piece = _read(reader, subject, seed, UNTREATED, status)
@@ -204,6 +215,8 @@ def train_arm(
     settings = {key: value for key, value in untreated.advice.items() if present(key) != value}
     arms = subject.arms if isinstance(subject, Kind) else ()
     for name in arms:
+        if name == GUARDED:
+            continue
         same = records.pieces.get((subject.name, untreated.seed, name))
         if name != ADVICE and treatment(name).settings(present) == settings:
             if not is_recorded(records, subject, untreated.seed, name) or same is None:
@@ -241,9 +254,57 @@ def _branch(
     return replace(piece, settings=settings, begins=begins)
 
 
+def train_guarded(subject: Subject, seed: int, runs: Path) -> Piece:
+    """The run with a guard, and all that it goes on as, to the last step of its twin."""
+    first = runs / f"{subject.name}-{seed}-{setup_of(subject, GUARDED)}-{GUARDED}"
+    twin = subject.twin if isinstance(subject, Kind) else subject
+    live = subject.live if isinstance(subject, Kind) else {}
+    path = last_of_line(first) if (first / "run.json").exists() else first
+    watcher = Watcher(path, live if path == first else {}, alarm=0)
+    if not checkpoint_folders(Layout(path).checkpoints):
+        shutil.rmtree(path, ignore_errors=True)
+        config = config_of(subject, seed, twin.steps, "guard=auto")
+        go_on(path, watcher, start(config, path, watcher))
+    elif rewind_of(open_run(path)) is not None:
+        go_on(path, watcher, open_run(path).info().status)
+    elif open_run(path).info().status not in ("finished", "failed", "stopped"):
+        go_on(path, watcher, resume(path, watcher))
+    line = [open_run(first)]
+    while (order := rewind_of(line[-1])) is not None:
+        after = successor_of(line[-1], order)
+        assert after is not None, f"{line[-1].path} was rewound, and nothing goes on from there"
+        line.append(open_run(after))
+    status = line[-1].info().status
+    if status != "stopped":  # by the guard, which had nothing to give
+        _ended(line[-1].path, status)
+    pieces = [_read(reader, subject, seed, GUARDED, status) for reader in line]
+    origins = [origin_of(reader) for reader in line[1:]]
+    success: dict[int, float] = {}
+    for piece, origin in zip(pieces, [0, *(o.step for o in origins)], strict=True):
+        success = {step: rate for step, rate in success.items() if step <= origin}
+        success |= piece.success
+    settings = {key: value for o in origins for key, value in o.treatments[-1].settings.items()}
+    return replace(
+        pieces[-1],
+        success=success,
+        criticals=tuple(sorted({step for piece in pieces for step in piece.criticals})),
+        settings=settings,
+        rewinds=tuple(origin.step for origin in origins),
+        seconds=round(sum(piece.seconds for piece in pieces), 1),
+    )
+
+
+def origin_of(reader: RunReader) -> BranchedFrom:
+    """Where a run took over, and what was tried before."""
+    return BranchedFrom.model_validate(reader.info().config["branched_from"])
+
+
 def forget(piece: Piece, runs: Path) -> None:
-    """Delete the run of an arm that is recorded."""
-    for path in runs.glob(f"{piece.of}-{piece.seed}-*-{piece.arm}"):
+    """Delete the run of an arm that is recorded, and what it went on as."""
+    for path in (
+        *runs.glob(f"{piece.of}-{piece.seed}-*-{piece.arm}"),
+        *runs.glob(f"{piece.of}-{piece.seed}-*-{piece.arm}-[0-9]*"),
+    ):
         shutil.rmtree(path)
 
 
@@ -251,7 +312,7 @@ def _train_again(subject: Subject, seed: int, step: int, path: Path) -> None:
     """The untreated run up to a checkpoint that is no longer there: bit for bit the same."""
     shutil.rmtree(path, ignore_errors=True)
     live = subject.live if isinstance(subject, Kind) else {}
-    _train(path, config_of(subject, seed, step), live, reacts=False)
+    _train(path, config_of(subject, seed, max(1, step)), live, reacts=False)
 
 
 def is_recorded(records: Records, subject: Subject, seed: int, arm: str) -> bool:

@@ -27,6 +27,7 @@ from ..config.schedule import BranchedFrom, GivenTreatment
 from ..config.settings import RunConfig
 from .build import Builder
 from .checkpoint import adopt_checkpoint, list_checkpoints, load_weights, read_state, step_of
+from .control import REWOUND
 from .launch import Closing, built_or_removed, created, resume, train
 from .observers import RemembersParent, SilentEvents, StepObserver, TrainEvents
 
@@ -220,17 +221,24 @@ def go_on(run_path: Path, events: TrainEvents, status: str) -> tuple[Path, str]:
 
 def _close(run_path: Path, rewind: Rewind) -> None:
     """End a run in order that a kill kept from it; no step of it is hidden."""
-    info = open_run(run_path).info()
+    run = open_run(run_path)
+    info = run.info()
     if rewind.is_acknowledged and info.status == "stopped":
         return
+    waiting = [state.command for state in run.commands() if state.ack is None]
+    commands = [*([rewind.command] if rewind.is_acknowledged else []), *waiting]
     with RunWriter.resume(run_path, from_step=info.last_step) as writer:
-        ack = CommandAck(
-            command_id=rewind.command.command_id,
-            step=info.last_step + 1,
-            outcome=CommandOutcome.APPLIED,
-            detail="goes on as a new run",
-        )
-        writer.record_acks([ack], [rewind.command])
+        acks = [
+            CommandAck(
+                command_id=command.command_id,
+                step=info.last_step + 1,
+                outcome=CommandOutcome.APPLIED if is_order else CommandOutcome.REJECTED,
+                detail="goes on as a new run" if is_order else REWOUND,
+            )
+            for command in commands
+            for is_order in [command.command_id == rewind.command.command_id]
+        ]
+        writer.record_acks(acks, commands)
         writer.close(status="stopped")
 
 

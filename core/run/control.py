@@ -28,6 +28,9 @@ _LOOK_S = 0.2
 """... and of a measurement."""
 PATIENCE_S = 12.0
 """A stop waits so long for the episodes of a step; those of a large model may take minutes."""
+REWOUND = "the run goes on as a new run: send it to that one"
+"""Answer to what comes after the order to rewind."""
+_STOPS = (CommandAction.STOP, CommandAction.STOP_NOW)
 FIRST_SIGNAL = (
     "stopping after this step with a checkpoint; the step is dropped if its episodes take longer "
     f"than {PATIENCE_S:.0f} s, and at once after a second signal"
@@ -105,8 +108,7 @@ class Control:
             self._look_again = now + _LOOK_S
             self.poll()
         with self._lock:
-            stops = (CommandAction.STOP, CommandAction.STOP_NOW)
-            return any(command.action in stops for command in self._waiting)
+            return any(command.action in _STOPS for command in self._waiting)
 
     def request(
         self,
@@ -183,6 +185,8 @@ class Control:
         commands = self._take_waiting()
         now = time.time()
         acks = self._mailbox.take_refusals(step)
+        if any(command.action is CommandAction.REWIND for command in commands):
+            commands.sort(key=lambda command: command.action not in _STOPS)  # it ends all of them
         for command in commands:
             if command.expires_at is not None and command.expires_at < now:
                 outcome, detail = CommandOutcome.EXPIRED, "arrived after its expiry"
@@ -197,6 +201,8 @@ class Control:
 
     def _apply(self, command: Command, wishes: Wishes) -> tuple[CommandOutcome, str]:
         action = command.action
+        if wishes.rewind:  # the first answer counts
+            return CommandOutcome.REJECTED, REWOUND
         if action is CommandAction.SET:
             try:
                 changed = apply_settings(wishes.config, command.settings)
@@ -207,8 +213,11 @@ class Control:
             return CommandOutcome.APPLIED, detail
         if action is CommandAction.EVALUATE and not wishes.config.envs.eval:
             return CommandOutcome.REJECTED, "the run has no environments under envs.eval"
-        if action is CommandAction.REWIND and (why := self._why_no_rewind(command)):
-            return CommandOutcome.REJECTED, why
+        if action is CommandAction.REWIND:
+            is_ending = wishes.stop or wishes.stop_now
+            why = "the run is being stopped" if is_ending else self._why_no_rewind(command)
+            if why:
+                return CommandOutcome.REJECTED, why
         if action is CommandAction.PAUSE:
             detail = f"{NO_CHANGE}already paused" if self.is_paused else "paused"
             if command.issued_by.startswith(ALARM_AUTHOR) and not self.is_paused:

@@ -75,15 +75,16 @@ class Guard:
             f"{proposal.checkpoint} with {values}. {proposal.why} {proposal.rate}"
         ).strip()[:MAX_REASON]
         folder = shown_path(self.run_path)
+        order = rewind_settings(proposal.checkpoint, proposal.settings)
         if is_auto:
             self._announce(f"guard: {reason} The run goes on as a new run; this one is kept.")
-            settings = rewind_settings(proposal.checkpoint, proposal.settings)
-            return [self._command(CommandAction.REWIND, reason, settings=settings)]
+            return [self._command(CommandAction.REWIND, reason, settings=order)]
         self._announce(
             f"guard: {reason} The run is paused. `echoscope ctl {folder} rewind` does it, "
             f"`echoscope ctl {folder} resume` goes on without."
         )
-        return [self._command(CommandAction.PAUSE, f"guard asks: {reason}"[:MAX_REASON], alarm)]
+        why = f"guard asks: {reason}"[:MAX_REASON]
+        return [self._command(CommandAction.PAUSE, why, alarm, settings=order)]
 
     def _give_up(self, alarm: str, reason: str, is_auto: bool) -> Command:
         """Nobody waits for an answer of a run that treats itself: it frees the machine."""

@@ -136,7 +136,9 @@ def resume(
         if settings:
             trainer.control.request(CommandAction.SET, "given with --resume", settings)
         if lost is not None:
-            trainer.control.request(lost.action, lost.reason, issued_by=lost.issued_by)
+            trainer.control.request(
+                lost.action, lost.reason, lost.settings, issued_by=lost.issued_by
+            )
         again = _played_again(step, info.last_step)
         events.message(f"resuming {run_path} after step {step}, attempt {writer.attempt}{again}")
         closing.status = train(trainer, is_new=not has_first and origin is None)

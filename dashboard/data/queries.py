@@ -44,6 +44,7 @@ from echoscope.store.records import (
     parse_trajectory_id,
 )
 from echoscope.store.status import RUNNING, RunStatus
+from echoscope.store.steer import rewinds
 from echoscope.store.steer.settings import live_settings
 
 from ..page.problems import Problem
@@ -354,6 +355,10 @@ commands = kept(RunReader.commands)
 def current_settings(run: RunReader) -> Mapping[str, Any]:
     """The live settings that hold for the next step, by dotted key."""
     return live_settings(run).now
+
+
+asked_rewind = kept(rewinds.asked_rewind)
+"""The settings of the rewind that a paused run asks for; None where it asks for none."""
 
 
 checkpoints = kept(RunReader.checkpoints)

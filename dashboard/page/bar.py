@@ -97,8 +97,7 @@ def bar(run_id: str) -> Verdict:
         with st.container(horizontal=True, key="verdict_rest", gap="small"):
             st.html(_rest(facts, to_do))
             with st.container(key="verdict_ways", width=_WAYS_PX, gap="xxsmall"):
-                for action in verdict.actions[:1]:
-                    apply_button(run_id, action, is_live_page=True)
+                apply_button(run_id, verdict, is_live_page=True)
                 with st.container(horizontal=True, key="verdict_links", gap="small"):
                     _ways_on(run_id, verdict)
                 newest_line(run_id, verdict)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import streamlit as st
 
 from echoscope.diagnostics.judge.advice.actions import Action
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.records import CommandAction
 from echoscope.store.status import RUNNING
-from echoscope.store.steer.rewinds import rewind_settings
-from echoscope.store.steer.steering import override_words, standing, why_no_branch
+from echoscope.store.steer.rewinds import CHECKPOINT
+from echoscope.store.steer.steering import override_words, why_no_branch
 
 from ..data import queries
 from ..live import lines as live_lines
@@ -38,8 +41,7 @@ def verdict_box(run_id: str, *, upto: int | None = None) -> Verdict:
             st.html(verdict_html.box(verdict))
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
             if upto is None:
-                for action in verdict.actions[:1]:
-                    apply_button(run_id, action, is_live_page=False)
+                apply_button(run_id, verdict, is_live_page=False)
                 if verdict.state.is_failure and _has_weights(run_id):
                     links.link("Cure", "cure", run=run_id)
                 newest_line(run_id, verdict)
@@ -57,19 +59,26 @@ def newest_line(run_id: str, verdict: Verdict) -> None:
         live_lines.show(run_id, "verdict", line, kind="caption", every_s=every_s)
 
 
-def apply_button(run_id: str, action: Action, *, is_live_page: bool) -> None:
-    """A button for an action that the run can still take; it leads to one confirmation.
+def apply_button(run_id: str, verdict: Verdict, *, is_live_page: bool) -> None:
+    """A button that agrees to what the run asks for, or else for the first action of a verdict.
+
+    It is there where the run can still take that, and leads to one confirmation.
 
     Args:
         is_live_page: The page has the forms that the button leads to.
     """
-    label = _button_words(run_id, action)
+    order, action = queries.asked_rewind(run_id), next(iter(verdict.actions), None)
+    if order is not None:
+        label = _agreement_words(order)
+    else:
+        label = "" if action is None else _button_words(run_id, action)
     if not label or not st.button(plain(label, 160), key="verdict_apply"):
         return
-    changes = dict(action.settings)
-    if action.checkpoint is not None and _guard_asks(run_id):
-        order = rewind_settings(action.checkpoint, changes)
-        steering.propose(run_id, CommandAction.REWIND, order, action.why)
+    changes = dict(() if action is None else action.settings)
+    if order is not None:
+        steering.propose(run_id, CommandAction.REWIND, order, "agreed with the guard")
+    elif action is None:
+        return
     elif action.verb == "set":
         steering.propose(run_id, CommandAction.SET, changes, action.why)
     else:
@@ -83,11 +92,11 @@ def _has_weights(run_id: str) -> bool:
     return not why_no_branch(queries.info(run_id).config)
 
 
-def _guard_asks(run_id: str) -> bool:
-    """Whether the run was paused to ask whether it may go back to a checkpoint."""
-    info, current = queries.info(run_id), queries.current_settings(run_id)
-    now = standing(info, queries.commands(run_id), current)
-    return now.is_paused and current.get("guard.mode") == "ask"
+def _agreement_words(order: Mapping[str, Any]) -> str:
+    """`Agree: rewind to checkpoint 20 with optim.lr=0.0001`; empty where nobody may steer."""
+    changes = {key: value for key, value in order.items() if key != CHECKPOINT}
+    words = f"Agree: rewind to checkpoint {order[CHECKPOINT]} with "
+    return "" if settings().is_read_only else words + " ".join(override_words(changes))
 
 
 def _button_words(run_id: str, action: Action) -> str:
@@ -101,8 +110,6 @@ def _button_words(run_id: str, action: Action) -> str:
         is_news = any(current.get(key) != value for key, value in action.settings.items())
         is_live = queries.info(run_id).status == RUNNING
         return f"Apply: set {pairs}" if is_live and is_news else ""
-    if action.verb == "branch" and action.checkpoint is not None and _guard_asks(run_id):
-        return f"Agree: rewind to checkpoint {action.checkpoint} with {pairs}"
     if action.verb == "branch" and given.may_branch:
         where = "the last good checkpoint"
         where = where if action.checkpoint is None else f"checkpoint {action.checkpoint}"

@@ -46,11 +46,15 @@ def new_command(
     """A command with a fresh id, which expires in `ttl_s` seconds (None: never).
 
     Raises:
-        ValueError: no such action, or settings without `set` or `rewind`.
+        ValueError: no such action, or settings that it cannot have.
     """
     action = CommandAction(action)
-    if bool(settings) != (action in (CommandAction.SET, CommandAction.REWIND)):
-        raise ValueError(f"settings belong to 'set' and 'rewind' alone, not to {action.value!r}")
+    is_with_settings = action in (CommandAction.SET, CommandAction.REWIND)
+    is_question = action is CommandAction.PAUSE  # whether to rewind, where it has settings
+    if bool(settings) != is_with_settings and not is_question:
+        raise ValueError(
+            f"settings belong to 'set', 'rewind' and a 'pause' that asks, not to {action.value!r}"
+        )
     now = time.time()
     return Command(
         command_id=uuid.uuid4().hex,

@@ -22,6 +22,7 @@ from ..log.layout import Layout
 from ..query.listing import RunList
 from ..reader import RunReader, open_run
 from ..records import Command, CommandAction, CommandOutcome
+from ..status import RUNNING, halts_of
 
 CHECKPOINT = "checkpoint.step"
 """Key of a rewind's settings that names the checkpoint; no setting of a run has this name."""
@@ -98,26 +99,36 @@ def why_no_order(settings: Mapping[str, Any]) -> str:
 def rewind_of(run: RunReader) -> Rewind | None:
     """The rewind that ended a run, or that waits for it; None for a run that may train on.
 
-    A run that somebody resumed from one of its checkpoints after a rewind goes on by itself.
+    A run that somebody resumed from one of its checkpoints after a rewind goes on by itself. Of
+    several orders that wait, the first is carried out.
     """
-    info = run.info()
+    info, waiting = run.info(), None
     for state in reversed(run.commands()):
         command, ack = state.command, state.ack
         if command.action is not CommandAction.REWIND:
             continue
+        try:
+            order = Rewind.of(command, is_acknowledged=ack is not None)
+        except ValueError:
+            continue  # the trainer refuses it, with the reason
         if ack is None:
             is_late = command.expires_at is not None and command.expires_at <= time.time()
-            holds = not is_late
-        else:
-            has_trained = state.attempt != info.attempt and not info.is_starting
-            is_last = ack.step == info.last_step + 1 and not has_trained
-            holds = is_last and ack.outcome is CommandOutcome.APPLIED
-        if holds:
-            try:
-                return Rewind.of(command, is_acknowledged=ack is not None)
-            except ValueError:
-                continue  # the trainer refuses it, with the reason
-    return None
+            waiting = waiting if is_late else order
+            continue
+        has_trained = state.attempt != info.attempt and not info.is_starting
+        is_last = ack.step == info.last_step + 1 and not has_trained
+        if is_last and ack.outcome is CommandOutcome.APPLIED:
+            return order
+    return waiting
+
+
+def asked_rewind(run: RunReader) -> dict[str, Any] | None:
+    """The settings of the rewind that a paused run asks for; None where it asks for none."""
+    info = run.info()
+    pause = halts_of(run.commands(), info.attempt).pause
+    if info.status != RUNNING or pause is None or why_no_order(pause.command.settings):
+        return None
+    return dict(pause.command.settings)
 
 
 def successor_of(run: RunReader, rewind: Rewind) -> Path | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ...judge.advice.treatments import (
     ADVICE,
+    GUARDED,
     PLACEBO,
     REWOUND,
     UNTREATED,
@@ -49,6 +50,11 @@ class Twin:
     begins: int
     """The step after which a treatment is given to the twin."""
 
+    @property
+    def steps(self) -> int:
+        """The last step of the twin itself, and of guarded runs, which are compared with it."""
+        return self.begins + FURTHER
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
@@ -72,7 +78,7 @@ class Kind:
 
         To rewind alone repeats an untreated run bit for bit, unless a setting was changed live.
         """
-        return (*((REWOUND,) if self.live else ()), PLACEBO, ADVICE, *self.treatments)
+        return (*((REWOUND,) if self.live else ()), PLACEBO, ADVICE, *self.treatments, GUARDED)
 
 
 def words_of(subject: Kind | Twin) -> tuple[str, ...]:
@@ -90,7 +96,7 @@ def setup_of(subject: Kind | Twin, arm: str) -> str:
         parts = [subject.recipe, subject.begins]
     parts += [words_of(subject), FURTHER]
     if arm != UNTREATED:
-        parts.append(arm if arm == ADVICE else repr(treatment(arm).changes))
+        parts.append(arm if arm in (ADVICE, GUARDED) else repr(treatment(arm).changes))
     return sha256(repr(parts).encode()).hexdigest()[:8]
 
 

@@ -54,6 +54,8 @@ class Piece:
     """Untreated: the step of the checkpoint that was suggested then; None where there was none."""
     advice: Mapping[str, Any] = field(default_factory=dict)
     """Untreated: the settings that the verdict advised then."""
+    rewinds: tuple[int, ...] = ()
+    """Guarded: the step of each checkpoint that the guard went back to."""
     steps: int
     """The last step."""
     seconds: float
@@ -87,7 +89,7 @@ class Piece:
         """Raises ValueError, TypeError or KeyError where the line is no record."""
         values: dict[str, Any] = json.loads(line)
         values["success"] = {int(step): rate for step, rate in values.get("success", {}).items()}
-        for name in ("criticals", "rules"):
+        for name in ("criticals", "rules", "rewinds"):
             values[name] = tuple(values.get(name, ()))
         return cls(**values)
 
@@ -190,6 +192,15 @@ def outcome(arm: Piece, untreated: Piece, name: str = "") -> Outcome | None:
         has_alarm=any(begins + GRACE < step <= ends for step in arm.criticals),
         steps_lost=0 if begins == alarm else alarm - checkpoint,
     )
+
+
+def share_of_twin(guarded: Piece, healthy: Piece) -> float:
+    """Success of a guarded run over the last third, as a share of its healthy twin's."""
+    if guarded.status != "finished":
+        return 0.0  # the guard gave up, or the update broke the run
+    span = (healthy.steps - LAST, healthy.steps)
+    mean = healthy.mean_success(*span)
+    return guarded.mean_success(*span) / mean if mean > 0 else math.nan
 
 
 def success_change(treated: Piece, twin: Piece, begins: int) -> float:

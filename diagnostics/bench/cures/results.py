@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from ...judge.advice.measured import Measured, Rate
 from ...judge.advice.treatments import (
     ADVICE,
+    GUARDED,
     PLACEBO,
     REWOUND,
     TREATMENTS,
@@ -21,8 +22,16 @@ from ...judge.advice.treatments import (
     Treatment,
     treatment,
 )
-from .kinds import DEVELOP, LEAST_COLLAPSES, Kind, Twin, kinds, setup_of, twins
-from .records import Outcome, Piece, Records, has_collapsed, outcome, success_change
+from .kinds import DEVELOP, HELD, LEAST_COLLAPSES, Kind, Twin, kinds, setup_of, twins
+from .records import (
+    Outcome,
+    Piece,
+    Records,
+    has_collapsed,
+    outcome,
+    share_of_twin,
+    success_change,
+)
 
 Run = tuple[str, int]
 """Kind and seed of a run that collapsed."""
@@ -77,6 +86,24 @@ class SideEffect:
     @property
     def mean(self) -> float:
         return statistics.fmean(self.changes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardResult:
+    """What guarded runs of a kind, or of a healthy twin, became."""
+
+    subject: Kind | Twin
+    rewinds: tuple[int, ...]
+    """How often each run was rewound."""
+    held: Rate
+    """Runs that ended with at least 80 % of the twin's success."""
+    share: float
+    """Median of the success over the last third, as a share of the twin's; NaN without a twin."""
+
+    @property
+    def untouched(self) -> Rate:
+        """Runs that the guard left alone."""
+        return Rate(held=self.rewinds.count(0), of=len(self.rewinds))
 
 
 class Results:
@@ -141,6 +168,8 @@ class Results:
         out = []
         for kind in kinds().values():
             for arm in dict.fromkeys((UNTREATED, REWOUND, *kind.arms)):
+                if arm == GUARDED:
+                    continue  # judged against the twin: see `guards`
                 judged = [outcome_ for _, outcome_ in self.outcomes(kind, arm)]
                 if judged:
                     out.append(
@@ -154,6 +183,44 @@ class Results:
                         )
                     )
         return out
+
+    def guards(self) -> list[GuardResult]:
+        """Guarded runs of every kind whose untreated run collapsed, then those of the twins."""
+        out = []
+        subjects: list[Kind | Twin] = [*kinds().values(), *twins().values()]
+        for subject in subjects:
+            twin = subject.twin if isinstance(subject, Kind) else subject
+            rewinds, shares = [], []
+            for seed in self.seeds:
+                guarded = self.piece(subject, seed, GUARDED)
+                if guarded is None or not self._is_wanted(subject, seed):
+                    continue
+                rewinds.append(len(guarded.rewinds))
+                healthy = self._healthy(twin, seed)
+                if healthy is not None:
+                    shares.append(share_of_twin(guarded, healthy))
+            if rewinds:
+                out.append(
+                    GuardResult(
+                        subject=subject,
+                        rewinds=tuple(rewinds),
+                        held=Rate(held=sum(share >= HELD for share in shares), of=len(shares)),
+                        share=statistics.median(shares) if shares else math.nan,
+                    )
+                )
+        return out
+
+    def _is_wanted(self, subject: Kind | Twin, seed: int) -> bool:
+        """Whether a guarded run shows something: a twin, or one that collapses untreated."""
+        untreated = self.piece(subject, seed, UNTREATED)
+        is_fallen = untreated is not None and has_collapsed(untreated)
+        return is_fallen or isinstance(subject, Twin)
+
+    def _healthy(self, twin: Twin, seed: int) -> Piece | None:
+        """The twin itself; a guard that does nothing changes nothing, so that run is the same."""
+        guarded = self.piece(twin, seed, GUARDED)
+        is_same = guarded is not None and not guarded.rewinds
+        return self.piece(twin, seed, UNTREATED) or (guarded if is_same else None)
 
     def side_effects(self) -> list[SideEffect]:
         """Every treatment that was given to a healthy twin."""
@@ -180,7 +247,7 @@ class Results:
             _measured(symptom, name, by_arm, effects)
             for symptom, by_arm in self._by_symptom().items()
             for name in by_arm
-            if name not in (REWOUND, PLACEBO, ADVICE)
+            if name not in (REWOUND, PLACEBO, ADVICE, GUARDED)
         ]
         return sorted(
             rows, key=lambda row: (row.symptom, not row.is_shown, -row.rate.low, -row.rate.of)
@@ -210,7 +277,7 @@ class Results:
         for twin in twins().values():
             names = {n for kind in kinds().values() if kind.twin == twin for n in kind.treatments}
             for seed in self.seeds:
-                for arm in (UNTREATED, *sorted(names)):
+                for arm in (UNTREATED, *sorted(names), GUARDED):
                     yield twin, seed, arm
 
     def missing(self) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from ...judge.advice.measured import Rate
 from ...judge.advice.treatments import ADVICE, PLACEBO, REWOUND, UNTREATED, treatment
 from ...judge.rules.alarm_texts import RULE_TEXTS
 from ..tables import Grid
-from .kinds import SET_ASIDE, Kind
+from .kinds import SET_ASIDE, Kind, Twin
 from .records import Records
 from .results import KindResult, Results
 
@@ -145,6 +145,46 @@ def _by_seed(results: Results, kind: Kind, arm: str) -> Iterator[tuple[int, bool
         yield untreated.seed, judged.is_cured
 
 
+def by_guard(results: Results) -> Grid:
+    """What guarded runs of each kind ended at, beside their healthy twins; in all last."""
+    rows, in_all = [], Rate(held=0, of=0)
+    for each in results.guards():
+        if isinstance(each.subject, Twin):
+            continue
+        held = each.held
+        in_all = Rate(held=in_all.held + held.held, of=in_all.of + held.of)
+        treated = each.untouched.of - each.untouched.held
+        rows.append(
+            (
+                f"`{each.subject.name}`",
+                f"{treated} of {each.untouched.of}",
+                str(max(each.rewinds)),
+                rate_words(held),
+                percent(each.share),
+            )
+        )
+    if rows:
+        rows.append(("in all", NOTHING, NOTHING, rate_words(in_all), NOTHING))
+    head = ("kind", "treated", "treatments, at most", "held", "success at the end")
+    return Grid(head=head, rows=tuple(rows))
+
+
+def by_healthy_guard(results: Results) -> Grid:
+    """How many guarded healthy runs the guard left alone."""
+    untouched = {
+        each.subject: each.untouched for each in results.guards() if isinstance(each.subject, Twin)
+    }
+    rows = [
+        (f"`{twin.name}`", f"{twin.world}, `{twin.policy}`", rate_words(rate))
+        for twin, rate in untouched.items()
+    ]
+    if rows:
+        rates = untouched.values()
+        total = Rate(held=sum(r.held for r in rates), of=sum(r.of for r in rates))
+        rows.append(("in all", NOTHING, rate_words(total)))
+    return Grid(head=("twin", "world, policy", "never touched"), rows=tuple(rows))
+
+
 def by_symptom(results: Results) -> Grid:
     """The table of advice: what is offered for which first alarm."""
     rows = tuple(
@@ -178,6 +218,8 @@ def tables(records: Records) -> Mapping[str, Grid]:
         "twins": by_twin(results),
         "advice": by_symptom(results),
         "suggestions": by_advice(results),
+        "guard": by_guard(results),
+        "guarded-twins": by_healthy_guard(results),
         "set-aside": by_advice(Results(records, SET_ASIDE)),
     }
 

@@ -114,6 +114,8 @@ REWOUND = "rewound"
 PLACEBO = "placebo"
 ADVICE = "advice"
 """The arm that does what the verdict suggested first."""
+GUARDED = "guarded"
+"""The arm that is trained from the first step with a guard, which treats it by itself."""
 
 CONTROLS: tuple[Treatment, ...] = (
     Treatment(
@@ -177,6 +179,12 @@ TREATMENTS: tuple[Treatment, ...] = (
             Change(key="optim.grad_clip", at_most=0.1),
         ),
         only_if=(("loss.kind", ("clip",)),),
+    ),
+    Treatment(
+        name="warm-up",
+        label="a learning rate that rises over the first 40 steps",
+        why="Early steps, whose gradients are largest, move the policy less.",
+        changes=(Change(key="optim.warmup_steps", at_least=40),),
     ),
     Treatment(
         name="spread",

@@ -5,21 +5,28 @@ Killed at any instant of that, it ends as if nothing had happened.
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from guarded import INSTANTS, collapsing, guarded
 from listening import Listener
+from mailboxes import webhook
 from recorded import assert_same_recording, recorded
 from trainer_process import TrainerProcess
 
 from echoscope.core.config.loading import ConfigError
 from echoscope.core.config.schedule import GivenTreatment
 from echoscope.core.config.settings import RunConfig
-from echoscope.core.run import guard
+from echoscope.core.run import build, checkpoint, guard
 from echoscope.core.run.branching import go_on, plan_branch, start_branch
+from echoscope.core.run.checkpoint import CheckpointError, Checkpoints
 from echoscope.core.run.guard import next_proposal
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
@@ -30,7 +37,7 @@ from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
 from echoscope.store.records import CommandAction, CommandOutcome
 from echoscope.store.steer.commands import new_command, post
-from echoscope.store.steer.rewinds import last_of_line, rewind_of, rewind_settings
+from echoscope.store.steer.rewinds import asked_rewind, last_of_line, rewind_of, rewind_settings
 
 MakeConfig = Callable[..., RunConfig]
 
@@ -144,28 +151,36 @@ def untreated(path: Path) -> None:
     echoscope("train", "--resume", str(path), "--checkpoint", "3", *words)
 
 
-class Answers(Listener):
-    """A person who answers the guard's question once the run is paused."""
+GRPO = rewind_settings(0, {"advantage.kind": "grpo"})
+OTHER = rewind_settings(0, {"optim.lr": 1e-5})
+REWIND, STOP, RESUME = CommandAction.REWIND, CommandAction.STOP, CommandAction.RESUME
+Answer = tuple[str, CommandAction, dict[str, Any]]
+"""Who answers the guard's question, and what."""
 
-    def __init__(self, path: Path, action: CommandAction) -> None:
+
+class Answers(Listener):
+    """People who answer the guard's question once the run is paused."""
+
+    def __init__(self, path: Path, *answers: Answer) -> None:
         super().__init__()
-        self.path, self.action = path, action
+        self.path, self.answers = path, answers
+        self.asked: dict[str, Any] | None = None
 
     def phase(self, step: int, name: str) -> None:
         super().phase(step, name)
         if name == "paused":
-            settings = {}
-            if self.action is CommandAction.REWIND:
-                settings = rewind_settings(0, {"advantage.kind": "grpo"})
-            command = new_command("run", self.action, settings=settings, issued_by="ada")
-            post(self.path, command)
+            self.asked = asked_rewind(open_run(self.path))
+            for author, action, settings in self.answers:
+                post(self.path, new_command("run", action, settings=settings, issued_by=author))
 
 
 @pytest.mark.long
 def test_ask_waits_for_a_person_who_agrees(treated: Path, tmp_path: Path) -> None:
     path = tmp_path / "run"
-    person = Answers(path, CommandAction.REWIND)
+    person = Answers(path, ("ada", REWIND, GRPO))
     assert trained(collapsing("guard=ask"), path, person) == (tmp_path / "run-2", "finished")
+    assert person.asked == GRPO
+    assert asked_rewind(open_run(path)) is None
     assert recorded(tmp_path / "run-2") == recorded(treated.with_name("run-2"))
     pause, rewind = open_run(path).commands()
     assert (pause.command.action, pause.command.issued_by) == (
@@ -179,10 +194,143 @@ def test_ask_waits_for_a_person_who_agrees(treated: Path, tmp_path: Path) -> Non
 @pytest.mark.long
 def test_ask_asks_once_and_a_person_may_decline(tmp_path: Path) -> None:
     path = tmp_path / "run"
-    person = Answers(path, CommandAction.RESUME)
+    person = Answers(path, ("ada", RESUME, {}))
     assert trained(collapsing("guard=ask", "steps=4"), path, person) == (path, "finished")
     actions = [state.command.action for state in open_run(path).commands()]
     assert actions == [CommandAction.PAUSE, CommandAction.RESUME]
+
+
+@pytest.mark.long
+def test_of_two_people_who_agree_the_first_is_obeyed_and_the_second_told(
+    treated: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    people = Answers(path, ("ada", REWIND, GRPO), ("bob", REWIND, OTHER))
+    assert trained(collapsing("guard=ask"), path, people) == (tmp_path / "run-2", "finished")
+    assert recorded(tmp_path / "run-2") == recorded(treated.with_name("run-2"))
+    assert answers(path) == {
+        "ada": (CommandOutcome.APPLIED, "goes on as a new run"),
+        "bob": (CommandOutcome.REJECTED, "the run goes on as a new run: send it to that one"),
+    }
+
+
+@pytest.mark.long
+def test_whoever_stops_a_run_ends_it_whatever_somebody_else_agrees_to(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    people = Answers(path, ("ada", REWIND, GRPO), ("bob", STOP, {}))
+    assert trained(collapsing("guard=ask"), path, people) == (path, "stopped")
+    assert answers(path) == {
+        "ada": (CommandOutcome.REJECTED, "the run is being stopped"),
+        "bob": (CommandOutcome.APPLIED, "stopping with a checkpoint"),
+    }
+    assert [run.name for run in tmp_path.glob("run*")] == ["run"]
+
+
+def answers(path: Path) -> dict[str, tuple[CommandOutcome, str]]:
+    """What each person was told."""
+    return {
+        state.command.issued_by: (state.ack.outcome, state.ack.detail)
+        for state in open_run(path).commands()
+        if state.ack is not None and state.command.action is not CommandAction.PAUSE
+    }
+
+
+@pytest.mark.long
+def test_a_kill_before_two_people_were_answered_obeys_the_first(
+    collapsed: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    shutil.copytree(collapsed, path)
+    (step, *_) = [checkpoint.step for checkpoint in open_run(path).checkpoints()]
+    for author, rate in (("ada", 1e-4), ("bob", 1e-5)):
+        order = rewind_settings(step, {"optim.lr": rate})
+        post(path, new_command("run", REWIND, settings=order, issued_by=author))
+    after, _ = go_on(path, SilentEvents(), "crashed")
+    assert open_run(after).info().config["optim"]["lr"] == 1e-4
+    assert [outcome for outcome, _ in answers(path).values()] == [
+        CommandOutcome.APPLIED,
+        CommandOutcome.REJECTED,
+    ]
+
+
+class Types(Listener):
+    """A person who types `ctl RUN rewind`, and nothing else, once the run is paused."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def phase(self, step: int, name: str) -> None:
+        if name == "paused":
+            program = "from echoscope.cli import main; main()"
+            words = ("ctl", str(self.path), "rewind", "--wait", "0")
+            subprocess.run([sys.executable, "-c", program, *words], check=True)
+
+
+@pytest.mark.long
+def test_a_typed_rewind_without_words_does_what_the_guard_asks(
+    treated: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    assert trained(collapsing("guard=ask"), path, Types(path))[1] == "finished"
+    assert recorded(tmp_path / "run-2") == recorded(treated.with_name("run-2"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("mode", "answer"), [("auto", None), ("ask", ("ada", RESUME, {}))])
+def test_each_act_of_the_guard_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, answer: Answer | None
+) -> None:
+    path = tmp_path / "run"
+    events = Answers(path, *([] if answer is None else [answer]))
+    with webhook() as box:
+        monkeypatch.setenv("ECHOSCOPE_TEST_HOOK", box.url)
+        words = ("diagnostics.notify.targets=[webhook:ECHOSCOPE_TEST_HOOK]", f"guard={mode}")
+        trained(collapsing(*words), path, events)
+    (act,) = [body for body in box.bodies if body["occasion"] == "guard"]
+    assert "NON_FINITE after step 3: treatment 1 of at most 3, from checkpoint 0" in act["text"]
+    assert [text for text in events.messages if text.startswith("guard: ")] == [act["text"]]
+
+
+@pytest.mark.long
+def test_a_full_disk_ends_the_rewind_and_the_next_try_carries_it_out(
+    treated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run"
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr(checkpoint.os, "link", refuse)
+        full.setattr(checkpoint.shutil, "copy2", refuse)
+        with pytest.raises(CheckpointError, match=r"cannot take over .*No space left on device"):
+            trained(collapsing("guard=auto"), path)
+    assert verify(path).problems == ()
+    order = rewind_of(open_run(path))
+    assert order is not None
+    assert order.command.issued_by == "guard"
+    assert go_on(path, SilentEvents(), "stopped") == (tmp_path / "run-2", "finished")
+    assert recorded(tmp_path / "run-2") == recorded(treated.with_name("run-2"))
+    assert sorted(run.name for run in tmp_path.glob("run*")) == ["run", "run-2"]
+
+
+@pytest.mark.long
+def test_a_run_is_treated_although_its_last_step_finds_no_room(
+    treated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That checkpoint is for whoever wants the untreated run back."""
+    path, events, save = tmp_path / "run", Listener(), Checkpoints.save
+
+    def full(self: Checkpoints, *args: Any, **more: Any) -> Any:
+        if "stop" in (*args, *more.values()):
+            raise CheckpointError("cannot write the checkpoint of step 3 (No space left on device)")
+        return save(self, *args, **more)
+
+    monkeypatch.setattr(Checkpoints, "save", full)
+    assert trained(collapsing("guard=auto"), path, events) == (tmp_path / "run-2", "finished")
+    assert any(text.startswith("the last step has no checkpoint") for text in events.messages)
+    assert recorded(tmp_path / "run-2") == recorded(treated.with_name("run-2"))
 
 
 @pytest.mark.long
@@ -294,6 +442,17 @@ def test_a_guard_that_cannot_treat_ends_the_run_and_says_how_to_go_on(
     assert command.reason.endswith("2 treatments were given, which is guard.max.")
     assert said[0].endswith("guard.mode=off` goes on without a guard.")
     assert watch.commands(["non_finite-00000001"], config) == []
+
+
+def test_a_guard_is_refused_where_the_process_ends_with_the_run(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match=r"guard\.mode is ask, .* trainer\.launcher=ray ends it"):
+        make_config("guard=ask", "trainer.launcher=ray")
+    monkeypatch.setattr(build, "launched_size", lambda: 2)
+    builder = build.Builder(make_config("guard=auto"), tmp_path / "run", SilentEvents(), ())
+    with pytest.raises(ConfigError, match=r"torchrun ends it with the run: set guard\.mode=off"):
+        builder.check()
 
 
 def test_a_guard_needs_alarms(make_config: MakeConfig) -> None:

@@ -20,6 +20,9 @@ from echoscope.diagnostics.judge.advice.actions import Action
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.reader import open_run
+from echoscope.store.records import CommandAck, CommandAction, CommandOutcome
+from echoscope.store.steer.commands import new_command
+from echoscope.store.steer.rewinds import rewind_settings
 
 OpenPage = Callable[..., AppTest]
 TEXT = """Echo trap, starting between steps 1 and 2. The group repeats itself.
@@ -148,3 +151,28 @@ def test_evidence_and_advice_come_before_the_rest(
     parts = ("Echo trap", "Reward std within groups: 0.5", "Go back to checkpoint 2")
     assert sorted(parts, key=box.index) == list(parts)
     assert "echoscope ctl runs/tiny branch --checkpoint 2" in box
+
+
+def test_what_a_guard_asks_for_is_agreed_to_by_a_click_and_a_confirmation(
+    tmp_path: Path, open_page: OpenPage, judged: Callable[[Action], Verdict]
+) -> None:
+    """It is what the guard chose, not what the verdict names first."""
+    writer = open_writer(tmp_path / "a", live_knobs=LIVE_KNOBS)
+    add_steps(writer, "a", range(3))
+    order = rewind_settings(1, {"advantage.kind": "grpo"})
+    pause = new_command("a", CommandAction.PAUSE, settings=order, issued_by="alarm ECHO_TRAP")
+    ack = CommandAck(command_id=pause.command_id, step=3, outcome=CommandOutcome.APPLIED, detail="")
+    writer.record_acks([ack], [pause])
+    writer.flush()
+    judged(BRANCH)
+    page = open_page("live", tmp_path, run="a")
+    button = page.button(key="verdict_apply")
+    words = "Agree: rewind to checkpoint 1 with advantage.kind=grpo"
+    assert button.label.replace("\\", "") == words
+    button.click().run()
+    page.button(key="draft_confirm").click().run()
+    (sent,) = [s.command for s in open_run(tmp_path / "a").commands() if s.ack is None]
+    assert (sent.action, sent.settings) == (CommandAction.REWIND, order)
+    read_only = open_page("live", tmp_path, run="a", options={"is_read_only": True})
+    assert "verdict_apply" not in keys(read_only)
+    writer.close(status="finished")

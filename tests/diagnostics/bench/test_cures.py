@@ -16,7 +16,7 @@ from echoscope.diagnostics.bench.cures.records import (
     outcome,
 )
 from echoscope.diagnostics.bench.cures.results import Results
-from echoscope.diagnostics.judge.advice.treatments import PLACEBO, REWOUND, UNTREATED
+from echoscope.diagnostics.judge.advice.treatments import GUARDED, PLACEBO, REWOUND, UNTREATED
 
 
 def curve(levels: dict[int, float], last: int) -> dict[int, float]:
@@ -174,3 +174,37 @@ def test_every_kind_is_a_twin_with_something_changed_and_has_a_placebo() -> None
         assert kind.overrides or kind.live, kind.name
         assert PLACEBO in kind.arms, kind.name
         assert (REWOUND in kind.arms) == bool(kind.live), kind.name
+
+
+TWIN = Piece(
+    of="bandit", seed=0, arm=UNTREATED, success=curve({0: 0.5, 40: 0.9}, 80), steps=80, seconds=9.0
+)
+TREATED = replace(
+    TWIN, of="bandit-rate", arm=GUARDED, success=curve({0: 0.5, 50: 0.8}, 80), rewinds=(12,)
+)
+
+
+def test_a_guarded_run_is_judged_by_what_its_healthy_twin_ends_with(tmp_path: Path) -> None:
+    given_up = replace(TREATED, seed=1, status="stopped", steps=70)
+    others = (replace(FALLEN, seed=1), replace(TWIN, seed=1))
+    results = recorded(tmp_path, FALLEN, TWIN, TREATED, given_up, *others)
+    (kind,) = results.guards()
+    assert (kind.subject, kind.rewinds) == (kinds()["bandit-rate"], (1, 1))
+    assert (kind.held.held, kind.held.of) == (1, 2)
+    assert kind.share == pytest.approx((0.8 / 0.9 + 0) / 2)
+
+
+def test_a_guard_has_nothing_to_show_on_a_seed_that_does_not_collapse(tmp_path: Path) -> None:
+    healthy = replace(FALLEN, success=curve({0: 0.8}, 60), criticals=(), alarm=None, steps=60)
+    assert recorded(tmp_path, healthy, TWIN, TREATED).guards() == []
+
+
+def test_a_guarded_twin_that_was_left_alone_is_the_twin(tmp_path: Path) -> None:
+    """A guard without a critical alarm changes no bit of a run."""
+    guarded = replace(TWIN, arm=GUARDED)
+    results = recorded(tmp_path, FALLEN, TREATED, guarded)
+    kind, twin = results.guards()
+    assert (kind.held.held, twin.untouched.held, twin.untouched.of) == (1, 1, 1)
+    touched = recorded(tmp_path / "touched", FALLEN, TREATED, replace(guarded, rewinds=(20,)))
+    kind, twin = touched.guards()
+    assert (kind.held.of, twin.untouched.held) == (0, 0)

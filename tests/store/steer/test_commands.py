@@ -171,7 +171,7 @@ def test_an_unfinished_file_is_not_looked_at(finished_run: Path) -> None:
 
 def test_settings_belong_to_set() -> None:
     with pytest.raises(ValueError, match="settings belong to 'set'"):
-        new_command("r", "pause", settings={"a": 1})
+        new_command("r", "resume", settings={"a": 1})
     with pytest.raises(ValueError, match="settings belong to 'set'"):
         new_command("r", "set")
     with pytest.raises(ValueError, match="'explode' is not a valid"):
