@@ -201,7 +201,7 @@ def _proposed(run: Path, checkpoint: int | None, *, is_treated: bool) -> tuple[i
     if is_treated:
         config = validate(reader.info().config)
         tried = [] if config.branched_from is None else config.branched_from.treatments
-        proposal, why = next_proposal(run, config, tried)
+        proposal, why = next_proposal(run, tried)
         if proposal is None:
             raise ConfigError(f"nothing to rewind with: {why} Give --checkpoint and KEY=VALUE")
         step = proposal.checkpoint if checkpoint is None else checkpoint

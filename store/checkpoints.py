@@ -189,9 +189,12 @@ def best_step(steps: Iterable[int], success: Mapping[int, float]) -> int | None:
 
 
 def earliest_onset(alarm: Alarm) -> int | None:
-    """The earliest step at which the change that an alarm reports may have begun."""
+    """The earliest step at which the change that an alarm reports may have begun.
+
+    At least 1: nothing has changed the weights that a run starts with.
+    """
     onsets = [s for s in (alarm.earliest_onset_step, alarm.onset_step) if s is not None]
-    return min(onsets, default=None)
+    return max(1, min(onsets)) if onsets else None
 
 
 def open_alarms(alarms: Iterable[Alarm]) -> list[Alarm]:

@@ -7,7 +7,7 @@ boundary, and `core/run/branching.py` goes on from the checkpoint.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ class Guard:
         number, most = len(treatments) + 1, config.guard.max
         proposal, why = None, f"{most} treatments were given, which is guard.max."
         if number <= most:
-            proposal, why = next_proposal(self.run_path, config, treatments)
+            proposal, why = next_proposal(self.run_path, treatments)
         is_auto = config.guard.mode == "auto"
         if proposal is None:
             return [self._give_up(alarm, f"{alarm}, and the guard cannot treat it: {why}", is_auto)]
@@ -114,18 +114,16 @@ class Guard:
 
 
 def next_proposal(
-    run_path: Path, config: RunConfig, tried: Sequence[GivenTreatment] = ()
+    run_path: Path, tried: Sequence[GivenTreatment] = ()
 ) -> tuple[Proposal | None, str]:
     """The first treatment that was not tried, from a whole checkpoint; or why there is none.
 
-    A treatment after which the run collapsed before it had a healthy checkpoint of its own did not
-    help: it is taken back, and the next one is given instead.
+    It is added to those before it: to take one back would bring back what it took away.
 
     Raises:
         StoreError: the run cannot be read.
     """
     proposed = proposals_of(open_run(run_path))
-    origin = config.branched_from
     for proposal in proposed.treatments:
         folder = checkpoint_path(run_path, proposal.checkpoint)
         if not folder.is_dir() or checkpoint_damage(folder):
@@ -134,18 +132,9 @@ def next_proposal(
                 step = proposal.checkpoint
                 return None, f"checkpoint {step} is gone or damaged, and no older one is whole."
             folder = older
-        settings = dict(proposal.settings)
-        failed = tried[-1] if tried and origin and step_of(folder) <= origin.step else None
-        if failed is not None:
-            settings = {**failed.before, **settings}
-        if not _is_repeated(proposal.settings, tried) and not _changes_nothing(folder, settings):
-            whole = Proposal(
-                settings=settings,
-                checkpoint=step_of(folder),
-                why=proposal.why,
-                rate=proposal.rate,
-            )
-            return whole, ""
+        settings = proposal.settings
+        if not _is_repeated(settings, tried) and not _changes_nothing(folder, settings):
+            return replace(proposal, checkpoint=step_of(folder)), ""
     if proposed.treatments:
         return None, "every treatment that is known for it was given and did not help."
     return None, proposed.why_none

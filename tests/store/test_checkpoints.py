@@ -175,3 +175,9 @@ def test_a_checkpoint_that_the_schedule_wrote_first_can_still_be_asked_for(
     writer.record_checkpoint(record(1))
     writer.flush()
     assert requested_steps(open_run(run_path).checkpoints()) == set()
+
+
+def test_nothing_changes_before_the_first_step() -> None:
+    """What may have begun at any time leaves the weights that the run started with."""
+    choice = choose_checkpoint([0, 2, 4], [alarm(5, 0)], {0: 0.5})
+    assert (choice.step, choice.onset_step) == (0, 1)

@@ -242,6 +242,8 @@ def good_checkpoint(
     if situation.checkpoints and not steps and before is not None:
         return None, none_before(before)
     choice = choose_checkpoint(steps, alarms, situation.success)
+    if choice.step is None and situation.rewound_to in steps:
+        return situation.rewound_to, ""  # the last treatment did not help from there
     return choice.step, "" if choice.step is not None else choice.reason
 
 

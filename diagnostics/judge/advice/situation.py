@@ -88,6 +88,14 @@ class Situation:
         return str(origin.get("name", "")), origin["values"]
 
     @property
+    def rewound_to(self) -> int | None:
+        """The checkpoint that a rewind took over, from before what went wrong; None without one."""
+        origin = self.config.get("branched_from")
+        if not isinstance(origin, Mapping) or not origin.get("command_id"):
+            return None
+        return origin.get("step")
+
+    @property
     def tasks(self) -> list[Mapping[str, Any]]:
         tasks = self.setting("envs.train")
         return [task for task in tasks if isinstance(task, Mapping)] if tasks else []

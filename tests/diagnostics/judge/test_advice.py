@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from echoscope.core.config.loading import apply_settings, load_config
-from echoscope.diagnostics.judge.advice.actions import Action, advise, alarm_advice
+from echoscope.diagnostics.judge.advice.actions import Action, advise, alarm_advice, good_checkpoint
 from echoscope.diagnostics.judge.advice.causes import Cause
 from echoscope.diagnostics.judge.advice.situation import Situation
 from echoscope.diagnostics.judge.alarms import RULES_BY_NAME, AlarmEngine
@@ -155,3 +155,14 @@ def test_a_difference_that_is_weighted_already_is_left_to_the_sampler() -> None:
     row = {"rollout/staleness_mean": 0.0, "policy/mismatch_kl": 0.2}
     assert advised(row).settings["off_policy.correction"] == "tis"
     assert advised(row, old_logprobs="trainer", correction="mis").command == ""
+
+
+@pytest.mark.parametrize(("command_id", "step"), [("rewind", 20), ("", None)])
+def test_a_rewound_run_may_go_back_to_where_it_took_over(command_id: str, step: int | None) -> None:
+    """That checkpoint was from before the collapse; a branch of a person's may be from after it."""
+    origin = {"run_id": "r", "step": 20, "command_id": command_id}
+    situation = Situation(config={"branched_from": origin}, checkpoints=(20, 40))
+    fallen = replace(
+        alarm(""), severity=AlarmSeverity.CRITICAL, step=44, onset_step=30, earliest_onset_step=12
+    )
+    assert good_checkpoint([fallen], situation)[0] == step
