@@ -350,13 +350,14 @@ def _short_budget(names: set[str], view: View, situation: Situation) -> Cause | 
     truncated = view.channels["truncated"]
     if not names & {"FORMAT_COLLAPSE", "LENGTH_SATURATION"}:
         return None
-    if not truncated.low >= 0.1:
+    least = min([truncated.low, *truncated.first_values[:1]])  # a level is of several steps
+    if not least >= 0.1:
         is_symptom = bool(names & {"ENTROPY_EXPLOSION", "DEGENERATE_TEXT"})
         if is_symptom or not truncated.is_raised or fallen_success(view) is None:
             return None
         return Cause(
             text="the share of replies that are cut off at their length limit grew from "
-            f"{percent(truncated.low)} to {percent(truncated.shown_level)}",
+            f"{percent(least)} to {percent(truncated.shown_level)}",
             refuted_by="replies that are not cut off fail as often",
             founded=LIKELY,
             key="context.max_response_tokens",
@@ -367,7 +368,7 @@ def _short_budget(names: set[str], view: View, situation: Situation) -> Cause | 
     budget = situation.number("context.max_response_tokens")
     return Cause(
         text=f"replies are too long for their limit: {percent(truncated.shown_level)} are cut off, "
-        f"and {percent(truncated.low)} were at the least",
+        f"and {percent(least)} were at the least",
         refuted_by="replies that are cut off fail with a longer limit too",
         settings={"context.max_response_tokens": 2 * int(budget)} if budget > 0 else {},
         why="A reply that is cut off loses the answer at its end.",

@@ -326,3 +326,21 @@ def test_newcomer_low_a_cause_is_said_once() -> None:
         return falls_at(35)(step) | {"optim/lr": 3e-4 if step < 34 else 4e-3}
 
     assert len(judged(row, situation).causes) == 1
+
+
+def test_replies_that_are_cut_off_only_since_a_sudden_collapse_had_no_short_limit() -> None:
+    """A level is of several steps; here each of them is of the time after the collapse but two."""
+
+    def row(step: int) -> dict[str, float]:
+        is_well = step < 2
+        return solved(0.6 if is_well else 0.0) | {
+            "rollout/length_limited_frac": 0.0 if is_well else 0.9,
+            "rollout/action_valid_frac": 1.0 if is_well else 0.0,
+            "rollout/format_valid_frac": 1.0 if is_well else 0.0,
+        }
+
+    verdict = judged(row, RUN, steps=8)
+    assert "LENGTH_SATURATION" in verdict.kinds
+    assert not any("too long for their limit" in cause for cause in verdict.causes)
+    cut_from_the_start = judged(lambda step: row(step) | {"rollout/length_limited_frac": 0.9}, RUN)
+    assert any("too long for their limit" in cause for cause in cut_from_the_start.causes)
