@@ -76,7 +76,7 @@ class TerminalEvents:
         self._console = console
         self._is_live = is_live
         self._now = now
-        self._phase, self._step = "starting", 0
+        self._phase, self._step, self._said_pause = "starting", 0, ""
         self._phase_began = self._last_line_s = now()
         self._progress: dict[str, tuple[int, int]] = {}
         self._steps: list[StepMetrics] = []
@@ -97,8 +97,17 @@ class TerminalEvents:
     def phase(self, step: int, name: str) -> None:
         self._phase, self._step, self._progress = name, step, {}
         self._phase_began = self._now()
-        if not self._is_live and name == "paused":
-            self.message(f"paused after step {step}")
+        if not self._is_live and self._is_paused:
+            text = f"paused after step {step} {name.removeprefix('paused ')}"
+            if text != self._said_pause:  # a checkpoint is no end of a pause
+                self.message(text)
+            self._said_pause = text
+        elif name != "checkpoint":
+            self._said_pause = ""
+
+    @property
+    def _is_paused(self) -> bool:
+        return self._phase.startswith("paused")
 
     def progress(self, done: int, of: int, what: str) -> None:
         self._progress[what] = (done, of)
@@ -106,7 +115,7 @@ class TerminalEvents:
     def say_alive(self) -> None:
         """A line of what goes on, where there is no live view and nothing was said for long."""
         is_quiet = self._now() - self._last_line_s >= QUIET_S
-        if is_quiet and not self._is_live and self._phase != "paused":
+        if is_quiet and not self._is_live and not self._is_paused:
             took = duration_in_two_units(self._now() - self._phase_began)
             before = f"step {self._step:>4}  " if self._step else ""
             self.message(f"{before}{self._doing()} ({took} so far)")

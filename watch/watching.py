@@ -264,17 +264,21 @@ class Watch:
             return
 
     def _judge(self, look: Look) -> bool:
-        """Judge complete steps, for as long as a look may take; whether others are incomplete."""
+        """Judge complete steps, one at least, for as long as a look may take.
+
+        Returns whether others are incomplete.
+        """
         ledger, pace_s, began = self._ledger, pace_of(list(self._times)), time.monotonic()
-        self._has_more = False
+        self._has_more = is_over = False
         for step in ledger.waiting(self.last_step):
             usual = ledger.of_step(self.last_step)
             if not (self.is_ended or ledger.is_complete(step, usual, look, pace_s)):
                 return True
-            if time.monotonic() - began > MAX_LOOK_S:
+            if is_over:
                 self._has_more = True
                 break
             self._judge_step(step)
+            is_over = time.monotonic() - began > MAX_LOOK_S
         return False
 
     def _judge_step(self, step: int) -> None:

@@ -86,7 +86,12 @@ class Control:
         self._is_droppable = False
         self._look_again = 0.0
         self._why_no_rewind: Callable[[Command], str] = lambda command: ""
-        self.is_paused = False
+        self.paused_by = ""
+        """Who paused the run; empty while it goes on."""
+
+    @property
+    def is_paused(self) -> bool:
+        return bool(self.paused_by)
 
     def poll(self) -> None:
         """Collect new commands without applying them."""
@@ -132,13 +137,14 @@ class Control:
         config: RunConfig,
         *,
         on_acks: Callable[[Sequence[CommandAck], Sequence[Command], RunConfig], None],
-        on_pause: Callable[[bool], None],
+        on_pause: Callable[[str], None],
         why_no_rewind: Callable[[Command], str] = lambda command: "",
     ) -> Wishes:
         """Apply everything that waits, before step `step`; while paused, stay here.
 
         Acknowledgements go to `on_acks` at once, with the settings that they leave, so that whoever
-        steers sees them take effect.
+        steers sees them take effect. `on_pause` is told who paused the run,
+        once it stays here.
         Returns early from a pause when something is asked for that can be done while paused.
         """
         wishes = Wishes(config=config)
@@ -147,17 +153,18 @@ class Control:
         self._replay = [(after, command) for after, command in self._replay if after > step]
         for command in due:
             self._apply(command, wishes)
+        told = ""
         while True:
             self.poll()
-            was_paused = self.is_paused
             acks, commands = self._apply_waiting(step, wishes)
             if acks:
                 on_acks(acks, commands, wishes.config)
-            if self.is_paused != was_paused:
-                on_pause(self.is_paused)
             ends = wishes.stop or wishes.stop_now or wishes.rewind
             if ends or wishes.checkpoint or wishes.paused_by_alarm or not self.is_paused:
                 return wishes
+            if told != self.paused_by:
+                told = self.paused_by
+                on_pause(told)
             time.sleep(POLL_S)
 
     def refuse_waiting(self, step: int, why: str) -> tuple[list[CommandAck], list[Command]]:
@@ -222,10 +229,10 @@ class Control:
             detail = f"{NO_CHANGE}already paused" if self.is_paused else "paused"
             if command.issued_by.startswith(ALARM_AUTHOR) and not self.is_paused:
                 wishes.paused_by_alarm = command.issued_by
-            self.is_paused = True
+            self.paused_by = self.paused_by or command.issued_by or "somebody"
         elif action is CommandAction.RESUME:
             detail = "resumed" if self.is_paused else f"{NO_CHANGE}was not paused"
-            self.is_paused = False
+            self.paused_by = ""
         elif action is CommandAction.CHECKPOINT:
             wishes.checkpoint, detail = True, "checkpoint"
         elif action is CommandAction.EVALUATE:

@@ -34,7 +34,7 @@ class TrainEvents(Protocol):
 
     def phase(self, step: int, name: str) -> None:
         """What the loop does now: rollout, annotate, diagnostics, update, evaluate, probe,
-        checkpoint, paused."""
+        checkpoint, `paused by WHO`."""
         ...
 
     def metrics(self, metrics: StepMetrics) -> None:

@@ -429,8 +429,8 @@ class Trainer:
     def _boundary(self) -> Wishes:
         """Apply waiting commands; they take effect with the next step."""
 
-        def on_pause(is_paused: bool) -> None:
-            self.events.phase(self.step, "paused" if is_paused else "rollout")
+        def on_pause(who: str) -> None:
+            self.events.phase(self.step, f"paused by {who}")
 
         def on_acks(
             acks: Sequence[CommandAck], commands: Sequence[Command], config: RunConfig

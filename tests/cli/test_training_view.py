@@ -104,8 +104,13 @@ def test_a_probe_is_a_line_of_its_own_and_no_evaluation(config: RunConfig) -> No
 def test_a_pause_is_said_where_nothing_shows_it(config: RunConfig) -> None:
     events, out = view(config, is_live=False)
     events.phase(3, "rollout")
-    events.phase(3, "paused")
-    assert out.getvalue() == "paused after step 3\n"
+    events.phase(3, "paused by alarm LOW_SUCCESS")
+    events.phase(3, "checkpoint")
+    events.phase(3, "paused by alarm LOW_SUCCESS")
+    assert out.getvalue() == "paused after step 3 by alarm LOW_SUCCESS\n"
+    events.phase(3, "rollout")
+    events.phase(3, "paused by ann")
+    assert out.getvalue().endswith("\npaused after step 3 by ann\n")
 
 
 def test_a_line_at_least_every_ten_seconds_says_what_goes_on(config: RunConfig) -> None:
@@ -131,7 +136,7 @@ def test_a_line_at_least_every_ten_seconds_says_what_goes_on(config: RunConfig) 
     )
     events.phase(1, "diagnostics")
     assert line_at(100) == "step    1  diagnostics (1 min 20 s so far)\n"
-    events.phase(1, "paused")
+    events.phase(1, "paused by ann")
     assert line_at(1000) == ""
 
 

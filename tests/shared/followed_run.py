@@ -38,9 +38,14 @@ class Followed:
         )
 
     def look(self, times: int = 1) -> list[int]:
-        """Look, and which steps the run has now."""
+        """Look so many times, and which steps the run has now.
+
+        What a look leaves for the next because the machine is slow is part of it.
+        """
         for _ in range(times):
             self.watch.look()
+            while self.watch.rest_s == 0.0:
+                self.watch.look()
         return self.steps()
 
     def steps(self) -> list[int]:

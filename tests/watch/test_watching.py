@@ -270,7 +270,11 @@ def test_a_late_episode_does_not_take_the_run_back(tmp_path: Path) -> None:
     assert watch.was_told("1 episode came after their step was judged")
 
 
-def test_the_next_watch_goes_on_where_the_run_stands(tmp_path: Path) -> None:
+@pytest.mark.parametrize("look_s", [watching.MAX_LOOK_S, 1e-6], ids=["fast", "one step a look"])
+def test_the_next_watch_goes_on_where_the_run_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look_s: float
+) -> None:
+    monkeypatch.setattr(watching, "MAX_LOOK_S", look_s)
     log, run = tmp_path / "train.log", tmp_path / "run"
     add(log, "".join(line(step) for step in range(1, 61)))
     with followed(log, run) as watch:

@@ -148,7 +148,7 @@ def test_a_crash_during_a_pause_does_not_lose_it(
     path = tmp_path / "run"
     config = stops_at_step_1(make_config, "checkpoint.every=1", action="pause")
     with pytest.raises(KilledError):
-        start(config, path, KilledIn("paused"))
+        start(config, path, KilledIn("paused by alarm NON_FINITE"))
     no_last_record()
     assert resume(path, StopOnPause(path)) == "stopped"
     assert open_run(path).info().last_step == 1
@@ -191,7 +191,7 @@ class StopOnPause(Listener):
         self.path = path
 
     def phase(self, step: int, name: str) -> None:
-        if name == "paused":
+        if name.startswith("paused"):
             post(self.path, new_command(self.path.name, "stop", issued_by="test"))
 
 

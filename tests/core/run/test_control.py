@@ -42,7 +42,7 @@ class Desk:
         self.control = Control(Mailbox(path), "run", replay)
         self.acks: list[CommandAck] = []
         self.commands: list[Command] = []
-        self.pauses: list[bool] = []
+        self.pauses: list[str] = []
 
     def post(self, action: str, ttl_s: float | None = 60, **settings: object) -> str:
         dotted = {key.replace("__", "."): value for key, value in settings.items()}
@@ -52,7 +52,10 @@ class Desk:
 
     def boundary(self, step: int, config: RunConfig) -> Wishes:
         return self.control.boundary(
-            step, config, on_acks=self._take_acks, on_pause=self.pauses.append
+            step,
+            config,
+            on_acks=self._take_acks,
+            on_pause=self.pauses.append,
         )
 
     def _take_acks(
@@ -185,8 +188,8 @@ def test_each_command_is_applied_once(desk: Desk, config: RunConfig) -> None:
 # -- pausing -------------------------------------------------------------------------------------
 
 
-def test_a_pause_holds_until_resume(desk: Desk, config: RunConfig) -> None:
-    desk.post("pause")
+def test_a_pause_holds_until_resume_and_says_who_paused(desk: Desk, config: RunConfig) -> None:
+    post(desk.path, new_command("run", "pause", issued_by="ann"))
 
     def later() -> None:
         while not desk.acks:
@@ -202,7 +205,7 @@ def test_a_pause_holds_until_resume(desk: Desk, config: RunConfig) -> None:
     assert not desk.control.is_paused
     assert wishes.config.steps == 7
     assert wishes.evaluate
-    assert desk.pauses == [True, False]
+    assert desk.pauses == ["ann"]
     assert [detail for _, _, detail in desk.answers] == [
         "paused",
         "steps 100 -> 7",

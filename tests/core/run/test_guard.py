@@ -168,7 +168,7 @@ class Answers(Listener):
 
     def phase(self, step: int, name: str) -> None:
         super().phase(step, name)
-        if name == "paused":
+        if name.startswith("paused"):
             self.asked = asked_rewind(open_run(self.path))
             for author, action, settings in self.answers:
                 post(self.path, new_command("run", action, settings=settings, issued_by=author))

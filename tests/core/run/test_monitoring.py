@@ -230,7 +230,7 @@ class Patient(Listener):
 
     def phase(self, step: int, name: str) -> None:
         super().phase(step, name)
-        if name == "paused":
+        if name.startswith("paused"):
             post(self.path, new_command(self.path.name, "stop"))
 
 
@@ -245,7 +245,7 @@ def test_an_alarm_that_acts_pauses_the_run_as_a_person_would(
     reader = open_run(path)
     (raised,) = reader.sql("SELECT step FROM alarms").column("step").to_pylist()
     assert reader.info().last_step == raised
-    assert (raised, "paused") in listener.phases
+    assert (raised, "paused by alarm LENGTH_SATURATION") in listener.phases
     first = reader.commands()[0]
     assert (first.command.action, first.command.issued_by) == ("pause", "alarm LENGTH_SATURATION")
     assert first.command.reason.startswith(f"Length saturation (after step {raised}")
