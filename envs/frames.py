@@ -15,6 +15,7 @@ from typing import Any
 from .worlds.grid.geometry import Position
 
 MAX_FRAME_CELLS = 64 * 64
+_as_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 def grid_frame(
@@ -33,7 +34,7 @@ def grid_frame(
         "legend": dict(legend),
         "overlays": [{"is": name, "at": list(position)} for name, position in overlays],
     }
-    return json.dumps(frame, sort_keys=True, separators=(",", ":"))
+    return _as_json(frame)
 
 
 class BoardFrames:
@@ -55,7 +56,7 @@ class BoardFrames:
 def card_frame(title: str, lines: Iterable[str]) -> str:
     """The frame of a world without a board."""
     frame = {"kind": "card", "title": title, "lines": list(lines)}
-    return json.dumps(frame, sort_keys=True, separators=(",", ":"))
+    return _as_json(frame)
 
 
 def read_frame(frame: str) -> dict[str, Any]:

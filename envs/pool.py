@@ -32,6 +32,7 @@ from .turns.turn import TurnEnv, TurnResult
 SPLIT_CODES: Mapping[str, int] = {"train": 0, "eval": 1, "probe": 2}
 STREAM_CODES: Mapping[str, int] = {"tasks": 0, "noise": 1, "sampling": 2}
 """The random streams of a run: what is drawn in one changes nothing in another."""
+_WORD = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,12 @@ def stream_word(seed: int, split: str, stream: str, *indices: int) -> int:
         place: where in the stream, such as (step, group, sibling).
     """
     key = (SPLIT_CODES[split], STREAM_CODES[stream], *indices)
-    return int(np.random.SeedSequence(entropy=seed, spawn_key=key).generate_state(1, np.uint64)[0])
+    if seed <= _WORD and max(indices) <= _WORD:  # as below, at half the time
+        words = np.array((seed, 0, 0, 0, *key), np.uint32)
+        sequence = np.random.SeedSequence(words)  # type: ignore[arg-type]
+    else:
+        sequence = np.random.SeedSequence(entropy=seed, spawn_key=key)
+    return int(sequence.generate_state(1, np.uint64)[0])
 
 
 def _env_seed(seed: int, split: str, stream: str, step: int, group: int, sibling: int) -> int:

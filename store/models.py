@@ -8,11 +8,13 @@ from __future__ import annotations
 import codecs
 import json
 import os
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
 
+import numpy as np
 from tokenizers import Tokenizer, decoders
 
 from .log.layout import MODEL_NAME
@@ -122,7 +124,7 @@ class Detokenizer:
 
         Incomplete characters become U+FFFD. Ids outside the vocabulary decode to nothing.
         """
-        ids = [int(token) for token in tokens]
+        ids = np.asarray(tokens).tolist()
         return self._decode_bytes(ids) if self._is_byte_level else self._decode_windows(ids)
 
     def pieces(self, tokens: Sequence[int] | IntArray) -> list[str]:
@@ -131,7 +133,8 @@ class Detokenizer:
         return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
     def _decode_bytes(self, ids: list[int]) -> tuple[str, list[int]]:
-        contents = [self._token_bytes(token) for token in ids]
+        known = self._bytes_of_token
+        contents = [known[token] if token in known else self._token_bytes(token) for token in ids]
         whole = b"".join(contents)
         if whole.isascii():  # nearly always: a byte is a character
             return whole.decode("ascii"), list(accumulate(map(len, contents)))
@@ -147,14 +150,12 @@ class Detokenizer:
         return "".join(pieces), ends
 
     def _token_bytes(self, token: int) -> bytes:
-        content = self._bytes_of_token.get(token)
-        if content is None:
-            spelled = self._tokenizer.id_to_token(token) or ""
-            if all(char in self._byte_of for char in spelled):
-                content = bytes(self._byte_of[char] for char in spelled)
-            else:  # an added token, spelled as it reads
-                content = spelled.encode("utf-8", errors="replace")
-            self._bytes_of_token[token] = content
+        spelled = self._tokenizer.id_to_token(token) or ""
+        if all(char in self._byte_of for char in spelled):
+            content = bytes(self._byte_of[char] for char in spelled)
+        else:  # an added token, spelled as it reads
+            content = spelled.encode("utf-8", errors="replace")
+        self._bytes_of_token[token] = content
         return content
 
     def _decode_windows(self, ids: list[int]) -> tuple[str, list[int]]:
@@ -185,8 +186,8 @@ def token_span(chars: Span | None, ends: Sequence[int] | IntArray) -> Span | Non
     if chars is None:
         return None
     starts = [0, *ends[:-1]] if len(ends) else []
-    first = sum(start < chars[0] for start in starts)
-    last = sum(end <= chars[1] for end in ends)
+    first = bisect_left(starts, chars[0])
+    last = bisect_right(ends, chars[1])
     return (first, max(first, last))
 
 

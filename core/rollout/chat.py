@@ -19,7 +19,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -60,6 +60,8 @@ _OWN_ARGUMENTS = frozenset(
     }
 )
 """What a template is given by the tokenizer and by us."""
+_NUM_RECENT = 256
+"""Texts whose ids are kept."""
 _MESSAGE_END = "<|eom_id|>"
 # Templates that print today's date print this one: a run must not depend on its first day.
 _FIXED_DATE = "{%- macro strftime_now(format) -%}2024-07-26{%- endmacro -%}"
@@ -180,6 +182,9 @@ class ChatFormat:
         self._check_template_args()
         self._with_control = _backend(tokenizer, split_special=False)
         self._plain = _backend(tokenizer, split_special=True)
+        # Siblings begin with equal texts, and all episodes with an equal opening.
+        self._content_ids = lru_cache(_NUM_RECENT)(partial(_ids, self._plain))
+        self._template_ids = lru_cache(_NUM_RECENT)(partial(_ids, self._with_control))
         self._detokenizer = Detokenizer(self._with_control)
         first, to_shown_reply, after_response, to_assistant = self._dialogue_pieces()
         self.history_to_assistant = self.encode_template(to_shown_reply)
@@ -248,7 +253,7 @@ class ChatFormat:
 
     def encode(self, text: str) -> list[int]:
         """Contents to ids. Control tokens that the text spells stay text."""
-        return list(self._plain.encode(text, add_special_tokens=False).ids)
+        return list(self._content_ids(text))
 
     def encode_response(self, text: str) -> IntArray:
         """A demonstrated response with the turn's end, as a policy should sample it."""
@@ -282,7 +287,7 @@ class ChatFormat:
 
     def encode_template(self, text: str) -> list[int]:
         """Text of the template itself to ids, control tokens recognised."""
-        return list(self._with_control.encode(text, add_special_tokens=False).ids)
+        return list(self._template_ids(text))
 
     def _dialogue_pieces(self) -> tuple[tuple[str, str, str], str, str, str]:
         """Text between the contents of messages.
@@ -410,6 +415,10 @@ def _variables(template: str) -> set[str]:
         return meta.find_undeclared_variables(Environment(extensions=_EXTENSIONS).parse(template))
     except TemplateError:  # a tag of the library's own
         return set(re.findall(r"[A-Za-z_]\w*", template))
+
+
+def _ids(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    return tuple(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 def _backend(tokenizer: PreTrainedTokenizerBase, *, split_special: bool) -> Tokenizer:

@@ -128,6 +128,8 @@ class Difference:
 def outcome_of(trajectory: Trajectory) -> Outcome:
     """What counts of a trajectory."""
     turns = trajectory.turns
+    num_turns = len(turns) or math.nan
+    has_cost = any(COST in turn.info for turn in turns)
     return Outcome(
         tag=trajectory.tag,
         env_id=trajectory.env_id,
@@ -135,11 +137,11 @@ def outcome_of(trajectory: Trajectory) -> Outcome:
         is_success=trajectory.is_success,
         episode_return=trajectory.episode_return,
         num_turns=len(turns),
-        valid_frac=_mean([float(bool(turn.is_valid)) for turn in turns]),
-        effective_frac=_mean([float(bool(turn.is_effective)) for turn in turns]),
+        valid_frac=sum(bool(turn.is_valid) for turn in turns) / num_turns,
+        effective_frac=sum(bool(turn.is_effective) for turn in turns) / num_turns,
         num_tokens=trajectory.num_sampled_tokens or int(_billed(trajectory, OUTPUT_TOKENS)),
         num_input_tokens=int(_billed(trajectory, INPUT_TOKENS)),
-        cost=_billed(trajectory, COST) if any(COST in turn.info for turn in turns) else None,
+        cost=_billed(trajectory, COST) if has_cost else None,
         is_failure=trajectory.stop_reason.is_failure,
     )
 
@@ -354,13 +356,20 @@ def _table(tag: str, env_id: str, outcomes: Sequence[Outcome]) -> WorldTable:
         enough = [(n, c) for n, c in counts if n >= k]
         return rate_estimate([of_task(n, c, k) for n, c in enough], sum(n for n, _ in enough))
 
-    played: dict[TaskKey, list[Outcome]] = defaultdict(list)
-    for outcome in outcomes:
-        if not outcome.is_failure:
-            played[outcome.world, outcome.task].append(outcome)
+    tasks_played = [outcome for outcome in outcomes if not outcome.is_failure]
+    place_of: dict[TaskKey, int] = {}
+    places = [
+        place_of.setdefault((outcome.world, outcome.task), len(place_of))
+        for outcome in tasks_played
+    ]
 
     def over_tasks(value: Callable[[Outcome], float]) -> Estimate:
-        return mean_estimate([_mean([value(o) for o in of]) for of in played.values()])
+        values = np.array([value(outcome) for outcome in tasks_played], np.float64)
+        is_number = ~np.isnan(values)
+        where = np.asarray(places, np.intp)[is_number]
+        sums = np.bincount(where, values[is_number], len(place_of))
+        counts = np.bincount(where, minlength=len(place_of))
+        return mean_estimate((sums[counts > 0] / counts[counts > 0]).tolist())
 
     return WorldTable(
         tag=tag,

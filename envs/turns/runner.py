@@ -112,11 +112,11 @@ class TurnRunner(TurnEnv):
         result = self._play(actions, is_well_formed)
         self._num_turns += 1
         self._num_actions += len(result.actions)
-        return replace(
-            result,
-            format_penalty=0.0 if result.is_valid else settings.format_penalty,
-            stop_reason=result.stop_reason or self._limit_reached(),
-        )
+        penalty = 0.0 if result.is_valid else settings.format_penalty
+        stop_reason = result.stop_reason or self._limit_reached()
+        if (penalty, stop_reason) == (result.format_penalty, result.stop_reason):
+            return result
+        return replace(result, format_penalty=penalty, stop_reason=stop_reason)
 
     def _limit_reached(self) -> str | None:
         most = self._settings.max_actions

@@ -126,14 +126,14 @@ class Bandit(TaskEnv):
 
     def __init__(self, config: BanditConfig | None = None) -> None:
         super().__init__(config)
-        self._rng = np.random.default_rng(0)
+        self._noise_seed = 0
         self._low, self._high = self._config.name_pairs[0]
         self._shown: tuple[str, ...] = (self._low, self._high)
         self._payout: float | None = None
         self._chosen = ""
 
     def begin(self, seed: int, noise_seed: int) -> None:
-        task, self._rng = np.random.default_rng(seed), np.random.default_rng(noise_seed)
+        task, self._noise_seed = np.random.default_rng(seed), noise_seed
         pairs = self._config.name_pairs
         self._low, self._high = pairs[int(task.integers(len(pairs)))]
         is_swapped = bool(task.integers(2))
@@ -192,7 +192,8 @@ class Bandit(TaskEnv):
     def _draw_payout(self) -> float:
         if self._chosen == self._low:
             return self._config.low_payout
-        is_hit = self._rng.random() < self._config.high_probability
+        luck = np.random.default_rng(self._noise_seed).random()
+        is_hit = luck < self._config.high_probability
         return self._config.high_payout if is_hit else self._config.high_miss_payout
 
     def observe(self) -> Observation:

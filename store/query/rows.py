@@ -52,6 +52,7 @@ OUTCOME_ARRAYS = ("advantages", "trainer_logprobs", "ref_logprobs", "information
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _INT64 = np.iinfo(np.int64)
+_NUMBERS = frozenset([bool, int, float])
 
 TurnRow = tuple[Trajectory, Turn]
 
@@ -79,6 +80,8 @@ def plain(value: Any) -> Any:
 
 def _stored(value: Any) -> Any:
     """A field of a record as its column holds it."""
+    if value is None or type(value) in _NUMBERS:  # most fields, and `Mapping` is slow to ask
+        return value
     if isinstance(value, str):
         return clean_text(str(value))  # a member of an enumeration becomes its text
     if isinstance(value, bytes):

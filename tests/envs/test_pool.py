@@ -21,7 +21,7 @@ from echoscope.envs.base import (
     StepResult,
     TextEnv,
 )
-from echoscope.envs.pool import EnvPool, task_seed, transition_seed
+from echoscope.envs.pool import EnvPool, stream_word, task_seed, transition_seed
 from echoscope.envs.settings import EnvGroup
 from echoscope.envs.turns.turn import TurnEnv, TurnResult
 from echoscope.envs.workers.processes import ProcessTurns, WorkerProcesses
@@ -151,6 +151,13 @@ def test_seeds_of_two_splits_never_meet() -> None:
         assert transition_seed(9, "train", step, 0, 3) % 4 == 0
     assert task_seed(9, "eval", 0, 0) % 4 == 1
     assert task_seed(9, "probe", 0, 0) % 4 == 2
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**32, 2**70])
+@pytest.mark.parametrize("index", [0, 5, 2**32 - 1, 2**32])
+def test_a_word_is_that_of_numpys_seed_sequence(seed: int, index: int) -> None:
+    numpys = np.random.SeedSequence(entropy=seed, spawn_key=(1, 0, 3, index))
+    assert stream_word(seed, "eval", "tasks", 3, index) == numpys.generate_state(1, np.uint64)[0]
 
 
 def test_seeds_fit_in_63_bits_and_differ() -> None:

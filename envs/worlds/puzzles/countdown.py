@@ -9,8 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache, lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...base import (
     EnvParamsError,
@@ -28,9 +30,11 @@ from ..tools.calculator import CalculationError, calculate, number_text
 
 MAX_NUMBERS = 6
 _RIGHT, _ATTEMPT = 1.0, 0.1
-_DRAWS = 10_000
+_DRAWS, _AT_ONCE = 10_000, 4
+"""Attempts to draw a task. One call draws the numbers of several: a call costs more than those."""
 _SUMLESS_FROM = 3
 """From so many numbers on, no drawn target is the sum of all; two have too few other values."""
+_BY_ZERO = "division by zero"
 _INTEGERS = re.compile(r"\d+")
 _Value = int | Fraction
 """Exact; whole numbers until something is divided, because fractions are slow."""
@@ -136,7 +140,8 @@ class Countdown(TaskEnv):
 
     def step(self, action: str) -> StepResult:
         expression = action.split("=", maxsplit=1)[0].strip()
-        if self.is_over or not is_expression(expression):
+        value, problem = _read(expression)
+        if self.is_over or problem not in ("", _BY_ZERO):
             return self.refused(action)
         self._num_attempts += 1
         if Counter(int(digits) for digits in _INTEGERS.findall(expression)) != Counter(
@@ -144,10 +149,8 @@ class Countdown(TaskEnv):
         ):
             listed = ", ".join(map(str, self._task.numbers))
             return self._answered(f"Use each of {listed} exactly once.", 0.0)
-        try:
-            value = calculate(expression)
-        except CalculationError as error:
-            return self._answered(f"Error: {error}.", _ATTEMPT)
+        if value is None:
+            return self._answered(f"Error: {problem}.", _ATTEMPT)
         self._is_right = value == self._task.target
         verdict = "as wanted" if self._is_right else f"not {self._task.target}"
         news = f"{expression} is {number_text(value)}, {verdict}."
@@ -200,27 +203,44 @@ class Countdown(TaskEnv):
         return Observation(text=news or task, frame=frame)
 
 
+@lru_cache(maxsize=1024)  # siblings begin with the same task
 def draw_task(config: CountdownConfig, seed: int) -> CountdownTask:
     """Numbers and a target that an expression of all of them reaches."""
     rng = np.random.default_rng(seed)
     operations = sorted(set(config.operations))
-    for _ in range(_DRAWS):
-        numbers = [int(n) for n in rng.integers(1, config.max_number + 1, size=config.numbers)]
-        values: list[_Valued] = [(n, str(n)) for n in numbers]
-        while len(values) > 1:
-            left, right = (values.pop(int(rng.integers(len(values)))) for _ in range(2))
-            symbol = operations[int(rng.integers(len(operations)))]
-            values.append(_join("+" if right[0] == 0 else symbol, left, right))
-        target, solution = values[0]
-        is_wanted = target.denominator == 1 and 1 <= target <= config.max_target
-        is_sum = len(numbers) >= _SUMLESS_FROM and target == sum(numbers)
-        if is_wanted and target not in numbers and not is_sum:
-            ordered = tuple(sorted(numbers))
-            return CountdownTask(numbers=ordered, target=int(target), solution=_bare(solution))
+    lows, ends = _draw_ranges(config.numbers, config.max_number, len(operations))
+    for _ in range(_DRAWS // _AT_ONCE):
+        for draw in rng.integers(lows, ends).tolist():
+            numbers, picks = draw[: config.numbers], iter(draw[config.numbers :])
+            values: list[_Valued] = [(n, str(n)) for n in numbers]
+            while len(values) > 1:
+                left, right = values.pop(next(picks)), values.pop(next(picks))
+                symbol = operations[next(picks)]
+                values.append(_join("+" if right[0] == 0 else symbol, left, right))
+            target, solution = values[0]
+            is_wanted = target.denominator == 1 and 1 <= target <= config.max_target
+            is_sum = len(numbers) >= _SUMLESS_FROM and target == sum(numbers)
+            if is_wanted and target not in numbers and not is_sum:
+                return CountdownTask(
+                    numbers=tuple(sorted(numbers)), target=int(target), solution=_bare(solution)
+                )
     raise EnvParamsError(
         f"countdown found no task with a target up to {config.max_target}: raise max_target or "
         "lower max_number"
     )
+
+
+@cache
+def _draw_ranges(
+    numbers: int, max_number: int, num_operations: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The lowest value of each draw of an attempt, and the end of its range, for `_AT_ONCE`
+    attempts: the numbers, then for each join the places of both operands and the operation."""
+    ends = [max_number + 1] * numbers
+    for left in range(numbers, 1, -1):
+        ends += [left, left - 1, num_operations]
+    lows = [1] * numbers + [0] * (len(ends) - numbers)
+    return np.array([lows] * _AT_ONCE), np.array([ends] * _AT_ONCE)
 
 
 def read_tasks(path: str) -> tuple[CountdownTask, ...]:
@@ -248,13 +268,17 @@ def find_expression(numbers: tuple[int, ...], target: int) -> str | None:
 
 def is_expression(text: str) -> bool:
     """Whether a text is an expression of whole numbers. It may divide by zero."""
+    return _read(text)[1] in ("", _BY_ZERO)
+
+
+def _read(text: str) -> tuple[Fraction | None, str]:
+    """The value of an expression of whole numbers; where it has none, why."""
     if "." in text:
-        return False
+        return None, "not of whole numbers"
     try:
-        calculate(text)
+        return calculate(text), ""
     except CalculationError as error:
-        return str(error) == "division by zero"
-    return True
+        return None, str(error)
 
 
 def _task_of(row: Row) -> CountdownTask | None:

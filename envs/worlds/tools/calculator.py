@@ -73,7 +73,8 @@ def read_number(text: str) -> Fraction | None:
     digits = text.strip().removeprefix("-")
     if len(digits) > MAX_CHARS or not digits.isascii() or not digits.replace(".", "", 1).isdigit():
         return None
-    return Fraction(text.strip())
+    number = text.strip()
+    return Fraction(int(number) if number.lstrip("-").isdigit() else number)
 
 
 def _value(node: ast.expr, text: str) -> Fraction:

@@ -18,6 +18,7 @@ from echoscope.envs.reserving import is_reserved
 from echoscope.envs.worlds.puzzles.countdown import (
     Countdown,
     CountdownConfig,
+    draw_task,
     find_expression,
     is_expression,
 )
@@ -118,6 +119,22 @@ def test_a_found_expression_has_the_value(numbers: list[int], target: int) -> No
         assert is_expression(expression)
     if sum(numbers) == target:
         assert expression is not None
+
+
+@pytest.mark.parametrize(
+    ("numbers", "seed", "solution", "target"),
+    [
+        (2, 1, "7+5", 12),
+        (3, 5, "(1-14)+17", 4),
+        (4, 9, "((1+17)+3)-14", 7),
+        (6, 13, "8-((5/(8-7))-(10+16))", 29),
+    ],
+)
+def test_a_seed_draws_the_task_that_it_always_drew(
+    numbers: int, seed: int, solution: str, target: int
+) -> None:
+    task = draw_task(CountdownConfig(numbers=numbers), seed)
+    assert (task.solution, task.target) == (solution, target)
 
 
 def test_training_and_evaluation_share_no_task() -> None:
