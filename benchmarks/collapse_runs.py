@@ -6,27 +6,25 @@
 Writes one CSV per run and `labels.json`, as `diagnostics.bench.harness.load_curves` reads them.
 Alarms do not act here, so that every run goes on to its end. What is recorded is skipped, and an
 interrupted run goes on from its last checkpoint. Labels say what became of a run and are read from
-its outcome alone, by the rules in `collapse_outcomes.py`; no alarm is asked.
+its outcome alone, by the rules in `diagnostics/bench/labelling.py`; no alarm is asked.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import fnmatch
 import json
-import math
 import os
 import shutil
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from collapse_outcomes import outcome_of
 from rich.progress import Progress
 
 from echoscope import open_run
@@ -34,6 +32,8 @@ from echoscope.core.config.loading import load_config
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.run.launch import resume, start
 from echoscope.core.run.observers import SilentEvents
+from echoscope.diagnostics.bench import harness
+from echoscope.diagnostics.bench.labelling import outcome_of
 from echoscope.diagnostics.read.metrics_file import read_metrics
 from echoscope.diagnostics.read.table import MetricTable, table_of_run
 
@@ -45,7 +45,6 @@ TWINS: Mapping[str, str] = {
 }
 RECIPES = tuple(dict.fromkeys([*TWINS, *TWINS.values()]))
 OUT = Path(__file__).parents[1] / "diagnostics" / "bench" / "runs"
-DIGITS = 4
 
 KEPT = (
     "eval/*/success_rate",
@@ -110,15 +109,9 @@ def is_kept(key: str) -> bool:
 
 
 def write_csv(table: MetricTable, path: Path) -> None:
-    """`step` and the kept metrics, four significant digits; empty where not measured."""
-    keys = [key for key in table.keys() if is_kept(key)]  # noqa: SIM118 - no mapping
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["step", *keys])
-        for step, values in table.rows():
-            cells = (values.get(key, math.nan) for key in keys)
-            writer.writerow([step, *("" if c != c else f"{c:.{DIGITS}g}" for c in cells)])
+    """Write the kept metrics of a run."""
+    kept = {key: values for key, values in table.columns.items() if is_kept(key)}
+    harness.write_csv(replace(table, columns=kept), path)
 
 
 def train(recipe: str, seed: int, path: Path, steps: SilentEvents) -> None:
@@ -169,9 +162,9 @@ def write_labels(out: Path) -> dict[str, Any]:
         recipe, seed = path.parent.name, int(path.stem.removeprefix("seed"))
         runs[f"{recipe}/{path.stem}"] = label(read_metrics(path), recipe, seed)
     labels = {
-        "version": 1,
+        "version": harness.VERSION,
         "note": "Runs of the shipped policy, one recipe and seed each. Labels follow from these "
-        "curves by the rules in benchmarks/collapse_outcomes.py.",
+        "curves by the rules in diagnostics/bench/labelling.py.",
         "runs": runs,
     }
     text = json.dumps(labels, indent=1, allow_nan=False) + "\n"

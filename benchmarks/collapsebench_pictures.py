@@ -21,7 +21,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from tuning import Sweep
 
-from echoscope.diagnostics.bench.baselines import FAMILIES, as_used, measure
+from echoscope.diagnostics.bench.baselines import measure
+from echoscope.diagnostics.bench.detectors.entry import entries
 from echoscope.diagnostics.bench.harness import KINDS, LabelledRun, load_curves
 from echoscope.diagnostics.bench.judging import Judged
 from echoscope.diagnostics.bench.report import REPORT_SEED, BenchReport, made_set, report, small_set
@@ -97,9 +98,10 @@ def lead_picture(sets: Mapping[str, Sequence[LabelledRun]], folder: Path) -> Non
         sweep = Sweep(runs)
         ours = [score([j.critical for j in sweep.judged({}, margin=f)]) for f in FACTORS]
         _curve(top, bottom, "Echoscope", ours, ours[FACTORS.index(1.0)])
-        for family in FAMILIES:
-            found = [measure(family.alert(value), runs) for value in family.grid]
-            _curve(top, bottom, family.name, found, measure(as_used(family), runs))
+        for entry in entries():
+            if entry.grid:
+                found = [measure(entry.alert(value), runs) for value in entry.grid]
+                _curve(top, bottom, entry.name, found, measure(entry.as_used, runs))
         top.set_title(f"{name}: {ours[0].num_collapsed} collapses")
         top.set_ylim(-0.03, 1.05)
         bottom.axhline(0, color="#999999", linewidth=0.8)
@@ -141,10 +143,10 @@ def kinds_picture(reports: Mapping[str, BenchReport], folder: Path) -> None:
         labels = [label for label, kind in found.by_label.items() if kind.critical.num_collapsed]
         bars = {"Echoscope": [found.by_label[label].critical.detection for label in labels]}
         for other in found.beside:
-            family = next((f for f in FAMILIES if f.name == other.name), None)
-            if family is None or other.matched_scores is None:
+            entry = next((each for each in entries() if each.name == other.name), None)
+            if entry is None or other.matched_scores is None:
                 continue
-            alert = family.alert(other.matched)
+            alert = entry.alert(other.matched)
             runs = [[r.run for r in found.results if r.run.label == label] for label in labels]
             bars[other.name] = [measure(alert, some).detection for some in runs]
         width = 0.8 / len(bars)

@@ -19,12 +19,22 @@ from resampling import resampled_false_alarms
 
 from echoscope.diagnostics.bench import tables
 from echoscope.diagnostics.bench.harness import LabelledRun, load_curves
-from echoscope.diagnostics.bench.report import REPORT_SEED, BenchReport, made_set, report, small_set
+from echoscope.diagnostics.bench.report import (
+    REPORT_SEED,
+    BenchReport,
+    cures_set,
+    made_set,
+    report,
+    small_set,
+    truth_set,
+)
 from echoscope.diagnostics.bench.tables import Grid, in_time, number
 from echoscope.diagnostics.judge.calibration import Count
 
 SETS = {"made": "synthetic runs", "small": "recorded runs", "public": "public runs"}
 """Marker in the page and name in `calibration.py` -> name of the set."""
+FURTHER = {"cures": cures_set, "truth": truth_set}
+"""Marker in the page -> parts that confidences are not counted on."""
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -109,6 +119,8 @@ def main() -> None:
         page = replaced(page, name, section(found))
         print(f"{name}: {summary(found)}")
         print(f"{name}: for calibration.py: {found.calibration}\n{found.by_kinds}")
+    for name, load in FURTHER.items():
+        page = replaced(page, name, section(report(name, load())))
     if len(reports) == len(sets):
         page = replaced(page, "confidence", said_tables(reports))
     if sets["public"]:

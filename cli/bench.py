@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from echoscope.diagnostics.bench.baselines import Alert
+    from echoscope.diagnostics.bench.detectors.entry import Alert
     from echoscope.diagnostics.bench.harness import LabelledRun
     from echoscope.diagnostics.bench.report import BenchReport
     from echoscope.diagnostics.bench.tables import Grid
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Measure how good the diagnosis and its advice are.", no_args_is_help=True)
 
 TABLE_WIDTH = 180
+CARD = "README.md"
 
 
 class RunSet(StrEnum):
@@ -31,6 +33,17 @@ class RunSet(StrEnum):
 
     MADE = "made"
     SMALL = "small"
+    CURES = "cures"
+    TRUTH = "truth"
+
+
+USUAL = (RunSet.MADE, RunSet.SMALL)
+NOTES = {
+    RunSet.MADE: "Synthetic runs of a known schedule: diagnostics/bench/synthetic_runs.py.",
+    RunSet.SMALL: "The shipped policy, labelled by its outcome: diagnostics/bench/labelling.py.",
+    RunSet.CURES: "Untreated runs of CureBench, labelled by their outcome.",
+    RunSet.TRUTH: "Simulated runs with known true means: benchmarks/truth.",
+}
 
 
 @app.callback()
@@ -47,9 +60,22 @@ def collapse(
             help="Judge a folder of labelled runs (one CSV each, and labels.json) instead of ours.",
         ),
     ] = None,
-    only: Annotated[
-        RunSet | None,
-        typer.Option(help="Only synthetic runs (made) or only recorded runs (small)."),
+    part: Annotated[
+        list[RunSet] | None,
+        typer.Option(
+            "--part",
+            help="Only this part, repeatable: synthetic runs (made), recorded runs (small), "
+            "untreated runs of CureBench (cures), or simulated runs whose true means are known "
+            "(truth). Without it: made and small.",
+        ),
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            "--save",
+            help="Write the parts with their labels and the card into this folder, and score "
+            "nothing; --curves FOLDER/PART scores them.",
+        ),
     ] = None,
     detector: Annotated[
         str | None,
@@ -64,15 +90,18 @@ def collapse(
     as_json: AsJson = False,
 ) -> None:
     """Measure how early and how reliably collapses are detected, next to other alarm rules."""
-    if curves is not None and only is not None:
-        fail("--only chooses among our own runs; leave it out with --curves", Exit.USAGE)
+    if curves is not None and (part or save):
+        fail("--part and --save take our own runs; leave them out with --curves", Exit.USAGE)
     from echoscope.diagnostics.bench.harness import load_curves
     from echoscope.diagnostics.bench.report_json import report_json
     from echoscope.diagnostics.read.records import MetricsFileError
 
     try:
         detectors = _detectors(detector)
-        sets = _own(only, seeds) if curves is None else {curves.name: load_curves(curves)}
+        sets = _own(part or USUAL, seeds) if curves is None else {curves.name: load_curves(curves)}
+        if save is not None:
+            _save(save, sets)
+            return
     except (MetricsFileError, OSError) as error:
         fail(error, Exit.UNREADABLE)
     reports = {
@@ -115,24 +144,40 @@ def cures(as_json: AsJson = False) -> None:
     console.print(missing_words(results))
 
 
-def _own(only: RunSet | None, seeds: int) -> dict[str, list[LabelledRun]]:
-    from echoscope.diagnostics.bench.report import REPORT_SEED, made_set, small_set
+def _own(parts: Sequence[RunSet], seeds: int) -> dict[str, list[LabelledRun]]:
+    from echoscope.diagnostics.bench import report
 
-    sets: dict[str, list[LabelledRun]] = {}
-    if only is not RunSet.SMALL:
-        sets["made"] = made_set(range(REPORT_SEED, REPORT_SEED + seeds))
-    if only is not RunSet.MADE:
-        sets["small"] = small_set()
-    if only is RunSet.SMALL and not sets["small"]:
-        fail("this installation holds no recorded small runs", Exit.UNREADABLE)
+    first = report.REPORT_SEED
+    made: dict[RunSet, Callable[[], list[LabelledRun]]] = {
+        RunSet.MADE: lambda: report.made_set(range(first, first + seeds)),
+        RunSet.SMALL: report.small_set,
+        RunSet.CURES: report.cures_set,
+        RunSet.TRUTH: report.truth_set,
+    }
+    sets = {name.value: made[name]() for name in RunSet if name in parts}
+    if not any(sets.values()):
+        fail(f"this installation holds no runs of {', '.join(sets)}", Exit.UNREADABLE)
     return sets
+
+
+def _save(folder: Path, sets: Mapping[str, list[LabelledRun]]) -> None:
+    """Write the parts, with the card that says what they are."""
+    from echoscope.diagnostics.bench.harness import SMALL_RUNS, save_curves
+
+    if folder.exists() and any(folder.iterdir()):
+        fail(f"{folder} is not empty: name another folder", Exit.USAGE)
+    for name, runs in sets.items():
+        save_curves(folder / name, runs, NOTES[RunSet(name)])
+    (folder / CARD).write_bytes((SMALL_RUNS / CARD).read_bytes())
+    num_runs = sum(map(len, sets.values()))
+    output_console().print(f"{num_runs} runs in {folder}: read its {CARD}")
 
 
 def _detectors(name: str | None) -> dict[str, Alert]:
     """The detector of that name, with its name; none without a name."""
     if name is None:
         return {}
-    from echoscope.diagnostics.bench.detector import detector
+    from echoscope.diagnostics.bench.detectors.own import detector
     from echoscope.text.user_code import search_working_folder
 
     search_working_folder()

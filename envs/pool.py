@@ -91,7 +91,7 @@ def stream_word(seed: int, split: str, stream: str, *indices: int) -> int:
     key = (SPLIT_CODES[split], STREAM_CODES[stream], *indices)
     if seed <= _WORD and max(indices) <= _WORD:  # as below, at half the time
         words = np.array((seed, 0, 0, 0, *key), np.uint32)
-        sequence = np.random.SeedSequence(words)  # type: ignore[arg-type]
+        sequence = np.random.SeedSequence(words)
     else:
         sequence = np.random.SeedSequence(entropy=seed, spawn_key=key)
     return int(sequence.generate_state(1, np.uint64)[0])

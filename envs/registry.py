@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import is_dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -182,7 +182,8 @@ def maker(env_id: str, **params: Any) -> Callable[[], TextEnv]:
             raise EnvParamsError(f"{env_id} has its name already: leave out the parameter 'name'")
         params["name"] = env_id.partition(":")[2]
     config = _built(env_id, partial(build_config, env_id, world.spec.config_type, params))
-    if is_dataclass(config) and config.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+    is_frozen = getattr(getattr(config, "__dataclass_params__", None), "frozen", False)
+    if is_frozen:  # no world can change it
         return lambda: _built(env_id, lambda: world(config))
     return lambda: _built(env_id, lambda: world(copy(config)))
 

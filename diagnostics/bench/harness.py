@@ -2,15 +2,16 @@
 
 A folder of curves holds one CSV per run and `labels.json`: `{"runs": {"set/name": {"label": ...,
 "collapsed": true, "onset_early": {"step": 60}, "onset_performance": {"interval": [70, 80]},
-"regime": "diverse", "seed": 3}}}`; the last four may be missing. The small runs that ship with
-the package are kept in the same format (`runs/`); those of `synthetic_runs.py` are made anew.
+"regime": "diverse", "seed": 3}}}`; the last four may be missing. The runs that ship with the
+package are kept in the same format (`runs/`); those of `synthetic_runs.py` are made anew.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,14 +33,19 @@ KINDS: Mapping[str, str] = {
     "echo_trap": "ECHO_TRAP",
 }
 """Label -> the rule that names this kind of collapse."""
+VERSION = 2
+"""Of the runs and labels: figures are compared within one version only."""
+STEP, DIGITS = "step", 4
 ONSET_MARGIN = 10
 """Steps by which a labelled first sign may be late: it is one reader's judgement."""
 SMALL_RUNS = Path(__file__).parent / "runs"
 """Real small runs of the shipped policy, recorded once."""
-NEITHER = frozenset({"zero_signal", "slow_degradation"})
+NEEDS_A_LOOK = "needs_a_look"
+NEITHER = frozenset({"zero_signal", "slow_degradation", NEEDS_A_LOOK})
 """Labels that count neither as a collapse nor as a control.
 
-Nothing was ever learned; or success was on its way down when the run ended, with no verdict yet.
+Nothing was ever learned; success was on its way down when the run ended, with no verdict yet; or
+something happened that deserves a look, such as a dip.
 """
 
 
@@ -101,10 +107,48 @@ def load_curves(folder: str | Path) -> list[LabelledRun]:
     runs = labels.get("runs") if isinstance(labels, dict) else None
     if not isinstance(runs, dict) or not all(isinstance(entry, dict) for entry in runs.values()):
         raise MetricsFileError(f"{path}: has no `runs` with an object for every run")
-    return [_labelled(folder, str(name), entry) for name, entry in runs.items()]
+    return [labelled(folder, str(name), entry) for name, entry in runs.items()]
 
 
-def _labelled(folder: Path, name: str, entry: Mapping[str, Any]) -> LabelledRun:
+def save_curves(folder: Path, runs: Sequence[LabelledRun], note: str) -> None:
+    """Write runs as `load_curves` reads them."""
+    entries: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        write_csv(run.table, folder / f"{run.name}.csv")
+        entries[run.name] = {"label": run.label, "collapsed": run.is_collapsed}
+        if run.onset_step is not None:
+            entries[run.name]["onset_early"] = {"step": run.onset_step}
+        if run.halved_step is not None:  # the evaluation before it plays no part
+            entries[run.name]["onset_performance"] = {"interval": [None, run.halved_step]}
+        if run.recorded_stops:
+            entries[run.name]["facts"] = dict(run.recorded_stops)
+        if run.regime is not None:
+            entries[run.name]["regime"] = run.regime.value
+        if run.seed is not None:
+            entries[run.name]["seed"] = run.seed
+    labels = {"version": VERSION, "note": note, "runs": entries}
+    text = json.dumps(labels, indent=1, allow_nan=False) + "\n"
+    (folder / "labels.json").write_text(text, encoding="utf-8")
+
+
+def write_csv(table: MetricTable, path: Path) -> None:
+    """Write a table as CSV, with four digits; a metric is empty where it was not measured."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([STEP, *table.columns])
+        for row, step in enumerate(table.steps):
+            values = [column[row] for column in table.columns.values()]
+            cells = ["" if math.isnan(value) else f"{value:.{DIGITS}g}" for value in values]
+            writer.writerow([int(step), *cells])
+
+
+def labelled(folder: Path, name: str, entry: Mapping[str, Any]) -> LabelledRun:
+    """The run of this name in a folder, with its entry of `labels.json`.
+
+    Raises:
+        MetricsFileError: it cannot be read, or lies outside of the folder.
+    """
     file = (folder / f"{name}.csv").resolve()
     if not file.is_relative_to(folder.resolve()):
         raise MetricsFileError(f"{folder}/labels.json: run {name!r} lies outside of the folder")

@@ -185,7 +185,7 @@ TEMPLATES = (
     "models {}",
     "preflight {} steps=yes",
     "train {} steps=yes --headless -o NEVER",
-    "bench collapse --curves {} --only small",
+    "bench collapse --curves {} --part small",
     "import {} --output IMPORTED",
     "import GOOD --map {} --output IMPORTED",
     "import GOOD --output {}",

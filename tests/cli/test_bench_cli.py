@@ -63,7 +63,7 @@ def test_a_detector_of_ones_own_stands_beside_the_others(
 
 @pytest.mark.long
 def test_made_runs_only() -> None:
-    args = ["collapse", "--only", "made", "--seeds", "1", "--json"]
+    args = ["collapse", "--part", "made", "--seeds", "1", "--json"]
     found = json.loads(RUNNER.invoke(bench.app, args).output)
     assert list(found) == ["made"]
     assert {"FORMAT_COLLAPSE", "NON_FINITE"} <= set(found["made"]["rules"]) <= set(RULES_BY_NAME)
@@ -71,23 +71,38 @@ def test_made_runs_only() -> None:
 
 def test_small_runs_in_the_same_format(curves: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_report, "SMALL_RUNS", curves)
-    result = RUNNER.invoke(bench.app, ["collapse", "--only", "small"])
+    result = RUNNER.invoke(bench.app, ["collapse", "--part", "small"])
     assert result.exit_code == 0, result.output
     assert "small: 2 runs" in result.output
-    found = json.loads(RUNNER.invoke(bench.app, ["collapse", "--only", "small", "--json"]).output)
+    found = json.loads(RUNNER.invoke(bench.app, ["collapse", "--part", "small", "--json"]).output)
     assert list(found) == ["small"]
+
+
+def test_a_saved_part_is_scored_like_the_part_itself(tmp_path: Path) -> None:
+    folder = tmp_path / "bench"
+    parts = ["--part", "cures", "--part", "small"]
+    saved = RUNNER.invoke(bench.app, ["collapse", *parts, "--save", str(folder)])
+    assert saved.exit_code == 0, saved.output
+    assert "Version 2" in (folder / "README.md").read_text()
+    assert json.loads((folder / "small" / "labels.json").read_text())["version"] == 2
+    again = RUNNER.invoke(bench.app, ["collapse", "--curves", str(folder / "cures"), "--json"])
+    part = RUNNER.invoke(bench.app, ["collapse", "--part", "cures", "--json"])
+    assert json.loads(again.output) == json.loads(part.output)["cures"]
+    refused = RUNNER.invoke(bench.app, ["collapse", *parts, "--save", str(folder)])
+    assert refused.exit_code == 2
+    assert "is not empty" in refused.output
 
 
 def test_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = RUNNER.invoke(bench.app, ["collapse", "--curves", str(tmp_path)])
     assert result.exit_code == 4
     assert "labels.json" in result.output
-    both = RUNNER.invoke(bench.app, ["collapse", "--curves", str(tmp_path), "--only", "made"])
+    both = RUNNER.invoke(bench.app, ["collapse", "--curves", str(tmp_path), "--part", "made"])
     assert both.exit_code == 2
     monkeypatch.setattr(bench_report, "SMALL_RUNS", tmp_path / "nothing")
-    none = RUNNER.invoke(bench.app, ["collapse", "--only", "small"])
+    none = RUNNER.invoke(bench.app, ["collapse", "--part", "small"])
     assert none.exit_code == 4
-    assert "no recorded small runs" in none.output
+    assert "holds no runs of small" in none.output
 
 
 def test_cures_shows_every_kind_and_what_is_not_trained() -> None:

@@ -1,17 +1,14 @@
 """Recipes that collapse, their healthy twins, and the curves recorded of them.
 
-The rules behind the labels are those of `benchmarks/collapse_outcomes.py`; made curves below show
+The rules behind the labels are those of `diagnostics/bench/labelling.py`; made curves below show
 each of them at work, and every recorded label must follow from its CSV.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -21,6 +18,7 @@ from echoscope.core.config.loading import load_config, recipe_names
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.run.launch import start
 from echoscope.diagnostics.bench.harness import load_curves
+from echoscope.diagnostics.bench.labelling import outcome_of
 from echoscope.diagnostics.judge.verdict import diagnose
 from echoscope.diagnostics.read.metrics_file import read_metrics
 from echoscope.diagnostics.read.table import MetricTable
@@ -37,20 +35,6 @@ TWINS = {
     "collapse-echo-trap": "healthy-bandit",
 }
 RECORDED = sorted(str(path.relative_to(RUNS).with_suffix("")) for path in RUNS.glob("*/seed*.csv"))
-
-
-def _outcomes() -> ModuleType:
-    path = ROOT / "benchmarks" / "collapse_outcomes.py"
-    spec = importlib.util.spec_from_file_location("collapse_outcomes", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up by name
-    spec.loader.exec_module(module)
-    return module
-
-
-outcomes = _outcomes()
 
 
 # --- the recipes
@@ -163,7 +147,7 @@ LOST = np.where(np.arange(STEPS + 1) % 5 == 0, _then(0.6, 0.1, 18), np.nan)
 
 
 def test_a_run_that_keeps_its_success_is_healthy() -> None:
-    outcome = outcomes.outcome_of(_table())
+    outcome = outcome_of(_table())
     assert (outcome.label, outcome.collapsed, outcome.regime) == ("healthy", False, "diverse")
     assert outcome.interval is None
 
@@ -191,7 +175,7 @@ def test_a_run_that_keeps_its_success_is_healthy() -> None:
 def test_what_is_true_after_success_was_lost_names_the_collapse(
     label: str, changed: dict[str, np.ndarray], onset: int | None, regime: str
 ) -> None:
-    outcome = outcomes.outcome_of(_table(success_rate=LOST, **changed))
+    outcome = outcome_of(_table(success_rate=LOST, **changed))
     assert (outcome.label, outcome.collapsed, outcome.interval) == (label, True, (15, 20))
     assert (None if outcome.onset is None else outcome.onset[0]) == onset
     assert outcome.regime == regime
@@ -202,9 +186,7 @@ def test_success_on_its_way_down_is_a_first_sign_too() -> None:
     steps = np.arange(STEPS + 1)
     success = np.where(steps < 10, 0.6, np.where(steps < 18, 0.4, 0.1))
     changed = {"group_std_mean": _then(0.3, 0.02, 16), "near_duplicate_frac": _then(0.1, 0.8)}
-    outcome = outcomes.outcome_of(
-        _table(success_rate=np.where(steps % 5 == 0, success, np.nan), **changed)
-    )
+    outcome = outcome_of(_table(success_rate=np.where(steps % 5 == 0, success, np.nan), **changed))
     assert outcome.label == "echo_trap"
     assert outcome.interval == (15, 20)
     assert outcome.onset is not None
@@ -215,17 +197,17 @@ def test_success_on_its_way_down_is_a_first_sign_too() -> None:
 def test_success_that_comes_back_was_not_lost() -> None:
     dip = np.where(np.arange(STEPS + 1) % 5 == 0, 0.6, np.nan)
     dip[15] = 0.1
-    assert outcomes.outcome_of(_table(success_rate=dip)).label == "healthy"
+    assert outcome_of(_table(success_rate=dip)).label == "healthy"
 
 
 def test_one_low_evaluation_at_the_end_is_no_collapse() -> None:
     late = np.where(np.arange(STEPS + 1) % 5 == 0, _then(0.6, 0.1, 30), np.nan)
-    assert not outcomes.outcome_of(_table(success_rate=late)).collapsed
+    assert not outcome_of(_table(success_rate=late)).collapsed
 
 
 def test_a_template_that_leaves_success_alone_is_a_plateau() -> None:
     table = _table(mutual_information=_then(1.5, 0.1), retrieval_accuracy=_then(0.8, 0.15))
-    outcome = outcomes.outcome_of(table)
+    outcome = outcome_of(table)
     assert (outcome.label, outcome.collapsed) == ("template_plateau", False)
 
 
@@ -244,7 +226,7 @@ def test_every_label_has_its_curve_and_every_curve_its_label() -> None:
 @pytest.mark.parametrize("name", RECORDED)
 def test_labels_follow_from_the_curves(name: str) -> None:
     entry = json.loads((RUNS / "labels.json").read_text(encoding="utf-8"))["runs"][name]
-    found = outcomes.outcome_of(read_metrics(RUNS / f"{name}.csv")).to_json()
+    found = outcome_of(read_metrics(RUNS / f"{name}.csv")).to_json()
     assert {key: entry[key] for key in found} == found
 
 

@@ -1,18 +1,17 @@
 """Alerts that others use, by their constants, and the threshold that is matched."""
 
 import math
+from pathlib import Path
 
 import numpy as np
+import pytest
 
-from echoscope.diagnostics.bench.baselines import (
-    FAMILIES,
-    as_used,
-    begins,
-    entropy_threshold,
-    matched,
-    ragen_stop,
-    z_score,
-)
+from echoscope.diagnostics.bench import detectors
+from echoscope.diagnostics.bench.baselines import matched
+from echoscope.diagnostics.bench.detectors.entropy import entropy_threshold
+from echoscope.diagnostics.bench.detectors.entry import begins, entries
+from echoscope.diagnostics.bench.detectors.ragen import ENTRIES, first_stop
+from echoscope.diagnostics.bench.detectors.z_score import z_score
 from echoscope.diagnostics.bench.harness import LabelledRun
 from echoscope.diagnostics.bench.scores import Scores
 from echoscope.diagnostics.read.table import MetricTable
@@ -31,13 +30,13 @@ def test_ragens_rules_by_its_constants() -> None:
     """Baseline of ten steps, then ten in a row below a tenth of it: 0.4 until 29, 0.03 from 30."""
     steps = np.arange(60)
     run = labelled(reward__group_std_mean=np.where(steps < 30, 0.4, 0.03))
-    assert ragen_stop(run) == (39,)
+    assert first_stop(run) == (39,)
     run = labelled(eval__a__success_rate=np.where(steps < 20, 0.3, 0.0))
-    assert ragen_stop(run) == (24,)
+    assert first_stop(run) == (24,)
     run = labelled(selection__is_empty=np.where(steps < 20, 0.0, 1.0))
-    assert ragen_stop(run) == (24,)
-    assert ragen_stop(labelled(policy__entropy=np.ones(5))) == ()
-    assert [as_used(family)(run) for family in FAMILIES[:3]] == [(), (), (24,)]
+    assert first_stop(run) == (24,)
+    assert first_stop(labelled(policy__entropy=np.ones(5))) == ()
+    assert [entry.as_used(run) for entry in ENTRIES[1:]] == [(), (), (24,)]
 
 
 def test_threshold_alerts() -> None:
@@ -77,3 +76,22 @@ def test_the_matched_threshold_is_the_best_among_those_quiet_enough() -> None:
     assert matched(sweep, 0.0) == 3
     assert matched(sweep, 2.0) == 1
     assert matched(sweep[:2], 1.0) is None
+
+
+def test_each_file_of_the_folder_gives_its_entries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [entry.name for entry in entries()]
+    assert len({*names}) == len(names)
+    assert {"entropy", "z-score", "RAGEN: reward variance"} <= {*names}
+    (tmp_path / "mine.py").write_text(
+        "from functools import partial\n"
+        "from .entry import Entry\n"
+        "from .own import asked_at_every_step\n"
+        "def alarm(run):\n    return run['step'][-1] == 3\n"
+        "mine = partial(asked_at_every_step, 'mine', alarm)\n"
+        "ENTRIES = (Entry(name='mine', alert=lambda _: mine),)\n"
+    )
+    monkeypatch.setattr(detectors, "__path__", [*detectors.__path__, str(tmp_path)])
+    mine = next(entry for entry in entries.__wrapped__() if entry.name == "mine")
+    assert mine.as_used(labelled(policy__entropy=np.ones(9))) == (3,)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from echoscope.diagnostics.bench.baselines import measure
-from echoscope.diagnostics.bench.detector import detector
+from echoscope.diagnostics.bench.detectors.own import detector
 from echoscope.diagnostics.bench.harness import LabelledRun
 from echoscope.diagnostics.read.table import MetricTable
 from echoscope.text.user_code import UserCodeError

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from echoscope.diagnostics.bench.baselines import baselines, ragen_stop
+from echoscope.diagnostics.bench.baselines import baselines
+from echoscope.diagnostics.bench.detectors.ragen import first_stop
 from echoscope.diagnostics.bench.harness import halved_for_good, load_curves
 from echoscope.diagnostics.bench.judging import judge
 from echoscope.diagnostics.bench.report import made_set, report
@@ -83,7 +84,7 @@ def test_labelled_curves(curves: Path) -> None:
 
 def test_baselines_on_the_same_runs(curves: Path) -> None:
     runs = load_curves(curves)
-    assert ragen_stop(runs[0]) == (150,)
+    assert first_stop(runs[0]) == (150,)
     found = {result.name: result for result in baselines(runs, 0.0)}
     late = found["RAGEN: the first of its three"].scores
     assert late.num_in_time == 0

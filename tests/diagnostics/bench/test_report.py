@@ -5,9 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from echoscope.diagnostics.bench.cures.kinds import HERE, kinds
 from echoscope.diagnostics.bench.harness import LabelledRun
 from echoscope.diagnostics.bench.judging import Judged, RuleCalls, judge
-from echoscope.diagnostics.bench.report import report_of
+from echoscope.diagnostics.bench.report import cures_set, report_of, truth_set
 from echoscope.diagnostics.bench.report_json import report_json
 from echoscope.diagnostics.bench.scores import Call
 from echoscope.diagnostics.judge.alarms import RULE_ORDER, RunState
@@ -137,3 +138,22 @@ def test_a_rules_alarm_begins_when_it_is_raised_from_below() -> None:
     assert found.critical.steps == (60,)
     assert found.critical.lead == 0
     assert FORMAT not in found.kinds
+
+
+def test_the_part_of_the_cures_holds_every_curve_that_is_kept() -> None:
+    runs = {run.name: run for run in cures_set()}
+    assert len(runs) == len(list((HERE / "curves").glob("*/*.csv")))
+    assert {name.split("/")[0] for name in runs} <= {*kinds()}
+    assert runs["bandit-luck/seed0"].label == "echo_trap"
+    assert all(run.halved_step is not None for run in runs.values() if run.is_collapsed)
+
+
+def test_the_part_of_the_truth_table_is_labelled_by_what_is_true() -> None:
+    runs = {run.name: run for run in truth_set()}
+    assert not runs["slow-rise"].is_collapsed
+    assert runs["slow-rise"].counts
+    assert not runs["dip"].counts, "nothing is wrong in the end, and an alarm in the dip is right"
+    fall = runs["lost-within-15-rows"]
+    assert fall.is_collapsed
+    assert fall.onset_step == 66, "where the true mean begins to fall"
+    assert fall.halved_step == 74, "where it is below half of its best"

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from echoscope.diagnostics.read.table import MetricTable
+from ..read.table import MetricTable
 
 Values = NDArray[np.float64]
 
@@ -66,7 +66,8 @@ class Outcome:
     which success stays below three quarters of its peak, if that is earlier."""
     interval: tuple[int, int] | None
     """Last evaluation before success had halved for good, and the first after."""
-    regime: str
+    regime: str | None
+    """None where I(X;Z) was not measured."""
     evidence: str
     facts: dict[str, float]
 
@@ -309,8 +310,10 @@ def _first_sign(
     return fallen, words if onset is None else f"{words}; step {onset[0]}: {onset[1]}"
 
 
-def _regime(facts: Facts) -> str:
+def _regime(facts: Facts) -> str | None:
     """On the plane of H(Z given X) and I(X;Z), late in the run; see `judge/regimes.py`."""
+    if math.isnan(facts.information) or math.isnan(facts.conditional):
+        return None
     is_diverse = facts.conditional >= facts.conditional_start / 4
     is_dependent = facts.information >= facts.information_best / 4
     if is_dependent:

@@ -22,9 +22,9 @@ import numpy as np
 from echoscope.store.records import FloatArray64
 from echoscope.text.user_code import GROUPS, UserCodeError, call, entry_points, load
 
-from ..read.table import MetricTable
-from .baselines import Alert, begins
-from .harness import LabelledRun
+from ...read.table import MetricTable
+from ..harness import LabelledRun
+from .entry import Alert, begins
 
 STEP = "step"
 COMMAND_S = 60.0
@@ -44,7 +44,7 @@ def detector(name: str) -> Alert:
             not.
     """
     if _FUNCTION.fullmatch(name) or name in entry_points(GROUPS["detector"]):
-        return partial(_asked_at_every_step, name, load("detector", name))
+        return partial(asked_at_every_step, name, load("detector", name))
     try:
         command = shlex.split(name)
     except ValueError as error:
@@ -66,9 +66,14 @@ def columns_of(table: MetricTable, upto: int | None = None) -> dict[str, FloatAr
     }
 
 
-def _asked_at_every_step(
+def asked_at_every_step(
     name: str, function: Callable[[Mapping[str, FloatArray64]], Any], run: LabelledRun
 ) -> tuple[int, ...]:
+    """The alarms of a function that sees the run up to a step, and says whether it alarms now.
+
+    Raises:
+        UserCodeError: it fails, or returns something else.
+    """
     steps = run.table.steps
     is_alarm = np.zeros(len(steps), dtype=bool)
     for row in range(len(steps)):

@@ -1,0 +1,1 @@
+"""Alerts beside ours: each file holds entries of CollapseBench, `own.py` reads yours."""
