@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from anyio import CancelScope, get_cancelled_exc_class, to_thread
+from click import ClickException  # what Inspect's command prints as a sentence
 from inspect_ai import Epochs, Task, task
-from inspect_ai._util.error import PrerequisiteError  # what `inspect` prints as a sentence
 from inspect_ai.dataset import MemoryDataset, Sample
 from inspect_ai.model import (
     ChatMessage,
@@ -28,7 +28,6 @@ from inspect_ai.scorer import Score, Scorer, Target, accuracy, mean, scorer, std
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 from inspect_ai.tool import ToolInfo
 from inspect_ai.util import LimitExceededError
-from rich.markup import escape
 
 from echoscope.envs.registry import known_ids
 from echoscope.envs.reserving import EVALUATION_SEED
@@ -79,7 +78,7 @@ def world_task(
         settings: those of `CONTEXT` and `ENTRY`, and parameters of the world.
 
     Raises:
-        PrerequisiteError: an unknown name or a value that is not allowed, in one sentence.
+        ClickException: an unknown name or a value that is not allowed, in one sentence.
     """
     from echoscope.envs.base import EnvError
     from echoscope.store.importers.formats.inspect_metadata import KEY, task_metadata
@@ -87,7 +86,7 @@ def world_task(
     try:
         world, context = _checked(env, settings, tasks=tasks, siblings=siblings, seed=seed)
     except (ValueError, EnvError) as error:
-        raise PrerequisiteError(escape(str(error))) from error
+        raise ClickException(str(error)) from error
     shared = task_metadata(step=_STEP, split=_SPLIT, env=env)
     samples = [
         Sample(
@@ -118,7 +117,7 @@ def any_world(
 ) -> Task:
     """The world of any id, such as `-T env=reasoning_gym:chain_sum`."""
     if not env:
-        raise PrerequisiteError("name the world, such as -T env=reasoning_gym:chain_sum")
+        raise ClickException("name the world, such as -T env=reasoning_gym:chain_sum")
     return world_task(env, tasks=tasks, siblings=siblings, seed=seed, **settings)
 
 
