@@ -52,6 +52,12 @@ FAMILIES: dict[str, str] = {
     "openenv": f"{__package__}.worlds.remote.openenv:OpenEnv",
 }
 """Libraries of many worlds, whose ids are `family:NAME`. Their classes list the names."""
+_REFUSED: dict[str, str] = {
+    "verifiers": "verifiers 0.4 needs openai below 3 and mcp 2.0.0, which cannot be installed "
+    "beside Echoscope's pinned packages: evaluate with verifiers itself, and read its results "
+    "with `echoscope import`",
+}
+"""Libraries whose worlds cannot be played here, with the reason."""
 
 
 def known_ids() -> tuple[str, ...]:
@@ -77,6 +83,8 @@ def resolve(env_id: str) -> str:
             f"{family} has many worlds: write `{family}:NAME`; `echoscope envs list {family}` "
             "lists them"
         )
+    if family in _REFUSED:
+        raise UnknownEnvError(_REFUSED[family])
     if env_id.count(":") == 1 and all(env_id.split(":")):
         return env_id
     raise UnknownEnvError(

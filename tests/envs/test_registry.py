@@ -56,6 +56,7 @@ def test_module_and_class_as_an_id() -> None:
         ("echoscope.envs.worlds.bandit:Bandt", UnknownEnvError, "did you mean 'Bandit'"),
         ("echoscope.envs.worlds.bandit:BanditConfig", EnvParamsError, "must be a TextEnv"),
         (":World", UnknownEnvError, "no environment ':World'"),
+        ("verifiers:gsm8k", UnknownEnvError, "read its results with `echoscope import`"),
     ],
 )
 def test_bad_classes(env_id: str, error: type[EnvError], message: str) -> None:
