@@ -101,6 +101,9 @@ class TruthRun:
     table: MetricTable
     truth: Mapping[str, FloatArray64]
     """Metric -> its true mean at each row of the table (R,)."""
+    of_such_tasks: Mapping[str, FloatArray64]
+    """Metric -> its true mean over all tasks like those of an evaluation (R,), beside that over the
+    tasks that it plays; only of evaluations."""
     onsets: Mapping[str, tuple[Onset, ...]]
     """Metric -> the steps at which its true mean begins to move."""
     ends: frozenset[str]
@@ -131,6 +134,7 @@ class Draft:
     """Training steps from row to row."""
     columns: dict[str, FloatArray64] = field(default_factory=dict)
     truth: dict[str, FloatArray64] = field(default_factory=dict)
+    of_such_tasks: dict[str, FloatArray64] = field(default_factory=dict)
     onsets: dict[str, tuple[Onset, ...]] = field(default_factory=dict)
     depends: NDArray[np.bool_] | None = None
     is_alike: bool = False
@@ -198,7 +202,7 @@ class Draft:
         num_tasks: int | IntArray64 = 128,
         key: str = EVALUATION,
     ) -> None:
-        """Success on fixed tasks at every so many rows; the truth is that of the tasks drawn.
+        """Success on fixed tasks at every so many rows: true of the tasks drawn, and of all such.
 
         Args:
             num_tasks: or by row (T,): another number is another set.
@@ -215,6 +219,7 @@ class Draft:
             if row % every == 0:
                 seen_T[row] = (self.rng.random(len(chance_S)) < chance_S).mean()
         self.add(key, seen_T, Course(mean_T, true.onsets))
+        self.of_such_tasks[key] = np.array([_of_such_tasks(float(p)) for p in true.values])
         if key.startswith("eval/"):
             tasks = np.where(np.isnan(seen_T), np.nan, tasks_T * 1.0)
             self.add(key.replace("success_rate", "num_tasks"), tasks, Course(tasks_T * 1.0))
@@ -321,6 +326,7 @@ class Draft:
         return TruthRun(
             table=table,
             truth=self.truth,
+            of_such_tasks=self.of_such_tasks,
             onsets=self.onsets,
             ends=frozenset(ends),
             path=tuple(path),
@@ -375,6 +381,13 @@ def _of_tasks(mean: float, hard_S: FloatArray64) -> FloatArray64:
     wider = math.sqrt(1 + math.pi * DIFFICULTY_SPREAD**2 / 8)
     logit = wider * math.log(mean / (1 - mean))
     return np.asarray(1 / (1 + np.exp(-(logit + hard_S))))
+
+
+def _of_such_tasks(mean: float) -> float:
+    """The mean chance of all tasks of which `_of_tasks` draws some."""
+    nodes_N, weights_N = np.polynomial.hermite_e.hermegauss(40)
+    chance_N = _of_tasks(mean, DIFFICULTY_SPREAD * nodes_N)
+    return float(chance_N @ weights_N / weights_N.sum())
 
 
 def _mean_above_zero(mean_T: FloatArray64, sigma: float) -> FloatArray64:

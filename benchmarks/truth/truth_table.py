@@ -41,11 +41,12 @@ from echoscope.diagnostics.judge.claims import (
 )
 from echoscope.diagnostics.judge.verdict import Diagnosis
 from echoscope.diagnostics.read.table import MetricTable
+from echoscope.store.records import FloatArray64, IntArray64
 from echoscope.text.did_you_mean import did_you_mean
 from echoscope.text.strict_json import finite_or_none
 
-DEVELOP, HELD_OUT = range(20), range(60, 80)
-"""Seeds that the judge may be tuned with, and those that are run once (20 to 59 showed earlier
+DEVELOP, HELD_OUT = range(20), range(80, 100)
+"""Seeds that the judge may be tuned with, and those that are run once (20 to 79 showed earlier
 judges)."""
 SAME = 1e-9
 """Share of a metric's scale below which two true means are one."""
@@ -60,6 +61,9 @@ LEAST_ENDS, MOST_CRITICALS, MOST_EXTRA = 0.97, 0.001, 0.05
 changes of the state beyond the true ones a run."""
 
 
+_Sums = dict[str, tuple[IntArray64, FloatArray64]]
+"""Metric -> the steps at which it was measured, and sums of its true means until each."""
+
 # -- what is true ----------------------------------------------------------------------------------
 
 
@@ -68,17 +72,27 @@ class Truth:
 
     def __init__(self, run: TruthRun) -> None:
         self.run = run
-        self._measured = {}
-        for key in run.truth.keys() & run.table.columns.keys():
-            rows = np.flatnonzero(np.isfinite(run.table.columns[key]))
-            sums = np.concatenate([[0.0], np.cumsum(run.truth[key][rows])])
-            self._measured[key] = run.table.steps[rows], sums
+        self._measured = self._sums(run.truth)
+        self._of_such_tasks = self._measured | self._sums(run.of_such_tasks)
 
-    def mean(self, level: Level) -> float:
-        """True mean over the measured rows of a level's steps; NaN if it is not known."""
-        if level.metric not in self._measured:
+    def _sums(self, means: Mapping[str, FloatArray64]) -> _Sums:
+        sums = {}
+        for key in means.keys() & self.run.table.columns.keys():
+            rows = np.flatnonzero(np.isfinite(self.run.table.columns[key]))
+            sums_R = np.concatenate([[0.0], np.cumsum(means[key][rows])])
+            sums[key] = self.run.table.steps[rows], sums_R
+        return sums
+
+    def mean(self, level: Level, *, of_such_tasks: bool = False) -> float:
+        """True mean over the measured rows of a level's steps; NaN if it is not known.
+
+        Args:
+            of_such_tasks: of an evaluation over all tasks like those that it plays.
+        """
+        measured = self._of_such_tasks if of_such_tasks else self._measured
+        if level.metric not in measured:
             return math.nan
-        steps, sums = self._measured[level.metric]
+        steps, sums = measured[level.metric]
         start, stop = np.searchsorted(steps, [level.steps[0], level.steps[1] + 1])
         return float((sums[stop] - sums[start]) / (stop - start)) if stop > start else math.nan
 
@@ -90,8 +104,14 @@ class Truth:
         return SAME * float(np.abs(self.run.truth[metric]).max())
 
     def holds(self, claim: Level | Change) -> bool | None:
-        """Does the interval of a level, or of a change's difference, hold the truth?"""
-        true = self.mean(claim) if isinstance(claim, Level) else self.difference(claim)
+        """Does the interval of a level, or of a change's difference, hold the truth?
+
+        A level is about tasks like those of the evaluation, a change about those that it plays.
+        """
+        if isinstance(claim, Level):
+            true = self.mean(claim, of_such_tasks=True)
+        else:
+            true = self.difference(claim)
         if math.isnan(true):
             return None
         room = self.room(claim.metric)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.claims import Change, Claim, Dip, Disagreement, Level, Lost
 from echoscope.diagnostics.judge.record import Evidence, Verdict
-from echoscope.diagnostics.judge.rules.base import step_words
+from echoscope.diagnostics.judge.rules.base import step_words, trials_words
 from echoscope.diagnostics.metric_entry import SHARE
 
 from ..charts.tiles import claim_words
@@ -77,8 +77,7 @@ def _of_claim(claim: Change | Lost | Dip | Level, text: str | None) -> EvidenceR
     if before is not None:
         where = f"{step_words(before.steps)}, then {where}"
     if now.trials > 0:
-        noun = "episodes" if now.metric.startswith("rollout/") else "tasks"
-        where += f" ({now.trials:,.0f} {noun})"
+        where += f" ({trials_words(now)})"
     return EvidenceRow(
         metric=now.metric,
         before=math.nan if before is None else before.value,

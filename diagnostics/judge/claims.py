@@ -18,7 +18,9 @@ FateKind = Literal["crashed", "paused", "stopped", "silent", "failed"]
 class Level:
     """The mean of a metric over some steps.
 
-    False if the true mean of these steps lies outside of the interval (nominal 95 %).
+    False if the true mean of these steps lies outside of the interval (nominal 95 %; more where the
+    same tasks are played each time, because what they share is not known). Success on fixed tasks
+    is meant for all tasks like them; a return, of whose tasks nothing is known, for these alone.
     """
 
     claim: str = field(default="level", init=False)
@@ -31,14 +33,15 @@ class Level:
     num_points: int
     """Measurements in it."""
     trials: float = 0.0
-    """Outcomes behind it: episodes, or tasks played; 0 where nobody says how many."""
+    """Outcomes behind it: episodes, or tasks, each as often as it was played; 0 where nobody says
+    how many."""
     is_reconstructed: bool = False
     """Made up from parts, as a sum of reward terms: it may be shown, and never acts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A metric moved from one level to another, beyond chance.
+    """A metric moved from one level to another, beyond chance: fixed tasks are the same in both.
 
     False if the true difference is zero or has the other sign, if it lies outside of `low` to
     `high` (nominal 95 %), if it began outside of `began` (nominal 90 %), or if it still falls and

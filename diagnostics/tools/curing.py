@@ -197,7 +197,7 @@ def standing(reader: RunReader, checkpoint: int) -> Standing:
     num_trained = last - checkpoint
     late = [rate for step, rate in curve.items() if step > last - max(num_trained / LAST, 1)]
     level = sum(late) / len(late) if late else math.nan
-    low, high = wilson_interval(level, len(late) * _num_tasks(reader))
+    low, high = wilson_interval(level, _num_tasks(reader, len(late)))
     onsets = open_alarms(reader.alarms())
     alarms = tuple(
         alarm.rule
@@ -223,13 +223,15 @@ def success_of(reader: RunReader) -> dict[int, float]:
     return dict(zip(steps.tolist(), values.tolist(), strict=True))
 
 
-def _num_tasks(reader: RunReader) -> int:
-    """Episodes behind one value of `success_of`, by the settings of the run."""
+def _num_tasks(reader: RunReader, num_rows: int) -> int:
+    """Tasks behind so many values of `success_of`, by the settings of the run.
+
+    Those of evaluations are the same each time, and siblings share theirs: neither adds any.
+    """
     envs = reader.info().config.get("envs", {})
     if envs.get("eval"):
-        return sum(int(e.get("groups", 1)) for e in envs["eval"]) * int(envs["eval_group_size"])
-    groups = sum(int(e.get("groups", 1)) for e in envs.get("train", []))
-    return max(1, groups * int(envs.get("group_size", 1)))
+        return sum(int(group.get("groups", 1)) for group in envs["eval"])
+    return num_rows * sum(int(group.get("groups", 1)) for group in envs.get("train", [])) or 1
 
 
 # -- branches as processes ------------------------------------------------------------------------

@@ -349,15 +349,19 @@ def _read(rule: Rule, causes: Sequence[Cause], situation: Situation) -> Action:
 
 
 def _in_terms(advice: str, situation: Situation) -> str:
-    """Our settings in brackets by the other trainer's names; left out where it has none."""
+    """Our settings in brackets by the other trainer's names; left out where it has none, as are
+    our commands."""
     if situation.kind != "foreign":
         return advice
     terms = TERMS.get(situation.trainer, {})
 
     def named(match: re.Match[str]) -> str:
-        return f" (`{terms[match[1]]}`)" if match[1] in terms else ""
+        pairs = [pair.partition("=") for pair in match[1].split()]
+        if not all(key in terms for key, _, _ in pairs):
+            return ""
+        return f" (`{' '.join(terms[key] + equals + value for key, equals, value in pairs)}`)"
 
-    return re.sub(r" \(`([\w.]+)`\)", named, advice)
+    return re.sub(r" \(`([^`]+)`\)", named, advice)
 
 
 TERMS: Mapping[str, Mapping[str, str]] = {

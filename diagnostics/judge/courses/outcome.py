@@ -34,8 +34,9 @@ GOING_SHARE, GOING_SIGMAS = 0.2, 2.5
 lower than the rows before by so many standard errors."""
 MANY_ROWS = 6
 """In the earlier half of a fall: from so many on, the first of them are not compared."""
-RESTLESS_SIGMAS = 2.2
-"""Standard errors between the halves of a present level from which it still falls, or rises."""
+RESTLESS_SIGMAS = 2.6
+"""Standard errors between the halves of a present level from which it still falls, or rises: looked
+at in every row."""
 NEAR_BEST = 0.9
 """Share of the best from which success counts as being at its best."""
 LEAN_SIGMAS = 3.0
@@ -55,6 +56,8 @@ LEAST_HELD = 0.02
 OTHER_TASKS = 1.5
 """Factor in the number of tasks from which an evaluation is another one."""
 ROWS_BEFORE = 240
+
+Chosen = Literal["", "height", "depth"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -433,8 +436,9 @@ class Outcome:
 
     @property
     def flat_since(self) -> int:
-        """First step of the present level, however long it is."""
-        return self.series.steps[self.turns.now(self.count).start]
+        """First step of the present level, however long it is: none from before the last turn."""
+        turned = self.turns.pivots[-1][1].stop if self.turns.pivots else 0
+        return self.series.steps[max(self.turns.now(self.count).start, turned)]
 
     # -- as the channels answer --------------------------------------------------------------------
 
@@ -496,17 +500,13 @@ class Outcome:
 
     # -- claims ------------------------------------------------------------------------------------
 
-    def level_of(self, stretch: Stretch, chosen_for: Literal["", "height", "depth"] = "") -> Level:
-        """A stretch as a claim.
+    def level_of(self, stretch: Stretch, chosen_for: Chosen = "") -> Level:
+        """A stretch as a claim: of fixed tasks, about tasks like them.
 
         Args:
             chosen_for: it is an extreme of many, which flatters it: that side is wider.
         """
-        low, high = self.series.bounds(stretch)
-        if chosen_for == "height":
-            low = self.series.bounds(stretch, CHOSEN_Z)[0]
-        elif chosen_for == "depth":
-            high = self.series.bounds(stretch, CHOSEN_Z)[1]
+        low, high = self._bounds(stretch, chosen_for, of_tasks=self.spec.is_fixed)
         steps = self.series.steps
         trials = math.fsum(self.series.trials[stretch.start : stretch.stop])
         return Level(
@@ -520,17 +520,26 @@ class Outcome:
             is_reconstructed=self.is_reconstructed,
         )
 
+    def _bounds(
+        self, stretch: Stretch, chosen_for: Chosen, *, of_tasks: bool
+    ) -> tuple[float, float]:
+        low, high = self.series.bounds(stretch, of_tasks=of_tasks)
+        if chosen_for == "height":
+            low = self.series.bounds(stretch, CHOSEN_Z, of_tasks=of_tasks)[0]
+        elif chosen_for == "depth":
+            high = self.series.bounds(stretch, CHOSEN_Z, of_tasks=of_tasks)[1]
+        return low, high
+
     def change(self, before: Stretch, after: Stretch, *, is_dated: bool = False) -> Change:
-        before_level = self.extreme(before)
-        two = self.level_of(after)
-        difference = two.value - before_level.value
+        """From one stretch to another: of fixed tasks, on these, whose difficulty cancels."""
+        difference = after.mean - before.mean
+        low, high = self._bounds(before, self._chosen_for(before), of_tasks=False)
+        low_after, high_after = self.series.bounds(after)
         return Change(
-            before=before_level,
-            after=two,
-            low=difference
-            - math.hypot(two.value - two.low, before_level.high - before_level.value),
-            high=difference
-            + math.hypot(two.high - two.value, before_level.value - before_level.low),
+            before=self.extreme(before),
+            after=self.level_of(after),
+            low=difference - math.hypot(after.mean - low_after, high - before.mean),
+            high=difference + math.hypot(high_after - after.mean, before.mean - low),
             began=self.onset_interval if is_dated else None,
             still_falls=is_dated and self.still_falls,
         )
@@ -539,7 +548,7 @@ class Outcome:
         """What was held, or a turning point, as a claim."""
         return self.level_of(stretch, self._chosen_for(stretch))
 
-    def _chosen_for(self, stretch: Stretch) -> Literal["", "height", "depth"]:
+    def _chosen_for(self, stretch: Stretch) -> Chosen:
         if stretch == self.turns.best:
             return "height"
         modes = [mode for mode, pivot in self.turns.pivots if pivot == stretch]
@@ -598,7 +607,8 @@ class Outcome:
     def _most_left(self, lost: Change) -> float:
         upper = self.series.bounds(self.since_turn, BOUND_Z)[1]
         if self.is_rate:
-            return min(upper / max(lost.before.low, 1e-9), 1.0)
+            held = self.series.bounds(self.best, CHOSEN_Z)[0]
+            return min(upper / max(held, 1e-9), 1.0)
         # What it had gained is a difference of two levels, each known as well as its rows tell.
         floor = min(
             (

@@ -309,13 +309,33 @@ class Series:
             return z
         return math.sqrt(freedom * math.expm1(min(z * z / freedom, 20.0)))
 
-    def bounds(self, stretch: Stretch, z: float = NOMINAL_Z) -> tuple[float, float]:
-        """Interval of the true mean over a stretch: Wilson's of a rate."""
+    def weight_of_tasks(self, stretch: Stretch) -> float:
+        """Coin flips that a stretch of fixed tasks is worth for tasks like them.
+
+        However often the same tasks are played, there are no more of them. Which part of the
+        scatter is theirs cannot be told from means, so all of it is: ten evaluations of 128 tasks
+        are worth 128 flips. What coins do not explain is not theirs, and averages out.
+        """
+        of_a_row = self.weight(stretch) / stretch.size
+        num_tasks = max(self._denominator, PRIOR_TRIALS) if self._denominator else of_a_row
+        if self.has_trials:
+            num_tasks = stretch.size / (self._units[stretch.stop] - self._units[stretch.start])
+        excess = max(num_tasks / of_a_row - 1, 0.0)
+        return num_tasks / (1 + excess / stretch.size)
+
+    def bounds(
+        self, stretch: Stretch, z: float = NOMINAL_Z, *, of_tasks: bool = False
+    ) -> tuple[float, float]:
+        """Interval of the true mean over a stretch: Wilson's of a rate.
+
+        Args:
+            of_tasks: of a rate on fixed tasks: for tasks like them, not for these alone.
+        """
         z = self._as_estimated(z)
         if self.kind == "amount":
             half = z * math.sqrt(self.variance(stretch))
             return stretch.mean - half, stretch.mean + half
-        weight = self.weight(stretch)
+        weight = self.weight_of_tasks(stretch) if of_tasks else self.weight(stretch)
         middle = (stretch.mean + z * z / (2 * weight)) / (1 + z * z / weight)
         half = (
             z

@@ -332,7 +332,7 @@ def level_words(level: Level, *, with_trials: bool = True) -> str:
     """
     low, high = level_amount(level, level.low), level_amount(level, level.high)
     range_text = "" if low == high else f"{low.removesuffix(' %')} to {high}, "
-    rests_on = f", {_trials_words(level)}" if with_trials and level.trials > 0 else ""
+    rests_on = f", {trials_words(level)}" if with_trials and level.trials > 0 else ""
     return f"{level_amount(level)} ({range_text}{step_words(level.steps)}{rests_on})"
 
 
@@ -357,17 +357,18 @@ def level_amount(level: Level, value: float | None = None) -> str:
     return f"{value:,.{max(0, math.ceil(-math.log10(error)))}f}" if is_rounded_away else text
 
 
-def _trials_words(level: Level) -> str:
-    """What a level rests on. An evaluation plays the same tasks each time, so they do not add up.
+def trials_words(level: Level) -> str:
+    """What a level rests on. Evaluations play the same tasks each time, which do not add up.
 
-    >>> _trials_words(Level(metric="eval/a/success_rate", value=0.5, low=0.4, high=0.6,
+    >>> trials_words(Level(metric="eval/a/success_rate", value=0.5, low=0.4, high=0.6,
     ...                     steps=(5, 60), num_points=12, trials=1536))
-    '12 evaluations of 128 tasks'
+    '12 evaluations of the same 128 tasks'
     """
     if level.metric.startswith("rollout/"):
         return f"{level.trials:,.0f} episodes"
     tasks = f"{level.trials / level.num_points:,.0f} tasks"
-    return tasks if level.num_points == 1 else f"{level.num_points:,} evaluations of {tasks}"
+    many = f"{level.num_points:,} evaluations of the same {tasks}"
+    return tasks if level.num_points == 1 else many
 
 
 def step_words(steps: tuple[int, int]) -> str:

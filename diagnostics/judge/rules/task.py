@@ -230,12 +230,12 @@ def _not_learning(view: View) -> Finding | None:
         if not never or not _is_constant(reward):
             return None
         evidence_text = f"all {spread.count} steps gave every sample of a group the same reward"
-        return finding(spread, words=evidence_text)
+        return finding(spread, words=evidence_text, meaning=_NO_DIFFERENCE)
     if not measured:
         if reward.count < LEAST_ROWS or not _is_constant(reward) or reward.value > 0:
             return None
         evidence_text = f"the mean reward was {reward.value:.3g} in all {reward.count} measurements"
-        return finding(reward, words=evidence_text)
+        return finding(reward, words=evidence_text, meaning=_NO_DIFFERENCE)
     is_open = "NOT_LEARNING" in view.open_rules
     is_low = all(_is_next_to_none(outcome, is_open=is_open) for outcome in measured)
     if not is_low or is_rising or not any(_is_enough(outcome) for outcome in measured):
@@ -244,6 +244,7 @@ def _not_learning(view: View) -> Finding | None:
     return finding(*measured, meaning="" if is_none else _HARDLY_ANY)
 
 
+_NO_DIFFERENCE = "The reward is always the same, so there is nothing to learn from."
 _HARDLY_ANY = (
     "Hardly any episode succeeds, and that does not change: there is next to no reward to learn "
     "from."

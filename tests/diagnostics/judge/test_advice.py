@@ -13,6 +13,7 @@ from echoscope.diagnostics.judge.advice.actions import Action, advise, alarm_adv
 from echoscope.diagnostics.judge.advice.causes import Cause
 from echoscope.diagnostics.judge.advice.situation import Situation
 from echoscope.diagnostics.judge.alarms import RULES_BY_NAME, AlarmEngine
+from echoscope.diagnostics.judge.verdict import Diagnosis
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, Command, CommandAction
 
 
@@ -166,3 +167,17 @@ def test_a_rewound_run_may_go_back_to_where_it_took_over(command_id: str, step: 
         alarm(""), severity=AlarmSeverity.CRITICAL, step=44, onset_step=30, earliest_onset_step=12
     )
     assert good_checkpoint([fallen], situation)[0] == step
+
+
+def test_another_trainer_is_not_told_our_settings_and_commands() -> None:
+    diagnosis = Diagnosis()
+    for step in range(40):
+        diagnosis.observe(step, {"reward/return_mean": 0.0, "reward/group_std_mean": 0.0})
+    verdict = diagnosis.verdict()
+    assert verdict.text.startswith(
+        "Not learning. The reward is always the same, so there is nothing to learn from."
+    )
+    assert verdict.actions[0].text == (
+        "Read some replies and check the grader. Then show the policy the format, warm-start it on "
+        "demonstrations, or use easier tasks."
+    )

@@ -169,7 +169,9 @@ def test_template_collapse_watches_while_success_holds() -> None:
     engine, _ = judged(60, lambda s: reasoning(step_down(s, 30, 0.8, 0.05), 1.5, 0.5))
     assert severity(engine, "TEMPLATE_COLLAPSE") == "warning"
     assert engine.run_state is RunState.WATCH
-    assert engine.open_alarms[0].words.endswith("evaluation success: 50 % (steps 0 to 59)")
+    assert engine.open_alarms[0].words.endswith(
+        "evaluation success: 50 % (28 to 72 %, steps 0 to 59)"
+    )
 
 
 def test_without_a_success_rate_nothing_is_said_of_success() -> None:
@@ -448,7 +450,7 @@ def test_a_return_decides_alone_where_no_success_rate_is_logged() -> None:
 def test_a_run_without_success_says_how_much_there_was() -> None:
     engine, _ = judged(10, lambda s: {"eval/lake/success_rate": 0.0, "eval/lake/num_tasks": 64.0})
     assert engine.open_alarms[0].words == (
-        "evaluation success: 0 % (0 to 0.6 %, steps 0 to 9, 10 evaluations of 64 tasks)"
+        "evaluation success: 0 % (0.0 to 5 %, steps 0 to 9, 10 evaluations of the same 64 tasks)"
     )
 
 

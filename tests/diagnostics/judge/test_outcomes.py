@@ -63,6 +63,38 @@ def test_a_rate_over_known_episodes_has_the_interval_of_so_many_coins() -> None:
     assert 0.5 - level.low == pytest.approx(half)
 
 
+def test_many_evaluations_of_the_same_tasks_know_no_more_tasks() -> None:
+    """14 times 64 of 128: Wilson around 0.5 with 128 coins, 1.9 standard errors of 0.0442.
+
+    What two levels differ by is known better, because it is of the same tasks: after seven
+    evaluations each, 0.125 give or take 1.9 times the root of twice 0.0166 squared; downwards more,
+    by 2.6 of them for the low point, which was chosen.
+    """
+    level = claims_of(evaluated([64] * 14), Level)[0]
+    assert (level.value, level.trials, level.num_points) == (0.5, 1792.0, 14)
+    assert (level.low, level.high) == pytest.approx((0.417, 0.583), abs=1e-3)
+    outcome = evaluated([56] * 7 + [72] * 7)
+    change = outcome.change(outcome.series.stretch(0, 7), outcome.series.stretch(7, 14))
+    assert (change.low, change.high) == pytest.approx((0.0715, 0.1697), abs=1e-3)
+
+
+@pytest.mark.parametrize("spread", [1.5, 4.0])
+def test_the_interval_of_evaluations_holds_the_success_on_all_tasks_like_them(
+    spread: float,
+) -> None:
+    """120 sets of 128 tasks, whose difficulties differ a little or much, each played 14 times."""
+    rng = np.random.default_rng(0)
+    true = np.mean(1 / (1 + np.exp(-(0.6 + rng.normal(0, spread, 100_000)))))
+    num_inside = 0
+    for _ in range(120):
+        chance_S = 1 / (1 + np.exp(-(0.6 + rng.normal(0, spread, 128))))
+        solved = [int((rng.random(128) < chance_S).sum()) for _ in range(14)]
+        outcome = evaluated(solved)
+        level = outcome.level_of(outcome.series.stretch(0, 14))
+        num_inside += level.low <= true <= level.high
+    assert num_inside >= 0.93 * 120
+
+
 def test_siblings_weigh_less_until_the_scatter_says_otherwise() -> None:
     """8 groups of 8: a design effect of 1 + 7 * 0.3 before anything was seen."""
     series = Series("rate")
@@ -267,3 +299,15 @@ def test_turns_of_a_series_that_is_empty() -> None:
     assert list(outcome.claims()) == []
     assert Turns(outcome.series).mode == ""
     assert math.isnan(outcome.level)
+
+
+def test_a_level_is_flat_since_its_last_turn_at_most() -> None:
+    """A return that rose slowly in its noise: "it rose" and "flat since before" cannot both be.
+
+    By itself the present level would reach back to row 32, and what it rose from ends at row 33.
+    """
+    rng = np.random.default_rng(7)
+    outcome = returned([0.1 + 0.3 * min(n / 60, 1) + rng.normal(0, 0.2) for n in range(120)])
+    assert outcome.turns.now(outcome.count).start == 32
+    assert outcome.turns.mode == "up"
+    assert outcome.flat_since == 34 == outcome.turns.pivots[-1][1].stop
