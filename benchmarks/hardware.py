@@ -1,10 +1,10 @@
-"""What fits where: the tables of docs/hardware.md, computed and measured.
+"""What fits where: the tables of memory on the page Hardware, computed and measured.
 
 Computed: the memory estimate (`core/memory.py`) of runs whose models have the shapes of well-known
 ones; only shapes are made, no weights. Measured: the peak of a process that trains a pretrained
 model here for two steps, resident memory above what the process had before.
 
-    python benchmarks/hardware.py                    # rewrites the computed tables
+    python benchmarks/hardware.py                    # prints the computed tables
     python benchmarks/hardware.py --measure          # prints rows for the measured table, minutes
 """
 
@@ -35,7 +35,6 @@ from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.text.amounts import memory_size
 
-PAGE = Path(__file__).parents[1] / "docs" / "hardware.md"
 GIB = 1 << 30
 USABLE = 0.92
 """As the check before a run: the share of free memory that is counted on."""
@@ -221,15 +220,6 @@ TABLES = {
 }
 
 
-def page_with_tables(page: str) -> str:
-    """The page with its computed tables as they are now."""
-    for name, make in TABLES.items():
-        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        head, rest = page.split(begin)
-        page = f"{head}{begin}\n{make()}\n{end}{rest.split(end)[1]}"
-    return page
-
-
 # -- measured ------------------------------------------------------------------------------------
 
 WAYS = {
@@ -308,7 +298,7 @@ def main() -> None:
         table = measured(arguments.model)
         print(f"\n{describe_machine()}\n{table}")
     else:
-        PAGE.write_text(page_with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        print("\n\n".join(make() for make in TABLES.values()))
 
 
 if __name__ == "__main__":

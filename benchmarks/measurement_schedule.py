@@ -4,7 +4,7 @@ The recorded runs measured I(X;Z) at every third step. Here they are judged agai
 those measurements only that a schedule would have made: at a fixed interval of six steps, which is
 about what the demo had when its budget was 5 %; at a fixed interval of `--calm` steps; and with the
 schedule of the monitor, at that interval while nothing changes and at six steps while a sign shows
-(`diagnostics/measure/schedule.py`).
+(`diagnostics/measure/costs.py`).
 
     python benchmarks/measurement_schedule.py [--calm 20] [--json]
 """
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from echoscope.diagnostics.bench.harness import SMALL_RUNS, LabelledRun, load_curves
 from echoscope.diagnostics.judge.verdict import Diagnosis
-from echoscope.diagnostics.measure.schedule import Schedule, shows_sign
+from echoscope.diagnostics.measure.costs import Schedule, shows_sign
 from echoscope.store.records import AlarmSeverity, AlarmState
 
 EVERY = 6

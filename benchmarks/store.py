@@ -30,11 +30,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from echoscope.store.log.durable import new_id, sha256_of
-from echoscope.store.log.journal import LINKS, Chain, encode_line, read_chunk
+from echoscope.store.log.journal import LINKS, Chain, RunState, encode_line, read_chunk
 from echoscope.store.log.layout import FileEntry, FileGroup, Layout
 from echoscope.store.log.packs import Pack, write_pack_json
 from echoscope.store.log.parquet import parquet_options
-from echoscope.store.log.state import RunState
 from echoscope.store.query.rows import tokens_table, trajectories_table, turns_table
 from echoscope.store.reader import open_run
 from echoscope.store.records import (

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .exit_codes import Exit
-from .options import AsJson
+from .options import AsJson, Exit
 from .terminal import fail, output_console, print_json, progress_bars, table_of
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .exit_codes import Exit, FailOn, exit_code
-from .options import AsJson, FailOnOption, Meanings, MetricsRun, mapping_of
+from .options import AsJson, Exit, FailOn, FailOnOption, Meanings, MetricsRun, exit_code, mapping_of
 from .terminal import Report, fail, output_console, print_json, printable, progress_bars
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .exit_codes import Exit
-from .options import Overwrite
+from .options import Exit, Overwrite
 from .terminal import fail
 
 

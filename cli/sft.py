@@ -120,8 +120,7 @@ def train(
     from echoscope.core.config.settings import LoraConfig
     from echoscope.core.pretrained.policy_assets import PolicyShape
     from echoscope.core.warm_start.demonstrations import SftError
-    from echoscope.core.warm_start.run import SaveDtype, warm_start
-    from echoscope.core.warm_start.sft import SftConfig
+    from echoscope.core.warm_start.run import SaveDtype, SftConfig, warm_start
 
     _quiet()
     if save_dtype not in get_args(SaveDtype):

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .exit_codes import Exit, FailOn, exit_code
-from .options import FailOnOption, Meanings, Output, mapping_of, run_name
+from .options import Exit, FailOn, FailOnOption, Meanings, Output, exit_code, mapping_of, run_name
 from .terminal import fail, interruptible
 
 if TYPE_CHECKING:

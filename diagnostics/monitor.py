@@ -12,7 +12,7 @@ Measurements are made before the update, at the weights that sampled:
 The starting policy is measured, because it is what later steps are compared with.
 
 Tier 2 has a budget, a share of the training's work. Information is measured more often while a sign
-of collapse shows, and less often afterwards (`measure/schedule.py`). Work is counted in tokens
+of collapse shows, and less often afterwards (`measure/costs.py`). Work is counted in tokens
 through the model, not in seconds: so what is measured at a step follows from the data alone, and a
 resumed run measures the same steps as one that was never interrupted, on any machine under any
 load. Seconds are reported (`time/diagnostics_frac`).
@@ -41,7 +41,16 @@ from echoscope.store.records import Alarm, DiagnosticRecord, FloatArray, Rollout
 from .config import AlarmConfig, DiagnosticsConfig
 from .judge.advice.situation import Situation
 from .judge.verdict import Diagnosis, judged_again
-from .measure.costs import Check, CutOffError, Limit, OnProgress, Purse, PutOffError
+from .measure.costs import (
+    Check,
+    CutOffError,
+    Limit,
+    OnProgress,
+    Purse,
+    PutOffError,
+    Schedule,
+    shows_sign,
+)
 from .measure.information.cross_scores import CrossScores, Scorer
 from .measure.information.estimate import estimate
 from .measure.information.pairs import FAMILIES, Decode
@@ -54,7 +63,6 @@ from .measure.information.step import (
     plan_information,
 )
 from .measure.rewards import reward_metrics
-from .measure.schedule import Schedule, shows_sign
 from .measure.text.measures import text_metrics
 from .measure.text.report import METRICS, TextReport
 from .read.sources import FINDINGS, Opened

@@ -1,4 +1,4 @@
-"""What the site builds from the code: the page of all worlds, tables of metrics and of columns.
+"""What the site builds: the page of all worlds, and tables from the code and from records.
 
 A page marks the place of a table by a comment, such as `<!-- table: metrics -->`.
 """
@@ -9,6 +9,7 @@ import itertools
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ METRICS_HEAD = (
 MAX_RULES = 4
 """A metric that more alarms read names the first ones only."""
 PLACE = re.compile(r"<!-- table: (\w+) -->")
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -69,7 +71,7 @@ def on_page_markdown(markdown: str, **_: object) -> str:
 
 def worlds_page() -> str:
     """All worlds that ship; where the benchmarks can stand in for what a world needs, with that."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+    sys.path.insert(0, str(BENCHMARKS))
     from outside_parts import kitchens, real_lean_server
 
     with kitchens(), real_lean_server():
@@ -108,8 +110,27 @@ def rule_table() -> str:
     return "\n".join(lines)
 
 
+def findings_tables() -> str:
+    """All claims and arms of the page Findings, from its record."""
+    sys.path.insert(0, str(BENCHMARKS))
+    from findings.page import tables
+    from findings.training import RECORD, Record
+
+    return tables(Record(RECORD))
+
+
+def memory_table(name: str) -> str:
+    """A table of the memory estimate on the page Hardware."""
+    sys.path.insert(0, str(BENCHMARKS))
+    import hardware
+
+    return hardware.TABLES[name]()
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "metrics": metric_tables,
     "columns": schema_markdown,
     "rules": rule_table,
+    "findings": findings_tables,
+    **{f"memory_{name}": partial(memory_table, name) for name in ("shapes", "gpu", "ranks", "cpu")},
 }

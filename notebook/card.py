@@ -1,4 +1,4 @@
-"""The card of a run: status, verdict, key figures, alarms, and how to go on."""
+"""What a notebook draws: a run as a card, a verdict with its evidence, an episode as a dialogue."""
 
 from __future__ import annotations
 
@@ -6,20 +6,165 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import pandas as pd
+
 from echoscope.dashboard.charts.tiles import NOTHING, Tile, tile_keys, tiles
 from echoscope.dashboard.data import tables
 from echoscope.dashboard.data.alarm_history import histories
 from echoscope.dashboard.data.progress import pace, progress_words
-from echoscope.dashboard.escaping import attribute, escape, visible
+from echoscope.dashboard.escaping import attribute, cut, escape, visible
+from echoscope.dashboard.replay import html as replay_html
+from echoscope.dashboard.replay import tokens
 from echoscope.dashboard.report import verdict_html
+from echoscope.dashboard.report.evidence_rows import evidence_rows
 from echoscope.dashboard.words import status_words
+from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.verdict_text import verdict_parts
 from echoscope.store.reader import RunReader, info_status
+from echoscope.store.records import Trajectory, TrajectoryOutcome, Turn
 from echoscope.store.steer.settings import settings_over
 from echoscope.store.steer.steering import standing
 
 from . import html
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Judgement:
+    """What is happening to a run, since when, how one knows, and what to do.
+
+    A cell that ends with it shows a card. `verdict` is the whole record, and `verdict.to_json()`
+    what `echoscope diagnose --json` prints; the other fields are what one reads in a notebook.
+    """
+
+    run: str
+    """How commands name the run."""
+    verdict: Verdict
+
+    @property
+    def state(self) -> str:
+        """healthy, converged, watch, recovering, collapsing, collapsed, not learning, insufficient
+        evidence, evaluation."""
+        return self.verdict.state.value
+
+    @property
+    def sentence(self) -> str:
+        """The first part of the verdict: what it is, since when, and what that means."""
+        return verdict_parts(self.verdict.text)[0][1]
+
+    @property
+    def evidence(self) -> pd.DataFrame:
+        """What the verdict claims of each metric, most telling first.
+
+        Columns: metric, name, unit, before, after, low, high, first_step, last_step, words.
+        `before` is missing where nothing changed. `low` and `high` are the 95 % interval of
+        `after`; missing where the noise is unknown.
+        """
+        columns = [
+            "metric",
+            "name",
+            "unit",
+            "before",
+            "after",
+            "low",
+            "high",
+            "first_step",
+            "last_step",
+            "words",
+        ]
+        rows = [
+            (
+                row.metric,
+                metric(row.metric).name,
+                metric(row.metric).unit,
+                row.before,
+                row.after,
+                *(row.interval or (None, None)),
+                *row.steps,
+                row.words,
+            )
+            for row in evidence_rows(self.verdict)
+        ]
+        frame = pd.DataFrame(rows, columns=columns)
+        return frame.astype(dict.fromkeys(("before", "after", "low", "high"), float))
+
+    @property
+    def examples(self) -> pd.DataFrame:
+        """Turns that show the verdict: trajectory_id, turn, note. `Run.episode` opens one."""
+        rows = [
+            (exemplar.trajectory_id, exemplar.turn, exemplar.note)
+            for exemplar in self.verdict.exemplars
+        ]
+        return pd.DataFrame(rows, columns=["trajectory_id", "turn", "note"])
+
+    @property
+    def advice(self) -> pd.DataFrame:
+        """What to do, the first action first: text, command (empty where none helps), why."""
+        rows = [(action.text, action.command, action.why) for action in self.verdict.actions]
+        return pd.DataFrame(rows, columns=["text", "command", "why"])
+
+    def __repr__(self) -> str:
+        head = f"{self.run}: {self.state} (confidence {self.verdict.confidence})"
+        return visible(f"{head}\n{self.verdict.text}", None)
+
+    def _repr_html_(self) -> str:
+        return html.framed(
+            f'<div class="es-nb-title">{escape(self.run, 200)}</div>',
+            verdict_html.box(self.verdict),
+            verdict_html.grounds(self.verdict),
+        )
+
+
+MAX_TURNS = 40
+"""Of an episode that one card shows."""
+_TEXT_CHARS = 600
+"""Of a turn in a terminal."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Episode:
+    """One episode, with what the update learned of it.
+
+    A cell that ends with it shows the dialogue. `trajectory` is the whole record, tokens included.
+    """
+
+    trajectory: Trajectory
+    outcome: TrajectoryOutcome | None
+    """None where no update has used it."""
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        return self.trajectory.turns
+
+    def __repr__(self) -> str:
+        episode = self.trajectory
+        success = {None: "success not defined", True: "solved", False: "failed"}[episode.is_success]
+        lines = [
+            f"{episode.id}: {success}, return {episode.episode_return:.3g}, "
+            f"{episode.num_turns} turns, ended by {episode.stop_reason.value}"
+        ]
+        for turn in episode.turns[:MAX_TURNS]:
+            lines += [
+                f"turn {turn.index}, reward {turn.reward:.3g}",
+                f"  observed: {_short(turn.observation)}",
+                f"  replied:  {_short(turn.response)}",
+            ]
+        if episode.num_turns > MAX_TURNS:
+            lines.append(f"{episode.num_turns - MAX_TURNS} more turns")
+        return visible("\n".join(lines), None)
+
+    def _repr_html_(self) -> str:
+        return html.framed(
+            f'<div class="es-nb-title">{escape(self.trajectory.id)}</div>',
+            replay_html.episode_html(self.trajectory, self.outcome, most_turns=MAX_TURNS),
+            style=tokens.STYLE + replay_html.STYLE + html.STYLE,
+        )
+
+
+def _short(text: str) -> str:
+    start, left_out = cut(" ".join(text.split()), _TEXT_CHARS)
+    return f"{start} ..." if left_out else start
+
 
 MAX_ALARMS = 3
 """Open alarms that a card names."""

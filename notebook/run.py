@@ -24,9 +24,7 @@ from echoscope.store.reader import RunReader
 from echoscope.store.steer.settings import live_settings
 
 from . import tables
-from .card import Card, card_of
-from .episode import Episode
-from .judgement import Judgement
+from .card import Card, Episode, Judgement, card_of
 from .opening import open_source
 
 if TYPE_CHECKING:

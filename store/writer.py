@@ -25,10 +25,10 @@ from .errors import StoreError, StoreWriteError
 from .log.committer import Committer, StepContent, load_committer
 from .log.durable import FileLock
 from .log.index import read_run_json
+from .log.journal import RunState
 from .log.layout import Layout
 from .log.remote.pulling import refuse_copy
 from .log.starting import describe, start
-from .log.state import RunState
 from .query.rows import check_trajectory, plain
 from .records import (
     Alarm,

@@ -13,8 +13,7 @@ from echoscope.diagnostics.read.records import Collector, MetricsFileError, Read
 from echoscope.diagnostics.read.wandb_address import NoAnswerError, Question, ServerRun, path_of
 
 from .folder import Folder
-from .ledger import Look, Told
-from .metrics import Metrics
+from .ledger import Look, Metrics, Told
 from .watched_run import WatchError
 
 ASK_S = 30.0

@@ -1,8 +1,9 @@
 """The files of a path that another trainer writes, and what was new in them at the last look.
 
-Only what was added to a file is read. A file that is written at once (Parquet, a JSON document,
-TensorBoard's events) is read again when it has changed. How far each file was read is known only
-while the watch goes on: after a restart all files are read again, and compared with the run.
+What a file holds is told by its name and its first bytes. Only what was added to a file is read. A
+file that is written at once (Parquet, a JSON document, TensorBoard's events) is read again when it
+has changed. How far each file was read is known only while the watch goes on: after a restart all
+files are read again, and compared with the run.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 from echoscope.diagnostics.read.foreign_names import Meaning
@@ -20,17 +22,86 @@ from echoscope.diagnostics.read.forms.text import GrowingText
 from echoscope.diagnostics.read.metrics_file import read_metrics
 from echoscope.diagnostics.read.records import MetricsFileError, Reading
 from echoscope.diagnostics.read.rollouts import ONE_EVALUATION, metrics_mapping
-from echoscope.store.importers.format import Format
-from echoscope.store.importers.lines import BadJsonError
+from echoscope.store.importers.format import Format, Roles
+from echoscope.store.importers.lines import BadJsonError, json_of
 from echoscope.store.importers.sources import JsonLines, SourceError, files_of, source_of
 from echoscope.store.importers.survey import format_of
 from echoscope.store.log.layout import Layout
 
-from .kinds import FileKind, kind_of
-from .ledger import Ledger, Look, Told
-from .metrics import Metrics
+from .ledger import Ledger, Look, Metrics, Told
 from .rollouts import rows_of_lines
 from .tail import Piece, Tail, lines_in
+
+_HEAD_BYTES = 1 << 16
+_PLAIN = frozenset(
+    {".log", ".txt", ".out", ".err", ".csv", ".tsv", ".jsonl", ".ndjson", ".json", ""}
+)
+"""In a folder, text with these endings is looked at."""
+_TABLES = frozenset({".sqlite", ".sqlite3", ".db"})
+_NO_METRICS = frozenset(
+    {"config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}
+    | {"generation_config.json", "adapter_config.json", "vocab.json", "merges.txt"}
+)
+
+
+_WHOLE = (b"PAR1", b"\x1f\x8b", b"PK", b"BZ", b"[prompt] ")
+"""How files begin that are read whole: Parquet, packed files, EasyR1's log of generations."""
+
+
+class FileKind(StrEnum):
+    """How a file is read."""
+
+    UNKNOWN = ""
+    """It is too short to tell."""
+    NUMBERS = "numbers"
+    """Text that grows, with metrics: what is added is read."""
+    EPISODES = "episodes"
+    """JSON lines of rollouts: what is added is read."""
+    WHOLE = "whole"
+    """It is read again whenever it has changed: Parquet, TensorBoard, a JSON document."""
+    NOTHING = "nothing"
+    """Nothing in it can be read."""
+
+
+def kind_of(path: Path, *, is_alone: bool, roles: Roles) -> FileKind:
+    """What a file holds.
+
+    Args:
+        is_alone: It is watched by itself, so its name does not matter.
+        roles: What a user says of the keys of rows.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    suffix = path.suffix.lower()
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+    if not head.strip():
+        return FileKind.UNKNOWN
+    if b"\x00" in head or head.startswith(_WHOLE):
+        return FileKind.WHOLE
+    if not is_alone and (suffix not in _PLAIN | _TABLES or path.name in _NO_METRICS):
+        return FileKind.WHOLE if "tfevents" in path.name else FileKind.NOTHING
+    return _kind_of_text(head.removeprefix(b"\xef\xbb\xbf").lstrip(), suffix, roles)
+
+
+def _kind_of_text(head: bytes, suffix: str, roles: Roles) -> FileKind:
+    if head[:1] not in (b"{", b"["):
+        return FileKind.NUMBERS
+    is_all = len(head) < _HEAD_BYTES
+    line, ends, _ = head.partition(b"\n")
+    if not ends and suffix in (".jsonl", ".ndjson") and is_all:
+        return FileKind.UNKNOWN  # its first line is still being written
+    try:
+        value, _ = json_of(line)
+    except BadJsonError:
+        if ends and line.strip()[-1:] not in (b"{", b"[", b","):
+            return FileKind.NUMBERS
+        return FileKind.WHOLE if is_all or suffix == ".json" else FileKind.EPISODES
+    if isinstance(value, dict) and format_of(roles.mark(value)) is not None:
+        return FileKind.EPISODES
+    return FileKind.NUMBERS if isinstance(value, dict) and suffix != ".json" else FileKind.WHOLE
+
 
 LOOK_BYTES = 32 << 20
 """Read in one look at most."""

@@ -20,7 +20,7 @@ from echoscope.store.reader import open_run
 from echoscope.store.records import DiagnosticRecord
 from echoscope.store.writer import RunWriter
 
-from .metrics import MAX_STEPS
+from .ledger import MAX_STEPS
 from .rollouts import Claim
 
 KIND = "watch"

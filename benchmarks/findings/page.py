@@ -1,4 +1,8 @@
-"""The generated part of docs/findings.md: between two markers, from the record alone."""
+"""The generated parts of docs/findings.md, from the record alone.
+
+What is decided stands in the page, between two markers. The tables of all claims and arms are put
+in their place when the site is built (`docs/hooks.py`).
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,8 @@ from .training import SUCCESS, Arm, Record
 PAGE = Path(__file__).parents[2] / "docs" / "findings.md"
 BEGIN = "<!-- begin: written by `make findings` -->"
 END = "<!-- end: written by `make findings` -->"
+TABLES = "<!-- table: findings -->"
+"""Where the site puts what `tables` makes."""
 MOST_SEEDS_NAMED = 30
 """A claim that more seeds than these would decide is not named among the nearly decided ones."""
 
@@ -28,7 +34,8 @@ def write_page(
     text = path.read_text(encoding="utf-8") if path.exists() else f"{BEGIN}\n{END}\n"
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    body = generated(record, claims, steps)
+    body = in_short(record, claims, steps)
+    body += f"\n\n{TABLES if path == PAGE else tables(record, claims, steps)}"
     path.write_text(f"{before}{BEGIN}\n\n{body}\n\n{END}{after}", encoding="utf-8")
 
 
@@ -83,15 +90,21 @@ def judged(claim: Claim, record: Record, steps: int | None = None) -> Finding:
     )
 
 
-def generated(record: Record, claims: Sequence[Claim], steps: int | None = None) -> str:
-    """Markdown: how it was measured, what it says, each claim by topic, every arm."""
+def in_short(record: Record, claims: Sequence[Claim] = CLAIMS, steps: int | None = None) -> str:
+    """Markdown: how many claims hold, what was trained, and each claim that is decided."""
     findings = [judged(claim, record, steps) for claim in claims]
     arms = arms_of(tuple(claims))
-    parts = [summary(record, findings, arms, steps), sentences(findings)]
+    return f"{summary(record, findings, arms, steps)}\n\n{decided(findings)}"
+
+
+def tables(record: Record, claims: Sequence[Claim] = CLAIMS, steps: int | None = None) -> str:
+    """Markdown: what is nearly decided, each claim by topic, every arm."""
+    findings = [judged(claim, record, steps) for claim in claims]
+    parts = [undecided(findings)]
     for topic in dict.fromkeys(claim.topic for claim in claims):
         parts.append(_topic(topic, [each for each in findings if each.claim.topic == topic]))
-    parts.append(arms_table(record, arms, steps))
-    return "\n\n".join(parts)
+    parts.append(arms_table(record, arms_of(tuple(claims)), steps))
+    return "\n\n".join(filter(None, parts))
 
 
 def summary(
@@ -117,27 +130,32 @@ def summary(
     )
 
 
-def sentences(findings: Sequence[Finding]) -> str:
-    """Each claim that is decided, and those that nearly are."""
+def decided(findings: Sequence[Finding]) -> str:
+    """Each claim that our runs agree or disagree with."""
     parts = ["## What the numbers say"]
     for name in ("agrees", "disagrees"):
-        decided = [each.sentence for each in findings if each.verdict == name]
-        if decided:
+        claims = [each.sentence for each in findings if each.verdict == name]
+        if claims:
             verb = name.removesuffix("s")
-            parts.append("\n".join([f"Our runs {verb} with these claims:", "", *decided]))
-    undecided = [each for each in findings if each.verdict == "not told apart"]
-    if undecided:
-        nearly = [(seeds, each) for each in undecided if (seeds := each.seeds_to_decide)]
-        nearly.sort(key=lambda pair: pair[0])
-        text = f"Not told apart: {len(undecided)} of {len(findings)}."
-        if nearly:
-            text += (
-                f" Up to {MOST_SEEDS_NAMED} seeds would decide {len(nearly)} of them, if mean and "
-                "spread over seeds stay:"
-            )
-        lines = [f"{each.sentence} About {seeds} seeds would decide." for seeds, each in nearly]
-        parts.append("\n".join([text, "", *lines] if lines else [text]))
+            parts.append("\n".join([f"Our runs {verb} with these claims:", "", *claims]))
     return "\n\n".join(parts)
+
+
+def undecided(findings: Sequence[Finding]) -> str:
+    """How many claims are not told apart, and those that are nearly decided."""
+    apart = [each for each in findings if each.verdict == "not told apart"]
+    if not apart:
+        return ""
+    nearly = [(seeds, each) for each in apart if (seeds := each.seeds_to_decide)]
+    nearly.sort(key=lambda pair: pair[0])
+    text = f"Not told apart: {len(apart)} of {len(findings)}."
+    if nearly:
+        text += (
+            f" Up to {MOST_SEEDS_NAMED} seeds would decide {len(nearly)} of them, if mean and "
+            "spread over seeds stay:"
+        )
+    lines = [f"{each.sentence} About {seeds} seeds would decide." for seeds, each in nearly]
+    return "\n".join([text, "", *lines] if lines else [text])
 
 
 def _topic(topic: str, findings: Sequence[Finding]) -> str:

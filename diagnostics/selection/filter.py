@@ -43,8 +43,7 @@ from echoscope.store.records import (
 )
 
 from ..config import SelectionConfig
-from .own_rule import keep_by_own_rule
-from .rules import is_zero, select
+from .rules import is_zero, keep_by_own_rule, select
 
 RELATIVE_NOISE = 1e-9
 """Returns of a group that differ by less than this share of their size are the same return."""

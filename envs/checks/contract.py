@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from echoscope.text.tool_calls import call_action
 
 from .. import registry
-from ..base import Observation, StepResult, checked_observation, checked_result, normalise, shorten
+from ..base import (
+    Observation,
+    StepResult,
+    TextEnv,
+    checked_observation,
+    checked_result,
+    hash_task,
+    is_task_key,
+    normalise,
+    shorten,
+)
 from ..frames import read_frame
+from ..reserving import SURVEY_SEEDS, equal_pairs
 from ..workers.bounded import ActionTimeoutError, call_within
 from .episodes import (
     HOSTILE_ACTIONS,
@@ -31,9 +44,195 @@ from .episodes import (
     typical_actions,
 )
 from .players import check_cheats, check_expert
-from .prompts import check_prompt
 from .subject import CheckFailure, Skip, Subject, expect
-from .tasks import check_tasks
+
+_MIN_EQUAL_PAIRS = 8
+"""Pairs of equal tasks from which on their number is counted."""
+_TOO_MANY = 8
+"""How many times more tasks may be promised than were counted: draws need not be even."""
+
+
+class _Drawn(NamedTuple):
+    """One task of the survey."""
+
+    seed: int
+    first: Observation
+    solution: tuple[str, ...] | None
+
+
+def check_tasks(subject: Subject) -> None:
+    """The key names the task: same for the same task, another for another, nothing else in it."""
+    env, other = subject.make(), subject.make()
+    drawn: dict[str, list[_Drawn]] = defaultdict(list)
+    declares_key = None
+    for seed in SURVEY_SEEDS:
+        first, given = env.reset(seed, 0), env.task_key()
+        expect(
+            given is None or is_task_key(given),
+            f"task_key() returned {shorten(repr(given))}, but must return what hash_task returns",
+        )
+        expect(declares_key in (None, given is not None), "task_key() is None only sometimes")
+        declares_key = given is not None
+        other.reset(seed, 1)
+        told = f"seed {seed}: the key"
+        expect(other.task_key() == given, f"{told} depends on the instance or on the noise")
+        solution = env.solve()
+        key = hash_task(env.spec.id, first.text) if given is None else given
+        drawn[key].append(_Drawn(seed, first, None if solution is None else tuple(solution)))
+        for action in plan(env, seed)[:3]:
+            env.step(action)
+        expect(env.task_key() == given, f"{told} changes during the episode")
+    for same in drawn.values():
+        _expect_one_task(env, same, "" if declares_key else _ADVICE)
+    _expect_no_second_key(env, drawn)
+    if (declared := env.num_tasks) is not None:
+        _expect_their_number(declared, [len(same) for same in drawn.values()])
+
+
+_ADVICE = " (task_key() is None, so the first text is the key)"
+
+
+def _expect_one_task(env: TextEnv, same: list[_Drawn], advice: str) -> None:
+    """All tasks of one key begin alike, have one solution and are played alike."""
+    for task in same[1:]:
+        told = f"seeds {same[0].seed} and {task.seed}: two tasks with different"
+        is_alike = task.first == same[0].first
+        expect(is_alike, f"{told} first observations have the same key{advice}")
+        is_alike = task.solution == same[0].solution
+        expect(is_alike, f"{told} solutions have the same key{advice}")
+    if len(same) > 1 and not _is_noisy(env, same[0].seed):
+        expect(
+            _episode(env, same[0].seed) == _episode(env, same[1].seed, same[0].seed),
+            f"seeds {same[0].seed} and {same[1].seed}: two tasks with the same key answer the same "
+            f"actions differently{advice}",
+        )
+
+
+def _expect_no_second_key(env: TextEnv, drawn: dict[str, list[_Drawn]]) -> None:
+    """No two keys stand for tasks that look, solve and play alike."""
+    alike: dict[tuple[Observation, Any], int] = {}
+    for task, *_ in drawn.values():
+        if task.solution is None:
+            continue  # what is hidden may differ
+        earlier = alike.setdefault((task.first, task.solution), task.seed)
+        expect(
+            earlier == task.seed
+            or any(
+                _episode(env, task.seed, number=number)
+                != _episode(env, earlier, task.seed, number=number)
+                for number in range(3)
+            ),
+            f"seeds {earlier} and {task.seed} draw the same task with different keys, so "
+            "evaluation tasks are trained on: the key must name the first state alone",
+        )
+
+
+def _expect_their_number(declared: int, counts: list[int]) -> None:
+    """`num_tasks` is not less than was drawn, and not far more than the repeats allow."""
+    expect(
+        type(declared) is int and declared >= len(counts),
+        f"num_tasks is {declared!r}, but {len(counts)} different tasks were drawn",
+    )
+    equal, pairs = equal_pairs(counts)
+    expect(
+        equal < _MIN_EQUAL_PAIRS or declared <= _TOO_MANY * pairs / equal,
+        f"num_tasks is {declared}, but {sum(counts)} draws gave only {len(counts)} different "
+        f"tasks: there are about {pairs / max(1, equal):.0f}",
+    )
+
+
+def _is_noisy(env: TextEnv, seed: int) -> bool:
+    """Whether the noise changes an episode of this task."""
+    plain = _episode(env, seed)
+    return any(_episode(env, seed, noise_seed=noise) != plain for noise in (1, 2))
+
+
+def _episode(
+    env: TextEnv, seed: int, as_in: int | None = None, *, noise_seed: int = 0, number: int = 0
+) -> list[Any]:
+    """An episode with the actions of a plan that is made for it, or for another task."""
+    env.reset(seed if as_in is None else as_in, 0)
+    return play(env, seed, noise_seed, plan(env, number))
+
+
+_LEAK_SHARE = 0.9
+"""Share of tasks whose first prompt holds the solution, from which on that is no accident."""
+_OTHERS_SHARE = 0.5
+"""Share of other tasks' solutions in a prompt, up to which the own one is special there."""
+_LEAK_SEEDS = range(20)
+_MIN_LEAKS = 5
+
+
+def check_prompt(subject: Subject) -> None:
+    """The first prompt does not hold the expert's actions, or the last one where that is secret."""
+    env = subject.make()
+    if env.spec.quotes_answers:
+        raise Skip("a question may quote its answer among other words")
+    prompts: list[str] = []
+    solutions: list[list[str]] = []
+    are_secret: list[bool] = []
+    for seed in _LEAK_SEEDS:
+        first = env.reset(seed, seed)
+        actions = list(env.solve() or ())
+        if not actions:
+            continue
+        solutions.append([normalise(action) for action in actions])
+        parts = [first.text, env.instructions(), *(message.content for message in first.messages)]
+        prompts.append("\n".join(parts).casefold())
+        # Which of the listed actions is right is not said where they are listed; and what a goal
+        # names is no answer unless saying it at once earns something.
+        is_listed = solutions[-1][-1] in map(normalise, env.legal_actions())
+        result = env.step(actions[-1])
+        are_secret.append(not is_listed and (result.success is True or result.reward > 0))
+    if not solutions:
+        return
+    ways = [
+        r"\W{1,5}".join(map(re.escape, solution)) if len(solution) > 1 else None
+        for solution in solutions
+    ]
+    answers = [
+        rf"(?<!\w){re.escape(word)}(?!\w)" if is_secret and word is not None else None
+        for word, is_secret in zip(
+            _what_differs([solution[-1] for solution in solutions]), are_secret, strict=True
+        )
+    ]
+    for what, secrets in (("the solution", ways), ("the answer", answers)):
+        own, others = _held(prompts, secrets)
+        is_rare = len(own) < _MIN_LEAKS or _share(own) < _LEAK_SHARE
+        expect(
+            is_rare or _share(others) > _OTHERS_SHARE,
+            f"the first prompt holds {what} of {_share(own):.0%} of {len(own)} tasks",
+        )
+
+
+def _what_differs(actions: Sequence[str]) -> Iterator[str | None]:
+    """Each action without the whole words that all begin and end with; None if nothing is left."""
+    rows = [re.findall(r"\w+|[^\w\s]|\s+", action) for action in actions]
+    shortest = min(map(len, rows))
+    start = end = 0
+    while start < shortest and len({row[start] for row in rows}) == 1:
+        start += 1
+    while end < shortest - start and len({row[-1 - end] for row in rows}) == 1:
+        end += 1
+    for row in rows:
+        yield "".join(row[start : len(row) - end]).strip() or None
+
+
+def _held(prompts: Sequence[str], secrets: Sequence[str | None]) -> tuple[list[bool], list[bool]]:
+    """Whether each prompt holds its own secret, and each other one of another task."""
+    own: list[bool] = []
+    others: list[bool] = []
+    for number, prompt in enumerate(prompts):
+        for other, secret in enumerate(secrets):
+            if secret is not None and (other == number or secret != secrets[number]):
+                is_held = re.search(secret, prompt) is not None
+                (own if other == number else others).append(is_held)
+    return own, others
+
+
+def _share(flags: Sequence[bool]) -> float:
+    return sum(flags) / len(flags) if flags else 0.0
+
 
 HEADINGS = (
     "Description:",

@@ -15,14 +15,38 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from echoscope.text.amounts import counted
+from echoscope.text.did_you_mean import did_you_mean
 
 from ..errors import StoreError
 from ..log.durable import new_id, sync_folder
 from ..log.layout import Layout, shown_path
 from ..reader import RunReader, open_run
-from .format import SPLITS, ExportError, Format, Options
-from .registry import format_named
+from .format import ABOUT, SPLITS, ExportError, Format, Options
+from .formats import duckdb_file, inspect_log, lessons, messages, tables
 from .source import Progress, RunSource
+
+FORMATS: tuple[Format, ...] = (
+    messages.MESSAGES,
+    lessons.SFT,
+    lessons.DPO,
+    inspect_log.INSPECT,
+    duckdb_file.DUCKDB,
+    tables.CSV,
+)
+
+
+def format_named(name: str) -> Format:
+    """The format with this name.
+
+    Raises:
+        ExportError: there is none.
+    """
+    for candidate in FORMATS:
+        if candidate.name == name:
+            return candidate
+    hint = did_you_mean(name, ABOUT)
+    more = "" if hint.endswith("?") else " (`echoscope export --help` says what each is)"
+    raise ExportError(f"--to {name!r} is no format{hint}{more}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,9 +23,8 @@ from . import read
 from .lines import BadJsonError, as_utf8, conversion, json_of, lines_of, wide_encoding
 from .packed_file import ERRORS as PACKED_ERRORS
 from .packed_file import MAX_BYTES, opened, packing_of
-from .spooled.easyr1_log import is_generations, write_samples
-from .spooled.events import is_event, write_events
 from .spooled.inspect_archive import is_inspect, write_logs
+from .spooled.logs import is_event, is_generations, write_events, write_samples
 from .spooled.trackio_traces import is_sqlite, write_traces
 
 if TYPE_CHECKING:

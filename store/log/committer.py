@@ -40,10 +40,9 @@ from ..steer.commands import MailFolder
 from .durable import new_id, sync_folder
 from .events import event_fields, metric_values, step_row
 from .index import RunIndex
-from .journal import Journal, complete_piece
+from .journal import Journal, RunState, complete_piece
 from .layout import FileEntry, FileGroup, Layout, is_data_path
 from .parquet import write_segment_file
-from .state import RunState
 
 MAX_KNOWN_IMAGES = 200_000
 """Pictures whose names are kept; when there are more, some are written a second time."""

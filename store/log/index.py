@@ -17,12 +17,11 @@ from ..errors import NotARunError, StoreError, StoreVersionError
 from ..schema import DATA_TABLES, TABLES, check_version
 from .durable import open_regular, read_checked_json, read_json_object
 from .events import EventColumns
-from .journal import Chain, Chunk, Record, parse_chunk, read_chunk, read_tail
+from .journal import Chain, Chunk, Record, RunState, parse_chunk, read_chunk, read_tail
 from .layout import FileEntry, FileGroup, Layout
 from .packs import PACK_JSON, Pack, read_pack
 from .parquet import CHECKS
 from .remote.pulling import RemoteRun
-from .state import RunState
 
 logger = logging.getLogger("echoscope.store")
 

@@ -31,12 +31,11 @@ from .committer import load_committer
 from .durable import FileLock, is_locked, new_id, sync_folder
 from .events import EventColumns
 from .index import read_run_json
-from .journal import Chain, Record, read_chunk
+from .journal import Chain, Record, RunState, read_chunk
 from .layout import FileGroup, Layout
 from .packs import Pack, read_pack, write_pack_json
 from .parquet import damage_of, write_pack_file
 from .remote.pulling import refuse_copy
-from .state import RunState
 
 _GRACE_S = 30.0
 

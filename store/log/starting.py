@@ -15,9 +15,8 @@ from typing import Any
 
 from ..errors import RunExistsError, StoreWriteError
 from .durable import FileLock, is_locked, new_id, replace_file, sync_folder, to_checked_json_bytes
-from .journal import Chain, Journal
+from .journal import Chain, Journal, RunState
 from .layout import Layout
-from .state import RunState
 
 
 def start(layout: Layout, state: RunState) -> tuple[FileLock, Journal]:

@@ -4,12 +4,19 @@ SQL from a browser or a notebook can neither change a run nor look around on the
 things see to that, each on its own: a query is checked before it is run (`check.py`); it runs
 on a connection of its own, in a transaction that cannot write; and the only files that DuckDB can
 reach are the data files of the run, through an interface that has no way to write (`run_files.py`).
+
+Rows of one step straight from its row groups: what SQL over all files would first have to find.
+
+A pack has one row group per step, and its footer says which. Files never change, so their footers
+are read once.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +24,8 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from ..errors import QueryError, StoreError
 from ..log.index import RunIndex, VisibleFile
@@ -24,9 +33,63 @@ from ..log.remote.pulling import is_held
 from ..schema import EVENT_TABLES, TABLES, arrow_schema, create_table_sql
 from ..steer.commands import PendingCommands, folder_mark
 from .check import CheckedQuery, one_line
-from .lookup import StepLookup
 from .run_files import SCHEME, RunFiles
 from .sql_process import RunningQuery
+
+_MAX_FOOTERS = 256
+StepRange = tuple[float, float]
+
+
+class StepLookup:
+    """Reads the rows of single steps. May be used from several threads."""
+
+    def __init__(self) -> None:
+        self._footers: OrderedDict[Path, tuple[pq.FileMetaData, list[StepRange]]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def rows(self, root: Path, table: str, files: Sequence[VisibleFile], step: int) -> pa.Table:
+        """The visible rows of one step.
+
+        Raises:
+            OSError, pa.ArrowException: a file is gone or damaged.
+        """
+        tables = [arrow_schema(table).empty_table()]
+        for file in files:
+            if file.limit is None or step <= file.limit:
+                tables += self._read(root / file.entry.path, step)
+        return pa.concat_tables(tables)
+
+    def _read(self, path: Path, step: int) -> list[pa.Table]:
+        footer, ranges = self._footer(path)
+        groups = [n for n, (first, last) in enumerate(ranges) if first <= step <= last]
+        if not groups:
+            return []
+        with pq.ParquetFile(path, metadata=footer) as opened:
+            rows = opened.read_row_groups(groups)
+        return [rows.filter(pc.equal(rows.column("step"), step))]
+
+    def _footer(self, path: Path) -> tuple[pq.FileMetaData, list[StepRange]]:
+        with self._lock:
+            entry = self._footers.pop(path, None)
+            if entry is None:
+                footer = pq.read_metadata(path)
+                entry = (footer, _step_ranges(footer))
+            self._footers[path] = entry
+            while len(self._footers) > _MAX_FOOTERS:
+                self._footers.popitem(last=False)
+            return entry
+
+
+def _step_ranges(footer: pq.FileMetaData) -> list[StepRange]:
+    """First and last step of each row group; everything where the footer does not say."""
+    column = footer.schema.names.index("step")
+    ranges = []
+    for number in range(footer.num_row_groups):
+        statistics = footer.row_group(number).column(column).statistics
+        is_told = statistics is not None and statistics.has_min_max
+        ranges.append((statistics.min, statistics.max) if is_told else (-math.inf, math.inf))
+    return ranges
+
 
 _QUERY_ERRORS = (
     duckdb.ParserException,

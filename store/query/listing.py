@@ -25,10 +25,9 @@ import pyarrow.parquet as pq
 from ..errors import NotARunError, StoreError
 from ..log.durable import open_regular
 from ..log.index import RunIndex, VisibleFile, read_run_json
-from ..log.journal import Record, decode_line
+from ..log.journal import Record, RunState, decode_line
 from ..log.layout import Layout
 from ..log.remote.pulling import is_held
-from ..log.state import RunState
 from ..reader import CommandState, command_states, is_starting
 from ..records import SEVERITY_RANK, AlarmState
 from ..status import RUNNING, Origin, RunStatus, origin_of, pace_of, status_of, trainer_name

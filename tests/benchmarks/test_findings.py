@@ -34,7 +34,18 @@ from findings.measures import (
     first_move,
     halved_between,
 )
-from findings.page import BEGIN, END, PAGE, generated, judged, sentences, write_page
+from findings.page import (
+    BEGIN,
+    END,
+    PAGE,
+    TABLES,
+    decided,
+    in_short,
+    judged,
+    tables,
+    undecided,
+    write_page,
+)
 from findings.training import MOST_SEEDS, RECORD, Record, Result, missing
 
 from echoscope.core.config.loading import load_config
@@ -233,18 +244,23 @@ def test_the_committed_record_belongs_to_the_claims() -> None:
     assert set(Record(RECORD).results) <= wanted
 
 
-def test_sentences_name_each_claim_that_is_decided_and_no_other_as_decided() -> None:
+def test_each_claim_that_is_decided_is_named_and_no_other_as_decided() -> None:
     record = Record(RECORD)
     findings = [judged(claim, record) for claim in CLAIMS]
-    decided, _, undecided = sentences(findings).partition("Not told apart")
     for each in findings:
         is_decided = each.verdict in ("agrees", "disagrees")
-        assert (each.sentence in decided) == is_decided
-        assert not (is_decided and each.sentence in undecided)
+        assert (each.sentence in decided(findings)) == is_decided
+        assert not (is_decided and each.sentence in undecided(findings))
 
 
 def test_the_page_is_that_of_the_committed_record() -> None:
-    assert generated(Record(RECORD), CLAIMS) in PAGE.read_text(encoding="utf-8")
+    assert f"{in_short(Record(RECORD))}\n\n{TABLES}" in PAGE.read_text(encoding="utf-8")
+
+
+def test_the_tables_name_every_claim_and_every_arm() -> None:
+    built = tables(Record(RECORD))
+    assert [claim.says for claim in CLAIMS if f"| {claim.says} |" not in built] == []
+    assert [arm.name for arm in arms_of() if f"| `{arm.name}` |" not in built] == []
 
 
 def test_text_around_the_markers_stays(tmp_path: Path) -> None:

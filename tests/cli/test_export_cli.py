@@ -12,8 +12,8 @@ from made_run import make_run, step_metrics
 from trajectories import make_trajectory
 
 from echoscope.cli import app
+from echoscope.store.exporters.exporting import FORMATS
 from echoscope.store.exporters.format import ABOUT, BESIDE_EPISODES
-from echoscope.store.exporters.registry import FORMATS
 from echoscope.store.records import Split, Turn
 from echoscope.store.writer import RunWriter
 

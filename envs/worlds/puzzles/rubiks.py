@@ -1,7 +1,13 @@
-"""Rubiks: turn a scrambled 2x2 cube back."""
+"""Rubiks: turn a scrambled 2x2 cube back.
+
+The cube is a permutation of its 24 stickers. A sticker is named by the corner it sits on and the
+side it looks to. Positions are made from the geometry of a turn, so that no table has to be
+believed. x points to the right face, y up, z to the front. Lengths count quarter turns.
+"""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -11,7 +17,173 @@ from ...base import EnvParamsError, EnvSpec, Observation, StepResult, hash_task
 from ...frames import grid_frame
 from ...params import require_within
 from ..task_env import TaskEnv
-from .cube_moves import FACES, MOVES, SOLVED, Permutation, State, apply, is_solved, solution
+
+Vector = tuple[int, int, int]
+State = tuple[int, ...]
+"""The colour, 0 to 5, at each of the 24 places."""
+Permutation = tuple[int, ...]
+"""Place -> place that its sticker comes from."""
+
+FACES = "UDLRFB"
+_NORMALS: dict[str, Vector] = {
+    "U": (0, 1, 0), "D": (0, -1, 0), "L": (-1, 0, 0),
+    "R": (1, 0, 0), "F": (0, 0, 1), "B": (0, 0, -1),
+}  # fmt: skip
+_ROWS: dict[str, tuple[Vector, Vector]] = {
+    # (to the right, down) as one looks at the face from outside
+    "U": ((1, 0, 0), (0, 0, 1)), "D": ((1, 0, 0), (0, 0, -1)), "L": ((0, 0, 1), (0, -1, 0)),
+    "R": ((0, 0, -1), (0, -1, 0)), "F": ((1, 0, 0), (0, -1, 0)), "B": ((-1, 0, 0), (0, -1, 0)),
+}  # fmt: skip
+
+
+def _cross(a: Vector, b: Vector) -> Vector:
+    return (a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0])
+
+
+def _dot(a: Vector, b: Vector) -> int:
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+def _clockwise(vector: Vector, axis: Vector) -> Vector:
+    """Turned by a quarter, clockwise as one looks at the end of `axis`."""
+    along, side = _dot(vector, axis), _cross(vector, axis)
+    x, y, z = (along * a + s for a, s in zip(axis, side, strict=True))
+    return (x, y, z)
+
+
+def _place(face: str, row: int, col: int) -> tuple[Vector, Vector]:
+    """(corner, normal) of a sticker of a face."""
+    normal = _NORMALS[face]
+    right, down = _ROWS[face]
+    signs = ((2 * col - 1), (2 * row - 1))
+    x, y, z = (n + signs[0] * r + signs[1] * d for n, r, d in zip(normal, right, down, strict=True))
+    return (x, y, z), normal
+
+
+PLACES = [_place(face, row, col) for face in FACES for row in range(2) for col in range(2)]
+"""Place i is row (i % 4) // 2, column i % 2 of face `FACES[i // 4]`."""
+_INDEX = {place: i for i, place in enumerate(PLACES)}
+SOLVED: State = tuple(i // 4 for i in range(24))
+
+
+def _turn(axis: Vector, *, whole: bool) -> Permutation:
+    """A quarter turn, clockwise, of one face or of the whole cube."""
+    source = list(range(24))
+    for i, (corner, normal) in enumerate(PLACES):
+        if whole or _dot(corner, axis) == 1:
+            source[_INDEX[(_clockwise(corner, axis), _clockwise(normal, axis))]] = i
+    return tuple(source)
+
+
+def _inverse(permutation: Permutation) -> Permutation:
+    out = [0] * 24
+    for index, source in enumerate(permutation):
+        out[source] = index
+    return tuple(out)
+
+
+MOVES: dict[str, Permutation] = {
+    name: permutation
+    for face in FACES
+    for turn in [_turn(_NORMALS[face], whole=False)]
+    for name, permutation in ((face, turn), (f"{face}'", _inverse(turn)))
+}
+"""The twelve quarter turns."""
+
+
+def apply(state: State, permutation: Permutation) -> State:
+    """The colours after a permutation."""
+    return tuple(map(state.__getitem__, permutation))
+
+
+def is_solved(state: State) -> bool:
+    """Every face has one colour, however the whole cube is held."""
+    return all(len(set(state[i : i + 4])) == 1 for i in range(0, 24, 4))
+
+
+def _rotations() -> list[Permutation]:
+    """The 24 ways to hold the cube."""
+    turns = [_turn(_NORMALS[face], whole=True) for face in "URF"]
+    rotations = {tuple(range(24))}
+    edge = list(rotations)
+    while edge:
+        edge = [n for p in edge for t in turns if (n := apply(p, t)) not in rotations]
+        rotations.update(edge)
+    return sorted(rotations)
+
+
+_ROTATIONS = _rotations()
+_FREE_MOVES = [name for name in MOVES if name[0] in "URF"]
+"""They reach every state of a cube whose corner at the back, bottom, left stays where it is."""
+_FIXED = [i for i, (corner, _) in enumerate(PLACES) if corner == (-1, -1, -1)]
+_MEET = 7
+"""Half of 14, the most quarter turns that any 2x2 cube needs."""
+
+
+def solution(state: State) -> list[str]:
+    """A shortest sequence of quarter turns that solves the cube.
+
+    Raises:
+        ValueError: no turns lead from this state to a solved one.
+    """
+    for rotation in _ROTATIONS:
+        held = apply(state, rotation)
+        if all(held[i] == SOLVED[i] for i in _FIXED):
+            moves = _solution_held(held)
+            return [_renamed(move, rotation) for move in moves]
+    raise ValueError("this is no state of a 2x2 cube: its corners cannot be turned into place")
+
+
+def _solution_held(start: State) -> list[str]:
+    """Search from the state until it meets what has been searched from the solved cube."""
+    from_solved = _searched_from_solved()
+    paths: dict[State, str] = {start: ""}
+    edge = [start]
+    moves = list(enumerate(_FREE_MOVES))
+    for _ in range(_MEET + 1):
+        met = [state for state in edge if state in from_solved]
+        if met:
+            best = min(met, key=lambda state: len(from_solved[state]))
+            first = [_FREE_MOVES[int(code)] for code in paths[best]]
+            # The way there backwards: the last turn undone first.
+            second = [_undone(_FREE_MOVES[int(code)]) for code in reversed(from_solved[best])]
+            return [*first, *second]
+        following = []
+        for state in edge:
+            for code, move in moves:
+                after = apply(state, MOVES[move])
+                if after not in paths:
+                    paths[after] = paths[state] + str(code)
+                    following.append(after)
+        edge = following
+    raise ValueError("this is no state of a 2x2 cube: its corners cannot be turned into place")
+
+
+@lru_cache(maxsize=1)
+def _searched_from_solved() -> dict[State, str]:
+    """Every state within `_MEET` turns of the solved cube, with the turns that lead there."""
+    paths: dict[State, str] = {SOLVED: ""}
+    edge = [SOLVED]
+    for _ in range(_MEET):
+        following = []
+        for state, (code, move) in itertools.product(edge, list(enumerate(_FREE_MOVES))):
+            after = apply(state, MOVES[move])
+            if after not in paths:
+                paths[after] = paths[state] + str(code)
+                following.append(after)
+        edge = following
+    return paths
+
+
+def _undone(move: str) -> str:
+    return move[0] if move.endswith("'") else f"{move}'"
+
+
+def _renamed(move: str, rotation: Permutation) -> str:
+    """What a turn of the cube as it is held now was called before it was held so."""
+    there = apply(apply(apply(tuple(range(24)), rotation), MOVES[move]), _inverse(rotation))
+    return next(name for name, turn in MOVES.items() if turn == there)
+
 
 _COLOURS = "WYORGB"
 """Of the faces in the order of `FACES`, when the cube is solved."""

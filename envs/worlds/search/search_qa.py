@@ -14,9 +14,16 @@ from ...params import require, require_within
 from ..rows import cached_by_files
 from ..task_env import TaskEnv, drawn
 from .bm25 import MAX_QUERY_CHARS
-from .http_retriever import HttpRetriever, RetrieverError
 from .multi_hop import MADE_QUESTIONS, QuestionFile, read_questions
-from .passages import MADE_PASSAGES, Passage, PassageIndex, plain_text, read_passages
+from .passages import (
+    MADE_PASSAGES,
+    HttpRetriever,
+    Passage,
+    PassageIndex,
+    RetrieverError,
+    plain_text,
+    read_passages,
+)
 from .scoring import MAX_ANSWER_CHARS, Judgement, judge
 
 _MOST_CHARS = {"search": MAX_QUERY_CHARS, "finish": MAX_ANSWER_CHARS}

@@ -1,11 +1,20 @@
-"""What a shop has: products, goals of customers, and a catalogue that can be searched."""
+"""What a shop has: products, goals of customers, and a catalogue that can be searched.
+
+The shop that ships has 360 products in 12 groups with 1,440 goals, made of words of our own, which
+are data (`shop_words.jsonl`). Of products and goals nothing is stored: the same numbers of one
+generator give the same catalogue in every process.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from pathlib import Path
 
+import numpy as np
+
+from ..rows import Row, read_rows
 from ..search.bm25 import Bm25Index
 
 CATEGORY_MARK = "\u203a"
@@ -109,3 +118,139 @@ def price_limits(price: float) -> list[float]:
 def with_limit(text: str, limit: float | None) -> str:
     """An instruction with the price limit, in WebShop's words."""
     return text if limit is None else f"{text}, and price lower than {limit:.2f} dollars"
+
+
+NUM_PRODUCTS = 360
+GOALS_PER_PRODUCT = 4
+_SEED = 20260
+_PER_KIND = 6
+_OWN_ATTRIBUTES = 4
+"""Attributes of a product, of the eight that its group knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Kinds of products that share attributes, options, materials and prices in dollars."""
+
+    department: tuple[str, ...]
+    kinds: tuple[str, ...]
+    attributes: tuple[str, ...]
+    materials: tuple[str, ...]
+    options: tuple[tuple[str, tuple[str, ...]], ...]
+    prices: tuple[int, int]
+
+
+def _group(row: Row) -> Group:
+    return Group(
+        department=tuple(row["department"]),
+        kinds=tuple(row["kinds"]),
+        attributes=tuple(row["attributes"]),
+        materials=tuple(row["materials"]),
+        options=tuple((name, tuple(values)) for name, values in row["options"].items()),
+        prices=(row["prices"][0], row["prices"][1]),
+    )
+
+
+_ROWS = read_rows(str(Path(__file__).parents[2] / "data" / "shop_words.jsonl"), ())
+GROUPS: tuple[Group, ...] = tuple(map(_group, _ROWS))
+WISHES: Mapping[str, str] = {
+    name: wish for row in _ROWS for name, wish in row["attributes"].items()
+}
+"""How a customer asks for an attribute: in words that neither a search nor a comparison finds."""
+BRANDS: tuple[str, ...] = (
+    "Alderbrook", "Brinlo", "Calmere", "Dovanti", "Elmstead", "Farrow Hill", "Glenmoss", "Havelin",
+    "Isenberg", "Jorvik Lane", "Kestrelle", "Lumenor", "Maplewick", "Nordhafen", "Ostrava Works",
+    "Pellerin", "Quillon", "Rowanmark", "Sundvale", "Tamsin", "Umberly", "Veldora", "Willowby",
+    "Yarrowen",
+)  # fmt: skip
+_OPENINGS: tuple[str, ...] = (
+    "I am looking for {article} {kind}: {wishes}",
+    "I need {article} {kind}, {wishes}",
+    "Find me {article} {kind} with these qualities: {wishes}",
+    "Please buy {article} {kind} for me ({wishes})",
+)
+
+
+@lru_cache(maxsize=8)
+def made_catalogue(num_products: int | None = None) -> Catalogue:
+    """The catalogue, its products in a mixed order; the first `num_products` of it, or all."""
+    rng = np.random.default_rng(_SEED)
+    drafts = [(group, kind) for group in GROUPS for kind in group.kinds for _ in range(_PER_KIND)]
+    products = []
+    for number, rank in enumerate(rng.permutation(len(drafts))):
+        group, kind = drafts[rank]
+        products.append(_product(rng, f"P{number:03d}", group, kind))
+    products = products[:num_products]
+    goals = [_goal(rng, product) for product in products for _ in range(GOALS_PER_PRODUCT)]
+    return Catalogue(products, goals)
+
+
+def _product(rng: np.random.Generator, asin: str, group: Group, kind: str) -> Product:
+    attributes = _some(rng, group.attributes, _OWN_ATTRIBUTES)
+    material = _one(rng, group.materials)
+    low, high = group.prices
+    price = float(rng.integers(low, high + 1)) + float(rng.choice([0.0, 0.49, 0.95, 0.99]))
+    options = {name: _in_stock(rng, values) for name, values in group.options}
+    return Product(
+        asin=asin,
+        title=f"{_one(rng, BRANDS)} {kind}, {attributes[0]}, {attributes[1]}, {material}",
+        kind=kind,
+        category=category_of(*group.department, kind),
+        price=price,
+        price_text=f"${price:.2f}",
+        attributes=attributes,
+        features=tuple(f"{attribute.capitalize()}." for attribute in attributes),
+        description=f"{kind.capitalize()} of {material}: {', '.join(attributes)}.",
+        options=options,
+    )
+
+
+def _goal(rng: np.random.Generator, product: Product) -> Goal:
+    attributes = _some(rng, product.attributes, int(rng.integers(1, 4)))
+    chosen = {name: _one(rng, values) for name, values in product.options.items()}
+    limit = price_limits(product.price)[int(rng.integers(2))]
+    wishes = [WISHES[attribute] for attribute in attributes]
+    article = "an" if product.kind[0] in "aeiou" else "a"
+    sentence = _one(rng, _OPENINGS).format(
+        article=article, kind=product.kind, wishes=_joined(wishes, "and")
+    )
+    of_group = next(dict(group.options) for group in GROUPS if product.kind in group.kinds)
+    options = ", and ".join(
+        f"{name}: {_choice_in_words(rng, value, of_group[name])}" for name, value in chosen.items()
+    )
+    return Goal(
+        asin=product.asin,
+        text=with_limit(f"{sentence}, with {options}", limit),
+        kind=product.kind,
+        title=product.title,
+        category=product.category,
+        attributes=attributes,
+        options=tuple(chosen.values()),
+        max_price=limit,
+    )
+
+
+def _choice_in_words(rng: np.random.Generator, option: str, values: tuple[str, ...]) -> str:
+    """The wanted value, or as often all others: a value that is named may be the wrong one."""
+    if rng.integers(2):
+        return option
+    return f"not {_joined([value for value in values if value != option], 'or')}"
+
+
+def _joined(parts: Sequence[str], word: str) -> str:
+    """`a, b and c`."""
+    return f" {word} ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+
+
+def _in_stock(rng: np.random.Generator, values: tuple[str, ...]) -> tuple[str, ...]:
+    """All values of an option, or all but one."""
+    missing = values[int(rng.integers(len(values)))] if rng.integers(2) else ""
+    return tuple(value for value in values if value != missing)
+
+
+def _one(rng: np.random.Generator, values: tuple[str, ...]) -> str:
+    return values[int(rng.integers(len(values)))]
+
+
+def _some(rng: np.random.Generator, values: tuple[str, ...], number: int) -> tuple[str, ...]:
+    return tuple(values[int(i)] for i in rng.choice(len(values), size=number, replace=False))

@@ -15,8 +15,7 @@ from ...frames import card_frame
 from ...params import require, require_within
 from ..search.bm25 import MAX_QUERY_CHARS
 from ..task_env import TaskEnv, drawn
-from .made_catalogue import made_catalogue
-from .products import Catalogue, Goal, Product
+from .products import Catalogue, Goal, Product, made_catalogue
 from .scoring import Score, best_search, score_purchase, winning_choice
 from .webshop_files import read_catalogue
 

@@ -4,7 +4,7 @@ ART wrote one group a line, `{"trajectories": [{"messages_and_choices": [...], "
 (Its Parquet files are in `table.py`.)
 
 agent-lightning has events: requests of the model with their answers, and rewards. A reward belongs
-to the reply before it. Events of one attempt are one row here (`spooled/events.py`).
+to the reply before it. Events of one attempt are one row here (`spooled/logs.py`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ special tokens, so its turns are exact. Older versions of verl write no `gts`. N
 verl-agent, which writes one row a turn without the id of the trajectory: its prompts ask for an
 action, or count the steps taken. Forks of verl-agent write whole episodes of a step, as
 `global_step_N_observe_trajectories.json`. VAGEN's evaluation is a folder an episode, with
-`messages.json` and `metrics.json`. EasyR1 strips the special tokens; `spooled/easyr1_log.py` has
+`messages.json` and `metrics.json`. EasyR1 strips the special tokens; `spooled/logs.py` has
 its file.
 
 **Rows of nobody in particular** are conversations as messages, or prompt and reply under two keys.

@@ -10,9 +10,10 @@ import torch
 
 from echoscope.core.config.loss import ClipLossConfig, CustomLossConfig
 from echoscope.core.config.settings import CustomAdvantageConfig, GrpoConfig
-from echoscope.core.plugins.checks import check_plugin, load_plugins
-from echoscope.core.plugins.synthetic import (
+from echoscope.core.plugins.checks import (
     batch_of,
+    check_plugin,
+    load_plugins,
     made_up_rollouts,
     outputs_of,
     with_noise_advantages,

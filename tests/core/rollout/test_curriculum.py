@@ -16,7 +16,7 @@ from recorded import assert_same_recording, metric
 
 from echoscope.core.config.loading import ConfigError, apply_settings, load_config
 from echoscope.core.config.settings import RunConfig
-from echoscope.core.plugins.synthetic import made_up_rollouts
+from echoscope.core.plugins.checks import made_up_rollouts
 from echoscope.core.rollout.curriculum import (
     curriculum_metrics,
     divide,

@@ -30,17 +30,15 @@ from echoscope.core.warm_start.demonstrations import (
 from echoscope.core.warm_start.run import (
     BARE_CONTEXT,
     SUMMARY_FILE,
-    plan_lessons,
-    teach,
-    warm_start,
-)
-from echoscope.core.warm_start.sft import (
     SftConfig,
     batch_indices,
     batch_loss,
     learning_rate,
     microbatches,
+    plan_lessons,
+    teach,
     train,
+    warm_start,
 )
 from echoscope.envs.settings import EnvGroup
 

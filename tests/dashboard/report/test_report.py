@@ -12,8 +12,7 @@ from made_run import CONFIG, add_steps, make_run, open_writer
 
 from echoscope.dashboard.data import verdict_cache as judging
 from echoscope.dashboard.report import verdict_html
-from echoscope.dashboard.report.page import POLICY
-from echoscope.dashboard.report.report import make_report
+from echoscope.dashboard.report.report import POLICY, make_report
 from echoscope.store.errors import NotARunError, QueryError
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, Command, CommandAction
 from echoscope.store.steer.commands import new_command

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from made_run import CONFIG, add_steps, make_run, open_writer
 
-from echoscope.cli.exit_codes import Exit, FailOn, exit_code
+from echoscope.cli.options import Exit, FailOn, exit_code
 from echoscope.diagnostics.judge.advice.actions import advise
 from echoscope.diagnostics.judge.advice.fate import fate_of
 from echoscope.diagnostics.judge.advice.situation import Situation

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from echoscope.diagnostics.judge.alarms import AlarmEngine
-from echoscope.diagnostics.measure.schedule import MOST_AHEAD, SIGNS, Schedule, shows_sign
+from echoscope.diagnostics.measure.costs import MOST_AHEAD, SIGNS, Schedule, shows_sign
 
 
 def measured_at(

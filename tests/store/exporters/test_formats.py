@@ -15,9 +15,8 @@ import pytest
 from stored_steps import build_outcome, build_trajectory
 from trajectories import make_trajectory
 
-from echoscope.store.exporters.exporting import ExportReport, export_run
+from echoscope.store.exporters.exporting import FORMATS, ExportReport, export_run
 from echoscope.store.exporters.format import Options
-from echoscope.store.exporters.registry import FORMATS
 from echoscope.store.records import Split, StopReason, Trajectory, Turn
 
 from .conftest import imported, stored, write_run

@@ -15,8 +15,7 @@ from trajectories import make_trajectory
 
 from echoscope.store.exporters.dialogue import dialogue_of
 from echoscope.store.exporters.format import Options
-from echoscope.store.exporters.prompts import ShownPrompts
-from echoscope.store.exporters.source import RunSource
+from echoscope.store.exporters.source import RunSource, ShownPrompts
 from echoscope.store.models import Detokenizer, shipped_folder
 from echoscope.store.reader import open_run
 from echoscope.store.records import Turn

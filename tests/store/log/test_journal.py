@@ -14,6 +14,7 @@ from echoscope.store.errors import StoreError
 from echoscope.store.log.committer import load_committer
 from echoscope.store.log.journal import (
     Chain,
+    RunState,
     decode_line,
     encode_line,
     encode_piece,
@@ -22,7 +23,6 @@ from echoscope.store.log.journal import (
 )
 from echoscope.store.log.layout import Layout
 from echoscope.store.log.packing import pack
-from echoscope.store.log.state import RunState
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
 from echoscope.store.writer import RunWriter

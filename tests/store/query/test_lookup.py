@@ -10,7 +10,7 @@ from made_run import make_run
 
 from echoscope.store.log.index import RunIndex
 from echoscope.store.log.packing import pack
-from echoscope.store.query.lookup import StepLookup
+from echoscope.store.query.database import StepLookup
 
 
 @pytest.fixture

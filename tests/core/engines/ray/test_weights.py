@@ -10,7 +10,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from echoscope.core.config.engine import RayEngineConfig
-from echoscope.core.engines.ray.actor import Base, EngineActor, adopt, trained_weights
+from echoscope.core.engines.ray.engine import Base, EngineActor, adopt, trained_weights
 
 CPU = torch.device("cpu")
 IDS = torch.tensor([[1, 5, 2, 8]])

@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from echoscope.diagnostics.measure.text.retrieval import dependence, retrieve
-from echoscope.diagnostics.measure.text.similarity import similarity
+from echoscope.diagnostics.measure.text.similarity import dependence, retrieve, similarity
 
 NAMES = ["alpha", "bravo", "charlie", "delta", "echo", "foxtrot", "golf", "hotel"]
 

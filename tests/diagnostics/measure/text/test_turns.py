@@ -8,15 +8,15 @@ from episodes import episode, text_turn
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echoscope.diagnostics.measure.text.measures import text_metrics
-from echoscope.diagnostics.measure.text.sample import ngrams, word_spans, words
-from echoscope.diagnostics.measure.text.turns import (
+from echoscope.diagnostics.measure.text.measures import (
     agreements,
     echo_share,
     last_named,
     loops,
     named_moves,
+    text_metrics,
 )
+from echoscope.diagnostics.measure.text.sample import ngrams, word_spans, words
 
 
 def test_words_are_lower_case_runs_of_letters_and_single_signs():

@@ -15,8 +15,13 @@ import pytest
 
 from echoscope.envs.base import EnvUnavailableError
 from echoscope.envs.worlds.code import sandbox as module
-from echoscope.envs.worlds.code.sandbox import Limits, Sandbox, why_not
-from echoscope.envs.worlds.code.system_calls import system_call_filter, why_no_filter
+from echoscope.envs.worlds.code.sandbox import (
+    Limits,
+    Sandbox,
+    system_call_filter,
+    why_no_filter,
+    why_not,
+)
 
 from .conftest import Run, needs_sandbox
 

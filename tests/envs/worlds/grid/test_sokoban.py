@@ -13,8 +13,13 @@ from hypothesis import strategies as st
 from echoscope.envs import registry
 from echoscope.envs.base import EnvParamsError, EnvUnavailableError
 from echoscope.envs.worlds.grid.geometry import MOVES, shift
-from echoscope.envs.worlds.grid.sokoban import Sokoban, SokobanConfig
-from echoscope.envs.worlds.grid.sokoban_levels import LevelSettings, draw_level, parse_level
+from echoscope.envs.worlds.grid.sokoban import (
+    LevelSettings,
+    Sokoban,
+    SokobanConfig,
+    draw_level,
+    parse_level,
+)
 from echoscope.envs.worlds.grid.sokoban_search import is_deadlocked, solve, states_by_distance
 
 PUSH_RIGHT = ["######", "#@$ .#", "######"]

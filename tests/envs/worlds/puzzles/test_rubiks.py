@@ -12,15 +12,17 @@ from echoscope.envs import registry
 from echoscope.envs.base import EnvParamsError
 from echoscope.envs.pool import EnvPool
 from echoscope.envs.settings import EnvGroup
-from echoscope.envs.worlds.puzzles.cube_moves import (
+from echoscope.envs.worlds.puzzles.rubiks import (
     MOVES,
     SOLVED,
+    Rubiks,
+    RubiksConfig,
     State,
     apply,
     is_solved,
+    scramble,
     solution,
 )
-from echoscope.envs.worlds.puzzles.rubiks import Rubiks, RubiksConfig, scramble
 
 
 def turned(*names: str, state: State = SOLVED) -> State:

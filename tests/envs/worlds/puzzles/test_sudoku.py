@@ -8,9 +8,10 @@ import pytest
 
 from echoscope.envs import registry
 from echoscope.envs.base import EnvParamsError
-from echoscope.envs.worlds.puzzles.sudoku import Sudoku, SudokuConfig
-from echoscope.envs.worlds.puzzles.sudoku_boards import (
+from echoscope.envs.worlds.puzzles.sudoku import (
     Board,
+    Sudoku,
+    SudokuConfig,
     conflicts,
     draw_board,
     num_empty,

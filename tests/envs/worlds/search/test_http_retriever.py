@@ -15,8 +15,13 @@ import pytest
 from echoscope.envs import registry
 from echoscope.envs.base import StepResult, TextEnv
 from echoscope.envs.checks.check_env import check_env
-from echoscope.envs.worlds.search.http_retriever import MAX_ANSWER_BYTES, HttpRetriever
-from echoscope.envs.worlds.search.passages import MADE_PASSAGES, PassageIndex, read_passages
+from echoscope.envs.worlds.search.passages import (
+    MADE_PASSAGES,
+    MAX_ANSWER_BYTES,
+    HttpRetriever,
+    PassageIndex,
+    read_passages,
+)
 
 pytest.importorskip("bm25s")
 Behaviour = Callable[["Handler", dict[str, Any]], None]

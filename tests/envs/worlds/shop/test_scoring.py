@@ -6,8 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from echoscope.envs.worlds.shop.made_catalogue import GROUPS, made_catalogue
-from echoscope.envs.worlds.shop.products import Goal, Product, category_of, price_limits
+from echoscope.envs.worlds.shop.products import (
+    GROUPS,
+    Goal,
+    Product,
+    category_of,
+    made_catalogue,
+    price_limits,
+)
 from echoscope.envs.worlds.shop.scoring import (
     has_attribute,
     is_alike,

@@ -12,7 +12,7 @@ from echoscope.envs.base import EnvParamsError, StepResult
 from echoscope.envs.checks.check_env import check_env
 from echoscope.envs.registry import make
 from echoscope.envs.worlds.search.bm25 import words_of
-from echoscope.envs.worlds.shop.made_catalogue import GROUPS, WISHES, made_catalogue
+from echoscope.envs.worlds.shop.products import GROUPS, WISHES, made_catalogue
 from echoscope.envs.worlds.shop.webshop import WebShop, WebShopConfig
 
 SEED = 3
