@@ -57,6 +57,14 @@ STEP_RULES = {
     "DEGENERATE_TEXT",
 }
 """What steps that are too large can do."""
+_NO_VARIETY_RULES = {
+    "ECHO_TRAP",
+    "TEMPLATE_COLLAPSE",
+    "LOW_ENTROPY_COLLAPSE",
+    "DEGENERATE_TEXT",
+    "STARVED_SIGNAL",
+}
+"""What a policy does that has too little entropy left."""
 _LUCK_RULES = {
     "ECHO_TRAP",
     "TEMPLATE_COLLAPSE",
@@ -116,7 +124,7 @@ def causes_of(
         causes += _never_learned(view, situation)
     elif not names <= _OTHER_POLICY_RULES:
         measured = (
-            _entropy_bonus(view, situation),
+            _entropy_term(names, view, situation),
             _rising_rate(names, history, situation),
             _luck(names, history, situation),
             _regulariser(names, situation),
@@ -287,8 +295,17 @@ def _luck(names: set[str], history: History, situation: Situation) -> Cause | No
     )
 
 
-def _entropy_bonus(view: View, situation: Situation) -> Cause | None:
+def _entropy_term(names: set[str], view: View, situation: Situation) -> Cause | None:
+    """A bonus while entropy rises, or a penalty on entropy while too little variety is left."""
     coefficient, entropy = situation.number("loss.entropy_coef"), view.channels["entropy_up"]
+    if coefficient < 0 and names & _NO_VARIETY_RULES:
+        return Cause(
+            text="the loss penalises entropy, so replies become alike: loss.entropy_coef is "
+            f"{coefficient:g}",
+            refuted_by="replies become as much alike without the term",
+            settings={"loss.entropy_coef": 0},
+            why="Without the term only the reward moves the policy.",
+        )
     rise = entropy.shown_level / entropy.baseline if entropy.count else math.nan
     if not coefficient > 0 or not rise >= ENTROPY_RISE:
         return None

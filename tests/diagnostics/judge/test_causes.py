@@ -344,3 +344,23 @@ def test_replies_that_are_cut_off_only_since_a_sudden_collapse_had_no_short_limi
     assert not any("too long for their limit" in cause for cause in verdict.causes)
     cut_from_the_start = judged(lambda step: row(step) | {"rollout/length_limited_frac": 0.9}, RUN)
     assert any("too long for their limit" in cause for cause in cut_from_the_start.causes)
+
+
+@pytest.mark.parametrize(("coefficient", "is_named"), [(-3.0, True), (0.0, False)])
+def test_a_penalty_on_entropy_is_the_cause_of_replies_without_variety(
+    coefficient: float, is_named: bool
+) -> None:
+    config = {**RUN.config, "loss": {"entropy_coef": coefficient}}
+
+    def row(step: int) -> dict[str, float]:
+        is_well = step < 20
+        return solved(0.8 if is_well else 0.3) | {
+            "policy/entropy": 0.5 if is_well else 0.001,
+            "reward/zero_std_frac": 0.2 if is_well else 0.95,
+        }
+
+    verdict = judged(row, replace(RUN, config=config))
+    named = [cause for cause in verdict.causes if "the loss penalises entropy" in cause]
+    assert bool(named) is is_named
+    if is_named:
+        assert verdict.actions[0].settings == {"loss.entropy_coef": 0}
