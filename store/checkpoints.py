@@ -241,8 +241,9 @@ def choose_checkpoint(
     """The checkpoint to go back to.
 
     Each open alarm offers the newest checkpoint from before its onset; the one with the highest
-    success is chosen. Without evaluations it is the one before the earliest onset of the most
-    serious alarms. Without an open alarm it is the newest.
+    success is chosen. Where one of them has no evaluation before it, such as the first of a branch,
+    it is the one before the earliest onset of the most serious alarms. Without an open alarm it is
+    the newest.
 
     Args:
         steps: Steps of the checkpoints that are left.
@@ -258,7 +259,9 @@ def choose_checkpoint(
     offered = {o: s for o in onsets.values() if (s := newest_before(steps, o)) is not None}
     serious = [onsets[alarm.alarm_id] for alarm in worst if alarm.alarm_id in onsets]
     onset = min(serious or onsets.values())
-    best = best_step(set(offered.values()), success)
+    first_rated = min((step for step, rate in success.items() if math.isfinite(rate)), default=None)
+    is_rated = first_rated is not None and first_rated <= min(offered.values(), default=first_rated)
+    best = best_step(set(offered.values()), success) if is_rated else None
     if best is not None:
         onset = min(o for o, step in offered.items() if step == best)
     if onset not in offered:

@@ -44,6 +44,7 @@ from echoscope.store.checkpoints import (
 from echoscope.store.log.layout import Layout
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import (
+    ALARM_AUTHOR,
     Alarm,
     AlarmSeverity,
     AlarmState,
@@ -267,7 +268,9 @@ def train_guarded(subject: Subject, seed: int, runs: Path) -> Piece:
         go_on(path, watcher, start(config, path, watcher))
     elif rewind_of(open_run(path)) is not None:
         go_on(path, watcher, open_run(path).info().status)
-    elif open_run(path).info().status not in ("finished", "failed", "stopped"):
+    elif open_run(path).info().status not in ("finished", "failed") and not _is_given_up(
+        open_run(path)
+    ):
         go_on(path, watcher, resume(path, watcher))
     line = [open_run(first)]
     while (order := rewind_of(line[-1])) is not None:
@@ -275,7 +278,7 @@ def train_guarded(subject: Subject, seed: int, runs: Path) -> Piece:
         assert after is not None, f"{line[-1].path} was rewound, and nothing goes on from there"
         line.append(open_run(after))
     status = line[-1].info().status
-    if status != "stopped":  # by the guard, which had nothing to give
+    if not _is_given_up(line[-1]):
         _ended(line[-1].path, status)
     pieces = [_read(reader, subject, seed, GUARDED, status) for reader in line]
     origins = [origin_of(reader) for reader in line[1:]]
@@ -292,6 +295,13 @@ def train_guarded(subject: Subject, seed: int, runs: Path) -> Piece:
         rewinds=tuple(origin.step for origin in origins),
         seconds=round(sum(piece.seconds for piece in pieces), 1),
     )
+
+
+def _is_given_up(reader: RunReader) -> bool:
+    """Whether the guard ended the run, because it had nothing to give."""
+    last = next(reversed(reader.commands()), None)
+    is_by_alarm = last is not None and last.command.issued_by.startswith(ALARM_AUTHOR)
+    return is_by_alarm and reader.info().status == "stopped"
 
 
 def origin_of(reader: RunReader) -> BranchedFrom:

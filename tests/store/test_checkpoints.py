@@ -181,3 +181,10 @@ def test_nothing_changes_before_the_first_step() -> None:
     """What may have begun at any time leaves the weights that the run started with."""
     choice = choose_checkpoint([0, 2, 4], [alarm(5, 0)], {0: 0.5})
     assert (choice.step, choice.onset_step) == (0, 1)
+
+
+def test_a_collapsed_checkpoint_is_not_the_best_because_the_healthy_one_was_not_evaluated() -> None:
+    """A branch from checkpoint 2 has its first evaluation at step 5, after it has collapsed."""
+    starved = alarm(12, 11, alarm_id="starved", severity=AlarmSeverity.WARNING)
+    choice = choose_checkpoint([2, 4, 10], [alarm(5, 3), starved], {5: 0.0, 10: 0.0})
+    assert (choice.step, choice.onset_step) == (2, 3)
