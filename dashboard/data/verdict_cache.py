@@ -1,15 +1,26 @@
-"""Verdicts, worked out beside the pages by `diagnose`, and kept until a run has moved."""
+"""Verdicts, worked out beside the pages by `diagnose`, and kept until a run has moved.
+
+A long run is judged in a process of its own: in this one, all pages would wait for seconds. A
+verdict is computed in Python throughout, and only one thread of a process runs Python at a time.
+"""
 
 from __future__ import annotations
 
 import math
+import os
 import shlex
+import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from echoscope.diagnostics.judge.advice.situation import situation_of
@@ -17,9 +28,15 @@ from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.verdict import INPUTS, Diagnosis, diagnose
 from echoscope.diagnostics.read.sources import Opened
 from echoscope.diagnostics.read.table import MetricTable, TableBuilder
+from echoscope.store.errors import StoreError
 from echoscope.store.log.layout import shown_path
-from echoscope.store.reader import RunReader
+from echoscope.store.reader import RunReader, open_run
+from echoscope.text.limited_child import environment
 
+LONG = 500
+"""Steps from which on a run is judged by a process of its own; it takes a second to start."""
+NICENESS = 5
+"""On top of that of the dashboard, which goes first."""
 MAX_ROWS = 4_000
 """Steps that are judged one by one; a longer run is averaged over equal ranges of steps."""
 MAX_WATCHED = 64
@@ -102,6 +119,12 @@ def judge_at(run: RunReader, step: int | None) -> Verdict:
     Raises:
         StoreError: the run cannot be read.
     """
+    aside = judge_aside(run.path, step) if run.info().last_step >= LONG else None
+    return aside or judge_here(run, step)  # which says why where the process could not
+
+
+def judge_here(run: RunReader, step: int | None) -> Verdict:
+    """As `judge_at`, in this process."""
     info = run.info()
     width = 1
     while (info.last_step + 1) // width > MAX_ROWS:
@@ -117,6 +140,70 @@ def judge_at(run: RunReader, step: int | None) -> Verdict:
         situation=situation_of(run, name),
     )
     return diagnose(opened, at=step)
+
+
+_running: set[subprocess.Popen[bytes]] = set()
+_lock = threading.Lock()
+_ended = threading.Event()
+
+
+def judge_aside(run: Path, step: int | None) -> Verdict | None:
+    """The verdict as `judge_here` gives it; None where the process could not say.
+
+    Raises:
+        StoreError: `end_all` was called.
+    """
+    ours, theirs = socket.socketpair()
+    with theirs:
+        code = f"from {__name__} import work; work({theirs.fileno()})"
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", code],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, **environment()},
+        )
+    with _lock:
+        _running.add(process)
+    try:
+        with Connection(ours.detach()) as connection, suppress(EOFError, ConnectionError):
+            connection.send((str(run), step))
+            verdict = connection.recv()
+            return verdict if isinstance(verdict, Verdict) else None
+    finally:
+        process.kill()
+        process.wait()
+        with _lock:
+            _running.discard(process)
+    if _ended.is_set():
+        raise StoreError("the dashboard ends")
+    return None
+
+
+def end_all() -> None:
+    """End every process: the dashboard ends."""
+    _ended.set()
+    with _lock:
+        for process in _running:
+            process.kill()
+
+
+def work(descriptor: int) -> None:
+    """Judge one run: `python -c "from ... import work; work(7)"`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: whoever asked decides
+    os.nice(NICENESS)
+    with Connection(descriptor) as connection, suppress(EOFError, ConnectionError):
+        path, step = connection.recv()
+        threading.Thread(target=_end_with, args=[connection], daemon=True).start()
+        connection.send(judge_here(open_run(path), step))
+
+
+def _end_with(connection: Connection) -> None:
+    """Nobody waits for the verdict any more once the other end is closed."""
+    with suppress(EOFError, OSError):
+        connection.recv_bytes()
+    os._exit(1)
 
 
 _READ = {*(prefix for prefixes in INPUTS.values() for prefix in prefixes), "rollout/", "policy/"}

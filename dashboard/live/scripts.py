@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from echoscope.text.network import is_loopback
 
-_FOREVER = "public, max-age=31536000, immutable"
+from ..web.kept_files import kept_file
 
 
 @functools.cache
@@ -61,12 +61,12 @@ def routes() -> list[Route]:
 
 def _answering(path: Path) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
-        headers = {"cache-control": _FOREVER}
+        response = kept_file(path)
         if request.client is not None and is_loopback(request.client.host):
             # Streamlit's middleware packs what has no encoding yet. Within one machine, packing
             # takes longer than the copy.
-            headers["content-encoding"] = "identity"
-        return FileResponse(path, headers=headers, media_type="text/javascript")
+            response.headers["content-encoding"] = "identity"
+        return response
 
     return answer
 

@@ -20,6 +20,7 @@ from echoscope.diagnostics.tools.whatif import (
     own_settings,
     simulate,
 )
+from echoscope.store.reader import RunReader
 
 from ..data import queries
 from ..data.diagnosis import thin
@@ -51,7 +52,7 @@ def whatif_box(run_id: str, actions: Sequence[Action] = ()) -> None:
     try:
         own = apply_changes(own_settings(reader)(steps[-1]), {})
         changes = _asked(own)
-        result = simulate(reader, changes, thin(steps, MAX_STEPS))
+        result = _simulated(run_id, tuple(changes.items()))
     except WhatIfError as error:
         ui.notice(str(error))
         return
@@ -68,6 +69,12 @@ def whatif_box(run_id: str, actions: Sequence[Action] = ()) -> None:
         st.caption(plain(note, limit=400))
     if changes:
         _apply(run_id, changes)
+
+
+@queries.kept
+def _simulated(run: RunReader, changes: Sequence[tuple[str, Any]]) -> WhatIf:
+    """What a filter would have kept: it reads the tokens of all these steps."""
+    return simulate(run, dict(changes), thin(steps_with_groups(run), MAX_STEPS))
 
 
 def payoff_words(payoff: Payoff, actions: Sequence[Action]) -> str:

@@ -9,9 +9,11 @@ import gc
 import importlib
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,8 @@ from echoscope.store.query import sql_process
 from echoscope.text.network import is_loopback
 
 from ..charts.theme import ACCENT, ACCENT_ON_DARK, SERIES
+from ..data import verdict_cache
+from ..page.problems import Problem
 from .gate import (
     PASSWORD_VARIABLE,
     TOKEN_PARAM,
@@ -31,13 +35,36 @@ from .gate import (
     new_token,
     require_safe,
 )
+from .kept_files import KeptFiles
 from .settings import DashboardSettings, configure
 
 DEFAULT_PORT = 8501
 PORTS_TRIED = 50
 NICENESS = 5
 """Whoever watches a run yields to it; so do branches that are started from a page."""
+SWITCH_S = 0.0005
+"""That a thread computes while others wait: a page goes through many short turns, and with Python's
+own 5 ms each of them would wait so long for whatever else is being read."""
 _BACKLOG = 128
+_OF_PAGES = (
+    "page.evaluation_box",
+    "page.metric_sections",
+    "charts.live",
+    "page.bar",
+    "live.tiles",
+    "page.lineage",
+    "replay.panels",
+    "replay.strip",
+    "live.talk",
+    "page.run_table.table",
+    "page.run_table.curves",
+    "page.run_table.actions",
+    "page.foreign_box",
+    "charts.timeline",
+    "report.claim_charts",
+    "page.whatif_box",
+)
+"""What pages import: the first one need not wait for it."""
 _APP = Path(__file__).parents[1] / "app.py"
 
 STREAMLIT: Mapping[str, Any] = {
@@ -113,7 +140,8 @@ def make_app(settings: DashboardSettings, policy: Policy) -> Any:
     hashes = inline_script_hashes(page.read_text(encoding="utf-8"))
     policy = replace(policy, script_hashes=hashes)
     configure_streamlit(policy)
-    middleware = [Middleware(Gate, policy=policy)]
+    files = Middleware(KeptFiles, folder=page.parent, prefix="static")
+    middleware = [Middleware(Gate, policy=policy), files]
     routes = [*api.routes(), *scripts.routes()]
     return streamlit.App(_APP, routes=routes, middleware=middleware, debug=False)
 
@@ -180,6 +208,7 @@ def serve(
             token=token,
         )
         os.nice(NICENESS)
+        sys.setswitchinterval(SWITCH_S)
         is_far = not is_loopback(address)
         asyncio.run(
             _serve(app, opened, settings.root, lambda: on_ready(where), is_compressed=is_far)
@@ -187,8 +216,14 @@ def serve(
 
 
 def _warm_up() -> None:
-    """Import what the first page needs; frozen, it costs later collections of garbage nothing."""
-    for name in ("charts.charts", "charts.diagnosis", "data.queries", "live.figures"):
+    """Import what the first page needs; frozen, it costs later collections of garbage nothing.
+
+    The list of runs comes first: of many it takes longest, and every page asks for it.
+    """
+    queries = importlib.import_module("echoscope.dashboard.data.queries")
+    with suppress(Problem):  # a page says what is wrong with the root
+        queries.runs()
+    for name in _OF_PAGES:
         importlib.import_module(f"echoscope.dashboard.{name}")
     gc.collect()
     gc.freeze()
@@ -233,6 +268,7 @@ async def _serve(
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             # First, or a page that waits for its query holds up the end.
             sql_process.end_all()
+            verdict_cache.end_all()
             await super().shutdown(sockets)
 
     config = Config(

@@ -12,10 +12,10 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from echoscope.store.records import Trajectory
 
@@ -25,7 +25,7 @@ INPUT_TOKENS, OUTPUT_TOKENS, COST = "usage/input_tokens", "usage/output_tokens",
 """In `Turn.info`: what a provider billed for a reply."""
 OWN_TASKS = " / in"
 """How the tag of a player's own tasks ends in a suite."""
-_NORMAL = float(stats.norm.ppf(0.975))
+_NORMAL = NormalDist().inv_cdf(0.975)
 RESAMPLES = 2000
 """Of the paired bootstrap."""
 
@@ -230,7 +230,9 @@ def rate_estimate(rates: Sequence[float], num_trials: int) -> Estimate:
 @functools.cache
 def _student(num_values: int) -> float:
     """How many standard errors the 95 % interval of a mean of so many values reaches."""
-    return float(stats.t.ppf(0.975, num_values - 1))
+    from scipy.special import stdtrit  # takes a while: not for whoever only asks what a run is
+
+    return float(stdtrit(num_values - 1, 0.975))
 
 
 def mean_estimate(values: Sequence[float]) -> Estimate:

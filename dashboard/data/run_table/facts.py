@@ -32,6 +32,8 @@ from .. import queries
 
 REST = 0.3
 """The thread rests for this part of what it took: pages are drawn by the same interpreter."""
+MOST_WAITED_FOR = 100
+"""Runs that can be read within a second: nobody waits for more."""
 MAX_SETTINGS = 2_000
 """Of one run; further ones are left out."""
 WAIT_S = 120.0
@@ -128,10 +130,14 @@ class Facts:
         return missing
 
     def wait(self, rows: Sequence[RunRow], patience_s: float) -> int:
-        """Have runs read, and wait for those that never were; how many are still missing then."""
+        """Have runs read, and wait for those that never were, where they are few.
+
+        Returns:
+            How many are still missing then.
+        """
         deadline = time.monotonic() + patience_s
         missing = self.want(rows)
-        while missing and time.monotonic() < deadline:
+        while 0 < missing <= MOST_WAITED_FOR and time.monotonic() < deadline:
             time.sleep(0.01)
             missing = sum(row.run_id not in self._facts for row in rows)
         return missing

@@ -17,6 +17,7 @@ from echoscope.dashboard.data import queries
 from echoscope.dashboard.data import verdict_cache as judging
 from echoscope.dashboard.data.cache import AnswerCache
 from echoscope.dashboard.page.problems import Problem
+from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.verdict import diagnose
 from echoscope.store.reader import open_run
 from echoscope.store.records import StepMetrics
@@ -280,3 +281,28 @@ def test_a_long_run_is_judged_by_averages(root: Path, monkeypatch: pytest.Monkey
     make_run(root / "a", 81, values=falling)
     verdict = queries.verdict("a", wait_s=60)
     assert (verdict.state.value, verdict.last_step) == ("collapsed", 79)
+
+
+def test_a_long_run_is_judged_by_another_process_with_the_same_words(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judging, "LONG", 20)
+    judged, aside = [], judging.judge_aside
+
+    def judge_aside(path: Path, step: int | None) -> Verdict | None:
+        judged.append(aside(path, step))
+        return judged[-1]
+
+    monkeypatch.setattr(judging, "judge_aside", judge_aside)
+    make_run(root / "a", 40, values=falling)
+    assert queries.verdict("a", wait_s=120) == diagnose(root / "a")
+    assert queries.verdict("a", wait_s=120) is judged[0]
+
+
+def test_where_that_process_cannot_say_anything_this_one_judges(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judging, "LONG", 20)
+    monkeypatch.setattr(judging.sys, "executable", "/bin/false")
+    make_run(root / "a", 40, values=falling)
+    assert queries.verdict("a", wait_s=60) == diagnose(root / "a")
