@@ -85,10 +85,11 @@ _STYLE = """<style>
   background: Canvas; box-shadow: 0 2px 12px rgba(0, 0, 0, 0.25);
   border: 1px solid rgba(128, 128, 128, 0.3); }
 .st-key-steering_buttons button { padding: 0.25rem; }
+.st-key-steering_hold { height: 2.5rem; overflow: hidden; }
 @media (max-width: 640px) {
   .st-key-steering_buttons { flex-wrap: nowrap; }
   .st-key-steering_buttons > * { flex: 1 1 0; width: auto; min-width: 0; }
-  .st-key-steering_buttons button { width: 100%; }
+  .st-key-steering_buttons button, .st-key-steering_hold { width: 100%; }
   .st-key-steering_buttons button p { font-size: 0.8rem; }
 }
 </style>"""
@@ -209,7 +210,10 @@ def _buttons(run_id: str, now: Standing, obeyed: Sequence[CommandAction]) -> Non
     for action in (hold, CommandAction.CHECKPOINT, CommandAction.EVALUATE, stop):
         if action not in obeyed:
             continue
-        is_pressed = row.button(
+        # Pause and Resume have one place of fixed size: while one takes over from the other, both
+        # are on the page for a moment.
+        place = row.container(key="steering_hold", width=_BUTTON_PX) if action is hold else row
+        is_pressed = place.button(
             _title(action),
             key=f"steer_{action.value}",
             help=_SENTENCES[action],

@@ -1,5 +1,9 @@
 """Streamlit's own scripts and styles out of memory: a page asks for about a hundred of them.
 
+Streamlit fetches the script of a kind of element when the first one arrives, and draws grey boxes
+meanwhile; the style of the pages is such an element, so everything would move when it comes. The
+answer with a page therefore names these scripts: a browser has them when it needs them.
+
 Starlette reads a file in pieces, each in another thread, and each of these waits for its turn while
 a page or a query computes. The files belong to an installed package, and their names carry the hash
 of their content, so a browser keeps them.
@@ -9,14 +13,20 @@ from __future__ import annotations
 
 import functools
 import mimetypes
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+OF_ALL_PAGES = ("Html", "BidiComponent", "Selectbox", "PageLink", "Checkbox")
+"""Scripts of elements that nearly every page begins with, by the first part of their names."""
+_IMPORT = re.compile(r"""(?:\bfrom|\bimport)\s*["']\./([\w.-]+\.js)["']""")
 
 _FOREVER = "public, max-age=31536000, immutable"
 _KINDS = {".js": "text/javascript", ".css": "text/css", ".woff2": "font/woff2"}
@@ -37,16 +47,52 @@ class KeptFiles:
             for path in (folder / prefix).rglob("*")
             if path.is_file()
         }
+        self._hints = _hints(folder / prefix / "js", f"/{prefix}/js", folder / "index.html")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = None
         if scope["type"] == "http" and scope["method"] == "GET":
             is_part = any(name == b"range" for name, _ in scope["headers"])
             path = None if is_part else self._files.get(scope["path"])
-        if path is None:
+        if path is not None:
+            await kept_file(path)(scope, receive, send)
+        elif scope["type"] == "http" and self._hints:
+            await self._app(scope, receive, self._with_hints(send))
+        else:
             await self._app(scope, receive, send)
-            return
-        await kept_file(path)(scope, receive, send)
+
+    def _with_hints(self, send: Send) -> Send:
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                if headers.get("content-type", "").startswith("text/html"):
+                    headers.append("link", self._hints)
+            await send(message)
+
+        return sending
+
+
+def _hints(scripts: Path, address: str, page: Path) -> str:
+    """The header that names the scripts of `OF_ALL_PAGES`, and what they import.
+
+    What the page names itself is left out, and so is a kind that this Streamlit has no script for.
+    """
+    named = page.read_text(encoding="utf-8") if page.is_file() else ""
+    first = [path for kind in OF_ALL_PAGES for path in sorted(scripts.glob(f"{kind}.*.js"))]
+    names = [name for name in _with_imports(scripts, first) if name not in named]
+    return ", ".join(f"<{address}/{name}>; rel=modulepreload" for name in names)
+
+
+def _with_imports(scripts: Path, paths: Iterable[Path]) -> list[str]:
+    """Names of scripts, and of all that they import."""
+    names: dict[str, None] = {}
+    waiting = [path.name for path in paths]
+    while waiting:
+        name = waiting.pop(0)
+        if name not in names and (scripts / name).is_file():
+            names[name] = None
+            waiting += _IMPORT.findall((scripts / name).read_text(encoding="utf-8"))
+    return list(names)
 
 
 def kept_file(path: Path) -> Response:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import streamlit
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.responses import PlainTextResponse
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from echoscope.dashboard.web.kept_files import KeptFiles
+from echoscope.dashboard.web.kept_files import OF_ALL_PAGES, KeptFiles
 
 
 @pytest.fixture
@@ -41,3 +43,29 @@ def test_what_is_no_such_file_goes_on(client: TestClient, path: str) -> None:
 def test_only_a_plain_get_is_answered(client: TestClient) -> None:
     assert client.post("/static/js/a.1234.js").text == "next"
     assert client.get("/static/js/a.1234.js", headers={"range": "bytes=0-3"}).text == "next"
+
+
+def test_a_page_names_the_scripts_that_its_first_elements_need(tmp_path: Path) -> None:
+    folder = tmp_path / "static" / "js"
+    folder.mkdir(parents=True)
+    (tmp_path / "index.html").write_text('<script src="./static/js/react.1.js">', encoding="utf-8")
+    (folder / "Html.2.js").write_text('import{a}from"./clean.3.js";import"./react.1.js"')
+    for name in ("clean.3.js", "react.1.js", "Chart.4.js"):
+        (folder / name).write_text("")
+
+    def page(request: Request) -> Response:
+        kind = "text/html" if request.url.path == "/live" else "application/json"
+        return Response("{}", media_type=kind)
+
+    middleware = [Middleware(KeptFiles, folder=tmp_path, prefix="static")]
+    client = TestClient(Starlette(routes=[Route("/{name}", page)], middleware=middleware))
+    assert client.get("/live").headers["link"] == (
+        "</static/js/Html.2.js>; rel=modulepreload, </static/js/clean.3.js>; rel=modulepreload"
+    )
+    assert "link" not in client.get("/data").headers
+
+
+def test_the_installed_streamlit_has_a_script_for_each_kind_that_is_named() -> None:
+    scripts = Path(streamlit.__file__).parent / "static" / "static" / "js"
+    for kind in OF_ALL_PAGES:
+        assert list(scripts.glob(f"{kind}.*.js")), kind
