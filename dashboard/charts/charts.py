@@ -47,7 +47,7 @@ _HOVER_WIDTH = 36
 """Characters a line of what hovering shows, so that it fits beside the cursor."""
 _LEAST_NATS = 1e-4
 """Divergences below it are rounding errors: a chart does not blow them up to its height."""
-_NOTHING = "No value was measured."
+NOTHING = "No value was measured."
 _LINE = "rgba(128,128,128,0.45)"
 
 
@@ -434,7 +434,7 @@ def _y_axis(
         "title": {"text": ""},
         "exponentformat": "none" if 1e-3 <= largest < 1e5 else "power",
         "separatethousands": True,
-        **({"tickformat": ".0%"} if _is_share(curves, options) else {}),
+        **({"tickformat": ".2~%"} if _is_share(curves, options) else {}),
         **({} if limits is None else {"range": list(limits)}),
     }
 
@@ -570,7 +570,7 @@ def _title(heading: str, about: str, *, num_rows: int) -> dict[str, Any]:
 def _nothing() -> dict[str, Any]:
     """In the middle of an empty chart."""
     return {
-        "text": _NOTHING,
+        "text": NOTHING,
         "x": 0.5,
         "y": 0.5,
         "xref": "paper",

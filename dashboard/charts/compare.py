@@ -60,7 +60,7 @@ def _run_words(curve: MeanCurve, positions: np.ndarray[Any, Any]) -> list[str]:
     return [f"{numbers[position]} of {curve.of_runs} runs" for position in positions.tolist()]
 
 
-_NAME_CHARS, _VALUE_CHARS = 28, 18
+_NAME_CHARS, _VALUE_CHARS = 30, 18
 _SWEEP_HEIGHT = 330
 _SPREAD = 0.05
 """Of the height of an axis: runs of one value pass it side by side."""
@@ -74,6 +74,8 @@ def sweep_spec(
     values: Sequence[float],
     runs: Sequence[str],
     key: str,
+    *,
+    row_chars: int = 110,
 ) -> dict[str, Any]:
     """A line for each run through its settings to its value: parallel coordinates.
 
@@ -82,6 +84,7 @@ def sweep_spec(
     Args:
         settings: setting -> its value in each run, in words; evenly spaced, in order.
         values: the metric of each run, finite.
+        row_chars: of the titles of all axes side by side; a title breaks its lines before that.
     """
     numbers = np.asarray(values, np.float64)
     low, high = float(numbers.min()), float(numbers.max())
@@ -107,7 +110,7 @@ def sweep_spec(
         }
         for heights_N, color, run, value in zip(heights_NA, colors, runs, values, strict=True)
     ]
-    return {"data": lines, "layout": _sweep_layout(titles, ticks)}
+    return {"data": lines, "layout": _sweep_layout(titles, ticks, max(8, row_chars // len(titles)))}
 
 
 def _places(values: Sequence[str]) -> tuple[FloatArray64, dict[str, float]]:
@@ -123,12 +126,14 @@ def _places(values: Sequence[str]) -> tuple[FloatArray64, dict[str, float]]:
     return heights, ticks
 
 
-def _sweep_layout(titles: Sequence[str], ticks: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+def _sweep_layout(
+    titles: Sequence[str], ticks: Sequence[Mapping[str, float]], width: int
+) -> dict[str, Any]:
     texts = [
         {
             "x": n,
             "y": 1.06,
-            "text": f"<b>{figure_text(title, width=99, limit=_NAME_CHARS)}</b>",
+            "text": f"<b>{figure_text(title, width=width, limit=_NAME_CHARS)}</b>",
             "yanchor": "bottom",
             "font": {"size": 12},
         }
@@ -155,7 +160,7 @@ def _sweep_layout(titles: Sequence[str], ticks: Sequence[Mapping[str, float]]) -
         "height": _SWEEP_HEIGHT,
         "margin": {"l": 8, "r": 8, "t": 12, "b": 8},
         "xaxis": {**hidden, "range": [-0.35, len(titles) - 0.65]},
-        "yaxis": {**hidden, "range": [-0.03, 1.2]},
+        "yaxis": {**hidden, "range": [-0.03, 1.28]},
         "shapes": posts,
         "annotations": [{"showarrow": False, **text} for text in texts],
         "showlegend": False,

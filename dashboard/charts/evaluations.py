@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from echoscope.diagnostics.tools.curing import Standing
 
 from ..data.evaluations import APART, Group, Ranked
 from .charts import figure_text
-from .theme import ACCENT, SERIES, TONES
+from .theme import ACCENT, AXIS_PX, LABEL_PX, SERIES, TITLE_PX, TITLE_ROW_PX, TONES
 
 MAX_DRAWN = 12
 """Evaluations of a group that are drawn: the best."""
@@ -76,38 +76,91 @@ def _finite(value: float) -> float:
     return value if value == value else 0.0
 
 
-def cure_figure(stands: Mapping[str, Standing], *, untreated: str, chosen: str) -> dict[str, Any]:
+def cure_colors(labels: Sequence[str]) -> dict[str, str]:
+    """Label -> its colour; the first one is the untreated run."""
+    return dict(zip(labels, (TONES["gray"], *SERIES), strict=False))
+
+
+def cure_figure(
+    stands: Mapping[str, Standing], *, untreated: str, chosen: str, holds: float
+) -> dict[str, Any]:
     """Success in percent over the steps since the checkpoint.
 
     Args:
-        stands: label to how that run does; labels may be foreign.
+        stands: label to how that run does, the untreated one first; labels may be foreign.
         untreated, chosen: labels: drawn dashed in grey, and wide.
+        holds: the share from which on a treatment holds; NaN for none.
     """
-    traces = []
-    for number, (label, stand) in enumerate(stands.items()):
-        is_untreated = label == untreated
-        color = TONES["gray"] if is_untreated else SERIES[(number - 1) % len(SERIES)]
+    last = max(
+        (max(stand.steps, default=0) for label, stand in stands.items() if label != untreated),
+        default=0,
+    )
+    colors = cure_colors([*stands])
+    traces, ends = [], []
+    for label, stand in stands.items():
+        # What the untreated run did long after the others ended would press them together.
+        steps = [step for step in stand.steps if not last or step <= last]
+        rates = [100 * rate if rate == rate else None for rate in stand.success[: len(steps)]]
+        name = figure_text(label, width=60, limit=60)
         traces.append(
             {
                 "type": "scatter",
-                "x": list(stand.steps),
-                "y": [100 * rate if rate == rate else None for rate in stand.success],
-                "mode": "lines+markers" if len(stand.steps) < 40 else "lines",
-                "name": figure_text(label, width=60, limit=60),
+                "x": steps,
+                "y": rates,
+                "mode": "lines+markers" if len(steps) < 40 else "lines",
+                "name": name,
                 "line": {
-                    "color": color,
+                    "color": colors[label],
                     "width": 4 if label == chosen else 2,
-                    "dash": "dash" if is_untreated else "solid",
+                    "dash": "dash" if label == untreated else "solid",
                 },
                 "hovertemplate": "step %{x}: %{y:.1f} %",
             }
         )
+    title = {
+        "text": "<b>Success on the fixed tasks</b>",
+        "x": 0,
+        "xref": "paper",
+        "xanchor": "left",
+        "y": 1,
+        "yref": "paper",
+        "yanchor": "bottom",
+        "xshift": -AXIS_PX,
+        "yshift": 10,
+        "showarrow": False,
+        "font": {"size": TITLE_PX},
+    }
+    level = 100 * holds
+    if holds == holds:
+        ends = [
+            {
+                "text": f"holds from {level:.0f} % on",
+                "x": 1,
+                "xref": "paper",
+                "xanchor": "right",
+                "y": level,
+                "yanchor": "bottom",
+                "showarrow": False,
+                "font": {"size": LABEL_PX, "color": TONES["green"]},
+            }
+        ]
+    border = {
+        "type": "line",
+        "xref": "paper",
+        "x0": 0,
+        "x1": 1,
+        "y0": level,
+        "y1": level,
+        "line": {"color": TONES["green"], "width": 1, "dash": "dot"},
+    }
     layout = {
-        "height": 360,
-        "margin": {"l": 50, "r": 14, "t": 10, "b": 40},
-        "xaxis": {"title": {"text": "step"}, "zeroline": False},
+        "height": 320,
+        "margin": {"l": AXIS_PX, "r": 14, "t": TITLE_ROW_PX + 8, "b": 44},
+        "xaxis": {"title": {"text": "step", "standoff": 14}, "zeroline": False},
         "yaxis": {"range": [-2, 102], "ticksuffix": " %", "zeroline": False},
-        "legend": {"orientation": "h", "y": -0.22},
+        "showlegend": False,
         "hovermode": "x unified",
+        "annotations": [title, *ends],
+        "shapes": [border] * bool(ends),
     }
     return {"data": traces, "layout": layout}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..data.curves import Axis, Curve
-from .charts import LineOptions, line_spec
+from .charts import NOTHING, LineOptions, line_spec
 
 PALETTE = (
     "#3b6fd4",
@@ -33,8 +33,14 @@ _FEW = 8
 """Curves up to which hovering lists all of them at a step."""
 
 
-def curves_spec(curves: Sequence[Curve], *, title: str, help: str, height: int) -> dict[str, Any]:
-    """Some runs or groups over the steps; the table is their legend."""
+def curves_spec(
+    curves: Sequence[Curve], *, title: str, help: str, height: int, is_complete: bool = True
+) -> dict[str, Any]:
+    """Some runs or groups over the steps; the table is their legend.
+
+    Args:
+        is_complete: No curve is still to come. Otherwise an empty chart says so.
+    """
     steps = np.unique(np.concatenate([np.empty(0, np.int64), *(curve.steps for curve in curves)]))
     axis = Axis(
         kind="step",
@@ -45,6 +51,12 @@ def curves_spec(curves: Sequence[Curve], *, title: str, help: str, height: int) 
     )
     options = LineOptions(height=height, has_legend=False)
     spec = line_spec(curves, axis, options=options, title=title, help=help)
+    if not is_complete and not any(curve.has_values for curve in curves):
+        notes = [
+            note | {"text": ""} if note["text"] == NOTHING else note
+            for note in spec["layout"]["annotations"]
+        ]
+        spec["layout"]["annotations"] = notes
     if len(curves) > _FEW:
         spec["layout"]["hovermode"] = "closest"
         spec["data"] = [_as_line(trace) for trace in spec["data"]]

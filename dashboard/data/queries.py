@@ -26,6 +26,8 @@ import pyarrow as pa
 
 from echoscope.diagnostics.judge.advice import actions
 from echoscope.diagnostics.judge.advice.actions import AlarmAdvice
+from echoscope.diagnostics.judge.advice.situation import SettingsChange
+from echoscope.diagnostics.judge.lineage import live_changes
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.checkpoints import last_good_checkpoint
 from echoscope.store.errors import NotARunError, QueryError, StoreError, StoreVersionError
@@ -359,6 +361,12 @@ def current_settings(run: RunReader) -> Mapping[str, Any]:
 
 asked_rewind = kept(rewinds.asked_rewind)
 """The settings of the rewind that a paused run asks for; None where it asks for none."""
+
+
+@kept
+def settings_changes(run: RunReader) -> tuple[SettingsChange, ...]:
+    """What somebody changed while the run trained, in the order of steps."""
+    return live_changes(live_settings(run))
 
 
 checkpoints = kept(RunReader.checkpoints)

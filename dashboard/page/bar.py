@@ -26,15 +26,17 @@ MAX_FACTS = 3
 _TYPED = re.compile("`([^`]*)`")
 """What advice shows as a thing that is typed."""
 STYLE = """<style>
-[class*="st-key-verdict_bar_"] { min-height: 8.75rem; border-radius: 0.5rem; border-left: 6px solid;
+[class*="st-key-verdict_bar_"] { min-height: 9.25rem; border-radius: 0.5rem; border-left: 6px solid;
   padding: 0.5rem 1rem; justify-content: center; }
 TONES
 .es-verdict { line-height: 1.35rem; font-size: 0.9rem; }
-.es-headline { font-weight: 600; font-size: 1rem; line-height: 1.5rem; overflow: hidden;
-  text-overflow: ellipsis; white-space: nowrap; }
+.es-headline { font-weight: 600; font-size: 1rem; line-height: 1.35rem; overflow: hidden;
+  display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 2; }
 .es-verdict .es-facts { max-height: 2.7rem; overflow: hidden; }
-.es-verdict .es-facts span { display: inline-block; }
-.es-verdict .es-facts span + span::before { content: "\\00b7"; margin: 0 0.5rem; opacity: 0.5; }
+.es-verdict .es-facts span { display: inline-block; position: relative; left: -1rem;
+  padding-left: 1rem; }
+.es-verdict .es-facts span::before { content: "\\00b7"; position: absolute; left: 0.35rem;
+  opacity: 0.5; }  /* between two facts of a line: the first one's is cut off */
 .es-do { max-height: 2.7rem; font-weight: 600; overflow: hidden; display: -webkit-box;
   -webkit-box-orient: vertical; -webkit-line-clamp: 2; }
 .es-more { display: none; }
@@ -57,11 +59,9 @@ TONES
   [class*="st-key-verdict_bar_"] { min-height: 9.5rem; }
   .st-key-verdict_rest { row-gap: 0.25rem; }
   .st-key-verdict_rest > :has(> .st-key-verdict_ways) { flex: 1 1 100%; }
-  .es-headline { white-space: normal; display: -webkit-box; -webkit-box-orient: vertical;
-    -webkit-line-clamp: 2; }
   .es-verdict .es-facts { display: none; }
-  .es-verdict .es-facts span { display: block; }
-  .es-verdict .es-facts span + span::before { content: none; }
+  .es-verdict .es-facts span { display: block; left: 0; padding: 0; }
+  .es-verdict .es-facts span::before { content: none; }
   .es-do { -webkit-line-clamp: 1; }
   .es-more { display: block; width: fit-content; cursor: pointer; text-decoration: underline;
     text-underline-offset: 3px; }

@@ -11,7 +11,7 @@ import pandas as pd
 import streamlit as st
 
 from echoscope.diagnostics.catalogue import metric
-from echoscope.store.records import CommandAction, CommandOutcome
+from echoscope.text.amounts import counted
 
 from ..charts import compare as drawn
 from ..data import queries
@@ -22,12 +22,15 @@ from ..data.comparing.groups import (
     differing,
     equal_settings,
     setting_table,
+    short_name,
+    with_changes,
 )
 from ..data.comparing.sweep import (
     REPEATS,
     Importance,
     importance_words,
     importances,
+    together,
     too_few,
     too_many,
 )
@@ -40,7 +43,7 @@ from ..data.comparing.tasks import (
 )
 from ..escaping import visible
 from ..live import figures
-from ..words import NONE, plain
+from ..words import NONE
 from . import links, ui
 
 MAX_TASKS = 300
@@ -92,32 +95,45 @@ def sweep(compared: Comparison, levels: Mapping[str, float]) -> None:
     runs = [run for run in compared.runs if math.isfinite(levels.get(run, math.nan))]
     settings = {run: compared.settings[run] for run in runs}
     keys = differing(settings) if runs else []
-    if len(keys) < 2:
+    axes = together(settings, keys)  # what always varies together is one axis
+    if len(axes) < 2:
         return
     st.subheader("Sweep", anchor=False)
     values = [levels[run] for run in runs]
-    shown = keys[:MAX_AXES]
-    columns = {key: [settings[run].get(key, MISSING) for run in runs] for key in shown}
-    left, right = st.columns([3, 2], gap="medium")
+    is_phone = ui.is_phone()
+    shown = axes[: 4 if is_phone else MAX_AXES]
+    columns = {
+        _axis_name(of, keys): [settings[run].get(of[0], MISSING) for run in runs] for of in shown
+    }
+    reason = too_few(len(values)) or too_many(len(keys))
+    left, right = (st.container(), None) if reason else st.columns([3, 2], gap="medium")
     with left:
         figures.show(
-            drawn.sweep_spec(columns, values, runs, compared.main),
-            f"{len(runs)} runs, by {', '.join(shown)} and {metric(compared.main).name}",
+            drawn.sweep_spec(
+                columns, values, runs, compared.main, row_chars=50 if is_phone else 110
+            ),
+            f"{len(runs)} runs, by {', '.join(columns)} and {metric(compared.main).name}",
             key="compare_sweep",
         )
-        left_out = f"{len(keys) - len(shown)} more settings differ. " if keys != shown else ""
-        st.caption(f"{left_out}A line is a run; hovering names it. Blue is low, orange is high.")
-    with right:
-        _importance(compared.main, settings, dict(zip(runs, values, strict=True)), keys)
+        num_left_out = sum(len(of) for of in axes[len(shown) :])
+        left_out = f"{counted(num_left_out, 'more setting')} differ. " if num_left_out else ""
+        st.caption(
+            f"{left_out}A line is a run; hovering names it. Blue is low, orange is high. {reason}"
+        )
+    if right is not None:
+        with right:
+            _importance(compared.main, settings, dict(zip(runs, values, strict=True)), keys)
+
+
+def _axis_name(of: Sequence[str], keys: Sequence[str]) -> str:
+    """`lr`; `lr and 2 more` for settings that always vary together."""
+    others = f" and {len(of) - 1} more" if len(of) > 1 else ""
+    return f"{short_name(of[0], keys)}{others}"
 
 
 def _importance(
     key: str, settings: Mapping[str, Settings], values: Mapping[str, float], keys: Sequence[str]
 ) -> None:
-    reason = too_few(len(values)) or too_many(len(keys))
-    if reason:
-        st.text(reason)
-        return
     with st.spinner("Working out which settings matter"):
         found = _importances(settings, values, tuple(keys))
     st.text(visible(importance_words(found), 600))
@@ -144,31 +160,18 @@ def _importances(
 def settings(compared: Comparison) -> None:
     """The settings that differ; those that are equal are folded."""
     st.subheader("Settings that differ", anchor=False)
-    apart = differing(compared.settings)
+    changes = {run: queries.settings_changes(run) for run in compared.runs}
+    held = {run: with_changes(compared.settings[run], changes[run]) for run in compared.runs}
+    apart = differing(held)
     if apart:
-        table = setting_table(compared.groups, compared.settings, apart)
-        st.dataframe(_shown_table(table), hide_index=True)
+        st.dataframe(_shown_table(setting_table(compared.groups, held, apart)), hide_index=True)
     else:
         st.caption("None: these runs have the same configuration.")
-    changed = [run for run in compared.runs if _was_set(run)]
-    if changed:
-        st.caption(
-            "Groups go by the settings at the start. Somebody changed settings later of: "
-            f"{plain(', '.join(changed), 400)}"
-        )
-    equal = equal_settings(compared.settings)
+    if any(changes.values()):
+        st.caption("Groups go by the settings at the start, not by what was changed later.")
+    equal = equal_settings(held)
     with st.expander(f"{len(equal)} settings are equal", key="equal_settings"):
         st.dataframe(_shown_table(equal), hide_index=True)
-
-
-def _was_set(run: str) -> bool:
-    """Whether a command changed a setting while the run trained."""
-    return any(
-        state.command.action is CommandAction.SET
-        and state.ack is not None
-        and state.ack.outcome is CommandOutcome.APPLIED
-        for state in queries.commands(run)
-    )
 
 
 def _shown_table(table: pd.DataFrame) -> pd.DataFrame:
@@ -237,7 +240,7 @@ def _same_tasks(compared: Comparison) -> None:
         links_of = solved[f"{column} id"].head(MAX_TASKS)
         table[f"{column} replay"] = [_link(identity) for identity in links_of]
         name = visible(group.name, 80)
-        config[column] = st.column_config.NumberColumn(plain(name), format="%.0f %%")
+        config[column] = st.column_config.NumberColumn(name, format="%.0f %%")
         config[f"{column} replay"] = st.column_config.LinkColumn("Replay", display_text="open")
     st.dataframe(table, hide_index=True, height=320, placeholder=NONE, column_config=config)
     st.caption(

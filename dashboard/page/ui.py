@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from echoscope.store.errors import StoreError
 from echoscope.store.log.layout import shown_path
@@ -45,6 +46,7 @@ _SHOWN_RUN, _PICKER, _PAGE = "_shown_run", "_run_picker", "_page"
 _STYLE = """<style>
 [data-testid="stMainBlockContainer"] { padding: 4rem 2rem 3rem; }
 [data-testid="stMainBlockContainer"] h1 { font-size: 1.4rem; padding: 0; }
+[data-testid="stTopNav"] { padding-left: 1.5rem; }  /* the menu begins where the page does */
 [data-testid="stText"] { white-space: pre-wrap; overflow-wrap: anywhere; }
 pre.command { margin: 0; padding: 0.6rem 0.8rem; border-radius: 0.5rem; font-size: 0.875rem;
   background: rgba(128, 128, 128, 0.12); white-space: pre-wrap; user-select: all; }
@@ -80,12 +82,22 @@ def enter(page: str) -> None:
         st.session_state.pop(SEEN_STEP, None)
 
 
-def frame(title: str, draw: Callable[[], None]) -> None:
-    """A page that belongs to no run: its title, what `draw` draws, and calm words for a Problem."""
-    st.html(_STYLE)
-    st.title(title, anchor=False)
+def frame(title: str, draw: Callable[[DeltaGenerator], None]) -> None:
+    """A page that belongs to no run: its title, what `draw` draws, and calm words for a Problem.
+
+    `draw(line)` may put controls beside the title, into `line`.
+    """
+    line = _head(title)
     with timed():
-        guarded(draw)
+        guarded(lambda: draw(line))
+
+
+def _head(title: str) -> DeltaGenerator:
+    """The first line of a page, of one height on every page, with the title in it."""
+    st.html(_STYLE)
+    line = st.container(horizontal=True, vertical_alignment="center", key="run_head", gap="small")
+    line.title(title, anchor=False, width="content")
+    return line
 
 
 def run_frame(
@@ -99,13 +111,8 @@ def run_frame(
     `beside(run_id)` draws at the right end of the first row.
     """
 
-    st.html(_STYLE)
-
     def body() -> None:
-        row = st.container(
-            horizontal=True, vertical_alignment="center", key="run_head", gap="small"
-        )
-        row.title(title, anchor=False, width="content")
+        row = _head(title)
         with row:
             run_id = pick_run()
         if run_id is None:
@@ -122,6 +129,11 @@ def run_frame(
 
     with timed():
         guarded(body)
+
+
+def is_phone() -> bool:
+    """Whether the browser says that it is one of a telephone, where tables have little room."""
+    return "Mobi" in st.context.headers.get("User-Agent", "")
 
 
 def open_panel() -> None:

@@ -44,7 +44,8 @@ def verdict_box(run_id: str, *, upto: int | None = None) -> Verdict:
                 apply_button(run_id, verdict, is_live_page=False)
                 if verdict.state.is_failure and _has_weights(run_id):
                     links.link("Cure", "cure", run=run_id)
-                newest_line(run_id, verdict)
+                if ui.is_following(run_id):  # the box says of which step it is
+                    newest_line(run_id, verdict)
             else:
                 links.link("Newest verdict", "diagnosis", run=run_id)
     return verdict

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -33,6 +34,7 @@ from echoscope.dashboard.data.comparing.levels import (
     summary,
 )
 from echoscope.dashboard.data.comparing.series import (
+    USUAL_STEPS,
     axis_of,
     bucket_width,
     bucketed,
@@ -44,34 +46,55 @@ from echoscope.dashboard.data.comparing.series import (
 from echoscope.dashboard.data.curves import AXES, AxisKind
 from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.live import figures
+from echoscope.dashboard.live.refreshing import beat
 from echoscope.dashboard.page import comparison, links, ui, url_state
 from echoscope.dashboard.page.comparison import Comparison, table_height
 from echoscope.dashboard.page.problems import Problem
-from echoscope.dashboard.words import plain
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.metric_entry import ENTROPY, RETURN, SUCCESS
+from echoscope.store.status import RUNNING
 
 MAX_RUNS = 100
 MAX_DRAWN = len(theme.SERIES)
 CURATED = (SUCCESS, RETURN, ENTROPY, "info/first_turn/dependence", "text/retrieval_accuracy")
+CHARTS = (SUCCESS, ENTROPY, RETURN, *CURATED[3:])
+"""Beside the compared metric: a return that is a success would show the same curve twice."""
 MAX_CHARTS = 12
 _MIN_WIDTH = 360
 
 
-def draw() -> None:
+EVERY_S = 5.0
+"""Between two drawings of the numbers of runs that are live."""
+
+
+def draw(head: DeltaGenerator) -> None:
     if not queries.runs():
         ui.empty_root()
         return
-    head = st.container(horizontal=True, vertical_alignment="bottom", key="compare_head")
     runs = url_state.pick_runs(head, most=MAX_RUNS, key="compared")
     if len(runs) < 2:
         ui.empty("Choose two runs or more above, or tick them on the page Runs.")
         return
+    live = _live(runs)
     with st.spinner(f"Reading {len(runs)} runs"):
-        compared, look = _compared(runs, head)
-    levels = _levels(compared, head)
-    _curves(compared, *look)
-    comparison.sweep(compared, levels)
+        asked = _asked(runs, head)
+        _read(asked)  # under the spinner; from here on the answers are kept
+
+    def numbers() -> None:
+        compared = _read(asked)
+        _levels(compared, asked)
+        _curves(compared, asked)
+
+    def has_news() -> bool:
+        """A run has begun or ended to be live, or is far beyond the steps that can be chosen."""
+        return _live(runs) != live or _last_step(runs) > asked.last_step + max(
+            USUAL_STEPS, asked.last_step // 10
+        )
+
+    beat("compare", EVERY_S if live else None, numbers, has_news=has_news)
+    compared = _read(asked)
+    by_group = _levels_of(compared, asked.window).values()
+    comparison.sweep(compared, {level.run: level.mean for of in by_group for level in of.runs})
     left, right = st.columns(2, gap="medium")
     with left:
         comparison.settings(compared)
@@ -81,34 +104,59 @@ def draw() -> None:
     links.link("Own panels of these runs", "panels", run=None, runs=",".join(runs[:MAX_DRAWN]))
 
 
-Look = tuple[AxisKind, float, bool]
-"""Axis, smoothing, logarithmic scale."""
+def _live(runs: Sequence[str]) -> list[str]:
+    return [run for run in runs if queries.info(run).status == RUNNING]
 
 
-def _compared(runs: Sequence[str], line: DeltaGenerator) -> tuple[Comparison, Look]:
-    """The controls in a line, and what they choose."""
-    infos = {run: queries.info(run) for run in runs}
+def _last_step(runs: Sequence[str]) -> int:
+    return max(1, *(queries.info(run).last_step for run in runs))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the controls choose."""
+
+    runs: tuple[str, ...]
+    settings: Mapping[str, Settings]
+    groups: tuple[RunGroup, ...]
+    keys: tuple[str, ...]
+    """Metrics that charts show: the compared one first."""
+    axis: AxisKind
+    smooth: float
+    log_y: bool
+    window: tuple[int, int]
+    """The first and the last step that are compared."""
+    baseline: str
+    """Id of a group."""
+    last_step: int
+    """The last that could be chosen."""
+
+
+def _asked(runs: Sequence[str], head: DeltaGenerator) -> Asked:
+    """The controls, and what they choose."""
     keys = sorted(set().union(*(queries.metric_keys(run) for run in runs)))
-    settings = {run: settings_of(infos[run].config) for run in runs}
+    settings = {run: settings_of(queries.info(run).config) for run in runs}
     if not keys:
         raise Problem("None of these runs has a metric.", "Choose runs that have finished a step.")
-    with line:
+    options = head.popover("Options", key="compare_options")
+    left, middle, right = st.columns([2, 2, 1], vertical_alignment="bottom")
+    with left:
         main = url_state.choose(
             "metric",
             "Compare by",
             keys,
             default=next((key for key in (_evaluated(keys), *CURATED) if key in keys), keys[0]),
-            label_of=lambda key: plain(metric(key).name),
+            label_of=lambda key: visible(metric(key).name, 120),
         )
-    with line.popover("Options", key="compare_options"):
+    with options:
         by = _group_by(settings)
         chosen = st.multiselect(
             "Charts",
             keys,
-            default=[key for key in CURATED if key in keys and key != main][:2],
+            default=[key for key in CHARTS if key in keys and key != main][:2],
             key="metrics",
             bind="query-params",
-            format_func=lambda key: f"{metric(key).name}  ({key})",
+            format_func=lambda key: visible(f"{metric(key).name}  ({key})", 200),
             max_selections=MAX_CHARTS,
         )
         kind = st.segmented_control(
@@ -116,20 +164,46 @@ def _compared(runs: Sequence[str], line: DeltaGenerator) -> tuple[Comparison, Lo
         )
         smooth = st.slider("Smoothing", 0.0, 0.99, 0.0, 0.01, key="smooth", bind="query-params")
         log_y = st.toggle("Logarithmic scale", key="log", bind="query-params")
-    groups = grouped(runs, settings, by)
-    charts = tuple(dict.fromkeys([main, *chosen]))
-    width = bucket_width(max(info.last_step for info in infos.values()))
-    compared = Comparison(
+    groups = tuple(grouped(runs, settings, by))
+    names = {group.id: group.name for group in groups}
+    with middle:
+        baseline = url_state.choose(
+            "baseline",
+            "Baseline",
+            [*names],
+            default=groups[0].id,
+            label_of=lambda group: visible(names[group], 80),
+        )
+    last_step = _last_step(runs)
+    with right:
+        window = _window(runs, last_step)
+    return Asked(
         runs=tuple(runs),
         settings=settings,
-        groups=tuple(groups),
-        shown=tuple(_shown(groups)),
-        keys=charts,
-        main=main,
-        tables={run: bucketed(run, charts, width) for run in runs},
+        groups=groups,
+        keys=tuple(dict.fromkeys([main, *chosen])),
+        axis=kind or "step",
+        smooth=float(smooth),
+        log_y=bool(log_y),
+        window=window,
+        baseline=baseline,
+        last_step=last_step,
+    )
+
+
+def _read(asked: Asked) -> Comparison:
+    """The numbers as they are now."""
+    width = bucket_width(_last_step(asked.runs))
+    return Comparison(
+        runs=asked.runs,
+        settings=asked.settings,
+        groups=asked.groups,
+        shown=tuple(_shown(asked.groups)),
+        keys=asked.keys,
+        main=asked.keys[0],
+        tables={run: bucketed(run, asked.keys, width) for run in asked.runs},
         width=width,
     )
-    return compared, (kind or "step", float(smooth), bool(log_y))
 
 
 def _evaluated(keys: Sequence[str]) -> str:
@@ -159,7 +233,7 @@ def _group_by(settings: Mapping[str, Settings]) -> list[str]:
         [*apart, EACH_RUN],
         key=key,
         on_change=store,
-        format_func=lambda name: "each run" if name == EACH_RUN else plain(name),
+        format_func=lambda name: "each run" if name == EACH_RUN else visible(name, 120),
         help="Runs of equal settings are one group: a line is their mean, the band its 95 % "
         "interval. The seed never counts.",
     )
@@ -175,26 +249,9 @@ def _shown(groups: Sequence[RunGroup]) -> list[RunGroup]:
 # --- how far groups differ
 
 
-def _levels(compared: Comparison, line: DeltaGenerator) -> dict[str, float]:
-    """The window, the sentence, and the table that is the legend as well; run -> its level.
-
-    Args:
-        line: Of the controls.
-    """
-    groups = compared.groups
-    names = {group.id: group.name for group in groups}
-    with line:
-        window = _window(compared)
-        baseline = url_state.choose(
-            "baseline",
-            "Baseline",
-            [group.id for group in groups],
-            default=groups[0].id,
-            label_of=lambda group: visible(names[group], 80),
-            clears=(),
-        )
-    infos = {run: queries.info(run) for run in compared.runs}
-    levels = {
+def _levels_of(compared: Comparison, window: tuple[int, int]) -> dict[str, Level]:
+    """Id of a group -> the level of its runs in a window."""
+    return {
         group.id: level_of(
             compared.main,
             [
@@ -204,22 +261,25 @@ def _levels(compared: Comparison, line: DeltaGenerator) -> dict[str, float]:
                     compared.main,
                     window,
                     width=compared.width,
-                    seed=seed_of(infos[run].config),
+                    seed=seed_of(queries.info(run).config),
                 )
                 for run in group.runs
             ],
         )
-        for group in groups
+        for group in compared.groups
     }
-    gaps = {
-        group.id: gap_between(levels[group.id], levels[baseline])
-        for group in groups
-        if group.id != baseline
-    }
+
+
+def _levels(compared: Comparison, asked: Asked) -> None:
+    """The sentence, and the table that is the legend as well."""
+    groups, window = compared.groups, asked.window
+    names = {group.id: group.name for group in groups}
+    levels = _levels_of(compared, window)
+    gaps = {of: gap_between(levels[of], levels[asked.baseline]) for of in names}
+    del gaps[asked.baseline]
     by_name = {names[of]: level for of, level in levels.items()}
-    sentence = summary(
-        compared.main, by_name, {names[of]: gap for of, gap in gaps.items()}, names[baseline]
-    )
+    gaps_by_name = {names[of]: gap for of, gap in gaps.items()}
+    sentence = summary(compared.main, by_name, gaps_by_name, names[asked.baseline])
     st.text(visible(sentence, 600))
     _table(compared, levels, gaps)
     num_left_out = len(groups) - len(compared.shown)
@@ -231,14 +291,11 @@ def _levels(compared: Comparison, line: DeltaGenerator) -> dict[str, float]:
         f"{of_groups}Means over steps {window[0]} to {window[1]} with 95 % intervals over runs. "
         f"{single * has_single_runs}{luck * (len(groups) > 2)}"
     )
-    return {level.run: level.mean for of in levels.values() for level in of.runs}
 
 
-def _window(compared: Comparison) -> tuple[int, int]:
+def _window(runs: Sequence[str], last: int) -> tuple[int, int]:
     """The steps that are compared; never a single one."""
-    last_steps = [queries.info(run).last_step for run in compared.runs]
-    last = max(1, *last_steps)
-    default = default_window(last_steps)
+    default = default_window([queries.info(run).last_step for run in runs])
     asked = st.query_params.get("steps", "")
     low, _, high = asked.partition("-")
     window = default
@@ -258,7 +315,7 @@ def _window(compared: Comparison) -> tuple[int, int]:
             first, end = (first - 1, end) if first else (first, end + 1)
         url_state.go(steps=None if (first, end) == default else f"{first}-{end}")
 
-    chosen: Any = st.slider("Steps compared", 0, last, key=key, on_change=store, width=260)
+    chosen: Any = st.slider("Steps compared", 0, last, key=key, on_change=store)
     return int(chosen[0]), int(chosen[1])
 
 
@@ -341,13 +398,13 @@ def _hide_all_but(ids: Sequence[str], shown: Sequence[str]) -> None:
 # --- curves
 
 
-def _curves(compared: Comparison, kind: AxisKind, smooth: float, log_y: bool) -> None:
-    axes = {run: axis_of(run, kind) for group in compared.shown for run in group.runs}
+def _curves(compared: Comparison, asked: Asked) -> None:
+    axes = {run: axis_of(run, asked.axis) for group in compared.shown for run in group.runs}
     if not axes:
         ui.empty("Every group is hidden. Click Show in the table.")
         return
-    axis = drawn_axis(axes, kind)
-    options = LineOptions(height=drawn.HEIGHT, has_legend=False, log_y=log_y)
+    axis = drawn_axis(axes, asked.axis)
+    options = LineOptions(height=drawn.HEIGHT, has_legend=False, log_y=asked.log_y)
     grid = st.grid("auto", min_column_width=_MIN_WIDTH)
     for key in compared.keys:
         curves = [
@@ -357,7 +414,7 @@ def _curves(compared: Comparison, kind: AxisKind, smooth: float, log_y: bool) ->
                 compared.tables,
                 axes,
                 width=compared.width,
-                smooth=smooth,
+                smooth=asked.smooth,
                 color=compared.colors[group.id],
             )
             for group in compared.shown
@@ -367,7 +424,7 @@ def _curves(compared: Comparison, kind: AxisKind, smooth: float, log_y: bool) ->
                 drawn.band_spec(key, curves, axis, options),
                 metric(key).name,
                 key=f"compare {key}",
-                revision=f"{kind} {compared.runs}",
+                revision=f"{asked.axis} {compared.runs}",
             )
 
 

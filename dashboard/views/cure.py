@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import pandas as pd
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
-from echoscope.dashboard.charts.evaluations import cure_figure
+from echoscope.dashboard.charts.evaluations import cure_colors, cure_figure
 from echoscope.dashboard.data import queries
-from echoscope.dashboard.escaping import visible
+from echoscope.dashboard.escaping import escape, visible
 from echoscope.dashboard.live import figures
 from echoscope.dashboard.live.refreshing import beat
 from echoscope.dashboard.page import links, ui
@@ -33,20 +33,11 @@ from echoscope.store.errors import StoreError
 from echoscope.store.reader import RunReader
 from echoscope.store.steer.cures import Cure, is_being_cured, read_cure
 from echoscope.store.steer.steering import override_words, why_no_branch
-from echoscope.text.amounts import percent
+from echoscope.text.amounts import counted, percent
 
 EVERY_S = 3.0
 UNTREATED = "untreated"
-_COLUMNS: dict[str, Any] = {
-    "treatment": st.column_config.TextColumn("Treatment", help="What the branch changes."),
-    "from": st.column_config.NumberColumn("From", help="The checkpoint that it starts at."),
-    "steps": st.column_config.NumberColumn("Steps", help="Trained since the checkpoint."),
-    "success": st.column_config.TextColumn(
-        "Success", help="Mean over the last third of these steps, on the fixed tasks."
-    ),
-    "why": st.column_config.TextColumn("Why", help="What the treatment rests on."),
-    "state": st.column_config.TextColumn("State"),
-}
+_NUMBER_PX = 180
 
 
 @queries.kept
@@ -70,7 +61,6 @@ def best_of(run: RunReader) -> float:
 
 def draw(run_id: str) -> None:
     info = queries.info(run_id)
-    links.link("Diagnosis", "diagnosis", run=run_id)
     why = why_no_branch(info.config)
     if why:
         ui.empty(why)
@@ -98,13 +88,14 @@ def _part(run_id: str) -> None:
         st.caption(plain(f"{who} compares treatments now; the page follows.", 200))
     elif trouble := curing.last_words(path):
         st.warning(plain(trouble, 500))
+    may_branch = settings().may_branch and not settings().is_read_only
     if cure is None:
-        _proposals(run_id)
+        _proposals(run_id, may_branch=may_branch)
     else:
-        _comparison(run_id, cure, is_busy=is_busy)
+        _comparison(run_id, cure, may_choose=may_branch and not is_busy)
 
 
-def _proposals(run_id: str) -> None:
+def _proposals(run_id: str, *, may_branch: bool) -> None:
     """What can be tried, and the button that tries it."""
     proposals = proposed(run_id)
     if not proposals.treatments:
@@ -115,18 +106,25 @@ def _proposals(run_id: str) -> None:
         "These treatments may cure the run. Each is tried as a short branch from the last healthy "
         "checkpoint; this run is not touched."
     )
-    _table(run_id, cure)
+    for arm in table(queries.path_of(run_id), cure, stand_of):
+        if arm["number"]:
+            _treatment(arm)
     if curing.is_starting(queries.path_of(run_id)):
         return
-    if settings().is_read_only or not settings().may_branch:
+    if not may_branch:
         st.caption("This dashboard starts no branches. In a terminal:")
         ui.command(f"echoscope cure {queries.typed(run_id)}")
         return
     row = st.container(horizontal=True, vertical_alignment="bottom")
     steps = row.number_input(
-        "Steps of each branch", 4, curing.MAX_STEPS, 30, help="Losers are stopped half way."
+        "Steps of each branch",
+        4,
+        curing.MAX_STEPS,
+        30,
+        help="Losers are stopped half way.",
+        width=_NUMBER_PX,
     )
-    minutes = row.number_input("Minutes for all", 1, curing.MAX_MINUTES, 60)
+    minutes = row.number_input("Minutes for all", 1, curing.MAX_MINUTES, 60, width=_NUMBER_PX)
     if row.button("Compare these treatments", type="primary", key="cure_compare"):
         _do(
             lambda: curing.compare(
@@ -138,42 +136,39 @@ def _proposals(run_id: str) -> None:
         )
 
 
-def _comparison(run_id: str, cure: Cure, *, is_busy: bool) -> None:
+def _comparison(run_id: str, cure: Cure, *, may_choose: bool) -> None:
     path = queries.path_of(run_id)
     best = best_of(run_id)
     chosen = next((arm for arm in cure.arms if arm.run_id == cure.chosen and cure.chosen), None)
     stands = {UNTREATED: stand_of(run_id, min(arm.checkpoint for arm in cure.arms))}
-    for arm in cure.arms:
+    for number, arm in enumerate(cure.arms, 1):
         if arm.run_id and ui.exists(arm.run_id):
-            stands[_label(arm.settings)] = stand_of(arm.run_id, arm.checkpoint)
-    figure = cure_figure(
-        stands, untreated=UNTREATED, chosen=_label(chosen.settings) if chosen else ""
-    )
+            stands[_label(number, arm.settings)] = stand_of(arm.run_id, arm.checkpoint)
+    label_of_chosen = "" if chosen is None else _label(cure.arms.index(chosen) + 1, chosen.settings)
+    figure = cure_figure(stands, untreated=UNTREATED, chosen=label_of_chosen, holds=HELD * best)
     figures.show(figure, "Success of each treatment since the checkpoint", key="cure_chart")
-    if best == best:
-        st.caption(
-            f"A treatment holds from {percent(HELD * best)} on: {percent(HELD)} of the best "
-            f"success of the untreated run, {percent(best)}."
-        )
-    _table(run_id, cure)
     if chosen is not None:
         with st.container(horizontal=True, vertical_alignment="center"):
             st.badge("successor", color="green")
             st.text(visible(f"{cure.chosen_by or 'Somebody'} chose {chosen.run_id}.", 300))
             links.link("Open that run", "live", run=chosen.run_id)
-        return
-    if is_busy or settings().is_read_only or not settings().may_branch:
-        return
-    with st.container(horizontal=True, key="cure_choices"):
-        for number, arm in enumerate(cure.arms, 1):
-            if not arm.run_id or not ui.exists(arm.run_id):
-                continue
-            level = stand_of(arm.run_id, arm.checkpoint).level
-            label = f"Go on with {number} ({percent(level)})"
-            if st.button(plain(label), key=f"cure_promote_{number}"):
-                _do(partial(curing.promote, path, arm.run_id, author=question.author()))
-    if not all(arm.run_id or arm.ended for arm in cure.arms) and st.button(
-        "Go on comparing", key="cure_resume"
+    for row in table(path, cure, stand_of):
+        label = _label(row["number"], row["settings"]) if row["number"] else UNTREATED
+        place = _treatment(row, cure_colors([*stands]).get(label, ""))
+        if not row["number"]:
+            continue
+        arm = cure.arms[row["number"] - 1]
+        may_go_on = may_choose and chosen is None and arm.run_id and ui.exists(arm.run_id)
+        if may_go_on and place.button(
+            f"Go on with {row['number']}", key=f"cure_promote_{row['number']}"
+        ):
+            _do(partial(curing.promote, path, arm.run_id, author=question.author()))
+    is_complete = all(arm.run_id or arm.ended for arm in cure.arms)
+    if (
+        may_choose
+        and chosen is None
+        and not is_complete
+        and st.button("Go on comparing", key="cure_resume")
     ):
         minutes = 60
         _do(
@@ -183,25 +178,32 @@ def _comparison(run_id: str, cure: Cure, *, is_busy: bool) -> None:
         )
 
 
-def _table(run_id: str, cure: Cure) -> None:
-    rows = [
-        {
-            "treatment": f"{row['number']}: {_label(row['settings'])}"
-            if row["number"]
-            else UNTREATED,
-            "from": row["checkpoint"],
-            "steps": row["num_steps"],
-            "success": percent(row["success"]),
-            "state": "chosen" if row["is_chosen"] else row["ended"],
-            "why": visible(f"{row['why']} {row['rate']}".strip(), 400),
-        }
-        for row in table(queries.path_of(run_id), cure, stand_of)
-    ]
-    st.dataframe(pd.DataFrame(rows), column_config=_COLUMNS, hide_index=True)
+def _treatment(row: Mapping[str, Any], color: str = "") -> DeltaGenerator:
+    """What a branch changes, how it does, and why it is tried; the line where a button may stand.
+
+    Args:
+        row: Of `table`.
+        color: Of its curve; empty where there is none.
+    """
+    title = _label(row["number"], row["settings"]) if row["number"] else UNTREATED
+    facts = []
+    if row["num_steps"]:
+        facts = [f"{percent(row['success'])} after {counted(row['num_steps'], 'step')}"]
+    facts += ["chosen"] if row["is_chosen"] else [row["ended"]] if row["ended"] else []
+    why = f"{row['why']} {row['rate']}".strip().replace("`", "")
+    swatch = f'<span style="color:{color}">\u25a0</span> ' if color else ""
+    with st.container(border=True, key=f"cure_arm_{row['number']}"):
+        line = st.container(horizontal=True, vertical_alignment="center", gap="small")
+        line.html(
+            f"<div>{swatch}<b>{escape(title, 120)}</b> &ensp;{escape('; '.join(facts), 300)}"
+            f'<div style="opacity:.75;font-size:.875rem">{escape(why, 600)}</div></div>',
+            width="stretch",
+        )
+    return line
 
 
-def _label(changes: Any) -> str:
-    return visible(" ".join(override_words(changes)), 80) or UNTREATED
+def _label(number: int, changes: Any) -> str:
+    return visible(f"{number} {' '.join(override_words(changes))}", 80)
 
 
 def _do(act: Callable[[], None]) -> None:
@@ -213,4 +215,9 @@ def _do(act: Callable[[], None]) -> None:
     st.rerun()
 
 
-ui.run_frame("Cure", draw)
+def beside(run_id: str) -> None:
+    with st.container(horizontal=True, horizontal_alignment="right"):
+        links.link("Diagnosis", "diagnosis", run=run_id)
+
+
+ui.run_frame("Cure", draw, beside=beside)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from echoscope.dashboard.charts.evaluations import MAX_DRAWN, success_figure
 from echoscope.dashboard.data import queries
@@ -77,7 +78,7 @@ _COLUMNS: dict[str, Any] = {
 }
 
 
-def draw() -> None:
+def draw(_: DeltaGenerator) -> None:
     evaluations = stored_evaluations()
     if not evaluations.rows:
         beat("none", EVERY_S, _none, has_news=lambda: bool(stored_evaluations().rows))

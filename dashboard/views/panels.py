@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from echoscope.dashboard.charts import compare as drawn
 from echoscope.dashboard.charts import live as live_charts
@@ -47,11 +48,10 @@ _NEW = "New page"
 _answers = AnswerCache(max_entries=64)
 
 
-def draw() -> None:
+def draw(line: DeltaGenerator) -> None:
     if not queries.runs():
         ui.empty_root()
         return
-    line = st.container(horizontal=True, vertical_alignment="bottom", key="panels_head")
     runs = url_state.pick_runs(line, most=MAX_RUNS, key="panel_runs")
     if not runs:
         ui.empty("Choose a run above.")
@@ -95,7 +95,7 @@ def _pick_page(pages: panels.Pages) -> str:
     asked = url_state.text_param("board", most=40)
     names = list(dict.fromkeys([*pages, *([asked] if asked else [])])) or [FIRST_PAGE]
     if len(names) > 1 or asked:
-        return url_state.choose("board", "Page", names, default=names[0])
+        return url_state.choose("board", "Page", names, default=names[0], hides_label=True)
     return names[0]
 
 
@@ -245,7 +245,7 @@ def _add(page: str, runs: Sequence[str]) -> None:
             "Metric",
             keys,
             key="panel_metric",
-            format_func=lambda key: f"{plain(metric(key).name)}  ({plain(key)})",
+            format_func=lambda key: visible(f"{metric(key).name}  ({key})", 200),
         )
     elif kind == "Chart":
         titles = {chart.name: chart.title for chart in CHARTS}

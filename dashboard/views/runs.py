@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from echoscope.dashboard.charts.runs import colour_of
 from echoscope.dashboard.data import queries
@@ -25,6 +26,7 @@ from echoscope.dashboard.page.run_table.table import Line
 from echoscope.dashboard.steer import importing
 from echoscope.dashboard.web.settings import settings
 from echoscope.store.query.listing import RunRow
+from echoscope.store.status import Origin
 
 PER_PAGE = 25
 MAX_OPENED = 100
@@ -37,7 +39,7 @@ _WAITING = "_runs_waiting"
 """Session state: something of the page is still being read or judged."""
 
 
-def draw() -> None:
+def draw(line: DeltaGenerator) -> None:
     try:
         with st.spinner("Reading the list of runs"):
             all_rows = queries.runs()
@@ -52,7 +54,7 @@ def draw() -> None:
     rows = _readable(all_rows)
     runs.facts.wait(rows, PATIENCE_S)
     table = runs.table(rows)
-    controls.draw(table, state.asked(table))
+    controls.draw(line, table, state.asked(table))
     is_waiting = st.session_state.get(_WAITING, True)
 
     def part() -> None:
@@ -119,7 +121,7 @@ def _list(runs: RootRuns) -> bool:
         return num_unread > 0
     page_rows = [table.rows[n] for line in listed.lines for n in line.rows[:PER_PAGE]]
     num_coming = num_unread + runs.facts.want_standings(page_rows, Urgency.SHOWN_VERDICT)
-    beside = st.columns([8, 5], gap="small") if asked.curves else [st.container()]
+    beside = st.columns([9, 5], gap="small") if asked.curves else [st.container()]
     with beside[0]:
         opened = run_table.draw(table, listed.lines, asked)
         _footer(listed, len(hits), len(rows), is_grouped=bool(asked.groups))
@@ -198,7 +200,8 @@ def _run_lines(table: RunsTable, places: Sequence[int], asked: state.Asked) -> l
                 digest=digest,
                 name=table.rows[n].run_id,
                 rows=(n,),
-                colour=colour_of(rank[n]),
+                # An evaluation has no curve.
+                colour="" if table.rows[n].origin is Origin.EVALUATED else colour_of(rank[n]),
                 is_drawn=_is_drawn(digest, asked),
             )
         )

@@ -63,10 +63,6 @@ def _shares(run_id: str) -> None:
     if waiting is not None:
         _heading(f"Waiting, of {waiting.total:.3g} s of collection", waiting, {})
         figures.show(waits_spec(waiting), _words("Waiting", waiting), key="waits")
-    else:
-        st.caption(
-            "Who waits for whom is measured where episodes run side by side: collection.mode=async."
-        )
     engines_note = engines_words(queries.info(run_id).config)
     if engines_note:
         st.caption(plain(engines_note, 400))

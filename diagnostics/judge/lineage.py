@@ -19,6 +19,7 @@ from .advice.situation import SettingsChange
 
 if TYPE_CHECKING:
     from echoscope.store.reader import RunReader
+    from echoscope.store.steer.settings import LiveSettings
 
 _TRAINED = ("success_train", "reward", "spread", "zero_spread")
 _PROBED = ("success_probe",)
@@ -93,7 +94,11 @@ def changes_of(run: RunReader) -> tuple[SettingsChange, ...]:
         changed = _changes(before, run.info().config)
         if changed:
             inherited += (SettingsChange(step=step + 1, values=changed, is_branch=True),)
-    settings = live_settings(run)
+    return (*inherited, *live_changes(live_settings(run)))
+
+
+def live_changes(settings: LiveSettings) -> tuple[SettingsChange, ...]:
+    """The changes of a run's own live settings, in the order of steps."""
     before, own = dict(settings.initial), []
     for first, values in settings.changes:
         changed = {
@@ -104,7 +109,7 @@ def changes_of(run: RunReader) -> tuple[SettingsChange, ...]:
         if changed:
             own.append(SettingsChange(step=first, values=changed))
         before = dict(values)
-    return (*inherited, *own)
+    return tuple(own)
 
 
 def _parent(run: RunReader) -> tuple[RunReader | None, int, str]:

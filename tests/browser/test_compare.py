@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import DashboardProcess, draw_chart, table_rows, text_of, until, visit
+from browsing import TELEPHONE, DashboardProcess, draw_chart, table_rows, text_of, until, visit
+from held_run import HeldRun
 from made_run import CONFIG, made_trajectory, make_run, open_writer, step_metrics
 
 from echoscope.store.records import Split
@@ -107,3 +111,63 @@ def test_eight_runs_have_one_legend_and_one_of_them_is_hidden(
         page=page,
     )
     assert "\\" not in text_of(page)
+
+
+def test_the_curve_of_a_live_run_grows_without_a_reload(
+    tmp_path: Path, serve: Callable[..., DashboardProcess], page: Any
+) -> None:
+    key = "eval/frozen_lake/success_rate"
+    run = HeldRun(tmp_path / "runs" / "live")
+    run.advance(10, **{key: 0.5})
+    make_run(tmp_path / "runs" / "ended", 10, values=lambda step: {key: 0.1})
+    visit(page, f"{serve(tmp_path / 'runs').url}/compare?runs=live,ended&metric={key}")
+    draw_chart(page, "[class*=st-key-compare-eval]")
+    points = page.locator("[class*=st-key-compare-eval] .scatterlayer .point")
+    until(lambda: points.count() == 20, "ten points a run", page=page)
+    assert page.get_by_role("combobox", name="Compare by").count() == 1
+    assert "\\" not in text_of(page)  # as in frozen\\_lake
+    page.evaluate("window.isSamePage = true")
+    run.advance(5, **{key: 0.9})
+    until(lambda: points.count() == 25, "the new steps", page=page)
+    assert page.evaluate("window.isSamePage")
+    run.close()
+
+
+TITLES = """() => [...document.querySelectorAll("[class*=st-key-compare_sweep] .annotation-text")]
+  .filter((text) => text.querySelector("tspan[style*=bold]") || /bold/.test(text.innerHTML))
+  .map((text) => text.getBoundingClientRect())
+  .map(({ left, right, top, bottom }) => [left, right, top, bottom])"""
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_titles_of_a_sweep_do_not_cover_each_other(
+    tmp_path: Path, serve: Callable[..., DashboardProcess], browser: Any, width: int
+) -> None:
+    """Few runs that differ in many settings with long names."""
+    settings = [f"diagnostics.information{n}.threshold_number_{n}" for n in range(9)]
+    for run in range(5):
+        config = {**CONFIG, **{key: (run * (n + 3)) % 7 % 3 for n, key in enumerate(settings)}}
+        make_run(
+            tmp_path / "runs" / f"run{run}",
+            3,
+            config=config,
+            values=lambda step, run=run: {"policy/entropy": 1.0 + run},
+        )
+    names = ",".join(f"run{run}" for run in range(5))
+    address = f"/compare?runs={names}&metric=policy/entropy"
+    is_phone = width < 640
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, user_agent=TELEPHONE if is_phone else None
+    )
+    page = context.new_page()
+    visit(page, serve(tmp_path / "runs").url + address)
+    draw_chart(page, "[class*=st-key-compare_sweep]")
+    boxes = until(lambda: page.evaluate(TITLES), "titles", page=page)
+    assert len(boxes) >= 4
+    covered = [
+        (a, b)
+        for a, b in combinations(boxes, 2)
+        if a[0] < b[1] and b[0] < a[1] and a[2] < b[3] and b[2] < a[3]
+    ]
+    assert covered == []
+    context.close()

@@ -34,6 +34,10 @@ def test_a_collapsed_run_is_cured_by_two_clicks(
     page.get_by_text(re.compile("compares treatments now")).wait_for()
     choice = page.get_by_role("button", name=re.compile("^Go on with 1"))
     until(lambda: choice.count() > 0, "branch to go on with", page=page, patience_s=PATIENCE_S)
+    arm = page.locator(".st-key-cure_arm_1")
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert "learning rate" in arm.inner_text()  # why it is tried, in full
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
     choice.click()
     page.get_by_text("successor", exact=True).wait_for(timeout=1e3 * PATIENCE_S)
     cure = read_cure(lost)

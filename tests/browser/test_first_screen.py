@@ -134,6 +134,17 @@ def test_on_a_phone_the_verdict_unfolds(server: DashboardProcess, page: Any) -> 
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+def test_a_long_headline_is_whole_and_moves_nothing(server: DashboardProcess, page: Any) -> None:
+    visit(page, f"{server.url}/live?run=collapsed")
+    headline, tiles = page.locator(".es-headline"), page.locator(".es-tiles")
+    until(lambda: "collapse" in headline.inner_text(), "a verdict", page=page)
+    top = "one => one.getBoundingClientRect().top"
+    before = tiles.evaluate(top)
+    headline.evaluate("one => { one.textContent = 'a word '.repeat(43); }")
+    assert headline.evaluate("one => one.scrollHeight <= one.clientHeight")
+    assert tiles.evaluate(top) - before < 2
+
+
 def test_every_state_has_the_same_layout(server: DashboardProcess, page: Any) -> None:
     def places(state: str) -> list[float]:
         visit(page, f"{server.url}/live?run={state}")

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import DashboardProcess, table_rows, until, visit
+from browsing import TELEPHONE, DashboardProcess, table_rows, until, visit
 from made_run import CONFIG, make_run
 
 ROW = 35
-HEAD, TICK, EYE, SOLO, NAME = 0, 16, 71, 107, 170
+HEAD, TICK, EYE, SOLO, NAME = 0, 16, 77, 127, 190
 """Pixels from the left of the table; of a row from its top."""
+MENU_PADDING = 8
 CURVES = ".js-plotly-plot .scatterlayer .trace"
 
 
@@ -55,6 +56,7 @@ def test_groups_open_and_curves_hide_by_a_click(
     until(lambda: names(page) == shown, "groups", page=page)
     until(lambda: page.locator(CURVES).count() >= 2, "curves", page=page)
     page.get_by_text("Drawn: 2 of 2 groups of this page").wait_for()
+    assert ":material/" not in str(table_rows(page))  # what a screen reader would be told
     click(page, EYE, 2)
     page.wait_for_url("**hide=**")
     page.get_by_text("Drawn: 1 of 2 groups of this page").wait_for()
@@ -85,3 +87,39 @@ def test_a_heading_sorts_all_runs_and_ticks_stay(
     filter_box.press("Enter")
     until(lambda: names(page) == ["lr1e-06-s1"], "the run of the filter", page=page)
     page.get_by_role("button", name="Untick all").wait_for()
+
+
+def test_on_a_phone_verdict_and_number_stand_beside_the_name(
+    root: Path, serve: Callable[..., DashboardProcess], browser: Any
+) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 844}, user_agent=TELEPHONE)
+    page = context.new_page()
+    visit(page, f"{serve(root).url}/?cols=verdict,eval_success")
+    head, *_ = until(lambda: table_rows(page), "runs", page=page)
+    assert [name for name in head if name] == ["Run", "Verdict", "Evaluation success"]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.locator("[data-testid=stDataFrame]").first.bounding_box()["y"] < 200
+    context.close()
+
+
+def is_in_place(page: Any) -> bool:
+    """Whether the title begins where the menu does: not before the style has been fetched."""
+    title = page.locator("h1").evaluate("one => one.getBoundingClientRect().left")
+    menu = page.get_by_role("link", name="Runs", exact=True).first.bounding_box()
+    return bool(menu and title == menu["x"] + MENU_PADDING)
+
+
+def test_every_page_has_its_title_and_controls_on_the_same_line(
+    root: Path, serve: Callable[..., DashboardProcess], page: Any
+) -> None:
+    url = serve(root).url
+    middles = {}
+    for name in ("", "live", "diagnosis", "compare", "evaluations", "panels", "system", "sql"):
+        visit(page, f"{url}/{name}")
+        until(lambda: is_in_place(page), f"title of {name}", page=page)
+        box = page.locator("h1").bounding_box()
+        middles[name] = round(box["y"] + box["height"] / 2)
+    assert len(set(middles.values())) == 1, middles
+    visit(page, url)
+    box = page.get_by_role("searchbox", name="Filter").bounding_box()
+    assert abs(box["y"] + box["height"] / 2 - middles[""]) <= 2

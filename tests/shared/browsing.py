@@ -24,6 +24,11 @@ PATIENCE_S = 60.0
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 SEARCH_FOR_SERVER = re.compile(r"//[^/]+/[a-z]+/_stcore/(health|host-config)$")
 """Streamlit's page asks for its server under its own address first, and is told 404 there."""
+TELEPHONE = (
+    "Mozilla/5.0 (Linux; Android 14; Pixel 8) AppleWebKit/537.36 (KHTML, like Gecko) "
+    "Chrome/126.0.0.0 Mobile Safari/537.36"
+)
+"""How the browser of a telephone calls itself."""
 T = TypeVar("T")
 
 

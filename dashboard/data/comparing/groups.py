@@ -9,6 +9,8 @@ from typing import Any
 
 import pandas as pd
 
+from echoscope.diagnostics.judge.advice.situation import SettingsChange
+
 from ...words import flat, setting_words
 
 MISSING = "not set"
@@ -52,6 +54,21 @@ def differing(settings: Mapping[str, Settings]) -> list[str]:
     """
     keys = sorted(set().union(*settings.values()))
     return [key for key in keys if len({of.get(key, MISSING) for of in settings.values()}) > 1]
+
+
+def with_changes(settings: Settings, changes: Sequence[SettingsChange]) -> Settings:
+    """The settings of a run with what somebody changed while it trained.
+
+    >>> change = SettingsChange(step=40, values={"lr": (0.1, 0.01)})
+    >>> with_changes({"lr": "0.1", "kl": "0"}, [change])
+    {'lr': '0.1, 0.01 from step 40', 'kl': '0'}
+    """
+    out = dict(settings)
+    for change in changes:
+        for key, (old, new) in change.values.items():
+            before = out.get(key, MISSING if old is None else setting_words(old))
+            out[key] = f"{before}, {setting_words(new)} from step {change.step}"
+    return out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -281,6 +281,19 @@ def _ratio_words(ratio: Estimate | None) -> str:
     return f"; {ratio.value:.2f} times ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
+def _pair_words(name: str, gap: Gap, baseline: str) -> str:
+    """How a group stands to the baseline, in a sentence."""
+    if math.isnan(gap.difference.value):
+        return f"It was not measured in both {name} and {baseline}."
+    difference = _difference_words(gap)
+    if not gap.has_interval:
+        return f"There are too few values to tell {name} from {baseline}: {difference}."
+    if not gap.is_apart:
+        return f"{name} and {baseline} cannot be told apart: {difference}."
+    side = "higher" if gap.difference.value > 0 else "lower"
+    return f"{name} is {side} than {baseline}: {difference}{_ratio_words(gap.ratio)}."
+
+
 def count_words(level: Level) -> str:
     """`5 runs, 50 values`: what an interval rests on."""
     tasks = max((run.num_tasks for run in level.runs), default=0)
@@ -302,7 +315,7 @@ def summary(key: str, levels: Mapping[str, Level], gaps: Mapping[str, Gap], base
     first = f"{metric(key).name} is highest for {best}: {level_words(measured[best])}."
     if len(gaps) == 1:
         (other,) = gaps
-        return f"{first} {other} against {baseline}: {gap_words(gaps[other])}."
+        return f"{first} {_pair_words(other, gaps[other], baseline)}"
     apart = [name for name, gap in gaps.items() if gap.is_apart]
     alike = [name for name, gap in gaps.items() if gap.has_interval and not gap.is_apart]
     counts = []

@@ -218,8 +218,11 @@ def run_level(
 def default_window(last_steps: Sequence[int]) -> tuple[int, int]:
     """The last quarter of the steps that all runs have, at least `USUAL_STEPS` if there are.
 
-    >>> default_window([40, 60]), default_window([4]), default_window([2_000])
+    A run of a single step does not count: it would leave no steps to compare the others in.
+
+    >>> default_window([40, 60, 0]), default_window([4]), default_window([2_000])
     ((21, 40), (0, 4), (1501, 2000))
     """
-    last = max(0, min(last_steps, default=0))
+    several = [last for last in last_steps if last > 0]
+    last = min(several, default=0)
     return max(0, last - max(USUAL_STEPS, last // 4) + 1), last

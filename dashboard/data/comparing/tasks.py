@@ -9,6 +9,8 @@ from typing import Any
 
 import pandas as pd
 
+from echoscope.diagnostics.measure.rates import wilson_interval
+
 from ...labels import value_words
 from ...words import NONE
 
@@ -41,6 +43,8 @@ def last_evaluations(metrics: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 def _evaluated(row: Mapping[str, Any]) -> dict[str, Any]:
     key = "eval/all/success_rate"
     ends = [row.get(f"success_rate_{end}") for end in ("low", "high")]
+    if None in ends and row.get("num_tasks"):
+        ends = [float(end) for end in wilson_interval(row["success_rate"], row["num_tasks"])]
     return {
         "tasks": row["tag"],
         "run": row["run"],

@@ -100,10 +100,12 @@ def _differences(table: RunsTable, places: Sequence[int]) -> None:
     settings = {}
     for n in places:
         facts = table.facts[n]
-        if facts is not None:
-            values = dict(zip(facts.setting_names, facts.setting_values, strict=True))
-            settings[visible(table.rows[n].run_id, 80)] = settings_of(values)
-    keys = differing(settings) if settings else []
+        if facts is None:
+            st.caption("The settings are still being read.")
+            return
+        values = dict(zip(facts.setting_names, facts.setting_values, strict=True))
+        settings[visible(table.rows[n].run_id, 80)] = settings_of(values)
+    keys = differing(settings)
     if keys:
         beside = [RunGroup(runs=(run,), settings={}, name=run) for run in settings]
         frame = setting_table(beside, settings, keys)
@@ -117,7 +119,7 @@ def _notes(rows: Sequence[RunRow]) -> None:
     only_row = rows[0] if len(rows) == 1 else None
     mark = state.digest_of(*(row.run_id for row in rows))
     with st.form(f"notes-{mark}", border=False):
-        left, middle, right = st.columns([2, 3, 1], vertical_alignment="bottom")
+        left, middle, right = st.columns([5, 7, 4], vertical_alignment="bottom")
         shared = [t for t in rows[0].noted_tags if all(t in row.noted_tags for row in rows)]
         tags = left.multiselect(
             "Tags", shared, default=shared, accept_new_options=True, max_selections=32

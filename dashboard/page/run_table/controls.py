@@ -1,4 +1,4 @@
-"""The controls above the table of runs: filter, groups, order, columns, curves, saved views.
+"""The controls beside the title of the page Runs: filter, groups, order, columns, curves, views.
 
 The address is their state. They are drawn with the whole page, so that the list, which draws itself
 again while runs are read, closes no menu that somebody has open.
@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import urlencode
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from echoscope.dashboard.data.run_table import saved_views
 from echoscope.dashboard.data.run_table.columns import NOT_SORTED, OF_EVERY_RUN
@@ -37,30 +38,31 @@ A condition compares columns:
 """
 
 
-def draw(table: RunsTable, asked: state.Asked) -> None:
-    """Draw them; what changes writes the address."""
-    left, right = st.columns([8, 1], vertical_alignment="bottom")
-    left.text_input(
+def draw(line: DeltaGenerator, table: RunsTable, asked: state.Asked) -> None:
+    """Draw them in a line; what changes writes the address."""
+    line.text_input(
         "Filter",
         key="filter",
         bind="query-params",
         placeholder="A word, or a condition: lr > 1e-6 and success < 50 % and algo = 'ppo'",
         type="search",
         max_chars=500,
-        help=_HELP,
+        label_visibility="collapsed",
         on_change=lambda: go(page=None),
     )
-    with right.popover("Views", width="stretch"):
-        _views()
-    groups, order, curves, columns = st.columns([4, 3, 4, 2], vertical_alignment="bottom")
-    with groups:
+    with line.popover("Help", key="runs_help", type="tertiary"):
+        st.markdown(_HELP)
+    num_groups = len(list_param("group", most=state.MAX_GROUPED))
+    with line.popover(f"Group ({num_groups})" if num_groups else "Group", key="runs_group"):
         _groups(table)
-    with order:
+    with line.popover("Sort", key="runs_sort"):
         _order(table, asked)
-    with curves:
-        _curves(table, asked)
-    with columns.popover("Columns", width="stretch"):
+    with line.popover("Columns", key="runs_columns"):
         _columns(table, asked)
+    with line.popover("Curves", key="runs_curves"):
+        _curves(table, asked)
+    with line.popover("Views", key="runs_views"):
+        _views()
 
 
 def _groups(table: RunsTable) -> None:

@@ -40,7 +40,7 @@ def draw(runs: RootRuns, table: RunsTable, lines: Sequence[Line], keys: Sequence
     num_runs, num_missing = 0, 0
     for key in keys:
         curves = []
-        num_runs, num_lines = 0, 0
+        num_runs, num_lines, num_missing_before = 0, 0, num_missing
         width = width_of([table.rows[n] for line in drawn_lines for n in line.rows[:MAX_MEMBERS]])
         for line in drawn_lines:
             members = [
@@ -55,7 +55,13 @@ def draw(runs: RootRuns, table: RunsTable, lines: Sequence[Line], keys: Sequence
                 num_lines += 1
                 curves.append(_curve(line, measured, key))
         title, help_text = _title(key)
-        spec = curves_spec(curves, title=title, help=help_text, height=HEIGHT)
+        spec = curves_spec(
+            curves,
+            title=title,
+            help=help_text,
+            height=HEIGHT,
+            is_complete=num_missing == num_missing_before,
+        )
         figures.show(spec, describe(curves[:8]), key=f"runs {key}")
     return Drawn(num_lines=len(drawn_lines), num_runs=num_runs, num_missing=num_missing)
 

@@ -30,6 +30,7 @@ from ...charts import theme
 from ...data import queries
 from ...escaping import visible
 from ...words import NONE, Colour, plain
+from .. import ui
 from ..url_state import go
 from . import state
 
@@ -42,9 +43,13 @@ _SHOWN_REGIMES = (Regime.DIVERSE.value, Regime.COMPRESSED.value)
 _OPENED, _RERUN = "_runs_opened", "_runs_rerun"
 ROW_HEIGHT = 35
 _CHAR_WIDTH = 6.5
-_WIDTHS = {"verdict": 190}
+_WIDTHS = {"verdict": 165}
 _GROUP_WIDTHS = {"verdict": 240}
 """Pixels of columns whose words may still come: others are as wide as what they hold."""
+_BUTTON = 50
+"""Pixels of a column of buttons."""
+_PHONE_NAME = 130
+"""Pixels of a name on a telephone: beside it there is room for a verdict and a number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +71,13 @@ class Line:
 
 def draw(table: RunsTable, lines: Sequence[Line], asked: state.Asked) -> str:
     """Draw the rows; the name of the run that was clicked just now, empty for none."""
-    columns = [table.column(name) for name in asked.columns if name != NAME]
-    has_curves = bool(asked.curves)
-    cells = pd.DataFrame([_cells(table, line, columns, has_curves) for line in lines])
+    is_phone = ui.is_phone()
+    names = [name for name in asked.columns if name != NAME]
+    if is_phone:
+        names.sort(key=lambda name: name == "status")  # the verdict says more
+    columns = [table.column(name) for name in names]
+    buttons = [] if not asked.curves else [SWATCH] if is_phone else [SWATCH, EYE, SOLO]
+    cells = pd.DataFrame([_cells(table, line, columns, buttons, asked) for line in lines])
     ids = [tuple(table.rows[n].run_id for n in line.rows) for line in lines]
     now = set(state.ticked())
     selected = [n for n, of_line in enumerate(ids) if of_line and now.issuperset(of_line)]
@@ -121,16 +130,18 @@ def _config(
     heading = "Group" if asked.groups else "Run"
     longest = max((len(_name(line)) for line in lines), default=0)
     width = min(max(round(longest * _CHAR_WIDTH) + 32, 140), 380)
+    is_phone = ui.is_phone()
+    width = min(width, _PHONE_NAME) if is_phone else width
     config: dict[str, Any] = {
         SWATCH: st.column_config.TextColumn("", pinned=True, width=20),
-        EYE: button("", EYE, hidden, width=36, help="Hide or show the curve."),
-        SOLO: button("", SOLO, alone, width=36, help="Show this curve alone, or all again."),
+        EYE: button("", EYE, hidden, width=_BUTTON, help="Hide or show the curve."),
+        SOLO: button("", SOLO, alone, width=_BUTTON, help="Show this curve alone, or all again."),
         NAME: button(
             _heading(heading, NAME, asked.order), NAME, opened, alignment="left", width=width
         ),
     }
     settings = [column.name for column in columns if column.source == "setting"]
-    widths = _GROUP_WIDTHS if asked.groups else _WIDTHS
+    widths = {} if is_phone else _GROUP_WIDTHS if asked.groups else _WIDTHS
     for column in columns:
         is_setting = column.source == "setting"
         label = short_name(column.name, settings) if is_setting else column.label
@@ -179,13 +190,18 @@ def _selected(
 
 
 def _cells(
-    table: RunsTable, line: Line, columns: Sequence[Column], has_curves: bool
+    table: RunsTable,
+    line: Line,
+    columns: Sequence[Column],
+    buttons: Sequence[str],
+    asked: state.Asked,
 ) -> dict[str, Any]:
-    cells: dict[str, Any] = {}
-    if has_curves:
-        cells[SWATCH] = ""
-        cells[EYE] = _eye(line)
-        cells[SOLO] = ":material/filter_center_focus:" if line.colour else None
+    of_curve = {
+        SWATCH: "",
+        EYE: _eye(line),
+        SOLO: _solo(line, asked) if line.colour else None,
+    }
+    cells: dict[str, Any] = {name: of_curve[name] for name in buttons}
     cells[NAME] = _name(line)
     for column in columns:
         values = [table.values(column.name)[n] for n in line.rows]
@@ -199,7 +215,11 @@ def _cells(
 def _eye(line: Line) -> str | None:
     if not line.colour:
         return None
-    return ":material/visibility:" if line.is_drawn else ":material/visibility_off:"
+    return "Hide" if line.is_drawn else "Show"
+
+
+def _solo(line: Line, asked: state.Asked) -> str:
+    return "All" if asked.solo == line.digest else "Solo"
 
 
 def _name(line: Line) -> str:

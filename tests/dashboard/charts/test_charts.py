@@ -20,6 +20,7 @@ from echoscope.dashboard.charts.marks import (
     command_marks,
     rewind_marks,
 )
+from echoscope.dashboard.charts.runs import curves_spec
 from echoscope.dashboard.data.curves import Curve, curve, describe, step_axis
 from echoscope.dashboard.live.cursor import checked_zoom, read_zoom
 from echoscope.dashboard.live.figures import export_config
@@ -186,7 +187,7 @@ def test_a_logarithmic_scale_has_gaps_where_there_is_no_logarithm() -> None:
 
 def test_shares_are_percentages_and_other_units_are_named() -> None:
     share = charts.line_chart([one_curve([0.5], unit="share")], STEP_AXIS, title="Success")
-    assert share.layout.yaxis.tickformat == ".0%"
+    assert share.layout.yaxis.tickformat == ".2~%"
     nats = charts.line_chart([one_curve([0.5], unit="nats")], STEP_AXIS, title="Entropy")
     assert "nats" in nats.layout.annotations[0].text
 
@@ -537,3 +538,9 @@ def test_the_onset_is_a_stretch_behind_the_curves() -> None:
     )
     (stretch,) = spec["layout"]["shapes"]
     assert (stretch["x0"], stretch["x1"], stretch["layer"]) == (2.0, 3.0, "below")
+
+
+def test_a_chart_whose_curves_are_still_read_does_not_say_that_nothing_was_measured() -> None:
+    looks = {"title": "Success", "help": "", "height": 300}
+    assert charts.NOTHING in str(curves_spec([], **looks))
+    assert charts.NOTHING not in str(curves_spec([], **looks, is_complete=False))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from held_run import HeldRun
 from made_evaluation import make_evaluation
 from made_run import CONFIG, make_run
 from shown_figures import shown_figures
@@ -16,6 +17,8 @@ from streamlit.testing.v1 import AppTest
 from echoscope.diagnostics.measure.outcomes import mean_estimate
 from echoscope.diagnostics.metric_entry import ENTROPY
 from echoscope.store.reader import open_run
+from echoscope.store.records import CommandAction
+from echoscope.store.steer.commands import new_command, post
 
 OpenPage = Callable[..., AppTest]
 LAST = 29
@@ -129,6 +132,41 @@ def test_runs_of_one_configuration_stand_for_themselves(
     page = open_page("compare", tmp_path, runs="s0,s1")
     assert [row["group"] for row in groups(page)] == ["s0", "s1"]
     assert "same configuration" in words(page)
+
+
+def test_what_was_changed_while_a_run_trained_is_a_setting_that_differs(
+    tmp_path: Path, open_page: OpenPage
+) -> None:
+    """Their configurations are equal: nothing else tells the two apart."""
+    for name in ("kept", "cooled"):
+        run = HeldRun(tmp_path / name, config={**CONFIG, "optim": {"lr": 0.1}})
+        run.advance(5)
+        if name == "cooled":
+            order = new_command(
+                name, CommandAction.SET, settings={"optim.lr": 0.01}, issued_by="ann"
+            )
+            post(run.path, order)
+            run.answer()
+        run.advance(5)
+        run.close()
+    page = open_page("compare", tmp_path, runs="kept,cooled", metric=ENTROPY)
+    tables = [frame.value for frame in page.dataframe if "setting" in frame.value]
+    assert tables[0].to_dict("records") == [
+        {"setting": "optim.lr", "kept": "0.1", "cooled": "0.1, 0.01 from step 5"}
+    ]
+    assert "same configuration" not in words(page)
+    assert "Groups go by the settings at the start" in words(page)
+
+
+def test_settings_that_always_vary_together_are_no_sweep(
+    tmp_path: Path, open_page: OpenPage
+) -> None:
+    """Of two runs, whatever differs: no axis would tell more than another."""
+    for n in range(2):
+        config = {**CONFIG, "a": n, "b": n, "c": n}
+        make_run(tmp_path / f"r{n}", 3, config=config, values=lambda step, n=n: {ENTROPY: 1.0 + n})
+    page = open_page("compare", tmp_path, runs="r0,r1", metric=ENTROPY)
+    assert "Sweep" not in [heading.value for heading in page.subheader]
 
 
 def test_an_evaluation_is_refused_in_a_sentence(

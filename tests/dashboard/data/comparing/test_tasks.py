@@ -40,6 +40,12 @@ def test_the_last_evaluation_of_each_run_is_listed_the_best_run_first() -> None:
     assert last_evaluations({"r": metrics()}).empty
 
 
+def test_the_interval_of_tasks_that_a_recorder_counted_is_wilsons() -> None:
+    table = metrics((9, "eval/lake/success_rate", 0.5), (9, "eval/lake/num_tasks", 64.0))
+    (row,) = last_evaluations({"r": table}).to_dict("records")
+    assert row["95 % interval"] == "38.1 % to 61.9 %"
+
+
 def config(groups: int = 128, **params: object) -> dict[str, object]:
     return {"envs": {"eval": [{"env": "lake", "groups": groups, "params": params}]}}
 
