@@ -182,30 +182,6 @@ def test_nothing_moves_by_itself_over_thirty_live_steps(
     writer.close(status="finished")
 
 
-LOADS = {
-    "live": ("live?run=collapsed", (1440, HEIGHT)),
-    "live on a phone": ("live?run=collapsed", (390, 844)),
-    "replay": ("replay?run=collapsed", (1440, HEIGHT)),
-    "runs": ("", (1440, HEIGHT)),
-    "diagnosis": ("diagnosis?run=collapsed", (1440, HEIGHT)),
-}
-MOST_OF_A_LOAD = 0.35
-"""Of the browser's score, on a machine that does other work besides; 0.1 counts as good."""
-
-
-@pytest.mark.parametrize("name", LOADS)
-def test_a_page_moves_little_while_it_loads(server: DashboardProcess, page: Any, name: str) -> None:
-    """The second visit: the first one waits for a verdict, which draws the page once more."""
-    address, (width, height) = LOADS[name]
-    page.set_viewport_size({"width": width, "height": height})
-    visit(page, f"{server.url}/{address}")
-    page.get_by_text("being judged").wait_for(state="detached")
-    page.add_init_script(ALL_SHIFTS.replace('"layout-shift" }', '"layout-shift", buffered: true }'))
-    visit(page, f"{server.url}/{address}")
-    until(lambda: is_at_rest(page), "the end of the drawing", page=page)
-    assert page.evaluate("window.shifts") < MOST_OF_A_LOAD, page.evaluate("window.moved")
-
-
 def is_at_rest(page: Any) -> bool:
     before = page.evaluate("window.shifts")
     page.wait_for_timeout(2_000)
