@@ -62,6 +62,8 @@ ONLY_PARSED = {
     "envs serve": "serves until Ctrl-C",
     "preflight": "plays a whole step",
     "bench collapse": "takes minutes",
+    "bench cures": "reads no run: tests/cli/test_bench_cli.py",
+    "cure": "trains branches: make test-cure, tests/cli/test_cure_cli.py",
     "envs check": "takes half a minute for all environments",
     "plugins check": "needs the page's own code: test_plugins_page.py",
     "models get": "downloads 93 MB",

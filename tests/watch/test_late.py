@@ -145,7 +145,8 @@ def test_a_long_file_of_long_ago_is_read_to_its_end_before_a_step_is_judged(
     monkeypatch.setattr(folders, "LOOK_BYTES", len(text) // 2)
     monkeypatch.setattr("echoscope.watch.tail.BLOCK_BYTES", len(text) // 4)
     with followed(file, tmp_path / "run") as watch:
-        assert watch.look() == []
+        watch.watch.look()
+        assert watch.steps() == []
         assert watch.look(2) == [1, 2, 3]
         assert episodes(watch, 1, 2, 3) == [8, 8, 8]
     assert watch.said == []
