@@ -67,7 +67,7 @@ def train(
 
     search_working_folder()
     recipe, words = recipe_and_words(recipe, overrides)
-    from echoscope.core.update.learners.processes import PARENT, launched_rank, launched_words
+    from echoscope.core.update.learners.launched import PARENT, launched_rank, launched_words
 
     if launched_rank():  # torchrun or Ray has started the run's other ranks as well
         from echoscope.core.update.learners.worker import follow
@@ -173,7 +173,7 @@ def _what_became_of(path: Path, settings: Mapping[str, Any]) -> tuple[Path, bool
 
 def _is_for_cluster(config: RunConfig) -> bool:
     """Whether this process is the driver of a run on Ray, and none of its ranks."""
-    from echoscope.core.update.learners.processes import launched_size
+    from echoscope.core.update.learners.launched import launched_size
 
     return config.trainer.launcher == "ray" and not launched_size()
 

@@ -24,7 +24,7 @@ from .config.engine import CPU_CACHE_GIB
 from .config.loading import ConfigError
 from .config.settings import RunConfig
 from .pretrained.names import named_models
-from .update.learners.processes import ranks_here
+from .update.learners.launched import ranks_here
 
 if TYPE_CHECKING:
     import torch

@@ -12,7 +12,7 @@ from ..config.engine import OpenAiEngineConfig, VllmEngineConfig
 from ..config.settings import RunConfig
 from ..policy import Policy
 from ..pretrained.policy_assets import resolve_model
-from ..update.learners.processes import ranks_here
+from ..update.learners.launched import ranks_here
 from .base import Engine
 from .hf.engine import HfEngine
 from .ray.session import check_ray

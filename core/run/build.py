@@ -44,7 +44,8 @@ from ..rollout.sources import (
 )
 from ..rollout.stop_strings import Stopping
 from ..update.learners.alone import Learner
-from ..update.learners.processes import check_ranks, launched_size, start_ranks
+from ..update.learners.launched import launched_size
+from ..update.learners.processes import check_ranks, start_ranks
 from ..update.learners.ranked import RankedLearner
 from .checkpoint import Checkpoints
 from .control import Control

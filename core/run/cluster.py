@@ -27,7 +27,7 @@ from echoscope.store.steer.commands import new_command, post
 
 from ..config.settings import RunConfig
 from ..engines.ray.session import connected, first_sentence
-from ..update.learners.processes import PARENT
+from ..update.learners.launched import PARENT
 
 FOLDER = ".ray"
 """Beside the run: what rank 0 has printed, and Ray Train's own files."""

@@ -25,7 +25,7 @@ from echoscope.store.steer.steering import MAX_REASON, override_words
 from ..config.loading import ConfigError, override
 from ..config.schedule import GivenTreatment
 from ..config.settings import RunConfig
-from ..update.learners.processes import launched_size
+from ..update.learners.launched import launched_size
 from .checkpoint import read_state, step_of
 from .observers import TellsPeople
 

@@ -1,5 +1,4 @@
-"""The processes of a run that trains on several ranks: started here, or by torchrun, which says in
-environment variables what this process is.
+"""The processes of a run that trains on several ranks: started here, or by torchrun.
 
 Rank 0 is the run. It sends each call to the other ranks and joins in it; they wait for the next. A
 rank that ends takes the run with it: what it was doing cannot be done without it.
@@ -15,51 +14,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from ...config.loading import ConfigError, parse_override
+from ...config.loading import ConfigError
+from .launched import PARENT, launched_rank, launched_size
 from .world import World
-
-SETTING = "trainer.ranks"
-PARENT = "ECHOSCOPE_RANK_PARENT"
-"""Variable of a rank that this package has started: the process that must outlive it."""
-
-
-def launched_rank() -> int:
-    """This process among those that were started together; 0 where there are no others."""
-    return int(os.environ.get("RANK", "0")) if launched_size() else 0
-
-
-def launched_size() -> int:
-    """How many processes were started together; 0 where nothing has started several."""
-    return int(os.environ.get("WORLD_SIZE", "0")) if "RANK" in os.environ else 0
-
-
-def ranks_here(num_ranks: int) -> int:
-    """How many of a run's ranks are on this machine: all, unless torchrun says otherwise."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", num_ranks))
-
-
-def launched_words(words: Sequence[str]) -> list[str]:
-    """The setting that the launcher's number of processes stands for.
-
-    Raises:
-        ConfigError: the words name another number.
-    """
-    size = launched_size()
-    named = dict(map(parse_override, words)).get(SETTING, size)
-    if size and named != size:
-        raise ConfigError(
-            f"{SETTING} is {named}, but {size} processes were started: leave the setting out, or "
-            f"start {named}"
-        )
-    return [f"{SETTING}={size}"] if size > 1 else []
-
 
 STALLED = datetime.timedelta(minutes=10)
 """A rank that does not join a collective within this time has failed."""
