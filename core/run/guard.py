@@ -20,6 +20,7 @@ from echoscope.store.reader import open_run
 from echoscope.store.records import ALARM_AUTHOR, Command, CommandAction
 from echoscope.store.steer.commands import new_command
 from echoscope.store.steer.rewinds import GUARD, Rewind, rewind_settings
+from echoscope.store.steer.settings import live_settings
 from echoscope.store.steer.steering import MAX_REASON, override_words
 
 from ..config.loading import ConfigError, override
@@ -123,7 +124,8 @@ def next_proposal(
     Raises:
         StoreError: the run cannot be read.
     """
-    proposed = proposals_of(open_run(run_path))
+    run = open_run(run_path)
+    proposed, now = proposals_of(run), live_settings(run).now
     for proposal in proposed.treatments:
         folder = checkpoint_path(run_path, proposal.checkpoint)
         if not folder.is_dir() or checkpoint_damage(folder):
@@ -133,7 +135,7 @@ def next_proposal(
                 return None, f"checkpoint {step} is gone or damaged, and no older one is whole."
             folder = older
         settings = proposal.settings
-        if not _is_repeated(settings, tried) and not _changes_nothing(folder, settings):
+        if not _is_repeated(settings, tried) and not _changes_nothing(folder, settings, now):
             return replace(proposal, checkpoint=step_of(folder)), ""
     if proposed.treatments:
         return None, "every treatment that is known for it was given and did not help."
@@ -146,13 +148,20 @@ def _is_repeated(settings: Mapping[str, Any], tried: Iterable[GivenTreatment]) -
     return any(settings.items() <= old.items() for old in states)
 
 
-def _changes_nothing(folder: Path, settings: Mapping[str, Any]) -> bool:
-    """Whether a checkpoint has these settings already, or cannot have them."""
+def _changes_nothing(folder: Path, settings: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether the run would go on as it did from a checkpoint, or cannot have these settings.
+
+    A checkpoint from before a live change has the old value; to go back to it undoes the change.
+
+    Args:
+        now: Live settings by dotted key, as the run has them.
+    """
     try:
         before = read_state(folder).config
-        return override(before, override_words(settings)) == before
+        is_same = override(before, override_words(settings)) == before
     except ConfigError:
         return True
+    return is_same and all(now.get(key, value) == value for key, value in settings.items())
 
 
 def why_no_rewind(run_path: Path, command: Command) -> str:

@@ -35,7 +35,7 @@ from echoscope.diagnostics.judge.proposals import Proposal, Proposals
 from echoscope.store.checkpoints import checkpoint_path
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
-from echoscope.store.records import CommandAction, CommandOutcome
+from echoscope.store.records import CommandAction, CommandOutcome, StepMetrics
 from echoscope.store.steer.commands import new_command, post
 from echoscope.store.steer.rewinds import asked_rewind, last_of_line, rewind_of, rewind_settings
 
@@ -363,6 +363,19 @@ def given(new: float, old: float, checkpoint: int = 2) -> GivenTreatment:
     )
 
 
+class ChangesTheRate(Listener):
+    """Sets the learning rate to 9 after step 1, as a person would."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def metrics(self, metrics: StepMetrics) -> None:
+        super().metrics(metrics)
+        if metrics.step == 1 and metrics.phase == "train":
+            post(self.path, new_command("run", CommandAction.SET, settings={"optim.lr": 9.0}))
+
+
 class TestTheNextTreatment:
     """Never one that was tried, never back to what was treated, never from a damaged checkpoint."""
 
@@ -393,6 +406,18 @@ class TestTheNextTreatment:
         proposal, _ = self.of(collapsed, [given(1e-4, 1e-3)])
         assert proposal is not None
         assert proposal.settings == {"loss.entropy_coef": 0.5}
+
+    def test_to_go_back_before_a_live_change_undoes_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The checkpoint has the old value already; the run has not. Unchanged, it has both."""
+        path = tmp_path / "run"
+        config = collapsing("steps=3", "checkpoint.every=1", "checkpoint.keep=9")
+        start(config, path, ChangesTheRate(path))
+        undone, same = lower(config.optim.lr, 1), lower(9.0, 2)
+        proposing(monkeypatch, same, undone)
+        proposal, _ = self.of(path)
+        assert proposal == undone
 
     def test_a_damaged_checkpoint_is_passed_over(
         self, collapsed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
