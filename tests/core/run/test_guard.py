@@ -261,7 +261,7 @@ class Types(Listener):
         self.path = path
 
     def phase(self, step: int, name: str) -> None:
-        if name == "paused":
+        if name.startswith("paused"):
             program = "from echoscope.cli import main; main()"
             words = ("ctl", str(self.path), "rewind", "--wait", "0")
             subprocess.run([sys.executable, "-c", program, *words], check=True)
