@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from echoscope.diagnostics.bench.cures.kinds import HERE, kinds
+from echoscope.diagnostics.bench.cures.kinds import HERE, kinds, twins
 from echoscope.diagnostics.bench.harness import LabelledRun
 from echoscope.diagnostics.bench.judging import Judged, RuleCalls, judge
 from echoscope.diagnostics.bench.report import cures_set, report_of, truth_set
@@ -143,7 +143,7 @@ def test_a_rules_alarm_begins_when_it_is_raised_from_below() -> None:
 def test_the_part_of_the_cures_holds_every_curve_that_is_kept() -> None:
     runs = {run.name: run for run in cures_set()}
     assert len(runs) == len(list((HERE / "curves").glob("*/*.csv")))
-    assert {name.split("/")[0] for name in runs} <= {*kinds()}
+    assert {name.split("/")[0] for name in runs} <= {*kinds(), *twins()}
     assert runs["bandit-luck/seed0"].label == "echo_trap"
     assert all(run.halved_step is not None for run in runs.values() if run.is_collapsed)
 
