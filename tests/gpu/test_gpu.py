@@ -4,26 +4,35 @@ The table goes to `gpu-report.md`, or where `ECHOSCOPE_GPU_REPORT` says. With
 `ECHOSCOPE_GPU_DEVICE=cpu` the same code runs on the CPU, over small shapes, so that the suite is
 tried where there is no GPU; what it then says of bounds is about the CPU. With
 `ECHOSCOPE_GPU_RANKS=N` weights are split over N devices: `make test-multi-gpu` takes all there are.
+What needs vLLM runs where this Python has it: `make test-gpu GPU_PYTHON=.../bin/python`.
 """
 
 from __future__ import annotations
 
+import copy
 import os
+import statistics
 import time
 from collections.abc import Callable, Iterator
+from importlib import util
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from bench import Bench, make_bench
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from small_qwen import largest_gap, make_model, some_prompts
+from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from echoscope import open_run
+from echoscope.core.config.engine import VllmEngineConfig
 from echoscope.core.config.loading import load_config
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.engines.base import SamplingParams
 from echoscope.core.engines.hf.engine import HfEngine
+from echoscope.core.engines.vllm.server import VllmEngine, visible_gpus
+from echoscope.core.engines.vllm.transfer import Transfers
 from echoscope.core.memory import device_kind, estimate_memory
 from echoscope.core.optim import Optimizer
 from echoscope.core.policy import Policy, build_policy
@@ -320,6 +329,83 @@ def ranks() -> Iterator[Ranks]:
     started = start_ranks(RANKS, DEVICE)
     yield started
     started.close()
+
+
+# -- weights to vLLM -----------------------------------------------------------------------------
+
+WAYS = ("ipc", "nccl", "files")
+
+
+def vllm_engine(model: PreTrainedModel, folder: Path, way: str, said: list[str]) -> VllmEngine:
+    """On the policy's GPU, and by NCCL on the next one."""
+    if DEVICE == "cpu" or util.find_spec("vllm") is None:
+        pytest.skip("this Python has no GPU, or no vLLM: set GPU_PYTHON")
+    if way == "nccl" and torch.cuda.device_count() < 2:
+        pytest.skip("NCCL needs a second GPU")
+    model.save_pretrained(folder)
+    transfers = Transfers(way, model, said.append)  # type: ignore[arg-type]
+    devices = visible_gpus()[1:2] if way == "nccl" else visible_gpus()[:1]
+    backend = transfers.backend_for(devices, visible_gpus(), has_ranks=False)
+    return VllmEngine(
+        model,
+        str(folder),
+        config=VllmEngineConfig(gpu_memory=0.3),
+        transfers=transfers,
+        devices=devices,
+        backend=backend,
+    )
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_vllm_samples_from_the_weights_that_were_transferred(
+    way: str, tmp_path: Path, table: Callable[[str, str], None]
+) -> None:
+    """Also where it slept before."""
+    model, said = make_model(0, tied=True).to(DEVICE, torch.bfloat16), list[str]()
+    engine = vllm_engine(model, tmp_path, way, said)
+    try:
+        for version in (1, 2):
+            torch.manual_seed(version)
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.add_(parameter.std() * torch.randn_like(parameter))
+            exact = copy.deepcopy(model).to("cpu", torch.float32)
+            old = largest_gap(engine, exact, some_prompts(300))
+            engine.release_memory()
+            engine.sync_weights(SimpleNamespace(model=model, version=version))
+            new = largest_gap(engine, exact, some_prompts(300))
+            table(
+                f"vLLM after new weights by {way}, largest gap (before) in nats",
+                f"{new:.2g} ({old:.2g})",
+            )
+            assert new < 0.5 < old
+    finally:
+        engine.close()
+    assert len(said) == 1
+    assert ("files" in said[0]) == (way == "files")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_seconds_of_a_transfer(way: str, tmp_path: Path, table: Callable[[str, str], None]) -> None:
+    name = next(iter(SHAPES))
+    shape = Qwen2Config(
+        vocab_size=VOCABULARY,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        **SHAPES[name],
+        **HEADS[name],
+    )
+    model = Qwen2ForCausalLM(shape).to(DEVICE, torch.bfloat16).eval()
+    engine = vllm_engine(model, tmp_path, way, [])
+    seconds = []
+    try:
+        for version in range(1, 7):
+            begun = finished()
+            engine.sync_weights(SimpleNamespace(model=model, version=version))
+            seconds.append(finished() - begun)
+    finally:
+        engine.close()
+    table(f"{name}: weights to vLLM by {way}, seconds", f"{statistics.median(seconds[1:]):.2f}")
 
 
 # -- a run ---------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from ..base import (
     check_idle,
     checked_prompt,
 )
+from ..vllm.transfer import Transfer, Transfers
 from ..vllm.weights import WeightFiles
 from .http import HttpServer, RefusedError
 from .protocol import PATH, Ask, Reply, body_of, checked_reply, reply_of
@@ -66,6 +67,8 @@ class ServerEngine(Engine):
         api_key: of the server; None for the one in the variable `engine.api_key_env`.
         files: through which several engines of one policy give their servers its weights; whoever
             made them says when all have loaded them. None: this engine makes its own.
+        transfers: through which it gives its server the weights where they can go so; else, and
+            where it is None, they go through files.
 
     Raises:
         ConfigError: settings that do not fit each other or the model.
@@ -82,6 +85,7 @@ class ServerEngine(Engine):
         report: Callable[[str], None] = lambda text: None,
         api_key: str | None = None,
         files: WeightFiles | None = None,
+        transfers: Transfers | None = None,
     ) -> None:
         base = model.get_base_model() if isinstance(model, PeftModel) else model
         most = int(base.config.max_position_embeddings)
@@ -104,11 +108,15 @@ class ServerEngine(Engine):
         if files is None and config.weights == "vllm":
             files = self._own_files = WeightFiles(model, config.weights_folder)
         self._files = files
+        self._transfers = transfers
+        self._transfer: Transfer | None = None
         self._threads: ThreadPoolExecutor | None = ThreadPoolExecutor(
             max_workers=min(config.max_batch_rows, 256), thread_name_prefix="echoscope-engine"
         )
         try:
             self._model_name = self._served_model()
+            if transfers is not None and config.weights == "vllm":
+                self._transfer = transfers.opened(self._server)
             self._sync(model, policy_version)
         except BaseException:
             self.close()
@@ -193,6 +201,8 @@ class ServerEngine(Engine):
         if threads is not None:
             self._server.abort()
             threads.shutdown(wait=True, cancel_futures=True)
+        if self._transfer is not None:
+            self._transfer.close()
         if self._own_files is not None:
             self._own_files.remove()
 
@@ -254,14 +264,10 @@ class ServerEngine(Engine):
 
     def _sync_vllm(self, model: PreTrainedModel | PeftModel, version: int) -> None:
         """Through vLLM's development routes and the worker extension of this package."""
-        assert self._files is not None
-        with self._files.reading(model) as path:
-            if isinstance(model, PeftModel):
-                self._load_adapter(path)
-            else:
-                body = {"method": _RELOAD, "args": [str(path), version]}
-                answer = self._told("/collective_rpc", body, needs=_DEV_MODE)
-                _check_versions(answer, version, self._server.url)
+        if self._transfer is not None:
+            _check_versions(self._sent(self._transfer, model, version), version, self._server.url)
+        else:
+            self._load(model, version)
         if self._own_files is not None:
             self._own_files.are_loaded()
         self._weights_are_in()
@@ -271,6 +277,25 @@ class ServerEngine(Engine):
                 f"{self._server.url} could not empty its prefix cache after new weights came: it "
                 "serves somebody else too"
             )
+
+    def _sent(self, transfer: Transfer, model: PreTrainedModel | PeftModel, version: int) -> Any:
+        assert self._transfers is not None
+        try:
+            return transfer.send(model, version)
+        except EngineError as error:
+            self._transfers.has_failed(error)
+            raise
+
+    def _load(self, model: PreTrainedModel | PeftModel, version: int) -> None:
+        """Through files."""
+        assert self._files is not None
+        with self._files.reading(model) as path:
+            if isinstance(model, PeftModel):
+                self._load_adapter(path)
+            else:
+                body = {"method": _RELOAD, "args": [str(path), version]}
+                answer = self._told("/collective_rpc", body, needs=_DEV_MODE)
+                _check_versions(answer, version, self._server.url)
 
     def _told(
         self, path: str, body: dict[str, Any] | None = None, *, needs: str, is_text: bool = False

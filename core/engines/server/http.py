@@ -58,11 +58,16 @@ class HttpServer:
         if not is_http_url(url):
             raise ConfigError(f"engine.url is {url!r}, but must look like http://127.0.0.1:8000")
         self.url = url.rstrip("/")
+        self._api_key = api_key
         self._retries = RETRIES if retries is None else retries
         self._client = HttpClient(self.url, max_bytes=MAX_ANSWER_BYTES, token=api_key or "")
         self._num_aborts = 0
         self.num_retries = 0
         """Attempts that were made again, since somebody set this to 0."""
+
+    def without_retries(self) -> HttpServer:
+        """The same server, for what must not be asked twice."""
+        return HttpServer(self.url, retries=0, api_key=self._api_key)
 
     def post(
         self,
@@ -70,18 +75,20 @@ class HttpServer:
         body: Mapping[str, Any] | None = None,
         *,
         is_text: bool = False,
+        timeout_s: float | None = None,
     ) -> Any:
         """The server's answer to a POST, parsed from JSON; None for an empty one.
 
         Args:
             is_text: the answer is no JSON, and is not read.
+            timeout_s: None for `ANSWER_S`.
 
         Raises:
             RefusedError: the server answered with an error, in every attempt.
             EngineError: no answer within the deadline, or no JSON, in every attempt.
         """
         payload = None if body is None else json.dumps(body).encode("ascii")
-        text = self._asked("POST", path, payload, ANSWER_S)
+        text = self._asked("POST", path, payload, ANSWER_S if timeout_s is None else timeout_s)
         return None if is_text else self._parsed(path, text)
 
     def get(self, path: str, *, timeout_s: float = ANSWER_S) -> Any:

@@ -5,10 +5,10 @@ Beyond the process this is the client of any server that speaks the completions 
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -28,6 +28,7 @@ from ..base import EngineError, SamplingParams
 from ..server.engine import MAX_SUPPORT, ServerEngine
 from ..server.http import HttpServer
 from .install import require_vllm
+from .transfer import Transfers, free_port
 from .weights import SharedFolder, WeightFiles, adapter_settings
 from .worker.echoscope_vllm_worker import IS_SERVER
 
@@ -56,7 +57,7 @@ class ServerProcess:
     """
 
     def __init__(self, python: str, arguments: list[str], devices: Sequence[str] = ()) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.api_key = secrets.token_hex(16)
         self._folder = SharedFolder()
@@ -147,8 +148,9 @@ class VllmEngine(ServerEngine):
 
     Args:
         folder: a model folder with the shape of `model`, or a hub id.
-        files: see `ServerEngine`.
+        files, transfers: see `ServerEngine`.
         devices: names of the GPUs that it may use; empty for all.
+        backend: vLLM's name of the transfer that brings its weights; empty for files.
 
     Raises:
         VllmMissingError: the server's Python has no vLLM of the right version.
@@ -166,14 +168,16 @@ class VllmEngine(ServerEngine):
         policy_version: int = 0,
         report: Callable[[str], None] = lambda text: None,
         files: WeightFiles | None = None,
+        transfers: Transfers | None = None,
         devices: Sequence[str] = (),
+        backend: str = "",
     ) -> None:
         most = int(base_of(model).config.max_position_embeddings)
         most = most if positions is None else min(positions, most)
         self._sleeps = config.sleep and has_gpu()
         self._is_asleep = False
         self._process: ServerProcess | None = server_of(
-            model, folder, config, positions=most, devices=devices
+            model, folder, config, positions=most, devices=devices, backend=backend
         )
         client = OpenAiEngineConfig(
             url=self._process.url,
@@ -190,6 +194,7 @@ class VllmEngine(ServerEngine):
                 report=report,
                 api_key=self._process.api_key,
                 files=files,
+                transfers=transfers,
             )
         except BaseException:
             self._end_process()
@@ -238,6 +243,7 @@ def server_of(
     *,
     positions: int,
     devices: Sequence[str] = (),
+    backend: str = "",
 ) -> ServerProcess:
     """A server for a model of that shape. Whoever asks for it ends it.
 
@@ -248,7 +254,7 @@ def server_of(
     require_vllm(python)
     if not has_gpu():
         check_head_size(base_of(model))
-    arguments = list(_flags(model, folder, config, positions))
+    arguments = list(_flags(model, folder, config, positions, backend))
     return ServerProcess(python, arguments, devices)
 
 
@@ -257,6 +263,7 @@ def _flags(
     folder: str,
     config: VllmEngineConfig,
     positions: int,
+    backend: str,
 ) -> Iterator[str]:
     base, on_cpu = base_of(model), not has_gpu()
     flags: dict[str, Any] = {
@@ -278,6 +285,7 @@ def _flags(
         "disable-log-stats": True,
         "disable-uvicorn-access-log": True,
         "worker-extension-cls": "echoscope_vllm_worker.EchoscopeWorker",
+        "weight-transfer-config": json.dumps({"backend": backend}) if backend else None,
     }
     if config.kv_cache_gib is not None or on_cpu:
         flags["kv-cache-memory-bytes"] = int((config.kv_cache_gib or CPU_CACHE_GIB) * 2**30)
@@ -309,8 +317,7 @@ def devices_of(config: VllmEngineConfig, index: int, num_ranks: int) -> list[str
     Raises:
         ConfigError: one replica needs more GPUs than there are.
     """
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    visible = named.split(",") if named else [str(n) for n in range(torch.cuda.device_count())]
+    visible = visible_gpus()
     size = config.gpus_per_replica
     if not has_gpu() or (config.replicas == 1 and size == len(visible)):
         return []
@@ -320,6 +327,12 @@ def devices_of(config: VllmEngineConfig, index: int, num_ranks: int) -> list[str
         )
     first = num_ranks if config.leaves_ranks_alone(num_ranks, len(visible)) else 0
     return [visible[(first + index * size + offset) % len(visible)] for offset in range(size)]
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs of this process, by the names that CUDA_VISIBLE_DEVICES has for them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return named.split(",") if named else [str(n) for n in range(torch.cuda.device_count())]
 
 
 def give_back_cached_blocks() -> None:
@@ -342,12 +355,6 @@ def check_head_size(model: PreTrainedModel) -> None:
             f"the model's attention heads are {size} wide, but vLLM on the CPU computes widths "
             f"{', '.join(map(str, CPU_HEAD_SIZES))} only: set engine.kind=hf"
         )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _group_exists(process: subprocess.Popen[bytes]) -> bool:

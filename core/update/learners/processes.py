@@ -28,7 +28,7 @@ from .world import World
 STALLED = datetime.timedelta(minutes=10)
 """A rank that does not join a collective within this time has failed."""
 _WAITS = datetime.timedelta(days=30)
-"""For the next call: rollouts and evaluations may take long."""
+"""Of the other ranks for the next call: rollouts and evaluations may take long."""
 _JOIN = datetime.timedelta(minutes=10)
 _END_WITHIN_S = 10.0
 _LOOK_S = 2.0
@@ -261,5 +261,6 @@ def _joined(
         world_size=world.size,
         timeout=STALLED,
     )
-    calls = dist.new_group(backend="gloo", timeout=_WAITS)
+    waits = _WAITS if world.rank else STALLED  # rank 0 waits for nobody's next call
+    calls = dist.new_group(backend="gloo", timeout=waits)
     return Ranks(world=world, store=store, calls=calls, processes=processes)

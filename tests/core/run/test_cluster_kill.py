@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 from ray_cluster import driver, ranks, step_of
+from recorded import metric
 
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
@@ -69,6 +70,32 @@ def kill(victim: str, process: Any, cluster: Any, run: Path, draw: random.Random
         return "nothing"
     os.kill(draw.choice(processes).pid, signal.SIGKILL)
     return victim
+
+
+@pytest.mark.timeout(3600)
+def test_the_demo_learns_on_three_nodes_while_one_is_killed(cluster: Any, tmp_path: Path) -> None:
+    """Two ranks and two engines; where the node is lost they are placed on the other two."""
+    run, log = tmp_path / "run", tmp_path / "run.log"
+    words = ("demo", "checkpoint.every=5", "trainer.launcher=ray", "trainer.ranks=2")
+    process = driver(cluster, run, *words, "engine={kind: ray, num_engines: 2}")
+    while step_of(run) < 22:
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.5)
+    parents = {parent.pid for rank in ranks(run) for parent in rank.parents()}
+    (node, *_) = [
+        node
+        for node in cluster.worker_nodes
+        if node.all_processes["raylet"][0].process.pid in parents
+    ]
+    cluster.remove_node(node, allow_graceful=False)
+    assert process.wait(2400) == 0, log.read_text()
+    info = open_run(run).info()
+    assert (info.status, info.last_step, info.attempt) == ("finished", 60, 2), log.read_text()
+    success = metric(run, "eval/frozen_lake/success_rate", phase="eval")
+    say(f"success by step: {success}")
+    assert success[60] > 0.85 > 0.6 > success[0]
+    assert verify(run).problems == ()
+    assert not ranks(run)
 
 
 @pytest.mark.timeout(7200)
