@@ -1,20 +1,21 @@
 """vLLM's own transfer of weights without a GPU: its NCCL engines, whose broadcasts go over gloo.
 
 Sender, rendezvous, order of the calls and loading are vLLM's. A server takes part with
-`--worker-extension-cls gloo_transfer.GlooWorker`, its trainer with `SENDERS["gloo"] = by_gloo`.
+`--worker-extension-cls gloo_transfer.GlooWorker`, its trainer with `GlooSender.connected`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from vllm.distributed.weight_transfer import WeightTransferEngineFactory
+from vllm.distributed.weight_transfer.nccl_common import worker_init_payload
 from vllm.distributed.weight_transfer.nccl_engine import (
-    NCCLTrainerInitInfo,
     NCCLTrainerWeightTransferEngine,
     NCCLWeightTransferEngine,
     NCCLWeightTransferInitInfo,
@@ -68,6 +69,22 @@ class GlooSender(NCCLTrainerWeightTransferEngine):  # type: ignore[misc]
 
     num_left: int | None = None
 
+    @classmethod
+    def connected(cls, client: Any, source: Any, address: str, size: int) -> GlooSender:
+        """As `trainer_init`, whose communicator needs a GPU."""
+        info = NCCLWeightTransferInitInfo(
+            master_address=address,
+            master_port=transfer.free_port(address),
+            rank_offset=1,
+            world_size=size,
+        )
+        sender = cls(client=client, source=source)
+        with ThreadPoolExecutor(1) as thread:
+            joined = thread.submit(client.init_weight_transfer_engine, worker_init_payload(info))
+            sender.model_update_group = Group(address, info.master_port, 0, size)
+            joined.result()
+        return sender
+
     def _broadcast(self, source: Any, meta: Any) -> None:
         for tensor in self._until_it_fails(self._checked_iter(source, meta)):
             self.model_update_group.broadcast(tensor.contiguous())
@@ -77,13 +94,6 @@ class GlooSender(NCCLTrainerWeightTransferEngine):  # type: ignore[misc]
             if number == self.num_left:
                 raise RuntimeError("the cable was pulled")
             yield tensor
-
-
-def by_gloo(client: Any, weights: Any, address: str, size: int) -> GlooSender:
-    info = NCCLTrainerInitInfo(
-        rank=0, master_address=address, master_port=transfer.free_port(address), world_size=size
-    )
-    return GlooSender.trainer_init(info, client=client, source=weights)  # type: ignore[no-any-return]
 
 
 class GlooWorker(EchoscopeWorker):

@@ -46,7 +46,7 @@ def gloo(monkeypatch: pytest.MonkeyPatch) -> Any:
     import gloo_transfer
 
     monkeypatch.setattr(transfer, "obstacle", lambda model: "")
-    monkeypatch.setitem(transfer.SENDERS, "gloo", gloo_transfer.by_gloo)
+    monkeypatch.setitem(transfer.SENDERS, "gloo", gloo_transfer.GlooSender.connected)
     monkeypatch.setitem(transfer._LABELS, "gloo", "gloo")
     monkeypatch.setattr(gloo_transfer.GlooSender, "num_left", None)
     return gloo_transfer.GlooSender
