@@ -27,10 +27,16 @@ from echoscope.core.config.settings import RunConfig
 from echoscope.core.optim import Optimizer
 from echoscope.core.policy import build_policy
 from echoscope.core.update.batch import TokenBatch, select_rows
-from echoscope.core.update.learners import processes, worker
 from echoscope.core.update.learners import ranked as ranked_module
+from echoscope.core.update.learners import worker
 from echoscope.core.update.learners.alone import SHARDS_NAME, read_shards
-from echoscope.core.update.learners.processes import RankError, Ranks, check_ranks, start_ranks
+from echoscope.core.update.learners.processes import (
+    STALLED,
+    RankError,
+    Ranks,
+    check_ranks,
+    start_ranks,
+)
 from echoscope.core.update.learners.ranked import RankedLearner, ShardedLearner
 from echoscope.core.update.learners.world import World
 from echoscope.core.update.update import retrying, update, updates_per_step
@@ -350,10 +356,13 @@ def test_ranks_that_may_wait_for_a_failed_rank_0_are_not_called_again(
 
 
 @pytest.mark.parametrize("num_bytes", [1, 64 << 20])
-def test_a_rank_that_hangs_is_given_up(num_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_hangs_is_given_up(num_bytes: int) -> None:
     """Whether rank 0 waits for it in the sum, or cannot even tell it what to do."""
-    monkeypatch.setattr(processes, "STALLED", timedelta(seconds=3))
     ranks = start_ranks(2, "cpu")
+    for group in (dist.group.WORLD, ranks.calls):
+        backend = group._get_backend(torch.device("cpu"))
+        assert backend.options._timeout == STALLED
+        backend._set_default_timeout(timedelta(seconds=3))
     (other,) = ranks.processes
     other.send_signal(signal.SIGSTOP)
 
