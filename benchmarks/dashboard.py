@@ -68,6 +68,10 @@ if TYPE_CHECKING:
 VISITS = 5
 LIVE_STEPS = 20
 CHARTS_OF_PAGE = 12
+TALL = {"width": 1440, "height": 2400}
+"""All charts of a section are in sight: others are not drawn."""
+TITLE_S, CURVE_S, LIST_S, TURN_S = 1.0, 2.5, 2.0, 0.2
+"""Limits: title and verdict, first curve, list of runs, another trajectory on an open page."""
 _VIEW_STEPS, _VIEW_ROUNDS = 6, 6
 
 
@@ -122,8 +126,8 @@ class Bench:
                     assert answer.status == 200
                 found.append(time.monotonic() - began)
                 loaded += _has_torch(server.pid)
-        self._add(row("command to the first HTTP 200", found, 4.0))
         assert not loaded, "torch is loaded"
+        self._add(row("command to the first HTTP 200 (no torch in the process)", found, 4.0))
 
     def million(self) -> None:
         """A run with a million trajectories."""
@@ -133,7 +137,7 @@ class Bench:
         self._first(f"Live, {size}", "live", "million", "chart")
         self._first(f"Replay, {size}", "replay", "million", "list")
         with self._serve(self._large) as server:
-            self._warm(server, f"Live, {size}", "live", "million", "chart")
+            self._warm(server, f"Live, {size}", "live", "million", "chart", limit=CURVE_S)
             self._warm(server, f"Replay, {size}", "replay", "million", "list")
             self._trajectories(server, run, steps)
             self._memory(server, f"Live and Replay, {size}")
@@ -145,9 +149,9 @@ class Bench:
         size = f"1,000 metrics x {steps:,} steps"
         self._first(f"Live, {size}", "live", "wide", "chart")
         with self._serve(self._large) as server:
-            self._warm(server, f"Live, {size}", "live", "wide", "chart")
+            self._warm(server, f"Live, {size}", "live", "wide", "chart", limit=CURVE_S)
             found = [self._section(server, number) for number in range(VISITS)]
-            self._add(row(f"a section opens, {CHARTS_OF_PAGE} new charts, {size}", found))
+            self._add(row(f"Live, {size}: a section opens, {CHARTS_OF_PAGE} charts", found))
             self._memory(server, f"Live, {size}")
 
     def visible(self) -> None:
@@ -171,20 +175,21 @@ class Bench:
         last = sorted(acknowledged)[-LIVE_STEPS:]
         assert shown.keys() >= set(last), f"steps {set(last) - shown.keys()} were never shown"
         delays = [shown[step] - acknowledged[step] for step in last]
-        self._add(row("a step is visible after its acknowledgement", delays, 2.0))
+        self._add(row(f"an acknowledged step is on the page, {LIVE_STEPS} steps", delays, 2.0))
 
     def many(self) -> None:
         """Ten thousand runs under one root."""
         count = max(50, round(10_000 * self._scale))
         once(self._folder / "many", lambda path: make_many(path, count))
         size = f"{count:,} runs"
-        self._first(f"Runs, {size}", "", "", "list", root=self._folder / "many", limit=2.0)
+        self._first(f"Runs, {size}", "", "", "list", root=self._folder / "many", limit=LIST_S)
         with self._serve(self._folder / "many") as server:
-            self._all_read(server)
-            self._warm(server, f"Runs, {size}", "", "", "list", limit=2.0)
-            self._table(server, size, count)
+            self._all_read(server, f"Runs, {size}")
+            self._warm(server, f"Runs, {size}", "", "", "list", limit=LIST_S)
+            self._table(server, f"Runs, {size}", count)
             newest = f"run-{count - 1:05d}"
-            self._warm(server, f"Live of one of {size}", "live", newest, "chart")
+            live = f"Live of one of {size}"
+            self._warm(server, live, "live", newest, "chart", limit=CURVE_S)
             self._memory(server, f"Runs, {size}")
 
     def evaluations(self) -> None:
@@ -197,20 +202,22 @@ class Bench:
             with self._serve(root) as server, self._page() as opened:
                 first.append(drawn(opened, address(server, "evaluations"), "ranking"))
                 read.append(whole(opened, "still to be read"))
-        self._add(row(f"Evaluations, {size}: first, a ranking", first))
-        self._add(row(f"Evaluations, {size}: first, of all", read))
+        self._add(row(f"Evaluations, {size}, first visit after the start: a ranking", first))
+        self._add(row("the same: the ranking of all", read))
         with self._serve(root) as server:
             self._warm(server, f"Evaluations, {size}", "evaluations", "", "ranking")
 
-    def _all_read(self, server: DashboardProcess) -> None:
-        """Wait until the settings and metrics of all runs were read."""
+    def _all_read(self, server: DashboardProcess, what: str) -> None:
+        """Wait until the settings and metrics of all runs were read, however long that takes."""
         began = time.monotonic()
         with self._page() as page:
             drawn(page, address(server, ""), "list")
-            page.get_by_text("Reading settings and metrics").wait_for(state="detached")
-        self._add(row("all settings and metrics are read, cold", [time.monotonic() - began]))
+            notice = page.get_by_text("Reading settings and metrics")
+            notice.wait_for(state="detached", timeout=0)
+        name = f"{what}, just started: settings and metrics of all are read"
+        self._add(row(name, [time.monotonic() - began]))
 
-    def _table(self, server: DashboardProcess, size: str, count: int) -> None:
+    def _table(self, server: DashboardProcess, shown: str, count: int) -> None:
         """Filter, order and groups of all runs, on an open page."""
         caption = "[data-testid=stCaptionContainer]"
         for what, params, words in (
@@ -226,7 +233,7 @@ class Bench:
                     action = Action(page, [(caption, words, 1)])
                     _go(page, address(server, "", curves="0", **params))
                     found.append(action.seconds())
-            self._add(row(f"{what} of {size}, page is up", found, 1.0))
+            self._add(row(f"{shown}, page is up: {what}", found, 1.0))
 
     def viewers(self) -> None:
         """Four viewers of a run that trains."""
@@ -298,7 +305,8 @@ class Bench:
         for _ in range(3):
             with self._serve(root or self._large) as server, self._page() as opened:
                 found.append(drawn(opened, _address(server, page, run), wanted))
-        self._add(row(f"{what}: first", found, limit))
+        name = f"{what}, first visit after the start: {_WORDS[wanted]}"
+        self._add(row(name, found, limit))
 
     def _warm(
         self,
@@ -308,21 +316,20 @@ class Bench:
         run: str,
         wanted: str,
         *,
-        limit: float = 1.0,
+        limit: float | None = None,
     ) -> None:
         earlier = ("title", "verdict") if page == "live" else ("title",)
-        before: dict[str, list[float]] = {name: [] for name in earlier}
+        before: list[float] = []
 
         def visit() -> float:
             with self._page() as opened:
                 found = drawn(opened, _address(server, page, run), wanted)
-                for name, times in before.items():
-                    times.append(seen(opened, name))
+                before.append(max(seen(opened, name) for name in earlier))
                 return found
 
-        self._add(row(f"{what}: warm", _settled(visit), limit))
-        for name, times in before.items():
-            self._add(row(f"{what}: warm, its {name}", times[1:]))
+        found = _settled(visit)
+        self._add(row(f"{what}, warm: {' and '.join(earlier)}", before[1:], TITLE_S))
+        self._add(row(f"the same: {_WORDS[wanted]}", found, limit))
 
     def _trajectories(self, server: DashboardProcess, run: Path, steps: int) -> None:
         reader = open_run(run)
@@ -336,7 +343,8 @@ class Bench:
             with self._page() as opened:
                 return drawn(opened, _address(server, "replay", "million", anyone()), "trajectory")
 
-        self._add(row("any trajectory by its address, new page", _settled(deep_link)))
+        shown = "any of these trajectories by its address"
+        self._add(row(f"{shown}, new page", _settled(deep_link)))
         # In the middle, where the made run has texts and tokens of full length.
         step = steps // 2
         with self._page() as page:
@@ -348,23 +356,23 @@ class Bench:
             for index in range(1, 13):
                 following = reader.trajectory(trajectory_id(Split.TRAIN, step, index))
                 found.append(_turn_to(page, following, lambda: page.keyboard.press("j")))
-            self._add(row("the next trajectory by key j", found, 0.2))
+            self._add(row("the next one by key `j`", found, TURN_S))
             found = []
             for _ in range(12):
                 other = anyone()
                 place = _address(server, "replay", "million", other)
                 found.append(_turn_to(page, other, lambda place=place: _go(page, place)))
-            self._add(row("any trajectory by its address, page is up", found, 0.2))
+            self._add(row(f"{shown}, page is up", found, TURN_S))
 
     def _section(self, server: DashboardProcess, number: int) -> float:
         """Seconds from the click on a section to all charts of its first page."""
         with self._page() as page:
             place = address(server, "live", run="wide", filter=f"metric_0[{number}]")
+            page.set_viewport_size(TALL)
             drawn(page, place, "chart")
             settle(page)
             page.wait_for_timeout(1_000)
             box = page.locator(".st-key-section_made")
-            box.scroll_into_view_if_needed()
             curve = f".st-key-section_made {CHART}"
             click = Action(page, [(curve, "", CHARTS_OF_PAGE)], event="click")
             box.locator("summary").click()
@@ -374,8 +382,11 @@ class Bench:
         text = Path(f"/proc/{server.pid}/status").read_text(encoding="utf-8")
         peak = int(re.findall(r"VmHWM:\s+(\d+)", text)[0]) / 1024
         note = "torch is loaded" if _has_torch(server.pid) else ""
-        name = f"memory at its peak, dashboard: {what}"
+        name = f"memory at its peak: {what}"
         self._add(Row(what=name, median=peak, worst=peak, runs=1, unit="MiB", note=note))
+
+
+_WORDS = {"chart": "first curve", "list": "list", "ranking": "ranking"}
 
 
 def _settled(visit: Callable[[], float]) -> list[float]:
@@ -415,18 +426,13 @@ def _has_torch(pid: int) -> bool:
 
 
 def table_line(found: Row) -> str:
-    limit = "" if found.limit is None else f"{found.limit:g}"
-    digits = 0 if found.unit == "MiB" else 3
-    cells = (
-        found.what,
-        f"{found.median:.{digits}f} {found.unit}",
-        f"{found.worst:.{digits}f}",
-        str(found.runs),
-        limit,
-        found.holds,
-        found.note,
-    )
-    return f"| {' | '.join(cells)} |"
+    """As in docs/dashboard-speed.md."""
+    unit = "" if found.unit == "x" else f" {found.unit}"
+    digits = 0 if found.unit == "MiB" else 2
+    median, worst = (f"{value:.{digits}f}{unit}" for value in (found.median, found.worst))
+    limit = "" if found.limit is None else f"{found.limit:g}{unit}"
+    cells = (found.what, median, worst if found.runs > 1 else "", limit, found.holds)
+    return f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |")
 
 
 def main() -> None:
@@ -451,10 +457,13 @@ def main() -> None:
         print(json.dumps({"machine": machine, "rows": rows}, indent=1))
         return
     print(machine)
-    print("| what | median | worst | runs | limit | holds | note |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    print("| what | median | worst | limit | holds |")
+    print("| --- | --- | --- | --- | --- |")
     for found in bench.rows:
         print(table_line(found))
+    for found in bench.rows:
+        if found.note:
+            print(f"{found.what}: {found.note}")
 
 
 if __name__ == "__main__":

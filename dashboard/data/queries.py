@@ -86,14 +86,18 @@ def forget() -> None:
         _detokenizer.cache_clear()
 
 
-def runs(pattern: str = "") -> list[RunRow]:
+def runs(pattern: str = "", *, most: int | None = None) -> list[RunRow]:
     """The runs under the root whose texts match a regular expression: pinned ones, then the newest.
+
+    Args:
+        most: Runs to read at most now, where many were never read; None for all. Rows of the others
+            have `is_read=False`.
 
     Raises:
         Problem: the root cannot be listed, or the pattern is not a regular expression.
     """
     try:
-        rows = _listed().rows()
+        rows = _listed().rows(most)
     except StoreError as error:
         root = shown_path(settings().root)
         advice = f"Make a first run with: echoscope demo --root {root}"

@@ -26,14 +26,14 @@ MAX_SHOWN = 30
 
 def draw() -> None:
     """All sources, each with what can be done with it."""
+    sources = [source for source in queries.foreign_sources() if source.is_known or source.problem]
+    if not sources:
+        return
     try:
         rows = queries.runs()
     except Problem:  # the root comes into being with its first run
         rows = []
-    sources = [source for source in queries.foreign_sources() if source.is_known or source.problem]
     begin_given(sources, rows)
-    if not sources:
-        return
     st.subheader("Files of other trainers", anchor=False)
     if settings().is_read_only:
         st.caption("This dashboard is read-only: nothing is imported from here.")

@@ -182,7 +182,7 @@ def pick_run() -> str | None:
     the URL names and that is gone is never replaced by another one, whose buttons would be pressed
     for it.
     """
-    rows = [row for row in queries.runs() if not row.problem]
+    rows = [row for row in queries.runs(most=MAX_PICKED) if not row.problem]
     ids = [row.run_id for row in rows[:MAX_PICKED]]
     if not ids:
         return None
@@ -229,7 +229,7 @@ def exists(run_id: str) -> bool:
 def missing_run() -> None:
     """In place of a page whose run the URL names and nobody has; or of any, where there is none."""
     asked = st.query_params.get("run")
-    if not asked or not any(not row.problem for row in queries.runs()):
+    if not asked or not any(not row.problem for row in queries.runs(most=MAX_PICKED)):
         empty_root()
         return
     try:

@@ -183,7 +183,7 @@ def pick_runs(line: DeltaGenerator, *, most: int, key: str) -> list[str]:
 
     Those that are not there, and evaluations, which have no curves, are named in a notice.
     """
-    rows = [row for row in queries.runs() if not row.problem]
+    rows = [row for row in queries.runs(most=ui.MAX_PICKED) if not row.problem]
     ids = [row.run_id for row in rows[: ui.MAX_PICKED] if row.origin is not Origin.EVALUATED]
     asked, evaluated = [], []
     named = list_param("runs", most=most)

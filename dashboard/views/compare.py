@@ -68,7 +68,7 @@ EVERY_S = 5.0
 
 
 def draw(head: DeltaGenerator) -> None:
-    if not queries.runs():
+    if not queries.runs(most=ui.MAX_PICKED):
         ui.empty_root()
         return
     runs = url_state.pick_runs(head, most=MAX_RUNS, key="compared")

@@ -100,7 +100,7 @@ def _none() -> None:
         "run's folder in place of `tiny` to evaluate its best checkpoint:",
         f"echoscope eval tiny --env frozen_lake --tasks 60 --siblings 4 --root {root}",
     )
-    if not queries.runs():
+    if not queries.runs(most=ui.MAX_PICKED):
         ui.empty_root()
 
 

@@ -49,7 +49,7 @@ _answers = AnswerCache(max_entries=64)
 
 
 def draw(line: DeltaGenerator) -> None:
-    if not queries.runs():
+    if not queries.runs(most=ui.MAX_PICKED):
         ui.empty_root()
         return
     runs = url_state.pick_runs(line, most=MAX_RUNS, key="panel_runs")

@@ -29,6 +29,8 @@ from echoscope.store.query.listing import RunRow
 from echoscope.store.status import Origin
 
 PER_PAGE = 25
+READ_AT_ONCE = 100
+"""Runs of which a page reads the files itself, the newest; a thread reads the others."""
 MAX_OPENED = 100
 """Runs that an open group lists."""
 EVERY_S = 5.0
@@ -41,12 +43,11 @@ _WAITING = "_runs_waiting"
 
 def draw(line: DeltaGenerator) -> None:
     try:
-        with st.spinner("Reading the list of runs"):
-            all_rows = queries.runs()
+        all_rows = queries.runs(most=READ_AT_ONCE)
     except Problem:  # the root is not there yet, perhaps
         all_rows = []
     if not all_rows:
-        beat("no_runs", EVERY_S, _no_runs, has_news=lambda: bool(queries.runs()))
+        beat("no_runs", EVERY_S, _no_runs, has_news=lambda: bool(queries.runs(most=1)))
         _foreign()
         return
     runs = root_runs()
@@ -65,7 +66,7 @@ def draw(line: DeltaGenerator) -> None:
 
     def has_news() -> bool:
         is_complete = is_waiting and not st.session_state[_WAITING]
-        return is_complete or _beside(queries.runs()) != beside
+        return is_complete or _beside(queries.runs(most=READ_AT_ONCE)) != beside
 
     # Once everything is read, the page goes on at a slower beat: a run may start at any time.
     beat("runs", WAITING_S if is_waiting else EVERY_S, part, has_news=has_news)
@@ -104,7 +105,7 @@ class Listed:
 
 def _list(runs: RootRuns) -> bool:
     """Draw the runs that match; whether more is to come of what is shown."""
-    rows = _readable(queries.runs())
+    rows = _readable(queries.runs(most=READ_AT_ONCE))
     num_unread = runs.facts.wait(rows, PATIENCE_S)
     table = runs.table(rows)
     asked = state.asked(table)

@@ -45,6 +45,8 @@ NICENESS = 5
 SWITCH_S = 0.0005
 """That a thread computes while others wait: a page goes through many short turns, and with Python's
 own 5 ms each of them would wait so long for whatever else is being read."""
+NUM_FIRST = 200
+"""Runs that are read at the start; whoever needs all of them reads the others."""
 _BACKLOG = 128
 _OF_PAGES = (
     "page.evaluation_box",
@@ -218,11 +220,11 @@ def serve(
 def _warm_up() -> None:
     """Import what the first page needs; frozen, it costs later collections of garbage nothing.
 
-    The list of runs comes first: of many it takes longest, and every page asks for it.
+    The newest runs come first: every page asks for them.
     """
     queries = importlib.import_module("echoscope.dashboard.data.queries")
     with suppress(Problem):  # a page says what is wrong with the root
-        queries.runs()
+        queries.runs(most=NUM_FIRST)
     for name in _OF_PAGES:
         importlib.import_module(f"echoscope.dashboard.{name}")
     gc.collect()

@@ -33,6 +33,8 @@ from ..records import (
 )
 from ..schema import COUNTED_METRICS, EVENT_TABLES, STEP_METRICS, TABLES, arrow_schema
 
+_NAMES = {name: TABLES[name].column_names for name in EVENT_TABLES}
+
 
 def metric_values(metrics: StepMetrics) -> dict[str, float]:
     """Values and durations under one roof."""
@@ -89,7 +91,7 @@ class EventColumns:
 
     def clear(self) -> None:
         self._columns = {
-            name: {column: [] for column in TABLES[name].column_names} for name in EVENT_TABLES
+            name: {column: [] for column in columns} for name, columns in _NAMES.items()
         }
 
     def add(self, record: Row, limit: int | None = None) -> None:
@@ -134,6 +136,10 @@ class EventColumns:
                 if isinstance(value, str) and _is_double(name, column):
                     value = float(value)  # NaN and infinities are text in the journal
                 values.append(value)
+
+    def columns(self, name: str, *columns: str) -> Iterator[tuple[Any, ...]]:
+        """Some columns of the rows of a table, row by row: a list of many runs makes no tables."""
+        return zip(*(self._columns[name][column] for column in columns), strict=True)
 
     def table(self, name: str) -> pa.Table:
         """All rows of a table that were collected since `clear`."""

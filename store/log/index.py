@@ -237,8 +237,13 @@ class RunIndex:
 
     def event_rows(self, table: str) -> list[dict[str, Any]]:
         """Rows of an event table: those in packs, and those in `events`."""
-        fresh: list[dict[str, Any]] = self.events.table(table).to_pylist()
-        return self.packed_rows(table) + fresh
+        packed = self.packed_rows(table)
+        return packed if self.events.is_empty(table) else packed + self._live_rows(table)
+
+    def _live_rows(self, table: str) -> list[dict[str, Any]]:
+        """Rows of an event table that no pack holds."""
+        rows: list[dict[str, Any]] = self.events.table(table).to_pylist()
+        return rows
 
     def packed_rows(self, table: str) -> list[dict[str, Any]]:
         """Rows of an event table that are in packs. Damaged files are left out, with a warning."""

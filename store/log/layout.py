@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -142,7 +143,7 @@ class Layout:
 def _numbers(folder: Path) -> list[int]:
     """The numbers by which the entries of a folder are named."""
     try:
-        matches = [_NUMBERED.fullmatch(entry.name) for entry in folder.iterdir()]
+        matches = [_NUMBERED.fullmatch(name) for name in os.listdir(folder)]
     except FileNotFoundError:
         return []
     return sorted(int(match[1]) for match in matches if match)

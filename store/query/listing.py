@@ -1,7 +1,8 @@
 """Every run under a root, read lightly: `run.json` and the end of the journal, no database.
 
 A row is read again only when one of its files changed, so that a list of ten thousand runs costs a
-few `stat` calls a run. `details_of` reads more of a single run, for the rows that are in sight.
+few `stat` calls a run. Who cannot wait for the first reading gets the newest runs first, and of the
+others what their folders tell. `details_of` reads more of a single run, for the rows in sight.
 """
 
 from __future__ import annotations
@@ -102,6 +103,8 @@ class RunRow:
     is_pinned: bool = False
     problem: str = ""
     """Why it cannot be opened; empty for a run that can."""
+    is_read: bool = True
+    """False of a run of which only the folder is known so far."""
 
     @property
     def is_live(self) -> bool:
@@ -116,7 +119,8 @@ class RunRow:
 
 @dataclass(slots=True)
 class _Entry:
-    mark: Mark
+    mark: Mark | None
+    """None of a run that was never read."""
     row: RunRow
     is_closed: bool
 
@@ -129,29 +133,42 @@ class RunList:
     others: list[str] = field(default_factory=list)
     """Folders that are no runs, and files, as of the last `rows`."""
     _entries: dict[str, _Entry] = field(default_factory=dict)
-    _kept: tuple[RunRow, ...] = ()
+    _due: dict[str, tuple[Mark, bool]] = field(default_factory=dict)
+    """Runs to be read, the newest last: what they changed to, and whether each is a link."""
+    _num_being_read: int = 0
+    _rows: tuple[RunRow, ...] | None = None
     _kept_until: float = 0.0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.Condition = field(default_factory=threading.Condition)
 
-    def rows(self) -> list[RunRow]:
+    def rows(self, most: int | None = None) -> list[RunRow]:
         """All runs: pinned ones, then the newest.
+
+        Args:
+            most: Runs to read at most now, the newest first; None for all. Rows of the others have
+                `is_read=False`, or are as they were before they moved.
 
         Raises:
             StoreError: the root cannot be listed.
         """
         with self._lock:
             if time.monotonic() >= self._kept_until:
-                self._kept = tuple(self._ordered())
-                is_large = len(self._kept) >= LARGE
-                self._kept_until = time.monotonic() + KEPT_S if is_large else 0.0
-            return list(self._kept)
+                self._look()
+        num_read = 0
+        while (most is None or num_read < most) and self._read_next():
+            num_read += 1
+        with self._lock:
+            self._lock.wait_for(lambda: not self._num_being_read or self._due)
+            if self._rows is None:
+                self._rows = tuple(sorted(map(_row_now, self._entries.values()), key=_in_order))
+            return list(self._rows)
 
     def look_again(self) -> None:
         """The next answer is read anew: something was noted about a run."""
         with self._lock:
             self._kept_until = 0.0
 
-    def _ordered(self) -> list[RunRow]:
+    def _look(self) -> None:
+        """See which runs there are, and which of them have moved."""
         try:
             with os.scandir(self.root) as entries:
                 folders, files = {}, []
@@ -162,32 +179,54 @@ class RunList:
                         files.append(entry.name)
         except OSError as error:
             raise StoreError(f"{self.root}: {error.strerror or error}") from error
-        rows = self._rows(folders)
-        self.others = sorted([*self.others, *files])
-        return sorted(rows, key=_in_order)
-
-    def _rows(self, folders: Mapping[str, bool]) -> list[RunRow]:
-        previous, self._entries, self.others = self._entries, {}, []
-        rows: list[RunRow] = []
+        before, self._entries, others = self._entries, {}, files
+        due = []
         for name, is_link in folders.items():
-            mark = _mark(f"{self.root}/{name}")
             if name.startswith("."):
                 continue  # a run that is being started
+            mark = _mark(f"{self.root}/{name}")
             if mark is None:
-                self.others.append(name)
+                others.append(name)
                 continue
-            entry = previous.get(name)
-            if entry is None or entry.mark != mark:
-                entry = _read(self.root, name, mark, is_link)
-            rows.append(self._keep(name, entry))
-        return rows
+            run = before.get(name) or _unread(self.root / name, mark)
+            self._entries[name] = run
+            if run.mark != mark:
+                due.append((mark.created_ns, name, (mark, is_link)))
+        self._due = {name: of_run for _, name, of_run in sorted(due)}
+        self.others = sorted(others)
+        self._rows = None
+        is_large = len(self._entries) >= LARGE
+        self._kept_until = time.monotonic() + KEPT_S if is_large else 0.0
 
-    def _keep(self, name: str, entry: _Entry) -> RunRow:
-        self._entries[name] = entry
-        if entry.is_closed or entry.row.problem:
-            return entry.row
-        is_live = is_held(Layout(entry.row.path))
-        return replace(entry.row, status=RUNNING if is_live else "crashed")
+    def _read_next(self) -> bool:
+        """Read the newest run that is due; False where none is."""
+        with self._lock:
+            if not self._due:
+                return False
+            name, (mark, is_link) = self._due.popitem()
+            self._num_being_read += 1
+        entry = None
+        try:
+            entry = _read(self.root, name, mark, is_link)
+        finally:
+            with self._lock:
+                self._num_being_read -= 1
+                if entry is not None and name in self._entries:  # it may be gone meanwhile
+                    self._entries[name], self._rows = entry, None
+                self._lock.notify_all()
+        return True
+
+
+def _unread(folder: Path, mark: Mark) -> _Entry:
+    row = RunRow(run_id=folder.name, path=folder, created_at=mark.created_ns / 1e9, is_read=False)
+    return _Entry(None, row, True)
+
+
+def _row_now(entry: _Entry) -> RunRow:
+    if entry.is_closed or entry.row.problem:
+        return entry.row
+    is_live = is_held(Layout(entry.row.path))
+    return replace(entry.row, status=RUNNING if is_live else "crashed")
 
 
 def _in_order(row: RunRow) -> tuple[object, ...]:
@@ -411,7 +450,7 @@ def details_of(row: RunRow, index: RunIndex | None = None) -> RunDetails:
     worst = _worst_open(alarms)
     commands = index.event_rows("commands") + PendingCommands(row.path, index.run_id).rows()
     answers = sorted(index.event_rows("command_events"), key=_in_journal)
-    keys = index.events.table("metrics").column("key").unique().to_pylist()
+    keys = {key for (key,) in index.events.columns("metrics", "key")}
     return RunDetails(
         success=_thinned(success),
         alarm_rule=str(worst["rule"]) if worst else "",
@@ -428,18 +467,17 @@ def details_of(row: RunRow, index: RunIndex | None = None) -> RunDetails:
 def _success_rates(index: RunIndex) -> list[float]:
     """Success by step; the latest attempt of each."""
     columns = ["step", "attempt", "success_rate"]
-    tables = [_columns_of(index, file, columns) for file in _some(index.files("steps"))]
-    tables.append(index.events.table("steps").select(columns))
-    rates = pa.concat_tables([t for t in tables if t is not None]).drop_null()
-    ordered = rates.sort_by([("step", "ascending"), ("attempt", "ascending")])
-    by_step = dict(
-        zip(
-            ordered.column("step").to_pylist(),
-            ordered.column("success_rate").to_pylist(),
-            strict=True,
-        )
-    )
-    return list(by_step.values())
+    rows = [*index.events.columns("steps", *columns)]
+    for file in _some(index.files("steps")):
+        table = _columns_of(index, file, columns)
+        if table is not None:
+            rows += zip(*(table.column(name).to_pylist() for name in columns), strict=True)
+    ordered = sorted(rows, key=_by_attempt)
+    return [*{step: rate for step, _, rate in ordered if rate is not None}.values()]
+
+
+def _by_attempt(row: tuple[Any, ...]) -> tuple[int, int]:
+    return row[0], row[1]
 
 
 def _some(files: Sequence[VisibleFile]) -> Sequence[VisibleFile]:
@@ -492,6 +530,5 @@ def _in_journal(row: Row) -> tuple[float, ...]:
 
 
 def _step_s(index: RunIndex) -> float:
-    rows = index.events.table("steps").select(["step", "attempt", "wall_time"]).to_pylist()
-    times = [row["wall_time"] for row in rows if row["attempt"] == index.state.attempt]
-    return pace_of(sorted(times))
+    rows = index.events.columns("steps", "attempt", "wall_time")
+    return pace_of(sorted(time for attempt, time in rows if attempt == index.state.attempt))

@@ -92,7 +92,7 @@ def summary_of(index: RunIndex, before: Packed = NOTHING_PACKED) -> RunSummary:
             parts.append(_part_of(_file_rows(index, path, limit)))
     packed = before if len(parts) == 1 else Packed(files=files, part=_joined(parts))
     live = _part_of(index.events.table("metrics").select(_COLUMNS))
-    part = _joined([packed.part, live])
+    part = _joined([packed.part, live]) if packed.part.num_rows else live
     keys, _, starts, ends = _by_key(part)
     if not keys:
         return RunSummary(keys=(), numbers=np.empty((5, 0)), packed=packed)

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
@@ -121,12 +122,16 @@ class Facts:
 
     def want(self, rows: Sequence[RunRow]) -> int:
         """Have runs read that were not, or have moved; how many of them were never read."""
-        missing = 0
+        missing, has_unread = 0, False
         for row in rows:
             facts = self._facts.get(row.run_id)
             missing += facts is None
-            if facts is None or facts.mark != mark_of(row):
+            if not row.is_read:
+                has_unread = True
+            elif facts is None or facts.mark != mark_of(row):
                 self.submit(Urgency.FACTS, ("facts", row.run_id), self._reading(row))
+        if has_unread:
+            self.submit(Urgency.FACTS, ("rows",), _read_rows)
         return missing
 
     def wait(self, rows: Sequence[RunRow], patience_s: float) -> int:
@@ -150,6 +155,8 @@ class Facts:
                 continue  # nobody trains
             standing = self._standings.get(row.run_id)
             missing += standing is None
+            if not row.is_read:
+                continue  # later, when it is
             if standing is None or standing.mark != mark_of(row) or _is_judged_now(row, standing):
                 self.submit(urgency, ("standing", row.run_id), self._judging(row))
         return missing
@@ -223,6 +230,12 @@ class Facts:
         if isinstance(value, str | float | int):
             return self._values.setdefault((type(value), value), value)
         return value
+
+
+def _read_rows() -> None:
+    """The rows of all runs; pages of many runs begin with the newest."""
+    with suppress(Problem):  # a page says what is wrong with the root
+        queries.runs()
 
 
 def read_facts(row: RunRow, before: RunFacts | None = None) -> RunFacts:

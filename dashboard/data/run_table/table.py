@@ -126,9 +126,9 @@ class RunsTable:
                 self._number(column, row, facts)
                 for row, facts in zip(self.rows, self.facts, strict=True)
             ]
-        of_run = _OF_RUN[column.name]
+        of_run, is_of_folder = _OF_RUN[column.name], column.name in _OF_FOLDER
         return column, [
-            of_run(row, facts, standing, self.now)
+            of_run(row, facts, standing, self.now) if row.is_read or is_of_folder else None
             for row, facts, standing in zip(self.rows, self.facts, self.standings, strict=True)
         ]
 
@@ -309,6 +309,8 @@ _OF_RUN: Mapping[str, Callable[..., Any]] = {
 }
 """Column -> its value, of a row, what was read of the run, its verdict, and the time."""
 assert {n for n, c in OF_EVERY_RUN.items() if c.source == "run"} == set(_OF_RUN)
+_OF_FOLDER = ("run", "started", "age_h", "history")
+"""Columns of a run of which only the folder is known; its other columns are empty."""
 
 
 def catalogue_of(facts: Sequence[RunFacts | None]) -> Catalogue:

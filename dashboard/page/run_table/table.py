@@ -24,7 +24,7 @@ from echoscope.dashboard.data.run_table.groups import common_words, estimate_wor
 from echoscope.dashboard.data.run_table.table import RunsTable
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.judge.regimes import Regime
-from echoscope.store.query.listing import RunRow, row_status
+from echoscope.store.query.listing import RunDetails, RunRow, row_status
 
 from ...charts import theme
 from ...data import queries
@@ -270,8 +270,10 @@ def _status_words(table: RunsTable, row: RunRow, n: int) -> str:
     """The status with who, why and for how long; of a live run as of now."""
     now = time.time()
     facts = table.facts[n]
-    details = queries.run_details(row) if row.is_live or facts is None else facts.details
-    return row_status(row, details, now).words(now)
+    if not row.is_read:
+        return ""
+    details = facts.details if facts else RunDetails()
+    return row_status(row, queries.run_details(row) if row.is_live else details, now).words(now)
 
 
 def verdict_words(standing: Standing | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,42 @@ def test_a_live_run_and_one_that_crashed(tmp_path: Path) -> None:
     assert [row.status for row in listed.rows()] == ["crashed"]
     writer.close(status="finished")
     assert [row.status for row in listed.rows()] == ["finished"]
+
+
+def test_who_cannot_wait_gets_the_newest_runs_first(tmp_path: Path) -> None:
+    for age, name in enumerate(("a", "b", "c")):
+        make_run(tmp_path / name, 3)
+        os.utime(tmp_path / name / "run.json", (1_000 - age, 1_000 - age))
+    listed = RunList(tmp_path)
+
+    def read(most: int) -> list[tuple[str, bool]]:
+        return [(row.run_id, row.is_read) for row in listed.rows(most)]
+
+    assert dict(read(0)) == {"a": False, "b": False, "c": False}
+    assert dict(read(1)) == {"a": True, "b": False, "c": False}
+    assert dict(read(1)) == {"a": True, "b": True, "c": False}
+    unread = next(row for row in listed.rows(0) if row.run_id == "c")
+    assert (unread.path, unread.created_at, unread.status) == (tmp_path / "c", 998.0, "")
+    assert all(row.is_read and row.status == "finished" for row in listed.rows())
+
+
+def test_a_run_that_moved_is_as_it_was_until_it_is_read_again(tmp_path: Path) -> None:
+    with open_writer(tmp_path / "a") as writer:
+        add_steps(writer, "a", range(2))
+        listed = RunList(tmp_path)
+        listed.rows()
+        add_steps(writer, "a", range(2, 4))
+        assert [row.last_step for row in listed.rows(0)] == [1]
+        assert [row.last_step for row in listed.rows(1)] == [3]
+
+
+def test_threads_that_read_the_list_together_get_all_of_it(tmp_path: Path) -> None:
+    for number in range(12):
+        make_run(tmp_path / f"run-{number}", 1)
+    listed = RunList(tmp_path)
+    with ThreadPoolExecutor(4) as pool:
+        answers = [*pool.map(lambda _: listed.rows(), range(8))]
+    assert all(len(rows) == 12 and all(row.is_read for row in rows) for rows in answers)
 
 
 def test_a_rewind_is_followed(tmp_path: Path) -> None:

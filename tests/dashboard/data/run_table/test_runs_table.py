@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from browsing import until
 from made_run import CONFIG, make_run
 
 from echoscope.dashboard.data import queries
@@ -45,6 +46,21 @@ def table_of(root: Path) -> RunsTable:
     known, rows = Facts(), queries.runs()
     assert known.wait(rows, 60.0) == 0
     return Tables().of(known, rows)
+
+
+def test_of_a_run_that_was_never_read_only_the_folder_is_known(tmp_path: Path) -> None:
+    make(tmp_path, "one", 1e-4, 0, 0.5)
+    configure(DashboardSettings(root=tmp_path))
+    queries.forget()
+    known, rows = Facts(), queries.runs(most=0)
+    assert known.want(rows) == 1  # and has it read
+    table = Tables().of(Facts(), rows)
+    assert table.values("run") == ["one"]
+    assert table.values("history") == [[]]
+    for name in ("status", "env", "algo", "step", "duration_h", "tags", "success"):
+        assert table.values(name) == [None]
+    assert table.filtered("status = 'crashed' or step >= 0") == []
+    until(lambda: queries.runs(most=0)[0].is_read, "row of the run")
 
 
 def names(table: RunsTable, text: str) -> set[str]:
