@@ -25,8 +25,8 @@ from pathlib import Path
 
 from echoscope.diagnostics.judge.advice.situation import situation_of
 from echoscope.diagnostics.judge.record import Verdict
-from echoscope.diagnostics.judge.verdict import INPUTS, Diagnosis, diagnose
-from echoscope.diagnostics.read.sources import Opened
+from echoscope.diagnostics.judge.verdict import INPUTS, Diagnosis, Judgement
+from echoscope.diagnostics.read.sources import Opened, open_source
 from echoscope.diagnostics.read.table import MetricTable, TableBuilder
 from echoscope.store.errors import StoreError
 from echoscope.store.log.layout import shown_path
@@ -52,6 +52,7 @@ class _Watched:
 
     position: Hashable = None
     verdict: Verdict | None = None
+    judgement: Judgement = field(default_factory=Judgement)
     future: Future[Verdict] | None = None
     rests_until: float = 0.0
 
@@ -103,10 +104,10 @@ class Judge:
     def _work(self, watched: _Watched, position: Hashable, open_run: Open) -> Verdict:
         began = time.monotonic()
         try:
-            verdict = judge_at(open_run(), None)
+            judged = _judged_on(watched.judgement, open_run())
             with self._lock:
-                watched.position, watched.verdict = position, verdict
-            return verdict
+                watched.position, watched.verdict, watched.judgement = position, *judged
+            return judged[0]
         finally:
             ended = time.monotonic()
             with self._lock:
@@ -120,26 +121,53 @@ def judge_at(run: RunReader, step: int | None) -> Verdict:
         StoreError: the run cannot be read.
     """
     aside = judge_aside(run.path, step) if run.info().last_step >= LONG else None
-    return aside or judge_here(run, step)  # which says why where the process could not
+    return aside[0] if aside else judge_here(run, step)  # says why where the process could not
 
 
 def judge_here(run: RunReader, step: int | None) -> Verdict:
     """As `judge_at`, in this process."""
-    info = run.info()
+    return Judgement().verdict(_opened(run), step)
+
+
+def _judged_on(judgement: Judgement, run: RunReader) -> tuple[Verdict, Judgement]:
+    """The verdict after the last step, and what takes in the steps that follow.
+
+    A page asks after each step of a live run: then only the new steps are judged.
+    """
+    last_step = run.info().last_step
+    if last_step < LONG:
+        return judgement.verdict(_opened(run)), judgement
+    if judgement.has_begun and _width(last_step) == 1:
+        opened = _opened(run)
+        if judgement.num_new(opened) < LONG:
+            return judgement.verdict(opened), judgement
+    aside = judge_aside(run.path, None)
+    if aside:
+        return aside
+    judgement = Judgement()
+    return judgement.verdict(_opened(run)), judgement
+
+
+def _width(last_step: int) -> int:
+    """Over how many steps the metrics of a long run are averaged."""
     width = 1
-    while (info.last_step + 1) // width > MAX_ROWS:
+    while (last_step + 1) // width > MAX_ROWS:
         width *= 2
+    return width
+
+
+def _opened(run: RunReader) -> Opened:
+    width = _width(run.info().last_step)
     if width == 1:
-        return diagnose(run, at=step)
-    name = shlex.quote(shown_path(info.path))
-    opened = Opened(
+        return open_source(run)
+    name = shlex.quote(shown_path(run.path))
+    return Opened(
         table=_averaged(run, width),
-        run_id=info.run_id,
+        run_id=run.info().run_id,
         name=name,
         reader=run,
         situation=situation_of(run, name),
     )
-    return diagnose(opened, at=step)
 
 
 _running: set[subprocess.Popen[bytes]] = set()
@@ -147,8 +175,8 @@ _lock = threading.Lock()
 _ended = threading.Event()
 
 
-def judge_aside(run: Path, step: int | None) -> Verdict | None:
-    """The verdict as `judge_here` gives it; None where the process could not say.
+def judge_aside(run: Path, step: int | None) -> tuple[Verdict, Judgement] | None:
+    """The verdict as `judge_here` gives it, and what judged; None where the process could not say.
 
     Raises:
         StoreError: `end_all` was called.
@@ -169,8 +197,8 @@ def judge_aside(run: Path, step: int | None) -> Verdict | None:
     try:
         with Connection(ours.detach()) as connection, suppress(EOFError, ConnectionError):
             connection.send((str(run), step))
-            verdict = connection.recv()
-            return verdict if isinstance(verdict, Verdict) else None
+            verdict, judgement = connection.recv()
+            return verdict, judgement
     finally:
         process.kill()
         process.wait()
@@ -196,7 +224,8 @@ def work(descriptor: int) -> None:
     with Connection(descriptor) as connection, suppress(EOFError, ConnectionError):
         path, step = connection.recv()
         threading.Thread(target=_end_with, args=[connection], daemon=True).start()
-        connection.send(judge_here(open_run(path), step))
+        judgement = Judgement()
+        connection.send((judgement.verdict(_opened(open_run(path)), step), judgement))
 
 
 def _end_with(connection: Connection) -> None:

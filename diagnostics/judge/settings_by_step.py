@@ -18,6 +18,7 @@ from echoscope.store.steer.settings import LiveSettings, live_settings
 from ..config import AlarmConfig
 
 PREFIX = "diagnostics.alarms."
+_DEFAULTS = AlarmConfig()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +30,12 @@ class AlarmSettings:
 
     def at(self, step: int) -> AlarmConfig:
         """What held when this step was judged."""
-        earlier = (config for since, config in self.changes if since <= step)
-        return [AlarmConfig(), *earlier][-1]
+        earlier = self.until(step)
+        return earlier[-1][1] if earlier else _DEFAULTS
+
+    def until(self, step: int) -> tuple[tuple[int, AlarmConfig], ...]:
+        """The changes that hold at a step or before it."""
+        return tuple(change for change in self.changes if change[0] <= step)
 
 
 def alarm_settings(run: RunReader) -> AlarmSettings:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from ..read.sources import Opened, Rescore
     from .lineage import Before
+    from .settings_by_step import AlarmSettings
 
 LEAST_KINDS = 4
 """Kinds of signals beside a return that stays where it is, for a run to be called healthy."""
@@ -437,12 +438,12 @@ def diagnose(
     from ..read.sources import Opened, open_source
 
     if isinstance(source, Opened):
-        return _judged(source, config, at)
+        return Judgement(config).verdict(source, at)
     if isinstance(source, str | Path):
         with of_another_trainer(Path(source), progress, rescore, mapping, run) as opened:
             if opened is not None:
-                return _judged(opened, config, at)
-    return _judged(open_source(source, mapping, rescore, run), config, at)
+                return Judgement(config).verdict(opened, at)
+    return Judgement(config).verdict(open_source(source, mapping, rescore, run), at)
 
 
 def judged_again(
@@ -451,6 +452,7 @@ def judged_again(
     config: AlarmConfig | None = None,
     *,
     until: int | None = None,
+    first_row: int = 0,
 ) -> Iterator[tuple[int, list[Alarm]]]:
     """Judge a source that is open, step by step: each step, and what it raises and clears.
 
@@ -458,69 +460,105 @@ def judged_again(
         diagnosis: a new one; it takes in what came before the run, and then each step.
         config: as of `diagnose`.
         until: the last step to judge; None for all.
+        first_row: rows that the diagnosis has taken in before, when the source was shorter.
     """
-    own = _own_settings(opened.reader)
+    thresholds = _thresholds(opened)
     diagnosis.engine.situation = opened.situation
-    if opened.reader is not None:
+    if opened.reader is not None and not first_row:
         from .lineage import history_of  # reads stores, which a metrics file does not need
 
         diagnosis.recall(history_of(opened.reader)[0])
-    for step, values in opened.table.rows():
+    for step, values in opened.table.rows(first_row):
         if until is not None and step > until:
             return
         if config is None:
-            diagnosis.engine.configure(own(step))
+            diagnosis.engine.configure(thresholds.at(step))
         yield step, diagnosis.observe(step, values)
 
 
-def _judged(opened: Opened, config: AlarmConfig | None, at: int | None = None) -> Verdict:
-    """The verdict of a source that is open, after its last step or an earlier one."""
-    from ..read.records import MetricsFileError
+class Judgement:
+    """The verdict of a source that grows: it says what `diagnose` says, and takes in each row once.
 
-    diagnosis = Diagnosis(config, run_id=opened.run_id, run=opened.name)
-    if opened.reader is not None:
-        from ..tools.stored_outcomes import evaluation_sentence  # reads stores
+    It begins anew where what was judged before has changed: rows, or thresholds.
+    """
 
-        sentence = evaluation_sentence(opened.reader.info().config, opened.name)
-        if sentence:
-            nothing = replace(diagnosis.verdict(), actions=(), could_not_see=(), text=sentence)
-            return replace(nothing, state=RunState.EVALUATION, rests_on="nothing is trained")
-    steps = opened.table.steps
-    if at is not None and len(steps):
-        if at < steps[0]:
-            raise MetricsFileError(f"no step until {at} to judge: the first one is {steps[0]}")
-        if at < steps[-1]:  # what became of the run was not known then
-            changes = tuple(c for c in opened.situation.changes if c.step <= at)
-            situation = replace(opened.situation, fate=None, changes=changes)
-            opened = replace(opened, situation=situation)
-    note = ""
-    if opened.reader is not None:
-        from .lineage import history_of
+    def __init__(self, config: AlarmConfig | None = None) -> None:
+        self._config = config
+        self._diagnosis: Diagnosis | None = None
+        self._table: MetricTable | None = None
+        """The rows that the diagnosis has taken in."""
+        self._thresholds: AlarmSettings | None = None
 
-        note = history_of(opened.reader)[1]
-    for _ in judged_again(opened, diagnosis, config, until=at):
-        pass
-    exemplars_now = opened.exemplars(
-        [alarm.rule for alarm in diagnosis.engine.open_alarms], upto=at
-    )
-    verdict = diagnosis.verdict(
-        exemplars=exemplars_now.places,
-        template=exemplars_now.template,
-        notes=(*opened.table.notes, *([note] if note else [])),
-    )
-    return _with_caveats(verdict, opened.table.caveats)
+    @property
+    def has_begun(self) -> bool:
+        return self._table is not None
+
+    def num_new(self, opened: Opened) -> int:
+        """Rows that a verdict of this source has to take in."""
+        return opened.table.num_rows - self._num_taken_in(opened)
+
+    def verdict(self, opened: Opened, at: int | None = None) -> Verdict:
+        """After the last step of a source that is open, or after an earlier one."""
+        from ..read.records import MetricsFileError
+
+        note = ""
+        if opened.reader is not None:
+            from ..tools.stored_outcomes import evaluation_sentence  # reads stores
+            from .lineage import history_of
+
+            sentence = evaluation_sentence(opened.reader.info().config, opened.name)
+            if sentence:
+                empty = Diagnosis(self._config, run_id=opened.run_id, run=opened.name).verdict()
+                nothing = replace(empty, actions=(), could_not_see=(), text=sentence)
+                return replace(nothing, state=RunState.EVALUATION, rests_on="nothing is trained")
+            note = history_of(opened.reader)[1]
+        steps = opened.table.steps
+        if at is not None and len(steps):
+            if at < steps[0]:
+                raise MetricsFileError(f"no step until {at} to judge: the first one is {steps[0]}")
+            if at < steps[-1]:  # what became of the run was not known then
+                changes = tuple(c for c in opened.situation.changes if c.step <= at)
+                situation = replace(opened.situation, fate=None, changes=changes)
+                opened = replace(opened, situation=situation)
+        diagnosis = self._taken_in(opened, at)
+        exemplars_now = opened.exemplars(
+            [alarm.rule for alarm in diagnosis.engine.open_alarms], upto=at
+        )
+        verdict = diagnosis.verdict(
+            exemplars=exemplars_now.places,
+            template=exemplars_now.template,
+            notes=(*opened.table.notes, *([note] if note else [])),
+        )
+        return _with_caveats(verdict, opened.table.caveats)
+
+    def _taken_in(self, opened: Opened, at: int | None) -> Diagnosis:
+        """The diagnosis after the rows of a source, or after those until a step."""
+        first_row = 0 if at is not None else self._num_taken_in(opened)
+        diagnosis, self._diagnosis, self._table = self._diagnosis, None, None
+        if diagnosis is None or not first_row:
+            diagnosis = Diagnosis(self._config, run_id=opened.run_id, run=opened.name)
+        for _ in judged_again(opened, diagnosis, self._config, until=at, first_row=first_row):
+            pass
+        if at is None:
+            self._diagnosis, self._table = diagnosis, opened.table
+            self._thresholds = _thresholds(opened)
+        return diagnosis
+
+    def _num_taken_in(self, opened: Opened) -> int:
+        """Rows of a source with which it began when it was judged before; 0 where it did not."""
+        earlier, settings = self._table, self._thresholds
+        if earlier is None or settings is None or not opened.table.begins_with(earlier):
+            return 0
+        last = int(earlier.steps[-1]) if earlier.num_rows else -1
+        is_same = _thresholds(opened).until(last) == settings.until(last)
+        return earlier.num_rows if is_same else 0
 
 
-def _own_settings(reader: RunReader | None) -> Callable[[int], AlarmConfig]:
+def _thresholds(opened: Opened) -> AlarmSettings:
     """By which settings each step is judged: the defaults where there is no stored run."""
-    if reader is None:
-        return lambda step: _DEFAULTS
-    from .settings_by_step import alarm_settings  # imports the store, which a file does not need
+    from .settings_by_step import AlarmSettings, alarm_settings  # imports the store
 
-    return alarm_settings(reader).at
-
-
-_DEFAULTS = AlarmConfig()
+    return AlarmSettings() if opened.reader is None else alarm_settings(opened.reader)
 
 
 def recorded_state(

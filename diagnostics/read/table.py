@@ -99,14 +99,33 @@ class MetricTable:
         """Keys with at least one finite value, sorted."""
         return sorted(key for key, values in self.columns.items() if np.isfinite(values).any())
 
-    def rows(self) -> Iterator[tuple[int, dict[str, float]]]:
-        """Step by step: the step and the values it has. Infinite values are kept, NaN is not."""
+    def begins_with(self, shorter: MetricTable) -> bool:
+        """Every row of a shorter table is one of this table's first rows, value by value."""
+        n = shorter.num_rows
+        if not np.array_equal(self.steps[:n], shorter.steps):
+            return False
+        absent = np.full(n, np.nan)
+        return all(
+            np.array_equal(
+                self.columns[name][:n] if name in self.columns else absent,
+                shorter.columns.get(name, absent),
+                equal_nan=True,
+            )
+            for name in {**self.columns, **shorter.columns}
+        )
+
+    def rows(self, first: int = 0) -> Iterator[tuple[int, dict[str, float]]]:
+        """Step by step: the step and the values it has. Infinite values are kept, NaN is not.
+
+        Args:
+            first: rows to leave out at the beginning.
+        """
         names = list(self.columns)
         if not names:
-            yield from ((int(step), {}) for step in self.steps)
+            yield from ((int(step), {}) for step in self.steps[first:])
             return
-        matrix_RC = np.column_stack([self.columns[name] for name in names])
-        for step, row in zip(self.steps.tolist(), matrix_RC, strict=True):
+        matrix_RC = np.column_stack([self.columns[name][first:] for name in names])
+        for step, row in zip(self.steps[first:].tolist(), matrix_RC, strict=True):
             present = np.flatnonzero(~np.isnan(row))
             yield step, {names[c]: float(row[c]) for c in present}
 

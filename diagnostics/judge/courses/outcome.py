@@ -131,6 +131,7 @@ class Outcome:
             return
         num_turns = len(self.turns.pivots)
         self.turns.update()
+        self._date()
         self._now = None
         if len(self.turns.pivots) > num_turns:
             self.was_large = self.was_lost = self.was_back = False
@@ -465,17 +466,24 @@ class Outcome:
     def jump(self) -> float:
         return 0.0
 
-    @property
-    def _dates(self) -> Dates | None:
+    def _date(self) -> None:
+        """When the last turn may have begun, from the rows until now.
+
+        Dated as soon as the rows are there, not when somebody asks: the noise is estimated anew
+        with every row, and what is said must not depend on when it was asked for.
+        """
         if not self.turns.pivots:
-            return None
+            return
         pivot, turned = self.turns.pivots[-1][1], self.series.row_of(self.turns.turned[-1]) + 1
         start = max(pivot.start, turned - ROWS_BEFORE)
         stop = dated_with(turned, self.count)
         if self._dated is None or self._dated[:2] != (len(self.turns.pivots), stop):
             rows = change_points(self.series, start, stop)
             self._dated = (len(self.turns.pivots), stop, between_rows(self.series, rows))
-        return self._dated[2]
+
+    @property
+    def _dates(self) -> Dates | None:
+        return None if self._dated is None else self._dated[2]
 
     @property
     def onset_interval(self) -> tuple[int, int] | None:

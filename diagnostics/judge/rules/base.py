@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 from echoscope.store.records import AlarmSeverity
@@ -246,13 +247,16 @@ def when_raised(name: str, then: str = "", *, if_so: Callable[[View], bool] | No
         then: how its sentence ends.
     """
 
-    def judge(view: View) -> Finding | None:
-        sign = view[name]
-        if not sign.is_raised or (if_so is not None and not if_so(view)):
-            return None
-        return finding(sign, words=describe(sign) + then)
+    return partial(_while_raised, name, then, if_so)
 
-    return judge
+
+def _while_raised(
+    name: str, then: str, if_so: Callable[[View], bool] | None, view: View
+) -> Finding | None:
+    sign = view[name]
+    if not sign.is_raised or (if_so is not None and not if_so(view)):
+        return None
+    return finding(sign, words=describe(sign) + then)
 
 
 def first(signs: Iterable[Sign]) -> Sign:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from operator import attrgetter
 
 from ..claims import Independent
 from .base import (
@@ -242,7 +243,7 @@ RULES: tuple[Rule, ...] = (
         when_raised(
             "agreement",
             " while success is at its best",
-            if_so=lambda view: view.is_success_at_best,
+            if_so=attrgetter("is_success_at_best"),
         ),
         needs=("agreement",),
     ),

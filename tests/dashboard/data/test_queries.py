@@ -18,7 +18,7 @@ from echoscope.dashboard.data import verdict_cache as judging
 from echoscope.dashboard.data.cache import AnswerCache
 from echoscope.dashboard.page.problems import Problem
 from echoscope.diagnostics.judge.record import Verdict
-from echoscope.diagnostics.judge.verdict import diagnose
+from echoscope.diagnostics.judge.verdict import Judgement, diagnose
 from echoscope.store.reader import open_run
 from echoscope.store.records import StepMetrics
 from echoscope.store.writer import RunWriter
@@ -289,14 +289,19 @@ def test_a_long_run_is_judged_by_another_process_with_the_same_words(
     monkeypatch.setattr(judging, "LONG", 20)
     judged, aside = [], judging.judge_aside
 
-    def judge_aside(path: Path, step: int | None) -> Verdict | None:
+    def judge_aside(path: Path, step: int | None) -> tuple[Verdict, Judgement] | None:
         judged.append(aside(path, step))
         return judged[-1]
 
     monkeypatch.setattr(judging, "judge_aside", judge_aside)
-    make_run(root / "a", 40, values=falling)
+    writer = open_writer(root / "a")
+    add_steps(writer, "a", range(40), falling, num_trajectories=0)
     assert queries.verdict("a", wait_s=120) == diagnose(root / "a")
-    assert queries.verdict("a", wait_s=120) is judged[0]
+    assert queries.verdict("a", wait_s=120) is judged[0][0]
+    add_steps(writer, "a", range(40, 55), falling, num_trajectories=0)
+    assert queries.verdict("a", wait_s=120) == diagnose(root / "a")
+    assert len(judged) == 1, "the steps that follow are judged here"
+    writer.close(status="finished")
 
 
 def test_where_that_process_cannot_say_anything_this_one_judges(

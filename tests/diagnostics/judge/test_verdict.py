@@ -1,6 +1,8 @@
 """The verdict: state, words, what was had and what could not be seen."""
 
 import json
+import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +11,9 @@ import pytest
 from echoscope.diagnostics.bench.synthetic_runs import make
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.judge.record import Shown
-from echoscope.diagnostics.judge.verdict import Diagnosis, diagnose
+from echoscope.diagnostics.judge.verdict import Diagnosis, Judgement, diagnose
 from echoscope.diagnostics.read.records import MetricsFileError
-from echoscope.diagnostics.read.sources import template_words
+from echoscope.diagnostics.read.sources import Opened, open_source, template_words
 from echoscope.diagnostics.read.table import MetricTable
 
 REQUIRED = {
@@ -135,6 +137,38 @@ def test_step_by_step_and_all_at_once_agree() -> None:
     for step, values in rows[70:]:
         live.observe(step, values)
     assert live.verdict() == whole
+
+
+def first_rows(whole: MetricTable, count: int) -> Opened:
+    columns = {key: values[:count] for key, values in whole.columns.items()}
+    return open_source(replace(whole, steps=whole.steps[:count], columns=columns))
+
+
+@pytest.mark.parametrize("kind", ["format_collapse", "echo_trap", "solved"])
+def test_a_source_that_grows_is_judged_as_if_it_were_read_anew(kind: str) -> None:
+    """Whatever was asked before, and in whichever process."""
+    whole = make(kind, 4).table
+    judgement = Judgement()
+    for count in (1, 30, 31, 75, 90, whole.num_rows):
+        opened = first_rows(whole, count)
+        assert judgement.verdict(opened) == diagnose(opened), count
+        judgement = pickle.loads(pickle.dumps(judgement))
+
+
+def test_a_row_is_taken_in_once_unless_it_changes() -> None:
+    whole = make("format_collapse", 4).table
+    judgement = Judgement()
+    judgement.verdict(first_rows(whole, 60))
+    assert judgement.num_new(first_rows(whole, 75)) == 15
+    for key in ("rollout/success_rate", "a column that came later"):
+        changed = first_rows(whole, 75)
+        values = changed.table.columns.get(key, np.full(75, np.nan)).copy()
+        values[10] = 0.01
+        changed = replace(
+            changed, table=replace(changed.table, columns={**changed.table.columns, key: values})
+        )
+        assert judgement.num_new(changed) == 75
+    assert judgement.verdict(changed) == diagnose(changed)
 
 
 def test_a_shorter_run_gives_the_same_first_steps() -> None:
