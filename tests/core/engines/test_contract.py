@@ -98,7 +98,11 @@ def make_ray(model: PreTrainedModel) -> Engine:
     policy = Policy(model=model, version=3)
     fleet = RayFleet(policy, RayEngineConfig(num_engines=2))
     return Replicas(
-        policy, lambda index: RayEngine(policy, fleet), 2, forget_weights=fleet.forget_weights
+        policy,
+        lambda index: RayEngine(policy, fleet),
+        2,
+        forget_weights=fleet.forget_weights,
+        after_close=fleet.close,  # else the next engine waits for the places of this one
     )
 
 

@@ -76,7 +76,13 @@ def kill(victim: str, process: Any, cluster: Any, run: Path, draw: random.Random
 def test_the_demo_learns_on_three_nodes_while_one_is_killed(cluster: Any, tmp_path: Path) -> None:
     """Two ranks and two engines; where the node is lost they are placed on the other two."""
     run, log = tmp_path / "run", tmp_path / "run.log"
-    words = ("demo", "checkpoint.every=5", "trainer.launcher=ray", "trainer.ranks=2")
+    words = (
+        "demo",
+        "eval.every=60",
+        "checkpoint.every=5",
+        "trainer.launcher=ray",
+        "trainer.ranks=2",
+    )
     process = driver(cluster, run, *words, "engine={kind: ray, num_engines: 2}")
     while step_of(run) < 22:
         assert process.poll() is None, log.read_text()
