@@ -38,7 +38,7 @@ def synchronise(axis: str) -> Zoom | None:
     if before != axis:
         st.query_params.pop(PARAM, None)
     key = component_key(f"cursor:{axis}")
-    component("echoscope_cursor", "cursor.js")(
+    component("cursor.js")(
         key=key,
         data=json.dumps({"signs": MARK_AXIS}),
         height=0,

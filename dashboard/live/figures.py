@@ -120,4 +120,4 @@ def show(figure: go.Figure | Mapping[str, Any], alt: str, *, key: str, revision:
 
 def show_sent(data: bytes, *, key: str) -> None:
     """Draw what `sent` made; `key` names the place."""
-    component("echoscope_figure", "figures.js")(key=component_key(key), data=data)
+    component("figures.js")(key=component_key(key), data=data)

@@ -31,7 +31,7 @@ def show(run_id: str, name: str, line: Line, *, kind: Kind, every_s: float | Non
         "address": None if every_s is None else address(run_id),
         "every": EVERY_S if every_s is None else every_s,
     }
-    component("echoscope_line", "pulse.js", "line")(key=f"line_{name}", data=json.dumps(data))
+    component("pulse.js", "line")(key=f"line_{name}", data=json.dumps(data))
 
 
 def bell(run_id: str) -> None:
@@ -43,4 +43,4 @@ def bell(run_id: str) -> None:
         "every": EVERY_S,
         "always": True,
     }
-    component("echoscope_bell", "bell.js")(key="bell", data=json.dumps(data), width="content")
+    component("bell.js")(key="bell", data=json.dumps(data), width="content")

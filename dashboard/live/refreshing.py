@@ -108,7 +108,7 @@ def follow(
             "every": round(_rested(every_s), 1),
             "always": is_always,
         }
-        listener = component("echoscope_pulse", "pulse.js", "listen")
+        listener = component("pulse.js", "listen")
         listener(key=f"{LISTENER}{key}", data=json.dumps(data), height=0, on_news_change=_heard)
 
     part()

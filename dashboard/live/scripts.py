@@ -11,7 +11,7 @@ import functools
 import hashlib
 import importlib.util
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,22 @@ from echoscope.text.network import is_loopback
 
 from ..web.kept_files import kept_file
 
+_PLOTLY = "plotly.js"
+_FIRST: Mapping[str, Sequence[str]] = {
+    "/": ("figures.js",),
+    "/live": ("pulse.js", "tiles.js", "figures.js", "cursor.js", _PLOTLY),
+    "/diagnosis": ("pulse.js", "figures.js", _PLOTLY),
+    "/replay": ("pulse.js", "talk.js"),
+    "/compare": ("figures.js", "cursor.js", _PLOTLY),
+}
+"""Page -> scripts that its first elements need; plotly where a chart is among them."""
+
 
 @functools.cache
 def files() -> Mapping[str, Path]:
     """Name of a script, as it stands in an address -> its file."""
     own = {path.name: path for path in sorted((Path(__file__).parent / "js").glob("*.js"))}
-    return {**own, "plotly.js": _plotly()}
+    return {**own, _PLOTLY: _plotly()}
 
 
 def _plotly() -> Path:
@@ -53,6 +63,16 @@ def address(name: str) -> str:
     return f"{folder()}/{name}"
 
 
+def hints() -> Mapping[str, Sequence[str]]:
+    """Page -> values of the header `Link` by which a browser fetches scripts before they are asked
+    for."""
+    kinds = {_PLOTLY: "preload; as=script"}
+    return {
+        page: [f"<{address(name)}>; rel={kinds.get(name, 'modulepreload')}" for name in names]
+        for page, names in _FIRST.items()
+    }
+
+
 def routes() -> list[Route]:
     return [
         Route(address(name), _answering(path), methods=["GET"]) for name, path in files().items()
@@ -72,19 +92,28 @@ def _answering(path: Path) -> Callable[[Request], Awaitable[Response]]:
 
 
 @functools.cache
-def component(name: str, script: str, function: str = "default") -> Callable[..., Any]:
+def component(script: str, function: str = "default") -> Callable[..., Any]:
     """A Streamlit component that is one function of a script of this folder.
 
     Args:
-        name: Of the component, unique on the server.
         script: For example `pulse.js`.
         function: The name under which the script exports it.
     """
     import streamlit as st  # takes a while: not when the server starts
 
-    # A component's script runs from a blob, in which only whole addresses can be imported.
-    path = json.dumps(address(script))
-    # Two lines: Streamlit takes a single line for the path of a file.
-    call = f"(await import(location.origin + {path})).{function}(given)"
-    line = f"export default async (given) =>\n  {call};"
-    return st.components.v2.component(name, js=line, isolate_styles=False)
+    name = f"echoscope_{script.removesuffix('.js')}_{function}"
+    return st.components.v2.component(name, js=_call(), isolate_styles=False)
+
+
+def _call() -> str:
+    """Calls the function that the name of a component says.
+
+    It is one text for all of them: of each other one a browser makes a file of its own first, and a
+    page has six. The script runs from that file, in which only whole addresses can be imported.
+    """
+    base = json.dumps(folder())
+    # Several lines: Streamlit takes a single line for the path of a file.
+    return f"""export default async (given) => {{
+  const [, script, call] = given.name.split("_");
+  return (await import(`${{location.origin}}${{{base}}}/${{script}}.js`))[call](given);
+}};"""

@@ -24,4 +24,4 @@ def show(element: str, on_step: Callable[[int], None]) -> None:
         if by in (-1, 1):
             on_step(by)
 
-    component("echoscope_talk", "talk.js")(key=_KEY, data=element, height=0, on_step_change=take)
+    component("talk.js")(key=_KEY, data=element, height=0, on_step_change=take)

@@ -42,4 +42,4 @@ def show(run_id: str, *, is_followed: bool) -> None:
         "every": pulses.EVERY_S,
     }
     assert all(math.isfinite(v) for tile in data["tiles"] for v in tile["spark"])
-    component("echoscope_tiles", "tiles.js")(key="tiles", data=json.dumps(data))
+    component("tiles.js")(key="tiles", data=json.dumps(data))

@@ -12,7 +12,8 @@ goes through `plain` first, or into `st.text`, `st.code` or `st.dataframe`, whic
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -42,7 +43,8 @@ PANEL, _OPEN_PANEL = "panel", "_open_panel"
 """URL parameter and session state: whether the panel beside the charts is open."""
 SEEN_STEP = "_seen_step"
 """Session state: (run, step) that was the newest when somebody came to the page."""
-_SHOWN_RUN, _PICKER, _PAGE = "_shown_run", "_run_picker", "_page"
+_SHOWN_RUN, _PICKER, _PAGE, _DRESSED = "_shown_run", "_run_picker", "_page", "_dressed"
+_MOMENT_S = 0.03
 _STYLE = """<style>
 [data-testid="stMainBlockContainer"] { padding: 4rem 2rem 3rem; }
 [data-testid="stMainBlockContainer"] h1 { font-size: 1.4rem; padding: 0; }
@@ -75,6 +77,19 @@ pre.command { margin: 0; padding: 0.6rem 0.8rem; border-radius: 0.5rem; font-siz
 </style>""".replace("LISTENER", LISTENER)
 
 
+def dress() -> None:
+    """The style of every page, before anything that it is the style of.
+
+    Streamlit's page fetches the script of a kind of element when the first one arrives, and shows
+    none of that kind for 0.3 s. So a browser that has just come gets the style alone. A moment
+    later it has the script, and draws title and verdict together, in their places.
+    """
+    st.html(_STYLE)
+    if _DRESSED not in st.session_state:
+        st.session_state[_DRESSED] = True
+        time.sleep(_MOMENT_S)
+
+
 def enter(page: str) -> None:
     """Somebody is on a page of the menu: whoever comes from another one finds the newest there."""
     if st.session_state.get(_PAGE) != page:
@@ -94,7 +109,6 @@ def frame(title: str, draw: Callable[[DeltaGenerator], None]) -> None:
 
 def _head(title: str) -> DeltaGenerator:
     """The first line of a page, of one height on every page, with the title in it."""
-    st.html(_STYLE)
     line = st.container(horizontal=True, vertical_alignment="center", key="run_head", gap="small")
     line.title(title, anchor=False, width="content")
     return line
@@ -102,29 +116,42 @@ def _head(title: str) -> DeltaGenerator:
 
 def run_frame(
     title: str,
-    draw: Callable[[str], None],
+    draw: Callable[[str], Callable[[], object] | None],
     *,
     beside: Callable[[str], None] | None = None,
+    is_urgent: bool = False,
 ) -> None:
     """A page about one run: title, run picker, live or stale, and what `draw(run_id)` draws.
 
-    `beside(run_id)` draws at the right end of the first row.
+    `beside(run_id)` draws at the right end of the first row. Where the page `is_urgent`, `draw`
+    begins before the rest of that row, and what it returns goes on after it: a browser shows what
+    comes first while it still works on the rest.
     """
 
     def body() -> None:
+        run_ids, run_id = _asked_run()
+        # Before anything is read: whatever comes meanwhile is news. And before anything is sent:
+        # a browser draws together what comes together.
+        seen = None if run_id is None else pulses.pulse(run_id)
         row = _head(title)
-        with row:
-            run_id = pick_run()
-        if run_id is None:
+        if run_id is None or seen is None:
+            with row:
+                _picker(run_ids, run_id)
             missing_run()
             return
+        go_on = draw(run_id) if is_urgent else None
+        with row:
+            _picker(run_ids, run_id)
         with row.container(horizontal=True, vertical_alignment="center", key="run_status"):
-            live_marker(run_id)
+            live_marker(run_id, seen)
             _tab(title, run_id)
         if beside is not None:
             with row:
                 beside(run_id)
-        draw(run_id)
+        if not is_urgent:
+            draw(run_id)
+        elif go_on is not None:
+            go_on()
         warnings(run_id)
 
     with timed():
@@ -175,41 +202,45 @@ def notice(text: str) -> None:
     st.info(plain(text, 300))
 
 
-def pick_run() -> str | None:
-    """The run that the URL names, or the newest; None where that run, or any run, is missing.
+def _asked_run() -> tuple[list[str], str | None]:
+    """The runs to choose from, and the one that the URL names, or the newest.
 
-    The URL always says which run is shown, also when nobody chose one: it can be shared. A run that
-    the URL names and that is gone is never replaced by another one, whose buttons would be pressed
-    for it.
+    It is None where that run, or any run, is missing. The URL always says which run is shown, also
+    when nobody chose one: it can be shared. A run that the URL names and that is gone is never
+    replaced by another one, whose buttons would be pressed for it.
     """
     rows = [row for row in queries.runs(most=MAX_PICKED) if not row.problem]
     ids = [row.run_id for row in rows[:MAX_PICKED]]
     if not ids:
-        return None
+        return [], None
     asked = st.query_params.get("run")
     last = st.session_state.get(_SHOWN_RUN)
     run_id = (asked or last or ids[0]) if asked or not last or exists(last) else ids[0]
-    is_there = exists(run_id)
-    if is_there and run_id not in ids:
-        ids.append(run_id)
-    st.session_state[_PICKER] = run_id if is_there else None
-    if is_there:
-        st.session_state[_SHOWN_RUN] = run_id
-        if asked != run_id:
-            st.query_params["run"] = run_id
-    names = {row.run_id: _label(row) for row in rows}
+    if not exists(run_id):
+        return ids, None
+    st.session_state[_SHOWN_RUN] = run_id
+    if asked != run_id:
+        st.query_params["run"] = run_id
+    return ids if run_id in ids else [*ids, run_id], run_id
+
+
+def _picker(run_ids: Sequence[str], run_id: str | None) -> None:
+    """Where another run is chosen; nothing where there is none at all."""
+    if not run_ids:
+        return
+    st.session_state[_PICKER] = run_id
+    rows = {row.run_id: row for row in queries.runs(most=0)}
     st.selectbox(
         "Run",
-        ids,
-        index=0 if is_there else None,  # with None there is a button that empties the choice
+        run_ids,
+        index=None if run_id is None else 0,  # with None there is a button that empties the choice
         key=_PICKER,
         on_change=_picked,
-        format_func=lambda run_id: names.get(run_id, visible(run_id)),
+        format_func=lambda run_id: _label(rows[run_id]) if run_id in rows else visible(run_id),
         placeholder="Choose a run",
         label_visibility="collapsed",
         width=_PICKER_PX,
     )
-    return run_id if is_there else None
 
 
 def _picked() -> None:
@@ -244,9 +275,12 @@ def _label(row: RunRow) -> str:
     return visible(f"{row.run_id}  ({name})" if name else row.run_id, 120)
 
 
-def live_marker(run_id: str) -> None:
-    """The run's status and step, as they are and as they become, and whether to follow them."""
-    seen = pulses.pulse(run_id)  # first: whatever comes while the rest is read is news
+def live_marker(run_id: str, seen: pulses.Pulse) -> None:
+    """The run's status and step, as they are and as they become, and whether to follow them.
+
+    Args:
+        seen: The pulse as it was before the page read anything of the run.
+    """
     status = queries.info(run_id).status
     is_live = status == "running"
     toggle = is_live and st.toggle("Follow", value=True, key="follow", bind="query-params")
@@ -285,7 +319,8 @@ def _tab(title: str, run_id: str) -> None:
 
 def is_following(run_id: str) -> bool:
     """Whether parts of the page should refresh by themselves."""
-    return queries.info(run_id).status == "running" and bool(st.session_state.get("follow", True))
+    is_wanted = st.session_state.get("follow", st.query_params.get("follow") != "false")
+    return queries.info(run_id).status == "running" and bool(is_wanted)
 
 
 def command(text: str) -> None:

@@ -148,7 +148,7 @@ def show(content: str, *, label: str, now: str | None, on_pick: Callable[[str], 
             return
         on_pick(str(episode))
 
-    component("echoscope_strip", "strip.js")(
+    component("strip.js")(
         key=key,
         data=json.dumps({"label": label, "now": now, "groups": content}),
         on_episode_change=take,

@@ -48,25 +48,32 @@ _STYLE = """<style>
 </style>""".replace("CHART_HEIGHT", str(CHART_HEIGHT))
 
 
-def draw(run_id: str) -> None:
-    if evaluation_box(run_id):
-        return
+def draw(run_id: str) -> Callable[[], object]:
+    """The verdict, and what draws the rest of the page."""
+    if is_evaluation(run_id):
+        return lambda: evaluation_box(run_id)
     # One place for each part, each drawn again by itself: a step does not touch what has no news.
     st.html(_STYLE + bar.STYLE)
     # Streamlit knows elements by their order: without a place of its own, a panel that opens
     # would take over what is drawn after it.
     place_of_panel = st.empty()
-    if st.session_state.get(ui.PANEL):
-        with place_of_panel.container(border=True, key="panel_body"):
-            panel(run_id)
-    with st.container(gap="xsmall", key="first_screen"):
+    first_screen = st.container(gap="xsmall", key="first_screen")
+    with first_screen:
         part("verdict", run_id, ("verdict",), lambda: bar.bar(run_id))
-        tiles.show(run_id, is_followed=ui.is_following(run_id))
-        draw_charts(run_id)
-    lineage.lineage(run_id)
-    with st.container(horizontal=True):
-        links.link("Own panels", "panels", run=run_id)
-        links.link("System", "system", run=run_id)
+
+    def rest() -> None:
+        if st.session_state.get(ui.PANEL):
+            with place_of_panel.container(border=True, key="panel_body"):
+                panel(run_id)
+        with first_screen:
+            tiles.show(run_id, is_followed=ui.is_following(run_id))
+            draw_charts(run_id)
+        lineage.lineage(run_id)
+        with st.container(horizontal=True):
+            links.link("Own panels", "panels", run=run_id)
+            links.link("System", "system", run=run_id)
+
+    return rest
 
 
 def beside(run_id: str) -> None:
@@ -194,4 +201,4 @@ def commands(run_id: str) -> None:
             st.caption("Nobody has steered this run.")
 
 
-ui.run_frame("Live", draw, beside=beside)
+ui.run_frame("Live", draw, beside=beside, is_urgent=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import mimetypes
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 
 OF_ALL_PAGES = ("Html", "BidiComponent", "Selectbox", "PageLink", "Checkbox")
 """Scripts of elements that nearly every page begins with, by the first part of their names."""
+OF_PAGE: Mapping[str, Sequence[str]] = {
+    "/": ("TextInput", "DataFrame"),
+    "/live": ("TextInput",),
+    "/replay": ("DataFrame",),
+}
+"""The same of some pages."""
 _IMPORT = re.compile(r"""(?:\bfrom|\bimport)\s*["']\./([\w.-]+\.js)["']""")
 
 _FOREVER = "public, max-age=31536000, immutable"
@@ -38,16 +44,30 @@ class KeptFiles:
     Args:
         folder: Its files are answered under `/` and their path in it; what it does not hold, and
             any request but a plain GET, goes on to `app`.
+        hints: Values of the header `Link` that some pages have besides, by the path of the page.
     """
 
-    def __init__(self, app: ASGIApp, folder: Path, prefix: str) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        folder: Path,
+        prefix: str,
+        hints: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
         self._app = app
         self._files: Mapping[str, Path] = {
             f"/{path.relative_to(folder).as_posix()}": path
             for path in (folder / prefix).rglob("*")
             if path.is_file()
         }
-        self._hints = _hints(folder / prefix / "js", f"/{prefix}/js", folder / "index.html")
+        scripts, address, index = folder / prefix / "js", f"/{prefix}/js", folder / "index.html"
+        own = hints or {}
+        self._hints = {
+            page: ", ".join(
+                [*_hints(scripts, address, index, OF_PAGE.get(page, ())), *own.get(page, ())]
+            )
+            for page in {"", *OF_PAGE, *own}
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = None
@@ -56,31 +76,34 @@ class KeptFiles:
             path = None if is_part else self._files.get(scope["path"])
         if path is not None:
             await kept_file(path)(scope, receive, send)
-        elif scope["type"] == "http" and self._hints:
-            await self._app(scope, receive, self._with_hints(send))
+        elif scope["type"] == "http" and (hints := self._hints.get(scope["path"], self._hints[""])):
+            await self._app(scope, receive, _with_hints(send, hints))
         else:
             await self._app(scope, receive, send)
 
-    def _with_hints(self, send: Send) -> Send:
-        async def sending(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                if headers.get("content-type", "").startswith("text/html"):
-                    headers.append("link", self._hints)
-            await send(message)
 
-        return sending
+def _with_hints(send: Send, hints: str) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            if headers.get("content-type", "").startswith("text/html"):
+                headers.append("link", hints)
+        await send(message)
+
+    return sending
 
 
-def _hints(scripts: Path, address: str, page: Path) -> str:
-    """The header that names the scripts of `OF_ALL_PAGES`, and what they import.
+def _hints(scripts: Path, address: str, page: Path, kinds: Sequence[str]) -> list[str]:
+    """Parts of a header that name the scripts of `OF_ALL_PAGES` and `kinds`, and what they import.
 
     What the page names itself is left out, and so is a kind that this Streamlit has no script for.
     """
     named = page.read_text(encoding="utf-8") if page.is_file() else ""
-    first = [path for kind in OF_ALL_PAGES for path in sorted(scripts.glob(f"{kind}.*.js"))]
+    first = [
+        path for kind in (*OF_ALL_PAGES, *kinds) for path in sorted(scripts.glob(f"{kind}.*.js"))
+    ]
     names = [name for name in _with_imports(scripts, first) if name not in named]
-    return ", ".join(f"<{address}/{name}>; rel=modulepreload" for name in names)
+    return [f"<{address}/{name}>; rel=modulepreload" for name in names]
 
 
 def _with_imports(scripts: Path, paths: Iterable[Path]) -> list[str]:

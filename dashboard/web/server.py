@@ -142,7 +142,7 @@ def make_app(settings: DashboardSettings, policy: Policy) -> Any:
     hashes = inline_script_hashes(page.read_text(encoding="utf-8"))
     policy = replace(policy, script_hashes=hashes)
     configure_streamlit(policy)
-    files = Middleware(KeptFiles, folder=page.parent, prefix="static")
+    files = Middleware(KeptFiles, folder=page.parent, prefix="static", hints=scripts.hints())
     middleware = [Middleware(Gate, policy=policy), files]
     routes = [*api.routes(), *scripts.routes()]
     return streamlit.App(_APP, routes=routes, middleware=middleware, debug=False)

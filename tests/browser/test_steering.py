@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from browsing import DashboardProcess, choose, draw_chart, hover, text_of, until, visit
 from held_run import HeldRun
+from made_run import add_steps
 
+from echoscope.diagnostics.bench.synthetic_runs import make
 from echoscope.store.records import CommandAction
 from echoscope.store.steer.commands import new_command, post
+from echoscope.store.writer import RunWriter
 
 Hold = Callable[..., HeldRun]
 ENTROPY = ".st-key-chart_entropy"
@@ -148,6 +153,45 @@ def test_a_suggestion_is_offered_until_it_holds(
     run.answer()
     page.get_by_text("kim: set selection.strategy = top_p (after step 5)").wait_for()
     offer.wait_for(state="detached")
+
+
+TIME_OF_QUESTION = """
+window.asked = null;
+document.addEventListener("click", () => {
+  const from = performance.now();
+  const look = () => {
+    const buttons = [...document.querySelectorAll("button")];
+    if (buttons.some((button) => button.textContent.startsWith("Confirm: start the branch")))
+      window.asked = performance.now() - from;
+    else requestAnimationFrame(look);
+  };
+  requestAnimationFrame(look);
+}, { once: true, capture: true });
+"""
+MOST_MS = 5_000
+"""Half a second on a machine that does nothing else; ten times that on one that runs tests."""
+
+
+def test_the_question_behind_apply_is_there_at_once(dashboard: DashboardProcess, page: Any) -> None:
+    """A trained run whose later steps are those of a collapse: it can be branched."""
+    path = dashboard.root / "sick"
+    shutil.copytree(dashboard.root / "tiny", path)
+    rows = [row for _, row in make("low_entropy_collapse", 1).table.rows()]
+    values = [{key: v for key, v in row.items() if math.isfinite(v)} for row in rows]
+    writer = RunWriter.resume(path, from_step=5)
+    steps = range(6, 6 + len(rows))
+    add_steps(writer, "tiny", steps, lambda step: values[step - 6], num_trajectories=0)
+    writer.close(status="finished")
+    visit(page, f"{dashboard.url}/live?run=sick")
+    apply = page.get_by_role("button", name=re.compile("^(Apply|Try): branch from"))
+    apply.wait_for()
+    page.wait_for_timeout(3_000)  # the charts are drawn, and nobody presses sooner
+    page.evaluate(TIME_OF_QUESTION)
+    apply.click()
+    page.get_by_role("button", name="Confirm: start the branch").wait_for()
+    took_ms = until(lambda: page.evaluate("window.asked"), "time of the question", page=page)
+    assert took_ms < MOST_MS
+    page.get_by_role("button", name="Cancel").click()
 
 
 def test_an_ended_run_is_given_no_command_for_live_ones(

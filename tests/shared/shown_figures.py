@@ -8,8 +8,8 @@ from typing import Any
 
 from streamlit.testing.v1 import AppTest
 
-COMPONENT = "echoscope_figure"
-LINE, LISTENER = "echoscope_line", "echoscope_pulse"
+COMPONENT = "echoscope_figures_default"
+LINE, LISTENER = "echoscope_pulse_line", "echoscope_pulse_listen"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

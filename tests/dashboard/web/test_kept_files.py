@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from echoscope.dashboard.web.kept_files import OF_ALL_PAGES, KeptFiles
+from echoscope.dashboard.web.kept_files import OF_ALL_PAGES, OF_PAGE, KeptFiles
 
 
 @pytest.fixture
@@ -54,18 +55,19 @@ def test_a_page_names_the_scripts_that_its_first_elements_need(tmp_path: Path) -
         (folder / name).write_text("")
 
     def page(request: Request) -> Response:
-        kind = "text/html" if request.url.path == "/live" else "application/json"
+        kind = "application/json" if request.url.path == "/data" else "text/html"
         return Response("{}", media_type=kind)
 
-    middleware = [Middleware(KeptFiles, folder=tmp_path, prefix="static")]
+    hints = {"/live": ["</own.js>; rel=modulepreload"]}
+    middleware = [Middleware(KeptFiles, folder=tmp_path, prefix="static", hints=hints)]
     client = TestClient(Starlette(routes=[Route("/{name}", page)], middleware=middleware))
-    assert client.get("/live").headers["link"] == (
-        "</static/js/Html.2.js>; rel=modulepreload, </static/js/clean.3.js>; rel=modulepreload"
-    )
+    first = "</static/js/Html.2.js>; rel=modulepreload, </static/js/clean.3.js>; rel=modulepreload"
+    assert client.get("/sql").headers["link"] == first
+    assert client.get("/live").headers["link"] == f"{first}, </own.js>; rel=modulepreload"
     assert "link" not in client.get("/data").headers
 
 
 def test_the_installed_streamlit_has_a_script_for_each_kind_that_is_named() -> None:
     scripts = Path(streamlit.__file__).parent / "static" / "static" / "js"
-    for kind in OF_ALL_PAGES:
+    for kind in chain(OF_ALL_PAGES, *OF_PAGE.values()):
         assert list(scripts.glob(f"{kind}.*.js")), kind
