@@ -44,7 +44,7 @@ PANEL, _OPEN_PANEL = "panel", "_open_panel"
 SEEN_STEP = "_seen_step"
 """Session state: (run, step) that was the newest when somebody came to the page."""
 _SHOWN_RUN, _PICKER, _PAGE, _DRESSED = "_shown_run", "_run_picker", "_page", "_dressed"
-_MOMENT_S = 0.03
+_MOMENT_S = 0.04
 _STYLE = """<style>
 [data-testid="stMainBlockContainer"] { padding: 4rem 2rem 3rem; }
 [data-testid="stMainBlockContainer"] h1 { font-size: 1.4rem; padding: 0; }
