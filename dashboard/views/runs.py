@@ -12,7 +12,7 @@ from streamlit.delta_generator import DeltaGenerator
 from echoscope.dashboard.charts.runs import colour_of
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.data.run_table.condition import is_condition, parsed_condition
-from echoscope.dashboard.data.run_table.facts import Urgency
+from echoscope.dashboard.data.run_table.facts import MOST_WAITED_FOR, Urgency
 from echoscope.dashboard.data.run_table.groups import Group, grouped, ordered
 from echoscope.dashboard.data.run_table.root import RootRuns, root_runs
 from echoscope.dashboard.data.run_table.table import OF_VERDICTS, RunsTable
@@ -53,7 +53,7 @@ def draw(line: DeltaGenerator) -> None:
     runs = root_runs()
     controls.apply_view()
     rows = _readable(all_rows)
-    runs.facts.wait(rows, PATIENCE_S)
+    num_unread = runs.facts.wait(rows, PATIENCE_S)
     table = runs.table(rows)
     controls.draw(line, table, state.asked(table))
     is_waiting = st.session_state.get(_WAITING, True)
@@ -68,8 +68,11 @@ def draw(line: DeltaGenerator) -> None:
         is_complete = is_waiting and not st.session_state[_WAITING]
         return is_complete or _beside(queries.runs(most=READ_AT_ONCE)) != beside
 
-    # Once everything is read, the page goes on at a slower beat: a run may start at any time.
-    beat("runs", WAITING_S if is_waiting else EVERY_S, part, has_news=has_news)
+    # Once everything is read, the page goes on at a slower beat: a run may start at any time. While
+    # thousands are read, too: to draw a table of all of them takes as long as reading hundreds.
+    is_long = num_unread > MOST_WAITED_FOR
+    every_s = EVERY_S if is_long or not is_waiting else WAITING_S
+    beat("runs", every_s, part, has_news=has_news)
     _foreign()
     _broken([row for row in all_rows if row.problem])
 
