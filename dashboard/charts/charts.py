@@ -48,6 +48,8 @@ _HOVER_WIDTH = 36
 _LEAST_NATS = 1e-4
 """Divergences below it are rounding errors: a chart does not blow them up to its height."""
 NOTHING = "No value was measured."
+STEP_TOLD = ", step %{customdata[0]:d}"
+"""Where hovering does not say the step of all curves above them."""
 _LINE = "rgba(128,128,128,0.45)"
 
 
@@ -254,17 +256,18 @@ def _told(course: _Course, axis: Axis) -> dict[str, Any]:
     nothing = np.full(len(steps), np.nan)
     ends = [nothing if end is None else end for end in (course.low, course.high)]
     raw = course.values if course.raw is None else course.raw
+    clock = axis.clock(steps)
     name = figure_text(course.curve.name, width=200, limit=80)
     return {
         "x": axis.at(steps),
         "customdata": np.column_stack([steps.astype(np.float64), raw, *ends]),
-        "text": axis.clock(steps),
-        "hovertemplate": _hover_template(course, name),
+        "text": clock,
+        "hovertemplate": _hover_template(course, name, has_clock=any(clock)),
         "name": name,
     }
 
 
-def _hover_template(course: _Course, name: str) -> str:
+def _hover_template(course: _Course, name: str, *, has_clock: bool) -> str:
     """One short line a curve: the box covers little of its chart. The title's help has the keys."""
     curve = course.curve
     style, unit = (".1%", "") if curve.unit == SHARE else (".4~g", f" {figure_text(curve.unit)}")
@@ -275,8 +278,8 @@ def _hover_template(course: _Course, name: str) -> str:
     if course.raw is not None:
         text += f", raw %{{customdata[1]:{style}}}"
     if curve.is_sparse:  # the nearest point may be another step's than the others'
-        text += ", step %{customdata[0]:d}"
-    return f"{text}, %{{text}}<extra></extra>"
+        text += STEP_TOLD
+    return f"{text}{', %{text}' * has_clock}<extra></extra>"
 
 
 def _band(

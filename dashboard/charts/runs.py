@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..data.curves import Axis, Curve
-from .charts import NOTHING, LineOptions, line_spec
+from .charts import NOTHING, STEP_TOLD, LineOptions, line_spec
 
 PALETTE = (
     "#3b6fd4",
@@ -47,7 +47,7 @@ def curves_spec(
         title="step",
         steps=steps,
         positions=steps.astype(np.float64),
-        wall_times=np.zeros(len(steps)),
+        wall_times=np.empty(0),
     )
     options = LineOptions(height=height, has_legend=False)
     spec = line_spec(curves, axis, options=options, title=title, help=help)
@@ -64,7 +64,10 @@ def curves_spec(
 
 
 def _as_line(trace: dict[str, Any]) -> dict[str, Any]:
-    """Without a dot at each value."""
+    """Without a dot at each value; hovering, which names one curve only, says the step."""
+    told = trace.get("hovertemplate", "")
+    if "customdata" in trace and STEP_TOLD not in told:
+        trace = {**trace, "hovertemplate": told.replace("<extra>", f"{STEP_TOLD}<extra>")}
     if trace.get("mode") != "lines+markers":
         return trace
     return {**trace, "mode": "lines", "line": {**trace.get("line", {}), "width": 1.3}}

@@ -36,7 +36,7 @@ class Axis:
     positions: FloatArray64
     """(S,), one for each step."""
     wall_times: FloatArray64
-    """(S,), seconds since the epoch."""
+    """(S,), seconds since the epoch; empty where the axis is of several runs."""
 
     def at(self, steps: Any) -> FloatArray64:
         """Positions of any steps, those between or outside of the known ones included, (N,)."""
@@ -48,7 +48,7 @@ class Axis:
     def clock(self, steps: Any) -> list[str]:
         """When steps ended, by this machine's clock: `12:03:11`; empty where it is not known."""
         positions = np.asarray(steps, dtype=np.float64)
-        if not len(self.steps):
+        if not len(self.wall_times):
             return [""] * len(positions)
         seconds = np.interp(positions, self.steps, self.wall_times)
         offset = time.localtime(float(self.wall_times[-1])).tm_gmtoff
@@ -215,6 +215,16 @@ def thinned(
         lowest=np.fmin.reduceat(lows, bounds[:-1]),
         highest=np.fmax.reduceat(highs, bounds[:-1]),
     )
+
+
+def tasks_key(key: str) -> str:
+    """The metric that says how many fixed tasks a success rate is of; empty for any other metric.
+
+    >>> tasks_key("eval/all/success_rate"), tasks_key("rollout/success_rate")
+    ('eval/all/num_tasks', '')
+    """
+    name = key.removesuffix("/success_rate")
+    return f"{name}/num_tasks" if key.startswith(FIXED_TASKS) and name != key else ""
 
 
 def smoothed(values: FloatArray64, weight: float) -> FloatArray64:

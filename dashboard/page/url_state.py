@@ -80,6 +80,7 @@ def type_in(
     key: str,
     placeholder: str = "",
     clears: tuple[str, ...] = (),
+    most: int = MAX_TEXT,
 ) -> None:
     """A search field that holds `now`, and writes to the URL what is typed."""
     st.session_state[key] = now
@@ -87,7 +88,7 @@ def type_in(
         label,
         key=key,
         type="search",
-        max_chars=MAX_TEXT,
+        max_chars=most,
         placeholder=placeholder,
         on_change=_store,
         args=(param, key, "", clears),

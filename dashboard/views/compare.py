@@ -43,6 +43,7 @@ from echoscope.dashboard.data.comparing.series import (
     mean_curve,
     run_level,
 )
+from echoscope.dashboard.data.comparing.tasks import played_tasks
 from echoscope.dashboard.data.curves import AXES, AxisKind
 from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.live import figures
@@ -262,6 +263,7 @@ def _levels_of(compared: Comparison, window: tuple[int, int]) -> dict[str, Level
                     window,
                     width=compared.width,
                     seed=seed_of(queries.info(run).config),
+                    played=played_tasks(queries.info(run).config, compared.main),
                 )
                 for run in group.runs
             ],
@@ -350,7 +352,7 @@ def _table(compared: Comparison, levels: Mapping[str, Level], gaps: Mapping[str,
             "gap": st.column_config.TextColumn(
                 "Against the baseline",
                 help="Difference of the means with its 95 % interval. Groups with the same seeds "
-                "are compared seed by seed.",
+                "and the same tasks are compared seed by seed.",
             ),
             "n": st.column_config.TextColumn("From", help="What the interval rests on."),
             "hide": _button("compare_hide", _toggle, ids, compared),

@@ -23,6 +23,7 @@ from echoscope.dashboard.page.problems import Problem
 from echoscope.dashboard.page.run_table import actions, controls, curves, state
 from echoscope.dashboard.page.run_table import table as run_table
 from echoscope.dashboard.page.run_table.table import Line
+from echoscope.dashboard.page.url_state import go
 from echoscope.dashboard.steer import importing
 from echoscope.dashboard.web.settings import settings
 from echoscope.store.query.listing import RunRow
@@ -248,7 +249,11 @@ def _footer(listed: Listed, num_hits: int, num_runs: int, *, is_grouped: bool) -
     """How many there are, and the pages."""
     with st.container(horizontal=True, vertical_alignment="center"):
         if listed.num_pages > 1:
-            st.pagination(listed.num_pages, key="page", bind="query-params")
+            key = "_runs_page"
+            st.session_state[key] = listed.page
+            st.pagination(
+                listed.num_pages, key=key, on_change=lambda: go(page=st.session_state[key])
+            )
         runs = f"{num_hits:,} of {num_runs:,} runs" if num_hits < num_runs else f"{num_runs:,} runs"
         st.caption(f"{listed.num_lines:,} groups of {runs}" if is_grouped else runs)
         st.caption("Click a name to open it, a heading to sort. Tick to compare, tag, pin or note.")

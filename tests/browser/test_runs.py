@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,56 @@ def test_a_heading_sorts_all_runs_and_ticks_stay(
     filter_box.press("Enter")
     until(lambda: names(page) == ["lr1e-06-s1"], "the run of the filter", page=page)
     page.get_by_role("button", name="Untick all").wait_for()
+
+
+def save_and_leave(page: Any, url: str, name: str) -> None:
+    """Save what the page shows as a view, and begin anew without it."""
+    page.get_by_role("button", name="Views").click()
+    page.get_by_role("textbox", name="Name", exact=True).fill(name)
+    page.get_by_role("button", name="Save what is shown").click()
+    page.get_by_text("Link: /?view=").wait_for()
+    visit(page, url)
+
+
+def test_a_saved_view_opens_whatever_is_shown(
+    root: Path, serve: Callable[..., DashboardProcess], page: Any
+) -> None:
+    url = serve(shutil.copytree(root, root.parent / "viewed")).url
+    visit(page, f"{url}/?filter=lr > 1e-5&group=lr&sort=-eval_success")
+    save_and_leave(page, url, "high")
+    visit(page, f"{url}/?sort=run")
+    save_and_leave(page, url, "all")
+    page.get_by_role("button", name="Views").click()
+    page.get_by_role("button", name="high").click()
+    until(lambda: names(page) == ["▸ lr 0.0001  (2)"], "group of the view", page=page)
+    filter_box = page.get_by_role("searchbox", name="Filter")
+    assert filter_box.input_value() == "lr > 1e-5"
+    page.get_by_role("button", name="all", exact=True).click()
+    until(lambda: len(names(page)) == 4, "all runs", page=page)
+    assert filter_box.input_value() == ""
+    assert "filter" not in page.url
+    assert "group" not in page.url
+
+
+def test_headings_and_the_menu_sort_are_one_state(
+    root: Path, serve: Callable[..., DashboardProcess], page: Any
+) -> None:
+    visit(page, f"{serve(root).url}/?cols=optim.lr,eval_success&curves=0")
+    until(lambda: len(names(page)) == 4, "runs", page=page)
+    menu = page.get_by_role("button", name="Sort").first
+    menu.click()
+    chosen = page.get_by_role("combobox", name="Sort by")
+    chosen.wait_for()
+    menu.click()  # and what the closed menu showed is sent with the next click
+    chosen.wait_for(state="detached")
+    width = page.locator("[data-testid=stDataFrame]").first.bounding_box()["width"]
+    click(page, int(width) - 60, HEAD)
+    page.wait_for_url("**sort=-eval_success**")
+    until(lambda: names(page)[0] == "lr0.0001-s1", "the best run first", page=page)
+    menu.click()
+    said = "Evaluation success, highest first"
+    until(lambda: chosen.count() and chosen.input_value() == said, said, page=page)
+    assert "sort=-eval_success" in page.url
 
 
 def test_on_a_phone_verdict_and_number_stand_beside_the_name(

@@ -52,6 +52,8 @@ class RunLevel:
     """Behind a success rate; 0 where that is not known."""
     num_tasks: int = 0
     """Fixed tasks that an evaluation played, the same every time; 0 for any other metric."""
+    played: str | None = None
+    """Equal where two runs of a seed met the same tasks; None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +98,12 @@ class Gap:
 def level_of(key: str, runs: Sequence[RunLevel]) -> Level:
     """The level of a group from its runs; those without a value are left out."""
     measured_runs = tuple(run for run in runs if run.num_points)
-    if len(measured_runs) == 1 and measured_runs[0].num_tasks and metric(key).unit == SHARE:
-        low, high = wilson_interval(measured_runs[0].mean, measured_runs[0].num_tasks)
-        estimate = Estimate(value=measured_runs[0].mean, low=float(low), high=float(high))
-    elif metric(key).unit == SHARE:
+    is_share = metric(key).unit == SHARE
+    if measured_runs and is_share and all(run.num_tasks for run in measured_runs):
+        estimate = evaluated_estimate(
+            [run.mean for run in measured_runs], [run.num_tasks for run in measured_runs]
+        )
+    elif is_share:
         estimate = share_estimate(_units(measured_runs), _trials(measured_runs))
     else:
         estimate = mean_estimate(_units(measured_runs))
@@ -117,7 +121,8 @@ def _trials(runs: Sequence[RunLevel]) -> Trials:
 def gap_between(level: Level, baseline: Level) -> Gap:
     """How far a group is from the baseline.
 
-    Groups with the same seeds, at least `LEAST_PAIRS`, are compared seed by seed.
+    Groups with the same seeds, at least `LEAST_PAIRS`, are compared seed by seed where a seed means
+    the same tasks in both. Of other tasks a seed says nothing: then the two intervals are joined.
     """
     pairs = _pairs(level, baseline)
     if pairs and metric(level.key).unit == SHARE:
@@ -135,7 +140,11 @@ def gap_between(level: Level, baseline: Level) -> Gap:
 
 
 def _pairs(level: Level, baseline: Level) -> list[tuple[float, float]]:
-    """Means of the runs with the same seed; none unless both groups have each seed once."""
+    """Means of the runs with the same seed; none unless both groups have each seed once, and played
+    the same tasks."""
+    played = {run.played for of in (level, baseline) for run in of.runs}
+    if len(played) > 1 or None in played:
+        return []
     first, second = ({run.seed: run.mean for run in of.runs} for of in (level, baseline))
     sizes = {len(level.runs), len(baseline.runs), len(first), len(second)}
     if None in first or first.keys() != second.keys() or len(sizes) > 1 or len(first) < LEAST_PAIRS:
@@ -159,6 +168,19 @@ def _ratio(level: Level, baseline: Level, pairs: Sequence[tuple[float, float]]) 
 def _units(runs: Sequence[RunLevel]) -> tuple[float, ...]:
     """What an interval is over: means of runs, or of the stretches of a single one."""
     return runs[0].stretches if len(runs) == 1 else tuple(run.mean for run in runs)
+
+
+def evaluated_estimate(shares: Sequence[float], num_tasks: Sequence[float]) -> Estimate:
+    """Mean success of runs on fixed tasks, with an interval that is never narrower than so many
+    tasks allow; of one run it is over its tasks alone.
+
+    >>> evaluated_estimate([0.25], [32]).as_rate()
+    '25.0 % (13.3 to 42.1)'
+    """
+    if len(shares) > 1:
+        return share_estimate(shares, Trials(num=sum(num_tasks), is_known=True))
+    low, high = wilson_interval(shares[0], num_tasks[0])
+    return Estimate(value=shares[0], low=float(low), high=float(high))
 
 
 def share_estimate(shares: Sequence[float], trials: Trials) -> Estimate:

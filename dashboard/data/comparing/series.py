@@ -18,7 +18,7 @@ from echoscope.diagnostics.metric_entry import SHARE, SUCCESS
 from echoscope.store.records import FloatArray64
 
 from .. import queries
-from ..curves import FIXED_TASKS, Axis, AxisKind, Curve, smoothed, step_axis
+from ..curves import FIXED_TASKS, Axis, AxisKind, Curve, smoothed, step_axis, tasks_key
 from .groups import RunGroup
 from .levels import NUM_STRETCHES, RunLevel, Trials, mean_bands, share_bands
 
@@ -69,7 +69,7 @@ def bucketed(run_id: str, keys: Sequence[str], width: int) -> pd.DataFrame:
 
     What success rates were counted from is among them.
     """
-    asked = (*keys, *(_tasks_key(key) for key in keys if _is_of_tasks(key)))
+    asked = (*keys, *filter(None, map(tasks_key, keys)))
     return queries.table(run_id, _BUCKETS, [asked, width, _EPISODES])
 
 
@@ -128,21 +128,13 @@ def mean_curve(
 def _curve_trials(
     key: str, tables: Sequence[pd.DataFrame], buckets: NDArray[np.int64], points_S: FloatArray64
 ) -> Trials:
-    counted_by = _EPISODES if key == SUCCESS else _tasks_key(key) if _is_of_tasks(key) else ""
+    counted_by = _EPISODES if key == SUCCESS else tasks_key(key)
     num_S = np.zeros(len(buckets))
     for table in tables:
         of = table[table["key"] == counted_by].set_index("bucket")["value"]
         num_S += of.reindex(buckets).fillna(0.0).to_numpy(np.float64)
     is_known = bool(counted_by) and bool((num_S > 0).all())
     return Trials(num=num_S if is_known else points_S, is_known=is_known)
-
-
-def _is_of_tasks(key: str) -> bool:
-    return key.startswith(FIXED_TASKS) and key.endswith("/success_rate")
-
-
-def _tasks_key(key: str) -> str:
-    return key.removesuffix("success_rate") + "num_tasks"
 
 
 def _positions(
@@ -178,11 +170,13 @@ def run_level(
     *,
     width: int,
     seed: str | None,
+    played: str | None = None,
 ) -> RunLevel:
     """One metric of a run from the first to the last step of a window, both included.
 
     Args:
         table: what `bucketed` gave for ranges of `width` steps. A range counts where it begins.
+        played: As `RunLevel` has it.
     """
     first, last = window
     steps = table["bucket"] * width
@@ -201,11 +195,12 @@ def run_level(
         for n in np.unique(stretch_of_row)
     ]
     num_points = int(points.sum())
-    tasks = inside.loc[inside["key"] == _tasks_key(key), "value"] if _is_of_tasks(key) else None
+    tasks = inside.loc[inside["key"] == tasks_key(key), "value"] if tasks_key(key) else None
     episodes = inside.loc[inside["key"] == _EPISODES, "value"] if key == SUCCESS else None
     return RunLevel(
         run=run_id,
         seed=seed,
+        played=played,
         stretches=tuple(stretches),
         mean=float(values @ points / num_points) if num_points else math.nan,
         num_points=num_points,

@@ -57,8 +57,10 @@ def _evaluated(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def task_settings(config: Mapping[str, Any]) -> dict[str, str]:
+def task_settings(config: Mapping[str, Any], split: str = "eval") -> dict[str, str]:
     """Tag -> the settings that decide which tasks an evaluation draws and what solving one takes.
+
+    With the split `train` it is the same of training.
 
     Success rates of two runs compare only where these are equal.
 
@@ -66,7 +68,7 @@ def task_settings(config: Mapping[str, Any]) -> dict[str, str]:
     {'easy': '{"env": "lake", "params": {"size": 4}}'}
     """
     envs = config.get("envs")
-    entries = envs.get("eval") if isinstance(envs, Mapping) else None
+    entries = envs.get(split) if isinstance(envs, Mapping) else None
     out = {}
     for entry in entries if isinstance(entries, Sequence) else ():
         if isinstance(entry, Mapping):
@@ -74,6 +76,21 @@ def task_settings(config: Mapping[str, Any]) -> dict[str, str]:
             name = str(entry.get("tag") or entry.get("env"))
             out[name] = json.dumps(kept, sort_keys=True, default=str)
     return out
+
+
+def played_tasks(config: Mapping[str, Any], key: str) -> str | None:
+    """What decides which tasks a run of some seed met when a metric was measured; None: not known.
+
+    >>> lake, boxes = ({"envs": {"train": [{"env": env}]}} for env in ("lake", "boxes"))
+    >>> played_tasks(lake, "eval/all/num_tasks") == played_tasks(boxes, "eval/all/num_tasks")
+    False
+    """
+    match = _EVALUATED.fullmatch(key)
+    evaluated = task_settings(config) if match else {}
+    if match and match["tag"] in evaluated:
+        return evaluated[match["tag"]]
+    settings = evaluated or task_settings(config, "train")
+    return json.dumps(settings, sort_keys=True) if settings else None
 
 
 def other_tasks(configs: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from echoscope.diagnostics.catalogue import metric
@@ -19,6 +19,7 @@ from echoscope.store.records import FloatArray64
 from ...page.problems import Problem
 from .. import queries
 from ..comparing.levels import Trials, mean_bands, share_bands
+from ..curves import tasks_key
 from .columns import EVALUATED
 from .facts import Facts, Mark, Urgency, mark_of
 from .table import evaluation_key
@@ -27,11 +28,13 @@ MAX_POINTS = 400
 """Of one curve: more steps are means of equal ranges."""
 MAX_KEPT = 4_000
 """Curves."""
-MAX_MEMBERS = 60
-"""Runs of a group that its mean and band are of; more would be read for a minute."""
+MAX_READ = 1_000
+"""Runs of all groups of a chart together; more would be read for a minute."""
 _SQL = """
-SELECT CAST(step // $2 * $2 AS INTEGER) AS step, avg(value) AS value FROM metrics
-WHERE key = $1 AND isfinite(value) GROUP BY 1 ORDER BY 1
+SELECT CAST(step // $2 * $2 AS INTEGER) AS step,
+       avg(value) FILTER (key = $1) AS value, max(value) FILTER (key = $3) AS trials
+FROM metrics WHERE key IN ($1, $3) AND isfinite(value)
+GROUP BY 1 HAVING avg(value) FILTER (key = $1) IS NOT NULL ORDER BY 1
 """
 
 
@@ -43,6 +46,8 @@ class Series:
     """(N,), increasing."""
     values: FloatArray64
     """(N,), finite."""
+    num_tasks: FloatArray64 | None = None
+    """(N,), fixed tasks behind each value, NaN where not known; None for any other metric."""
 
 
 NO_SERIES = Series(steps=np.empty(0, np.int64), values=np.empty(0))
@@ -105,13 +110,40 @@ def _read(row: RunRow, key: str, width: int) -> Series:
     """Nothing of a run that cannot be read: the table says so."""
     try:
         with queries.reading(row.run_id):
-            answer = queries.reader(row.run_id).sql(_SQL, [key, width])
+            answer = queries.reader(row.run_id).sql(_SQL, [key, width, tasks_key(key)])
     except Problem:
         return NO_SERIES
     return Series(
         steps=answer.column("step").to_numpy().astype(np.int64),
         values=answer.column("value").to_numpy().astype(np.float64),
+        num_tasks=answer.column("trials").to_numpy().astype(np.float64) if tasks_key(key) else None,
     )
+
+
+def members_each(sizes: Sequence[int], most: int = MAX_READ) -> int:
+    """Runs of each group that are read, so that all groups together have at most `most`.
+
+    >>> members_each([5, 120]), members_each([5, 3_000, 7_000], 105)
+    (120, 50)
+    """
+    left = most
+    for n, size in enumerate(sorted(sizes)):
+        share = left // (len(sizes) - n)
+        if size > share:
+            return max(1, share)
+        left -= size
+    return max(sizes, default=0)
+
+
+def evenly(members: Sequence[int], most: int) -> list[int]:
+    """At most so many members, evenly chosen.
+
+    >>> evenly([1, 2, 3], 5), evenly(range(100), 4)
+    ([1, 2, 3], [12, 37, 62, 87])
+    """
+    if len(members) <= most:
+        return [*members]
+    return [members[(2 * n + 1) * len(members) // (2 * most)] for n in range(most)]
 
 
 def width_of(rows: Sequence[RunRow]) -> int:
@@ -122,16 +154,21 @@ def width_of(rows: Sequence[RunRow]) -> int:
 
 def band_of(members: Sequence[Series], key: str) -> Band:
     """The mean of runs at each step that any of them has, with the interval over runs."""
-    table = pd.concat(
-        [pd.Series(of.values, index=of.steps, name=str(n)) for n, of in enumerate(members)], axis=1
-    ).sort_index()
-    values_RS = table.to_numpy(np.float64).T
-    if _is_share(key, values_RS):
+    steps = np.unique(np.concatenate([of.steps for of in members]))
+    values_RS, tasks_RS = np.full((2, len(members), len(steps)), np.nan)
+    for values_S, tasks_S, of in zip(values_RS, tasks_RS, members, strict=True):
+        columns = np.searchsorted(steps, of.steps)
+        values_S[columns] = of.values
+        tasks_S[columns] = math.nan if of.num_tasks is None else of.num_tasks
+    if not _is_share(key, values_RS):
+        mean, low, high, _ = mean_bands(values_RS)
+    elif (np.isfinite(tasks_RS) == np.isfinite(values_RS)).all():
+        trials = Trials(num=np.nansum(tasks_RS, axis=0), is_known=True)
+        mean, low, high, _ = share_bands(values_RS, trials)
+    else:
         # Episodes are not counted here: only the spread between runs says how sure a mean is.
         mean, low, high, _ = share_bands(values_RS, Trials(num=len(members), is_known=False))
-    else:
-        mean, low, high, _ = mean_bands(values_RS)
-    return Band(steps=table.index.to_numpy(np.int64), values=mean, low=low, high=high)
+    return Band(steps=steps, values=mean, low=low, high=high)
 
 
 def _is_share(key: str, values: FloatArray64) -> bool:

@@ -2,14 +2,15 @@
 
 The mean of a group is over its runs, which are usually seeds of one setting. Its 95 % interval is
 over the runs too: Student's for a number, and for a share Wilson's of as many trials as would
-spread like the runs do, which never leaves 0 to 100 %.
+spread like the runs do, which never leaves 0 to 100 %. On fixed tasks it is that of the page
+Compare, never narrower than so many tasks allow.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from echoscope.diagnostics.measure.outcomes import Estimate, mean_estimate
 
 from ...words import setting_words
 from ..comparing.groups import MISSING, short_name
-from ..comparing.levels import Trials, share_estimate
+from ..comparing.levels import Trials, evaluated_estimate, share_estimate
 from .columns import Column
 from .table import RunsTable, sort_keys
 
@@ -95,13 +96,22 @@ def value_words(column: Column, value: Any) -> str:
     return setting_words(value) if not isinstance(value, str) else value
 
 
-def group_estimate(column: Column, values: Iterable[Any]) -> tuple[Estimate, int]:
+def group_estimate(
+    column: Column, values: Sequence[Any], num_tasks: Sequence[float] = ()
+) -> tuple[Estimate, int]:
     """The mean of a group's numbers with its interval, and over how many runs.
 
     NaN ends where there is no interval: for one run, or where all are equal, which tells nothing of
-    how runs differ.
+    how runs differ. Of numbers of fixed tasks there is always one.
+
+    Args:
+        num_tasks: Of each value, as `RunsTable.num_tasks` has them; none where that is not known.
     """
-    numbers = [float(v) for v in values if isinstance(v, int | float) and math.isfinite(v)]
+    places = [n for n, v in enumerate(values) if isinstance(v, int | float) and math.isfinite(v)]
+    numbers = [float(values[n]) for n in places]
+    tasks = [num_tasks[n] for n in places] if num_tasks else []
+    if tasks and all(tasks) and all(0 <= number <= 1 for number in numbers):
+        return evaluated_estimate(numbers, tasks), len(numbers)
     if len(set(numbers)) < 2:
         mean = numbers[0] if numbers else math.nan
         return Estimate(value=mean, low=math.nan, high=math.nan), len(numbers)
@@ -111,9 +121,9 @@ def group_estimate(column: Column, values: Iterable[Any]) -> tuple[Estimate, int
     return mean_estimate(numbers), len(numbers)
 
 
-def estimate_words(column: Column, values: Sequence[Any]) -> str:
-    """`54.2 % (41 to 67)`, `0.021 (0.01 to 0.03)`; `0 %, all 5` where all runs are equal."""
-    estimate, count = group_estimate(column, values)
+def estimate_words(column: Column, values: Sequence[Any], num_tasks: Sequence[float] = ()) -> str:
+    """`54.2 % (41 to 67)`, `0.021 (0.01 to 0.03)`; `0.3, all 5` where all runs are equal."""
+    estimate, count = group_estimate(column, values, num_tasks)
     if not count:
         return ""
     scale, sign = (100.0, " %") if column.is_share else (1.0, "")
@@ -147,9 +157,10 @@ def common_words(column: Column, values: Sequence[Any]) -> str:
         return f"{len(ranked)} values"
     without = _WITHOUT.get(column.name, "without")
     named = [f"{count} {word or without}" for word, count in ranked]
-    if len(named) > _MAX_NAMED:
-        named[_MAX_NAMED - 1 :] = [f"{len(named) - _MAX_NAMED + 1} more"]
-    return ", ".join(named)
+    if len(named) <= _MAX_NAMED:
+        return ", ".join(named)
+    num_others = sum(count for _, count in ranked[_MAX_NAMED - 1 :])
+    return f"{', '.join(named[: _MAX_NAMED - 1])} and {num_others} others"
 
 
 def ordered(table: RunsTable, groups: Sequence[Group], order: str) -> list[Group]:

@@ -24,11 +24,13 @@ from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.store.errors import QueryError
 from echoscope.store.query.listing import RunDetails, RunRow, row_status
 from echoscope.store.query.patterns import matches
+from echoscope.store.query.summary import RunSummary
 from echoscope.store.status import Origin, after_step
 
 from ...page.problems import Problem
 from ...words import setting_words
 from ..comparing.groups import settings_of
+from ..curves import tasks_key
 from .columns import EVALUATED, OF_EVERY_RUN, Catalogue, Column
 from .condition import holds, is_condition, parsed_condition
 from .facts import Facts, RunFacts, Standing
@@ -80,6 +82,15 @@ class RunsTable:
             Problem: there is no such column.
         """
         return self._of(self.catalogue.column(name))[1]
+
+    def num_tasks(self, column: Column) -> Sequence[float]:
+        """Fixed tasks behind a success rate, of each row, 0 where not known; empty for any other
+        column."""
+        if not tasks_key(column.key):
+            return ()
+        summaries = [facts and facts.metrics for facts in self.facts]
+        found = [of and of.of(tasks_key(_key_of(of, column.key))) for of in summaries]
+        return [of.last if of else 0.0 for of in found]
 
     def filtered(self, text: str) -> list[int]:
         """The rows for which a condition holds, or in whose texts a regular expression is found.
@@ -137,16 +148,13 @@ class RunsTable:
             return row.success_rate
         if facts is None or facts.metrics is None:
             return None
-        key = column.key
-        if key == EVALUATED:
-            key = evaluation_key(facts.metrics.keys)
-        summary = facts.metrics.of(key)
+        summary = facts.metrics.of(_key_of(facts.metrics, column.key))
         if summary is None:
             success = facts.details.success  # counted from episodes
             is_last = column.name == "success" and bool(success)
             return success[-1] if is_last else None
         if column.stat == "best":
-            falls = metric(key).good == "down"
+            falls = metric(_key_of(facts.metrics, column.key)).good == "down"
             return summary.low if falls else summary.high
         numbers = {"last": summary.last, "recent": summary.recent}
         return (numbers | {"max": summary.high, "min": summary.low})[column.stat]
@@ -178,6 +186,10 @@ class RunsTable:
         except QueryError as error:
             raise Problem(str(error)) from error
         return [n for n, of_row in enumerate(texts) if any([*islice(is_hit, len(of_row))])]
+
+
+def _key_of(summary: RunSummary, key: str) -> str:
+    return evaluation_key(summary.keys) if key == EVALUATED else key
 
 
 @functools.lru_cache(maxsize=256)

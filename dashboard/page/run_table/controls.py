@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from echoscope.dashboard.data.run_table import saved_views
+from echoscope.dashboard.data.run_table import condition, saved_views
 from echoscope.dashboard.data.run_table.columns import NOT_SORTED, OF_EVERY_RUN
 from echoscope.dashboard.data.run_table.saved_views import PARAMS, ViewError
 from echoscope.dashboard.data.run_table.table import RunsTable
@@ -23,7 +23,7 @@ from ...escaping import visible
 from ...web.settings import settings
 from ...words import plain
 from .. import ui
-from ..url_state import go, list_param
+from ..url_state import go, list_param, type_in
 from . import state
 
 _HELP = """
@@ -40,16 +40,16 @@ A condition compares columns:
 
 def draw(line: DeltaGenerator, table: RunsTable, asked: state.Asked) -> None:
     """Draw them in a line; what changes writes the address."""
-    line.text_input(
-        "Filter",
-        key="filter",
-        bind="query-params",
-        placeholder="A word, or a condition: lr > 1e-6 and success < 50 % and algo = 'ppo'",
-        type="search",
-        max_chars=500,
-        label_visibility="collapsed",
-        on_change=lambda: go(page=None),
-    )
+    with line:
+        type_in(
+            "filter",
+            "Filter",
+            now=asked.filter,
+            key="_runs_filter",
+            placeholder="A word, or a condition: lr > 1e-6 and success < 50 % and algo = 'ppo'",
+            clears=("page",),
+            most=condition.MAX_CHARS,
+        )
     with line.popover("Help", key="runs_help", type="tertiary"):
         st.markdown(_HELP)
     num_groups = len(list_param("group", most=state.MAX_GROUPED))
@@ -119,14 +119,19 @@ def _order(table: RunsTable, asked: state.Asked) -> None:
             labels[option] = f"{label}, {way}"
     if asked.order not in options:
         options.append(asked.order)
-    key = "_runs_order"
+    key = state.widget_key("order", asked.order)
     st.session_state[key] = asked.order
+
+    def changed() -> None:
+        state.note_choice("order", st.session_state[key])
+        go(sort=st.session_state[key], page=None)
+
     st.selectbox(
         "Sort by",
         options,
         key=key,
         format_func=lambda option: visible(str(labels.get(option, option)), 80),
-        on_change=lambda: go(sort=st.session_state[key], page=None),
+        on_change=changed,
         help="A click on a heading of the table sorts by that column.",
     )
 
@@ -187,12 +192,13 @@ def _several(
     Args:
         empty: What the address says instead where none is chosen.
     """
-    key = f"_runs_{param}"
+    key = state.widget_key(param, [*chosen])
     st.session_state[key] = [*chosen]
     other = dict.fromkeys(empty or {})
 
     def changed() -> None:
         now = st.session_state[key]
+        state.note_choice(param, [*now])
         go(**{param: ",".join(now)} | other | dict.fromkeys(clears))
         if not now and empty:
             go(**empty)
@@ -231,7 +237,6 @@ def _show(name: str, params: Mapping[str, str]) -> None:
     """Have the page show a view."""
     given = dict.fromkeys((*PARAMS, "page", "hide", "solo"))
     go(**given | dict(params) | {"view": name})
-    st.session_state["filter"] = params.get("filter", "")
 
 
 def _views() -> None:

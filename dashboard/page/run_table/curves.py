@@ -9,7 +9,13 @@ import numpy as np
 
 from echoscope.dashboard.charts.runs import curves_spec
 from echoscope.dashboard.data.curves import Curve
-from echoscope.dashboard.data.run_table.curves import MAX_MEMBERS, Series, band_of, width_of
+from echoscope.dashboard.data.run_table.curves import (
+    Series,
+    band_of,
+    evenly,
+    members_each,
+    width_of,
+)
 from echoscope.dashboard.data.run_table.root import RootRuns
 from echoscope.dashboard.data.run_table.table import RunsTable
 from echoscope.diagnostics.catalogue import metric
@@ -32,20 +38,23 @@ class Drawn:
     num_runs: int
     num_missing: int
     """Runs whose curve is still to be read."""
+    most_of_group: int | None = None
+    """Runs of a group that are read, evenly chosen; None where all of them are."""
 
 
 def draw(runs: RootRuns, table: RunsTable, lines: Sequence[Line], keys: Sequence[str]) -> Drawn:
     """A chart for each metric."""
     drawn_lines = [line for line in lines if line.colour and line.is_drawn]
+    most = members_each([len(line.rows) for line in drawn_lines])
+    width = width_of([table.rows[n] for line in drawn_lines for n in line.rows])
     num_runs, num_missing = 0, 0
     for key in keys:
         curves = []
         num_runs, num_lines, num_missing_before = 0, 0, num_missing
-        width = width_of([table.rows[n] for line in drawn_lines for n in line.rows[:MAX_MEMBERS]])
         for line in drawn_lines:
             members = [
                 runs.curves.series(runs.facts, table.rows[n], key, width)
-                for n in line.rows[:MAX_MEMBERS]
+                for n in evenly(line.rows, most)
             ]
             loaded_series = [series for series in members if series is not None]
             num_missing += len(members) - len(loaded_series)
@@ -63,7 +72,13 @@ def draw(runs: RootRuns, table: RunsTable, lines: Sequence[Line], keys: Sequence
             is_complete=num_missing == num_missing_before,
         )
         figures.show(spec, describe(curves[:8]), key=f"runs {key}")
-    return Drawn(num_lines=len(drawn_lines), num_runs=num_runs, num_missing=num_missing)
+    is_part = any(len(line.rows) > most for line in drawn_lines)
+    return Drawn(
+        num_lines=len(drawn_lines),
+        num_runs=num_runs,
+        num_missing=num_missing,
+        most_of_group=most if is_part else None,
+    )
 
 
 def words(drawn: Drawn, *, num_lines: int, num_matching: int, is_grouped: bool) -> str:
@@ -77,7 +92,10 @@ def words(drawn: Drawn, *, num_lines: int, num_matching: int, is_grouped: bool) 
         shown = (
             f"{drawn.num_lines} of {num_lines} groups of this page, as means with 95 % intervals"
         )
-        return f"Drawn: {shown}, from {drawn.num_runs:,} of {num_matching:,} runs."
+        text = f"Drawn: {shown}, from {drawn.num_runs:,} of {num_matching:,} runs."
+        if drawn.most_of_group is None:
+            return text
+        return f"{text} A larger group's curve is of {drawn.most_of_group} runs, evenly chosen."
     return f"Drawn: {drawn.num_runs:,} of {num_matching:,} runs, those of this page."
 
 
@@ -96,6 +114,8 @@ def _curve(line: Line, members: Sequence[Series], key: str) -> Curve:
             key=key, name=name, steps=series.steps, values=series.values, unit=unit,
             color=line.colour,
         )  # fmt: skip
+    if len(members) < len(line.rows):
+        name = f"{name}, {len(members):,} of {len(line.rows):,} runs"
     band = band_of(members, key)
     has_ends = bool(np.isfinite(band.low).any())
     return Curve(

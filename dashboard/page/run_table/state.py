@@ -24,6 +24,7 @@ MAX_GROUPED = 12
 MAX_COLUMNS = 40
 MAX_CURVES = 4
 _TICKED, _GENERATION = "_runs_ticked", "_runs_generation"
+_CHOICES = "_runs_choices"
 _ALWAYS = ("status", "verdict", "success")
 _IF_ANY = ("eval_success", "env", "algo")
 _AFTER = ("alarm", "trainer", "branched", "started", "tags", "note")
@@ -127,6 +128,26 @@ def sort_by_heading(name: str, *, is_number: bool) -> None:
     now = st.query_params.get("sort", "")
     first, second = (f"-{name}", name) if is_number else (name, f"-{name}")
     go(sort={first: second, second: None}.get(now, first), page=None)
+
+
+def widget_key(name: str, value: object) -> str:
+    """Key of a menu that shows a value of the address.
+
+    A closed menu sends along what it showed when it was open. So where anything else has changed
+    the value, the menu is another one.
+    """
+    choices = st.session_state.setdefault(_CHOICES, {})
+    shown, number = choices.get(name, (value, 0))
+    if shown != value:
+        number += 1
+    choices[name] = value, number
+    return f"_runs_{name}_{number}"
+
+
+def note_choice(name: str, value: object) -> None:
+    """Somebody chose a value in the menu itself, which goes on."""
+    choices = st.session_state[_CHOICES]
+    choices[name] = value, choices[name][1]
 
 
 def toggle(param: str, digest: str) -> None:

@@ -153,6 +153,8 @@ def _config(
             )
         else:
             side: Any = "right" if column.kind == "number" else "left"
+            if asked.groups and column.kind == "number":
+                help_text = f"{help_text or ''} Mean of the group's runs (95 % interval).".strip()
             config[column.name] = st.column_config.TextColumn(
                 title, help=help_text, alignment=side, width=widths.get(column.name)
             )
@@ -206,7 +208,8 @@ def _cells(
     for column in columns:
         values = [table.values(column.name)[n] for n in line.rows]
         if line.kind == "group":
-            cells[column.name] = _group_cell(column, values)
+            tasks = table.num_tasks(column)
+            cells[column.name] = _group_cell(column, values, [tasks[n] for n in line.rows if tasks])
         else:
             cells[column.name] = _run_cell(table, column, line.rows[0], values[0])
     return cells
@@ -229,11 +232,11 @@ def _name(line: Line) -> str:
     return f"{_MEMBER}{name}" if line.kind == "member" else name
 
 
-def _group_cell(column: Column, values: Sequence[Any]) -> Any:
+def _group_cell(column: Column, values: Sequence[Any], num_tasks: Sequence[float]) -> Any:
     if column.name == "history":
         return _mean_history(values)
     if column.kind == "number":
-        return estimate_words(column, values)
+        return estimate_words(column, values, num_tasks)
     if column.kind == "moment":
         return common_words(column, [_moment_words(value) for value in values])
     return visible(common_words(column, values), 200)

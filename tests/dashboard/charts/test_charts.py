@@ -544,3 +544,13 @@ def test_a_chart_whose_curves_are_still_read_does_not_say_that_nothing_was_measu
     looks = {"title": "Success", "help": "", "height": 300}
     assert charts.NOTHING in str(curves_spec([], **looks))
     assert charts.NOTHING not in str(curves_spec([], **looks, is_complete=False))
+
+
+@pytest.mark.parametrize("num_curves", [2, 12])
+def test_hovering_over_curves_of_many_runs_says_no_time_of_day(num_curves: int) -> None:
+    """Runs have a step in common, no clock. A box of one curve alone says the step itself."""
+    spec = curves_spec([one_curve([0.5])] * num_curves, title="", help="", height=200)
+    words = [trace["hovertemplate"] for trace in spec["data"] if "customdata" in trace]
+    assert len(words) == num_curves
+    assert "%{text}" not in str(words)
+    assert [charts.STEP_TOLD in text for text in words] == [num_curves > 8] * num_curves

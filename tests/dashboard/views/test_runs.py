@@ -16,6 +16,7 @@ from streamlit.testing.v1 import AppTest
 from tables import columns_of
 
 from echoscope.dashboard.data import queries
+from echoscope.dashboard.data.comparing.levels import evaluated_estimate
 from echoscope.dashboard.data.run_table.facts import Standing
 from echoscope.dashboard.data.run_table.groups import grouped, ordered
 from echoscope.dashboard.data.run_table.root import root_runs
@@ -152,6 +153,22 @@ def test_a_group_counts_the_runs_of_all_pages(tmp_path: Path, open_page: OpenPag
             "▸ lr 1e-06  (20)": "20 %",
             "▸ lr 0.0001  (20)": "70 %",
         }
+
+
+def test_a_group_has_the_interval_of_the_page_compare(tmp_path: Path, open_page: OpenPage) -> None:
+    """Three runs of equal success on 64 tasks: not certain, although nothing is spread."""
+    for seed in range(3):
+        values = {"eval/all/success_rate": 0.5, "eval/all/num_tasks": 64.0}
+        make_run(
+            tmp_path / f"s{seed}",
+            2,
+            config={**CONFIG, "seed": seed},
+            values=lambda step, values=values: values,
+        )
+    page = open_page("runs", tmp_path, group="algo")
+    estimate = evaluated_estimate([0.5] * 3, [64] * 3)
+    expected = f"50 % ({100 * estimate.low:.0f} to {100 * estimate.high:.0f})"
+    assert columns_of(page)["eval_success"] == [expected]
 
 
 def test_a_group_opens_to_its_runs(tmp_path: Path, open_page: OpenPage) -> None:

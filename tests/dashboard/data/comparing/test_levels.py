@@ -30,7 +30,9 @@ from echoscope.diagnostics.metric_entry import ENTROPY, SUCCESS
 STEP_TIME = "time/step_s"
 
 
-def run(mean: float, seed: int = 0, *, episodes: int = 0, tasks: int = 0) -> RunLevel:
+def run(
+    mean: float, seed: int = 0, *, episodes: int = 0, tasks: int = 0, played: str | None = "lake"
+) -> RunLevel:
     return RunLevel(
         run=f"s{seed}",
         seed=str(seed),
@@ -39,6 +41,7 @@ def run(mean: float, seed: int = 0, *, episodes: int = 0, tasks: int = 0) -> Run
         num_points=10,
         num_episodes=episodes,
         num_tasks=tasks,
+        played=played,
     )
 
 
@@ -110,6 +113,23 @@ def test_equal_seeds_are_compared_seed_by_seed() -> None:
     others = group(SUCCESS, *(value + 0.1 for value in luck), first_seed=10)
     unpaired = gap_between(others, base)
     assert (unpaired.is_paired, unpaired.is_apart) == (False, False)
+
+
+def test_seeds_pair_only_where_both_played_the_same_tasks() -> None:
+    """Five seeds of 64 tasks, one world with lakes and one with boxes."""
+    lake, boxes = (
+        level_of(
+            "eval/all/success_rate",
+            [run(share + 0.01 * n, n, tasks=64, played=world) for n in range(5)],
+        )
+        for share, world in ((0.5, "lake"), (0.9, "sokoban"))
+    )
+    gap = gap_between(lake, boxes)
+    assert not gap.is_paired
+    noise_of_tasks = 1.96 * math.sqrt((0.52 * 0.48 + 0.92 * 0.08) / (5 * 64))
+    assert (gap.difference.high - gap.difference.low) / 2 > noise_of_tasks
+    unknown = level_of(SUCCESS, [run(0.1 * n, n, played=None) for n in range(5)])
+    assert not gap_between(unknown, unknown).is_paired
 
 
 def test_the_interval_of_one_evaluated_run_is_over_its_tasks() -> None:

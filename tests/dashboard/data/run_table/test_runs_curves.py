@@ -5,8 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from echoscope.dashboard.data.comparing.levels import Trials, share_estimate
-from echoscope.dashboard.data.run_table.curves import Series, band_of
+from echoscope.dashboard.data.comparing.levels import Trials, evaluated_estimate, share_estimate
+from echoscope.dashboard.data.run_table.curves import (
+    Series,
+    band_of,
+    evenly,
+    members_each,
+)
 from echoscope.diagnostics.measure.outcomes import mean_estimate
 
 ENTROPY, SUCCESS = "policy/entropy", "rollout/success_rate"
@@ -38,3 +43,25 @@ def test_a_band_of_a_share_stays_a_share() -> None:
     band = band_of([series({0: 0.0, 1: 1.0}), series({0: 0.1, 1: 0.9})], SUCCESS)
     assert (band.low >= 0).all()
     assert (band.high <= 1).all()
+
+
+def test_the_band_of_an_evaluation_is_never_narrower_than_its_tasks_allow() -> None:
+    shares = [0.5, 0.5, 0.51]
+    members = [
+        Series(steps=np.array([7]), values=np.array([share]), num_tasks=np.array([64.0]))
+        for share in shares
+    ]
+    band = band_of(members, "eval/all/success_rate")
+    estimate = evaluated_estimate(shares, [64] * 3)
+    assert (band.low[0], band.high[0]) == pytest.approx((estimate.low, estimate.high))
+    assert band.high[0] - band.low[0] > 2 * 1.96 * (0.25 / (3 * 64)) ** 0.5
+
+
+def test_all_runs_of_a_group_are_read_up_to_a_thousand_and_then_evenly_chosen_ones() -> None:
+    assert members_each([100, 17, 3]) == 100
+    most = members_each([9_000, 500, 500])
+    assert (most, 3 * most <= 1_000) == (333, True)
+    chosen = evenly(range(9_000), most)
+    assert len(chosen) == most
+    assert np.mean(chosen) == pytest.approx(4_500, rel=0.01)
+    assert np.ptp(np.diff(chosen)) <= 1

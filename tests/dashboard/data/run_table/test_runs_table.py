@@ -194,5 +194,7 @@ def test_what_runs_of_a_group_say(table: RunsTable) -> None:
     assert common_words(column, ["finished"] * 2) == "finished"
     assert common_words(column, ["failed", "finished", "finished"]) == "2 finished, 1 failed"
     assert common_words(column, ["a", "b", "c", "d"]) == "4 values"
-    assert common_words(column, ["a", "a", "b", "c", "", "e"]) == "2 a, 1 b, 3 more"
+    assert common_words(column, ["a", "a", "b", "c", "", "e"]) == "2 a, 1 b and 3 others"
+    verdicts = ["healthy"] * 100 + ["collapsing"] * 17 + ["collapsed"] * 2 + ["recovering"]
+    assert common_words(column, verdicts) == "100 healthy, 17 collapsing and 3 others"  # runs
     assert common_words(table.column("verdict"), ["healthy", None]) == "1 healthy, 1 not judged yet"
