@@ -66,7 +66,7 @@ def address(name: str) -> str:
 def hints() -> Mapping[str, Sequence[str]]:
     """Page -> values of the header `Link` by which a browser fetches scripts before they are asked
     for."""
-    kinds = {_PLOTLY: "preload; as=script; fetchpriority=low"}
+    kinds = {_PLOTLY: "preload; as=script"}
     return {
         page: [f"<{address(name)}>; rel={kinds.get(name, 'modulepreload')}" for name in names]
         for page, names in _FIRST.items()
