@@ -11,7 +11,6 @@ from echoscope.dashboard.page import links, ui
 
 def main() -> None:
     st.set_page_config(layout="wide")  # first: nothing is laid out in the middle before
-    ui.dress()
     pages = [
         st.Page(
             links.script(name),

@@ -12,7 +12,6 @@ goes through `plain` first, or into `st.text`, `st.code` or `st.dataframe`, whic
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 import streamlit as st
@@ -43,8 +42,7 @@ PANEL, _OPEN_PANEL = "panel", "_open_panel"
 """URL parameter and session state: whether the panel beside the charts is open."""
 SEEN_STEP = "_seen_step"
 """Session state: (run, step) that was the newest when somebody came to the page."""
-_SHOWN_RUN, _PICKER, _PAGE, _DRESSED = "_shown_run", "_run_picker", "_page", "_dressed"
-_MOMENT_S = 0.04
+_SHOWN_RUN, _PICKER, _PAGE = "_shown_run", "_run_picker", "_page"
 _STYLE = """<style>
 [data-testid="stMainBlockContainer"] { padding: 4rem 2rem 3rem; }
 [data-testid="stMainBlockContainer"] h1 { font-size: 1.4rem; padding: 0; }
@@ -77,19 +75,6 @@ pre.command { margin: 0; padding: 0.6rem 0.8rem; border-radius: 0.5rem; font-siz
 </style>""".replace("LISTENER", LISTENER)
 
 
-def dress() -> None:
-    """The style of every page, before anything that it is the style of.
-
-    Streamlit's page fetches the script of a kind of element when the first one arrives, and shows
-    none of that kind for 0.3 s. So a browser that has just come gets the style alone. A moment
-    later it has the script, and draws title and verdict together, in their places.
-    """
-    st.html(_STYLE)
-    if _DRESSED not in st.session_state:
-        st.session_state[_DRESSED] = True
-        time.sleep(_MOMENT_S)
-
-
 def enter(page: str) -> None:
     """Somebody is on a page of the menu: whoever comes from another one finds the newest there."""
     if st.session_state.get(_PAGE) != page:
@@ -109,6 +94,7 @@ def frame(title: str, draw: Callable[[DeltaGenerator], None]) -> None:
 
 def _head(title: str) -> DeltaGenerator:
     """The first line of a page, of one height on every page, with the title in it."""
+    st.html(_STYLE)
     line = st.container(horizontal=True, vertical_alignment="center", key="run_head", gap="small")
     line.title(title, anchor=False, width="content")
     return line
@@ -129,16 +115,14 @@ def run_frame(
     """
 
     def body() -> None:
-        run_ids, run_id = _asked_run()
-        # Before anything is read: whatever comes meanwhile is news. And before anything is sent:
-        # a browser draws together what comes together.
-        seen = None if run_id is None else pulses.pulse(run_id)
         row = _head(title)
-        if run_id is None or seen is None:
+        run_ids, run_id = _asked_run()
+        if run_id is None:
             with row:
                 _picker(run_ids, run_id)
             missing_run()
             return
+        seen = pulses.pulse(run_id)  # first: whatever comes while the rest is read is news
         go_on = draw(run_id) if is_urgent else None
         with row:
             _picker(run_ids, run_id)
