@@ -12,6 +12,8 @@ import pandas as pd
 from echoscope.store.status import RECENT_STEPS, RunStatus, Status, pace_of
 from echoscope.text.amounts import duration
 
+_WRITTEN_S = 0.01
+"""Between two steps: less is the time of writing them, unless a step says that it took so long."""
 NUM_STEPS = 20
 """The last steps, over which means are taken."""
 STEP = "time/step_s"
@@ -40,14 +42,17 @@ GROUP BY key
 def pace(steps: pd.DataFrame) -> float:
     """Median seconds from one of the latest steps of the latest attempt to the next.
 
-    Evaluations and checkpoints are included. NaN where there is too little to tell.
+    Evaluations and checkpoints are included. NaN where there is too little to tell, and where steps
+    were written faster than any training takes and none says how long it took.
     """
     if not len(steps):
         return math.nan
     recent = steps[steps["attempt"] == steps["attempt"].max()].sort_values("step")
     between = pace_of(recent["wall_time"].tolist())
     alone = recent["step_s"].tail(RECENT_STEPS + 1).astype(float).median()
-    return float(alone) if math.isnan(between) else between
+    if math.isnan(between) or (between < _WRITTEN_S and math.isnan(alone)):
+        return float(alone)
+    return between
 
 
 def remaining_s(step_s: float, *, step: int, steps: int) -> float:

@@ -40,6 +40,8 @@ MAX_PICKED = 200
 """Runs in the picker; the page Runs has all of them."""
 PANEL, _OPEN_PANEL = "panel", "_open_panel"
 """URL parameter and session state: whether the panel beside the charts is open."""
+ARRIVED = "_arrived"
+"""Session state: somebody came from another page; the page that has taken note removes it."""
 SEEN_STEP = "_seen_step"
 """Session state: (run, step) that was the newest when somebody came to the page."""
 _SHOWN_RUN, _PICKER, _PAGE = "_shown_run", "_run_picker", "_page"
@@ -79,6 +81,7 @@ def enter(page: str) -> None:
     """Somebody is on a page of the menu: whoever comes from another one finds the newest there."""
     if st.session_state.get(_PAGE) != page:
         st.session_state[_PAGE] = page
+        st.session_state[ARRIVED] = True
         st.session_state.pop(SEEN_STEP, None)
 
 

@@ -21,6 +21,8 @@ from ..escaping import visible
 from . import links, ui
 
 MAX_TEXT = 300
+TICKED = "_runs_ticked"
+"""Session state: names of the runs that are ticked on the page Runs."""
 
 
 def go(**changes: object) -> None:
@@ -180,13 +182,19 @@ def list_param(name: str, *, most: int = 32) -> list[str]:
 
 
 def pick_runs(line: DeltaGenerator, *, most: int, key: str) -> list[str]:
-    """The trained runs that the address names, in `runs` or `run`; their picker stands in a line.
+    """The trained runs that the address names, in `runs` or `run`, or those that are ticked on the
+    page Runs; their picker stands in a line.
 
     Those that are not there, and evaluations, which have no curves, are named in a notice.
     """
     rows = [row for row in queries.runs(most=ui.MAX_PICKED) if not row.problem]
     ids = [row.run_id for row in rows[: ui.MAX_PICKED] if row.origin is not Origin.EVALUATED]
     asked, evaluated = [], []
+    ticked = st.session_state.get(TICKED, ())
+    if ticked and not {"runs", "run"} & set(st.query_params):
+        go(runs=",".join(ticked[:most]))
+        if len(ticked) > most:
+            ui.notice(f"{most} of {len(ticked)} ticked runs are shown, the most that fit")
     named = list_param("runs", most=most)
     for run in named or [*filter(None, [st.query_params.get("run")])]:
         if not ui.exists(run):
@@ -200,11 +208,11 @@ def pick_runs(line: DeltaGenerator, *, most: int, key: str) -> list[str]:
     def changed() -> None:
         st.query_params["runs"] = ",".join(st.session_state[key])
 
+    st.session_state[key] = asked
     with line.popover(counted(len(asked), "run"), key=f"{key}_box"):
         chosen = st.multiselect(
             "Runs",
             ids,
-            default=asked,
             key=key,
             on_change=changed,
             max_selections=most,

@@ -55,7 +55,7 @@ from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.metric_entry import ENTROPY, RETURN, SUCCESS
 from echoscope.store.status import RUNNING
 
-MAX_RUNS = 100
+MAX_RUNS = 500
 MAX_DRAWN = len(theme.SERIES)
 CURATED = (SUCCESS, RETURN, ENTROPY, "info/first_turn/dependence", "text/retrieval_accuracy")
 CHARTS = (SUCCESS, ENTROPY, RETURN, *CURATED[3:])

@@ -38,6 +38,10 @@ EVERY_S = 5.0
 WAITING_S = 1.0
 PATIENCE_S = 1.0
 """That a page waits for runs to be read, before it shows what there is."""
+_STYLE = """<style>
+[data-testid="stDataFrame"] .stElementToolbar { top: auto !important; bottom: -2.4rem; }
+</style>"""
+"""The table's own buttons come below it: above it they would cover the filter's."""
 _WAITING = "_runs_waiting"
 """Session state: something of the page is still being read or judged."""
 
@@ -52,7 +56,9 @@ def draw(line: DeltaGenerator) -> None:
         _foreign()
         return
     runs = root_runs()
+    state.restore_address()
     controls.apply_view()
+    st.html(_STYLE)
     rows = _readable(all_rows)
     num_unread = runs.facts.wait(rows, PATIENCE_S)
     table = runs.table(rows)
@@ -109,6 +115,7 @@ class Listed:
 
 def _list(runs: RootRuns) -> bool:
     """Draw the runs that match; whether more is to come of what is shown."""
+    state.keep_address()
     rows = _readable(queries.runs(most=READ_AT_ONCE))
     num_unread = runs.facts.wait(rows, PATIENCE_S)
     table = runs.table(rows)
@@ -135,9 +142,8 @@ def _list(runs: RootRuns) -> bool:
             drawn = curves.draw(runs, table, listed.lines, asked.curves)
             num_coming += drawn.num_missing
             st.caption(_drawn_words(drawn, listed, len(hits), asked))
-    ticked = set(state.ticked())
     with beside[-1]:  # in sight, and nothing moves when a run is ticked
-        actions.draw(table, sum(table.rows[n].run_id in ticked for n in hits))
+        actions.draw(table, hits, [n for line in listed.lines for n in line.rows])
     if opened:
         row = next(row for row in rows if row.run_id == opened)
         st.switch_page(links.script(actions.pages_of(row)[0]), query_params={"run": opened})

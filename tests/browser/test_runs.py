@@ -140,6 +140,31 @@ def test_headings_and_the_menu_sort_are_one_state(
     assert "sort=-eval_success" in page.url
 
 
+def test_the_tables_own_buttons_leave_the_filter_free(
+    root: Path, serve: Callable[..., DashboardProcess], page: Any
+) -> None:
+    visit(page, serve(root).url)
+    until(lambda: len(names(page)) == 4, "runs", page=page)
+    page.locator("[data-testid=stDataFrame]").first.hover()
+    tools = page.locator("[data-testid=stDataFrame] [data-testid=stElementToolbar]").first
+    table = page.locator("[data-testid=stDataFrame] canvas").first.bounding_box()
+    assert tools.bounding_box()["y"] >= table["y"] + table["height"] - 2
+
+
+def test_whoever_comes_back_from_another_page_finds_the_table_as_left(
+    root: Path, serve: Callable[..., DashboardProcess], page: Any
+) -> None:
+    visit(page, f"{serve(root).url}/?group=lr&sort=-eval_success&filter=lr")
+    until(lambda: len(names(page)) == 2, "groups", page=page)
+    page.get_by_role("link", name="Live", exact=True).first.click()
+    page.wait_for_url("**/live**")
+    page.get_by_role("link", name="Runs", exact=True).first.click()
+    page.wait_for_url("**group=lr**")
+    until(lambda: len(names(page)) == 2, "groups again", page=page)
+    assert "sort=-eval_success" in page.url
+    assert page.get_by_role("searchbox", name="Filter").input_value() == "lr"
+
+
 def test_on_a_phone_verdict_and_number_stand_beside_the_name(
     root: Path, serve: Callable[..., DashboardProcess], browser: Any
 ) -> None:

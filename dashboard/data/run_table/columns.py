@@ -158,7 +158,7 @@ class Catalogue:
     def names(self) -> list[str]:
         """Of every column, in the order of a menu: of runs, settings that differ, metrics, all."""
         bests = [f"best({key})" for key in self.metrics if metric(key).good in ("up", "down")]
-        recents = [f"recent({key})" for key in self.metrics]
+        recents = [f"recent({'success' if key == SUCCESS else key})" for key in self.metrics]
         settings = [name for name in self.settings if name not in self.differing]
         return [*OF_EVERY_RUN, *self.differing, *self.metrics, *bests, *recents, *settings]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -33,8 +34,8 @@ from ...web.settings import settings
 from .. import lineage, links, ui
 from . import state
 
-MAX_COMPARED = 100
-"""Runs that the page Compare takes."""
+MAX_COMPARED, _MAX_ADDRESS = 500, 30_000
+"""Runs that the page Compare takes, and characters of their names that fit into an address."""
 MAX_BESIDE = 6
 """Ticked runs whose settings stand side by side here."""
 
@@ -46,11 +47,12 @@ def pages_of(row: RunRow) -> tuple[str, ...]:
     return "live", "diagnosis", "replay"
 
 
-def draw(table: RunsTable, num_shown: int) -> None:
+def draw(table: RunsTable, hits: Sequence[int], page_rows: Sequence[int]) -> None:
     """The box of the ticked runs; nothing where none is ticked.
 
     Args:
-        num_shown: Of the ticked runs, how many the filter lets through.
+        hits: Rows that the filter lets through.
+        page_rows: Those of this page.
     """
     names = set(state.ticked())
     places = [n for n, row in enumerate(table.rows) if row.run_id in names]
@@ -61,23 +63,22 @@ def draw(table: RunsTable, num_shown: int) -> None:
     with st.container(border=True):
         line = st.container(horizontal=True, vertical_alignment="center")
         with line:
-            hidden = len(rows) - num_shown
+            others = [table.rows[n].run_id for n in hits if table.rows[n].run_id not in names]
+            hidden = len(rows) + len(others) - len(hits)
             beside = f", {hidden} of them outside of the filter" if hidden else ""
             st.text(f"{len(rows)} ticked{beside}" if len(rows) > 1 else visible(ids[0]))
             if len(rows) == 1:
                 for page in pages_of(rows[0]):
                     links.link("", page, run=ids[0])
-            elif len(rows) <= MAX_COMPARED:
-                links.link("Compare", "compare", runs=",".join(ids), run=ids[0])
             else:
-                links.link(
-                    f"Compare the first {MAX_COMPARED}",
-                    "compare",
-                    runs=",".join(ids[:MAX_COMPARED]),
-                    run=ids[0],
+                ends = itertools.accumulate(len(run_id) + 1 for run_id in ids[:MAX_COMPARED])
+                num_compared = sum(end <= _MAX_ADDRESS for end in ends)
+                _of_first("compare", ids, num_compared)
+                _of_first("panels", ids, MAX_BESIDE)
+            if others and names.issuperset(table.rows[n].run_id for n in page_rows):
+                st.button(
+                    f"Tick all {len(hits):,}", on_click=_tick_all, args=(others,), type="tertiary"
                 )
-            if len(rows) > 1:
-                links.link("Panels", "panels", runs=",".join(ids[:MAX_BESIDE]), run=ids[0])
             st.button("Untick all", on_click=state.untick_all, type="tertiary")
         if len(rows) == 1 and rows[0].parent_run_id:
             lineage.parent_line(f"Branched from {branched_from(rows[0])}", rows[0].parent_run_id)
@@ -87,6 +88,18 @@ def draw(table: RunsTable, num_shown: int) -> None:
             st.caption("This dashboard is read-only: tags, pins and notes cannot be changed.")
         else:
             _notes(rows)
+
+
+def _of_first(page: str, ids: Sequence[str], most: int) -> None:
+    """A link to a page about some runs, which says of how many of them it is."""
+    part = f" {most:,} of {len(ids):,}" if len(ids) > most else ""
+    title, _ = links.PAGES[page]
+    links.link(f"{title}{part}", page, runs=",".join(ids[:most]), run=ids[0])
+
+
+def _tick_all(run_ids: Sequence[str]) -> None:
+    state.tick(run_ids, is_on=True)
+    state.new_generation()
 
 
 def branched_from(row: RunRow) -> str:

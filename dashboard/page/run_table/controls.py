@@ -212,6 +212,7 @@ def _several(
         max_selections=most,
         placeholder=placeholder,
         accept_new_options=takes_new,
+        select_all=False,  # it would come before the name that was typed
         help=help_text,
     )
 

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import streamlit as st
 
 from echoscope.dashboard.data.run_table.columns import Column
+from echoscope.dashboard.data.run_table.saved_views import PARAMS
 from echoscope.dashboard.data.run_table.table import RunsTable
 from echoscope.diagnostics.metric_entry import RETURN, SUCCESS
 
 from ...data.run_table.columns import EVALUATED
 from ..problems import Problem
-from ..ui import notice
-from ..url_state import go, list_param, text_param
+from ..ui import ARRIVED, notice
+from ..url_state import TICKED, go, list_param, text_param
 
 SEEDS = "seeds"
 """Groups by every setting that differs but the seed."""
@@ -23,8 +24,10 @@ NEWEST = "-started"
 MAX_GROUPED = 12
 MAX_COLUMNS = 40
 MAX_CURVES = 4
-_TICKED, _GENERATION = "_runs_ticked", "_runs_generation"
-_CHOICES = "_runs_choices"
+_GENERATION = "_runs_generation"
+_CHOICES, _ADDRESS = "_runs_choices", "_runs_address"
+_KEPT = (*PARAMS, "view", "page", "hide", "solo")
+"""What of the address holds until somebody comes back from another page."""
 _ALWAYS = ("status", "verdict", "success")
 _IF_ANY = ("eval_success", "env", "algo")
 _AFTER = ("alarm", "trainer", "branched", "started", "tags", "note")
@@ -130,6 +133,17 @@ def sort_by_heading(name: str, *, is_number: bool) -> None:
     go(sort={first: second, second: None}.get(now, first), page=None)
 
 
+def restore_address() -> None:
+    """Whoever comes back from another page finds the table as it was left."""
+    has_come = st.session_state.pop(ARRIVED, False)
+    if has_come and not any(param in st.query_params for param in _KEPT):
+        go(**st.session_state.get(_ADDRESS, {}))
+
+
+def keep_address() -> None:
+    st.session_state[_ADDRESS] = {p: st.query_params[p] for p in _KEPT if p in st.query_params}
+
+
 def widget_key(name: str, value: object) -> str:
     """Key of a menu that shows a value of the address.
 
@@ -164,7 +178,7 @@ def digest_of(*parts: object) -> str:
 
 def ticked() -> tuple[str, ...]:
     """Names of the runs that are ticked, shown or not."""
-    return tuple(st.session_state.get(_TICKED, ()))
+    return tuple(st.session_state.get(TICKED, ()))
 
 
 def tick(run_ids: Iterable[str], *, is_on: bool) -> None:
@@ -174,11 +188,11 @@ def tick(run_ids: Iterable[str], *, is_on: bool) -> None:
             now[run_id] = None
         else:
             now.pop(run_id, None)
-    st.session_state[_TICKED] = tuple(now)
+    st.session_state[TICKED] = tuple(now)
 
 
 def untick_all() -> None:
-    st.session_state[_TICKED] = ()
+    st.session_state[TICKED] = ()
     new_generation()
 
 

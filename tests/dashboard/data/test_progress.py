@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pandas as pd
+import pytest
 
 from echoscope.dashboard.data.progress import pace, progress_words, remaining_s
 from echoscope.store.status import RunStatus, Status
@@ -28,6 +29,12 @@ def test_the_pace_is_the_median_from_step_to_step() -> None:
 
 def test_one_step_alone_counts_by_its_own_time() -> None:
     assert pace(steps([5.0])) == 2.0
+
+
+def test_steps_that_were_written_at_once_have_no_pace_unless_they_say_how_long_they_took() -> None:
+    written = steps([0.0, 0.0001, 0.0002, 0.0003])
+    assert pace(written) == pytest.approx(0.0001)
+    assert math.isnan(pace(written.assign(step_s=math.nan)))
 
 
 def test_an_earlier_attempt_does_not_count() -> None:

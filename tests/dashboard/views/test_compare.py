@@ -222,3 +222,9 @@ def test_more_groups_than_colours_are_compared_and_some_are_not_drawn(
         )
         == 8
     )
+
+
+def test_without_names_the_ticked_runs_are_compared(root: Path, open_page: OpenPage) -> None:
+    page = open_page("compare", root)
+    page.session_state["_runs_ticked"] = ("low-0", "low-1", "high-0")
+    assert [row["n"] for row in groups(page.run())] == ["2 runs, 40 values", "1 run, 20 values"]

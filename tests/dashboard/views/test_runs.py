@@ -212,6 +212,38 @@ def test_ticks_hold_over_filters_and_pages(tmp_path: Path, open_page: OpenPage) 
     assert [one.label for one in page.button if one.label == "Untick all"]
 
 
+@pytest.mark.long
+def test_ticks_of_a_page_become_those_of_all_runs_and_a_part_is_said(
+    tmp_path: Path, open_page: OpenPage
+) -> None:
+    make_sweep(tmp_path, 15)
+    page = open_page("runs", tmp_path, sort="run")
+    page.session_state["_runs_ticked"] = tuple(columns_of(page)["run"])
+    (button,) = [one for one in page.run().button if one.label.startswith("Tick all")]
+    assert button.label == "Tick all 30"
+    button.click().run()
+    assert "30 ticked" in [one.value for one in page.text]
+    links = [one.value.partition("]")[0] for one in page.markdown if "runs=" in one.value]
+    assert links == ["[Compare", "[Panels 6 of 30"]
+
+
+def test_whoever_comes_back_finds_the_table_as_it_was_left(
+    tmp_path: Path, open_page: OpenPage
+) -> None:
+    make_sweep(tmp_path, 1)
+    page = open_page("runs", tmp_path, filter="lr > 1e-5", cols="optim.lr", sort="run")
+    for name in ("filter", "cols", "sort"):
+        del page.query_params[name]
+    page.run()
+    assert len(columns_of(page)["run"]) == 2  # it was cleared on the page itself
+    page.query_params["cols"] = "optim.lr"
+    page.run()
+    del page.query_params["cols"]
+    page.session_state["_arrived"] = True
+    assert [*columns_of(page.run())][-1] == "optim.lr"
+    assert page.query_params["cols"] in ("optim.lr", ["optim.lr"])
+
+
 def test_a_saved_view_is_an_address(tmp_path: Path, open_page: OpenPage) -> None:
     make_sweep(tmp_path, 1)
     save_view(tmp_path, "high only", {"filter": "lr > 1e-5", "cols": "optim.lr"})
