@@ -39,7 +39,7 @@ WAITING_S = 1.0
 PATIENCE_S = 1.0
 """That a page waits for runs to be read, before it shows what there is."""
 _STYLE = """<style>
-[data-testid="stDataFrame"] .stElementToolbar { top: auto !important; bottom: -2.4rem; }
+[data-testid="stDataFrame"] .stElementToolbar { top: auto !important; bottom: -2.8rem; }
 </style>"""
 """The table's own buttons come below it: above it they would cover the filter's."""
 _WAITING = "_runs_waiting"
