@@ -9,6 +9,7 @@ Both work from what the run has recorded, so the trainer, the command line and t
 
 from __future__ import annotations
 
+import bisect
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -31,6 +32,8 @@ from .records import REQUESTED, Alarm, AlarmSeverity, AlarmState, CheckpointReco
 MANIFEST_NAME = "MANIFEST.json"
 STATE_NAME = "state.json"
 _NAME = re.compile(r"step_([0-9]{6,})")
+CLOSE = 0.9
+"""Share of the highest success from which on a newer checkpoint is as good."""
 _SUCCESS_KEYS = ("eval/all/success_rate", "probe/all/success_rate")
 _SUCCESS_NAMES = ("eval/%/success_rate", "probe/%/success_rate")
 
@@ -151,8 +154,9 @@ def kept_steps(
 ) -> frozenset[int]:
     """The checkpoints that stay: no other rule ever protects one, so the disk stays bounded.
 
-    The newest `keep`, the best by evaluation, for each open alarm the newest from before its onset,
-    and every one that a person asked for. At most `keep` + 1 + (open alarms) + (requested).
+    The newest `keep`, the best by evaluation, for each open alarm the two from before its onset
+    that may be gone back to (`offered`), and every one that a person asked for. At most `keep` + 1
+    + 2 (open alarms) + (requested).
 
     Args:
         steps: Steps of the checkpoints on the disk.
@@ -167,8 +171,8 @@ def kept_steps(
     ordered = sorted(steps)
     kept = set(ordered[max(0, len(ordered) - keep) :]) | (set(requested) & set(ordered))
     best = best_step(ordered, success)
-    before = (newest_before(ordered, onset) for onset in onsets)
-    return frozenset(kept | {step for step in (best, *before) if step is not None})
+    kept |= {step for onset in onsets for step in offered(ordered, onset, success)}
+    return frozenset(kept if best is None else kept | {best})
 
 
 def newest_before(steps: Iterable[int], onset: int) -> int | None:
@@ -176,16 +180,35 @@ def newest_before(steps: Iterable[int], onset: int) -> int | None:
     return max((step for step in steps if step < onset), default=None)
 
 
+def offered(steps: Collection[int], onset: int, success: Mapping[int, float]) -> set[int]:
+    """The checkpoints from before an onset that may be gone back to, at most two.
+
+    The newest one, and the newest that an evaluation before the onset still followed. When a change
+    began is an estimate; that evaluation was there.
+    """
+    evaluated = max((e for e in success if e < onset and math.isfinite(success[e])), default=-1)
+    both = (newest_before(steps, onset), newest_before(steps, evaluated + 1))
+    return {step for step in both if step is not None}
+
+
 def best_step(steps: Iterable[int], success: Mapping[int, float]) -> int | None:
     """The checkpoint with the highest success, the newest of equals; None without evaluations."""
-    steps_measured = sorted(step for step, rate in success.items() if math.isfinite(rate))
-
-    def rate_of(step: int) -> float | None:
-        earlier = [other for other in steps_measured if other <= step]
-        return success[earlier[-1]] if earlier else None
-
-    rated = [(rate, step) for step in steps if (rate := rate_of(step)) is not None]
+    rated = [(rate, step) for step in steps if (rate := _rating(step, success)) is not None]
     return max(rated)[1] if rated else None
+
+
+def _rating(step: int, success: Mapping[int, float], *, is_cautious: bool = False) -> float | None:
+    """Success of a checkpoint: that of the last evaluation at its step or before; None without one.
+
+    Args:
+        is_cautious: the worse of that one and the next: between them it may have fallen already.
+    """
+    measured = sorted(other for other, rate in success.items() if math.isfinite(rate))
+    index = bisect.bisect_right(measured, step)
+    if not index:
+        return None
+    is_between = is_cautious and measured[index - 1] < step and index < len(measured)
+    return min(success[other] for other in measured[index - 1 : index + is_between])
 
 
 def earliest_onset(alarm: Alarm) -> int | None:
@@ -240,10 +263,10 @@ def choose_checkpoint(
 ) -> CheckpointChoice:
     """The checkpoint to go back to.
 
-    Each open alarm offers the newest checkpoint from before its onset; the one with the highest
-    success is chosen. Where one of them has no evaluation before it, such as the first of a branch,
-    it is the one before the earliest onset of the most serious alarms. Without an open alarm it is
-    the newest.
+    Each open alarm offers checkpoints from before its onset (`offered`); the newest is chosen of
+    those whose success, by the worse of the evaluations around it, is close to the highest. Where
+    one of them has no evaluation before it, such as the first of a branch, it is the newest from
+    before the earliest onset of the most serious alarms. Without an open alarm it is the newest.
 
     Args:
         steps: Steps of the checkpoints that are left.
@@ -256,18 +279,23 @@ def choose_checkpoint(
     onsets = {a.alarm_id: o for a in alarms if (o := earliest_onset(a)) is not None}
     if not onsets:
         return CheckpointChoice(step=max(steps), reason="It is the newest, and no alarm is open.")
-    offered = {o: s for o in onsets.values() if (s := newest_before(steps, o)) is not None}
+    offers = {o: steps_of for o in onsets.values() if (steps_of := offered(steps, o, success))}
     serious = [onsets[alarm.alarm_id] for alarm in worst if alarm.alarm_id in onsets]
     onset = min(serious or onsets.values())
-    first_rated = min((step for step, rate in success.items() if math.isfinite(rate)), default=None)
-    is_rated = first_rated is not None and first_rated <= min(offered.values(), default=first_rated)
-    best = best_step(set(offered.values()), success) if is_rated else None
-    if best is not None:
-        onset = min(o for o, step in offered.items() if step == best)
-    if onset not in offered:
+    candidates = set().union(*offers.values())
+    ratings = {step: _rating(step, success, is_cautious=True) for step in candidates}
+    rated = {step: rate for step, rate in ratings.items() if rate is not None}
+    if rated and len(rated) == len(candidates):
+        chosen = max(s for s, rate in rated.items() if rate >= CLOSE * max(rated.values()))
+        onset = min(o for o, steps_of in offers.items() if chosen in steps_of)
+    elif onset in offers:
+        chosen = max(offers[onset])
+    else:
         return CheckpointChoice(step=None, reason=none_before(onset), onset_step=onset)
-    reason = f"It is the newest from before step {onset}, where the change may have begun."
-    return CheckpointChoice(step=offered[onset], reason=reason, onset_step=onset)
+    is_newest = chosen == newest_before(steps, onset)
+    which = "from" if is_newest else "that was evaluated"
+    reason = f"It is the newest {which} before step {onset}, where the change may have begun."
+    return CheckpointChoice(step=chosen, reason=reason, onset_step=onset)
 
 
 def none_before(onset: int) -> str:

@@ -555,7 +555,7 @@ class Alarm:
     """Trajectory ids."""
     refuted_by: str = ""
     earliest_onset_step: int | None = None
-    """The lower end of the onset: the first step after the last quiet observation."""
+    """The first step whose update may have made the change: older checkpoints are healthy."""
 
 
 REQUESTED = "command"

@@ -403,8 +403,20 @@ class AlarmEngine:
             window=main.window,
             message=message if state is AlarmState.RAISED else self._ending(alarm, view),
             refuted_by=rule.refuted_by,
-            earliest_onset_step=_earliest(alarm, view),
+            earliest_onset_step=self._earliest_update(alarm, view),
         )
+
+    def _earliest_update(self, alarm: OpenAlarm, view: View) -> int:
+        """The first step whose update may have made the change: older checkpoints are healthy.
+
+        An evaluation shows the weights after its step. A training row shows those that sampled it:
+        the weights after the step before, or still older ones where the sampler is behind.
+        """
+        earliest = _earliest(alarm, view)
+        if alarm.metric.startswith(("eval/", "probe/")):
+            return earliest
+        lag = self.history.lag if math.isfinite(self.history.lag) else 0.0
+        return max(0, earliest - 1 - math.ceil(lag))
 
     def _ending(self, alarm: OpenAlarm, view: View) -> str:
         """What was cleared, how serious it was, when it held, and why it ended.
@@ -442,7 +454,7 @@ def _onset_interval(alarm: OpenAlarm, view: View) -> tuple[int, int]:
 
 
 def _earliest(alarm: OpenAlarm, view: View) -> int:
-    """The earliest step at which it may have begun: checkpoints from before it are healthy."""
+    """The earliest row in which it may have begun."""
     if alarm.onset_interval is not None:
         return alarm.onset_interval[0]
     return view.first_step if alarm.earliest_onset is None else alarm.earliest_onset + 1

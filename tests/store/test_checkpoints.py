@@ -16,6 +16,7 @@ from echoscope.store.checkpoints import (
     kept_steps,
     last_good_checkpoint,
     newest_before,
+    offered,
     open_alarms,
     requested_steps,
 )
@@ -62,13 +63,11 @@ def test_the_kept_are_exactly_the_protected(
     assert kept <= steps
     assert set(sorted(steps)[-keep:]) <= kept
     assert requested & steps <= kept
-    assert all(
-        (before := newest_before(steps, onset)) is None or before in kept for onset in onsets
-    )
+    assert all(offered(steps, onset, success) <= kept for onset in onsets)
     best = best_step(steps, success)
     assert best is None or best in kept
     # Nothing else is kept, so the disk is bounded.
-    assert len(kept) <= keep + 1 + len(onsets) + len(requested & steps)
+    assert len(kept) <= keep + 1 + 2 * len(onsets) + len(requested & steps)
 
 
 @given(STEPS, st.integers(1, 5), RATES, st.integers(2, 300))
@@ -112,6 +111,16 @@ def test_evaluations_decide_between_the_onsets_of_several_alarms() -> None:
     # A warning of the first steps does not take a later, better checkpoint away.
     early = alarm(5, 2, alarm_id="early", severity=AlarmSeverity.WARNING)
     assert choose_checkpoint([20, 40], [early, alarm(44, 42)], {}).step == 40
+
+
+def test_a_checkpoint_counts_by_the_worse_of_the_evaluations_around_it() -> None:
+    """The change is dated at step 7 at the earliest; it may have begun at step 5."""
+    for after, step in ((0.2, 4), (0.48, 6)):
+        choice = choose_checkpoint([0, 2, 4, 6], [alarm(12, 7)], {0: 0.4, 4: 0.5, 8: after})
+        assert choice.step == step
+    assert choice.reason == "It is the newest from before step 7, where the change may have begun."
+    choice = choose_checkpoint([0, 2, 4, 6], [alarm(12, 7)], {0: 0.4, 4: 0.5, 8: 0.2})
+    assert choice.reason.startswith("It is the newest that was evaluated before step 7, where")
 
 
 @pytest.mark.parametrize("steps", [[], [40, 60]])

@@ -33,7 +33,7 @@ A condition compares columns:
 - `lr > 1e-6 and success < 50 % and algo = 'ppo'`: settings by their name, short if it is clear
 - `max(success) < 0.5`: the highest value of a metric; also `min`, `best`, `recent` (mean of 10) and
   `last`, as in `recent(policy/entropy) < 0.2`
-- `verdict = 'collapsed' and since < 30`, `status in ('failed', 'crashed')`, `tags like '%paper%'`
+- `verdict like 'collaps%' and since < 30`, `status in ('failed', 'crashed')`, `tags like '%paper%'`
 - `"a name with spaces" > 3`: in double quotes
 """
 
