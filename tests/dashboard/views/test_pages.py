@@ -14,7 +14,9 @@ from echoscope.dashboard.page import links
 
 OpenPage = Callable[..., AppTest]
 PAGES = list(links.PAGES)
-WITH_RUN = [name for name in PAGES if name not in ("runs", "compare", "evaluations")]
+OF_SEVERAL = ("runs", "compare", "evaluations", "panels")
+"""Pages that show more than one run."""
+WITH_RUN = [name for name in PAGES if name not in OF_SEVERAL]
 HOSTILE = "<img src=x onerror=alert(1)> **b** [a](http://evil.example) `x` :smile: $x$"
 
 
@@ -73,6 +75,16 @@ def test_a_run_that_is_gone_is_not_replaced_by_another_one(
     assert "Choose another run." in words(page) or "under the root" in words(page)
     page.selectbox[0].select("real").run()
     assert page.query_params["run"] == "real"
+
+
+def test_panels_leave_out_a_run_that_is_gone_and_say_so(
+    tmp_path: Path, open_page: OpenPage
+) -> None:
+    make_run(tmp_path / "real")
+    page = open_page("panels", tmp_path, run="nope")
+    assert not page.exception
+    assert "there is no run 'nope'; it is not shown" in words(page).replace("\\", "")
+    assert "Choose a run above." in words(page)
 
 
 @pytest.mark.long
