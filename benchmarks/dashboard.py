@@ -367,7 +367,7 @@ class Bench:
     def _section(self, server: DashboardProcess, number: int) -> float:
         """Seconds from the click on a section to all charts of its first page."""
         with self._page() as page:
-            place = address(server, "live", run="wide", filter=f"metric_0[{number}]")
+            place = address(server, "live", run="wide", metrics=f"metric_0[{number}]")
             page.set_viewport_size(TALL)
             drawn(page, place, "chart")
             settle(page)

@@ -44,7 +44,7 @@ def draw(metric_keys: Sequence[str], draw_charts: Callable[[Sequence[str]], None
     st.subheader("All metrics", anchor=False)
     pattern = st.text_input(
         "Filter (regular expression)",
-        key="filter",
+        key="metrics",
         bind="query-params",
         placeholder="entropy|kl",
         max_chars=MAX_PATTERN,

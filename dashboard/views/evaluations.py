@@ -114,7 +114,7 @@ def _all() -> None:
     page = 1
     if num_pages > 1:
         with st.container(horizontal=True, vertical_alignment="center"):
-            page = st.pagination(num_pages, key="page", bind="query-params")
+            page = st.pagination(num_pages, key="sets", bind="query-params")
             st.caption(f"{len(groups):,} sets of tasks")
     for number, group in enumerate(groups[(page - 1) * PER_PAGE : page * PER_PAGE]):
         with st.container(key=f"group_{number}"):

@@ -201,7 +201,7 @@ def test_a_zoom_in_the_address_is_shown_by_all_charts(
 def test_metrics_are_found_by_a_regular_expression(
     recorded_root: Path, open_page: OpenPage
 ) -> None:
-    page = open_page("live", recorded_root, run="tiny", filter="^policy/entropy$")
+    page = open_page("live", recorded_root, run="tiny", metrics="^policy/entropy$")
     assert "1 of " in shown(page)
     assert [box.label for box in page.expander if "(1)" in box.label] == [r"Policy (1)"]
 
@@ -209,7 +209,7 @@ def test_metrics_are_found_by_a_regular_expression(
 def test_a_wrong_regular_expression_is_said_calmly(
     recorded_root: Path, open_page: OpenPage
 ) -> None:
-    page = open_page("live", recorded_root, run="tiny", filter="(")
+    page = open_page("live", recorded_root, run="tiny", metrics="(")
     assert "is not a regular expression" in shown(page)
     assert len(specs(page)) == num_charts(recorded_root / "tiny")
 
