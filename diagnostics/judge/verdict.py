@@ -472,7 +472,7 @@ def judged_again(
         if until is not None and step > until:
             return
         if config is None:
-            diagnosis.engine.configure(thresholds.at(step))
+            diagnosis.engine.configure(thresholds.at(step) if thresholds else _DEFAULTS)
         yield step, diagnosis.observe(step, values)
 
 
@@ -546,19 +546,27 @@ class Judgement:
 
     def _num_taken_in(self, opened: Opened) -> int:
         """Rows of a source with which it began when it was judged before; 0 where it did not."""
-        earlier, settings = self._table, self._thresholds
-        if earlier is None or settings is None or not opened.table.begins_with(earlier):
+        earlier = self._table
+        if earlier is None or not opened.table.begins_with(earlier):
             return 0
         last = int(earlier.steps[-1]) if earlier.num_rows else -1
-        is_same = _thresholds(opened).until(last) == settings.until(last)
-        return earlier.num_rows if is_same else 0
+        held, now = (
+            settings.until(last) if settings else ()
+            for settings in (self._thresholds, _thresholds(opened))
+        )
+        return earlier.num_rows if held == now else 0
 
 
-def _thresholds(opened: Opened) -> AlarmSettings:
-    """By which settings each step is judged: the defaults where there is no stored run."""
-    from .settings_by_step import AlarmSettings, alarm_settings  # imports the store
+def _thresholds(opened: Opened) -> AlarmSettings | None:
+    """By which settings a stored run is judged, step by step; None for the defaults."""
+    if opened.reader is None:
+        return None
+    from .settings_by_step import alarm_settings  # imports the store, which a file does not need
 
-    return AlarmSettings() if opened.reader is None else alarm_settings(opened.reader)
+    return alarm_settings(opened.reader)
+
+
+_DEFAULTS = AlarmConfig()
 
 
 def recorded_state(

@@ -107,13 +107,13 @@ def test_a_run_that_is_being_judged_is_not_called_anything_yet(
 ) -> None:
     """The judge is slow here, so that the first answer is no verdict."""
     slow = threading.Event()
-    judge = judging.judge_at
+    judge = judging._judged_on
 
     def wait_and_judge(*args: Any) -> Any:
         slow.wait(30)
         return judge(*args)
 
-    monkeypatch.setattr(judging, "judge_at", wait_and_judge)
+    monkeypatch.setattr(judging, "_judged_on", wait_and_judge)
     page = open_page("diagnosis", root, run="good")
     assert not page.exception
     assert "being judged" in words(page)
