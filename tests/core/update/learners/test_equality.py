@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from traceback import StackSummary
 from types import SimpleNamespace
@@ -18,7 +16,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from bench import Bench, make_bench
 from torch.distributed.checkpoint import CheckpointException
 
@@ -31,7 +28,6 @@ from echoscope.core.update.learners import ranked as ranked_module
 from echoscope.core.update.learners import worker
 from echoscope.core.update.learners.alone import SHARDS_NAME, read_shards
 from echoscope.core.update.learners.processes import (
-    STALLED,
     RankError,
     Ranks,
     check_ranks,
@@ -353,30 +349,6 @@ def test_ranks_that_may_wait_for_a_failed_rank_0_are_not_called_again(
     with pytest.raises(RankError, match="break_down failed on rank 0 with OutOfMemoryError"):
         learner.annotate(bench.batch(), config)
     assert sent == ["break_down"]
-
-
-@pytest.mark.parametrize("num_bytes", [1, 64 << 20])
-def test_a_rank_that_hangs_is_given_up(num_bytes: int) -> None:
-    """Whether rank 0 waits for it in the sum, or cannot even tell it what to do."""
-    ranks = start_ranks(2, "cpu")
-    for group in (dist.group.WORLD, ranks.calls):
-        backend = group._get_backend(torch.device("cpu"))
-        assert backend.options._timeout == STALLED
-        backend._set_default_timeout(timedelta(seconds=3))
-    (other,) = ranks.processes
-    other.send_signal(signal.SIGSTOP)
-
-    def train() -> None:
-        ranks.send("update", b"x" * num_bytes)
-        with ranks.failing():
-            dist.all_reduce(torch.zeros(1))
-
-    try:
-        with pytest.raises(RankError, match="a rank does not answer: resume the run from its last"):
-            train()
-    finally:
-        ranks.close()
-    assert other.poll() is not None
 
 
 def test_bfloat16_keeps_weights_in_float32(
