@@ -176,7 +176,8 @@ class Checkpoints:
             return ""
         step = newest_before(self.steps(), onset)
         if step is None:
-            return f"{none_before(onset)} A shorter checkpoint.every ({every}) helps."
+            hint = f" A shorter checkpoint.every ({every}) helps." if onset > 1 else ""
+            return none_before(onset) + hint
         return (
             f"the checkpoint of step {step} is from before step {onset}, where the change may "
             "have begun; it is kept while the alarm is open"

@@ -299,14 +299,16 @@ def test_the_checkpoint_before_the_onset_and_a_requested_one_are_never_deleted(
     assert plan_branch(path, checkpoint=7, overrides=["steps=9"]).choice == ""
 
 
+@pytest.mark.parametrize(
+    ("onset", "hint"), [(2, " A shorter checkpoint.every (2) helps."), (1, "")]
+)
 def test_a_critical_alarm_without_a_checkpoint_before_it_says_so(
-    make_config: MakeConfig, tmp_path: Path
+    onset: int, hint: str, make_config: MakeConfig, tmp_path: Path
 ) -> None:
+    """No checkpoint can be from between the start and step 1."""
     path = tmp_path / "run"
     config = make_config("steps=4", "checkpoint.every=2", "checkpoint.keep=1", *UNMEASURED)
     listener = Listener()
-    start(config, path, listener, observers=[RaisesAtFour(earliest_onset_step=2)])
-    assert (
-        "No checkpoint is left from before step 2, where the change may have begun. A shorter "
-        "checkpoint.every (2) helps."
-    ) in listener.messages
+    start(config, path, listener, observers=[RaisesAtFour(earliest_onset_step=onset)])
+    sentence = f"No checkpoint is left from before step {onset}, where the change may have begun."
+    assert sentence + hint in listener.messages
