@@ -21,6 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import pyarrow as pa
+
 from .errors import StoreError, StoreWriteError
 from .log.committer import Committer, StepContent, load_committer
 from .log.durable import FileLock
@@ -65,6 +67,9 @@ class RunWriter:
         is_packing: bool,
     ) -> None:
         """Use `create` or `resume`."""
+        # The first array makes pyarrow import pandas where that is installed, a third of a second.
+        # Here it delays a start; in the thread it would hold up the trainer's first step.
+        pa.array([0])
         self._layout = layout
         self._lock = lock
         self._committer = committer
