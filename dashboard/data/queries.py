@@ -217,18 +217,34 @@ def reader(run_id: str) -> RunReader:
 
 def kept(ask: Callable[Concatenate[RunReader, P], T]) -> Callable[Concatenate[str, P], T]:
     """A question to a reader as one to the run of a name, with the answer kept."""
+    return _kept_while(position, ask)
 
+
+def kept_of_attempt(
+    ask: Callable[Concatenate[RunReader, P], T],
+) -> Callable[Concatenate[str, P], T]:
+    """As `kept`, about finished steps: what the run writes after them changes no answer."""
+    return _kept_while(_attempt, ask)
+
+
+def _attempt(run_id: str) -> Position:
+    return (*position(run_id)[:2], info(run_id).attempt)
+
+
+def _kept_while(
+    moment: Callable[[str], Position], ask: Callable[Concatenate[RunReader, P], T]
+) -> Callable[Concatenate[str, P], T]:
     @functools.wraps(ask)
     def answer(run_id: str, /, *args: P.args, **options: P.kwargs) -> T:
-        run_position = position(run_id)
+        asked_at = moment(run_id)
 
         def fresh() -> T:
             with reading(run_id):
                 return ask(reader(run_id), *args, **options)
 
         given = tuple(tuple(arg) if isinstance(arg, list) else arg for arg in args)
-        key = (ask.__name__, run_position[0], given, *options.items())
-        answer: T = _answers.get(key, run_position, fresh)
+        key = (ask.__name__, asked_at[0], given, *options.items())
+        answer: T = _answers.get(key, asked_at, fresh)
         return answer
 
     return answer

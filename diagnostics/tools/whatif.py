@@ -258,7 +258,7 @@ def _row(
     groups = _groups(reader, step)
     if not groups:
         return None
-    arrays = _arrays(reader, step, groups)
+    arrays = _arrays(reader, step, groups, (config, run_settings))
     try:
         selection = select_from(arrays, config)
     except UserCodeError as error:
@@ -311,12 +311,19 @@ def _groups(reader: RunReader, step: int) -> list[list[dict[str, Any]]]:
 
 
 def _arrays(
-    reader: RunReader, step: int, groups: Sequence[Sequence[dict[str, Any]]]
+    reader: RunReader,
+    step: int,
+    groups: Sequence[Sequence[dict[str, Any]]],
+    configs: Sequence[SelectionConfig],
 ) -> GroupArrays:
+    """What these selections choose by. Turns and tokens are read only where one of them asks."""
     shape = (len(groups), max(len(group) for group in groups))
     # Text that was imported without token ids can be compared all the same.
     has_tokens = any(row["num_sampled_tokens"] for group in groups for row in group)
-    cut, entropies = _cut_ids(reader, step), _entropies(reader, step)
+    has_overlong = any(config.overlong == "drop" for config in configs)
+    has_entropy = any(config.metric == "entropy" for config in configs)
+    cut = _cut_ids(reader, step) if has_overlong else set()
+    entropies = _entropies(reader, step) if has_entropy else {}
 
     def table(value: Callable[[dict[str, Any]], Any], fill: Any, dtype: Any = np.float64) -> Any:
         out = np.full(shape, fill, dtype=dtype)
