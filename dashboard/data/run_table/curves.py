@@ -9,11 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.metric_entry import SHARE
+from echoscope.store.log.index import RunIndex
 from echoscope.store.query.listing import RunRow
+from echoscope.store.query.summary import points_of
 from echoscope.store.records import FloatArray64
 
 from ...page.problems import Problem
@@ -30,12 +34,6 @@ MAX_KEPT = 4_000
 """Curves."""
 MAX_READ = 1_000
 """Runs of all groups of a chart together; more would be read for a minute."""
-_SQL = """
-SELECT CAST(step // $2 * $2 AS INTEGER) AS step,
-       avg(value) FILTER (key = $1) AS value, max(value) FILTER (key = $3) AS trials
-FROM metrics WHERE key IN ($1, $3) AND isfinite(value)
-GROUP BY 1 HAVING avg(value) FILTER (key = $1) IS NOT NULL ORDER BY 1
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -108,16 +106,33 @@ class CurveStore:
 
 def _read(row: RunRow, key: str, width: int) -> Series:
     """Nothing of a run that cannot be read: the table says so."""
+    of_tasks = tasks_key(key)
     try:
         with queries.reading(row.run_id):
-            answer = queries.reader(row.run_id).sql(_SQL, [key, width, tasks_key(key)])
+            points = points_of(RunIndex(row.path), [key, of_tasks] if of_tasks else [key])
     except Problem:
         return NO_SERIES
-    return Series(
-        steps=answer.column("step").to_numpy().astype(np.int64),
-        values=answer.column("value").to_numpy().astype(np.float64),
-        num_tasks=answer.column("trials").to_numpy().astype(np.float64) if tasks_key(key) else None,
-    )
+    is_value = pc.equal(points.column("key"), key)
+    steps, values = _means(points.filter(is_value), width)
+    if not of_tasks:
+        return Series(steps=steps, values=values)
+    ranges, tasks = _columns(points.filter(pc.invert(is_value)), width)
+    has_value, num_tasks = np.isin(ranges, steps), np.full(len(steps), np.nan)
+    np.fmax.at(num_tasks, np.searchsorted(steps, ranges[has_value]), tasks[has_value])
+    return Series(steps=steps, values=values, num_tasks=num_tasks)
+
+
+def _columns(points: pa.Table, width: int) -> tuple[NDArray[np.int64], FloatArray64]:
+    """Steps, each the first of its range, and values."""
+    steps, values = (points.column(name).to_numpy() for name in ("step", "value"))
+    return steps.astype(np.int64) // width * width, values
+
+
+def _means(points: pa.Table, width: int) -> tuple[NDArray[np.int64], FloatArray64]:
+    """The steps that have a value, in order, and the mean of each."""
+    ranges, values = _columns(points, width)
+    steps, places = np.unique(ranges, return_inverse=True)
+    return steps, np.bincount(places, weights=values) / np.bincount(places)
 
 
 def members_each(sizes: Sequence[int], most: int = MAX_READ) -> int:

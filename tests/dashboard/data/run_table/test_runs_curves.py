@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from made_run import make_run
 
 from echoscope.dashboard.data.comparing.levels import Trials, evaluated_estimate, share_estimate
 from echoscope.dashboard.data.run_table.curves import (
     Series,
+    _read,
     band_of,
     evenly,
     members_each,
 )
 from echoscope.diagnostics.measure.outcomes import mean_estimate
+from echoscope.store.query.listing import RunList
 
 ENTROPY, SUCCESS = "policy/entropy", "rollout/success_rate"
 
@@ -65,3 +70,22 @@ def test_all_runs_of_a_group_are_read_up_to_a_thousand_and_then_evenly_chosen_on
     assert len(chosen) == most
     assert np.mean(chosen) == pytest.approx(4_500, rel=0.01)
     assert np.ptp(np.diff(chosen)) <= 1
+
+
+def test_a_curve_of_many_steps_is_the_means_of_equal_ranges(tmp_path: Path) -> None:
+    def values(step: int) -> dict[str, float]:
+        is_evaluated = step % 2 == 0
+        evaluated = {"eval/all/success_rate": step / 10, "eval/all/num_tasks": 60.0 + step}
+        return {ENTROPY: float(step)} | (evaluated if is_evaluated else {})
+
+    make_run(tmp_path / "a", 7, values=values)
+    (row,) = RunList(tmp_path).rows()
+    entropy = _read(row, ENTROPY, 3)
+    assert (entropy.steps.tolist(), entropy.values.tolist()) == ([0, 3, 6], [1.0, 4.0, 6.0])
+    assert entropy.num_tasks is None
+    success = _read(row, "eval/all/success_rate", 3)
+    assert success.steps.tolist() == [0, 3, 6]
+    assert success.values.tolist() == pytest.approx([0.1, 0.4, 0.6])
+    assert success.num_tasks is not None
+    assert success.num_tasks.tolist() == [62, 64, 66]  # the most of each range
+    assert _read(row, "absent", 1).steps.tolist() == []
