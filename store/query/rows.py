@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -140,7 +141,9 @@ def _table(name: str, records: Sequence[Any], columns: Mapping[str, Any]) -> pa.
     for field in schema:
         column = columns.get(field.name)
         if column is None:
-            column = [_stored(getattr(record, field.name)) for record in records]
+            values = map(attrgetter(field.name), records)
+            is_number = pa.types.is_primitive(field.type)
+            column = [*values] if is_number else [*map(_stored, values)]
         is_array = isinstance(column, pa.Array)
         arrays.append(column if is_array else pa.array(column, type=field.type))
     return pa.Table.from_arrays(arrays, schema=schema)
