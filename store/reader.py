@@ -60,6 +60,7 @@ from .schema import DATA_TABLES, arrow_schema
 from .status import RECENT_STEPS, RUNNING, RunStatus, origin_of, pace_of, status_of
 
 _JOURNAL_ORDER = "attempt, sequence"
+_JOURNAL = [("attempt", "ascending"), ("sequence", "ascending")]
 _WALL_TIMES = f"""
 SELECT wall_time FROM steps WHERE run_id = $1 AND attempt = $2
 ORDER BY step DESC LIMIT {RECENT_STEPS + 1}
@@ -196,6 +197,11 @@ class _SqlReader:
         """Catch up with what was written. `sql` and the typed queries do that by themselves."""
         self._database.refresh()
 
+    @property
+    def has_duckdb(self) -> bool:
+        """Whether a question has needed one."""
+        return self._database.has_duckdb
+
     def sql(
         self,
         query: str,
@@ -269,24 +275,34 @@ class RunReader(_SqlReader):
 
     def steps(self) -> pa.Table:
         """The table `steps`, in order."""
-        return self.sql("SELECT * FROM steps ORDER BY step")
+        return self._events("steps").sort_by("step")
 
     def metrics(self, key: str, *, phase: str | None = None) -> tuple[NDArray[Any], NDArray[Any]]:
         """One metric over the run: steps (int64) and values (float64), both (number of steps,)."""
-        rows = self.sql(
-            "SELECT step, value FROM metrics WHERE key = $1 AND ($2 IS NULL OR phase = $2) "
-            "ORDER BY step, phase",
-            [key, phase],
-        )
-        steps, values = rows.column("step"), rows.column("value")
-        return (
-            np.asarray(steps.to_pylist(), dtype=np.int64),
-            np.asarray(values.to_pylist(), dtype=np.float64),
-        )
+        rows = self.points([key])
+        if phase is not None:
+            rows = rows.filter(pc.equal(rows.column("phase"), phase))
+        rows = rows.sort_by([("step", "ascending"), ("phase", "ascending")])
+        return rows.column("step").to_numpy().astype(np.int64), rows.column("value").to_numpy()
+
+    def points(self, keys: Sequence[str] | None = None) -> pa.Table:
+        """The rows of `metrics` of some keys, None for all of them; in no order."""
+        return self._events("metrics", keys)
 
     def metric_keys(self) -> list[str]:
-        rows = self.sql("SELECT DISTINCT key FROM metrics ORDER BY key")
-        return [str(key) for key in rows.column("key").to_pylist()]
+        rows = self._database.few_rows(self._index, "metrics")
+        if rows is None:
+            rows = self.sql("SELECT DISTINCT key FROM metrics WHERE run_id = $1", [self.run_id])
+        return sorted(set(rows.column("key").to_pylist()))
+
+    def _events(self, name: str, keys: Sequence[str] | None = None) -> pa.Table:
+        """All visible rows of an event table, or those of `metrics` with some keys."""
+        rows = self._database.few_rows(self._index, name, keys)
+        if rows is not None:
+            return rows
+        of_keys = "" if keys is None else "AND list_contains($2, key)"
+        params = [self.run_id] if keys is None else [self.run_id, list(keys)]
+        return self.sql(f"SELECT * FROM {name} WHERE run_id = $1 {of_keys}", params)
 
     def listing(self, step: int) -> pa.Table:
         """The rows of `trajectories` of one step, by id. Opens the files of that step only."""
@@ -356,31 +372,34 @@ class RunReader(_SqlReader):
         That is the order in which the trainer answered them, whatever the clocks said. Those that
         still wait come last, by the time they were issued.
         """
-        commands = self.sql("SELECT * FROM commands").to_pylist()
-        events = self.sql(f"SELECT * FROM command_events ORDER BY {_JOURNAL_ORDER}").to_pylist()
-        return command_states(commands, events)
+        commands = self._events("commands").to_pylist()
+        return command_states(
+            commands, self._events("command_events").sort_by(_JOURNAL).to_pylist()
+        )
 
     def status(self) -> RunStatus:
         """How the run stands now."""
         info = self.info()
-        return info_status(info, self.commands(), step_s=_step_s(self, info), now=time.time())
+        times = self.steps().filter(pc.field("attempt") == info.attempt).column("wall_time")
+        step_s = pace_of(sorted(times.to_pylist()[-RECENT_STEPS - 1 :]))
+        return info_status(info, self.commands(), step_s=step_s, now=time.time())
 
     def settings(self) -> list[SettingsRecord]:
         """The live settings whenever they changed, in order (`live_settings` asks for a step)."""
-        rows = self.sql("SELECT * FROM settings ORDER BY step, attempt, sequence").to_pylist()
-        return [settings_from_row(row) for row in rows]
+        rows = self._events("settings").sort_by([("step", "ascending"), *_JOURNAL])
+        return [settings_from_row(row) for row in rows.to_pylist()]
 
     def alarms(self) -> list[Alarm]:
         """Every alarm raised or cleared, by step."""
-        rows = self.sql("SELECT * FROM alarms ORDER BY step, alarm_id, state DESC").to_pylist()
-        return [alarm_from_row(row) for row in rows]
+        order = [("step", "ascending"), ("alarm_id", "ascending"), ("state", "descending")]
+        return [alarm_from_row(row) for row in self._events("alarms").sort_by(order).to_pylist()]
 
     def checkpoints(self) -> list[CheckpointRecord]:
         """Checkpoints that exist, by step: the last event of each path, deletions left out.
 
         One that a person asked for has the reason `command`, also where a schedule wrote it first.
         """
-        rows = self.sql(f"SELECT * FROM checkpoints ORDER BY {_JOURNAL_ORDER}").to_pylist()
+        rows = self._events("checkpoints").sort_by(_JOURNAL).to_pylist()
         last: dict[str, CheckpointRecord] = {}
         for row in rows:
             record = checkpoint_from_row(row)

@@ -12,7 +12,8 @@ import pandas as pd
 
 from echoscope.store.records import Trajectory
 
-MAX_ENTRIES = 512
+MAX_ENTRIES = 8_192
+"""A page that compares runs asks each of 500 runs a dozen questions."""
 MAX_BYTES = 256_000_000
 _SMALL = 2_000
 """Counted for an answer that is neither a table nor a trajectory."""

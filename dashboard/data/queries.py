@@ -56,9 +56,11 @@ from .cache import AnswerCache
 from .foreign import Source, Sources
 from .verdict_cache import Judge, judge_at
 
-MAX_READERS = 40
-"""About 8 MB each. A page that compares runs asks all of them in turn: with fewer readers, each
-question would open each run anew."""
+MAX_READERS = 150
+"""A page that compares runs asks all of them in turn: with fewer readers, each question would open
+each run anew."""
+MAX_OPEN = 40
+"""Readers with a DuckDB, about 8 MB each."""
 MAX_TOKENIZERS = 4
 MAX_KEYS = 64
 """Of one call of `series`."""
@@ -209,10 +211,18 @@ def reader(run_id: str) -> RunReader:
             opened = _readers.pop(path, None)
             if opened is None or opened[0] != identity:
                 opened = (identity, open_run(path))
+                _make_room()
             _readers[path] = opened
-            while len(_readers) > MAX_READERS:
-                _readers.popitem(last=False)
             return opened[1].cursor()
+
+
+def _make_room() -> None:
+    """Close the readers that were asked longest ago, so that one more may be kept."""
+    with_duckdb = [path for path, (_, opened) in _readers.items() if opened.has_duckdb]
+    for path in with_duckdb[: max(0, len(with_duckdb) - MAX_OPEN + 1)]:
+        del _readers[path]
+    while len(_readers) >= MAX_READERS:
+        _readers.popitem(last=False)
 
 
 def kept(ask: Callable[Concatenate[RunReader, P], T]) -> Callable[Concatenate[str, P], T]:

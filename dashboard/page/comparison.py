@@ -11,6 +11,7 @@ import pandas as pd
 import streamlit as st
 
 from echoscope.diagnostics.catalogue import metric
+from echoscope.store.reader import RunReader
 from echoscope.text.amounts import counted
 
 from ..charts import compare as drawn
@@ -53,7 +54,6 @@ MAX_AXES = 8
 """Settings that parallel coordinates show."""
 _ROW, _MAX_ROWS = 35, 9
 """Pixels of a row of a table, and how many are seen at once."""
-EVALUATIONS = "SELECT step, key, value FROM metrics WHERE starts_with(key, 'eval/') ORDER BY step"
 TASKS = """
 SELECT t.tag, t.env_seed, t.task_key, md5(u.observation) AS first_observation, t.is_success, t.id
 FROM trajectories t LEFT JOIN turns u
@@ -181,10 +181,19 @@ def _shown_table(table: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+@queries.kept
+def _evaluated(run: RunReader) -> pd.DataFrame:
+    """The metrics of all evaluations, by step."""
+    keys = [key for key in run.metric_keys() if key.startswith("eval/")]
+    points = run.points(keys).select(["step", "key", "value"]).sort_by("step")
+    evaluated: pd.DataFrame = points.to_pandas()
+    return evaluated
+
+
 def evaluations(compared: Comparison) -> None:
     """The last evaluation of each run."""
     st.subheader("Evaluations", anchor=False)
-    table = last_evaluations({run: queries.table(run, EVALUATIONS) for run in compared.runs})
+    table = last_evaluations({run: _evaluated(run) for run in compared.runs})
     if table.empty:
         st.caption("None of these runs was evaluated on fixed tasks.")
         return

@@ -384,17 +384,16 @@ def stored_rows(
     Args:
         before: The first step that is left out; None: all are read.
     """
-    stored = reader.sql(
-        "SELECT step, key, value FROM metrics WHERE $1 IS NULL OR step < $1 "
-        "ORDER BY step, phase DESC, key",
-        [before],
-    )
+    stored = reader.points()
+    order = [("step", "ascending"), ("phase", "descending"), ("key", "ascending")]
     rows = (
         row
-        for batch in stored.to_batches()
+        for batch in stored.sort_by(order).select(["step", "key", "value"]).to_batches()
         for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
     )
     for step, same in itertools.groupby(rows, key=itemgetter(0)):
+        if before is not None and step >= before:
+            return
         yield step, {key: np.nan if value is None else float(value) for _, key, value in same}
 
 

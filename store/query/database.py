@@ -105,8 +105,15 @@ _QUERY_ERRORS = (
 """Errors that the query is to blame for, never a file."""
 _STRANGERS_THREADS = 4
 _RETRIES = 8
+_FEW_FILES = 16
+"""Of one table of a run: some thousand steps."""
 _MAX_FORGOTTEN = 1_000
 """Files that went away since DuckDB was opened: it keeps the footers of all that it has read."""
+
+
+def _packed(root: Path, file: VisibleFile, rows: pc.Expression | None) -> pa.Table:
+    table = pq.read_table(root / file.entry.path, filters=rows)
+    return table if file.limit is None else table.filter(pc.field("step") <= file.limit)
 
 
 def quote(text: str) -> str:
@@ -172,6 +179,10 @@ class RunDatabase:
         self._lookup = StepLookup()
         for index in indexes:
             self.add(index)
+
+    @property
+    def has_duckdb(self) -> bool:
+        return self._connection is not None
 
     @property
     def connection(self) -> duckdb.DuckDBPyConnection:
@@ -262,6 +273,49 @@ class RunDatabase:
                 if not self._catch_up() and attempt:
                     raise StoreError(f"{index.layout.root}: {one_line(error)}") from error
         raise StoreError(f"{self.folder}: the files of the run keep changing, try again")
+
+    def few_rows(
+        self, index: RunIndex, name: str, keys: Sequence[str] | None = None
+    ) -> pa.Table | None:
+        """The visible rows of an event table of one run, after catching up, without DuckDB.
+
+        None where DuckDB is open or the files are many: then DuckDB is faster. To open one takes
+        longer than to read the few files of a usual run, and a page may ask of a hundred runs.
+
+        Args:
+            keys: Of the table `metrics`: only these.
+
+        Raises:
+            StoreError: the files keep changing.
+        """
+        self.refresh()
+        of_keys = None if keys is None else pc.field("key").isin(list(keys))
+        for attempt in range(_RETRIES):
+            with self._lock:
+                if self._connection is not None or len(index.visible_files(name)) > _FEW_FILES:
+                    return None
+                self._check_files(index, [name])
+                files, live = index.files(name), index.events.table(name)
+            try:
+                parts = [_packed(index.layout.root, file, of_keys) for file in files]
+            except (OSError, pa.ArrowException) as error:
+                if not self._catch_up() and attempt:
+                    raise StoreError(f"{index.layout.root}: {one_line(error)}") from error
+                continue
+            live = live if of_keys is None else live.filter(of_keys)
+            rows = pa.concat_tables([*(part.cast(live.schema) for part in parts), live])
+            return self._with_waiting(index, rows) if name == "commands" else rows
+        raise StoreError(f"{self.folder}: the files of the run keep changing, try again")
+
+    def _with_waiting(self, index: RunIndex, commands: pa.Table) -> pa.Table:
+        """Commands of the journal, then those that still wait in the mailbox."""
+        with self._lock:
+            run_id = index.run_id
+            mail = self._mail.setdefault(run_id, PendingCommands(index.layout.root, run_id))
+            pending = mail.rows()
+        answered = set(commands.column("command_id").to_pylist())
+        waiting = [row for row in pending if row["command_id"] not in answered]
+        return pa.concat_tables([commands, pa.Table.from_pylist(waiting, schema=commands.schema)])
 
     @contextmanager
     def _reading(self, tables: Iterable[str]) -> Iterator[duckdb.DuckDBPyConnection]:

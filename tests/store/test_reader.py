@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from made_run import add_steps, open_writer
 
 from echoscope.store.errors import NotARunError, QueryError, StoreError, StoreVersionError
 from echoscope.store.log.durable import read_checked_json, to_checked_json_bytes
 from echoscope.store.log.packing import pack
 from echoscope.store.reader import open_run, open_runs
+from echoscope.store.records import (
+    Alarm,
+    AlarmSeverity,
+    AlarmState,
+    CheckpointRecord,
+    CommandAck,
+    CommandAction,
+    CommandOutcome,
+    SettingsRecord,
+)
 from echoscope.store.schema import TABLES
+from echoscope.store.steer.commands import new_command, post
 from echoscope.store.writer import RunWriter
 
 Build = Callable[..., Any]
@@ -334,3 +347,87 @@ def test_a_run_of_another_version_is_refused(finished_run: Path) -> None:
     path.write_bytes(to_checked_json_bytes(value | {"schema_version": "2"}))
     with pytest.raises(StoreVersionError, match=r"version '2', but this Echoscope reads '1'"):
         open_run(finished_run)
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_events_are_the_same_with_and_without_duckdb(tmp_path: Path, is_packed: bool) -> None:
+    """Packs, the live journal, a rewind that hides steps, a command answered and one that waits."""
+    run = tmp_path / "run"
+    answered, waiting = (
+        new_command("run", CommandAction.SET, settings={"optim.lr": rate}) for rate in (1e-4, 1e-5)
+    )
+    writer = open_writer(run, rotate_every=2)
+    add_steps(writer, "run", range(5))
+    post(run, answered)
+    writer.record_acks(
+        [CommandAck(command_id=answered.command_id, step=4, outcome=CommandOutcome.APPLIED)],
+        settings=SettingsRecord(step=5, values={"optim.lr": 1e-4}),
+    )
+    alarm = Alarm(
+        alarm_id="a",
+        rule="ENTROPY_LOW",
+        severity=AlarmSeverity.WARNING,
+        state=AlarmState.RAISED,
+        step=4,
+        onset_step=3,
+        metric="policy/entropy",
+        value=math.nan,
+        baseline=None,
+        threshold=0.3,
+        window=5,
+        message="Entropy is low.",
+        evidence=("t00000004-00001",),
+    )
+    writer.record_alarms([alarm])
+    for step, is_deleted in ((1, False), (3, False), (1, True)):
+        writer.record_checkpoint(
+            CheckpointRecord(
+                step=step,
+                path=f"checkpoints/step_{step:06d}",
+                policy_version=step,
+                num_bytes=10,
+                wall_time=1.0,
+                is_deleted=is_deleted,
+            )
+        )
+    writer.close(status="stopped")
+    writer = RunWriter.resume(run, from_step=3, is_packing=False)
+    add_steps(writer, "run", range(4, 6), lambda step: {"policy/entropy": 9.0, "new": 1.0})
+    writer.close(status="stopped")
+    post(run, waiting)
+    if is_packed:
+        pack(run, grace_s=0)
+    without, with_one = open_run(run), open_run(run)
+    with_one.sql("SELECT 1")
+    assert (without.has_duckdb, with_one.has_duckdb) == (False, True)
+    for ask in (
+        lambda reader: reader.steps().to_pylist(),
+        lambda reader: reader.metric_keys(),
+        lambda reader: [column.tolist() for column in reader.metrics("policy/entropy")],
+        lambda reader: sorted(map(str, reader.points().to_pylist())),
+        lambda reader: reader.commands(),
+        lambda reader: reader.settings(),
+        lambda reader: list(map(repr, reader.alarms())),  # their value is NaN
+        lambda reader: reader.checkpoints(),
+        lambda reader: reader.status(),
+    ):
+        assert ask(without) == ask(with_one)
+    assert not without.has_duckdb
+    assert without.metrics("policy/entropy")[1].tolist()[-2:] == [9.0, 9.0]
+    assert [state.ack is None for state in without.commands()] == [False, True]
+    assert [checkpoint.step for checkpoint in without.checkpoints()] == [3]
+
+
+def test_a_reader_follows_a_run_without_duckdb_and_keeps_what_it_read_when_one_opens(
+    tmp_path: Path,
+) -> None:
+    writer = open_writer(tmp_path / "run")
+    add_steps(writer, "run", range(2))
+    reader = open_run(tmp_path / "run")
+    assert reader.steps().column("step").to_pylist() == [0, 1]
+    add_steps(writer, "run", range(2, 4))
+    assert reader.steps().column("step").to_pylist() == [0, 1, 2, 3]
+    assert reader.sql("SELECT max(step) AS last FROM steps").to_pylist() == [{"last": 3}]
+    add_steps(writer, "run", range(4, 6))
+    assert reader.steps().column("step").to_pylist() == [0, 1, 2, 3, 4, 5]
+    writer.close(status="stopped")

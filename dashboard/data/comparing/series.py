@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.metric_entry import SHARE, SUCCESS
+from echoscope.store.reader import RunReader
 from echoscope.store.records import FloatArray64
 
 from .. import queries
@@ -26,16 +28,6 @@ USUAL_STEPS = 20
 """Of a window: in fewer, the steps of one run are too much alike to tell how sure its mean is."""
 MAX_BUCKETS = 400
 """Points of a curve."""
-_BUCKETS = """
-SELECT key, step // $2 AS bucket, avg(value) AS value, count(*) AS num_points
-FROM metrics WHERE key IN (SELECT unnest($1)) AND isfinite(value)
-GROUP BY key, bucket
-UNION ALL BY NAME
-SELECT $3 AS key, step // $2 AS bucket, sum(num_trajectories)::DOUBLE AS value,
-       count(*) AS num_points
-FROM steps GROUP BY bucket
-ORDER BY key, bucket
-"""
 _EPISODES = "(episodes)"
 """In place of a key: training episodes of a range of steps."""
 
@@ -64,13 +56,31 @@ def bucket_width(last_step: int) -> int:
     return last_step // MAX_BUCKETS + 1
 
 
-def bucketed(run_id: str, keys: Sequence[str], width: int) -> pd.DataFrame:
+@queries.kept
+def bucketed(run: RunReader, keys: Sequence[str], width: int) -> pd.DataFrame:
     """Means of metrics in ranges of `width` steps: columns key, bucket, value, num_points.
 
     What success rates were counted from is among them.
     """
-    asked = (*keys, *filter(None, map(tasks_key, keys)))
-    return queries.table(run_id, _BUCKETS, [asked, width, _EPISODES])
+    points = run.points([*keys, *filter(None, map(tasks_key, keys))])
+    steps = run.steps().select(["step", "num_trajectories"]).to_pandas()
+    rows = points.filter(pc.is_finite(pc.field("value"))).select(["step", "key", "value"])
+    means = rows.to_pandas().assign(bucket=lambda frame: frame["step"] // width)
+    episodes = steps.assign(bucket=steps["step"] // width, key=_EPISODES)
+    return pd.concat(
+        [
+            _of_buckets(means, "value", "mean"),
+            _of_buckets(episodes, "num_trajectories", "sum"),
+        ],
+        ignore_index=True,
+    )
+
+
+def _of_buckets(rows: pd.DataFrame, column: str, how: str) -> pd.DataFrame:
+    """One row a key and bucket, in order."""
+    of_key = rows.groupby(["key", "bucket"], as_index=False)
+    table: pd.DataFrame = of_key.agg(value=(column, how), num_points=(column, "size"))
+    return table.astype({"value": np.float64})
 
 
 def mean_curve(
