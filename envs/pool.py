@@ -90,11 +90,12 @@ def stream_word(seed: int, split: str, stream: str, *indices: int) -> int:
     """
     key = (SPLIT_CODES[split], STREAM_CODES[stream], *indices)
     if seed <= _WORD and max(indices) <= _WORD:  # as below, at half the time
-        words = np.array((seed, 0, 0, 0, *key), np.uint32)
+        words = np.fromiter((seed, 0, 0, 0, *key), np.uint32, 4 + len(key))
         sequence = np.random.SeedSequence(words)
     else:
         sequence = np.random.SeedSequence(entropy=seed, spawn_key=key)
-    return int(sequence.generate_state(1, np.uint64)[0])
+    low, high = sequence.generate_state(2).tolist()
+    return int(high << 32 | low)
 
 
 def _env_seed(seed: int, split: str, stream: str, step: int, group: int, sibling: int) -> int:
