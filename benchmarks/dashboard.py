@@ -73,6 +73,8 @@ TALL = {"width": 1440, "height": 2400}
 TITLE_S, CURVE_S, LIST_S, TURN_S = 1.0, 2.5, 2.0, 0.2
 """Limits: title and verdict, first curve, list of runs, another trajectory on an open page."""
 _VIEW_STEPS, _VIEW_ROUNDS = 6, 6
+COMPARED = 120
+"""Runs of the page Compare."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,9 +190,19 @@ class Bench:
             self._warm(server, f"Runs, {size}", "", "", "list", limit=LIST_S)
             self._table(server, f"Runs, {size}", count)
             newest = f"run-{count - 1:05d}"
+            self._comparison(server, count, size)
             live = f"Live of one of {size}"
             self._warm(server, live, "live", newest, "chart", limit=CURVE_S)
             self._memory(server, f"Runs, {size}")
+
+    def _comparison(self, server: DashboardProcess, count: int, size: str) -> None:
+        """The newest runs side by side: what the first visit reads, the second has."""
+        first = max(0, count - COMPARED)
+        names = ",".join(f"run-{number:05d}" for number in range(first, count))
+        for what in (f"Compare of {count - first} of {size}, first visit", "the same, again"):
+            with self._page() as page:
+                seconds = drawn(page, address(server, "compare", runs=names), "chart")
+            self._add(row(f"{what}: first curve", [seconds]))
 
     def evaluations(self) -> None:
         """Two hundred evaluations of 800 episodes each."""
