@@ -118,7 +118,7 @@ class Curve:
         measured_steps = self.steps[np.isfinite(self.values)]
         if not 1 < len(measured_steps) <= MANY_POINTS:
             return False
-        return bool(2 * len(measured_steps) < measured_steps[-1] - measured_steps[0] + 1)
+        return bool(2 * (len(measured_steps) - 1) < measured_steps[-1] - measured_steps[0])
 
 
 def curve(

@@ -462,6 +462,7 @@ def test_of_many_at_one_step_the_first_are_named_and_the_worst_gives_the_sign() 
         ("eval/all/success_rate", [1, 2, 3], True),  # fixed tasks, however often
         ("probe/all/success_rate", [0, 5], True),
         ("gradient/policy/all/norm", [25, 50, 75], True),
+        ("text/dependence", [1, 4], True),
         ("policy/entropy", [1, 2, 4, 5], False),
         ("policy/entropy", [7], False),
         ("policy/entropy", list(range(0, 100_000, 50)), False),  # thinned: a line by now
