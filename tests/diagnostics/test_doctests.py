@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import doctest
 import importlib
-from pathlib import Path
 
 import pytest
-
-import echoscope.diagnostics
-
-FOLDER = Path(echoscope.diagnostics.__file__).parent
-NAMES = sorted(
-    ".".join(path.relative_to(FOLDER).with_suffix("").parts)
-    for path in FOLDER.rglob("*.py")
-    if ">>> " in path.read_text("utf-8")
-)
+from documented import modules_with_examples, run_examples
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_examples_run(name: str) -> None:
-    found = doctest.testmod(importlib.import_module(f"echoscope.diagnostics.{name}"))
-    assert not found.failed
+@pytest.mark.parametrize("module", modules_with_examples("diagnostics"))
+def test_examples_run(module: str) -> None:
+    run_examples(module)
 
 
 @pytest.mark.parametrize(

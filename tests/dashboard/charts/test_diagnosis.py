@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import doctest
-
 import numpy as np
 import pandas as pd
 
-from echoscope.dashboard.charts import diagnosis as diagnosis_charts
 from echoscope.dashboard.charts.diagnosis import (
     gradient_bars,
     group_map,
@@ -102,13 +99,6 @@ def test_bars_leave_out_the_total() -> None:
     )
     (bars,) = gradient_bars(table).data
     assert (list(bars.x), list(bars.y)) == (["no spread"], [1.0])
-
-
-def test_documented_examples_run() -> None:
-    for module in (diagnosis_charts, diagnosis_data):
-        results = doctest.testmod(module)
-        assert results.attempted > 0
-        assert results.failed == 0
 
 
 def test_legends_grow_away_from_the_curves() -> None:

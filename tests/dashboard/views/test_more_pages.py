@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import doctest
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,8 +12,6 @@ from made_run import add_steps, open_writer
 from streamlit.testing.v1 import AppTest
 
 from echoscope.dashboard.data import verdict_cache as judging
-from echoscope.diagnostics.judge import verdict_text as verdict_words
-from echoscope.store.log import layout
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, StepMetrics
 
 OpenPage = Callable[..., AppTest]
@@ -119,10 +115,3 @@ def test_a_run_that_is_being_judged_is_not_called_anything_yet(
     assert "being judged" in words(page)
     assert "insufficient" not in words(page)
     slow.set()
-
-
-@pytest.mark.parametrize("module", [layout, verdict_words], ids=["layout", "verdict_words"])
-def test_documented_examples_run(module: ModuleType) -> None:
-    results = doctest.testmod(module)
-    assert results.attempted > 0
-    assert results.failed == 0
