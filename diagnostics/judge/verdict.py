@@ -149,7 +149,9 @@ class Diagnosis:
         confidence, rests_on = self.confidence()
         is_known = state is not RunState.INSUFFICIENT
         causes = self.engine.causes() if is_known else []
-        actions = self.engine.actions() if is_known else way_on(self.engine.situation)
+        # Notes alone are no problem, so there is nothing to do about them.
+        has_problem = is_known and state is not RunState.HEALTHY
+        actions = self.engine.actions() if has_problem else way_on(self.engine.situation)
         regime = self._regime(open_alarms)
         nearest = tuple(dict.fromkeys(channel.spec.label for channel in self.nearest()))
         verdict = Verdict(

@@ -364,6 +364,16 @@ COURSES: Mapping[str, Course] = {
         to_do=r"Let the run go on; no step is lost\. Press Resume\.",
         never=r"To do: nothing|Let the run go on\.",
     ),
+    "flat_for_200_steps": Course(
+        signals={**STEADY, SUCCESS: won(lambda step: 0.5)},
+        steps=200,
+        state=HEALTHY,
+        colour="green",
+        says=r"Healthy\. Training success is \d\d % \(.*\), with no change beyond chance\.",
+        tile=r"mean \d\d % \(\d\d to \d\d\), no trend",
+        to_do="^To do: nothing",
+        never="Read failed replies|reward spread",
+    ),
 }
 
 

@@ -114,6 +114,30 @@ def test_a_first_success_or_a_rising_return_is_learning() -> None:
     assert rising.verdict().state is not RunState.NOT_LEARNING
 
 
+@pytest.mark.parametrize("key", ["rollout/success_rate", "reward/return_mean"])
+def test_a_healthy_run_that_stays_where_it_is_is_given_nothing_to_do(key: str) -> None:
+    """The first screen said "No problem found", and below: "Read failed replies side by side"."""
+    rng = np.random.default_rng(0)
+    levels = rng.binomial(64, 0.5, 200) / 64
+    steady = {
+        "policy/entropy": 1.0,
+        "rollout/action_valid_frac": 0.95,
+        "optim/grad_norm": 0.5,
+        "text/dependence": 0.8,
+        "rollout/response_tokens": 100.0,
+    }
+
+    def flat(step: int) -> dict[str, float]:
+        noise = {name: level * (1 + 0.01 * rng.standard_normal()) for name, level in steady.items()}
+        return {**noise, "rollout/num_episodes": 64.0, key: levels[step]}
+
+    verdict = observed(200, flat).verdict()
+    assert verdict.state is RunState.HEALTHY
+    assert verdict.kinds == ("STALLED",)
+    assert verdict.actions == ()
+    assert "What to do" not in verdict.text
+
+
 # --- B1: a run whose reward fell to nothing is no run to watch
 
 
