@@ -37,7 +37,7 @@ STRATEGIES = {
 }
 
 
-def whatif_box(run_id: str, actions: Sequence[Action] = ()) -> None:
+def whatif_box(run_id: str, actions: Sequence[Action]) -> None:
     """The form, what it would keep beside what the run kept, and the command that does it.
 
     Args:

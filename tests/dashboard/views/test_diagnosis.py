@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_run import made_trajectory, open_writer
+from made_run import CONFIG, made_trajectory, open_writer, step_metrics
 from streamlit.testing.v1 import AppTest
 
 from echoscope.dashboard.data import queries
 from echoscope.diagnostics.read.sources import Opened
 from echoscope.diagnostics.read.table import TableBuilder
 from echoscope.store.reader import open_run
-from echoscope.store.records import DiagnosticRecord, StepMetrics
+from echoscope.store.records import DiagnosticRecord, StepMetrics, Trajectory
 
 OpenPage = Callable[..., AppTest]
 LAST = 40
@@ -105,3 +106,34 @@ def test_one_share_for_one_template(root: Path, open_page: OpenPage) -> None:
     late = opened.exemplars(["TEMPLATE_COLLAPSE"])
     assert late.template == '58 % of the reasonings share one template: "Go ___.".'
     assert opened.exemplars(["TEMPLATE_COLLAPSE"], upto=17).template.startswith("30 %")
+
+
+def of_two_groups_that_differ(index: int) -> Trajectory:
+    """In two of eight groups one of both siblings succeeds, in the others none."""
+    made = made_trajectory(0, index)
+    if index < 4:
+        return made
+    return replace(made, turns=(replace(made.turns[0], reward=0.0),), is_success=False)
+
+
+@pytest.mark.parametrize(
+    ("slip", "said", "never"),
+    [
+        (0.9, "Do not filter by reward spread here", "tends to pay"),
+        (0.0, "Filtering by reward spread tends to pay here", "Do not filter"),
+    ],
+)
+def test_no_filter_is_praised_where_luck_decides_the_reward(
+    slip: float, said: str, never: str, tmp_path: Path, open_page: OpenPage
+) -> None:
+    """The headline said that the task must change, and the box below that filtering pays."""
+    task = {"env": "frozen_lake", "params": {"slip": slip}}
+    writer = open_writer(tmp_path / "made", config={**CONFIG, "envs": {"train": [task]}})
+    writer.commit_step(
+        metrics=[step_metrics("made", 0, {"rollout/success_rate": 0.125})],
+        trajectories=[of_two_groups_that_differ(index) for index in range(16)],
+    )
+    writer.close(status="finished")
+    shown = words(open_page("diagnosis", tmp_path, run="made"))
+    assert said in shown
+    assert never not in shown
