@@ -225,8 +225,8 @@ def _template(run_id: str, step: int) -> None:
     st.subheader("Most common reasoning template", anchor=False)
     st.code(visible(template.text, 1000), language=None, wrap_lines=True)
     st.caption(
-        f"Step {near}: {100 * template.match_frac:.0f} % of the reasonings share this template. "
-        f"{100 * template.coverage:.0f} % of its words are fixed. Slots hold:"
+        f"Step {near}: {100 * template.match_frac:.0f} % of the reasonings of the first turns "
+        f"share this template. {100 * template.coverage:.0f} % of its words are fixed. Slots hold:"
     )
     for number, slot in enumerate(template.fillers[:6], start=1):
         st.text(f"slot {number}: {visible(' | '.join(slot[:6]), 300)}")

@@ -137,7 +137,7 @@ _OF_REPLIES = (
         "prompt is seldom recognised from them.",
     ),
     ("the reasoning of three prompts", "the replies to three prompts"),
-    ("of the reasonings share", "of the replies share"),
+    ("of the reasonings of the first turns share", "of the replies of the first turns share"),
     ("from the reasoning", "from the replies"),
     ("between prompt and reasoning", "between prompt and reply"),
 )
@@ -146,8 +146,10 @@ _OF_REPLIES = (
 def of_replies(text: str) -> str:
     """Words about the reasoning, for replies that mark none: they are judged as a whole.
 
-    >>> of_replies("prompts identified from the reasoning: 40 % of the reasonings share it")
-    'prompts identified from the replies: 40 % of the replies share it'
+    >>> of_replies("prompts identified from the reasoning, 40 points")
+    'prompts identified from the replies, 40 points'
+    >>> of_replies("40 % of the reasonings of the first turns share one template")
+    '40 % of the replies of the first turns share one template'
     """
     for phrase, instead in _OF_REPLIES:
         text = text.replace(phrase, instead)

@@ -53,9 +53,10 @@ def template_words(template: str, share: float) -> str:
     """What part of the reasonings shares one template.
 
     >>> template_words("No idea. I guess ___.", 0.39)
-    '39 % of the reasonings share one template: "No idea. I guess ___.".'
+    '39 % of the reasonings of the first turns share one template: "No idea. I guess ___.".'
     """
-    return f'{100 * share:.0f} % of the reasonings share one template: "{template}".'
+    part = f"{100 * share:.0f} % of the reasonings of the first turns"
+    return f'{part} share one template: "{template}".'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,7 @@ class Exhibits:
 
     places: tuple[Shown, ...] = ()
     template: str = ""
-    """A sentence with its slots, and how many of the reasonings it is."""
+    """A sentence with its slots, and how many of the reasonings of the first turns it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

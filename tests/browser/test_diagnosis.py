@@ -63,7 +63,9 @@ def test_verdict_and_table_are_those_of_the_chosen_step(
     until(lambda: "rollout/action_valid_frac" in measured(page), "its evidence", page=page)
     visit(page, f"{dashboard.url}/diagnosis?run={unparsed}&step=15")
     until(lambda: "after step 15" in box.inner_text(), "verdict of step 15", page=page)
-    page.get_by_text("Step 15: 30 % of the reasonings share this template.").wait_for()
+    page.get_by_text(
+        "Step 15: 30 % of the reasonings of the first turns share this template."
+    ).wait_for()
     assert "Format collapse" not in box.inner_text()
     # A level is claimed of success, and no alarm rests on the valid actions yet.
     until(lambda: measured(page) == {"rollout/success_rate"}, "what is claimed then", page=page)
@@ -80,7 +82,9 @@ def test_the_slider_moves_the_verdict(
     until(lambda: "after step 30" in box.inner_text(), "verdict of step 30", page=page)
     page.get_by_role("slider", name="Step").press("ArrowLeft")
     until(lambda: "after step 25" in box.inner_text(), "verdict of step 25", page=page)
-    page.get_by_text("Step 25: 58 % of the reasonings share this template.").wait_for()
+    page.get_by_text(
+        "Step 25: 58 % of the reasonings of the first turns share this template."
+    ).wait_for()
 
 
 def test_one_share_for_one_template_on_live_diagnosis_and_in_the_report(
@@ -96,11 +100,13 @@ def test_one_share_for_one_template_on_live_diagnosis_and_in_the_report(
         )
     writer.close(status="finished")
     visit(page, f"{dashboard.url}/live?run=template")
-    said = re.compile(r"(\d+) % of (?:the )?reasonings share")
+    said = re.compile(r"(\d+) % of the reasonings of the first turns share")
     box = page.locator("[class*=st-key-verdict_bar_]")
     (live,) = until(lambda: set(said.findall(box.inner_text())), "share on Live", page=page)
     visit(page, f"{dashboard.url}/diagnosis?run=template")
-    page.get_by_text(f"{live} % of the reasonings share this template.").wait_for()
+    page.get_by_text(
+        f"{live} % of the reasonings of the first turns share this template."
+    ).wait_for()
     assert set(said.findall(text_of(page))) == {live}
     report = tmp_path / "report.html"
     words = [sys.executable, "-m", "echoscope", "report", str(dashboard.root / "template")]

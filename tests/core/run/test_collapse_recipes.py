@@ -283,7 +283,7 @@ def test_template_collapse_pauses_its_run_and_the_verdict_shows_the_template(
     assert len([step for step in fallen if step < paused]) <= 2
     verdict = diagnose(path)
     assert "TEMPLATE_COLLAPSE" in verdict.kinds
-    assert "reasonings share one template" in verdict.text
+    assert "reasonings of the first turns share one template" in verdict.text
     assert "___" in verdict.text
     assert verdict.exemplars
     known = {trajectory.id for trajectory in reader.trajectories_of_step(paused)}

@@ -93,18 +93,20 @@ def test_the_slider_moves_the_verdict_and_the_rest(root: Path, open_page: OpenPa
     page.select_slider(key="diagnosis_step").set_value(10).run()
     assert page.query_params["step"] == "10"
     assert "after step 10" in words(page)
-    assert "Step 10: 30 % of the reasonings share this template" in words(page)
+    assert "Step 10: 30 % of the reasonings of the first turns share this template" in words(page)
 
 
 @pytest.mark.long
 def test_one_share_for_one_template(root: Path, open_page: OpenPage) -> None:
     """The verdict quotes the share that the monitor stored, as the page does."""
     page = open_page("diagnosis", root, run="made")
-    assert "Step 40: 58 % of the reasonings share this template" in words(page)
+    assert "Step 40: 58 % of the reasonings of the first turns share this template" in words(page)
     reader = open_run(root / "made")
     opened = Opened(table=TableBuilder().build(kind="run"), reader=reader)
     late = opened.exemplars(["TEMPLATE_COLLAPSE"])
-    assert late.template == '58 % of the reasonings share one template: "Go ___.".'
+    assert (
+        late.template == '58 % of the reasonings of the first turns share one template: "Go ___.".'
+    )
     assert opened.exemplars(["TEMPLATE_COLLAPSE"], upto=17).template.startswith("30 %")
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from echoscope.diagnostics.judge.courses.changes import Channel
 from echoscope.diagnostics.judge.courses.channels import ChannelSpec
 from echoscope.diagnostics.judge.courses.course import median, observed, robust_scale
+from echoscope.diagnostics.judge.rules.base import describe
 
 RATE = ChannelSpec(name="rate", keys=("rate",), direction="fall", raise_at=0.2)
 ENTROPY = ChannelSpec(
@@ -52,6 +53,15 @@ def test_robust_scale_of_normal_noise() -> None:
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1))
 def test_median_is_numpys(values: list[float]) -> None:
     assert median(values) == pytest.approx(float(np.median(values)))
+
+
+def test_words_say_of_how_many_rows_each_number_is_the_median() -> None:
+    """A reader who looks up the value of the step finds another number."""
+    fallen = fed(replace(RATE, window=3), [0.9, 0.8, 0.9, 0.9, 0.9, 0.7, 0.5, 0.4, 0.3])
+    assert describe(fallen) == (
+        "rate: 0.9 (highest, step 4) -> 0.4 (step 8), each the median of 3 rows"
+    )
+    assert "rows" not in describe(fed(replace(RATE, window=1), [0.9, 0.8, 0.4]))
 
 
 def test_a_fall_is_raised_after_it_persisted() -> None:
