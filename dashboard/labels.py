@@ -65,10 +65,22 @@ def value_words(key: str, value: float) -> str:
         return f"{100 * value:.3g} points"
     if unit == SHARE:
         return f"{100 * value:.3g} %"
+    return number_words(value)
+
+
+def number_words(value: float, *, is_signed: bool = False) -> str:
+    """A number of three digits without powers of ten, and with its sign where it is a difference.
+
+    >>> number_words(3560.4), number_words(0.5, is_signed=True), number_words(-3e6, is_signed=True)
+    ('3,560', '+0.5', '-3 million')
+    """
+    if not math.isfinite(value):
+        return NONE
+    sign = "+" if is_signed and value > 0 else ""
     size = abs(value)
-    if size >= 1e6:
-        return f"{_three_digits(value / 1e6)} million" if size < 1e12 else f"{value:.2e}"
-    return _three_digits(value)
+    if 1e6 <= size < 1e12:
+        return f"{sign}{_three_digits(value / 1e6)} million"
+    return sign + (_three_digits(value) if size < 1e6 else f"{value:.2e}")
 
 
 def _three_digits(value: float) -> str:

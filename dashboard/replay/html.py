@@ -20,6 +20,7 @@ from echoscope.store.records import (
 from echoscope.text.amounts import counted
 
 from ..escaping import attribute, cut, cut_note, escape, marked
+from ..labels import number_words
 from ..words import NONE
 from . import tokens
 from .boards import board_html, picture_html, player_position
@@ -91,8 +92,7 @@ def _badge(text: str, mood: str) -> str:
 
 
 def _number(value: float | None) -> str:
-    is_known = value is not None and not math.isnan(value)
-    return f"{value:+.3g}" if is_known and value else "0" if is_known else NONE
+    return NONE if value is None else number_words(value, is_signed=True)
 
 
 def _earned(value: float) -> str:

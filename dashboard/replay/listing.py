@@ -24,6 +24,7 @@ from echoscope.store.steer.episode_notes import EpisodeKey, EpisodeNotes
 from ..data import queries
 from ..data import sql as sql_box
 from ..escaping import visible
+from ..labels import number_words
 from ..words import NONE
 
 MAX_ROWS = 200
@@ -217,7 +218,7 @@ def summary(rows: pd.DataFrame) -> str:
         parts.append(f"{int(solved.astype(bool).sum())} solved of {len(solved)}")
     if len(returns):
         of = f" of {len(returns)} with a known one" if len(returns) < len(rows) else ""
-        parts.append(f"mean return {returns.mean():.3g}{of}")
+        parts.append(f"mean return {number_words(returns.mean())}{of}")
     elif len(rows):
         parts.append("no return in the data")
     if len(rows) and set(rows["split"]) <= set(NEVER_TRAINED):
@@ -232,11 +233,11 @@ def _literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-_FORMS = {
-    "return": ("episode_return", "{:.3g}"),
-    "advantage": ("advantage", "{:+.2f}"),
-    "turns": ("num_turns", "{:.0f}"),
-    "tokens": ("num_sampled_tokens", "{:,.0f}"),
+_FORMS: Mapping[str, tuple[str, Callable[[float], str]]] = {
+    "return": ("episode_return", number_words),
+    "advantage": ("advantage", "{:+.2f}".format),
+    "turns": ("num_turns", "{:.0f}".format),
+    "tokens": ("num_sampled_tokens", "{:,.0f}".format),
 }
 """Columns of numbers: where each comes from, and how a number is written."""
 EPISODE, EPISODE_OF_SEARCH = "group, sibling", "step, group, sibling"
@@ -320,5 +321,5 @@ def _cells(row: Mapping[Any, Any], notes: EpisodeNotes, first: str) -> dict[str,
     }
 
 
-def _number(value: Any, form: str) -> str | None:
-    return None if value is None or pd.isna(value) else form.format(value)
+def _number(value: Any, form: Callable[[float], str]) -> str | None:
+    return None if value is None or pd.isna(value) else form(value)

@@ -14,6 +14,7 @@ from echoscope.store.records import Trajectory, TrajectoryOutcome, Turn
 from echoscope.text.strict_json import json_value
 
 from ..data import queries
+from ..labels import number_words
 from ..page import url_state
 from ..page.url_state import choose, flag, number
 from . import diff, tokens
@@ -113,7 +114,7 @@ def others(run_id: str, trajectory: Trajectory) -> dict[str, str]:
 def _ended(row: Mapping[Any, Any]) -> str:
     outcome = outcome_of(row["is_success"], str(row["stop_reason"]))
     value = row["episode_return"]
-    return outcome if pd.isna(value) else f"{outcome}, return {value:.3g}"
+    return outcome if pd.isna(value) else f"{outcome}, return {number_words(value)}"
 
 
 def comparison(trajectory: Trajectory, other: Trajectory, turn: int | None) -> None:

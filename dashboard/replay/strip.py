@@ -17,6 +17,7 @@ from echoscope.store.steer.episode_notes import EpisodeNotes
 from echoscope.text.amounts import counted
 
 from ..escaping import visible
+from ..labels import number_words
 from ..live.scripts import component
 from .listing import success_word
 
@@ -98,7 +99,7 @@ def _cell(row: Mapping[Any, Any], notes: EpisodeNotes) -> tuple[str, str, str]:
     outcome = outcome_of(row["is_success"], str(row["stop_reason"]))
     parts = [outcome]
     if not pd.isna(row["episode_return"]):
-        parts.append(f"return {row['episode_return']:.3g}")
+        parts.append(f"return {number_words(row['episode_return'])}")
     is_dropped = _is_dropped(row)
     parts += ["not trained on"] * is_dropped
     parts += [f"label {label}" for label in notes.of(row["attempt"], str(row["id"])).labels]
@@ -124,7 +125,7 @@ def legend_html(rows: pd.DataFrame) -> str:
         parts.append(f"<span>hollow: {num_dropped:,} not trained on</span>")
     returns = rows["episode_return"].dropna()
     if len(returns) and counts.keys() == {UNKNOWN}:
-        parts.append(f"<span>mean return {returns.mean():.3g}</span>")
+        parts.append(f"<span>mean return {number_words(returns.mean())}</span>")
     if len(rows) > MAX_EPISODES:
         parts.append(f"<span>the first {counted(MAX_EPISODES, 'episode')} are shown</span>")
     return f'<div class="es-key-line">{"".join(parts)}</div>'

@@ -25,6 +25,7 @@ from echoscope.dashboard.data.progress import (
     waits,
 )
 from echoscope.dashboard.escaping import escape
+from echoscope.dashboard.labels import number_words
 from echoscope.dashboard.live import figures
 from echoscope.dashboard.live.refreshing import follow, guarded
 from echoscope.dashboard.page import ui
@@ -58,10 +59,10 @@ def _shares(run_id: str) -> None:
     if parts is None:
         ui.empty("No step of this run says how long it took, so there is nothing to divide.")
         return
-    _heading(f"Phases of a step: {parts.total:.3g} s", parts, phase_colors(parts))
+    _heading(f"Phases of a step: {number_words(parts.total)} s", parts, phase_colors(parts))
     figures.show(phases_spec(parts), _words("Phases of a step", parts), key="phases")
     if waiting is not None:
-        _heading(f"Waiting, of {waiting.total:.3g} s of collection", waiting, {})
+        _heading(f"Waiting, of {number_words(waiting.total)} s of collection", waiting, {})
         figures.show(waits_spec(waiting), _words("Waiting", waiting), key="waits")
     engines_note = engines_words(queries.info(run_id).config)
     if engines_note:
@@ -80,7 +81,9 @@ def _heading(title: str, shares: Shares, colors: Mapping[str, str]) -> None:
 
 
 def _words(title: str, shares: Shares) -> str:
-    parts = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in shares.seconds.items())
+    parts = ", ".join(
+        f"{name} {number_words(seconds)} s" for name, seconds in shares.seconds.items()
+    )
     return f"{title}, mean of steps {shares.first_step} to {shares.last_step}: {parts}"
 
 

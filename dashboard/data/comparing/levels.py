@@ -25,6 +25,8 @@ from echoscope.diagnostics.metric_entry import POINTS, SHARE
 from echoscope.store.records import FloatArray64
 from echoscope.text.amounts import counted
 
+from ...labels import number_words
+
 NUM_STRETCHES = 4
 """Of the window of a single run: neighbouring steps are alike, stretches of several hardly are.
 With 8 the interval misses the truth three times as often as it says (tests/dashboard/data)."""
@@ -271,8 +273,9 @@ def level_words(level: Level) -> str:
         return estimate.as_rate() if has_interval else f"{100 * estimate.value:.1f} %"
     if unit == POINTS:
         return estimate.as_points() if has_interval else f"{100 * estimate.value:+.1f} points"
-    ends = f" ({estimate.low:.3g} to {estimate.high:.3g})" if has_interval else ""
-    return f"{estimate.value:.3g}{ends} {unit}".strip()
+    low, high = number_words(estimate.low), number_words(estimate.high)
+    ends = f" ({low} to {high})" if has_interval else ""
+    return f"{number_words(estimate.value)}{ends} {unit}".strip()
 
 
 def gap_words(gap: Gap) -> str:
@@ -293,8 +296,12 @@ def _difference_words(gap: Gap) -> str:
     if unit in (SHARE, POINTS):
         points = f"{100 * difference.value:+.1f} points"
         return difference.as_points() if gap.has_interval else points
-    ends = f" ({difference.low:+.3g} to {difference.high:+.3g})" if gap.has_interval else ""
-    return f"{difference.value:+.3g}{ends} {unit}".strip()
+    value, low, high = (
+        number_words(number, is_signed=True)
+        for number in (difference.value, difference.low, difference.high)
+    )
+    ends = f" ({low} to {high})" if gap.has_interval else ""
+    return f"{value}{ends} {unit}".strip()
 
 
 def _ratio_words(ratio: Estimate | None) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 from echoscope.diagnostics.measure.outcomes import Estimate, mean_estimate
 
+from ...labels import number_words
 from ...words import setting_words
 from ..comparing.groups import MISSING, short_name
 from ..comparing.levels import Trials, evaluated_estimate, share_estimate
@@ -92,7 +93,7 @@ def value_words(column: Column, value: Any) -> str:
     if column.is_share:
         return f"{100 * value:.3g} %"
     if column.kind == "number":
-        return f"{value:.6g}"
+        return f"{value:.6g}" if abs(value) < 1e6 else f"{value:,.0f}"
     return setting_words(value) if not isinstance(value, str) else value
 
 
@@ -127,7 +128,7 @@ def estimate_words(column: Column, values: Sequence[Any], num_tasks: Sequence[fl
     if not count:
         return ""
     scale, sign = (100.0, " %") if column.is_share else (1.0, "")
-    head = f"{scale * estimate.value:.3g}{sign}"
+    head = f"{number_words(scale * estimate.value)}{sign}"
     if math.isnan(estimate.low):
         head += f", all {count}" if count > 1 else ""
     else:
@@ -139,9 +140,9 @@ def estimate_words(column: Column, values: Sequence[Any], num_tasks: Sequence[fl
 def _digits(value: float, width: float) -> str:
     """As many digits as the width of an interval bears."""
     if not value or not width:
-        return f"{value:.3g}"
+        return number_words(value)
     places = max(0, 1 - math.floor(math.log10(abs(width))))
-    return f"{value:.{places}f}" if places < 5 else f"{value:.3g}"
+    return f"{value:,.{places}f}" if places < 5 else number_words(value)
 
 
 def common_words(column: Column, values: Sequence[Any]) -> str:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from made_run import add_steps, open_writer
+from made_run import add_steps, made_trajectory, open_writer, step_metrics
 from streamlit.testing.v1 import AppTest
+from tables import columns_of
 
 from echoscope.dashboard.data import verdict_cache as judging
+from echoscope.diagnostics.metric_entry import RESPONSE_LENGTH
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState, StepMetrics
 
 OpenPage = Callable[..., AppTest]
@@ -115,3 +118,25 @@ def test_a_run_that_is_being_judged_is_not_called_anything_yet(
     assert "being judged" in words(page)
     assert "insufficient" not in words(page)
     slow.set()
+
+
+def test_numbers_of_four_digits_are_written_out(tmp_path: Path, open_page: OpenPage) -> None:
+    """Tokens said 3.56e+03 in a group of runs, on the page Compare and in the list of episodes."""
+    tokens = {"a": 3_500.0, "b": 3_560.0, "c": 3_610.0}
+    for name, value in tokens.items():
+        writer = open_writer(tmp_path / name)
+        made = [made_trajectory(0, index) for index in range(4)]
+        paid = [replace(one, turns=(replace(one.turns[0], reward=value),)) for one in made]
+        row = {RESPONSE_LENGTH: value}
+        writer.commit_step(metrics=[step_metrics(name, 0, row)], trajectories=paid)
+        writer.commit_step(metrics=[step_metrics(name, 1, row)], trajectories=[])
+        writer.close(status="finished")
+    runs = columns_of(open_page("runs", tmp_path, group="algo", cols=RESPONSE_LENGTH))
+    assert runs[RESPONSE_LENGTH] == ["3,557 (3,420 to 3,693)"]
+    compared = open_page("compare", tmp_path, runs="a,b,c", metric=RESPONSE_LENGTH, by="run")
+    table = compared.dataframe[0].value
+    assert list(table["level"])[1] == "3,560 (3,560 to 3,560) tokens"
+    assert list(table["gap"])[1].startswith("higher: +60 (+60 to +60) tokens;")
+    episodes = open_page("replay", tmp_path, run="b", step="0", success="solved")
+    assert columns_of(episodes)["return"] == ["3,560"] * 2
+    assert "mean return 3,560" in words(episodes)
