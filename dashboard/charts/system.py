@@ -58,7 +58,7 @@ def _bar(name: str, seconds: float, total: float, *, color: str, is_named: bool)
         "textposition": "auto" if is_named else "inside",
         "insidetextanchor": "start" if is_named else "middle",
         "textangle": 0,
-        "insidetextfont": {"color": "white"},
+        "insidetextfont": {"color": theme.on(color)},
         "hovertemplate": f"{figure_text(name)}: {seconds:.3g} s, {share:.1%}<extra></extra>",
     }
 

@@ -7,6 +7,7 @@ carried by colour alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from echoscope.diagnostics.judge.claims import Fate
@@ -67,6 +68,59 @@ STATUS_TONES: Mapping[str, Colour] = {
 """Of a run, in the table of runs."""
 SEVERITIES = {name: TONES[tone] for name, tone in SEVERITY_TONES.items()}
 STATES = {name: TONES[tone] for name, tone in STATE_TONES.items()}
+
+
+GROUNDS = ("#ffffff", "#171614")
+"""Of a light and of a dark page, as Streamlit has them."""
+LEAST_CONTRAST = 4.5
+"""Of text against its ground: level AA of the Web Content Accessibility Guidelines."""
+
+
+@cache
+def as_text(color: str) -> tuple[str, str]:
+    """A colour in which words are readable on a light page, and one for a dark page.
+
+    Each is as near to it as the contrast allows.
+
+    >>> as_text("#6a3d9a"), as_text("#56b4e9")
+    (('#6a3d9a', '#9271b5'), ('#3b7ca1', '#56b4e9'))
+    """
+    light, dark = GROUNDS
+    return _towards(color, "#000000", light), _towards(color, "#ffffff", dark)
+
+
+def _towards(color: str, end: str, ground: str) -> str:
+    """The first mixture with a colour at the end of the scale that is readable on a ground."""
+    mixed = color
+    for percent in range(101):
+        pairs = zip(_channels(color), _channels(end), strict=True)
+        mixed = "#" + "".join(f"{round(c + (e - c) * percent / 100):02x}" for c, e in pairs)
+        if _contrast(mixed, ground) >= LEAST_CONTRAST:
+            break
+    return mixed
+
+
+def on(color: str) -> str:
+    """Black or white, whichever is the more readable on a colour."""
+    return max("black", "white", key=lambda word: _contrast(_WORDS[word], color))
+
+
+_WORDS = {"black": "#000000", "white": "#ffffff"}
+
+
+def _channels(color: str) -> list[int]:
+    return [int(color[n : n + 2], 16) for n in (1, 3, 5)]
+
+
+def _contrast(one: str, other: str) -> float:
+    low, high = sorted((_luminance(one), _luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(color: str) -> float:
+    shares = [channel / 255 for channel in _channels(color)]
+    red, green, blue = (s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def icon(colour: Colour) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 import plotly.graph_objects as go
 import plotly.io
 
+from ..charts.theme import as_text
 from ..escaping import component_key
 from .pulses import EVERY_S
 from .scripts import component
@@ -44,6 +45,8 @@ def drawing(figure: go.Figure | Mapping[str, Any]) -> Drawing:
     spec = figure.to_dict() if isinstance(figure, go.Figure) else figure
     layout = {key: value for key, value in spec["layout"].items() if key != "template"}
     height = layout.pop("height", DEFAULT_HEIGHT)
+    if words := _words(spec):
+        layout["meta"] = {"words": words}
     spec_parts = {"data": spec["data"], "layout": layout}
     if isinstance(figure, go.Figure):
         text = plotly.io.to_json(spec_parts, validate=False)
@@ -51,6 +54,14 @@ def drawing(figure: go.Figure | Mapping[str, Any]) -> Drawing:
         text = json.dumps(spec_parts, default=_packed, allow_nan=False)
     assert isinstance(text, str)
     return Drawing(spec=text, height=int(height))
+
+
+def _words(spec: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """The colours in which a figure writes, and how a light and a dark page write in them."""
+    fonts = [note.get("font") for note in spec["layout"].get("annotations") or ()]
+    fonts += [trace.get("textfont") for trace in spec["data"]]
+    colors = {str(font["color"]) for font in fonts if font and "color" in font}
+    return {color: as_text(color) for color in sorted(colors) if color.startswith("#")}
 
 
 def _packed(value: object) -> object:

@@ -69,12 +69,32 @@ def server(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Das
     process.close()
 
 
+PALE = """charts => {
+  const light = (color) => {
+    const linear = color.match(/[\\d.]+/g).slice(0, 3).map((part) => part / 255)
+      .map((s) => s <= 0.04045 ? s / 12.92 : ((s + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] + 0.05;
+  };
+  const ground = light(getComputedStyle(document.querySelector(".stApp")).backgroundColor);
+  return charts.flatMap((chart) => [...chart.parentElement.querySelectorAll("text")])
+    .filter((text) => text.textContent)
+    .map((text) => [text.textContent, getComputedStyle(text).fill])
+    .filter(([, fill]) => fill !== "none")
+    .map(([words, fill]) => [words, fill, Math.max(light(fill), ground)
+      / Math.min(light(fill), ground)])
+    .filter(([, , contrast]) => contrast < 4.5);
+}"""
+"""Words of charts that are too pale or too dark for the page, with their contrast."""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [(1440, HEIGHT), (390, 844)], ids=["desktop", "phone"])
 @pytest.mark.parametrize("state", STATES)
 def test_verdict_numbers_and_charts_are_in_sight(
-    server: DashboardProcess, page: Any, state: str, size: tuple[int, int]
+    server: DashboardProcess, page: Any, state: str, size: tuple[int, int], scheme: str
 ) -> None:
     width, height = size
+    page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": width, "height": height})
     visit(page, f"{server.url}/live?run={state}")
     page.locator(".es-tile").first.wait_for()
@@ -95,6 +115,7 @@ def test_verdict_numbers_and_charts_are_in_sight(
     if state != "starting":
         count = 6 if width > 1000 else 1
         until(lambda: in_sight(page, height) >= count, f"{count} charts in sight", page=page)
+        assert page.locator(CHARTS).evaluate_all(PALE) == []
 
 
 def in_sight(page: Any, height: int) -> int:

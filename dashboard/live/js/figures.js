@@ -60,7 +60,7 @@ function pageTheme(element) {
 
 function template({ ground, font, edge, isDark }) {
   const [words, strong, grid] = isDark
-    ? ["#e6eaf1", "#fafafa", "#31333f"] : ["#808495", "#262730", "#e6eaf1"];
+    ? ["#e6eaf1", "#fafafa", "#31333f"] : ["#6b6f7e", "#262730", "#e6eaf1"];
   const axis = {
     zerolinecolor: grid, gridcolor: grid, tickcolor: grid, automargin: true,
     tickfont: { color: words, size: 12 },
@@ -85,6 +85,15 @@ function template({ ground, font, edge, isDark }) {
     },
     data: { scatter: [{ marker: { line: { width: 0 } } }] },
   };
+}
+
+// Words in the colour of a curve are darker or lighter than it, so that the page's ground leaves
+// them readable.
+function write(data, layout, isDark) {
+  const words = layout.meta?.words ?? {};
+  const fonts = [...layout.annotations ?? [], ...data].map((of) => of.font ?? of.textfont);
+  for (const font of fonts)
+    if (font?.color in words) font.color = words[font.color][Number(isDark)];
 }
 
 // One chart.
@@ -187,6 +196,7 @@ class Chart {
     if (!this.parent.isConnected) return;
     // Plotly keeps and changes what it is given: the text is read again for each drawing.
     const { data, layout } = JSON.parse(this.spec), began = performance.now();
+    write(data, layout, this.theme.isDark);
     this.width = Math.floor(this.root.clientWidth);
     const size = { width: this.width, height: this.root.clientHeight };
     await Plotly.react(

@@ -292,6 +292,7 @@ def verdict_words(standing: Standing | None) -> str:
 
 def _coloured(cells: pd.DataFrame, lines: Sequence[Line]) -> Any:
     """The swatches in the colours of the curves, verdict and status in their own."""
+    is_dark = st.context.theme.type == "dark"
     tones: Mapping[str, Colour] = {**theme.STATUS_TONES, **theme.STATE_TONES, "live": "blue"}
 
     def tone(text: object) -> str:
@@ -301,7 +302,9 @@ def _coloured(cells: pd.DataFrame, lines: Sequence[Line]) -> Any:
             (name for name in tones if words == name or words.startswith((f"{name},", f"{name} "))),
             "",
         )
-        return f"color: {theme.TONES[tones[name]]}; font-weight: 600" if name else ""
+        if not name:
+            return ""
+        return f"color: {theme.as_text(theme.TONES[tones[name]])[is_dark]}; font-weight: 600"
 
     style = cells.style
     for name in ("verdict", "status"):
