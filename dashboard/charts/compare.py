@@ -26,7 +26,9 @@ HEIGHT = 270
 GRID = "rgba(128,128,128,0.45)"
 
 
-def colors(groups: Sequence[str], shown: Sequence[str]) -> dict[str, str]:
+def colors(
+    groups: Sequence[str], shown: Sequence[str], palette: Sequence[str] = theme.SERIES
+) -> dict[str, str]:
     """A colour for each group that is shown: its own, unless another one has it already.
 
     Args:
@@ -36,7 +38,7 @@ def colors(groups: Sequence[str], shown: Sequence[str]) -> dict[str, str]:
     out: dict[str, str] = {}
     for group in shown:
         first = groups.index(group)
-        turns = (theme.SERIES[(first + n) % len(theme.SERIES)] for n in range(len(theme.SERIES)))
+        turns = (palette[(first + n) % len(palette)] for n in range(len(palette)))
         out[group] = next(color for color in turns if color not in out.values())
     return out
 

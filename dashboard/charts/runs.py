@@ -27,8 +27,18 @@ PALETTE = (
     "#4e7d2d",
     "#9575cd",
     "#a1664a",
+    "#6706f9",
+    "#fa38e7",
+    "#14b814",
+    "#0647e0",
+    "#f91fa2",
+    "#f90606",
+    "#b26afb",
+    "#42588a",
+    "#fb876a",
 )
-"""Of runs and of groups, in their order; readable on a light and on a dark background."""
+"""Of runs and of groups, in their order, as many as a page of the table has lines. The later ones
+are as far as can be from those before them."""
 _FEW = 8
 """Curves up to which hovering lists all of them at a step."""
 
@@ -71,8 +81,3 @@ def _as_line(trace: dict[str, Any]) -> dict[str, Any]:
     if trace.get("mode") != "lines+markers":
         return trace
     return {**trace, "mode": "lines", "line": {**trace.get("line", {}), "width": 1.3}}
-
-
-def colour_of(place: int) -> str:
-    """The colour of the run or group at a place in the order of all."""
-    return PALETTE[place % len(PALETTE)]

@@ -9,7 +9,8 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from echoscope.dashboard.charts.runs import colour_of
+from echoscope.dashboard.charts.compare import colors
+from echoscope.dashboard.charts.runs import PALETTE
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.data.run_table.condition import is_condition, parsed_condition
 from echoscope.dashboard.data.run_table.facts import MOST_WAITED_FOR, Urgency
@@ -29,7 +30,8 @@ from echoscope.dashboard.web.settings import settings
 from echoscope.store.query.listing import RunRow
 from echoscope.store.status import Origin
 
-PER_PAGE = 25
+PER_PAGE = len(PALETTE)
+"""Lines, each in a colour of its own."""
 READ_AT_ONCE = 100
 """Runs of which a page reads the files itself, the newest; a thread reads the others."""
 MAX_OPENED = 100
@@ -201,7 +203,10 @@ def _listed(table: RunsTable, hits: Sequence[int], asked: state.Asked) -> Listed
 
 def _run_lines(table: RunsTable, places: Sequence[int], asked: state.Asked) -> list[Line]:
     by_age = sorted(range(len(table.rows)), key=lambda n: (table.rows[n].created_at, n))
-    rank = {n: place for place, n in enumerate(by_age)}
+    # An evaluation has no curve. Of two runs with one colour the older one keeps it, in any order.
+    drawn = {n for n in places if table.rows[n].origin is not Origin.EVALUATED}
+    names = [table.rows[n].run_id for n in by_age]
+    of_run = colors(names, [table.rows[n].run_id for n in by_age if n in drawn], PALETTE)
     lines = []
     for n in places:
         digest = state.digest_of(table.rows[n].run_id)
@@ -211,8 +216,7 @@ def _run_lines(table: RunsTable, places: Sequence[int], asked: state.Asked) -> l
                 digest=digest,
                 name=table.rows[n].run_id,
                 rows=(n,),
-                # An evaluation has no curve.
-                colour="" if table.rows[n].origin is Origin.EVALUATED else colour_of(rank[n]),
+                colour=of_run.get(table.rows[n].run_id, ""),
                 is_drawn=_is_drawn(digest, asked),
             )
         )
@@ -220,11 +224,10 @@ def _run_lines(table: RunsTable, places: Sequence[int], asked: state.Asked) -> l
 
 
 def _group_lines(table: RunsTable, groups: Sequence[Group], asked: state.Asked) -> list[Line]:
-    """Groups, each with its runs below where it is open. A group keeps its colour in any order."""
+    """Groups, each with its runs below where it is open."""
     of_all = grouped(table, range(len(table.rows)), asked.groups)
-    color_index = {
-        group.digest: n for n, group in enumerate(sorted(of_all, key=lambda g: g.digest))
-    }
+    digests = sorted(group.digest for group in of_all)
+    of_group = colors(digests, sorted(group.digest for group in groups), PALETTE)
     lines = []
     for group in groups:
         is_open = group.digest in asked.open_groups
@@ -234,7 +237,7 @@ def _group_lines(table: RunsTable, groups: Sequence[Group], asked: state.Asked) 
                 digest=group.digest,
                 name=group.name,
                 rows=group.members,
-                colour=colour_of(color_index[group.digest]),
+                colour=of_group[group.digest],
                 is_open=is_open,
                 is_drawn=_is_drawn(group.digest, asked),
             )

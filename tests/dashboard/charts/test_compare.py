@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from echoscope.dashboard.charts.compare import answer_spec, without_outliers
+from echoscope.dashboard.charts.compare import answer_spec, colors, without_outliers
+from echoscope.dashboard.charts.runs import PALETTE
 
 
 def test_one_spike_lies_outside_of_the_scale_and_is_counted() -> None:
@@ -59,3 +60,12 @@ def test_several_runs_have_a_line_each() -> None:
 )
 def test_other_answers_are_tables(frames: dict[str, pd.DataFrame]) -> None:
     assert answer_spec(frames, height=200, log_y=False, title="t") is None
+
+
+def test_no_two_curves_of_a_page_share_a_colour_and_the_first_keeps_its_own() -> None:
+    names = [f"run-{number}" for number in range(3 * len(PALETTE))]
+    shown = [*names[2:26], names[2 + len(PALETTE)]]  # the last has the colour of the first
+    of_run = colors(names, shown, PALETTE)
+    assert of_run["run-2"] == PALETTE[2]
+    assert sorted(of_run.values()) == sorted(PALETTE)
+    assert len(set(PALETTE)) == len(PALETTE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from browsing import until
 from made_run import CONFIG, add_steps, make_run, open_writer
+from shown_figures import shown_figures
 from streamlit.testing.v1 import AppTest
 from tables import columns_of
 
@@ -141,6 +143,19 @@ def make_sweep(root: Path, num_seeds: int) -> None:
                 config={**CONFIG, "optim": {"lr": rate}, "seed": seed},
                 values=lambda step, success=success: {"eval/all/success_rate": success},
             )
+
+
+def colours_of_curves(page: AppTest) -> list[str]:
+    (figure,) = shown_figures(page).values()
+    return [trace["line"]["color"] for trace in json.loads(figure.text)["data"] if trace["name"]]
+
+
+def test_curves_of_one_page_have_colours_of_their_own(tmp_path: Path, open_page: OpenPage) -> None:
+    for number in range(17):
+        make_run(tmp_path / f"run-{number:02d}", 2)
+    page = open_page("runs", tmp_path, curves="policy/entropy")
+    until(lambda: len(colours_of_curves(page.run())) == 17, "17 curves")
+    assert len(set(colours_of_curves(page))) == 17
 
 
 def test_groups_and_sorting_are_over_the_runs_of_all_pages(
