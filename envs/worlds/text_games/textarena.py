@@ -29,11 +29,12 @@ from ..task_env import TaskEnv
 _ALONE = (
     "2048", "Bandit", "Blackjack", "Countdown", "Crosswords", "Cryptarithm", "FifteenPuzzle",
     "FrozenLake", "GuessTheNumber", "Hangman", "LightsOut", "Mastermind",
-    "Minesweeper", "PegJump", "RushHour", "Secretary", "Set", "Slitherlink", "Sudoku",
+    "Minesweeper", "PegJump", "Secretary", "Set", "Slitherlink", "Sudoku",
     "ThreeCardMonte", "TowerOfHanoi", "WordLadder", "WordSearch", "Wordle",
 )  # fmt: skip
-"""Games that one player plays. Sokoban is left out, whose levels may take minutes to make, and
-LogicPuzzle, which draws another puzzle in another process."""
+"""Games that one player plays. Left out are Sokoban, whose levels may take minutes to make, RushHour,
+which takes seconds for each and prints what it does, and LogicPuzzle, which draws another puzzle in
+another process."""
 _NOT_ALLOWED = "attempted an invalid move"
 _MAX_CHARS = 2_000
 """Of an action: longer ones are none."""
@@ -139,7 +140,8 @@ class TextArena(TaskEnv):
         before = copy.deepcopy(self._game), self._state
         try:
             with self._own_randomness():
-                is_done, _ = self._game.step(action)
+                # Games repeat the move in their answer, where nobody could write a lone surrogate.
+                is_done, _ = self._game.step(action.encode("utf-8", "replace").decode())
                 news = self._ending() if is_done else self._news()
                 rewards = self._game.close()[0] if is_done else {}
         except Exception:  # noqa: BLE001 - a game that fails on a move does not allow it
