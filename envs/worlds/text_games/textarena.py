@@ -32,9 +32,9 @@ _ALONE = (
     "Minesweeper", "PegJump", "Secretary", "Set", "Slitherlink", "Sudoku",
     "ThreeCardMonte", "TowerOfHanoi", "WordLadder", "WordSearch", "Wordle",
 )  # fmt: skip
-"""Games that one player plays. Left out are Sokoban, whose levels may take minutes to make, RushHour,
-which takes seconds for each and prints what it does, and LogicPuzzle, which draws another puzzle in
-another process."""
+"""Games that one player plays. Left out are Sokoban, whose levels may take minutes to make,
+RushHour, which takes seconds for each and prints what it does, and LogicPuzzle, which draws another
+puzzle in another process."""
 _NOT_ALLOWED = "attempted an invalid move"
 _MAX_CHARS = 2_000
 """Of an action: longer ones are none."""
