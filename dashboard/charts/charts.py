@@ -8,6 +8,7 @@ All curves of a chart share one axis, so they have one unit.
 
 from __future__ import annotations
 
+import itertools
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -128,6 +129,7 @@ def line_spec(
         keys = ", ".join(curve.key for curve in drawn)
         about = figure_text(f"{help} [{keys}]" if keys else help)
         notes.insert(0, _title(heading, about, num_rows=_legend_rows(listed)))
+        layout["meta"] = {"legend": {"row": _LEGEND_ROW, "wide": _legend_widths(listed)}}
     if is_labelled:
         notes += _end_labels(courses, limits, layout, options)
     if drawn:
@@ -545,10 +547,20 @@ def _legend(listed: Sequence[Curve], labelled: Sequence[Curve]) -> dict[str, Any
 
 def _legend_rows(curves: Sequence[Curve]) -> int:
     """How many rows plotly breaks a legend into in the narrowest chart."""
+    return len(_legend_widths(curves)) + 1 if curves else 0
+
+
+def _legend_widths(curves: Sequence[Curve]) -> list[int]:
+    """From which width on one row is enough, two rows, and so on: those that the narrowest lacks.
+
+    Names that do not fit into one row stand in columns as wide as the longest.
+    """
     widths = [48 + 6 * min(len(curve.name), 80) for curve in curves]
-    if sum(widths) <= _NARROWEST:
-        return min(len(widths), 1)
-    return math.ceil(len(widths) / max(1, _NARROWEST // max(widths)))
+    least = (
+        sum(widths) if rows == 1 else math.ceil(len(widths) / rows) * max(widths)
+        for rows in range(1, len(widths))
+    )
+    return list(itertools.takewhile(lambda width: width > _NARROWEST, least))
 
 
 def _title(heading: str, about: str, *, num_rows: int) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def drawing(figure: go.Figure | Mapping[str, Any]) -> Drawing:
     layout = {key: value for key, value in spec["layout"].items() if key != "template"}
     height = layout.pop("height", DEFAULT_HEIGHT)
     if words := _words(spec):
-        layout["meta"] = {"words": words}
+        layout["meta"] = {**layout.get("meta", {}), "words": words}
     spec_parts = {"data": spec["data"], "layout": layout}
     if isinstance(figure, go.Figure):
         text = plotly.io.to_json(spec_parts, validate=False)

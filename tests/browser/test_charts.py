@@ -101,6 +101,27 @@ def test_curves_are_named_at_their_ends_and_two_probes_are_no_line(
         assert upper["y"] + upper["height"] <= lower["y"] + 3
 
 
+TERMS = ("policy", "entropy", "kl", "value")
+
+
+@pytest.mark.parametrize("size", [(1440, 900), (390, 844)], ids=["desktop", "phone"])
+def test_a_legend_stands_below_its_title_whatever_the_width(
+    size: tuple[int, int], dashboard: DashboardProcess, page: Any
+) -> None:
+    """Room was left as a telephone needs it: 60 pixels of nothing in a chart of 450."""
+    norms = {f"gradient/{term}/all/norm": 1.0 for term in TERMS} | {"optim/grad_norm": 2.0}
+    run = make_run(dashboard.root / f"five_terms_{size[0]}", 12, values=lambda step: norms)
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    visit(page, f"{dashboard.url}/live?run={run.name}")
+    plot = draw_chart(page, ".st-key-chart_gradient")
+    names = page.locator(f"{plot} .legendtext")
+    until(lambda: names.count() == 5, "a legend", page=page)
+    tops = [name.bounding_box()["y"] for name in names.all()]
+    title = page.locator(f"{plot} .annotation").first.bounding_box()
+    gap = min(tops) - title["y"] - title["height"]
+    assert -4 <= gap <= 24
+
+
 def test_the_synced_cursor_says_a_rate_in_percent(
     measured: str, dashboard: DashboardProcess, page: Any
 ) -> None:

@@ -96,6 +96,17 @@ function write(data, layout, isDark) {
     if (font?.color in words) font.color = words[font.color][Number(isDark)];
 }
 
+// Room for a legend is left as the narrowest chart needs it: a wider one has less above its curves,
+// and the title where the legend ends.
+function fit(layout, width) {
+  const { row, wide } = layout.meta?.legend ?? { wide: [] };
+  const at = wide.findIndex((least) => width - layout.margin.l - layout.margin.r >= least);
+  if (at < 0) return;
+  const spare = row * (wide.length - at);
+  layout.margin.t -= spare;
+  layout.annotations[0].yshift -= spare;
+}
+
 // One chart.
 
 class Chart {
@@ -199,6 +210,8 @@ class Chart {
     write(data, layout, this.theme.isDark);
     this.width = Math.floor(this.root.clientWidth);
     const size = { width: this.width, height: this.root.clientHeight };
+    fit(layout, this.width);
+    this.isFitted = Boolean(layout.meta?.legend?.wide.length);
     await Plotly.react(
       this.plot, data,
       { ...layout, ...size, uirevision: this.revision, template: template(this.theme) },
@@ -213,6 +226,7 @@ class Chart {
   }
 
   resize(Plotly) {
+    if (this.isFitted) return this.draw().catch((error) => this.fail(error));
     this.width = Math.floor(this.root.clientWidth);
     const size = { width: this.width, height: this.root.clientHeight };
     return Plotly.relayout(this.plot, size).catch((error) => this.fail(error));

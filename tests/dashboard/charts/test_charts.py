@@ -515,6 +515,18 @@ def test_a_legend_that_takes_several_rows_leaves_them_free_below_the_title() -> 
     assert charts.line_chart(three[1:], STEP_AXIS).layout.margin.t == theme.TITLE_ROW_PX + 2 * 20
 
 
+def test_a_legend_says_from_which_width_on_it_takes_fewer_rows() -> None:
+    """Of five names two fit beside each other on a telephone, and all five in a wide chart."""
+    names = ("all terms", "policy", "entropy", "KL", "value")
+    five = [one_curve([1.0, 2.0], name=name) for name in names]
+    layout = charts.line_chart(five, STEP_AXIS, title="Norm").layout
+    assert layout.margin.t == theme.TITLE_ROW_PX + 3 * 20
+    widths = [48 + 6 * len(name) for name in names]
+    assert layout.meta["legend"] == {"row": 20, "wide": [sum(widths), 3 * max(widths)]}
+    (alone,) = [one_curve([1.0, 2.0], name="a name as long as a telephone is wide, and then more")]
+    assert charts.line_chart([alone], STEP_AXIS, title="T").layout.meta["legend"]["wide"] == []
+
+
 def test_a_resumed_run_is_marked_where_the_new_attempt_begins() -> None:
     (found,) = rewind_marks(table_of_steps(attempt=[1, 2, 2]))
     assert (found.step, found.kind) == (2.0, MarkKind.REWIND)

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pandas as pd
 
-from echoscope.dashboard.report.telling import telling
+from echoscope.dashboard.report.telling import example_html, telling
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.judge.claims import Change, Disagreement, Level
 from echoscope.diagnostics.judge.record import Shown, Verdict
 from echoscope.diagnostics.judge.verdict import Diagnosis
+from echoscope.store.records import Turn
 
 
 def rows() -> pd.DataFrame:
@@ -73,3 +74,13 @@ def test_exemplars_of_an_alarm_come_first() -> None:
 
 def test_a_step_without_trajectories_shows_none() -> None:
     assert telling(Diagnosis().verdict(), rows()[:0]).places == ()
+
+
+def test_the_text_that_proves_the_finding_is_marked() -> None:
+    response = "I go <left>, I go <left>"
+    turn = Turn(index=0, observation="Where to?", response=response, reasoning_chars=(0, 12))
+    place = Shown(trajectory_id="t00000001-00003", turn=0, spans=((5, 11),), note="why")
+    html = example_html(turn, place)
+    assert "Where to?" in html
+    assert html.count('<span class="es-hit">&lt;left&gt;</span>') == 2
+    assert "es-hit" not in example_html(turn, replace(place, spans=()))

@@ -12,7 +12,7 @@ from made_run import make_run
 from shown_figures import shown_figures
 from streamlit.testing.v1 import AppTest
 
-from echoscope.diagnostics.metric_entry import ENTROPY
+from echoscope.diagnostics.metric_entry import ENTROPY, SUCCESS
 from echoscope.store.reader import open_run
 from echoscope.store.steer.panels import FILE, Panel, add, read_pages
 
@@ -56,6 +56,16 @@ def test_a_panel_shows_what_sql_says(root: Path, open_page: OpenPage) -> None:
 def test_several_runs_are_lines_of_one_panel(root: Path, open_page: OpenPage) -> None:
     add(root, "main", Panel(metric=ENTROPY))
     assert set(lines(open_page("panels", root, runs="a,b"))) == {"a", "b"}
+
+
+def test_a_built_in_chart_over_tokens(root: Path, open_page: OpenPage) -> None:
+    make_run(root / "c", 4, values=lambda step: {SUCCESS: 0.5})
+    add(root, "main", Panel(chart="success", x="tokens"))
+    page = open_page("panels", root, run="c")
+    assert "training" in lines(page)
+    (figure,) = shown_figures(page).values()
+    assert figure.layout["xaxis"]["title"]["text"] == "sampled tokens"
+    assert "Success" in figure.layout["annotations"][0]["text"]
 
 
 def test_outliers_are_clipped_and_counted(root: Path, open_page: OpenPage) -> None:

@@ -138,6 +138,19 @@ def test_a_healthy_run_that_stays_where_it_is_is_given_nothing_to_do(key: str) -
     assert "What to do" not in verdict.text
 
 
+def test_evaluations_that_scatter_are_not_said_to_rise() -> None:
+    """17, 23, 19.5 and 14 % of 128 tasks: it said that success rose from 17 % to 23 %."""
+    wins = [22, 30, 25, 18]
+
+    def row(step: int) -> dict[str, float]:
+        of_step = {"rollout/success_rate": 0.02, "policy/entropy": 1.0}
+        return of_step | (evaluated(wins[step // 2] / 128) if step % 2 == 0 else {})
+
+    verdict = observed(8, row).verdict()
+    assert "no change beyond chance" in verdict.text
+    assert "rose" not in verdict.text
+
+
 # --- B1: a run whose reward fell to nothing is no run to watch
 
 
