@@ -15,7 +15,8 @@ from ..data import queries
 from ..page import ui, url_state
 from ..page.url_state import MAX_TEXT, choose, number, type_in
 from . import notes as notes_box
-from .listing import KEPT, NEWEST, ORDERS, SPLITS, SUCCESS, WORST, Asked, Listed, listed
+from .kept import SPLITS
+from .listing import KEPT, NEWEST, ORDERS, SUCCESS, WORST, Asked, Listed, listed
 
 STEP_PX, SPLIT_PX = 136, 128
 MAX_LABELLED = 600

@@ -26,7 +26,7 @@ from . import tokens
 from .boards import board_html, picture_html, player_position
 from .frames import Card, Position, read_frame
 from .heat import HEATS, Heat, Scale, available, trajectory_scale
-from .listing import NEVER_TRAINED, SPLITS, UNKNOWN, kept_word
+from .kept import NEVER_TRAINED, SPLITS, UNKNOWN, kept_word
 
 STYLE = (
     "<style>"

@@ -26,6 +26,7 @@ from ..data import sql as sql_box
 from ..escaping import visible
 from ..labels import number_words
 from ..words import NONE
+from .kept import NEVER_TRAINED, UNKNOWN, kept_word, success_word
 
 MAX_ROWS = 200
 """Trajectories of a search that are listed."""
@@ -37,16 +38,7 @@ COLUMNS = (
     *("stop_reason", "kept", "drop_reason"),
 )
 """Of the table `trajectories`: what the list needs."""
-SPLITS: Mapping[str, str] = {
-    "train": "Training",
-    "import": "Imported",
-    "eval": "Evaluation",
-    "probe": "Probe",
-}
-"""Split -> its label, in the order in which the replay prefers them."""
-NEVER_TRAINED = ("eval", "probe")
-"""Splits that no update ever sees."""
-ANY, UNKNOWN = "any", "unknown"
+ANY = "any"
 SUCCESS: Mapping[str, str] = {
     ANY: "",
     "solved": "t.is_success",
@@ -192,22 +184,6 @@ def hits_in(text: str, phrase: str) -> list[str]:
     """The pieces of `text` that a search for some words matched, to be marked."""
     pattern = re.compile(re.escape(phrase), re.IGNORECASE)
     return sorted(set(pattern.findall(text[:_MAX_MARKED]))) if phrase else []
-
-
-def success_word(value: object) -> str:
-    """solved, failed, or unknown where neither the task nor the file says."""
-    if value is None or pd.isna(value):  # type: ignore[call-overload]
-        return UNKNOWN
-    return "solved" if value else "failed"
-
-
-def kept_word(value: object, split: object = "train") -> str:
-    """kept, dropped, never trained on; of our trainer pending until the update has seen it."""
-    if split in NEVER_TRAINED:
-        return "never trained on"
-    if value is None or pd.isna(value):  # type: ignore[call-overload]
-        return UNKNOWN if split == "import" else "pending"
-    return "kept" if value else "dropped"
 
 
 def summary(rows: pd.DataFrame) -> str:

@@ -12,7 +12,8 @@ from ..live.pulses import Pulse
 from ..live.refreshing import follow
 from ..page import ui
 from ..page.url_state import go
-from .listing import NEVER_TRAINED, Listed
+from .kept import NEVER_TRAINED
+from .listing import Listed
 
 _READING = ("step", "trajectory", "turn", "page")
 """URL parameters of somebody who looks at something."""

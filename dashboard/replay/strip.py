@@ -19,7 +19,7 @@ from echoscope.text.amounts import counted
 from ..escaping import visible
 from ..labels import number_words
 from ..live.scripts import component
-from .listing import success_word
+from .kept import success_word
 
 MAX_EPISODES = 4_096
 """Of a step, first groups first."""

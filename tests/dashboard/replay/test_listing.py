@@ -10,12 +10,11 @@ import pandas as pd
 import pytest
 from trajectories import make_trajectory
 
+from echoscope.dashboard.replay.kept import kept_word, success_word
 from echoscope.dashboard.replay.listing import (
     COLUMNS,
     Asked,
     hits_in,
-    kept_word,
-    success_word,
     summary,
 )
 from echoscope.dashboard.replay.panels import trajectory_json
