@@ -30,6 +30,7 @@ from echoscope.diagnostics.bench.report import (
 )
 from echoscope.diagnostics.bench.tables import Grid, in_time, number
 from echoscope.diagnostics.judge.calibration import Count
+from echoscope.text.amounts import percent
 
 SETS = {"made": "synthetic runs", "small": "recorded runs", "public": "public runs"}
 """Marker in the page and name in `calibration.py` -> name of the set."""
@@ -44,9 +45,10 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def summary(found: BenchReport) -> str:
     verdict = found.verdict
     said = (
-        f"**{in_time(verdict)}** collapses called in time ({verdict.detection:.1%}), median lead "
-        f"**{number(verdict.median_lead)}** steps, kind right in {found.num_kind_right}, median "
-        f"onset error {number(verdict.median_onset_error)} steps. **{verdict.num_false}** false "
+        f"**{in_time(verdict)}** collapses called in time ({percent(verdict.detection, 1)}), "
+        f"median lead **{number(verdict.median_lead)}** steps, kind right in "
+        f"{found.num_kind_right}, median onset error {number(verdict.median_onset_error)} steps. "
+        f"**{verdict.num_false}** false "
         f"critical alarms in {verdict.num_healthy_steps:,} healthy steps "
         f"({number(verdict.false_per_1000)} per 1,000)."
     )

@@ -54,10 +54,11 @@ def _row(
 ) -> dict[str, Any]:
     """One alarm as it was raised last, with what it still advises."""
     from echoscope.diagnostics.judge.advice.actions import alarm_advice
-    from echoscope.store.records import AlarmState
+    from echoscope.store.records import AlarmState, severity_course
 
     last = events[-1]
     raised = [event for event in events if event.state is AlarmState.RAISED]
+    course = severity_course(events) or [(last.severity, last.step)]
     alarm = raised[-1] if raised else last
     is_cleared = last.state is AlarmState.CLEARED
     advice = alarm_advice(
@@ -73,6 +74,7 @@ def _row(
         "severity": alarm.severity.value,
         "state": "cleared" if is_cleared else "open",
         "step": min(event.step for event in events),
+        "severities": [{"severity": each.value, "since_step": since} for each, since in course],
         "onset_step": alarm.onset_step,
         "cleared_step": last.step if is_cleared else None,
         "message": last.message if is_cleared else alarm.message,
@@ -92,8 +94,11 @@ def _print(row: dict[str, Any]) -> None:
         typer.echo(printable(f"{row['message']}  [{row['alarm_id']}]"))
         return
     onset = "" if row["onset_step"] is None else f", onset {row['onset_step']}"
+    *earlier, latest = row["severities"]
+    before = "".join(f", {each['severity']} at step {each['since_step']}" for each in earlier)
+    since = f"since step {latest['since_step']}{before}{onset}"
     lines = [
-        f"{row['severity']} {row['rule']} since step {row['step']}{onset}  [{row['alarm_id']}]",
+        f"{row['severity']} {row['rule']} {since}  [{row['alarm_id']}]",
         f"  {row['message']}",
     ]
     if row["advice"]:

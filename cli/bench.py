@@ -209,18 +209,19 @@ def _summary(report: BenchReport) -> str:
     from echoscope.diagnostics.bench.report import TARGET_DETECTION, TARGET_FALSE_PER_1000
     from echoscope.diagnostics.bench.tables import in_time, number
     from echoscope.diagnostics.judge.calibration import HORIZON
+    from echoscope.text.amounts import percent
 
     scores = report.verdict
     lines = [
-        f"collapses called in time: {in_time(scores)} ({scores.detection:.1%}, target "
-        f"{TARGET_DETECTION:.0%}), median lead {number(scores.median_lead)} steps, kind right in "
-        f"{report.num_kind_right}, median onset error {number(scores.median_onset_error)} steps",
+        f"collapses called in time: {in_time(scores)} ({percent(scores.detection, 1)}, target "
+        f"{percent(TARGET_DETECTION)}), median lead {number(scores.median_lead)} steps, kind right "
+        f"in {report.num_kind_right}, median onset error {number(scores.median_onset_error)} steps",
         f"false critical alarms: {scores.num_false} in {scores.num_healthy_steps} healthy steps "
         f"({number(scores.false_per_1000)} per 1,000, target {TARGET_FALSE_PER_1000:g}); "
         f"{scores.num_controls_alarmed} of {scores.num_controls} controls",
     ]
     if report.regimes:
-        lines.append(f"regime right in {report.regimes_right:.1%}")
+        lines.append(f"regime right in {percent(report.regimes_right, 1)}")
     for (what, level), (wrong, steps) in sorted(report.calibration.items()):
         means = (
             f"followed by a collapse within {HORIZON} steps"

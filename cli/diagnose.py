@@ -208,7 +208,7 @@ def _show(verdict: Verdict) -> None:
         verdict.state.value, "red" if verdict.state.is_failure else "dim"
     )
     confidence = f"  (confidence {verdict.confidence}: {verdict.rests_on})"
-    console.print(Text(verdict.state.value, style=f"bold {colour}") + Text(confidence, "dim"))
+    console.print(Text(verdict.state_words, style=f"bold {colour}") + Text(confidence, "dim"))
     for line in verdict.text.split("\n"):
         console.print(Text(printable(line)), soft_wrap=line.startswith("  ") or None)
     for exemplar in verdict.exemplars:

@@ -204,6 +204,8 @@ def _as_json(report: CheckReport, expert: PlayerScore | None) -> dict[str, Any]:
 
 def _print_checks(rows: Sequence[tuple[CheckReport, PlayerScore | None]]) -> None:
     """The table, and under it every failure and every skip with its reason."""
+    from echoscope.text.amounts import percent
+
     cells = []
     for report, expert in rows:
         passed = f"{len(report.passed)} passed" if report.is_installed else "skipped"
@@ -219,7 +221,7 @@ def _print_checks(rows: Sequence[tuple[CheckReport, PlayerScore | None]]) -> Non
             for name, reason in findings.items():
                 typer.echo(f"{kind} {report.env_id}, {name}: {printable(reason)}")
         earned = "; ".join(
-            f"{name} {score.mean:.3g} ({score.num_solved / score.num_tried:.0%})"
+            f"{name} {score.mean:.3g} ({percent(score.num_solved / score.num_tried)})"
             for name, score in report.scores.items()
         )
         if earned:

@@ -297,6 +297,7 @@ def _number(estimate: Estimate) -> str:
 
 def _head_and_rows(tables: Sequence[WorldTable]) -> tuple[list[str], list[list[str]]]:
     from echoscope.diagnostics.measure.outcomes import shown_ks
+    from echoscope.text.amounts import percent
 
     most = max((max(table.pass_at, default=1) for table in tables), default=1)
     shown = shown_ks(most)
@@ -309,24 +310,26 @@ def _head_and_rows(tables: Sequence[WorldTable]) -> tuple[list[str], list[list[s
     for table in tables:
         row = [table.tag, str(table.num_tasks), table.success.as_rate()]
         for each in (table.pass_at, table.pass_all):
-            row += [f"{each[k].value:.1%}" if k in each else "" for k in shown]
+            row += [percent(each[k].value, 1) if k in each else "" for k in shown]
         if gaps:
             row.append(gaps[table.tag].as_points() if table.tag in gaps else "")
         valid = table.valid_frac.value
         row += [_number(table.episode_return), _number(table.num_turns)]
-        row += ["unknown" if valid != valid else f"{valid:.0%}", _number(table.num_tokens)]
+        row += ["unknown" if valid != valid else percent(valid), _number(table.num_tokens)]
         rows.append(row)
     return head, rows
 
 
 def _difference_rows(compared: Sequence[Difference]) -> tuple[list[str], list[list[str]]]:
+    from echoscope.text.amounts import percent
+
     head = ["world", "shared tasks", "this", "other", "difference (95 %)"]
     rows = [
         [
             each.tag,
             str(each.num_tasks),
-            f"{each.first:.1%}",
-            f"{each.second:.1%}",
+            percent(each.first, 1),
+            percent(each.second, 1),
             each.difference.as_points(),
         ]
         for each in compared

@@ -44,7 +44,9 @@ def list_runs(
     as_json: AsJson = False,
 ) -> None:
     """List the runs in a folder: pinned runs at the top, then the others, the newest last."""
+    from echoscope.diagnostics.judge.alarms import RunState
     from echoscope.store.reader import open_runs
+    from echoscope.store.status import has_ended, origin_of
 
     reader = open_runs(root)
     infos = reader.infos()
@@ -62,9 +64,14 @@ def list_runs(
     if as_json:
         print_json(rows, indent=1)
     elif rows:
-        _print_runs(
-            rows, {run_id: standing.words(time.time()) for run_id, standing in stands.items()}
-        )
+        origins = {info.run_id: origin_of(info.config) for info in infos}
+        for row in rows:  # in words
+            stand = stands[row["run_id"]]
+            row["status"] = stand.words(time.time())
+            if row["verdict"]:
+                is_over = has_ended(stand.status, origins[row["run_id"]])
+                row["verdict"] = RunState(row["verdict"]).words(has_ended=is_over)
+        _print_runs(rows)
     else:
         typer.echo(f"no runs in {root}")
     for reason in reader.unreadable.values():
@@ -385,20 +392,22 @@ def _size(folder: Path) -> int:
     return total
 
 
-def _print_runs(rows: list[dict[str, Any]], status_words: dict[str, str]) -> None:
+def _print_runs(rows: list[dict[str, Any]]) -> None:
     """A table whose cells are never cut: what a narrow terminal has no room for is left out."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    from echoscope.text.amounts import percent
+
     columns: dict[str, list[str]] = {
         "run": [row["run_id"] for row in rows],
-        "status": [status_words[row["run_id"]] for row in rows],
+        "status": [row["status"] for row in rows],
         "verdict": [row["verdict"] for row in rows],
         "step": [str(row["last_step"]) if row["last_step"] >= 0 else "" for row in rows],
         "return": ["" if (r := row["return_mean"]) is None else f"{r:.3f}" for row in rows],
         "training success": [
-            "" if (r := row["success_rate"]) is None else f"{r:.0%}" for row in rows
+            "" if (r := row["success_rate"]) is None else percent(r) for row in rows
         ],
         "started": [time.strftime("%m-%d %H:%M", time.localtime(r["created_at"])) for r in rows],
         "parent": [row["parent_run_id"] or "" for row in rows],

@@ -53,6 +53,7 @@ def generate(
     from echoscope.core.warm_start.demonstrations import SftError, write_jsonl
     from echoscope.core.warm_start.narrators import load_narrators
     from echoscope.core.warm_start.run import plan_lessons, teach
+    from echoscope.text.amounts import percent
     from echoscope.text.user_code import search_working_folder
 
     search_working_folder()
@@ -74,7 +75,7 @@ def generate(
         print_json({"out": out, "episodes": len(demonstrations), "success": rates})
         return
     for env, won in success.items():
-        typer.echo(f"{env}: {len(won)} episodes, {100 * sum(won) / len(won):.1f} % succeed")
+        typer.echo(f"{env}: {len(won)} episodes, {percent(sum(won) / len(won), 1)} succeed")
     typer.echo(f"wrote {out}")
 
 

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from echoscope.core.config.settings import RunConfig
 from echoscope.diagnostics.catalogue import metric
 from echoscope.store.records import StepMetrics
-from echoscope.text.amounts import clock, duration_in_two_units, fixed
+from echoscope.text.amounts import clock, duration_in_two_units, fixed, percent
 
 from .terminal import grid_of_pairs
 
@@ -195,9 +195,9 @@ class TerminalEvents:
             end, peak = last.values[key], best.values[key]
             if end < LOST * peak or not peak:
                 is_lost = True
-                than = f"best {100 * peak:.0f} % (step {best.step})"
+                than = f"best {percent(peak)} (step {best.step})"
                 self.message(
-                    f"{tag}: the run ended at {100 * end:.0f} % success, "
+                    f"{tag}: the run ended at {percent(end)} success, "
                     + (than if peak else "as at every evaluation")
                 )
         self.message(f"run {status}: {path}")
@@ -242,11 +242,11 @@ def _tags(metrics: StepMetrics, kind: str) -> list[str]:
 
 def _rate(metrics: StepMetrics, kind: str, tag: str) -> str:
     """`43.0 % [36.3, 49.9]`: the rate with its 95 % interval."""
-    values = metrics.values
     rate, low, high = (
-        100 * values[f"{kind}/{tag}/success_rate{end}"] for end in ("", "_low", "_high")
+        percent(metrics.values[f"{kind}/{tag}/success_rate{end}"], 1)
+        for end in ("", "_low", "_high")
     )
-    return f"{rate:.1f} % [{low:.1f}, {high:.1f}]"
+    return f"{rate} [{low.removesuffix(' %')}, {high.removesuffix(' %')}]"
 
 
 def _rates(metrics: StepMetrics, kind: str) -> str:

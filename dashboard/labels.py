@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.metric_entry import POINTS, SHARE
+from echoscope.text.amounts import percent_in_digits
 
 from .words import NONE
 
@@ -62,9 +63,9 @@ def value_words(key: str, value: float) -> str:
         return NONE
     unit = metric(key).unit
     if unit == POINTS:
-        return f"{100 * value:.3g} points"
+        return percent_in_digits(value).replace(" %", " points")
     if unit == SHARE:
-        return f"{100 * value:.3g} %"
+        return percent_in_digits(value)
     return number_words(value)
 
 

@@ -104,7 +104,7 @@ class Judgement:
         return pd.DataFrame(rows, columns=["text", "command", "why"])
 
     def __repr__(self) -> str:
-        head = f"{self.run}: {self.state} (confidence {self.verdict.confidence})"
+        head = f"{self.run}: {self.verdict.state_words} (confidence {self.verdict.confidence})"
         return visible(f"{head}\n{self.verdict.text}", None)
 
     def _repr_html_(self) -> str:
@@ -209,7 +209,7 @@ class Card:
         if self.verdict is None:
             lines.append(self.unjudged)
         else:
-            lines.append(f"{self.verdict.state.value}: {verdict_parts(self.verdict.text)[0][1]}")
+            lines.append(f"{self.verdict.state_words}: {verdict_parts(self.verdict.text)[0][1]}")
         width = max((len(tile.name) for tile in self.tiles), default=0)
         lines += [f"  {tile.name:<{width}}  {tile.value}  {tile.change}" for tile in self.tiles]
         lines += [f"{label}: {line_text}" for label, line_text in self.lines]

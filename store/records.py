@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -556,6 +556,36 @@ class Alarm:
     refuted_by: str = ""
     earliest_onset_step: int | None = None
     """The first step whose update may have made the change: older checkpoints are healthy."""
+
+
+def severity_course(events: Iterable[Alarm]) -> list[tuple[AlarmSeverity, int]]:
+    """How serious one alarm was, each with the step since which: a warning may become critical.
+
+    Args:
+        events: those of one alarm.
+    """
+    raised = [event for event in events if event.state is AlarmState.RAISED]
+    raised.sort(key=lambda event: event.step)
+    return [
+        (event.severity, event.step)
+        for number, event in enumerate(raised)
+        if not number or event.severity is not raised[number - 1].severity
+    ]
+
+
+def severity_words(course: Sequence[tuple[AlarmSeverity, int]]) -> str:
+    """How serious an alarm was, in words; its one severity where it never changed.
+
+    >>> severity_words([(AlarmSeverity.WARNING, 20), (AlarmSeverity.CRITICAL, 34)])
+    'warning at step 20, critical since step 34'
+    >>> severity_words([(AlarmSeverity.CRITICAL, 34)])
+    'critical'
+    """
+    *earlier, (severity, since) = course
+    if not earlier:
+        return severity.value
+    parts = [f"{before.value} at step {step}" for before, step in earlier]
+    return ", ".join([*parts, f"{severity.value} since step {since}"])
 
 
 REQUESTED = "command"

@@ -98,6 +98,24 @@ class Status(StrEnum):
     """No process holds the run, and nobody closed it."""
 
 
+_OVER = (
+    Status.FINISHED,
+    Status.STOPPED,
+    Status.FAILED,
+    Status.INTERRUPTED,
+    Status.CRASHED,
+)
+
+
+def has_ended(status: Status, origin: Origin) -> bool:
+    """Does no step follow? Not where a trainer may go on whose files somebody else reads.
+
+    >>> has_ended(Status.FINISHED, Origin.TRAINED), has_ended(Status.FINISHED, Origin.WATCHED)
+    (True, False)
+    """
+    return status in _OVER and origin not in (Origin.WATCHED, Origin.IMPORTED)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
     """How a run stands. Texts come from commands: hostile."""

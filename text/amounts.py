@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import ROUND_HALF_UP, Context, Decimal
 
 
 def duration(seconds: float) -> str:
@@ -82,16 +83,53 @@ def memory_size(size: int) -> str:
     return f"{gib:.0f} GiB" if gib >= 10 else f"{gib:.1f} GiB"
 
 
-def percent(share: float) -> str:
-    """A share in percent, below 1 % with a digit more; `-` for NaN.
+def rounded(value: float, digits: int = 0) -> str:
+    """A number with so many digits after the point; halves go away from zero.
 
-    >>> percent(0.4249), percent(0.0234), percent(0.004), percent(0.0), percent(0.9996)
-    ('42 %', '2 %', '0.4 %', '0 %', '100 %')
+    The decimal number counts that is meant, not the binary one that is nearest to it.
+
+    >>> rounded(48.75, 1), rounded(12.5), rounded(-0.5), rounded(100 * 0.575), f"{12.5:.0f}"
+    ('48.8', '13', '-1', '58', '12')
     """
-    if math.isnan(share):
+    return _rounded(_decimal(value), digits) if math.isfinite(value) else str(float(value))
+
+
+def percent(share: float, digits: int | None = None) -> str:
+    """A share in percent: every share that people read is written here or by `percent_in_digits`.
+
+    Args:
+        digits: after the point; None for none, below 1 % as many as show something.
+
+    >>> percent(0.4249), percent(0.125), percent(0.004), percent(0.0004), percent(0.9996)
+    ('42 %', '13 %', '0.4 %', '0.04 %', '100 %')
+    >>> percent(0.4875, 1), percent(1.0, 1), percent(0.0), percent(1e-17), percent(math.nan)
+    ('48.8 %', '100.0 %', '0 %', '0 %', '-')
+    """
+    if not math.isfinite(share):
         return "-"
-    is_small = 0 < abs(share) < 0.01
-    return f"{100 * share:.1f} %" if is_small else f"{100 * share:.0f} %"
+    value = _decimal(share).scaleb(2)
+    if digits is None:
+        size = abs(value)
+        digits = 0 if size >= 1 or size < _NOTHING else max(1, -size.adjusted())
+    return f"{_rounded(value, digits)} %"
+
+
+def percent_in_digits(share: float) -> str:
+    """A share in percent with three significant digits, for cells that are compared.
+
+    >>> percent_in_digits(0.015625), percent_in_digits(0.3125), percent_in_digits(1.0)
+    ('1.56 %', '31.3 %', '100 %')
+    """
+    return f"{_three_digits(_decimal(share).scaleb(2))} %"
+
+
+def percent_ends(low: float, high: float, digits: int | None = None) -> str:
+    """Both ends of an interval as `percent` writes them, without the sign.
+
+    >>> percent_ends(0.253, 0.482), percent_ends(0.75, 0.866, 1)
+    ('25 to 48', '75.0 to 86.6')
+    """
+    return " to ".join(percent(end, digits).removesuffix(" %") for end in (low, high))
 
 
 def share_of_all(share: float) -> str:
@@ -100,7 +138,44 @@ def share_of_all(share: float) -> str:
     >>> share_of_all(0.996), share_of_all(1.0), share_of_all(0.42)
     ('99.6 %', '100 %', '42 %')
     """
-    return f"{100 * share:.1f} %" if 0.99 <= share < 1 else percent(share)
+    return percent(share, 1) if 0.99 <= share < 1 else percent(share)
+
+
+def points(share: float, digits: int = 0) -> str:
+    """A difference of shares in percentage points, with its sign.
+
+    >>> points(0.125), points(-0.0625, 1), points(0.0), points(0.01)
+    ('+13 points', '-6.3 points', '0 points', '+1 point')
+    """
+    text = signed(100 * share, digits)
+    return f"{text} point{'' if text in ('+1', '-1') else 's'}"
+
+
+def signed(value: float, digits: int = 0) -> str:
+    """As `rounded`, with a plus before what is above zero."""
+    text = rounded(value, digits)
+    return text if float(text) <= 0 else f"+{text}"
+
+
+_NOTHING = Decimal("1e-4")
+"""Percent below which a share is an error of rounding."""
+_DECIMAL_DIGITS = 12
+"""Of a binary number: more are its own."""
+_THREE_DIGITS = Context(prec=3, rounding=ROUND_HALF_UP)
+
+
+def _decimal(value: float) -> Decimal:
+    return Decimal(f"{value:.{_DECIMAL_DIGITS}g}")
+
+
+def _rounded(value: Decimal, digits: int) -> str:
+    whole = value.quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
+    return f"{whole or abs(whole):f}"
+
+
+def _three_digits(value: Decimal) -> str:
+    short = _THREE_DIGITS.plus(value).normalize()
+    return f"{short or abs(short):f}"
 
 
 def number(value: float) -> str:

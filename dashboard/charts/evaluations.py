@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from echoscope.diagnostics.tools.curing import Standing
+from echoscope.text.amounts import percent
 
 from ..data.evaluations import APART, Group, Ranked
 from .charts import figure_text
@@ -134,7 +135,7 @@ def cure_figure(
     if holds == holds:
         ends = [
             {
-                "text": f"holds from {level:.0f} % on",
+                "text": f"holds from {percent(holds)} on",
                 "x": 1,
                 "xref": "paper",
                 "xanchor": "right",

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from echoscope.text.amounts import percent
+
 from ..data.progress import REST, Shares
 from . import theme
 from .charts import figure_text
@@ -46,7 +48,10 @@ def waits_spec(shares: Shares) -> dict[str, Any]:
 def _bar(name: str, seconds: float, total: float, *, color: str, is_named: bool) -> dict[str, Any]:
     """A part of one bar, or, where it is named, a bar of its own."""
     share = seconds / total
-    bar_label = f"{name}: {share:.0%}" if is_named else f"{share:.0%}" * (share >= _LEAST_WORDS)
+    bar_label = (
+        f"{name}: {percent(share)}" if is_named else percent(share) * (share >= _LEAST_WORDS)
+    )
+    hover = f"{figure_text(name)}: {seconds:.3g} s, {percent(share, 1)}<extra></extra>"
     return {
         "type": "bar",
         "orientation": "h",
@@ -59,7 +64,7 @@ def _bar(name: str, seconds: float, total: float, *, color: str, is_named: bool)
         "insidetextanchor": "start" if is_named else "middle",
         "textangle": 0,
         "insidetextfont": {"color": theme.on(color)},
-        "hovertemplate": f"{figure_text(name)}: {seconds:.3g} s, {share:.1%}<extra></extra>",
+        "hovertemplate": hover,
     }
 
 

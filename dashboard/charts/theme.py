@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from echoscope.diagnostics.judge.alarms import COLLAPSED_IN_PART
 from echoscope.diagnostics.judge.claims import Fate
 from echoscope.diagnostics.judge.record import Verdict
 
@@ -51,6 +52,7 @@ STATE_TONES: Mapping[str, Colour] = {
     "watch": "orange",
     "recovering": "orange",
     "collapsing": "red",
+    COLLAPSED_IN_PART: "red",
     "collapsed": "red",
     "not learning": "red",
     "insufficient evidence": "gray",

@@ -11,6 +11,7 @@ from echoscope.diagnostics.judge.courses.course import matches
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.rules.base import level_amount
 from echoscope.diagnostics.metric_entry import ENTROPY, RESPONSE_LENGTH, RETURN, SHARE, SUCCESS
+from echoscope.text.amounts import percent_ends, points
 
 from ..data.curves import FIXED_TASKS
 from ..data.tables import Outline
@@ -138,7 +139,7 @@ def _value(number: _Number, outlines: Mapping[str, Outline], last: float) -> str
     low, high = (outlines.get(f"{number.key}_{end}") for end in ("low", "high"))
     if low is None or high is None or not number.key.startswith(FIXED_TASKS):
         return text
-    return f"{text} ({100 * low.last:.0f} to {100 * high.last:.0f})"
+    return f"{text} ({percent_ends(low.last, high.last)})"
 
 
 def _change(number: _Number, outline: Outline) -> str:
@@ -147,7 +148,7 @@ def _change(number: _Number, outline: Outline) -> str:
         return f"measured once, at step {outline.first_step}"
     first, last = _shown(number, outline.first), _shown(number, outline.last)
     if metric(number.key).unit == SHARE:
-        return f"{_points_words(100 * (last - first))} since step {outline.first_step}"
+        return f"{points(last - first)} since step {outline.first_step}"
     return f"was {value_words(number.key, first)} at step {outline.first_step}"
 
 
@@ -170,10 +171,3 @@ def claim_words(claim: Claim) -> str:
     assert isinstance(claim, Level), claim
     ends = [level_amount(claim, end).removesuffix(" %") for end in (claim.low, claim.high)]
     return f"mean {level_amount(claim)} ({' to '.join(ends)}), no trend"
-
-
-def _points_words(points: float) -> str:
-    """`+12 points`, `-1 point`; less than half a point is `0 points`."""
-    whole = round(points)
-    number = format(whole, "+d") if whole else "0"
-    return f"{number} point{'s' if abs(whole) != 1 else ''}"

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 from echoscope.diagnostics.judge.rules.alarm_texts import RULE_TEXTS
 from echoscope.store.reader import CommandState
-from echoscope.store.records import SEVERITY_RANK, Alarm, AlarmState
+from echoscope.store.records import (
+    SEVERITY_RANK,
+    Alarm,
+    AlarmSeverity,
+    AlarmState,
+    severity_course,
+    severity_words,
+)
 
 from ..charts.marks import command_words, outcome_words
 from ..words import NONE
@@ -23,6 +30,8 @@ class AlarmHistory:
     """As it was raised first."""
     latest: Alarm
     """As it was raised last: a warning may have become critical."""
+    course: tuple[tuple[AlarmSeverity, int], ...]
+    """How serious it was, each with the step since which."""
     cleared_step: int | None
     ending: str
     """Why it was cleared, in words; empty while it is open."""
@@ -54,6 +63,7 @@ def histories(events: Iterable[Alarm], commands: Sequence[CommandState] = ()) ->
             AlarmHistory(
                 raised=raised[0],
                 latest=raised[-1],
+                course=tuple(severity_course(raised)),
                 cleared_step=course[-1].step if is_cleared else None,
                 ending=course[-1].message if is_cleared else "",
                 done=tuple(
@@ -72,7 +82,7 @@ def alarm_rows(alarms: Sequence[AlarmHistory]) -> list[dict[str, object]]:
     return [
         {
             "alarm": alarm_title(alarm.latest.rule),
-            "severity": alarm.severity if alarm.is_open else f"cleared, was {alarm.severity}",
+            "severity": "cleared, was " * (not alarm.is_open) + severity_words(alarm.course),
             "raised": alarm.raised.step,
             "began": NONE if alarm.raised.onset_step is None else alarm.raised.onset_step,
             "cleared": "open" if alarm.is_open else alarm.cleared_step,

@@ -21,6 +21,7 @@ from echoscope.diagnostics.tools.whatif import (
     simulate,
 )
 from echoscope.store.reader import RunReader
+from echoscope.text.amounts import percent
 
 from ..data import queries
 from ..steer import branch_form
@@ -143,7 +144,7 @@ def _row(kept: Kept) -> dict[str, str]:
 
 
 def _percent(share: float) -> str:
-    return NONE if share != share else f"{100 * share:.0f} %"
+    return NONE if share != share else percent(share)
 
 
 def _apply(run_id: str, changes: dict[str, Any]) -> None:

@@ -123,7 +123,7 @@ def make_report(path: Path, *, chosen: Sequence[str] = (), progress: Progress | 
     parts.append(f"<details><summary>Configuration</summary>{verdict_html.table(rows)}</details>")
     styles = (verdict_html.STYLE, tokens.STYLE, replay_html.STYLE)
     text = PAGE.format(
-        title=escape_html(visible(f"{run.path.name}: {verdict.state.value}", 200)),
+        title=escape_html(visible(f"{run.path.name}: {verdict.state_words}", 200)),
         head=_head(run),
         body="\n".join(parts),
         style=STYLE,

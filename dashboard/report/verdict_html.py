@@ -47,7 +47,7 @@ def box(verdict: Verdict) -> str:
     step = "" if verdict.last_step is None else f"after step {verdict.last_step}, "
     return (
         f'<div class="es-verdict" style="border-color:{color}">'
-        f'<span class="es-state" style="{badge}">{escape(verdict.state.value)}</span> '
+        f'<span class="es-state" style="{badge}">{escape(verdict.state_words)}</span> '
         f'<span class="es-quiet">{step}confidence {escape(verdict.confidence)}; reasoning: '
         f"{escape(verdict.regime.words)}</span>{_parts(verdict)}</div>"
     )

@@ -32,6 +32,7 @@ from echoscope.diagnostics.judge.record import Shown, Verdict
 from echoscope.diagnostics.measure.text.report import read_record
 from echoscope.store.records import parse_trajectory_id
 from echoscope.store.status import Origin, origin_of
+from echoscope.text.amounts import percent
 from echoscope.text.sentences import capitalised
 
 KINDS = ("information", "text", "gradients")
@@ -225,8 +226,8 @@ def _template(run_id: str, step: int) -> None:
     st.subheader("Most common reasoning template", anchor=False)
     st.code(visible(template.text, 1000), language=None, wrap_lines=True)
     st.caption(
-        f"Step {near}: {100 * template.match_frac:.0f} % of the reasonings of the first turns "
-        f"share this template. {100 * template.coverage:.0f} % of its words are fixed. Slots hold:"
+        f"Step {near}: {percent(template.match_frac)} of the reasonings of the first turns "
+        f"share this template. {percent(template.coverage)} of its words are fixed. Slots hold:"
     )
     for number, slot in enumerate(template.fillers[:6], start=1):
         st.text(f"slot {number}: {visible(' | '.join(slot[:6]), 300)}")

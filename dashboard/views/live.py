@@ -21,7 +21,13 @@ from echoscope.dashboard.steer import steering
 from echoscope.dashboard.web.settings import settings
 from echoscope.dashboard.words import plain
 from echoscope.store.reader import CommandState
-from echoscope.store.records import SEVERITY_RANK, Alarm, rule_words
+from echoscope.store.records import (
+    SEVERITY_RANK,
+    Alarm,
+    rule_words,
+    severity_course,
+    severity_words,
+)
 from echoscope.store.status import after_step
 
 _STYLE = """<style>
@@ -173,7 +179,10 @@ def _alarm(run_id: str, alarm: Alarm) -> None:
     head.badge(alarm.severity.value, color=SEVERITY_TONES[alarm.severity])
     head.text(visible(alarm.message, 1000))
     onset = "" if alarm.onset_step is None else f", began about step {alarm.onset_step}"
-    raised = f"Raised {after_step(alarm.step)}{onset}."
+    events = [event for event in queries.alarms(run_id) if event.alarm_id == alarm.alarm_id]
+    course = severity_course(events)
+    became = f", {severity_words(course)}" if len(course) > 1 else ""
+    raised = f"Raised {after_step(course[0][1])}{became}{onset}."
     advice = queries.alarm_advice(run_id, alarm)
     st.caption(plain(f"{raised} {advice.text}", 1000))
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):

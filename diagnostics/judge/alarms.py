@@ -52,6 +52,8 @@ from .rules.metrics_needed import logged_keys
 ALL_RULES: tuple[Rule, ...] = (*rules_reasoning.RULES, *rules_signal.RULES, *rules_task.RULES)
 RULE_ORDER: tuple[str, ...] = tuple(RULE_TEXTS)
 """Most serious first."""
+CONVERGED = "CONVERGED"
+"""The rule that says that a run is done."""
 SYMPTOMS = ("LOW_SUCCESS", "DEGENERATE_TEXT")
 CLEAR_AFTER = 5
 """Rows in a row without a finding after which an alarm is cleared: one good batch ends nothing."""
@@ -64,6 +66,11 @@ MAX_TERMS = 32
 
 Exemplars = Callable[[str], tuple[str, ...]]
 """Rule name -> ids of trajectories that show it, at this step."""
+
+
+COLLAPSED_IN_PART = "collapsed in part"
+"""What `RunState.COLLAPSING` is called once the run has ended: signals have collapsed, and that
+less than half of the best success is left is not proven."""
 
 
 class RunState(StrEnum):
@@ -83,6 +90,11 @@ class RunState(StrEnum):
     @property
     def is_collapse(self) -> bool:
         return self in (RunState.COLLAPSING, RunState.COLLAPSED)
+
+    def words(self, *, has_ended: bool) -> str:
+        """As people read it: a run that has ended is not collapsing any more."""
+        is_past = has_ended and self is RunState.COLLAPSING
+        return COLLAPSED_IN_PART if is_past else self.value
 
     @property
     def is_failure(self) -> bool:
@@ -310,7 +322,11 @@ class AlarmEngine:
             return RunState.NOT_LEARNING
         if worst == SEVERITY_RANK[AlarmSeverity.WARNING]:
             return RunState.WATCH
-        return RunState.CONVERGED if "CONVERGED" in self._open else RunState.HEALTHY
+        return RunState.CONVERGED if CONVERGED in self._open else RunState.HEALTHY
+
+    @property
+    def _is_critical(self) -> bool:
+        return any(alarm.severity is AlarmSeverity.CRITICAL for alarm in self._open.values())
 
     def causes(self) -> list[Cause]:
         """Causes of what is open, those that the run shows first; none where nothing differs."""
@@ -354,6 +370,8 @@ class AlarmEngine:
     def _apply(self, rule: Rule, view: View, exemplars: Exemplars | None) -> list[Alarm]:
         """What a rule raises, worsens or clears at this step."""
         finding = rule.judge(view)
+        if rule.name == CONVERGED and self._is_critical:
+            finding = None  # what collapses beside it is no way to converge
         alarm = self._open.get(rule.name)
         if finding is None:
             if alarm is None:

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal, get_args
 
+from echoscope.text.amounts import percent
+
 HORIZON = 20
 """Steps that a verdict of health is held to."""
 
@@ -161,8 +163,8 @@ def quiet_words(calm: Calm, num_kinds: int) -> str:
         return "it is not measured how often a collapse follows such steps"
     return (
         f"in labelled runs with as many kinds of signals, a collapse followed within {HORIZON} "
-        f"steps after {100 * rate:.1f} % of such healthy steps, and after "
-        f"{100 * base_rate(calm, num_kinds):.1f} % of all healthy steps"
+        f"steps after {percent(rate, 1)} of such healthy steps, and after "
+        f"{percent(base_rate(calm, num_kinds), 1)} of all healthy steps"
     )
 
 

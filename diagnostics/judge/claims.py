@@ -18,9 +18,10 @@ FateKind = Literal["crashed", "paused", "stopped", "silent", "failed"]
 class Level:
     """The mean of a metric over some steps.
 
-    False if the true mean of these steps lies outside of the interval (nominal 95 %; more where the
-    same tasks are played each time, because what they share is not known). Success on fixed tasks
-    is meant for all tasks like them; a return, of whose tasks nothing is known, for these alone.
+    False if the true mean of these steps lies outside of the interval (nominal 95 %; less where the
+    level was chosen as an extreme: what was measured has one interval, and what the choice costs is
+    part of a `Change`). Success on fixed tasks is meant for all tasks like them; a return, of whose
+    tasks nothing is known, for these alone.
     """
 
     claim: str = field(default="level", init=False)

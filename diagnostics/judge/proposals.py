@@ -65,7 +65,7 @@ def proposals_of(run: RunReader) -> Proposals:
     engine, state = diagnosis.engine, diagnosis.run_state()
     kinds = tuple(alarm.rule for alarm in engine.open_alarms)
     if not state.is_failure:
-        why = f"The run is not collapsing: its state is {state.value}."
+        why = f"No collapse to cure: the run's state is {state.value}."
         return Proposals(state=state, kinds=kinds, treatments=(), why_none=why)
     step, why = good_checkpoint(engine.open_records(), engine.situation)
     if step is None:

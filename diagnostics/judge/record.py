@@ -71,6 +71,13 @@ class Verdict:
     claims: tuple[Claim, ...] = ()
     """What is so, beyond chance: all that the text says in numbers."""
     text: str = ""
+    has_ended: bool = False
+    """No step follows the last one; False also where that is not known."""
+
+    @property
+    def state_words(self) -> str:
+        """The state as people read it; `state` is its name in JSON."""
+        return self.state.words(has_ended=self.has_ended)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; what is not finite is null."""

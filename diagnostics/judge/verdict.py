@@ -42,7 +42,14 @@ from .regimes import Regime, RegimeTracker
 from .rules.base import Sign, averaged, describe
 from .rules.reasoning import independence
 from .rules.task import disagreement
-from .verdict_text import NOTHING_READ, Onset, left_out_words, of_replies, verdict_text
+from .verdict_text import (
+    NOTHING_READ,
+    Onset,
+    at_the_end,
+    left_out_words,
+    of_replies,
+    verdict_text,
+)
 
 if TYPE_CHECKING:
     from echoscope.store.reader import RunReader
@@ -195,7 +202,9 @@ class Diagnosis:
                 situation=self.engine.situation,
             ),
         )
-        return _about_replies(verdict) if reads_whole_replies(self._keys) else verdict
+        if reads_whole_replies(self._keys):
+            verdict = _about_replies(verdict)
+        return _at_the_end(verdict) if self.engine.situation.has_ended else verdict
 
     def _regime(self, open_alarms: Sequence[OpenAlarm]) -> Regime:
         """What the plane of reasoning says; undetermined where the headline contradicts it."""
@@ -347,6 +356,15 @@ def _about_replies(verdict: Verdict) -> Verdict:
         nearest=tuple(map(of_replies, verdict.nearest)),
         evidence=tuple(replace(e, words=of_replies(e.words)) for e in verdict.evidence),
         actions=tuple(replace(a, text=of_replies(a.text)) for a in verdict.actions),
+    )
+
+
+def _at_the_end(verdict: Verdict) -> Verdict:
+    return replace(
+        verdict,
+        has_ended=True,
+        text=at_the_end(verdict.text),
+        evidence=tuple(replace(e, words=at_the_end(e.words)) for e in verdict.evidence),
     )
 
 
@@ -520,7 +538,7 @@ class Judgement:
                 raise MetricsFileError(f"no step until {at} to judge: the first one is {steps[0]}")
             if at < steps[-1]:  # what became of the run was not known then
                 changes = tuple(c for c in opened.situation.changes if c.step <= at)
-                situation = replace(opened.situation, fate=None, changes=changes)
+                situation = replace(opened.situation, fate=None, has_ended=False, changes=changes)
                 opened = replace(opened, situation=situation)
         diagnosis = self._taken_in(opened, at)
         exemplars_now = opened.exemplars(

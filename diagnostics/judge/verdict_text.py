@@ -96,7 +96,7 @@ def verdict_text(
         parts += [f"Also seen, and no problem by itself: {'; '.join(notes)}."] if notes else []
         parts += _cause_part(causes) if state is RunState.RECOVERING else []
     else:
-        parts = _alarm_parts(state, open_alarms, onset, view, template)
+        parts = _alarm_parts(state, open_alarms, onset, view, template, situation.has_ended)
         is_note = all(alarm.rule in NOTES for alarm in open_alarms)
         unknown = [] if is_note else [f"Likely cause: {unknown_words(situation)}"]
         parts += _cause_part(causes) or unknown
@@ -152,6 +152,23 @@ def of_replies(text: str) -> str:
     '40 % of the replies of the first turns share one template'
     """
     for phrase, instead in _OF_REPLIES:
+        text = text.replace(phrase, instead)
+    return text
+
+
+_AT_THE_END = (
+    (", and still falls", ", and still fell at the end"),
+    (", and still rises", ", and still rose at the end"),
+)
+
+
+def at_the_end(text: str) -> str:
+    """Words about what goes on, of a run that has ended.
+
+    >>> at_the_end("training success: 62 % (step 4) -> 20 % (step 60), and still falls")
+    'training success: 62 % (step 4) -> 20 % (step 60), and still fell at the end'
+    """
+    for phrase, instead in _AT_THE_END:
         text = text.replace(phrase, instead)
     return text
 
@@ -253,14 +270,14 @@ chance.'
         return f"{capitalised(name)} is {now}, with no change beyond chance."
     if not outcome.shows_turn:
         return f"{capitalised(name)} is {now}."
-    start = level_words(outcome.extreme(pivots[-1][1]), with_trials=False)
+    start = level_words(outcome.level_of(pivots[-1][1]), with_trials=False)
     bottom = outcome.bottom
     if outcome.has_fallen:
         rest = ", and still falls" if outcome.still_falls else ""
         return f"{capitalised(name)} fell from {start} to {now}{rest}."
     if bottom is None:
         return f"{capitalised(name)} rose from {start} to {now}."
-    held = level_words(outcome.extreme(pivots[-2][1]), with_trials=False)
+    held = level_words(outcome.level_of(pivots[-2][1]), with_trials=False)
     num_falls = sum(mode == "down" for mode, _ in pivots)
     times = f" {num_falls} times, the last time" if num_falls > 1 else ""
     fell = f"{capitalised(name)} fell{times} from {held}"
@@ -275,9 +292,12 @@ def _alarm_parts(
     onset: Onset,
     view: View,
     template: str,
+    has_ended: bool,
 ) -> list[str]:
     worst = open_alarms[0]
-    is_first_of = {RunState.WATCH: "Watch: ", RunState.COLLAPSING: "Collapsing: "}.get(state, "")
+    is_first_of = ""
+    if state in (RunState.WATCH, RunState.COLLAPSING):
+        is_first_of = f"{capitalised(state.words(has_ended=has_ended))}: "
     title = in_sentence(worst.title) if is_first_of else worst.title
     when = onset_words(*onset)
     since = f"{STARTING}{when}" if when else ""

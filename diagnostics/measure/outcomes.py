@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from echoscope.store.records import Trajectory
+from echoscope.text.amounts import percent, percent_ends, points, signed
 
 from .rates import wilson_interval
 
@@ -46,7 +47,7 @@ class Estimate:
         """
         if math.isnan(self.value):
             return "unknown"
-        return f"{100 * self.value:.1f} % ({100 * self.low:.1f} to {100 * self.high:.1f})"
+        return f"{percent(self.value, 1)} ({percent_ends(self.low, self.high, 1)})"
 
     def as_points(self) -> str:
         """In words, as a difference of shares.
@@ -56,7 +57,9 @@ class Estimate:
         """
         if math.isnan(self.value):
             return "unknown"
-        return f"{100 * self.value:+.1f} points ({100 * self.low:+.1f} to {100 * self.high:+.1f})"
+        return (
+            f"{points(self.value, 1)} ({signed(100 * self.low, 1)} to {signed(100 * self.high, 1)})"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

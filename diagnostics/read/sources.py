@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from echoscope.store.records import parse_trajectory_id
+from echoscope.text.amounts import percent
 
 from ..judge.advice.actions import trainer_of
 from ..judge.advice.situation import Situation, situation_of
@@ -55,7 +56,7 @@ def template_words(template: str, share: float) -> str:
     >>> template_words("No idea. I guess ___.", 0.39)
     '39 % of the reasonings of the first turns share one template: "No idea. I guess ___.".'
     """
-    part = f"{100 * share:.0f} % of the reasonings of the first turns"
+    part = f"{percent(share)} of the reasonings of the first turns"
     return f'{part} share one template: "{template}".'
 
 

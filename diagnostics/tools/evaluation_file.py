@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from echoscope.store.records import FloatArray64
-from echoscope.text.amounts import counted
+from echoscope.text.amounts import counted, percent_in_digits
 
 from ..measure.rates import wilson_interval
 from ..read.foreign_names import Meaning, spelled
@@ -144,11 +144,14 @@ class Comparison:
 def _shown(value: float, is_share: bool, *, is_bare: bool = False) -> str:
     if not is_share:
         return f"{value:.4g}"
-    return f"{100 * value:.3g}" if is_bare else f"{100 * value:.3g} %"
+    text = percent_in_digits(value)
+    return text.removesuffix(" %") if is_bare else text
 
 
 def _change(value: float, is_share: bool) -> str:
-    return f"{100 * value:+.3g} points" if is_share else f"{value:+.4g}"
+    if not is_share:
+        return f"{value:+.4g}"
+    return f"{'+' * (value > 0)}{percent_in_digits(value).removesuffix(' %')} points"
 
 
 def evaluation_of(path: Path, mapping: Mapping[str, Meaning] | None = None) -> Evaluation:

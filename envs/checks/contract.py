@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from echoscope.text.amounts import percent
 from echoscope.text.tool_calls import call_action
 
 from .. import registry
@@ -201,7 +202,7 @@ def check_prompt(subject: Subject) -> None:
         is_rare = len(own) < _MIN_LEAKS or _share(own) < _LEAK_SHARE
         expect(
             is_rare or _share(others) > _OTHERS_SHARE,
-            f"the first prompt holds {what} of {_share(own):.0%} of {len(own)} tasks",
+            f"the first prompt holds {what} of {percent(_share(own))} of {len(own)} tasks",
         )
 
 

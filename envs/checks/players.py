@@ -12,6 +12,8 @@ from functools import partial
 
 import numpy as np
 
+from echoscope.text.amounts import percent
+
 from ..base import EnvUnavailableError, TextEnv
 from ..pool import turns_of
 from ..settings import EnvGroup
@@ -167,7 +169,7 @@ def check_cheats(subject: Subject) -> None:
             continue
         told = f"the cheat {name!r} earns {each.mean:.3g} on average"
         is_solver = name != "repeat" and each.success >= _CHEATS_SUCCEED
-        expect(not is_solver, f"{told} and succeeds on {each.success:.0%} of the tasks")
+        expect(not is_solver, f"{told} and succeeds on {percent(each.success)} of the tasks")
         expect(
             expert is None or each.mean <= 0 or each.mean <= expert.best,
             f"{told}, the expert at best {expert.best if expert else 0:.3g}",

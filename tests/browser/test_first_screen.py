@@ -106,6 +106,11 @@ def test_verdict_numbers_and_charts_are_in_sight(
     until(lambda: tiles.count() == 6, "six tiles", page=page)
     first = until(lambda: tiles.first.bounding_box(), "a tile", page=page)
     assert first["y"] + first["height"] < height
+    # No tile is marked: an edge in the colour of evidence stood on one that had improved.
+    edges = tiles.evaluate_all(
+        "tiles => tiles.map((tile) => tile.className + getComputedStyle(tile).border)"
+    )
+    assert len(set(edges)) == 1
     words = tiles.first.inner_text()
     if state == "starting":
         assert "not measured" in words

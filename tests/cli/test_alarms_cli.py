@@ -102,6 +102,10 @@ def test_an_ended_run_is_told_no_command(run: Path, type_command: Type) -> None:
         "severity": "critical",
         "state": "open",
         "step": 3,
+        "severities": [
+            {"severity": "warning", "since_step": 3},
+            {"severity": "critical", "since_step": 4},
+        ],
         "onset_step": 2,
         "cleared_step": None,
         "message": "ECHO_TRAP at step 4",
@@ -125,7 +129,9 @@ def test_a_cleared_alarm_is_said_in_its_own_words_alone(run: Path, type_command:
     ]
     assert found[1]["value"] is None  # strict JSON has no NaN
     lines = type_command("ctl", run, "alarms", "--all").out.splitlines()
-    assert lines[0] == "critical ECHO_TRAP since step 3, onset 2  [echo_trap-00000003]"
+    assert lines[0] == (
+        "critical ECHO_TRAP since step 4, warning at step 3, onset 2  [echo_trap-00000003]"
+    )
     assert lines[4:] == ["STALLED at step 4  [stalled-00000003]"]
 
 

@@ -65,7 +65,7 @@ def test_a_run_that_is_not_collapsing_is_not_cured(
     answer = type_command("cure", str(tmp_path / "run"), "--dry-run")
     assert answer.code == 1
     assert (
-        answer.err == "error: run: The run is not collapsing: its state is insufficient evidence.\n"
+        answer.err == "error: run: No collapse to cure: the run's state is insufficient evidence.\n"
     )
 
 

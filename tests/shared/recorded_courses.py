@@ -183,8 +183,8 @@ COURSES: Mapping[str, Course] = {
         steps=len(FAST),
         state=HEALTHY,
         colour="green",
-        says=r"Healthy\. Training success rose from 4 % \(1 to 19 %, steps 1 to 2\) to 77 % "
-        r"\(68 to 84 %, steps 7 to 10, 96 episodes\)\.",
+        says=r"Healthy\. Training success rose from 4 % \(1 to 14 %, steps 1 to 2\) to 77 % "
+        r"\(67 to 85 %, steps 7 to 10, 96 episodes\)\.",
         tile="rose from 4 % to 77 %",
         never="from 4[5-9] %|to 49 %",
     ),

@@ -23,7 +23,7 @@ from echoscope.diagnostics.measure.outcomes import (
 from echoscope.diagnostics.measure.rates import wilson_interval
 from echoscope.diagnostics.metric_entry import POINTS, SHARE
 from echoscope.store.records import FloatArray64
-from echoscope.text.amounts import counted
+from echoscope.text.amounts import counted, percent, points
 
 from ...labels import number_words
 
@@ -270,9 +270,9 @@ def level_words(level: Level) -> str:
         return "not measured"
     has_interval = estimate.low <= estimate.high
     if unit == SHARE:
-        return estimate.as_rate() if has_interval else f"{100 * estimate.value:.1f} %"
+        return estimate.as_rate() if has_interval else percent(estimate.value, 1)
     if unit == POINTS:
-        return estimate.as_points() if has_interval else f"{100 * estimate.value:+.1f} points"
+        return estimate.as_points() if has_interval else points(estimate.value, 1)
     low, high = number_words(estimate.low), number_words(estimate.high)
     ends = f" ({low} to {high})" if has_interval else ""
     return f"{number_words(estimate.value)}{ends} {unit}".strip()
@@ -294,8 +294,8 @@ def gap_words(gap: Gap) -> str:
 def _difference_words(gap: Gap) -> str:
     difference, unit = gap.difference, metric(gap.key).unit
     if unit in (SHARE, POINTS):
-        points = f"{100 * difference.value:+.1f} points"
-        return difference.as_points() if gap.has_interval else points
+        alone = points(difference.value, 1)
+        return difference.as_points() if gap.has_interval else alone
     value, low, high = (
         number_words(number, is_signed=True)
         for number in (difference.value, difference.low, difference.high)

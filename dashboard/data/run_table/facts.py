@@ -71,7 +71,7 @@ class Standing:
 
     mark: Mark
     state: str
-    """As `RunState`; empty of a run that nobody can judge."""
+    """As `Verdict.state_words`; empty of a run that nobody can judge."""
     regime: str
     since: int | None
     """The step at which it began."""
@@ -308,7 +308,7 @@ def judged(row: RunRow, is_quick: bool) -> Standing:
         return Standing(mark=mark, state="", regime="", since=None, kind="")
     return Standing(
         mark=mark,
-        state=verdict.state.value,
+        state=verdict.state_words,
         regime=verdict.regime.value.replace("_", " "),
         since=verdict.onset_step,
         kind=verdict.kinds[0] if verdict.kinds else "",

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from echoscope.diagnostics.measure.outcomes import Estimate, mean_estimate
+from echoscope.text.amounts import percent_in_digits
 
 from ...labels import number_words
 from ...words import setting_words
@@ -91,7 +92,7 @@ def value_words(column: Column, value: Any) -> str:
     if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
         return ""
     if column.is_share:
-        return f"{100 * value:.3g} %"
+        return percent_in_digits(value)
     if column.kind == "number":
         return f"{value:.6g}" if abs(value) < 1e6 else f"{value:,.0f}"
     return setting_words(value) if not isinstance(value, str) else value

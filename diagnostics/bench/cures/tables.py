@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from echoscope.diagnostics.measure.rates import wilson_interval
-from echoscope.text.amounts import counted, percent
+from echoscope.text.amounts import counted, percent, rounded, signed
 
 from ...judge.advice.measured import Rate
 from ...judge.advice.treatments import ADVICE, PLACEBO, REWOUND, UNTREATED, treatment
@@ -29,7 +29,7 @@ def rate_words(rate: Rate) -> str:
     """
     if not rate.of:
         return NOTHING
-    low, high = (round(100 * float(end)) for end in wilson_interval(rate.share, rate.of))
+    low, high = (rounded(100 * float(end)) for end in wilson_interval(rate.share, rate.of))
     return f"{rate.held} of {rate.of} ({low} to {high} %)"
 
 
@@ -39,7 +39,7 @@ def points(change: float | None) -> str:
     >>> points(-0.042), points(None)
     ('-4', '-')
     """
-    return NOTHING if change is None or math.isnan(change) else f"{round(100 * change):+d}"
+    return NOTHING if change is None or math.isnan(change) else signed(100 * change)
 
 
 def by_kind(results: Results) -> Grid:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from echoscope.diagnostics.measure.rates import wilson_interval
+from echoscope.text.amounts import rounded
 
 from .treatments import Lookup, Treatment, treatment
 
@@ -95,7 +96,7 @@ class Measured:
     def _cost(self) -> str:
         if self.twin_change is None:
             return "; what it costs a healthy run is not measured"
-        points = round(100 * self.twin_change)
+        points = int(rounded(100 * self.twin_change))
         if points < 0:
             return f", and costs a healthy run {-points} points"
         return f", and costs a healthy run nothing{f' (+{points} points)' * bool(points)}"

@@ -62,6 +62,8 @@ class Situation:
     """Most columns of a foreign file are named by our keys."""
     fate: Fate | None = None
     """What became of the run; None while it goes on, and where it was trained to its end."""
+    has_ended: bool = False
+    """No step follows; False also where that is not known, as of files of another trainer."""
 
     def setting(self, key: str) -> Any:
         """The value at a dotted key; None where there is none."""
@@ -111,18 +113,21 @@ def situation_of(run: RunReader, name: str) -> Situation:
         StoreError: the run cannot be read.
     """
     from echoscope.store.checkpoints import evaluation_success  # a metrics file needs no store
+    from echoscope.store.status import has_ended, origin_of
     from echoscope.store.steer.settings import live_settings
 
     from ..lineage import changes_of
     from .fate import fate_of
 
-    info, fate = run.info(), fate_of(run, name)
+    info, fate, status = run.info(), fate_of(run, name), run.status().status
+    is_over = has_ended(status, origin_of(info.config))
     if not info.live_knobs or info.config.get("recorded") is True:
         imported = info.config.get("imported")
         source = imported if isinstance(imported, Mapping) else info.config
-        return Situation(run=name, trainer=terms_of(source.get("trainer")), fate=fate)
+        trainer = terms_of(source.get("trainer"))
+        return Situation(run=name, trainer=trainer, fate=fate, has_ended=is_over)
     return Situation(
-        kind="live" if run.status().status.value in _LIVE else "ended",
+        kind="live" if status.value in _LIVE else "ended",
         run=name,
         config=info.config,
         live=live_settings(run).now,
@@ -130,6 +135,7 @@ def situation_of(run: RunReader, name: str) -> Situation:
         checkpoints=tuple(checkpoint.step for checkpoint in run.checkpoints()),
         success=evaluation_success(run),
         fate=fate,
+        has_ended=is_over,
     )
 
 

@@ -508,13 +508,9 @@ class Outcome:
 
     # -- claims ------------------------------------------------------------------------------------
 
-    def level_of(self, stretch: Stretch, chosen_for: Chosen = "") -> Level:
-        """A stretch as a claim: of fixed tasks, about tasks like them.
-
-        Args:
-            chosen_for: it is an extreme of many, which flatters it: that side is wider.
-        """
-        low, high = self._bounds(stretch, chosen_for, of_tasks=self.spec.is_fixed)
+    def level_of(self, stretch: Stretch) -> Level:
+        """A stretch as a claim: of fixed tasks, about tasks like them."""
+        low, high = self.series.interval(stretch)
         steps = self.series.steps
         trials = math.fsum(self.series.trials[stretch.start : stretch.stop])
         return Level(
@@ -528,33 +524,28 @@ class Outcome:
             is_reconstructed=self.is_reconstructed,
         )
 
-    def _bounds(
-        self, stretch: Stretch, chosen_for: Chosen, *, of_tasks: bool
-    ) -> tuple[float, float]:
-        low, high = self.series.bounds(stretch, of_tasks=of_tasks)
-        if chosen_for == "height":
-            low = self.series.bounds(stretch, CHOSEN_Z, of_tasks=of_tasks)[0]
-        elif chosen_for == "depth":
-            high = self.series.bounds(stretch, CHOSEN_Z, of_tasks=of_tasks)[1]
-        return low, high
-
     def change(self, before: Stretch, after: Stretch, *, is_dated: bool = False) -> Change:
-        """From one stretch to another: of fixed tasks, on these, whose difficulty cancels."""
+        """From one stretch to another: of fixed tasks, on these, whose difficulty cancels.
+
+        An extreme is flattered by having been chosen among many: the interval of the difference is
+        wider on that side. Those of the levels are of what was measured.
+        """
         difference = after.mean - before.mean
-        low, high = self._bounds(before, self._chosen_for(before), of_tasks=False)
+        low, high = self.series.bounds(before)
+        chosen_for = self._chosen_for(before)
+        if chosen_for == "height":
+            low = self.series.bounds(before, CHOSEN_Z)[0]
+        elif chosen_for == "depth":
+            high = self.series.bounds(before, CHOSEN_Z)[1]
         low_after, high_after = self.series.bounds(after)
         return Change(
-            before=self.extreme(before),
+            before=self.level_of(before),
             after=self.level_of(after),
             low=difference - math.hypot(after.mean - low_after, high - before.mean),
             high=difference + math.hypot(high_after - after.mean, before.mean - low),
             began=self.onset_interval if is_dated else None,
             still_falls=is_dated and self.still_falls,
         )
-
-    def extreme(self, stretch: Stretch) -> Level:
-        """What was held, or a turning point, as a claim."""
-        return self.level_of(stretch, self._chosen_for(stretch))
 
     def _chosen_for(self, stretch: Stretch) -> Chosen:
         if stretch == self.turns.best:
@@ -594,16 +585,14 @@ class Outcome:
             change = self.change(pivots[-1][1], self.since_turn, is_dated=True)
             if self.is_lost and self.is_nearly_lost:
                 lost = self.change(self.best, self.since_turn, is_dated=True)
-                yield Lost(
-                    change=lost, most_left=self._most_left(lost), num_points=self.num_low_rows
-                )
+                yield Lost(change=lost, most_left=self._most_left, num_points=self.num_low_rows)
             yield change
         elif self.turns.mode == "up" and is_shown:
             bottom = self.bottom
             if bottom is not None:
                 yield Dip(
-                    held=self.level_of(pivots[-2][1], "height"),
-                    bottom=self.level_of(bottom, "depth"),
+                    held=self.level_of(pivots[-2][1]),
+                    bottom=self.level_of(bottom),
                     now=self.level_of(self.since_turn),
                     is_rising=self.still_rises,
                     is_back=not self.is_below_best,
@@ -612,7 +601,8 @@ class Outcome:
                 yield self.change(pivots[-1][1], self.since_turn, is_dated=True)
         yield self.level_of(self.now)
 
-    def _most_left(self, lost: Change) -> float:
+    @property
+    def _most_left(self) -> float:
         upper = self.series.bounds(self.since_turn, BOUND_Z)[1]
         if self.is_rate:
             held = self.series.bounds(self.best, CHOSEN_Z)[0]
@@ -624,7 +614,7 @@ class Outcome:
                 for mode, stretch in self.turns.pivots
                 if mode == "up" and stretch.start <= self.best.start
             ),
-            default=lost.before.low,
+            default=self.series.bounds(self.best, CHOSEN_Z)[0],
         )
         gain = self.series.bounds(self.best, BOUND_Z)[0] - floor
         return (upper - floor) / gain if gain > 0 else 0.0

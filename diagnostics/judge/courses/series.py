@@ -22,6 +22,8 @@ Kind = Literal["rate", "amount"]
 
 NOMINAL_Z = 1.9
 """Standard errors of an interval that is to cover 95 % (`benchmarks/truth` counts how often)."""
+PRINTED_Z = 1.96
+"""... of a measured count, as people compute it themselves."""
 PRIOR_TRIALS = 16.0
 """Coin flips that a row is worth where nobody says, until its scatter does."""
 PRIOR_WEIGHT = 4.0
@@ -112,6 +114,8 @@ class Series:
     _num_squares: int = 0
     _denominator: int = 1
     scale: float = 1.0
+    _noise: list[tuple[float, float]] = field(default_factory=list)
+    """Scale and degrees of freedom as they were known with each row."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -158,6 +162,7 @@ class Series:
         self.values.append(value)
         self.trials.append(trials if trials > 0 else math.nan)
         self._observe_difference()
+        self._noise.append((self.scale, self.freedom))
         self._sums.append(self._sums[-1] + value)
         self._units.append(self._units[-1] + self._unit(len(self.values) - 1))
         if self.kind == "amount":
@@ -261,10 +266,14 @@ class Series:
     def stretch(self, start: int, stop: int) -> Stretch:
         return Stretch(start, stop, (self._sums[stop] - self._sums[start]) / (stop - start))
 
-    def weight(self, stretch: Stretch) -> float:
-        """Coin flips that a stretch of a rate is worth."""
+    def weight(self, stretch: Stretch, scale: float = math.nan) -> float:
+        """Coin flips that a stretch of a rate is worth.
+
+        Args:
+            scale: NaN for the one that is known now.
+        """
         unit = self._units[stretch.stop] - self._units[stretch.start]
-        scale = self.scale
+        scale = self.scale if math.isnan(scale) else scale
         if not EDGE <= stretch.mean <= 1 - EDGE:
             # Such rows say nothing about the scatter, and the few successes come in groups.
             scale = max(scale, EDGE_SIBLINGS * self.siblings)
@@ -302,47 +311,43 @@ class Series:
             return t
         return math.copysign(math.sqrt(freedom * math.log1p(t * t / freedom)), t)
 
-    def _as_estimated(self, z: float) -> float:
-        """The inverse of `_as_known`."""
-        freedom = self.freedom
-        if not math.isfinite(freedom):
-            return z
-        return math.sqrt(freedom * math.expm1(min(z * z / freedom, 20.0)))
+    def interval(self, stretch: Stretch) -> tuple[float, float]:
+        """95 % interval of a stretch as it is printed: a count has one, whenever it is asked for.
 
-    def weight_of_tasks(self, stretch: Stretch) -> float:
-        """Coin flips that a stretch of fixed tasks is worth for tasks like them.
+        That of a rate is Wilson's. Of fixed tasks it is for all tasks like them: however often the
+        same tasks are played, there are no more of them, so ten evaluations of 128 tasks are worth
+        128 coin flips. Episodes are worth as many as the scatter up to the last of them says.
+        Where nobody says how many outcomes are behind a row, what is known of the noise by now.
+        """
+        if self.kind == "amount":
+            return self.bounds(stretch)
+        if not self.trials[stretch.stop - 1] > 0:
+            flips = self._flips_of_tasks(stretch) if self.is_fixed else self.weight(stretch)
+            return _wilson(stretch.mean, flips, _as_estimated(PRINTED_Z, self.freedom))
+        if self.is_fixed:
+            num_tasks = stretch.size / (self._units[stretch.stop] - self._units[stretch.start])
+            return _wilson(stretch.mean, num_tasks, PRINTED_Z)
+        scale, freedom = self._noise[stretch.stop - 1]
+        return _wilson(stretch.mean, self.weight(stretch, scale), _as_estimated(PRINTED_Z, freedom))
 
-        However often the same tasks are played, there are no more of them. Which part of the
-        scatter is theirs cannot be told from means, so all of it is: ten evaluations of 128 tasks
-        are worth 128 flips. What coins do not explain is not theirs, and averages out.
+    def _flips_of_tasks(self, stretch: Stretch) -> float:
+        """Coin flips that fixed tasks are worth of which nobody says how many they are.
+
+        Which part of the scatter is theirs cannot be told from means, so all of it is. What coins
+        do not explain is not theirs, and averages out.
         """
         of_a_row = self.weight(stretch) / stretch.size
         num_tasks = max(self._denominator, PRIOR_TRIALS) if self._denominator else of_a_row
-        if self.has_trials:
-            num_tasks = stretch.size / (self._units[stretch.stop] - self._units[stretch.start])
         excess = max(num_tasks / of_a_row - 1, 0.0)
         return num_tasks / (1 + excess / stretch.size)
 
-    def bounds(
-        self, stretch: Stretch, z: float = NOMINAL_Z, *, of_tasks: bool = False
-    ) -> tuple[float, float]:
-        """Interval of the true mean over a stretch: Wilson's of a rate.
-
-        Args:
-            of_tasks: of a rate on fixed tasks: for tasks like them, not for these alone.
-        """
-        z = self._as_estimated(z)
+    def bounds(self, stretch: Stretch, z: float = NOMINAL_Z) -> tuple[float, float]:
+        """Interval of the true mean over a stretch that a comparison uses: Wilson's of a rate."""
+        z = _as_estimated(z, self.freedom)
         if self.kind == "amount":
             half = z * math.sqrt(self.variance(stretch))
             return stretch.mean - half, stretch.mean + half
-        weight = self.weight_of_tasks(stretch) if of_tasks else self.weight(stretch)
-        middle = (stretch.mean + z * z / (2 * weight)) / (1 + z * z / weight)
-        half = (
-            z
-            / (1 + z * z / weight)
-            * math.sqrt(stretch.mean * (1 - stretch.mean) / weight + z * z / (4 * weight**2))
-        )
-        return max(middle - half, 0.0), min(middle + half, 1.0)
+        return _wilson(stretch.mean, self.weight(stretch), z)
 
     def sigmas(self, before: Stretch, after: Stretch) -> float:
         """Standard errors from one stretch up to another; 0 where nothing is known of the noise."""
@@ -375,6 +380,28 @@ class Series:
     def row_of(self, step: int) -> int:
         """The first row at or after a step."""
         return bisect_left(self.steps, step)
+
+
+def _as_estimated(z: float, freedom: float) -> float:
+    """Standard errors of an estimated noise that are as rare as so many of a known one.
+
+    The inverse of `Series._as_known`.
+    """
+    if not math.isfinite(freedom):
+        return z
+    return math.sqrt(freedom * math.expm1(min(z * z / freedom, 20.0)))
+
+
+def _wilson(mean: float, flips: float, z: float) -> tuple[float, float]:
+    """`rates.wilson_interval` of one rate, without arrays: the judge asks at every row.
+
+    >>> low, high = _wilson(23 / 64, 64, 1.96)
+    >>> round(low, 3), round(high, 3)
+    (0.253, 0.482)
+    """
+    middle = (mean + z * z / (2 * flips)) / (1 + z * z / flips)
+    half = z / (1 + z * z / flips) * math.sqrt(mean * (1 - mean) / flips + z * z / (4 * flips**2))
+    return max(middle - half, 0.0), min(middle + half, 1.0)
 
 
 def _is_multiple(value: float, parts: int) -> bool:

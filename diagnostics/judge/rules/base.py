@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from echoscope.store.records import AlarmSeverity
-from echoscope.text.amounts import number, percent
+from echoscope.text.amounts import number, percent, rounded
 
 from ...catalogue import metric
 from ...metric_entry import POINTS, SHARE
@@ -322,7 +322,7 @@ def describe_outcome(outcome: Outcome) -> str:
     pivot = outcome.turns.pivots[-1][1]
     if not outcome.shows_turn:
         return f"{label}: {level_words(now)}"
-    before = outcome.extreme(outcome.best if outcome.has_fallen else pivot)
+    before = outcome.level_of(outcome.best if outcome.has_fallen else pivot)
     rest = ", and still falls" if outcome.still_falls else ""
     return f"{label}: {level_words(before, with_trials=False)} -> {level_words(now)}{rest}"
 
@@ -414,7 +414,7 @@ def amount(value: float, unit: str = "") -> str:
     if unit == SHARE:
         return percent(value)
     if unit == POINTS:
-        return f"{100 * value:.0f} points"
+        return f"{rounded(100 * value)} points"
     if unit.startswith("nats"):
         return f"{float(f'{value:.2g}'):g} nats"
     return number(value)

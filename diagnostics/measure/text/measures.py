@@ -18,6 +18,7 @@ from itertools import groupby, pairwise
 import numpy as np
 
 from echoscope.store.records import FinishReason, FloatArray64, RolloutBatch, Trajectory, Turn
+from echoscope.text.amounts import percent
 
 from .report import MAX_EXEMPLARS, Exemplar, TextReport
 from .sample import (
@@ -215,7 +216,7 @@ def _measure_template(report: TextReport, sample: TextSample, similarity_nn: Flo
             _in_reasoning(
                 sample.reasonings[k],
                 _covered(sample.reasonings[k], common),
-                f"{100 * shares[k]:.0f} % of its phrases also occur under most other prompts",
+                f"{percent(shares[k])} of its phrases also occur under most other prompts",
             )
             for k in alike
         ),
@@ -281,8 +282,8 @@ def _measure_loops(report: TextReport, sample: TextSample) -> None:
                 episode,
                 turn,
                 (offset + counts.char_run[0], offset + counts.char_run[1]),
-                f"{counts.repeated_ngram_frac:.0%} of its 4-grams repeat; longest run of one sign "
-                f"{counts.longest_char_run}, of one word {counts.longest_word_run}",
+                f"{percent(counts.repeated_ngram_frac)} of its 4-grams repeat; longest run of one "
+                f"sign {counts.longest_char_run}, of one word {counts.longest_word_run}",
             )
             for episode, turn, offset, counts in looping
         ),
@@ -302,7 +303,7 @@ def _measure_echo(report: TextReport, sample: TextSample) -> None:
     report.show(
         "echo",
         (
-            _in_turn(episode, now, now.reasoning_chars, f"{share:.0%} as in the turn before")
+            _in_turn(episode, now, now.reasoning_chars, f"{percent(share)} as in the turn before")
             for share, episode, now in echoes
             if share > 0.5
         ),

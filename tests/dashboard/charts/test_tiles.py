@@ -10,8 +10,9 @@ from made_run import add_steps, open_writer
 
 from echoscope.dashboard.charts.tiles import NOTHING, Tile, claim_words, tile_keys, tiles
 from echoscope.dashboard.data.tables import OUTLINE_PARTS, Outline, outlines
+from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.judge.claims import Change, Claim, Dip, Level, Lost
-from echoscope.diagnostics.judge.record import Verdict
+from echoscope.diagnostics.judge.record import Evidence, Verdict
 from echoscope.diagnostics.judge.verdict import Diagnosis
 from echoscope.store.reader import open_run
 
@@ -54,7 +55,7 @@ def says(*claims: Claim) -> Verdict:
 @pytest.mark.parametrize(
     ("claim", "words"),
     [
-        (change(0.125, 0.81), "rose from 12 % to 81 %"),
+        (change(0.125, 0.81), "rose from 13 % to 81 %"),
         (change(0.81, 0.12), "fell from 81 % to 12 %"),
         (Lost(change=change(0.81, 0.12), most_left=0.2, num_points=9), "fell from 81 % to 12 %"),
         (
@@ -123,6 +124,21 @@ def test_groups_with_signal_are_those_with_spread() -> None:
     tile = made(reward__zero_std_frac=[0.25, 0.75])["Groups with signal"]
     assert (tile.value, tile.change) == ("25 %", "-50 points since step 0")
     assert tile.spark == (0.75, 0.25)
+
+
+def test_an_improvement_is_not_marked_as_evidence() -> None:
+    """Groups with signal rose from 12.5 to 37.5 %, and an orange edge called that evidence of the
+    collapse: the alarm rests on the same metric. A tile says no more than without the evidence."""
+    improved = Evidence(
+        metric=SPREAD, before=0.875, after=0.625, interval=(0.5, 0.75), steps=(1, 12), words="-"
+    )
+    collapse = replace(says(), state=RunState.COLLAPSING, kinds=("STARVED_SIGNAL",))
+    columns = {"reward__zero_std_frac": [0.875, 0.625], "rollout__success_rate": [0.5, 0.25]}
+    name = "Groups with signal"
+    plain = made(collapse, **columns)[name]
+    tile = made(replace(collapse, evidence=(improved,)), **columns)[name]
+    assert (tile.value, tile.change) == ("37.5 %", "+25 points since step 0")
+    assert replace(tile, chart=plain.chart) == plain
 
 
 def test_other_numbers_name_where_they_began() -> None:

@@ -53,6 +53,20 @@ def test_a_warning_that_becomes_critical_is_one_alarm() -> None:
     assert (one.raised.step, one.latest.step, one.severity) == (2, 9, "critical")
 
 
+def test_a_row_says_when_a_warning_became_critical() -> None:
+    """ "critical, raised 20" was said of a warning that became critical at step 34."""
+    events = [event("a", 20), event("a", 34, "critical")]
+    (row,) = alarm_rows(histories(events))
+    assert (row["raised"], row["severity"]) == (20, "warning at step 20, critical since step 34")
+    events += [event("a", 60), event("a", 70, is_raised=False)]
+    (row,) = alarm_rows(histories(events))
+    assert row["severity"] == (
+        "cleared, was warning at step 20, critical at step 34, warning since step 60"
+    )
+    (row,) = alarm_rows(histories([event("a", 34, "critical")]))
+    assert (row["raised"], row["severity"]) == (34, "critical")
+
+
 def test_an_alarm_raised_again_is_open_again() -> None:
     (one,) = histories([event("a", 2), event("a", 4, is_raised=False), event("a", 8)])
     assert one.is_open

@@ -308,6 +308,7 @@ def test_a_tag_that_would_hide_is_refused() -> None:
     ("verdict", "said"),
     [
         ({"state": "collapsed", "regime": "diverse", "since": 20}, "collapsed since step 20"),
+        ({"state": "collapsed in part", "since": 20}, "collapsed in part since step 20"),
         ({"state": "healthy", "regime": "diverse"}, "healthy, diverse"),
         ({"state": "converged", "regime": "low entropy collapse"}, "converged"),
         ({"state": ""}, ""),

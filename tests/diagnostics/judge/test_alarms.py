@@ -8,6 +8,7 @@ import pytest
 
 from echoscope.diagnostics.judge.alarms import ALL_RULES, RULE_ORDER, AlarmEngine, RunState
 from echoscope.diagnostics.judge.courses.channels import CHANNELS, OUTCOMES
+from echoscope.diagnostics.judge.verdict import Diagnosis
 from echoscope.store.records import Alarm, AlarmSeverity, AlarmState
 
 Row = Mapping[str, float]
@@ -289,6 +290,33 @@ def test_a_solved_task_is_converged() -> None:
     assert engine.open_alarms[0].words.startswith("evaluation success: 3")
 
 
+def test_a_run_that_collapses_is_not_called_converged() -> None:
+    """Success is held at its best and no reward spread is left: that is converged, until replies
+    lose their form. "Collapsing: ... Also: converged." was said then."""
+
+    def row(step: int) -> Row:
+        return {
+            "rollout/success_rate": min(0.5 + 0.01 * step, 0.98),
+            "rollout/num_episodes": 64.0,
+            "reward/group_std_mean": step_down(step, 50, 0.4, 0.01),
+            "rollout/action_valid_frac": step_down(step, 100, 0.95, 0.4),
+            "rollout/length_limited_frac": step_down(step, 100, 0.02, 0.7),
+        }
+
+    diagnosis = Diagnosis()
+    for step, values in run_of(100, row):
+        diagnosis.observe(step, values)
+    assert diagnosis.run_state() is RunState.CONVERGED
+    for step in range(100, 130):
+        diagnosis.observe(step, row(step))
+        verdict = diagnosis.verdict()
+        if verdict.state.is_collapse:
+            assert "CONVERGED" not in verdict.kinds
+            assert "onverged" not in verdict.text
+    assert verdict.state is RunState.COLLAPSING
+    assert diagnosis.engine.outcomes["success_train"].is_at_best
+
+
 def test_starved_signal_splits_by_cause() -> None:
     engine, _ = judged(30, lambda s: {"reward/group_std_mean": 0.0, "reward/return_mean": 0.0})
     assert severity(engine, "STARVED_SIGNAL") == "warning"
@@ -450,7 +478,7 @@ def test_a_return_decides_alone_where_no_success_rate_is_logged() -> None:
 def test_a_run_without_success_says_how_much_there_was() -> None:
     engine, _ = judged(10, lambda s: {"eval/lake/success_rate": 0.0, "eval/lake/num_tasks": 64.0})
     assert engine.open_alarms[0].words == (
-        "evaluation success: 0 % (0.0 to 5 %, steps 0 to 9, 10 evaluations of the same 64 tasks)"
+        "evaluation success: 0 % (0 to 6 %, steps 0 to 9, 10 evaluations of the same 64 tasks)"
     )
 
 

@@ -18,6 +18,7 @@ from echoscope.diagnostics.judge.advice.situation import Situation
 from echoscope.diagnostics.judge.alarms import RULES_BY_NAME, RunState
 from echoscope.diagnostics.judge.claims import Fate
 from echoscope.diagnostics.judge.verdict import diagnose
+from echoscope.diagnostics.judge.verdict_text import at_the_end
 from echoscope.store.reader import open_run
 from echoscope.store.records import CheckpointRecord, CommandAck, CommandAction, CommandOutcome
 from echoscope.store.steer.commands import new_command
@@ -231,3 +232,50 @@ def test_a_checkpoint_that_a_rewind_hides_is_not_gone_on_from(tmp_path: Path) ->
     fate = fate_of(open_run(path))
     assert fate is not None
     assert "the checkpoint of step 4, and repeats no step" in fate.way_on
+
+
+# --- what a state is called once the run has ended
+
+
+def half_lost(step: int) -> Mapping[str, float]:
+    """Valid replies are lost; success falls by a third, which is no loss of half of it."""
+    is_late = step >= 40
+    return {
+        "rollout/action_valid_frac": 0.3 if is_late else 0.95,
+        "rollout/length_limited_frac": 0.7 if is_late else 0.02,
+        "rollout/success_rate": 0.4 if is_late else 0.6,
+        "rollout/num_episodes": 64.0,
+    }
+
+
+@pytest.mark.parametrize("status", ["finished", "stopped", "failed", "interrupted"])
+def test_a_run_that_has_ended_is_not_called_collapsing(tmp_path: Path, status: str) -> None:
+    path = make_run(
+        tmp_path / "run", 61, status=status, config=CONFIG, live_knobs=KNOBS, values=half_lost
+    )
+    verdict = diagnose(path)
+    assert (verdict.state, verdict.to_json()["state"]) == (RunState.COLLAPSING, "collapsing")
+    assert verdict.state_words == "collapsed in part"
+    assert "Collapsed in part: format collapse, starting" in verdict.text
+    assert "ollapsing" not in verdict.text
+    assert "still falls" not in verdict.text
+    # What was said while it went on stays as it was said.
+    assert diagnose(path, at=55).text.startswith("Collapsing: format collapse, starting")
+
+
+def test_a_run_that_goes_on_is_called_collapsing(tmp_path: Path) -> None:
+    writer = open_writer(tmp_path / "run", config=CONFIG, live_knobs=KNOBS)
+    add_steps(writer, "run", range(61), half_lost)
+    verdict = diagnose(tmp_path / "run")
+    assert verdict.state_words == "collapsing"
+    assert verdict.text.startswith("Collapsing: format collapse, starting")
+    writer.close(status="finished")
+    assert diagnose(tmp_path / "run").state_words == "collapsed in part"
+
+
+def test_what_still_falls_fell_at_the_end() -> None:
+    said = "training success: 62 % (step 4) -> 20 % (step 60), and still falls; valid actions: 9 %"
+    assert at_the_end(said) == (
+        "training success: 62 % (step 4) -> 20 % (step 60), and still fell at the end; "
+        "valid actions: 9 %"
+    )

@@ -15,6 +15,8 @@ from echoscope.diagnostics.judge.courses.channels import OUTCOMES
 from echoscope.diagnostics.judge.courses.outcome import Outcome
 from echoscope.diagnostics.judge.courses.series import Series, lengths
 from echoscope.diagnostics.judge.courses.turns import Turns, change_points
+from echoscope.diagnostics.judge.rules.base import describe_outcome
+from echoscope.diagnostics.measure.rates import wilson_interval
 from echoscope.text.strict_json import json_value
 
 EVALUATION, TRAINING, RETURN = OUTCOMES[1], OUTCOMES[2], OUTCOMES[4]
@@ -55,16 +57,16 @@ def claims_of(outcome: Outcome, kind: type) -> list:
 
 
 def test_a_rate_over_known_episodes_has_the_interval_of_so_many_coins() -> None:
-    """40 rows of 32 of 64: Wilson around 0.5 with 2,560 coins, 1.9 standard errors of 0.00988."""
+    """40 rows of 32 of 64: Wilson around 0.5 with 2,560 coins, 1.96 standard errors of 0.00988."""
     level = claims_of(trained([0.5] * 40, 64.0), Level)[0]
     assert (level.value, level.trials, level.num_points) == (0.5, 2560.0, 40)
-    half = 1.9 / (1 + 1.9**2 / 2560) * math.sqrt(0.25 / 2560 + 1.9**2 / (4 * 2560**2))
+    half = 1.96 / (1 + 1.96**2 / 2560) * math.sqrt(0.25 / 2560 + 1.96**2 / (4 * 2560**2))
     assert level.high - 0.5 == pytest.approx(half)
     assert 0.5 - level.low == pytest.approx(half)
 
 
 def test_many_evaluations_of_the_same_tasks_know_no_more_tasks() -> None:
-    """14 times 64 of 128: Wilson around 0.5 with 128 coins, 1.9 standard errors of 0.0442.
+    """14 times 64 of 128: Wilson around 0.5 with 128 coins, 1.96 standard errors of 0.0442.
 
     What two levels differ by is known better, because it is of the same tasks: after seven
     evaluations each, 0.125 give or take 1.9 times the root of twice 0.0166 squared; downwards more,
@@ -72,7 +74,7 @@ def test_many_evaluations_of_the_same_tasks_know_no_more_tasks() -> None:
     """
     level = claims_of(evaluated([64] * 14), Level)[0]
     assert (level.value, level.trials, level.num_points) == (0.5, 1792.0, 14)
-    assert (level.low, level.high) == pytest.approx((0.417, 0.583), abs=1e-3)
+    assert (level.low, level.high) == pytest.approx((0.4147, 0.5853), abs=1e-4)
     outcome = evaluated([56] * 7 + [72] * 7)
     change = outcome.change(outcome.series.stretch(0, 7), outcome.series.stretch(7, 14))
     assert (change.low, change.high) == pytest.approx((0.0715, 0.1697), abs=1e-3)
@@ -93,6 +95,38 @@ def test_the_interval_of_evaluations_holds_the_success_on_all_tasks_like_them(
         level = outcome.level_of(outcome.series.stretch(0, 14))
         num_inside += level.low <= true <= level.high
     assert num_inside >= 0.93 * 120
+
+
+def test_a_count_has_one_interval_whatever_it_is_compared_with() -> None:
+    """23 of 64 was "19 to 52 %" in the headline and "22 to 48 %" in an alarm: an extreme of several
+    evaluations, which scatter more than coins do. Wilson says 25 to 48 %, and so do all sentences.
+    """
+    wilson = tuple(float(end) for end in wilson_interval(23 / 64, 64))
+    outcome = evaluated([23], 64)
+    for n, solved in enumerate([2, 6, 1, 5, 1, 6, 1, 4], start=1):
+        row = {"eval/a/success_rate": solved / 64, "eval/a/num_tasks": 64.0}
+        outcome.update(10 * n, row)
+        change = claims_of(outcome, Change)[0]
+        assert (change.before.low, change.before.high) == pytest.approx(wilson, abs=1e-12)
+        assert "evaluation success: 36 % (25 to 48 %, step 0) -> " in describe_outcome(outcome)
+        # The difference allows for the choice.
+        upper = change.high - (change.after.value - change.before.value)
+        assert upper > change.before.value - outcome.series.bounds(outcome.best, 2.6)[0]
+    assert outcome.series.scale > 2
+
+
+def test_the_interval_of_episodes_does_not_change_with_later_rows() -> None:
+    """Siblings weigh as the rows until then said; an interval narrows with rows of its own only."""
+    rng = np.random.default_rng(0)
+    rates = [*rng.binomial(64, 0.6, 12) / 64, *np.clip(rng.normal(0.2, 0.15, 30), 0, 1)]
+    outcome = trained([], 64.0, 16.0)
+    intervals = set()
+    for step, rate in enumerate(rates):
+        row = {"rollout/success_rate": rate, "rollout/num_episodes": 64.0}
+        outcome.update(step, row | {"rollout/num_groups": 16.0})
+        if step >= 11:
+            intervals.add(outcome.series.interval(outcome.series.stretch(0, 12)))
+    assert len(intervals) == 1
 
 
 def test_siblings_weigh_less_until_the_scatter_says_otherwise() -> None:

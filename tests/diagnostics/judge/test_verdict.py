@@ -62,7 +62,7 @@ def test_entropy_alone_would_not_show_a_template() -> None:
 def test_a_solved_task_is_called_solved() -> None:
     verdict = diagnose(make("solved", 0).table)
     assert verdict.state is RunState.CONVERGED
-    assert "Evidence: evaluation success: 20 % (14 to 30 %, steps 0 to 10) -> " in verdict.text
+    assert "Evidence: evaluation success: 20 % (15 to 25 %, steps 0 to 10) -> " in verdict.text
     assert verdict.first_critical_step is None
 
 
@@ -112,7 +112,7 @@ def test_nothing_alarming() -> None:
     assert verdict.state is RunState.HEALTHY
     assert verdict.confidence == "medium"  # 7 of 9 kinds of signals
     assert verdict.text.startswith(
-        "Healthy. Evaluation success rose from 7 % (4 to 14 %, step 0) to 65 % (59 to 70 %, steps "
+        "Healthy. Evaluation success rose from 7 % (4 to 11 %, step 0) to 65 % (59 to 70 %, steps "
         "50 to 150, 11 evaluations of the same 256 tasks). No problem found"
     )
 
