@@ -89,7 +89,9 @@ def test_check_all_prints_a_table_and_the_reason_of_every_skip(
     assert f"skipped {missing}, all: cannot import 'no_such_module'" in result.output
     assert "skipped gymnasium, expert: there is no scripted expert" in result.output
     [players] = [line for line in result.output.splitlines() if line.startswith("players bandit")]
-    assert players.startswith("players bandit, mean return (success): echo 0 (0%); empty 0 (0%); ")
+    assert players.startswith(
+        "players bandit, mean return (success): echo 0 (0 %); empty 0 (0 %); "
+    )
 
     monkeypatch.setattr(registry, "known_ids", lambda: ("bandit", missing))
     played, skipped = json.loads(run("check", "all", "--seeds", "3", "--json").output)

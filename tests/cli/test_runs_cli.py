@@ -99,7 +99,7 @@ def test_list(echoscope: Run, run_path: Path) -> None:
     assert "first" in out
     assert "finished" in out
     assert "1.000" in out  # mean return of the last step
-    assert "50%" in out
+    assert "50 %" in out
     code, out, _ = echoscope("runs", "list", run_path.parent, "--json")
     (row,) = json.loads(out)
     assert (row["status"], row["last_step"], row["num_trajectories"]) == ("finished", 1, 4)
@@ -426,7 +426,7 @@ def test_no_cell_of_the_list_is_cut(echoscope: Run, tmp_path: Path, width: int) 
     out = echoscope("runs", "list", tmp_path, columns=width)[1]
     assert 'paused by the alarm "low success" for' in out
     assert all(name in out for name in names)
-    assert out.count("50%") == 2
+    assert out.count("50 %") == 2
     assert "\u2026" not in out
     assert ("started" in out) is (width == 200)
     for writer in writers:
@@ -447,9 +447,12 @@ def test_the_list_has_pinned_runs_at_the_top_and_names_its_success(
 
 
 def test_the_list_shows_verdict_and_parent(echoscope: Run, tmp_path: Path) -> None:
-    """One run raised a critical alarm and evaluates at a tenth of its best; one is its branch."""
+    """Two runs raised a critical alarm: one ends at a tenth of its best, one at three quarters. That
+    one is collapsing in JSON, and for people, now that it has ended, collapsed in part."""
     settings = {"diagnostics": {"enabled": True}}
-    for name, parent, rates in (("lost", None, (0.8, 0.08)), ("child", "lost", (0.8, 0.8))):
+    rates_of = {"lost": (0.8, 0.08), "child": (0.8, 0.8), "half": (0.8, 0.6)}
+    for name, rates in rates_of.items():
+        parent = "lost" if name == "child" else None
         writer = RunWriter.create(
             tmp_path / name, run_id=name, config=settings, parent_run_id=parent, is_packing=False
         )
@@ -464,15 +467,17 @@ def test_the_list_shows_verdict_and_parent(echoscope: Run, tmp_path: Path) -> No
                 state=AlarmState.RAISED, step=20, onset_step=12, metric="", value=rate,
                 baseline=None, threshold=0.3, window=1, message="", advice="",
             )  # fmt: skip
-            alarms = [alarm] if (name, step) == ("lost", 1) else []
+            alarms = [alarm] if name != "child" and step == 1 else []
             writer.commit_step(metrics=[metrics], trajectories=[], alarms=alarms)
         writer.close(status="finished")
     rows = {
         row["run_id"]: row for row in json.loads(echoscope("runs", "list", tmp_path, "--json")[1])
     }
     assert rows["lost"]["verdict"] == "collapsed"
+    assert rows["half"]["verdict"] == "collapsing"
     assert (rows["child"]["verdict"], rows["child"]["parent_run_id"]) == ("healthy", "lost")
     header, *lines = echoscope("runs", "list", tmp_path)[1].splitlines()
     assert "verdict" in header
     assert "parent" in header
-    assert any("collapsed" in line for line in lines)
+    assert any("collapsed in part" in line for line in lines)
+    assert not any("collapsing" in line for line in lines)

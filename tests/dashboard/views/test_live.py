@@ -253,6 +253,16 @@ def test_an_open_alarm_is_said_with_advice_and_marked_on_the_charts(
     assert "<img" not in entropy
 
 
+def test_an_alarm_says_when_it_became_critical(
+    live_run: HeldRun, tmp_path: Path, open_page: OpenPage
+) -> None:
+    """ "critical, raised after step 2" was said of a warning of step 1."""
+    live_run.raise_alarm(alarm_id="echo", step=1, severity=AlarmSeverity.WARNING)
+    live_run.raise_alarm(alarm_id="echo", step=2)
+    text = shown(open_page("live", tmp_path, run="live")).replace("\\", "")
+    assert "Raised after step 1, warning at step 1, critical since step 2, began" in text
+
+
 def test_what_an_alarm_suggests_is_one_confirmation_away(
     live_run: HeldRun, tmp_path: Path, open_page: OpenPage
 ) -> None:

@@ -141,7 +141,7 @@ def test_two_files_are_compared_question_by_question(tmp_path: Path) -> None:
     # Clopper-Pearson of 9 in 10 is 0.5550 to 0.9975
     assert (found.low, found.high) == pytest.approx((0.0550, 0.4975), abs=1e-4)
     assert found.text.startswith("In the second file success is higher, beyond chance.")
-    assert compare(a, a).text.startswith("No difference beyond chance. Difference: +0 points")
+    assert compare(a, a).text.startswith("No difference beyond chance. Difference: 0 points")
     assert compare(b, a).difference == pytest.approx(-0.4)
 
 
