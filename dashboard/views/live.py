@@ -29,6 +29,7 @@ from echoscope.store.records import (
     severity_words,
 )
 from echoscope.store.status import after_step
+from echoscope.text.sentences import capitalised
 
 _STYLE = """<style>
 /* Streamlit fades what it draws again; a page that does so by itself must not. */
@@ -181,10 +182,11 @@ def _alarm(run_id: str, alarm: Alarm) -> None:
     onset = "" if alarm.onset_step is None else f", began about step {alarm.onset_step}"
     events = [event for event in queries.alarms(run_id) if event.alarm_id == alarm.alarm_id]
     course = severity_course(events)
-    became = f", {severity_words(course)}" if len(course) > 1 else ""
-    raised = f"Raised {after_step(course[0][1])}{became}{onset}."
+    raised = f"Raised {after_step(course[0][1])}"
+    if len(course) > 1:
+        raised = capitalised(severity_words(course))
     advice = queries.alarm_advice(run_id, alarm)
-    st.caption(plain(f"{raised} {advice.text}", 1000))
+    st.caption(plain(f"{raised}{onset}. {advice.text}", 1000))
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         if alarm.evidence:
             fact = alarm.evidence[0]

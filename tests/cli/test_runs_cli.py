@@ -447,8 +447,8 @@ def test_the_list_has_pinned_runs_at_the_top_and_names_its_success(
 
 
 def test_the_list_shows_verdict_and_parent(echoscope: Run, tmp_path: Path) -> None:
-    """Two runs raised a critical alarm: one ends at a tenth of its best, one at three quarters. That
-    one is collapsing in JSON, and for people, now that it has ended, collapsed in part."""
+    """Two runs raised a critical alarm: one ends at a tenth of its best, one at three quarters.
+    That one is collapsing in JSON, and for people, now that it ended, collapsed in part."""
     settings = {"diagnostics": {"enabled": True}}
     rates_of = {"lost": (0.8, 0.08), "child": (0.8, 0.8), "half": (0.8, 0.6)}
     for name, rates in rates_of.items():

@@ -260,7 +260,7 @@ def test_an_alarm_says_when_it_became_critical(
     live_run.raise_alarm(alarm_id="echo", step=1, severity=AlarmSeverity.WARNING)
     live_run.raise_alarm(alarm_id="echo", step=2)
     text = shown(open_page("live", tmp_path, run="live")).replace("\\", "")
-    assert "Raised after step 1, warning at step 1, critical since step 2, began" in text
+    assert "Warning at step 1, critical since step 2, began about step 1." in text
 
 
 def test_what_an_alarm_suggests_is_one_confirmation_away(
