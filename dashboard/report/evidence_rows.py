@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.judge.claims import Change, Claim, Dip, Disagreement, Level, Lost
-from echoscope.diagnostics.judge.record import Evidence, Verdict
+from echoscope.diagnostics.judge.record import THEN, Evidence, Verdict
 from echoscope.diagnostics.judge.rules.base import step_words, trials_words
 from echoscope.diagnostics.metric_entry import SHARE
 
@@ -105,9 +105,15 @@ def _of_evidence(evidence: Evidence) -> EvidenceRow:
     interval = evidence.interval
     if interval is not None and metric(evidence.metric).unit == SHARE:
         interval = max(interval[0], 0.0), min(interval[1], 1.0)
+    elif interval is not None and evidence.metric.endswith("_std_mean"):
+        interval = max(interval[0], 0.0), interval[1]
     first, last = evidence.steps
     has_before = not math.isnan(evidence.before)
     where = f"step {first}, then step {last}" if has_before else f"step {last}"
+    where += f" ({evidence.averaged})" if evidence.averaged else ""
+    of_start, is_of_start, of_now = evidence.averaged.partition(THEN)
+    if is_of_start:  # the level before is of no single step
+        where = f"{of_start}{THEN}step {last} ({of_now})"
 
     def level(value: float, step: int, ends: tuple[float, float] | None) -> Level:
         low, high = ends or (math.nan, math.nan)
@@ -128,7 +134,7 @@ def _of_evidence(evidence: Evidence) -> EvidenceRow:
         interval=interval,
         steps=evidence.steps,
         levels=(level(evidence.before, first, None), now) if has_before else (now,),
-        where=f"{where} ({evidence.averaged})" if evidence.averaged else where,
+        where=where,
         words=evidence.words,
         is_proof=True,
     )

@@ -12,6 +12,9 @@ from .alarms import RunState
 from .claims import Claim
 from .regimes import Regime
 
+THEN = ", then "
+"""In `Evidence.averaged`, between what the level before and what the level after is made of."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
@@ -25,7 +28,8 @@ class Evidence:
     steps: tuple[int, int]
     """Where `before` and `after` were measured."""
     averaged: str = ""
-    """What both are made of, such as `median of 2 rows`; empty for values of these steps."""
+    """What both are made of, such as `median of 2 rows`; empty for values of these steps. With a
+    level at the start: `median of the first 10 rows, then mean of 10 rows`."""
     words: str = ""
     """The same in words: `success on 128 tasks: 85 % (step 20) -> 54 % (step 42)`."""
 

@@ -37,7 +37,7 @@ from .claims import Claim
 from .courses.changes import HALF, Channel
 from .courses.channels import CHANNELS, ChannelSpec
 from .courses.outcome import Outcome
-from .record import Evidence, Shown, Verdict
+from .record import THEN, Evidence, Shown, Verdict
 from .regimes import Regime, RegimeTracker
 from .rules.base import Sign, averaged, describe
 from .rules.reasoning import independence
@@ -422,7 +422,7 @@ def _averaged(channel: Channel) -> str:
     if channel.spec.against != "start" or len(channel.first_values) == 1:
         return over
     first = f"median of the first {len(channel.first_values)} rows"
-    return f"{first}, then {over or 'the value of this step'}"
+    return f"{first}{THEN}{over or 'the value of this step'}"
 
 
 def diagnose(

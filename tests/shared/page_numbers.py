@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ import echoscope
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+_PART = re.compile(r"(\d+(?:\.\d+)?)(?: %)? to (\d+(?:\.\d+)?)")
+"""Both ends of an interval of a share."""
 _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
@@ -29,7 +32,7 @@ class Number:
 
     @property
     def is_equal(self) -> bool:
-        """As far as it is shown: half a unit of its last digit is rounding."""
+        """As far as it is shown: half a unit of its last digit is rounding, away from zero."""
         number = _NUMBER.search(self.shown)
         if number is None:
             return False
@@ -39,7 +42,17 @@ class Number:
         # What is cut after three digits, such as 1200 of 1234, has no decimals.
         coarse = max(unit, 10.0 ** (len(digits[0].lstrip("+-").partition(".")[0]) - 3))
         tolerance = coarse if float(digits[0]) and not decimals else unit
-        return abs(float(number[0].replace(",", "")) - self.true) <= 0.501 * tolerance
+        shown = float(number[0].replace(",", ""))
+        farther = (abs(shown) - abs(self.true)) / tolerance
+        return -0.499 <= farther <= 0.501 and shown * self.true >= 0
+
+
+def wilson(share: float, num: float) -> tuple[float, float]:
+    """The 95 % interval of a share of so many, in percent (Wilson 1927)."""
+    z = 1.96
+    middle = (share + z * z / (2 * num)) / (1 + z * z / num)
+    half = z / (1 + z * z / num) * math.sqrt(share * (1 - share) / num + (z / num) ** 2 / 4)
+    return 100 * (middle - half), 100 * (middle + half)
 
 
 class Pages:
@@ -114,6 +127,13 @@ class Pages:
         }
         for what, true in truth.items():
             yield Number(page="Live", what=what, shown=words.get(what, "none"), true=true)
+        yield from self._interval(
+            "Live",
+            "Evaluation success",
+            words["Evaluation success"],
+            share=truth["Evaluation success"] / 100,
+            num=self._num_tasks(run, evaluated),
+        )
         for chart, curve, key in (
             ("success", "training", "rollout/success_rate"),
             ("success", "evaluation", f"eval/{tag}/success_rate"),
@@ -130,6 +150,19 @@ class Pages:
                     true=self.metric(run, key, which),
                 )
 
+    def _num_tasks(self, run: str, step: int) -> float:
+        """How many fixed tasks an evaluation played; siblings share one."""
+        tasks = "SELECT DISTINCT group_index FROM trajectories WHERE split = 'eval' AND step = "
+        return float(self.sql(run, f"SELECT count(*) FROM ({tasks}{step})"))
+
+    def _interval(
+        self, page: str, what: str, shown: str, *, share: float, num: float
+    ) -> Iterator[Number]:
+        ends = _PART.search(shown)
+        for n, true in enumerate(wilson(share, num), start=1):
+            end = ends[n] if ends else "none"
+            yield Number(page=page, what=f"{what}, end {n}", shown=end, true=true)
+
     def diagnosis(self, run: str) -> Iterator[Number]:
         """The table of claims: means of the steps that each names."""
         self._visit(f"diagnosis?run={run}")
@@ -138,7 +171,7 @@ class Pages:
         )
         until(lambda: table.count() == 1, "table of claims", page=self._page)
         for row in table.locator("tbody tr").all():
-            what, before, now, _, steps, key = row.locator("td").all_inner_texts()
+            what, before, now, interval, steps, key = row.locator("td").all_inner_texts()
             ranges = re.findall(r"steps? (\d+)(?: to (\d+))?", steps)
             rows = re.search(r"(mean|median) of (\d+) rows", steps)
             for shown, (first, last) in zip((before, now)[-len(ranges) :], ranges, strict=True):
@@ -155,6 +188,17 @@ class Pages:
                 scale = 100 if "%" in shown or "points" in shown else 1
                 where = f"{what}, {first} to {last or first}"
                 yield Number(page="Diagnosis", what=where, shown=shown, true=scale * stored)
+            if first_rows := re.search(r"median of the first (\d+) rows", steps):
+                start = f"{values} ORDER BY step LIMIT {first_rows[1]}"
+                median = self.sql(run, f"SELECT median(value) FROM ({start})")
+                scale = 100 if "%" in before else 1
+                yield Number(
+                    page="Diagnosis", what=f"{what}, start", shown=before, true=scale * median
+                )
+            if key.startswith("eval/") and key.endswith("/success_rate"):
+                # Of the same tasks each time: there are no more of them in many evaluations.
+                num = self._num_tasks(run, int(ranges[-1][1] or ranges[-1][0]))
+                yield from self._interval("Diagnosis", what, interval, share=stored, num=num)
             if tasks := re.search(r"\(([\d,]+) (episodes|tasks)\)", steps):
                 split = {"episodes": "train", "tasks": "eval"}[tasks[2]]
                 first, last = ranges[-1]

@@ -69,3 +69,15 @@ def test_evidence_beside_claims_keeps_a_share_within_its_ends() -> None:
     verdict = said(evidence=(moved(VALID, 0.9, 0.02, (-0.01, 0.05)),))
     cells = evidence_rows(verdict)[0].cells()
     assert (cells["95 % interval"], cells["steps"]) == ("0 % to 5 %", "step 5, then step 37")
+
+
+def test_a_level_at_the_start_is_of_its_first_rows_and_no_spread_is_below_zero() -> None:
+    """ "step 1, then step 70 (median of the first 10 rows, then mean of 10 rows)": who looked at
+    step 1 found another number. And the interval of a standard deviation began below 0."""
+    spread = replace(
+        moved("reward/group_std_mean", 0.265, 0.0167, (-0.0152, 0.0486)),
+        averaged="median of the first 10 rows, then mean of 10 rows",
+    )
+    cells = evidence_rows(said(evidence=(spread,)))[0].cells()
+    assert cells["steps"] == "median of the first 10 rows, then step 37 (mean of 10 rows)"
+    assert cells["95 % interval"] == "0 to 0.0486"
