@@ -124,7 +124,7 @@ def legend_html(rows: pd.DataFrame) -> str:
     if num_dropped := int((~kept).sum()):
         parts.append(f"<span>hollow: {num_dropped:,} not trained on</span>")
     returns = rows["episode_return"].dropna()
-    if len(returns) and counts.keys() == {UNKNOWN}:
+    if len(returns) and not counts.keys() & {SOLVED, FAILED}:
         parts.append(f"<span>mean return {number_words(returns.mean())}</span>")
     if len(rows) > MAX_EPISODES:
         parts.append(f"<span>the first {counted(MAX_EPISODES, 'episode')} are shown</span>")

@@ -62,7 +62,7 @@ SHOWN = {
     # One reward for the whole episode; example 3 was played twice, example 4 once.
     "verifiers": Shown(
         verdict=ONE,
-        legend=("3 unknown", "mean return 0.233"),
+        legend=("2 cut off", "1 unknown", "mean return 0.233"),
         rows=(
             ("0, 0", "0.7", None, None, None, "2"),
             ("0, 1", "0", None, None, None, "1"),
