@@ -161,7 +161,7 @@ def test_keys_and_numbers_are_copied_as_they_are(text: str) -> None:
 
 
 def test_every_state_of_a_verdict_has_a_colour() -> None:
-    states = {state.value for state in RunState}
+    states = {state.words(has_ended=over) for state in RunState for over in (False, True)}
     assert set(theme.STATE_TONES) == states
     assert theme.STATE_TONES["recovering"] == theme.STATE_TONES["watch"] == "orange"
 
