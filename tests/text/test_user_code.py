@@ -19,6 +19,7 @@ MAY_IMPORT_CODE = {
     "core/plugins/checks.py",
     "core/warm_start/narrators.py",
     "core/engines/build.py",  # the hook that takes weights to a server, when a run starts
+    "diagnostics/bench/detectors/own.py",  # the detector that `bench collapse --detector` names
     "cli/whatif.py",  # only what its own command line names
 }
 """Who turns a name into code. None of them reads a stored run or a checkpoint to show it."""
