@@ -220,15 +220,19 @@ def serve(
 def _warm_up() -> None:
     """Import what the first page needs; frozen, it costs later collections of garbage nothing.
 
-    The newest runs come first: every page asks for them.
+    Before the server says that it is there: a page that is drawn meanwhile waits for each import.
     """
-    queries = importlib.import_module("echoscope.dashboard.data.queries")
-    with suppress(Problem):  # a page says what is wrong with the root
-        queries.runs(most=NUM_FIRST)
     for name in _OF_PAGES:
         importlib.import_module(f"echoscope.dashboard.{name}")
     gc.collect()
     gc.freeze()
+
+
+def _read_newest() -> None:
+    """Every page asks for them."""
+    queries = importlib.import_module("echoscope.dashboard.data.queries")
+    with suppress(Problem):  # a page says what is wrong with the root
+        queries.runs(most=NUM_FIRST)
 
 
 def _follow(remote: RemoteRoot) -> None:
@@ -261,9 +265,10 @@ async def _serve(
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            _warm_up()
             await super().startup(sockets)
             on_ready()
-            threading.Thread(target=_warm_up, name="warm-up", daemon=True).start()
+            threading.Thread(target=_read_newest, name="newest-runs", daemon=True).start()
             if (remote := RemoteRoot.of(root)) is not None:
                 threading.Thread(target=_follow, args=[remote], daemon=True).start()
 
