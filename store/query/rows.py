@@ -165,8 +165,9 @@ def trajectories_table(
     outcomes: Mapping[str, TrajectoryOutcome],
 ) -> pa.Table:
     """One row per trajectory; outcome columns are NULL where there is no outcome."""
-    joined = [outcomes.get(t.id) for t in trajectories]
-    columns = _step_columns(run_id, attempt, [t.step for t in trajectories])
+    ids = [t.id for t in trajectories]
+    joined = [outcomes.get(identity) for identity in ids]
+    columns = _step_columns(run_id, attempt, [t.step for t in trajectories]) | {"id": ids}
     columns |= {
         name: [None if o is None else _stored(getattr(o, name)) for o in joined]
         for name in ("advantage", "kept", "drop_reason")
@@ -263,7 +264,8 @@ def tokens_table(
             rows.append((trajectory, turn))
             prefixes.append(prefix)
             prompts.append(prompt[prefix:])
-            previous = np.concatenate([prompt, turn.response_tokens])
+            if turn is not trajectory.turns[-1]:
+                previous = np.concatenate([prompt, turn.response_tokens])
     turns = [turn for _, turn in rows]
     supports = [turn.support for turn in turns]
     columns = _turn_columns(run_id, attempt, rows)
@@ -279,8 +281,10 @@ def tokens_table(
             [None if s is None else s.tokens for s in supports], np.int32
         ),
     }
+    joined = [outcomes.get(identity) for identity in columns["trajectory_id"]]
     for name in OUTCOME_ARRAYS:
-        arrays = [_outcome_array(outcomes.get(t.id), name, turn) for t, turn in rows]
+        pairs = zip(joined, turns, strict=True)
+        arrays = [_outcome_array(outcome, name, turn) for outcome, turn in pairs]
         columns[name] = _list_array(arrays, np.float32)
     return _table("tokens", turns, columns)
 
