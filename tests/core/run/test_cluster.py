@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_cluster import driver, ranks, step_of
+from ray_cluster import cluster_of, driver, ranks, step_of
 from recorded import metric
 
 from echoscope.store.log.verify import verify
@@ -22,16 +22,9 @@ SMALL = ("steps=6", "checkpoint.every=1", "eval.every=0", "eval.before=false", "
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A head without cores, and three nodes with one core each: two for ranks, one to spare."""
-    from ray.cluster_utils import Cluster
-
-    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # on loopback alone
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    for _ in range(3):
-        made.add_node(num_cpus=1)
-    yield made
-    made.shutdown()
+    """Two nodes are for ranks, one is to spare."""
+    with cluster_of(3, cores=1, monkeypatch=monkeypatch) as made:
+        yield made
 
 
 def until_step(run: Path, step: int, process: subprocess.Popen[bytes]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
-from ray_cluster import driver, ranks, step_of
+from ray_cluster import cluster_of, driver, ranks, step_of
 from recorded import metric
 
 from echoscope.store.log.verify import verify
@@ -30,15 +30,8 @@ NUM_NODES = 3
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Three nodes of two cores: two hold two ranks and two engines."""
-    from ray.cluster_utils import Cluster
-
-    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # on loopback alone
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    for _ in range(NUM_NODES):
-        made.add_node(num_cpus=2)
-    yield made
-    made.shutdown()
+    with cluster_of(NUM_NODES, cores=2, monkeypatch=monkeypatch) as made:
+        yield made
 
 
 def say(text: str) -> None:
