@@ -6,9 +6,10 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from browsing import DashboardProcess, draw_chart, hover, text_of, until, visit
-from made_run import made_trajectory, make_run, open_writer, step_metrics
+from made_run import add_steps, made_trajectory, make_run, open_writer, step_metrics
 
 EVALUATED = {0: 0.352, 20: 0.815, 40: 0.574}
 """Step to success on fixed tasks."""
@@ -158,3 +159,25 @@ def test_charts_are_drawn_for_a_run_with_two_underscores_in_its_name(
     plot = draw_chart(page, ".st-key-chart_entropy")
     assert len(curves(page, plot)["Policy entropy"]["x"]) == 12
     assert "encountered an error" not in text_of(page)
+
+
+def test_a_tile_of_a_long_run_tells_its_real_first_value_and_draws_no_waves(
+    dashboard: DashboardProcess, page: Any
+) -> None:
+    """1,200 steps, drawn as means of 25: a range was told as its first step, its ends as waves."""
+    run, noise = dashboard.root / "thinned", np.random.default_rng(0).normal(0, 0.2, 1_200)
+    values = [1.51, *(1.9 - step / 1_200 + noise[step] for step in range(1, 1_200))]
+    writer = open_writer(run)
+    steps = range(len(values))
+    add_steps(
+        writer, run.name, steps, lambda step: {"policy/entropy": values[step]}, num_trajectories=0
+    )
+    writer.close(status="finished")
+    visit(page, f"{dashboard.url}/live?run={run.name}")
+    tile = page.locator(".es-tile", has_text="Policy entropy")
+    until(lambda: "was 1.51 at step 0" in tile.inner_text(), "the first value", page=page)
+    heights = tile.locator("svg path, svg polyline").first.evaluate(
+        "line => Array.from({length: 49}, (_, n) => "
+        "line.getPointAtLength(line.getTotalLength() * n / 48).y)"
+    )
+    assert np.corrcoef(np.arange(49), heights)[0, 1] > 0.9  # further down is a lower value

@@ -90,6 +90,32 @@ def test_a_heading_sorts_all_runs_and_ticks_stay(
     page.get_by_role("button", name="Untick all").wait_for()
 
 
+def test_groups_and_order_are_of_the_runs_of_all_pages(
+    tmp_path: Path, serve: Callable[..., DashboardProcess], page: Any
+) -> None:
+    """Thirty runs, of which a page shows the 25 newest; the older a run, the better it is."""
+    for number in range(30):
+        success = (90 - number) / 100
+        make_run(
+            tmp_path / f"run-{number:02d}",
+            2,
+            config={**CONFIG, "optim": {"lr": 10.0 ** -(1 + number % 6)}, "seed": number // 6},
+            values=lambda step, success=success: {"eval/all/success_rate": success},
+        )
+    url = serve(tmp_path).url
+    visit(page, f"{url}/?cols=eval_success&curves=0&sort=-eval_success")
+    best = [f"run-{number:02d}" for number in range(25)]
+    until(lambda: names(page) == best, "the best of all first", page=page)
+    visit(page, f"{url}/?cols=eval_success&curves=0&group=lr&sort=-eval_success")
+    rates = ("0.1", "0.01", "0.001", "0.0001", "1e-05", "1e-06")
+    groups = [f"\u25b8 lr {rate}  (5)" for rate in rates]
+    until(lambda: names(page) == groups, "every group with all of its runs", page=page)
+    head, *rows = table_rows(page)
+    place = next(n for n, title in enumerate(head) if title.startswith("Evaluation success"))
+    # Runs k, k + 6, ... k + 24 of a group are twelve places after its first on average.
+    assert [row[place].split(" (")[0] for row in rows] == [f"{78 - k} %" for k in range(6)]
+
+
 def save_and_leave(page: Any, url: str, name: str) -> None:
     """Save what the page shows as a view, and begin anew without it."""
     page.get_by_role("button", name="Views").click()
