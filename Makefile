@@ -187,11 +187,13 @@ test-exports: $(PEERS)/.installed  ## Inspect reads what we export, in an enviro
 
 HOOKS := .venv-hooks
 
-# verl without its own requirements, which would replace half of the environment.
+# verl without its own requirements, which would replace half of the environment. verifiers wants an
+# openai of before the one that Inspect wants.
 $(HOOKS)/.installed: $(STAMP)
 	$(PYTHON) -m venv $(HOOKS)
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$($(HOOKS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/beside.pth
-	$(HOOKS)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt verifiers==0.4.0 ray==2.60.0
+	grep -v '^openai==' constraints.txt > $(HOOKS)/constraints.txt
+	$(HOOKS)/bin/pip install --quiet --disable-pip-version-check -c $(HOOKS)/constraints.txt verifiers==0.4.0 ray==2.60.0
 	$(HOOKS)/bin/pip install --quiet --disable-pip-version-check --no-deps -e . verl==0.9.1 tensordict==0.15.3 \
 	  orjson pyvers==0.2.3 omegaconf==2.4.0 antlr4-python3-runtime==4.9.3 hydra-core==1.3.8 codetiming==1.4.0 \
 	  torchdata==0.11.0 fastapi cachetools datasets
