@@ -85,9 +85,10 @@ def test_a_saved_part_is_scored_like_the_part_itself(tmp_path: Path) -> None:
     assert saved.exit_code == 0, saved.output
     assert "Version 2" in (folder / "README.md").read_text()
     assert json.loads((folder / "small" / "labels.json").read_text())["version"] == 2
-    again = RUNNER.invoke(bench.app, ["collapse", "--curves", str(folder / "cures"), "--json"])
-    part = RUNNER.invoke(bench.app, ["collapse", "--part", "cures", "--json"])
-    assert json.loads(again.output) == json.loads(part.output)["cures"]
+    assert (folder / "cures" / "labels.json").is_file()
+    again = RUNNER.invoke(bench.app, ["collapse", "--curves", str(folder / "small"), "--json"])
+    part = RUNNER.invoke(bench.app, ["collapse", "--part", "small", "--json"])
+    assert json.loads(again.output) == json.loads(part.output)["small"]
     refused = RUNNER.invoke(bench.app, ["collapse", *parts, "--save", str(folder)])
     assert refused.exit_code == 2
     assert "is not empty" in refused.output

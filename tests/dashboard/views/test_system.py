@@ -55,7 +55,7 @@ def test_phases_are_one_bar_of_what_sql_says(tmp_path: Path, open_page: OpenPage
         "rest": pytest.approx(100 * (total - 9) / total),
     }
     assert [trace["x"] for trace in waiting["data"]] == [[25.0], [50.0]]
-    assert waiting["data"][0]["text"] == ["engine had nothing to sample: 25%"]
+    assert waiting["data"][0]["text"] == ["engine had nothing to sample: 25 %"]
     assert [trace["name"] for trace in busy["data"]] == ["GPU 0", "GPU 1"]
     assert power["layout"]["annotations"][-1]["text"] == "No value was measured."
     assert len(charts) >= 4
