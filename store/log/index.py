@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..errors import NotARunError, StoreError, StoreVersionError
@@ -42,6 +43,25 @@ class VisibleFile:
     limit: int | None
     first_step: int
     last_step: int
+
+    def rows(
+        self,
+        root: Path,
+        columns: Sequence[str] | None = None,
+        where: pc.Expression | None = None,
+    ) -> pa.Table:
+        """What is visible of it.
+
+        Args:
+            root: the run's folder.
+            columns: only these, `step` among them; None for all.
+
+        Raises:
+            OSError, pa.ArrowException: it is gone or damaged.
+        """
+        names = None if columns is None else list(columns)
+        table = pq.read_table(root / self.entry.path, columns=names, filters=where)
+        return table if self.limit is None else table.filter(pc.field("step") <= self.limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,12 +271,9 @@ class RunIndex:
         rows: list[dict[str, Any]] = []
         for file in self.files(table):
             try:
-                packed = pq.read_table(self.layout.root / file.entry.path).to_pylist()
+                rows += file.rows(self.layout.root).to_pylist()
             except (OSError, pa.ArrowException) as error:
                 self.left_out[file.entry.path] = f"it cannot be read ({error})"
-            else:
-                limit = file.limit
-                rows += [row for row in packed if limit is None or row["step"] <= limit]
         return rows
 
     def reload(self) -> None:

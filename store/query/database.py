@@ -111,11 +111,6 @@ _MAX_FORGOTTEN = 1_000
 """Files that went away since DuckDB was opened: it keeps the footers of all that it has read."""
 
 
-def _packed(root: Path, file: VisibleFile, rows: pc.Expression | None) -> pa.Table:
-    table = pq.read_table(root / file.entry.path, filters=rows)
-    return table if file.limit is None else table.filter(pc.field("step") <= file.limit)
-
-
 def quote(text: str) -> str:
     """A SQL string literal."""
     return "'" + text.replace("'", "''") + "'"
@@ -297,7 +292,7 @@ class RunDatabase:
                 self._check_files(index, [name])
                 files, live = index.files(name), index.events.table(name)
             try:
-                parts = [_packed(index.layout.root, file, of_keys) for file in files]
+                parts = [file.rows(index.layout.root, where=of_keys) for file in files]
             except (OSError, pa.ArrowException) as error:
                 if not self._catch_up() and attempt:
                     raise StoreError(f"{index.layout.root}: {one_line(error)}") from error

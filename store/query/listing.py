@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from ..errors import NotARunError, StoreError
 from ..log.durable import open_regular
@@ -486,10 +484,9 @@ def _some(files: Sequence[VisibleFile]) -> Sequence[VisibleFile]:
 
 def _columns_of(index: RunIndex, file: VisibleFile, columns: list[str]) -> pa.Table | None:
     try:
-        table = pq.read_table(index.layout.root / file.entry.path, columns=columns)
+        return file.rows(index.layout.root, columns)
     except (OSError, pa.ArrowException):
         return None  # the page of the run says which file is damaged
-    return table if file.limit is None else table.filter(pc.field("step") <= file.limit)
 
 
 def _thinned(values: Sequence[float]) -> tuple[float, ...]:

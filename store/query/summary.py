@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from ..log.index import RunIndex
+from ..log.index import RunIndex, VisibleFile
 
 RECENT = 10
 """Values of a metric whose mean is its recent value."""
@@ -83,13 +82,14 @@ def summary_of(index: RunIndex, before: Packed = NOTHING_PACKED) -> RunSummary:
     Args:
         before: What an earlier summary of the run kept.
     """
-    files = {file.entry.path: file.limit for file in index.files("metrics")}
+    visible = index.files("metrics")
+    files = {file.entry.path: file.limit for file in visible}
     if not before.files.items() <= files.items():  # a rewind, or packs that were written anew
         before = NOTHING_PACKED
     parts = [before.part]
-    for path, limit in files.items():
-        if path not in before.files:
-            parts.append(_part_of(_file_rows(index, path, limit)))
+    for file in visible:
+        if file.entry.path not in before.files:
+            parts.append(_part_of(_file_rows(index, file)))
     packed = before if len(parts) == 1 else Packed(files=files, part=_joined(parts))
     live = _part_of(index.events.table("metrics").select(_COLUMNS))
     part = _joined([packed.part, live]) if packed.part.num_rows else live
@@ -111,28 +111,11 @@ def summary_of(index: RunIndex, before: Packed = NOTHING_PACKED) -> RunSummary:
     return RunSummary(keys=tuple(keys), numbers=numbers, packed=packed)
 
 
-def points_of(index: RunIndex, keys: Sequence[str]) -> pa.Table:
-    """The finite values of some metrics, with their steps; damaged files are left out.
-
-    Without DuckDB: to open one takes longer than to read the few files of a usual run.
-    """
-    index.check_files(index.visible_files("metrics"))
-    of_keys = pc.field("key").isin(list(keys))
-    parts = [
-        _file_rows(index, file.entry.path, file.limit, of_keys) for file in index.files("metrics")
-    ]
-    parts.append(index.events.table("metrics").select(_COLUMNS).filter(of_keys))
-    return pa.concat_tables(parts).filter(pc.is_finite(pc.field("value")))
-
-
-def _file_rows(
-    index: RunIndex, path: str, limit: int | None, rows: pc.Expression | None = None
-) -> pa.Table:
+def _file_rows(index: RunIndex, file: VisibleFile) -> pa.Table:
     try:
-        table = pq.read_table(index.layout.root / path, columns=_COLUMNS, filters=rows)
+        return file.rows(index.layout.root, _COLUMNS)
     except (OSError, pa.ArrowException):
         return _PART.empty_table().select(_COLUMNS)  # the page of the run says what is damaged
-    return table if limit is None else table.filter(pc.field("step") <= limit)
 
 
 def _part_of(rows: pa.Table) -> pa.Table:

@@ -14,6 +14,7 @@ from made_run import add_steps, open_writer
 
 from echoscope.store.errors import NotARunError, QueryError, StoreError, StoreVersionError
 from echoscope.store.log.durable import read_checked_json, to_checked_json_bytes
+from echoscope.store.log.index import RunIndex
 from echoscope.store.log.packing import pack
 from echoscope.store.reader import open_run, open_runs
 from echoscope.store.records import (
@@ -431,3 +432,19 @@ def test_a_reader_follows_a_run_without_duckdb_and_keeps_what_it_read_when_one_o
     add_steps(writer, "run", range(4, 6))
     assert reader.steps().column("step").to_pylist() == [0, 1, 2, 3, 4, 5]
     writer.close(status="stopped")
+
+
+def test_a_damaged_file_gives_no_points(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    writer = open_writer(run, rotate_every=4)
+    add_steps(writer, "run", range(10), num_trajectories=1)
+    writer.close(status="stopped")
+    pack(run, grace_s=0)
+    damaged_path = run / RunIndex(run).files("metrics")[0].entry.path
+    damaged = bytearray(damaged_path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    damaged_path.write_bytes(damaged)
+    reader = open_run(run)
+    assert sorted(reader.points().column("step").to_pylist()) == [4, 5, 6, 7, 8, 9]
+    assert not reader.has_duckdb
+    assert "left out" in reader.warnings[0]

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.metric_entry import SHARE
-from echoscope.store.log.index import RunIndex
 from echoscope.store.query.listing import RunRow
-from echoscope.store.query.summary import points_of
+from echoscope.store.reader import open_run
 from echoscope.store.records import FloatArray64
 
 from ...page.problems import Problem
@@ -109,9 +108,10 @@ def _read(row: RunRow, key: str, width: int) -> Series:
     of_tasks = tasks_key(key)
     try:
         with queries.reading(row.run_id):
-            points = points_of(RunIndex(row.path), [key, of_tasks] if of_tasks else [key])
+            points = open_run(row.path).points([key, of_tasks] if of_tasks else [key])
     except Problem:
         return NO_SERIES
+    points = points.filter(pc.is_finite(points.column("value")))
     is_value = pc.equal(points.column("key"), key)
     steps, values = _means(points.filter(is_value), width)
     if not of_tasks:

@@ -10,9 +10,7 @@ from made_run import add_steps, make_run, open_writer
 
 from echoscope.store.log.index import RunIndex
 from echoscope.store.log.packing import pack
-from echoscope.store.query.summary import MetricSummary, points_of, summary_of
-from echoscope.store.reader import open_run
-from echoscope.store.writer import RunWriter
+from echoscope.store.query.summary import MetricSummary, summary_of
 
 
 def values(step: int) -> dict[str, float]:
@@ -47,36 +45,3 @@ def test_packs_are_read_once_and_the_answer_is_the_same(tmp_path: Path, is_kept:
         (index.layout.root / path).unlink()
     again = summary_of(index, first.packed) if is_kept else summary_of(index)
     assert again.of("a") == whole
-
-
-def test_the_points_of_a_metric_are_those_that_sql_gives(tmp_path: Path) -> None:
-    """Of packs, of the live journal, without the steps that a rewind hides."""
-    path = tmp_path / "a"
-    writer = open_writer(path, rotate_every=4)
-    add_steps(writer, "a", range(10), values, num_trajectories=1)
-    writer.close(status="stopped")
-    pack(path, grace_s=0)
-    writer = RunWriter.resume(path, from_step=6)
-    add_steps(writer, "a", range(7, 9), lambda step: {"a": 100.0 + step}, num_trajectories=1)
-    writer.close(status="stopped")
-    points = points_of(RunIndex(path), ["a"]).sort_by("step")
-    expected = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 107.0, 108.0]
-    assert points.column("value").to_pylist() == expected
-    assert open_run(path).metrics("a")[1].tolist() == expected
-    both = points_of(RunIndex(path), ["a", "b", "c"])
-    assert sorted(set(both.column("key").to_pylist())) == ["a", "b"]
-    assert both.num_rows == len(expected) + 3  # the NaN values of b are left out
-
-
-def test_a_damaged_file_gives_no_points(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    writer = open_writer(path, rotate_every=4)
-    add_steps(writer, "a", range(10), values, num_trajectories=1)
-    writer.close(status="stopped")
-    pack(path, grace_s=0)
-    file = RunIndex(path).files("metrics")[0]
-    damaged = bytearray((path / file.entry.path).read_bytes())
-    damaged[len(damaged) // 2] ^= 1
-    (path / file.entry.path).write_bytes(damaged)
-    points = points_of(RunIndex(path), ["a"])
-    assert sorted(points.column("step").to_pylist()) == [4, 5, 6, 7, 8, 9]
