@@ -1,4 +1,4 @@
-"""The two runs of docs/cases.md: how they collapsed, and what the printed advice made of them.
+"""The two runs of docs/treating.md: how they collapsed, and what the printed advice made of them.
 
     python -m benchmarks.case_studies FOLDER [--out docs/pictures]
 

@@ -2,7 +2,7 @@
 
     python benchmarks/worlds.py [--only countdown,sudoku] [--seeds 0,1] [--root DIR]
 
-Prints the Markdown table of docs/environments.md. Each finished measurement is a line of
+Prints the table of worlds of docs/recipes.md. Each finished measurement is a line of
 ROOT/rows.jsonl and is not made again, so an interrupted measurement continues where it stopped, and
 a world that is added later adds its row.
 """

@@ -61,7 +61,7 @@ def test_the_first_suggestion_cures(recipe: str, seed: int, tmp_path: Path) -> N
     before = evaluation_success(open_run(run))
     after = evaluation_success(open_run(branch))
     best, end = max(before.values()), after[max(after)]
-    sys.stdout.write(  # the table of docs/alarms.md
+    sys.stdout.write(  # the figures of docs/alarms.md
         f"\n{recipe} | {seed} | {best:.0%} | {before[max(before)]:.0%} | "
         f"{' '.join(words[3:])} | {end:.0%}\n"
     )
