@@ -309,7 +309,7 @@ def played(
             running = [slot.index for slot in pool.reset(step)]
             num_steps, start = 0, time.perf_counter()
             while running:
-                results = pool.step({i: ((moves[i % 4],), True) for i in running})
+                results = {i: pool.step_one(i, [moves[i % 4]], True) for i in running}
                 num_steps += len(results)
                 seen.append({i: (r.observation, r.reward) for i, r in results.items()})
                 running = [i for i in running if results[i].stop_reason is None]

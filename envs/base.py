@@ -17,7 +17,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from numbers import Real
-from types import MappingProxyType
 from typing import Any, ClassVar, Literal, SupportsIndex
 
 import numpy as np
@@ -26,8 +25,6 @@ from echoscope.text.png import PictureError, picture_size
 
 MAX_SEED = 2**63 - 1
 """Seeds are stored as signed 64-bit integers."""
-
-EMPTY_INFO: Mapping[str, float] = MappingProxyType({})
 
 KEY_CHARS = 16
 """Length of a task's key."""
@@ -38,11 +35,6 @@ WRONG_FORMAT_NOTICE = "Invalid reply: wrong format."
 
 NOTICE_CHARS = 40
 """How much of an invalid action an observation repeats."""
-
-
-def no_info() -> Mapping[str, float]:
-    """Default of an `info` field."""
-    return EMPTY_INFO
 
 
 class EnvError(Exception):

@@ -37,22 +37,6 @@ def grid_frame(
     return _as_json(frame)
 
 
-class BoardFrames:
-    """Frames of one board whose overlays move: `frame(overlays)` is `grid_frame(..., overlays)`.
-
-    What stays is written once.
-    """
-
-    def __init__(self, cells: Sequence[str], legend: Mapping[str, str]) -> None:
-        # Of the sorted keys only "size" follows the overlays.
-        self._head, _, self._tail = grid_frame(cells, legend, ()).rpartition("[],")
-
-    def frame(self, overlays: Iterable[tuple[str, Position]]) -> str:
-        """The frame with these overlays; names are plain text without quotes or backslashes."""
-        listed = ",".join(f'{{"at":[{row},{col}],"is":"{name}"}}' for name, (row, col) in overlays)
-        return f"{self._head}[{listed}],{self._tail}"
-
-
 def card_frame(title: str, lines: Iterable[str]) -> str:
     """The frame of a world without a board."""
     frame = {"kind": "card", "title": title, "lines": list(lines)}

@@ -110,10 +110,10 @@ class EnvPool:
     environment or a bad parameter, `EnvUnavailableError` if no episode of a tag can start, and
     `SiblingMismatchError` if siblings see different first observations.
 
-    `reset` and `step` play all episodes in step with each other. Whoever plays each at its own pace
-    calls `check_step`, then for each group `lead`, `follow` for the siblings that it has not
-    started, `slot` for each and `check_group`, then `step_one`, and last `check_started`; calls of
-    different groups, and after `lead` of different slots, may run in different threads.
+    `reset` starts all episodes. Whoever starts each at its own pace calls `check_step`, then for
+    each group `lead`, `follow` for the siblings that it has not started, `slot` for each and
+    `check_group`, and last `check_started`; then `step_one`. Calls of different groups, and after
+    `lead` of different slots, may run in different threads.
 
     Args:
         make_turns: builds the turns of an entry; `turns_of` if None.
@@ -232,22 +232,13 @@ class EnvPool:
         self.varieties()
         return self._first_group + draw_round * len(self._groups)
 
-    def step(self, actions: Mapping[int, tuple[Sequence[str], bool]]) -> dict[int, TurnResult]:
-        """One turn of some running slots: {slot: (actions, is_well_formed)} -> {slot: result}."""
-        for index in actions:
-            self._check_running(index)
-        return {index: self.step_one(index, *reply) for index, reply in actions.items()}
-
     def step_one(self, index: int, actions: Sequence[str], is_well_formed: bool) -> TurnResult:
         """One turn of a running slot."""
-        self._check_running(index)
+        if not 0 <= index < len(self._stacks) or not self._is_running[index]:
+            raise ValueError(f"slot {index} has no running episode")
         result = self._stacks[index].step_turn(list(actions), is_well_formed)
         self._is_running[index] = result.stop_reason is None
         return result
-
-    def _check_running(self, index: int) -> None:
-        if not 0 <= index < len(self._stacks) or not self._is_running[index]:
-            raise ValueError(f"slot {index} has no running episode")
 
     def abandon(self) -> None:
         """Calls into environments were left behind: none is to be closed, some may hang."""

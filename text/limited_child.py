@@ -7,35 +7,51 @@ nothing has to be loaded anew.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import json
 import os
 import resource
 import select
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 START_TIMEOUT_S = 60.0
-_KEPT = ("PATH", "HOME", "LANG", "VIRTUAL_ENV")
+_KEPT = ("PATH", "HOME", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
 
 
-class LimitedChild:
-    """One such process. It starts when it is asked first, and again after it had to be killed.
+class NoAnswerError(Exception):
+    """A child gave no answer; the message is a clause whose subject is the child."""
+
+
+class Child:
+    """A process that answers lines of JSON with such lines. Questions wait for each other.
+
+    It starts when it is asked first, and again after it had to be killed.
 
     Args:
-        module: Its function `work` calls `serve`.
+        code: Python that writes a line when it is ready, and then a line for each that it reads.
     """
 
-    def __init__(self, module: str) -> None:
-        self._module = module
+    def __init__(self, code: str) -> None:
+        self._code = code
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
+        self.generation = 0
+        """How many processes there were: what an earlier one knew is gone."""
 
-    def ask(self, question: Any, timeout_s: float) -> Any:
-        """The answer; None where the limits did not suffice, or `timeout_s` of wall clock."""
+    def answer(self, question: Any, timeout_s: float, what: str = "the question") -> Any:
+        """The answer to a question, which `what` names in an error.
+
+        Raises:
+            NoAnswerError: the process ended, or took longer than `timeout_s` of wall clock.
+        """
         with self._lock:
             process = self._started()
             try:
@@ -44,13 +60,17 @@ class LimitedChild:
                 process.stdin.flush()
             except OSError:
                 self._kill()
-                return None
-            return json.loads(self._line(process, timeout_s) or "null")
+                raise NoAnswerError(f"ended before {what}") from None
+            return json.loads(self._line(process, timeout_s, what))
 
     def close(self) -> None:
         """End the process."""
         with self._lock:
             self._kill()
+
+    def arguments(self) -> Sequence[str]:
+        """Of the command line of a process that starts."""
+        return ()
 
     def _started(self) -> subprocess.Popen[str]:
         process = self._process
@@ -58,36 +78,66 @@ class LimitedChild:
             self._kill()
             process = self._process = subprocess.Popen(
                 # -P: only what is installed is imported, nothing of the folder it is started in.
-                [sys.executable, "-P", "-c", f"from {self._module} import work; work()"],
+                [sys.executable, "-P", "-c", self._code, *self.arguments()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 text=True,
+                encoding="utf-8",
                 env=environment(),
+                start_new_session=True,  # Ctrl-C ends the caller in order, and the caller ends this
             )
-            self._line(process, START_TIMEOUT_S)
+            self.generation += 1
+            self._line(process, START_TIMEOUT_S, "the start")
         return process
 
-    def _line(self, process: subprocess.Popen[str], timeout_s: float) -> str:
+    def _line(self, process: subprocess.Popen[str], timeout_s: float, what: str) -> str:
         assert process.stdout is not None
         is_ready, _, _ = select.select([process.stdout], [], [], timeout_s)
-        line = process.stdout.readline().strip() if is_ready else ""
-        if not line:
+        line = process.stdout.readline() if is_ready else ""
+        if not line.endswith("\n"):
             self._kill()
+            reason = "ended during" if is_ready else f"took longer than {timeout_s:g} seconds for"
+            raise NoAnswerError(f"{reason} {what}")
         return line
 
     def _kill(self) -> None:
         if self._process is None:
             return
-        self._process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # with all that it started
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                try:
+            with contextlib.suppress(OSError):  # what was not written goes nowhere
+                if pipe is not None:
                     pipe.close()
-                except OSError:  # what was not written goes nowhere
-                    continue
         self._process = None
+
+
+class LimitedChild(Child):
+    """A child that works within limits.
+
+    Args:
+        module: Its function `work` calls `serve`.
+    """
+
+    def __init__(self, module: str) -> None:
+        super().__init__(f"from {module} import work; work()")
+
+    def ask(self, question: Any, timeout_s: float) -> Any:
+        """The answer; None where the limits did not suffice, or `timeout_s` of wall clock."""
+        try:
+            return self.answer(question, timeout_s)
+        except NoAnswerError:
+            return None
+
+
+@cache
+def shared_child(module: str) -> LimitedChild:
+    """The one of this process: it may take seconds to import what it needs."""
+    child = LimitedChild(module)
+    atexit.register(child.close)
+    return child
 
 
 def serve(answer: Callable[[Any], Any], prepare: Callable[[Any], None] | None = None) -> None:
@@ -121,9 +171,10 @@ def serve(answer: Callable[[Any], Any], prepare: Callable[[Any], None] | None = 
 
 def environment() -> dict[str, str]:
     """No more than such a process needs: what it reads might get at the rest."""
-    path = os.pathsep.join(entry for entry in sys.path if entry)
+    path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
     return {name: os.environ[name] for name in _KEPT if name in os.environ} | {
         "PYTHONPATH": path,
+        "PYTHONHASHSEED": "0",  # the same order of sets in every process
         # The limit of memory counts addresses, which pools of threads and allocators reserve.
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",

@@ -110,7 +110,7 @@ def check_weights(model: str) -> None:
             f"{model!r} holds adapters beside a model (adapter_config.json); move them to a folder "
             "of their own, and merge them with `echoscope sft merge` if they are to count"
         )
-    quantised = config_of(folder).get("quantization_config")
+    quantised = json_object(folder / "config.json").get("quantization_config")
     if quantised is not None:
         kind = quantised.get("quant_method") if isinstance(quantised, dict) else None
         raise ModelPathError(
@@ -151,22 +151,19 @@ def _about_file(file: Path, name: str) -> str:
     return f"{name!r} is a file; name the folder that holds config.json, weights and tokenizer"
 
 
-def config_of(folder: Path) -> dict[str, Any]:
-    """`config.json`; empty where it cannot be read: loading the model says why."""
+def json_object(path: Path) -> dict[str, Any]:
+    """The object in a file; empty where there is none: loading the model says why."""
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return config if isinstance(config, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _shards_of(folder: Path) -> set[str]:
     """The files of weights that an index names; none without a readable index."""
-    try:
-        text = (folder / "model.safetensors.index.json").read_text(encoding="utf-8")
-        return {str(name) for name in json.loads(text)["weight_map"].values()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return set()
+    names = json_object(folder / "model.safetensors.index.json").get("weight_map")
+    return set(map(str, names.values())) if isinstance(names, dict) else set()
 
 
 def positions_of(model: str) -> int | None:
@@ -174,7 +171,7 @@ def positions_of(model: str) -> int | None:
 
     None as well for a model that is not a folder on this disk: loading it tells.
     """
-    config = config_of(Path(model))
+    config = json_object(Path(model) / "config.json")
     text = config.get("text_config", config)  # a vision-language model has one for each
     positions = text.get("max_position_embeddings") if isinstance(text, dict) else None
     return positions if isinstance(positions, int) else None

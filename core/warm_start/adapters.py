@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from ..config.settings import ModelConfig
 from ..policy import load_model
 from ..pretrained.base import is_other_base
-from ..pretrained.policy_assets import resolve_model, save_tokenizer
+from ..pretrained.policy_assets import json_object, resolve_model, save_tokenizer
 from ..rollout.chat import load_tokenizer
 from .demonstrations import SftError
 
@@ -79,7 +78,7 @@ def check_out(out: Path) -> None:
 
 
 def _base_of(adapters: Path) -> str:
-    config = _json_of(adapters / ADAPTER_FILE)
+    config = json_object(adapters / ADAPTER_FILE)
     base = config.get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
         raise SftError(
@@ -115,15 +114,6 @@ def _check_layers(adapters: Path, adapted: PeftModel) -> None:
 
 def _dtype_of(folder: Path) -> Any:
     """The dtype of a folder's weights, where this package trains in it; else float32."""
-    config = _json_of(folder / "config.json")
+    config = json_object(folder / "config.json")
     dtype = config.get("dtype", config.get("torch_dtype"))
     return "bfloat16" if dtype == "bfloat16" else "float32"
-
-
-def _json_of(path: Path) -> dict[str, Any]:
-    """Empty where there is no such object."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return values if isinstance(values, dict) else {}

@@ -32,7 +32,8 @@ from echoscope.text.did_you_mean import did_you_mean
 
 from ..config.context import ContextConfig
 from ..config.loading import ConfigError, load_config, recipe_names
-from ..config.settings import LoraConfig, ModelConfig
+from ..config.settings import LoraConfig, ModelConfig, OptimConfig
+from ..optim import Optimizer, ParameterGroup
 from ..policy import load_model, with_adapters
 from ..pretrained.base import remember_base
 from ..pretrained.policy_assets import (
@@ -81,6 +82,10 @@ class SftConfig(FrozenModel):
     device: Literal["auto", "cpu", "cuda"] = "cpu"
 
 
+_WEIGHTS = "policy"
+"""Name of what trains."""
+
+
 def train(
     model: PreTrainedModel | PeftModel,
     rows: Sequence[Row],
@@ -98,15 +103,15 @@ def train(
         SftError: no rows, a row that is too long, a loss that is not finite.
     """
     _check_rows(rows, config)
-    optimizer = torch.optim.AdamW(
-        _parameter_groups(model, config.weight_decay), lr=config.lr, betas=config.betas, fused=True
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    optimizer = Optimizer(
+        [ParameterGroup(name=_WEIGHTS, parameters=trainable)],
+        OptimConfig(lr=config.lr, betas=config.betas, weight_decay=config.weight_decay),
     )
     losses: list[float] = []
     model.train()
     try:
         for iteration in range(config.iterations):
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(iteration, config)
             batch = [rows[index] for index in batch_indices(iteration, len(rows), config)]
             losses.append(_iterate(model, optimizer, batch, iteration, config))
             on_progress(len(losses), losses[-1])
@@ -181,17 +186,9 @@ def _check_rows(rows: Sequence[Row], config: SftConfig) -> None:
         raise SftError("no demonstration has a response to learn from")
 
 
-def _parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    return [
-        {"params": [p for p in trainable if p.ndim > 1], "weight_decay": weight_decay},
-        {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-
-
 def _iterate(
     model: PreTrainedModel | PeftModel,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizer,
     batch: Sequence[Row],
     iteration: int,
     config: SftConfig,
@@ -199,16 +196,15 @@ def _iterate(
     """One optimizer step; the loss before it."""
     total_weight = max(sum(float(row.weights[1:].sum()) for row in batch), 1e-9)
     loss_sum = 0.0
-    optimizer.zero_grad(set_to_none=True)
     for part in microbatches(batch, config.microbatch_tokens):
         loss, _ = batch_loss(model, part)
         (loss / total_weight).backward()
+        optimizer.accumulate()
         loss_sum += float(loss.detach())
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    norm = float(torch.nn.utils.clip_grad_norm_(parameters, config.grad_clip))
-    if not math.isfinite(loss_sum) or not math.isfinite(norm):
+    lrs = {_WEIGHTS: learning_rate(iteration, config)}
+    done = optimizer.step(lrs=lrs, grad_clip=config.grad_clip)
+    if not math.isfinite(loss_sum) or done.is_skipped:
         raise SftError(f"the loss is {loss_sum} at iteration {iteration + 1}; lower the lr")
-    optimizer.step()
     return loss_sum / total_weight
 
 

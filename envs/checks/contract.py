@@ -351,7 +351,7 @@ def _check_processes(subject: Subject) -> None:
         "entry_point": subject.group.env
         if registry.is_of_family(subject.group.env)
         else entry_point,
-        "params": dict(subject.params),
+        "params": dict(subject.group.params),
     }
     child = subprocess.run(
         [sys.executable, "-c", f"from {digest_main.__module__} import digest_main; digest_main()"],

@@ -142,10 +142,11 @@ def check_expert(subject: Subject) -> None:
             result = world.step(plan[0])
             if result.info.get("search_failed"):
                 raise Skip(
-                    f"{subject.params.get('url')}: {result.observation.text.splitlines()[0]}"
+                    f"{subject.group.params.get('url')}: {result.observation.text.splitlines()[0]}"
                 )
             expect(result.is_valid, f"seed {seed}: the expert's {plan[0]!r} is refused")
-    turns, actions = subject.max_turns, subject.max_actions_per_turn
+    limits = subject.group.settings()
+    turns, actions = limits.max_turns, limits.max_actions_per_turn
     expect(
         longest <= turns * actions,
         f"an optimal episode takes {longest} actions, but {turns} turns of {actions} allow only "

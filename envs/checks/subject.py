@@ -27,18 +27,6 @@ class Subject:
     scores: Callable[[], Mapping[str, Any]]
     """What the players earn, by name; played when first asked for."""
 
-    @property
-    def params(self) -> Mapping[str, Any]:
-        return self.group.params
-
-    @property
-    def max_turns(self) -> int:
-        return self.group.settings().max_turns
-
-    @property
-    def max_actions_per_turn(self) -> int:
-        return self.group.settings().max_actions_per_turn
-
     def make(self) -> TextEnv:
         """A fresh instance."""
         return registry.make(self.group.env, **self.group.params)

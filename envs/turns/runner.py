@@ -24,12 +24,11 @@ from ..base import (
     checked_text,
     hash_task,
     is_task_key,
-    no_info,
     normalise,
     prefixed,
     shorten,
 )
-from .turn import TurnEnv, TurnResult, TurnSettings
+from .turn import FAILED, TurnEnv, TurnResult, TurnSettings, failed_turn
 
 
 class TurnRunner(TurnEnv):
@@ -99,7 +98,7 @@ class TurnRunner(TurnEnv):
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a world's failure is data
             self._fail(error)
             self._task_key = None
-            self._state = Observation(text=f"Environment error: {self._error}")
+            self._state = Observation(text=f"{FAILED}{self._error}")
         except BaseException:
             self._is_broken = True
             raise
@@ -127,7 +126,7 @@ class TurnRunner(TurnEnv):
     def _play(self, actions: Sequence[str], is_well_formed: bool) -> TurnResult:
         most = self._settings.max_actions_per_turn
         if self._error is not None:
-            return self._failed((), 0.0, is_well_formed)
+            return failed_turn(self._state, self._error, is_valid=is_well_formed)
         executed: list[str] = []
         answers: list[Observation] = []
         reward, is_effective, bad = 0.0, False, None if actions else ""
@@ -158,7 +157,13 @@ class TurnRunner(TurnEnv):
                 observation = checked_feedback(self._next_observation(notices, has_dropped))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - see reset
             self._fail(error)
-            return self._failed(tuple(executed), reward, is_well_formed and bad is None)
+            return failed_turn(
+                self._state,
+                self._error,
+                actions=tuple(executed),
+                reward=reward,
+                is_valid=is_well_formed and bad is None,
+            )
         except BaseException:
             self._is_broken = True
             raise
@@ -172,7 +177,7 @@ class TurnRunner(TurnEnv):
             terminated=result is not None and result.terminated,
             stop_reason="terminated" if result is not None and result.terminated else None,
             success=self._success(result),
-            info=result.info if result is not None else no_info(),
+            info=result.info if result is not None else {},
             answers=tuple(answer.text for answer in answers) if self._tools else (),
         )
 
@@ -252,20 +257,6 @@ class TurnRunner(TurnEnv):
     def _fail(self, error: BaseException) -> None:
         self._is_broken = True
         self._error = _named(error)
-
-    def _failed(self, actions: tuple[str, ...], reward: float, is_valid: bool) -> TurnResult:
-        return TurnResult(
-            observation=replace(self._state, text=f"Environment error: {self._error}", messages=()),
-            actions=actions,
-            reward=reward,
-            format_penalty=0.0,
-            is_valid=is_valid,
-            is_effective=False,
-            terminated=False,
-            stop_reason="env_error",
-            success=None,
-            error=self._error,
-        )
 
 
 def _tools_of(env: TextEnv) -> tuple[Tool, ...]:

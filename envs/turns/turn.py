@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from ..base import Observation, Tool, no_info
+from ..base import Observation, Tool
 
+FAILED = "Environment error: "
+"""How an observation begins that says what failed."""
 STOP_REASONS = frozenset({"terminated", "max_turns", "max_actions", "env_error", "timeout"})
 
 
@@ -34,7 +36,7 @@ class TurnResult:
     terminated: bool
     stop_reason: str | None
     success: bool | None
-    info: Mapping[str, float] = field(default_factory=no_info)
+    info: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
     answers: tuple[str, ...] = ()
 
@@ -48,6 +50,30 @@ class TurnResult:
                 f"terminated={self.terminated} does not go with stop_reason={self.stop_reason!r}, "
                 f"or format_penalty={self.format_penalty} is positive"
             )
+
+
+def failed_turn(
+    seen: Observation,
+    error: str | None,
+    *,
+    stop_reason: str = "env_error",
+    actions: tuple[str, ...] = (),
+    reward: float = 0.0,
+    is_valid: bool,
+) -> TurnResult:
+    """The turn in which a world failed, which ends its episode; `seen` was shown before."""
+    return TurnResult(
+        observation=replace(seen, text=f"{FAILED}{error}", messages=()),
+        actions=actions,
+        reward=reward,
+        format_penalty=0.0,
+        is_valid=is_valid,
+        is_effective=False,
+        terminated=False,
+        stop_reason=stop_reason,
+        success=None,
+        error=error,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

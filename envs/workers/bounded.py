@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 from ..base import Observation, Tool, shorten
-from ..turns.turn import TurnEnv, TurnResult
+from ..turns.turn import FAILED, TurnEnv, TurnResult, failed_turn
 
 T = TypeVar("T")
 
@@ -117,7 +117,7 @@ class BoundedTurns(TurnEnv):
             self._started = self._perform("reset", seed, noise_seed)
         except (ActionTimeoutError, WorkerDiedError) as error:
             self._fail("the reset", error)
-            self._seen = Observation(text=f"Environment error: {self._failure}")
+            self._seen = Observation(text=f"{FAILED}{self._failure}")
         else:
             self._seen = self._started.observation
         return self._seen
@@ -131,20 +131,8 @@ class BoundedTurns(TurnEnv):
             else:
                 self._seen = result.observation
                 return result
-        return TurnResult(
-            observation=replace(
-                self._seen, text=f"Environment error: {self._failure}", messages=()
-            ),
-            actions=(),
-            reward=0.0,
-            format_penalty=0.0,
-            is_valid=is_well_formed,
-            is_effective=False,
-            terminated=False,
-            stop_reason="timeout" if self._has_timed_out else "env_error",
-            success=None,
-            error=self._failure,
-        )
+        reason = "timeout" if self._has_timed_out else "env_error"
+        return failed_turn(self._seen, self._failure, stop_reason=reason, is_valid=is_well_formed)
 
     def instructions(self) -> str:
         return "" if self._started is None else self._started.instructions
@@ -195,5 +183,4 @@ def perform(turns: TurnEnv, what: str, *args: Any) -> Any:
         return turns.num_tasks
     if what == "reset":
         return start(turns, *args)
-    result = turns.step_turn(*args)
-    return replace(result, info=dict(result.info))
+    return turns.step_turn(*args)

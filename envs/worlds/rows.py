@@ -84,6 +84,20 @@ def read_rows(
     return rows
 
 
+def read_items(
+    path: str, fields: Iterable[str], make: Callable[[Row], T | None], what: str
+) -> tuple[T, ...]:
+    """What `make` makes of the rows of a file; rows of which it makes None are left out.
+
+    Raises:
+        EnvUnavailableError: the file cannot be read, or `PATH holds no WHAT`.
+    """
+    items = tuple(item for row in read_rows(path, fields) if (item := make(row)) is not None)
+    if not items:
+        raise EnvUnavailableError(f"{path} holds no {what}")
+    return items
+
+
 def read_mapping(path: str) -> Mapping[str, Any]:
     """The content of a `.json` file that holds one object.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base import Observation, StepResult, TextEnv, check_seed, no_info, prefixed
+from ..base import Observation, StepResult, TextEnv, check_seed, prefixed
 
 
 class TaskEnv(TextEnv):
@@ -30,9 +30,9 @@ class TaskEnv(TextEnv):
         """Draw the task and stand at its start."""
 
     @property
-    @abstractmethod
     def is_over(self) -> bool:
-        """Whether the episode has ended: nothing is played any more."""
+        """Whether the episode has ended: nothing is played any more. By default once solved."""
+        return bool(self.is_solved)
 
     @property
     @abstractmethod
@@ -45,7 +45,7 @@ class TaskEnv(TextEnv):
 
     def info(self) -> Mapping[str, float]:
         """Numbers about the state, for `StepResult.info`."""
-        return no_info()
+        return {}
 
     def result(
         self,
@@ -70,6 +70,36 @@ class TaskEnv(TextEnv):
         """The result of an action that is invalid here: the notice before the state."""
         observation = prefixed(self.invalid_notice(action), self.observe())
         return self.result(0.0, observation, is_valid=False, is_effective=False)
+
+
+class AttemptEnv(TaskEnv):
+    """A world in which one action may solve the task, and which has `attempts` in its settings.
+
+    `begin` calls `pose`; `step` counts an attempt and notes whether it was right.
+    """
+
+    _num_attempts = 0
+    _is_right = False
+    _solution = ""
+    """An action that solves the task; empty where nobody knows one."""
+
+    def pose(self, solution: str) -> None:
+        """A task begins, which `solution` solves."""
+        self._num_attempts, self._is_right, self._solution = 0, False, solution
+
+    def solve(self) -> list[str] | None:
+        """What solves the task; None once no attempt is left, or where nobody knows it."""
+        if self.is_solved:
+            return []
+        return [self._solution] if self._solution and not self.is_over else None
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_right or self._num_attempts >= self._config.attempts
+
+    @property
+    def is_solved(self) -> bool:
+        return self._is_right
 
 
 def drawn(seed: int, number: int) -> int:

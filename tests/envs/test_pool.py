@@ -177,7 +177,7 @@ def episodes(make_turns: Callable[[EnvGroup], TurnEnv] | None = None) -> list[li
         running = [slot.index for slot in envs.reset(0)]
         seen: list[list[TurnResult]] = [[] for _ in running]
         while running:
-            results = envs.step({i: ((MOVES[i % 4],), True) for i in running})
+            results = {i: envs.step_one(i, [MOVES[i % 4]], True) for i in running}
             for i, result in results.items():
                 seen[i].append(result)
             running = [i for i in running if results[i].stop_reason is None]
@@ -231,12 +231,12 @@ def test_the_order_in_which_slots_are_stepped_changes_nothing(seed: int) -> None
 def test_a_finished_slot_cannot_be_stepped() -> None:
     with EnvPool([ARMS], group_size=2, seed=0, split="train") as envs:
         with pytest.raises(ValueError, match="slot 0 has no running episode"):
-            envs.step({0: ((), True)})
+            envs.step_one(0, (), True)
         envs.reset(0)
-        assert envs.step({0: ((), True)})[0].stop_reason == "max_turns"
+        assert envs.step_one(0, (), True).stop_reason == "max_turns"
         with pytest.raises(ValueError, match="slot 0 has no running episode"):
-            envs.step({0: ((), True)})
-        assert list(envs.step({1: ((), True)})) == [1]
+            envs.step_one(0, (), True)
+        assert envs.step_one(1, (), True).error is None
 
 
 def test_siblings_that_differ_are_refused() -> None:
@@ -250,7 +250,7 @@ def test_siblings_that_differ_are_refused() -> None:
 def test_an_environment_that_raises_ends_its_own_episode_only() -> None:
     with pool(params={"fault": "step"}) as envs:
         envs.reset(0)
-        results = envs.step({0: (("go", "break", "go"), True), 1: (("go",), True)})
+        results = [envs.step_one(0, ["go", "break", "go"], True), envs.step_one(1, ["go"], True)]
         failed, fine = results[0], results[1]
         assert failed.stop_reason == "env_error"
         assert failed.error == "KeyError: 'lost'"
@@ -260,7 +260,7 @@ def test_an_environment_that_raises_ends_its_own_episode_only() -> None:
         assert fine.reward == 1.0
         # The next reset builds a new world.
         envs.reset(1)
-        assert envs.step({0: (("go",), True)})[0].reward == 1.0
+        assert envs.step_one(0, ["go"], True).reward == 1.0
 
 
 def test_one_failed_reset_is_data_and_all_failed_is_a_broken_setup() -> None:
@@ -273,7 +273,7 @@ def test_one_failed_reset_is_data_and_all_failed_is_a_broken_setup() -> None:
         slots = envs.reset(0)
         broken = [s.index for s in slots if s.observation.text.startswith("Environment error")]
         assert 0 < len(broken) < 16
-        result = envs.step({broken[0]: (("go",), True)})[broken[0]]
+        result = envs.step_one(broken[0], ["go"], True)
         assert (result.stop_reason, result.error) == ("env_error", "OSError: no data")
 
 

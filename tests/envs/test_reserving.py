@@ -15,7 +15,6 @@ from echoscope.envs.base import (
     StepResult,
     TextEnv,
     hash_task,
-    no_info,
 )
 from echoscope.envs.checks.check_env import check_env
 from echoscope.envs.pool import EnvPool, task_seed
@@ -61,7 +60,7 @@ class Numbers(TextEnv):
             success=False,
             is_valid=True,
             is_effective=True,
-            info=no_info(),
+            info={},
         )
 
     def instructions(self) -> str:

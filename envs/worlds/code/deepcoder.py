@@ -10,7 +10,7 @@ from typing import Literal
 from ...base import EnvSpec, EnvUnavailableError, Observation, StepResult, hash_task
 from ...frames import card_frame
 from ...params import require_within
-from ..task_env import TaskEnv, drawn
+from ..task_env import AttemptEnv, drawn
 from .fences import program_of
 from .problem_files import read_problems
 from .programs import Judgement, Problem, judge
@@ -50,7 +50,7 @@ class DeepCoderConfig:
         require_within(self, seconds=(0.1, 600), memory_mb=(64, 1 << 16))
 
 
-class DeepCoder(TaskEnv):
+class DeepCoder(AttemptEnv):
     """A programming problem, answered with a Python program.
 
     Description:
@@ -107,13 +107,11 @@ class DeepCoder(TaskEnv):
             )
         self._sandbox = Sandbox(_limits(config, self._problems), unsafe=config.unsafe)
         self._problem: Problem = self._problems[0]
-        self._num_attempts = 0
-        self._has_passed = False
         self._share_passed = 0.0
 
     def begin(self, seed: int, noise_seed: int) -> None:
         self._problem = self._problems[drawn(seed, len(self._problems))]
-        self._num_attempts, self._has_passed = 0, False
+        self.pose(self._problem.solution)
 
     def step(self, action: str) -> StepResult:
         program = program_of(action, self._problem.function)
@@ -123,7 +121,7 @@ class DeepCoder(TaskEnv):
         judgement = self._judged(program)
         self._num_attempts += 1
         self._share_passed = judgement.share
-        self._has_passed = judgement.passed == judgement.total
+        self._is_right = judgement.passed == judgement.total
         news = f"Passed {judgement.passed} of {judgement.total} tests. {judgement.first_failure}"
         return self.result(judgement.share, self.observe(news.strip()))
 
@@ -132,12 +130,6 @@ class DeepCoder(TaskEnv):
             "Write a Python program that solves the problem. It reads standard input and prints "
             "the answer, or defines the function that the problem names. Action: the program."
         )
-
-    def solve(self) -> list[str] | None:
-        """The program that came with the problem; None where there is none, or no attempt left."""
-        if self.is_solved:
-            return []
-        return [self._problem.solution] if self._problem.solution and not self.is_over else None
 
     def guesses(self) -> tuple[str, ...]:
         """A program that repeats its input."""
@@ -165,14 +157,6 @@ class DeepCoder(TaskEnv):
                 _judgements.clear()
             _judgements[(*key, program)] = judgement
         return judgement
-
-    @property
-    def is_over(self) -> bool:
-        return self._has_passed or self._num_attempts >= self._config.attempts
-
-    @property
-    def is_solved(self) -> bool:
-        return self._has_passed
 
     def info(self) -> dict[str, float]:
         return {"share_passed": self._share_passed}

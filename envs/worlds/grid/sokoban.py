@@ -367,10 +367,6 @@ class Sokoban(MoveEnv):
         return len([box for box in self._boxes if box in targets])
 
     @property
-    def is_over(self) -> bool:
-        return self.is_solved
-
-    @property
     def is_solved(self) -> bool:
         return self._num_home == len(self._boxes)
 

@@ -298,10 +298,6 @@ class Treasure(MoveEnv):
         )
 
     @property
-    def is_over(self) -> bool:
-        return self.is_solved
-
-    @property
     def is_solved(self) -> bool:
         return self._player == self._maze.treasure
 

@@ -22,8 +22,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from echoscope.text.network import is_http_url
-
 from ...base import EnvParamsError, EnvUnavailableError, shorten
 from ..remote.http_client import HttpClient, HttpError
 from .verdicts import PROBE, LeanAnswer, LeanFailedError, LeanMessage, LeanTimeoutError
@@ -40,19 +38,6 @@ HEADER_TIMEOUT_S = 300.0
 _SNIPPET = "step"
 _COMMANDS_PER_PROCESS = 400
 """After so many commands the REPL starts anew: it keeps every environment that it ever made."""
-
-
-def checked_url(url: str) -> str:
-    """The address of a server without a slash at its end.
-
-    Raises:
-        EnvParamsError: it is none.
-    """
-    if not is_http_url(url) or any(sign in url for sign in "?#@"):
-        raise EnvParamsError(
-            f"server is {shorten(url, 100)!r}, but must look like http://127.0.0.1:8000"
-        )
-    return url.rstrip("/")
 
 
 class KiminaServer:

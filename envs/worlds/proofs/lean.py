@@ -18,8 +18,9 @@ from ...base import (
 )
 from ...frames import card_frame
 from ...params import require, require_within
+from ..remote.http_client import checked_url
 from ..task_env import TaskEnv, drawn
-from .backends import KiminaServer, checked_url, shared_repl
+from .backends import KiminaServer, shared_repl
 from .statements import MADE_THEOREMS, read_theorems
 from .tactics import refusal, without_comments
 from .verdicts import LeanBackend, Verdict, judge
@@ -73,7 +74,7 @@ class LeanConfig:
         require(not self.project or self.repl is not None, "project needs repl: set both")
         require_within(self, timeout_s=(0.1, 3600), wait_s=(0.1, 3600), memory_mb=(512, math.inf))
         if self.server is not None:
-            checked_url(self.server)
+            _server_url(self.server)
 
 
 class Lean(TaskEnv):
@@ -253,10 +254,6 @@ class Lean(TaskEnv):
         return verdict
 
     @property
-    def is_over(self) -> bool:
-        return self._is_proved
-
-    @property
     def is_solved(self) -> bool:
         return self._is_proved
 
@@ -280,6 +277,10 @@ def _numbered(tactics: Sequence[str]) -> str:
     return "\n".join(f"{n}. {tactic}" for n, tactic in enumerate(tactics[first:], start=first + 1))
 
 
+def _server_url(url: str) -> str:
+    return checked_url("server", url, "http://127.0.0.1:8000")
+
+
 def _backend(config: LeanConfig) -> LeanBackend:
     if config.repl is not None:
         return shared_repl(config.repl, config.project, config.lake, config.memory_mb)
@@ -287,6 +288,6 @@ def _backend(config: LeanConfig) -> LeanBackend:
     if not server:
         raise EnvUnavailableError(f"lean {Lean.lacks()}")
     try:
-        return KiminaServer(checked_url(server), config.wait_s)
+        return KiminaServer(_server_url(server), config.wait_s)
     except EnvParamsError as error:
         raise EnvUnavailableError(f"{SERVER_VARIABLE}: {error}") from None

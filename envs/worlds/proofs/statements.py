@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...base import EnvUnavailableError
-from ..rows import Row, read_rows
+from ..rows import Row, read_items
 
 MADE_THEOREMS = Path(__file__).parents[2] / "data" / "theorems.jsonl"
 MAX_CHARS = 8_000
@@ -43,14 +42,13 @@ def read_theorems(path: str, split: str | None) -> tuple[Theorem, ...]:
     Raises:
         EnvUnavailableError: the file cannot be read, or no row is a theorem of the split.
     """
-    rows = [row for row in read_rows(path, ()) if split is None or row.get("split") == split]
-    theorems = [theorem for row in rows if (theorem := theorem_of(row)) is not None]
-    if not theorems:
-        of_split = "" if split is None else f" with the split {split!r}"
-        raise EnvUnavailableError(
-            f"{path} holds no row{of_split} whose formal_statement is 'theorem NAME ... := by'"
-        )
-    return tuple(theorems)
+    of_split = "" if split is None else f" with the split {split!r}"
+
+    def make(row: Row) -> Theorem | None:
+        return theorem_of(row) if split is None or row.get("split") == split else None
+
+    what = f"row{of_split} whose formal_statement is 'theorem NAME ... := by'"
+    return read_items(path, (), make, what)
 
 
 def theorem_of(row: Row) -> Theorem | None:

@@ -17,15 +17,14 @@ from numpy.typing import NDArray
 from ...base import (
     EnvParamsError,
     EnvSpec,
-    EnvUnavailableError,
     Observation,
     StepResult,
     hash_task,
 )
 from ...frames import card_frame
 from ...params import require, require_within
-from ..rows import Row, read_rows
-from ..task_env import TaskEnv, drawn
+from ..rows import Row, read_items
+from ..task_env import AttemptEnv, drawn
 from ..tools.calculator import CalculationError, calculate, number_text
 
 MAX_NUMBERS = 6
@@ -84,7 +83,7 @@ class CountdownTask:
     solution: str
 
 
-class Countdown(TaskEnv):
+class Countdown(AttemptEnv):
     """An expression of all given numbers that has the wanted value.
 
     Description:
@@ -128,15 +127,13 @@ class Countdown(TaskEnv):
         data = self._config.data
         self._tasks = None if data is None else read_tasks(data)
         self._task = CountdownTask(numbers=(1, 1), target=2, solution="1+1")
-        self._num_attempts = 0
-        self._is_right = False
 
     def begin(self, seed: int, noise_seed: int) -> None:
         if self._tasks is None:
             self._task = draw_task(self._config, seed)
         else:
             self._task = self._tasks[drawn(seed, len(self._tasks))]
-        self._num_attempts, self._is_right = 0, False
+        self.pose(self._task.solution)
 
     def step(self, action: str) -> StepResult:
         expression = action.split("=", maxsplit=1)[0].strip()
@@ -163,12 +160,6 @@ class Countdown(TaskEnv):
             "(3+5)*2."
         )
 
-    def solve(self) -> list[str] | None:
-        """An expression that reaches the target; None once no attempt is left."""
-        if self.is_solved:
-            return []
-        return None if self.is_over else [self._task.solution]
-
     def guesses(self) -> tuple[str, ...]:
         """All numbers added, and all but the last: what a player writes who does not calculate."""
         numerals = [str(number) for number in self._task.numbers]
@@ -184,14 +175,6 @@ class Countdown(TaskEnv):
         if self._tasks is None:
             return None
         return len({(task.numbers, task.target) for task in self._tasks})
-
-    @property
-    def is_over(self) -> bool:
-        return self._is_right or self._num_attempts >= self._config.attempts
-
-    @property
-    def is_solved(self) -> bool:
-        return self._is_right
 
     def _answered(self, news: str, reward: float) -> StepResult:
         return self.result(reward, self.observe(news))
@@ -249,13 +232,8 @@ def read_tasks(path: str) -> tuple[CountdownTask, ...]:
     Raises:
         EnvUnavailableError: the file cannot be read, or none of its rows is a task.
     """
-    rows = read_rows(path, ("nums", "target"))
-    tasks = [task for row in rows if (task := _task_of(row)) is not None]
-    if not tasks:
-        raise EnvUnavailableError(
-            f"{path} holds no task of 2 to {MAX_NUMBERS} whole numbers that reach the target"
-        )
-    return tuple(tasks)
+    what = f"task of 2 to {MAX_NUMBERS} whole numbers that reach the target"
+    return read_items(path, ("nums", "target"), _task_of, what)
 
 
 def find_expression(numbers: tuple[int, ...], target: int) -> str | None:
@@ -264,11 +242,6 @@ def find_expression(numbers: tuple[int, ...], target: int) -> str | None:
     Two values are joined in every way until one is left: some thousand ways for four numbers.
     """
     return _search([(n, str(n)) for n in numbers], target, set())
-
-
-def is_expression(text: str) -> bool:
-    """Whether a text is an expression of whole numbers. It may divide by zero."""
-    return _read(text)[1] in ("", _BY_ZERO)
 
 
 def _read(text: str) -> tuple[Fraction | None, str]:

@@ -8,6 +8,7 @@ believed. x points to the right face, y up, z to the front. Lengths count quarte
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -137,42 +138,37 @@ def solution(state: State) -> list[str]:
 def _solution_held(start: State) -> list[str]:
     """Search from the state until it meets what has been searched from the solved cube."""
     from_solved = _searched_from_solved()
-    paths: dict[State, str] = {start: ""}
-    edge = [start]
-    moves = list(enumerate(_FREE_MOVES))
-    for _ in range(_MEET + 1):
-        met = [state for state in edge if state in from_solved]
+    for layer in itertools.islice(_layers(start), _MEET + 1):
+        met = [state for state in layer if state in from_solved]
         if met:
             best = min(met, key=lambda state: len(from_solved[state]))
-            first = [_FREE_MOVES[int(code)] for code in paths[best]]
+            first = [_FREE_MOVES[int(code)] for code in layer[best]]
             # The way there backwards: the last turn undone first.
             second = [_undone(_FREE_MOVES[int(code)]) for code in reversed(from_solved[best])]
             return [*first, *second]
-        following = []
-        for state in edge:
-            for code, move in moves:
-                after = apply(state, MOVES[move])
-                if after not in paths:
-                    paths[after] = paths[state] + str(code)
-                    following.append(after)
-        edge = following
     raise ValueError("this is no state of a 2x2 cube: its corners cannot be turned into place")
 
 
 @lru_cache(maxsize=1)
 def _searched_from_solved() -> dict[State, str]:
     """Every state within `_MEET` turns of the solved cube, with the turns that lead there."""
-    paths: dict[State, str] = {SOLVED: ""}
-    edge = [SOLVED]
-    for _ in range(_MEET):
-        following = []
-        for state, (code, move) in itertools.product(edge, list(enumerate(_FREE_MOVES))):
-            after = apply(state, MOVES[move])
-            if after not in paths:
-                paths[after] = paths[state] + str(code)
-                following.append(after)
-        edge = following
-    return paths
+    near = itertools.islice(_layers(SOLVED), _MEET + 1)
+    return {state: path for layer in near for state, path in layer.items()}
+
+
+def _layers(start: State) -> Iterator[dict[State, str]]:
+    """The states that are 0, 1, 2, ... turns away, each with the turns that lead there."""
+    seen, layer = {start}, {start: ""}
+    while layer:
+        yield layer
+        following = {}
+        for state, path in layer.items():
+            for code, move in enumerate(_FREE_MOVES):
+                after = apply(state, MOVES[move])
+                if after not in seen:
+                    seen.add(after)
+                    following[after] = path + str(code)
+        layer = following
 
 
 def _undone(move: str) -> str:
@@ -279,10 +275,6 @@ class Rubiks(TaskEnv):
     def task_key(self) -> str:
         """The stickers as they are shown first."""
         return hash_task(self.spec.id, self._first)
-
-    @property
-    def is_over(self) -> bool:
-        return self.is_solved
 
     @property
     def is_solved(self) -> bool:

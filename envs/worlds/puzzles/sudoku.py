@@ -343,10 +343,6 @@ class Sudoku(BoardEnv):
         return hash_task(self.spec.id, self._play.given)
 
     @property
-    def is_over(self) -> bool:
-        return self._play.is_solved
-
-    @property
     def is_solved(self) -> bool:
         return self._play.is_solved
 

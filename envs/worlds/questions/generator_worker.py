@@ -7,14 +7,13 @@ open nothing any more, under limits of time and memory.
 
 from __future__ import annotations
 
-import atexit
 import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from echoscope.text.limited_child import LimitedChild, limit, serve
+from echoscope.text.limited_child import limit, serve, shared_child
 
 MAX_ANSWER_CHARS = 4_000
 """Longer ones are no answers."""
@@ -25,14 +24,7 @@ MAX_MEMORY_BYTES = 1 << 30
 
 LISTS = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
 """Their scorers evaluate an answer that looks like a list: none of it may be a call."""
-FORMULAS = frozenset(
-    {
-        "countdown",
-        "intermediate_integration",
-        "puzzle24",
-        "simple_integration",
-    }
-)
+FORMULAS = frozenset({"countdown", "intermediate_integration", "puzzle24", "simple_integration"})
 """Their scorers evaluate a formula: it has no texts, and no attributes of anything."""
 _NO_LIST = re.compile(r"[(@:]|__")
 _NO_FORMULA = re.compile(r"""['"`\\:;=\[\]{}]|__|\.\s*[^\W\d]|\blambda\b""")
@@ -60,30 +52,13 @@ def _made_entry(name: str, params: str, seed: int) -> tuple[Any, dict[str, Any]]
     return generator, generator[0]
 
 
-class Scorer:
-    """The process that scores, started when it is asked first."""
-
-    def __init__(self) -> None:
-        self._child = LimitedChild(__name__)
-
-    def score(self, name: str, params: Mapping[str, Any], seed: int, answer: str) -> float | None:
-        """Between 0 and 1; None where the answer is none, or the scorer fails on it."""
-        if not looks_like_data(name, answer):
-            return None
-        question = {"name": name, "params": dict(params), "seed": seed, "answer": answer}
-        score = self._child.ask(question, ANSWER_TIMEOUT_S)
-        return None if score is None else min(max(float(score), 0.0), 1.0)
-
-    def close(self) -> None:
-        self._child.close()
-
-
-@lru_cache(maxsize=1)
-def shared_scorer() -> Scorer:
-    """That of this process."""
-    scorer = Scorer()
-    atexit.register(scorer.close)
-    return scorer
+def score(name: str, params: Mapping[str, Any], seed: int, answer: str) -> float | None:
+    """Between 0 and 1; None where the answer is none, or the scorer fails on it."""
+    if not looks_like_data(name, answer):
+        return None
+    question = {"name": name, "params": dict(params), "seed": seed, "answer": answer}
+    value = shared_child(__name__).ask(question, ANSWER_TIMEOUT_S)
+    return None if value is None else min(max(float(value), 0.0), 1.0)
 
 
 def work() -> None:

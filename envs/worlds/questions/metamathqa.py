@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from ...base import EnvSpec, EnvUnavailableError
+from ...base import EnvSpec
 from ...params import require_within
-from ..rows import Row, read_rows
+from ..rows import Row, read_items
 from .answers import is_contradiction, number, plain, stated
 from .made_problems import ALL_KINDS, Kind, check_kinds
 from .math_worker import are_equal
@@ -86,9 +86,9 @@ class MetaMathQa(QuestionEnv):
     def score(self, action: str) -> float | None:
         if len(action.strip()) > _MAX_ANSWER_CHARS:
             return None
-        return float(self._is_right(action))
+        return float(self._fits(action))
 
-    def _is_right(self, action: str) -> bool:
+    def _fits(self, action: str) -> bool:
         given, right_answer = stated(action), stated(self._question.answer)
         if plain(given) == plain(right_answer):
             return True
@@ -116,14 +116,11 @@ def read_questions(path: str) -> tuple[Question, ...]:
     Raises:
         EnvUnavailableError: the file cannot be read, or no row has a question with an answer.
     """
-    rows = read_rows(path, ())
-    questions = [question for row in rows if (question := _question_of(row)) is not None]
-    if not questions:
-        raise EnvUnavailableError(
-            f"{path} holds no row with query and response, or question and answer, whose answer "
-            f"stands behind {' or '.join(map(repr, _MARKS))}"
-        )
-    return tuple(questions)
+    what = (
+        "row with query and response, or question and answer, whose answer stands behind "
+        f"{' or '.join(map(repr, _MARKS))}"
+    )
+    return read_items(path, (), _question_of, what)
 
 
 def _question_of(row: Row) -> Question | None:

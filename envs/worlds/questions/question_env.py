@@ -10,7 +10,7 @@ import numpy as np
 
 from ...base import Observation, StepResult, hash_task
 from ...frames import card_frame
-from ..task_env import TaskEnv
+from ..task_env import AttemptEnv
 from .made_problems import draw_problem
 
 MAX_SHOWN_CHARS = 8_000
@@ -35,15 +35,13 @@ class Question:
         return "\n".join([text, *listed])
 
 
-class QuestionEnv(TaskEnv):
+class QuestionEnv(AttemptEnv):
     """One question an episode. Right at the k-th attempt earns 2 to the power of 1 - k."""
 
     def __init__(self, config: Any, questions: tuple[Question, ...] | None) -> None:
         super().__init__(config)
         self._questions = questions
         self._question = Question(text="-", answer="-")
-        self._num_attempts = 0
-        self._is_answered = False
 
     @abstractmethod
     def score(self, action: str) -> float | None:
@@ -58,13 +56,13 @@ class QuestionEnv(TaskEnv):
 
     def begin(self, seed: int, noise_seed: int) -> None:
         self._question = self.draw(np.random.default_rng(seed))
-        self._num_attempts, self._is_answered = 0, False
+        self.pose(self._question.answer)
 
     def step(self, action: str) -> StepResult:
         score = None if self.is_over or not action.strip() else self.score(action)
         if score is None:
             return self.refused(action)
-        self._is_answered = score >= 1
+        self._is_right = score >= 1
         reward = score * 0.5**self._num_attempts
         self._num_attempts += 1
         if self.is_solved:
@@ -76,13 +74,6 @@ class QuestionEnv(TaskEnv):
             news = "Wrong. Try again."
         return self.result(reward, self.observe(news))
 
-    def solve(self) -> list[str] | None:
-        """The right answer; None once no attempt is left, or where nobody knows one."""
-        if self.is_solved:
-            return []
-        answer = self._question.answer
-        return None if self.is_over or not answer else [answer]
-
     def task_key(self) -> str:
         """The question as it is shown, with its answer."""
         return hash_task(self.spec.id, self._question.shown, self._question.answer)
@@ -91,14 +82,6 @@ class QuestionEnv(TaskEnv):
     def num_tasks(self) -> int | None:
         """The different questions of the file; unknown for made ones."""
         return None if self._questions is None else len(set(self._questions))
-
-    @property
-    def is_over(self) -> bool:
-        return self._is_answered or self._num_attempts >= self._config.attempts
-
-    @property
-    def is_solved(self) -> bool:
-        return self._is_answered
 
     def info(self) -> dict[str, float]:
         return {"attempts": float(self._num_attempts)}

@@ -13,7 +13,7 @@ from echoscope.text.did_you_mean import did_you_mean
 
 from ...base import EnvParamsError, EnvSpec, shorten
 from ...params import require, require_within
-from .generator_worker import made_entry, shared_scorer
+from .generator_worker import made_entry, score
 from .question_env import Question, QuestionEnv
 
 _DRAWS_BY_PROCESS = ("bf", "codeio", "isomorphic_strings", "ransom_note", "word_ladder")
@@ -111,7 +111,7 @@ class ReasoningGym(QuestionEnv):
 
     def score(self, action: str) -> float | None:
         config = self._config
-        return shared_scorer().score(config.name, config.params, self._seed, action.strip())
+        return score(config.name, config.params, self._seed, action.strip())
 
     def instructions(self) -> str:
         return "Solve the problem. Action: the answer alone, in the form that is asked for."

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from ...base import EnvSpec, EnvUnavailableError
+from ...base import EnvSpec
 from ...params import require, require_within
-from ..rows import Row, read_rows
+from ..rows import Row, read_items
 from .answers import chosen, has_number, stated_number
 from .made_problems import ALL_KINDS, Kind, check_kinds
 from .question_env import Question, QuestionEnv
@@ -109,13 +109,10 @@ def read_questions(path: str, form: str) -> tuple[Question, ...]:
     Raises:
         EnvUnavailableError: the file cannot be read, or has no row of this format.
     """
-    has_choices = form == "mmlu"
-    read = _mmlu if has_choices else _gsm8k
-    rows = read_rows(path, ["question", "answer", *["choices"] * has_choices])
-    questions = [question for row in rows if (question := read(row)) is not None]
-    if not questions:
-        raise EnvUnavailableError(f"{path} holds no question of the format {form}")
-    return tuple(questions)
+    what = f"question of the format {form}"
+    if form == "mmlu":
+        return read_items(path, ("question", "answer", "choices"), _mmlu, what)
+    return read_items(path, ("question", "answer"), _gsm8k, what)
 
 
 def _gsm8k(row: Row) -> Question | None:

@@ -15,8 +15,10 @@ from typing import Any, TypeVar
 
 import httpcore
 
-from echoscope.text.network import STATUSES_WORTH_A_RETRY
+from echoscope.text.network import STATUSES_WORTH_A_RETRY, is_http_url
 from echoscope.text.strict_json import parsed_json
+
+from ...base import EnvParamsError, shorten
 
 T = TypeVar("T")
 CONNECT_S = 5.0
@@ -165,6 +167,18 @@ class HttpClient:
     def cancel(self) -> None:
         """Cut off what is under way in other threads: their calls fail at once."""
         self._network.cut()
+
+
+def checked_url(name: str, url: str, example: str) -> str:
+    """The address of a server without a slash at its end; `name` is the parameter that holds it.
+
+    Raises:
+        EnvParamsError: it is none.
+    """
+    is_right = is_http_url(url) and url.isascii() and url.isprintable() and " " not in url
+    if not is_right or any(sign in url for sign in "?#@"):
+        raise EnvParamsError(f"{name} is {shorten(url, 100)!r}, but must look like {example}")
+    return url.rstrip("/")
 
 
 def retried(

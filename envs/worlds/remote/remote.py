@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from echoscope.text.network import is_http_url
 from echoscope.text.strict_json import parsed_json
 
 from ...base import (
@@ -36,6 +35,7 @@ from .http_client import (
     HttpError,
     LateAnswerError,
     NoConnectionError,
+    checked_url,
     retried,
 )
 from .protocol import (
@@ -87,7 +87,7 @@ class RemoteConfig:
 
     def __post_init__(self) -> None:
         if self.url is not None:
-            checked_url(self.url)
+            checked_url("url", self.url, "http://127.0.0.1:8700")
         require(
             0 < self.timeout_s <= 86_400,
             f"timeout_s is {self.timeout_s:g}, but must lie above 0 and at most at 86400",
@@ -362,20 +362,6 @@ def _reason(answer: HttpAnswer) -> str:
         return f": {shorten(parsed_json(answer.body)['error']['message'], 300)}"
     except (ValueError, TypeError, KeyError, AttributeError):
         return " with something else than this protocol: url must be that of `echoscope envs serve`"
-
-
-def checked_url(url: str) -> str:
-    """`url` if it names a server.
-
-    Raises:
-        EnvParamsError: it does not.
-    """
-    is_right = is_http_url(url) and url.isascii() and url.isprintable() and " " not in url
-    if not is_right or any(sign in url for sign in "?#@"):
-        raise EnvParamsError(
-            f"url is {shorten(url, 100)!r}, but must look like http://127.0.0.1:8700"
-        )
-    return url
 
 
 _links: dict[tuple[int, str, str], Link] = {}

@@ -13,8 +13,9 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
+from pydantic import TypeAdapter
 
-from ..rows import Row, read_rows
+from ..rows import read_rows
 from ..search.bm25 import Bm25Index
 
 CATEGORY_MARK = "\u203a"
@@ -120,7 +121,6 @@ def with_limit(text: str, limit: float | None) -> str:
     return text if limit is None else f"{text}, and price lower than {limit:.2f} dollars"
 
 
-NUM_PRODUCTS = 360
 GOALS_PER_PRODUCT = 4
 _SEED = 20260
 _PER_KIND = 6
@@ -130,32 +130,22 @@ _OWN_ATTRIBUTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Kinds of products that share attributes, options, materials and prices in dollars."""
+    """Kinds of products that share attributes, options, materials and prices in dollars.
+
+    Each attribute has the words in which a customer asks for it.
+    """
 
     department: tuple[str, ...]
     kinds: tuple[str, ...]
-    attributes: tuple[str, ...]
+    attributes: Mapping[str, str]
     materials: tuple[str, ...]
-    options: tuple[tuple[str, tuple[str, ...]], ...]
+    options: Mapping[str, tuple[str, ...]]
     prices: tuple[int, int]
 
 
-def _group(row: Row) -> Group:
-    return Group(
-        department=tuple(row["department"]),
-        kinds=tuple(row["kinds"]),
-        attributes=tuple(row["attributes"]),
-        materials=tuple(row["materials"]),
-        options=tuple((name, tuple(values)) for name, values in row["options"].items()),
-        prices=(row["prices"][0], row["prices"][1]),
-    )
-
-
-_ROWS = read_rows(str(Path(__file__).parents[2] / "data" / "shop_words.jsonl"), ())
-GROUPS: tuple[Group, ...] = tuple(map(_group, _ROWS))
-WISHES: Mapping[str, str] = {
-    name: wish for row in _ROWS for name, wish in row["attributes"].items()
-}
+_WORDS = read_rows(str(Path(__file__).parents[2] / "data" / "shop_words.jsonl"), ())
+GROUPS = TypeAdapter(tuple[Group, ...]).validate_python(_WORDS)
+WISHES = {name: wish for group in GROUPS for name, wish in group.attributes.items()}
 """How a customer asks for an attribute: in words that neither a search nor a comparison finds."""
 BRANDS: tuple[str, ...] = (
     "Alderbrook", "Brinlo", "Calmere", "Dovanti", "Elmstead", "Farrow Hill", "Glenmoss", "Havelin",
@@ -186,11 +176,11 @@ def made_catalogue(num_products: int | None = None) -> Catalogue:
 
 
 def _product(rng: np.random.Generator, asin: str, group: Group, kind: str) -> Product:
-    attributes = _some(rng, group.attributes, _OWN_ATTRIBUTES)
+    attributes = _some(rng, tuple(group.attributes), _OWN_ATTRIBUTES)
     material = _one(rng, group.materials)
     low, high = group.prices
     price = float(rng.integers(low, high + 1)) + float(rng.choice([0.0, 0.49, 0.95, 0.99]))
-    options = {name: _in_stock(rng, values) for name, values in group.options}
+    options = {name: _in_stock(rng, values) for name, values in group.options.items()}
     return Product(
         asin=asin,
         title=f"{_one(rng, BRANDS)} {kind}, {attributes[0]}, {attributes[1]}, {material}",
@@ -214,7 +204,7 @@ def _goal(rng: np.random.Generator, product: Product) -> Goal:
     sentence = _one(rng, _OPENINGS).format(
         article=article, kind=product.kind, wishes=_joined(wishes, "and")
     )
-    of_group = next(dict(group.options) for group in GROUPS if product.kind in group.kinds)
+    of_group = next(group.options for group in GROUPS if product.kind in group.kinds)
     options = ", and ".join(
         f"{name}: {_choice_in_words(rng, value, of_group[name])}" for name, value in chosen.items()
     )

@@ -266,9 +266,9 @@ def _list_games(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Entry of the process. Arguments: the folder of games, 1 if that is temporary, and a scratch
-    folder; the temporary ones are removed when the input ends, since the trainer may be gone."""
-    folder, is_temporary, scratch = Path(sys.argv[1]), sys.argv[2] == "1", sys.argv[3]
+    """Entry of the process. Arguments: the folder of games, and a scratch folder, which is removed
+    when the input ends, since the trainer may be gone."""
+    folder, scratch = Path(sys.argv[1]), sys.argv[2]
     # Whatever the engines print must not be read as an answer.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -290,5 +290,3 @@ def main() -> None:
         answers.write(json.dumps(reply) + "\n")
         answers.flush()
     shutil.rmtree(scratch, ignore_errors=True)
-    if is_temporary:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ...base import EnvSpec, EnvUnavailableError
-from ...params import require
+from ...params import require_within
 from .engine_process import GAME_TIMEOUT_S, EngineError, shared_engine
 from .text_game import TextGame
 
@@ -35,12 +35,8 @@ class TextWorldConfig:
     repeat_goal: bool = False
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("rooms", 1, 20), ("objects", 1, 40), ("quests", 1, 5), ("quest_length", 1, 20),
-            ("games", 1, 1_000_000), ("first_game", 0, 2**62),
-        ):  # fmt: skip
-            value = getattr(self, name)
-            require(low <= value <= high, f"{name} is {value}, but must lie in [{low}, {high}]")
+        require_within(self, rooms=(1, 20), objects=(1, 40), quests=(1, 5), quest_length=(1, 20))
+        require_within(self, games=(1, 1_000_000), first_game=(0, 2**62))
 
 
 class TextWorld(TextGame):

@@ -9,7 +9,6 @@ The child has limits of memory and time, and can open neither a file nor a conne
 
 from __future__ import annotations
 
-import atexit
 import importlib.util
 import io
 import json
@@ -19,13 +18,12 @@ import pickle
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from echoscope.text.limited_child import LimitedChild, limit, serve
+from echoscope.text.limited_child import limit, serve, shared_child
 from echoscope.text.strict_json import json_value
 
 from ..lines import BadJsonError
@@ -69,19 +67,11 @@ def write_rollouts(path: Path, target: Path, most_bytes: int) -> None:
         "memory_bytes": MAX_MEMORY_BYTES,
         "cpu_s": MAX_CPU_S,
     }
-    problem = _child().ask(question, MAX_WALL_S)
+    problem = shared_child(__name__).ask(question, MAX_WALL_S)
     if problem is None:
         problem = f"the pickle is damaged, or reading it takes more than {MAX_CPU_S} s; {_WAY_OUT}"
     if problem:
         raise BadJsonError(problem)
-
-
-@lru_cache(maxsize=1)
-def _child() -> LimitedChild:
-    """The child of this process: torch takes seconds to import."""
-    child = LimitedChild(__name__)
-    atexit.register(child.close)
-    return child
 
 
 def work() -> None:

@@ -264,7 +264,7 @@ def test_siblings_slip_each_on_its_own() -> None:
         seen = {slot.index: [slot.observation.text] for slot in pool.reset(0)}
         running = list(seen)
         while running:
-            results = pool.step(dict.fromkeys(running, (("down", "right"), True)))
+            results = {slot: pool.step_one(slot, ["down", "right"], True) for slot in running}
             for i, result in results.items():
                 seen[i].append(result.observation.text)
             running = [i for i in running if results[i].stop_reason is None]

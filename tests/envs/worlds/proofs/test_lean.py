@@ -155,7 +155,7 @@ def test_episodes_begin_again_when_the_server_is_back(kimina: scripted_lean.Kimi
             lean._verdicts.clear()
             kimina.trouble = trouble
             slots = [slot.index for slot in pool.reset(step)]
-            results = pool.step(dict.fromkeys(slots, (("no_such_tactic",), True)))
+            results = {slot: pool.step_one(slot, ["no_such_tactic"], True) for slot in slots}
             ends.append({result.stop_reason for result in results.values()})
     assert ends == [{None}, {"env_error"}, {None}]
 

@@ -118,7 +118,7 @@ def test_any_query_is_answered_soon(query: str) -> None:
 
 def test_wishes_are_told_in_words_that_no_search_finds() -> None:
     texts = [text for group in GROUPS for text in (*group.kinds, *group.materials)]
-    texts += [value for group in GROUPS for _, values in group.options for value in values]
+    texts += [value for group in GROUPS for values in group.options.values() for value in values]
     listed = {*words_of(" ".join(texts))} - {"of", "can"}
     assert WISHES.keys() == {name for group in GROUPS for name in group.attributes}
     for attribute, wish in WISHES.items():

@@ -12,14 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from echoscope.envs.worlds.text_games import engine_process
 from echoscope.envs.worlds.text_games.engine_process import (
     EngineDiedError,
     EngineError,
     GameEngine,
     GameSession,
+    games_folder,
 )
 from echoscope.envs.worlds.text_games.text_game import clean
+from echoscope.text import limited_child
 
 SCRIPTED = """
 import json, os, sys, time
@@ -82,7 +83,7 @@ def test_an_engine_that_does_not_start_is_an_error_within_its_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for code in ("raise SystemExit(1)", "import time; time.sleep(60)"):
-        monkeypatch.setattr(engine_process, "START_TIMEOUT_S", 1.0)
+        monkeypatch.setattr(limited_child, "START_TIMEOUT_S", 1.0)
         broken = GameEngine(code)
         with pytest.raises(EngineDiedError, match="the start"):
             broken.ask(1.0, do="list")
@@ -93,12 +94,13 @@ def test_games_lie_in_the_cache_or_in_a_folder_that_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ECHOSCOPE_CACHE", str(tmp_path))
-    assert engine_process.games_folder() == (tmp_path / "textworld", False)
+    assert games_folder(tmp_path / "scratch") == tmp_path / "textworld"
     monkeypatch.delenv("ECHOSCOPE_CACHE")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     engine = GameEngine(SCRIPTED)
     engine.ensure_running()
-    assert len(list(tmp_path.glob("echoscope-*"))) == 2  # the games, and a scratch folder
+    [scratch] = tmp_path.glob("echoscope-*")
+    assert (scratch / "games").is_dir()
     engine.close()
     assert list(tmp_path.glob("echoscope-*")) == []
 

@@ -169,7 +169,7 @@ def test_the_death_of_the_engine_costs_one_episode_of_the_pool() -> None:
         os.kill(process.pid, signal.SIGSTOP)  # it hangs
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(GameSession._ask, "__kwdefaults__", {"timeout_s": 1.0})
-            results = pool.step({0: (("look",), True), 1: (("look",), True)})
+            results = {slot: pool.step_one(slot, ["look"], True) for slot in (0, 1)}
         assert "took longer than 1 seconds" in (results[0].error or "")
         assert results[0].stop_reason == "env_error"
         assert not results[1].error
