@@ -38,9 +38,10 @@ from echoscope.core.pretrained.policy_assets import (
     train_tokenizer,
 )
 from echoscope.core.rollout.chat import load_chat
-from echoscope.core.rollout.sources import EnvSource, build_pool
+from echoscope.core.rollout.sources import EnvSource
 from echoscope.envs import registry
 from echoscope.envs.base import Observation
+from echoscope.envs.pool import EnvPool
 from echoscope.envs.turns.runner import TurnRunner
 from echoscope.envs.turns.turn import TurnResult
 from echoscope.store.records import Split
@@ -117,7 +118,7 @@ def measure(options: argparse.Namespace, mode: str) -> Measured:
     config = configured(options, mode)
     torch.set_num_threads(options.threads)
     policy = build_policy(config.model, config.critic, seed=0)
-    pool = build_pool(
+    pool = EnvPool(
         config.envs.train,
         group_size=config.envs.group_size,
         seed=0,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from echoscope.core.evaluation import play
 from echoscope.core.evaluation.plan import Budget, settings_for
-from echoscope.core.evaluation.suites import GENERALISATION, origin_of
+from echoscope.core.evaluation.suites import SUITES, origin_of
 from echoscope.core.evaluation.who import resolve
 from echoscope.diagnostics.measure.outcomes import WorldTable, unpaired_estimate
 
@@ -22,7 +22,7 @@ from .machine import describe_machine
 
 PLAYERS = (("tiny", "frozen_lake"), ("tiny", "sokoban"), ("tiny", "bandit"))
 PLAYERS += (("tiny-puzzles", "countdown"),)
-PLAYERS += tuple(("tiny-puzzles", world) for world in GENERALISATION if ":" in world)
+PLAYERS += tuple(("tiny-puzzles", world) for world in SUITES["generalisation"] if ":" in world)
 """Of a library's world there is no recipe: the policy plays it as the world shows itself."""
 BEGIN, END = "<!-- generalisation -->", "<!-- end of generalisation -->"
 

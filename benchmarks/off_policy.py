@@ -46,10 +46,11 @@ from echoscope.core.config.loss import ClipLossConfig, GspoLossConfig, LossConfi
 from echoscope.core.config.settings import OffPolicyConfig
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.pretrained.policy_assets import resolve_model
-from echoscope.core.rollout.sources import EnvSource, build_pool
+from echoscope.core.rollout.sources import EnvSource
 from echoscope.core.update.batch import TokenBatch
 from echoscope.core.update.losses import Denominators, compute_loss
 from echoscope.core.update.update import update
+from echoscope.envs.pool import EnvPool
 from echoscope.store.records import RolloutBatch, Split
 
 SUM = "seq_mean_token_sum"
@@ -122,7 +123,7 @@ class Player:
         envs = bench.config.envs
         self._config = bench.config
         self._source = EnvSource(
-            build_pool(envs.train, group_size=envs.group_size, seed=0, split=Split.TRAIN),
+            EnvPool(envs.train, group_size=envs.group_size, seed=0, split=Split.TRAIN),
             HfEngine(model, config=bench.config.engine),  # type: ignore[arg-type]
             bench.chat,
             bench.config,

@@ -24,9 +24,9 @@ from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.policy import load_model
 from echoscope.core.pretrained.policy_assets import resolve_model
 from echoscope.core.rollout.chat import ChatFormat, load_tokenizer
-from echoscope.core.rollout.rollout import collect
-from echoscope.core.rollout.sources import build_pool
+from echoscope.core.rollout.rollout import Collection
 from echoscope.diagnostics.measure.rates import wilson_interval
+from echoscope.envs.pool import EnvPool
 from echoscope.store.records import Split
 
 LESSONS = Path(__file__).parents[1] / "core" / "assets" / "demonstrations" / "puzzles.yaml"
@@ -45,8 +45,8 @@ def main() -> None:
     print(f"{describe_machine()}, one thread, seed 0, {arguments.tasks} tasks\n")
     print("| world | turns | success | valid |\n| --- | --- | --- | --- |")
     for group in lessons.envs.train:
-        batch = collect(
-            pool=build_pool(
+        batch = Collection(
+            pool=EnvPool(
                 [group.model_copy(update={"groups": arguments.tasks})],
                 group_size=1,
                 seed=0,
@@ -59,7 +59,7 @@ def main() -> None:
             step=0,
             split=Split.EVAL,
             seed=0,
-        )
+        ).run()
         rate = float(np.mean([bool(episode.is_success) for episode in batch.trajectories]))
         turns = [turn for episode in batch.trajectories for turn in episode.turns]
         low, high = (100 * float(end) for end in wilson_interval(rate, arguments.tasks))

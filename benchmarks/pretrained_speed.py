@@ -45,8 +45,8 @@ from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.policy import load_model
 from echoscope.core.pretrained.policy_assets import resolve_model
 from echoscope.core.rollout.chat import load_chat
-from echoscope.core.rollout.rollout import collect
-from echoscope.core.rollout.sources import build_pool
+from echoscope.core.rollout.rollout import Collection
+from echoscope.envs.pool import EnvPool
 from echoscope.store.records import IntArray, Split, Turn
 
 TEXT = (
@@ -120,8 +120,8 @@ def episodes(config: RunConfig, model: PreTrainedModel) -> list[Call]:
     recorder = Recorder(model)
     chat = load_chat(resolve_model(config.model.path))
     size = config.envs.group_size
-    with build_pool(config.envs.train, group_size=size, seed=0, split=Split.TRAIN) as pool:
-        collect(
+    with EnvPool(config.envs.train, group_size=size, seed=0, split=Split.TRAIN) as pool:
+        Collection(
             pool=pool,
             engine=recorder,
             chat=chat,
@@ -130,7 +130,7 @@ def episodes(config: RunConfig, model: PreTrainedModel) -> list[Call]:
             step=1,
             split=Split.TRAIN,
             seed=0,
-        )
+        ).run()
     return recorder.calls
 
 

@@ -41,9 +41,9 @@ from echoscope.core.config.loading import load_config
 from echoscope.core.pretrained.policy_assets import resolve_model
 from echoscope.core.rollout.chat import ChatFormat, load_tokenizer
 from echoscope.core.rollout.context import Conversation
-from echoscope.core.rollout.sources import build_pool
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
+from echoscope.envs.pool import EnvPool
 from echoscope.store.records import Split, StepMetrics
 
 WARM_UP = 3
@@ -160,7 +160,7 @@ def prompts(recipe: str, num_steps: int, shape: Shape) -> list[str]:
     """The prompts that the run above meets, as text."""
     config = load_config(recipe, overrides=shape.settings(num_steps))
     chat = ChatFormat(load_tokenizer(resolve_model(shape.model)))
-    pool = build_pool(config.envs.train, group_size=1, seed=config.seed, split=Split.TRAIN)
+    pool = EnvPool(config.envs.train, group_size=1, seed=config.seed, split=Split.TRAIN)
     out = []
     for step in range(1, num_steps + 1):
         for slot in pool.reset(step):

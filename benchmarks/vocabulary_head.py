@@ -44,6 +44,7 @@ def measure(shape: str, way: str, tokens: int, repeats: int) -> dict[str, float]
         support_tokens=None,
     )
     size, _, recomputed = way.partition(", ")
+    other = type("OtherLinear", (torch.nn.Linear,), {})
     limit = 1 << 62 if size == "one piece" else 1 << int(size.removeprefix("2^"))
     vocabulary.LOGITS_AT_ONCE = limit  # type: ignore[misc]
     head.weight.grad, hidden.grad = torch.zeros_like(head.weight), torch.zeros_like(hidden)
@@ -52,8 +53,9 @@ def measure(shape: str, way: str, tokens: int, repeats: int) -> dict[str, float]
     forget_peak()
     for _ in range(repeats):
         started = time.process_time()
+        head.__class__ = other if recomputed else torch.nn.Linear
         called = vocabulary.VocabularyHead(head, SimpleNamespace())
-        logprobs, entropies = called(hidden, sampled, calls_head=bool(recomputed))
+        logprobs, entropies = called(hidden, sampled)
         (logprobs.mean() + 0.01 * entropies.mean()).backward()
         seconds.append(time.process_time() - started)
     return {"peak_mib": (peak() - before) / 2**20, "seconds": min(seconds)}

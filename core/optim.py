@@ -124,19 +124,18 @@ class Optimizer:
         self,
         *,
         lrs: Mapping[str, float],
-        grad_clip: float | Mapping[str, float],
+        grad_clip: float,
         only: Collection[str] | None = None,
     ) -> StepResult:
         """Clip and apply the gathered gradients, unless one of them is NaN or infinite.
 
         Args:
             lrs: learning rate of each group by name.
-            grad_clip: the largest gradient norm of each group, or of all groups.
+            grad_clip: the largest gradient norm of a group; each is clipped apart.
             only: the groups that may move; None for all. The gradients of others are dropped.
         """
-        clips = grad_clip if isinstance(grad_clip, Mapping) else dict.fromkeys(lrs, grad_clip)
         norms = {
-            name: float(torch.nn.utils.clip_grad_norm_(masters, clips[name]))
+            name: float(torch.nn.utils.clip_grad_norm_(masters, grad_clip))
             for name, masters in self._masters.items()
             if only is None or name in only
         }

@@ -26,7 +26,7 @@ from .config.settings import LoraConfig, ModelConfig, OptimConfig
 from .memory import MIN_MICROBATCH
 from .optim import ParameterGroup
 from .pretrained.policy_assets import check_weights, resolve_model
-from .update.batch import PolicyOutputs, TokenBatch, ValueOutputs, microbatches
+from .update.batch import PolicyOutputs, TokenBatch, microbatches
 from .update.learners.world import ALONE
 from .update.packing import (
     PackedRows,
@@ -268,8 +268,8 @@ class Policy:
             )
         return groups
 
-    def values(self, batch: TokenBatch) -> ValueOutputs:
-        """The critic's values of the sampled tokens, without a pass for log-probs.
+    def values(self, batch: TokenBatch) -> Tensor:
+        """The critic's values of the sampled tokens, (B, T), without a pass for log-probs.
 
         Raises:
             ValueError: the policy has no critic.
@@ -277,11 +277,7 @@ class Policy:
         rows = self._packed(batch)
         if self.critic is None:
             raise ValueError("the policy has no critic: set critic.kind to head or model")
-        values = self._whole(lambda: self._values(batch, rows))
-        packs = isinstance(self.critic, ValueHead) or self.critic.packs
-        return ValueOutputs(
-            values=values, num_forwarded=_num_forwarded(batch, rows if packs else None)
-        )
+        return self._whole(lambda: self._values(batch, rows))
 
     def _values(self, batch: TokenBatch, rows: PackedRows | None) -> Tensor:
         assert self.critic is not None
@@ -305,7 +301,7 @@ class Policy:
         """What `work` gives, called with whole weights. Only tensors carry gradients out of it."""
         return work() if self.shards is None else self.shards(work)
 
-    def outputs(self, batch: TokenBatch, *, pad: bool = False) -> PolicyOutputs:
+    def outputs(self, batch: TokenBatch) -> PolicyOutputs:
         """Log-probs, entropies and values of the sampled tokens, (B, T), zero elsewhere.
 
         Log-probs and entropies are those of the distribution that was sampled from: at the recorded
@@ -313,15 +309,12 @@ class Policy:
         recorded ones; when the weights move, the support stays.
 
         A token's value is that of the state it was sampled in: the hidden state one column before.
-
-        Args:
-            pad: forward (B, T) rows, and call every layer, as hooks see them that tell rows apart.
         """
-        rows = None if pad else self._packed(batch)
+        rows = self._packed(batch)
 
         def work() -> tuple[Tensor, Tensor, Tensor | None]:
             states_S, head = self._forward(self.model, batch, rows)
-            logprobs_S, entropies_S = head(states_S, SampledTokens.of(batch), calls_head=pad)
+            logprobs_S, entropies_S = head(states_S, SampledTokens.of(batch))
             values = None
             if isinstance(self.critic, ModelCritic):
                 values = self.critic(batch, rows)
@@ -335,7 +328,7 @@ class Policy:
             logprobs=logprobs,
             entropies=entropies,
             values=values,
-            num_forwarded=_num_forwarded(batch, rows),
+            num_forwarded=batch.loss_mask[:, 1:].numel() if rows is None else rows.num_tokens,
         )
 
     def _packed(self, batch: TokenBatch) -> PackedRows | None:
@@ -423,10 +416,6 @@ def _states(trunk: PreTrainedModel, batch: TokenBatch, rows: PackedRows | None) 
     if rows is not None:
         return packed_hidden(trunk, rows)[rows.states_S]
     return padded_hidden(trunk, batch.input_ids[:, :-1])[batch.loss_mask[:, 1:]]
-
-
-def _num_forwarded(batch: TokenBatch, rows: PackedRows | None) -> int:
-    return batch.loss_mask[:, 1:].numel() if rows is None else rows.num_tokens
 
 
 def _scatter(values_S: Tensor, batch: TokenBatch) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -25,20 +25,20 @@ class FrozenModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
 
-LIVE: dict[str, Any] = {"live": True}
-"""`json_schema_extra` of a field that may change while the run is going."""
+_T = TypeVar("_T")
+Live = Annotated[_T, Field(json_schema_extra={"live": True})]
+"""A field that may change while the run is going."""
 
 
 class SelectionConfig(FrozenModel):
     """Which groups train: SNR-adaptive filtering (RAGEN-2, section 4) and the filters of DAPO
     (`mixed`, `overlong`, `max_groups`)."""
 
-    strategy: Literal["none", "top_p", "top_k", "top_k_abs", "min_p", "custom"] = Field(
+    strategy: Live[Literal["none", "top_p", "top_k", "top_k_abs", "min_p", "custom"]] = Field(
         "none",
         description="none: keep all. top_p: keep the best groups that hold `value` of the metric's "
         "sum. top_k: keep this share of the groups. top_k_abs: keep this many. min_p: keep groups "
         "above value * max. custom: your own rule, selection.function.",
-        json_schema_extra=LIVE,
     )
     function: str = Field(
         "",
@@ -48,44 +48,38 @@ class SelectionConfig(FrozenModel):
     params: dict[str, Any] = Field(
         default_factory=dict, description="Keyword arguments of your own rule."
     )
-    metric: Literal["reward_std", "reward_mean", "reward_sum", "entropy", "length"] = Field(
-        "reward_std", description="Metric that ranks the units.", json_schema_extra=LIVE
+    metric: Live[Literal["reward_std", "reward_mean", "reward_sum", "entropy", "length"]] = Field(
+        "reward_std", description="Metric that ranks the units."
     )
-    value: float = Field(
+    value: Live[float] = Field(
         0.9,
         gt=0,
         le=1e6,
         description="Threshold of the strategy: a share, or with top_k_abs a number.",
-        json_schema_extra=LIVE,
     )
-    keep: Literal["largest", "smallest"] = Field(
+    keep: Live[Literal["largest", "smallest"]] = Field(
         "largest",
         description="Keep the units with the largest, or with the smallest metric.",
-        json_schema_extra=LIVE,
     )
-    include_zero: bool = Field(
+    include_zero: Live[bool] = Field(
         False,
         description="Also consider units whose metric is zero.",
-        json_schema_extra=LIVE,
     )
-    mixed: Literal["any", "return", "success"] = Field(
+    mixed: Live[Literal["any", "return", "success"]] = Field(
         "any",
         description="any: groups of every kind may train. return: only groups whose siblings "
         "differ in return. success: only groups in which some succeeded and some did not.",
-        json_schema_extra=LIVE,
     )
-    overlong: Literal["keep", "drop"] = Field(
+    overlong: Live[Literal["keep", "drop"]] = Field(
         "keep",
         description="drop: an episode with a reply that was cut at its longest does not train; its "
         "return still counts for its siblings.",
-        json_schema_extra=LIVE,
     )
-    max_groups: int = Field(
+    max_groups: Live[int] = Field(
         0,
         ge=0,
         le=MAX_STEPS,
         description="Only the first so many of the groups that are kept train; 0 for all.",
-        json_schema_extra=LIVE,
     )
 
     @model_validator(mode="after")
@@ -110,13 +104,12 @@ class InformationConfig(FrozenModel):
     Estimates of different size are not comparable (their ceiling is ln N), so sizes are settings.
     """
 
-    every: int = Field(
+    every: Live[int] = Field(
         5,
         ge=0,
         le=MAX_STEPS,
         description="Steps between two measurements of I(X;Z), or more if they exceed "
         "diagnostics.budget_frac and nothing changes; 0 turns them off.",
-        json_schema_extra=LIVE,
     )
     prompts: int = Field(8, ge=2, le=4096, description="Distinct first prompts, at most.")
     reasonings: int = Field(8, ge=1, le=4096, description="Reasonings per first prompt, at most.")
@@ -125,12 +118,11 @@ class InformationConfig(FrozenModel):
 class TextConfig(FrozenModel):
     """How often the text alone is read (`measures.py`)."""
 
-    every: int = Field(
+    every: Live[int] = Field(
         2,
         ge=0,
         le=MAX_STEPS,
         description="Steps between two measurements of the text; 0 turns them off.",
-        json_schema_extra=LIVE,
     )
 
 
@@ -158,16 +150,15 @@ class AlarmConfig(FrozenModel):
         description="How far a metric must move before it counts, instead of the default "
         "(docs/alarms.md): a difference for rates, a difference of logarithms for entropy and "
         "length, a share of the best for success, dependence and reward spread.",
-        json_schema_extra=LIVE
-        | {
-            "defaults": {spec.name: round(spec.raise_at, 4) for spec in CHANNELS}
-            | {spec.name: LARGE_SHARE for spec in OUTCOMES}
-        },
+        json_schema_extra=dict[str, Any](
+            live=True,
+            defaults={spec.name: round(spec.raise_at, 4) for spec in CHANNELS}
+            | {spec.name: LARGE_SHARE for spec in OUTCOMES},
+        ),
     )
-    actions: dict[RuleName, Literal["notify", "pause", "stop"]] = Field(
+    actions: Live[dict[RuleName, Literal["notify", "pause", "stop"]]] = Field(
         default_factory=dict,
         description="What an alarm does when it is raised: notify (default), pause or stop.",
-        json_schema_extra=LIVE,
     )
 
 
@@ -224,12 +215,11 @@ class NotifyConfig(FrozenModel):
 class GradientConfig(FrozenModel):
     """How often gradients are taken apart (`gradients.py`)."""
 
-    every: int = Field(
+    every: Live[int] = Field(
         25,
         ge=0,
         le=MAX_STEPS,
         description="Steps between two gradient breakdowns; 0 turns them off.",
-        json_schema_extra=LIVE,
     )
 
 

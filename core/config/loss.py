@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from echoscope.diagnostics.config import LIVE, MAX_STEPS, FrozenModel
+from echoscope.diagnostics.config import MAX_STEPS, FrozenModel, Live
 
 from .limits import MAX_LR, PluginName
 
@@ -28,30 +28,26 @@ class _LossConfig(FrozenModel):
         description="seq_mean_token_sum_norm divides each trajectory's sum by this; null for the "
         "most tokens that an episode may sample.",
     )
-    kl_coef: float = Field(
+    kl_coef: Live[float] = Field(
         0.0,
         ge=0,
         le=1e3,
         description="Weight of the KL penalty against the reference policy.",
-        json_schema_extra=LIVE,
     )
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
-    entropy_coef: float = Field(
+    entropy_coef: Live[float] = Field(
         0.0,
         ge=-1e3,
         le=1e3,
         description="Weight of the entropy bonus; too high, and replies become random.",
-        json_schema_extra=LIVE,
     )
-    value_coef: float = Field(
-        0.5, ge=0, le=1e3, description="Weight of the critic's loss.", json_schema_extra=LIVE
-    )
+    value_coef: Live[float] = Field(0.5, ge=0, le=1e3, description="Weight of the critic's loss.")
     value_clip: float | None = Field(0.5, gt=0, le=1e6)
 
 
 class _SurrogateConfig(_LossConfig):
-    clip_low: float = Field(0.2, ge=0, le=1, description=_CLIP_LOW, json_schema_extra=LIVE)
-    clip_high: float = Field(0.28, ge=0, le=1e3, description=_CLIP_HIGH, json_schema_extra=LIVE)
+    clip_low: Live[float] = Field(0.2, ge=0, le=1, description=_CLIP_LOW)
+    clip_high: Live[float] = Field(0.28, ge=0, le=1e3, description=_CLIP_HIGH)
 
 
 class ClipLossConfig(_SurrogateConfig):
@@ -66,8 +62,8 @@ class GspoLossConfig(_SurrogateConfig):
 
     kind: Literal["gspo"] = "gspo"
     # A ratio of whole sequences hardly moves: the paper's limits are a thousandth of PPO's.
-    clip_low: float = Field(3e-4, ge=0, le=1, description=_CLIP_LOW, json_schema_extra=LIVE)
-    clip_high: float = Field(4e-4, ge=0, le=1e3, description=_CLIP_HIGH, json_schema_extra=LIVE)
+    clip_low: Live[float] = Field(3e-4, ge=0, le=1, description=_CLIP_LOW)
+    clip_high: Live[float] = Field(4e-4, ge=0, le=1e3, description=_CLIP_HIGH)
     # The paper averages over sequences (Zheng et al. 2025, equation 5).
     aggregation: Aggregation = "seq_mean_token_mean"
 
@@ -76,12 +72,11 @@ class CispoLossConfig(_SurrogateConfig):
     """CISPO: the importance weight is clipped and carries no gradient."""
 
     kind: Literal["cispo"] = "cispo"
-    clip_low: float = Field(
+    clip_low: Live[float] = Field(
         1.0,
         ge=0,
         le=1,
         description="The importance ratio is clipped at 1 minus this; 1 for no limit (MiniMax-M1).",
-        json_schema_extra=LIVE,
     )
 
 

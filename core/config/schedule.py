@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from echoscope.diagnostics.config import LIVE, MAX_STEPS, FrozenModel
+from echoscope.diagnostics.config import MAX_STEPS, FrozenModel, Live
 
 from .limits import MAX_ROWS, GreedyTemperature, PluginName
 
@@ -17,12 +17,11 @@ MAX_MINUTES = 1_000_000.0
 
 
 class EvalConfig(FrozenModel):
-    every: int = Field(
+    every: Live[int] = Field(
         10,
         ge=0,
         le=MAX_STEPS,
         description="Steps between evaluations; the last step is evaluated, too. 0 for none.",
-        json_schema_extra=LIVE,
     )
     before: bool = Field(True, description="Evaluate before the first step.")
     temperature: GreedyTemperature = Field(1.0, ge=0, le=10, description="0 for greedy.")
@@ -40,12 +39,11 @@ class ProbeConfig(FrozenModel):
     Alarms on success look at it first. The same policy plays it the same way each time.
     """
 
-    every: int = Field(
+    every: Live[int] = Field(
         10,
         ge=0,
         le=MAX_STEPS,
         description="Steps between probes; 0 for none.",
-        json_schema_extra=LIVE,
     )
     tasks: int = Field(
         32,
@@ -58,29 +56,26 @@ class ProbeConfig(FrozenModel):
 class CurriculumConfig(FrozenModel):
     """Which environments of `envs.train` get how many of the step's groups."""
 
-    by: Literal["none", "success"] = Field(
+    by: Live[Literal["none", "success"]] = Field(
         "none",
         description="none: as many as configured. success: most where about half of the episodes "
         "succeed, fewer where nearly all or nearly none do.",
-        json_schema_extra=LIVE,
     )
 
 
 class CheckpointConfig(FrozenModel):
-    every: int = Field(
+    every: Live[int] = Field(
         20,
         ge=0,
         le=MAX_STEPS,
         description="Steps between checkpoints; 0: only one, at the end.",
-        json_schema_extra=LIVE,
     )
-    minutes: float = Field(
+    minutes: Live[float] = Field(
         10.0,
         ge=0,
         le=MAX_MINUTES,
         description="Also write a checkpoint after the step at which so many minutes were trained "
         "since the last one; 0: by steps alone.",
-        json_schema_extra=LIVE,
     )
     keep: int = Field(
         3,
@@ -113,19 +108,17 @@ class ObserverEntry(FrozenModel):
 class GuardConfig(FrozenModel):
     """What a run does about its own collapse; `guard=auto` is short for `guard.mode=auto`."""
 
-    mode: Literal["off", "ask", "auto"] = Field(
+    mode: Live[Literal["off", "ask", "auto"]] = Field(
         "off",
         description="At a critical alarm: off does nothing. ask pauses the run and proposes a "
         "checkpoint and a treatment. auto rewinds the run to that checkpoint, treats it, and goes "
         "on.",
-        json_schema_extra=LIVE,
     )
-    max: int = Field(
+    max: Live[int] = Field(
         3,
         ge=1,
         le=100,
         description="Treatments that a run and those that it goes on as may get by the guard.",
-        json_schema_extra=LIVE,
     )
 
     @model_validator(mode="before")

@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from echoscope.diagnostics.config import (
-    LIVE,
     MAX_STEPS,
     DiagnosticsConfig,
     FrozenModel,
+    Live,
     SelectionConfig,
 )
 from echoscope.diagnostics.sinks.settings import SinksConfig
@@ -87,33 +87,29 @@ class ModelConfig(FrozenModel):
 
 
 class SamplingConfig(FrozenModel):
-    temperature: float = Field(
+    temperature: Live[float] = Field(
         1.0,
         ge=MIN_TEMPERATURE,
         le=10,
         description="Sampling temperature: higher varies the replies more.",
-        json_schema_extra=LIVE,
     )
-    top_p: float = Field(
+    top_p: Live[float] = Field(
         1.0,
         ge=1e-6,
         le=1,
         description="Sample from the likeliest tokens that hold this probability; 1 for all.",
-        json_schema_extra=LIVE,
     )
-    top_k: int = Field(
+    top_k: Live[int] = Field(
         0,
         ge=0,
         le=MAX_COUNT,
         description="Sample from this many likeliest tokens; 0 for all.",
-        json_schema_extra=LIVE,
     )
-    min_p: float = Field(
+    min_p: Live[float] = Field(
         0.0,
         ge=0,
         le=1,
         description="Leave out tokens less likely than this share of the likeliest; 0 for off.",
-        json_schema_extra=LIVE,
     )
     stop: list[StopString] = Field(
         default_factory=list,
@@ -134,13 +130,12 @@ class DynamicSamplingConfig(FrozenModel):
     `selection.mixed` says what mixed means, `selection.max_groups` how many train.
     """
 
-    max_rounds: int = Field(
+    max_rounds: Live[int] = Field(
         1,
         ge=1,
         le=100,
         description="A step plays its groups up to so many times, with new tasks each time, until "
         "as many groups are mixed as one round has, or selection.max_groups. 1: off.",
-        json_schema_extra=LIVE,
     )
 
 
@@ -201,16 +196,11 @@ class BiLevelGaeConfig(FrozenModel):
     whiten: bool = True
 
 
-class GrpoConfig(FrozenModel):
-    kind: Literal["grpo"] = "grpo"
+class GroupRelativeConfig(FrozenModel):
+    """Siblings compared: GRPO, Dr. GRPO, RLOO; or REINFORCE++ whose baseline is the group's mean,
+    whitened over the batch."""
 
-
-class DrGrpoConfig(FrozenModel):
-    kind: Literal["dr_grpo"] = "dr_grpo"
-
-
-class RlooConfig(FrozenModel):
-    kind: Literal["rloo"] = "rloo"
+    kind: Literal["grpo", "dr_grpo", "rloo", "reinforce_pp_baseline"] = "grpo"
 
 
 class ReinforcePpConfig(FrozenModel):
@@ -218,12 +208,6 @@ class ReinforcePpConfig(FrozenModel):
 
     kind: Literal["reinforce_pp"] = "reinforce_pp"
     gamma: float = Field(1.0, ge=0, le=1)
-
-
-class ReinforcePpBaselineConfig(FrozenModel):
-    """REINFORCE++ with the group's mean as its baseline, whitened over the batch."""
-
-    kind: Literal["reinforce_pp_baseline"] = "reinforce_pp_baseline"
 
 
 class CustomAdvantageConfig(FrozenModel):
@@ -237,14 +221,7 @@ class CustomAdvantageConfig(FrozenModel):
 
 
 AdvantageConfig = Annotated[
-    GaeConfig
-    | BiLevelGaeConfig
-    | GrpoConfig
-    | DrGrpoConfig
-    | RlooConfig
-    | ReinforcePpConfig
-    | ReinforcePpBaselineConfig
-    | CustomAdvantageConfig,
+    GaeConfig | BiLevelGaeConfig | GroupRelativeConfig | ReinforcePpConfig | CustomAdvantageConfig,
     Field(discriminator="kind"),
 ]
 
@@ -255,39 +232,31 @@ class OffPolicyConfig(FrozenModel):
     rho is pi_old / mu: the trainer before the update over the sampler. See docs/algorithms.md.
     """
 
-    old_logprobs: Literal["sampler", "trainer"] = Field(
+    old_logprobs: Live[Literal["sampler", "trainer"]] = Field(
         "sampler",
         description="Old log-probs of the importance ratio. sampler: those that the engine "
         "recorded. trainer: those of the trained weights before the update, which costs no pass "
         "if a step has one update.",
-        json_schema_extra=LIVE,
     )
-    correction: Literal["none", "tis", "mis"] = Field(
+    correction: Live[Literal["none", "tis", "mis"]] = Field(
         "none",
         description="With trainer's old log-probs. tis: weigh samples by rho, at most `cap` "
         "(truncated importance sampling; decoupled PPO). mis: leave out samples whose rho is "
         "outside of `low` to `high` (IcePop).",
-        json_schema_extra=LIVE,
     )
-    level: Literal["token", "sequence"] = Field(
+    level: Live[Literal["token", "sequence"]] = Field(
         "token",
         description="token: rho of each token. sequence: one rho for a whole trajectory, for tis "
         "the product over its tokens, for mis their geometric mean.",
-        json_schema_extra=LIVE,
     )
-    cap: float | None = Field(
+    cap: Live[float | None] = Field(
         2.0,
         ge=1,
         le=1e6,
         description="Largest weight of tis; null for none. Lower: less noise, more bias.",
-        json_schema_extra=LIVE,
     )
-    low: float = Field(
-        0.5, ge=0, le=1, description="mis leaves out rho below this.", json_schema_extra=LIVE
-    )
-    high: float = Field(
-        5.0, ge=1, le=1e6, description="mis leaves out rho above this.", json_schema_extra=LIVE
-    )
+    low: Live[float] = Field(0.5, ge=0, le=1, description="mis leaves out rho below this.")
+    high: Live[float] = Field(5.0, ge=1, le=1e6, description="mis leaves out rho above this.")
 
     @model_validator(mode="after")
     def _corrects_the_trainer(self) -> OffPolicyConfig:
@@ -301,21 +270,19 @@ class OffPolicyConfig(FrozenModel):
 
 
 class OptimConfig(FrozenModel):
-    lr: float = Field(
+    lr: Live[float] = Field(
         1e-6,
         gt=0,
         le=MAX_LR,
         description="Learning rate of the policy.",
-        json_schema_extra=LIVE,
     )
     betas: tuple[Decay, Decay] = Field((0.9, 0.99), strict=False)
     weight_decay: float = Field(0.0, ge=0, le=1e3)
-    grad_clip: float = Field(
+    grad_clip: Live[float] = Field(
         1.0,
         ge=1e-9,
         le=1e9,
         description="Gradients with a larger norm are scaled down to it.",
-        json_schema_extra=LIVE,
     )
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup_steps: int = Field(0, ge=0, le=MAX_STEPS)
@@ -392,9 +359,7 @@ class RunConfig(FrozenModel):
 
     name: str = Field("run", min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     seed: int = Field(0, ge=0, lt=2**63)
-    steps: int = Field(
-        100, ge=1, le=MAX_STEPS, description="The last step of the run.", json_schema_extra=LIVE
-    )
+    steps: Live[int] = Field(100, ge=1, le=MAX_STEPS, description="The last step of the run.")
     threads: int | None = Field(
         None, ge=1, le=256, description="Torch threads; null leaves torch's choice."
     )
@@ -416,7 +381,7 @@ class RunConfig(FrozenModel):
     dynamic_sampling: DynamicSamplingConfig = Field(default_factory=DynamicSamplingConfig)
     reward: RewardConfig = Field(default_factory=RewardConfig)
     selection: SelectionConfig = Field(default_factory=SelectionConfig)
-    advantage: AdvantageConfig = Field(default_factory=GrpoConfig)
+    advantage: AdvantageConfig = Field(default_factory=GroupRelativeConfig)
     loss: LossConfig = Field(default_factory=ClipLossConfig)
     off_policy: OffPolicyConfig = Field(default_factory=OffPolicyConfig)
     critic: CriticConfig = Field(default_factory=NoCriticConfig)
@@ -571,7 +536,7 @@ class RunConfig(FrozenModel):
     @property
     def compares_siblings(self) -> bool:
         """Whether an advantage is a distance from other trajectories of the same task."""
-        return self.advantage.kind in ("grpo", "dr_grpo", "rloo", "reinforce_pp_baseline")
+        return isinstance(self.advantage, GroupRelativeConfig)
 
     @property
     def norm_tokens(self) -> int:

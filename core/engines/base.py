@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -175,13 +175,22 @@ def check_idle(num_pending: int, call: str) -> None:
 
 
 def checked_prompt(
-    key: int, prompt: IntArray, params: SamplingParams, *, vocab_size: int, positions: int
+    key: int,
+    prompt: IntArray,
+    params: SamplingParams,
+    *,
+    pending: Container[int],
+    vocab_size: int,
+    positions: int,
 ) -> tuple[IntArray, int]:
     """A prompt's token ids, and the new tokens that it may get: as many as the positions leave.
 
     Raises:
-        ValueError: no token ids, or some outside the vocabulary, or no room for a reply.
+        ValueError: the key is pending, no token ids, or some outside the vocabulary, or no room for
+            a reply.
     """
+    if key in pending:
+        raise ValueError(f"request {key} is pending already: give each request its own key")
     outside = [token for token in params.stop_token_ids if not 0 <= token < vocab_size]
     if outside:
         raise ValueError(f"stop token ids {outside} lie outside the vocabulary of {vocab_size}")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from echoscope.diagnostics.measure.outcomes import Outcome, WorldTable, outcome_of, tables_of
 from echoscope.diagnostics.tools.stored_outcomes import stored_outcomes
+from echoscope.envs.pool import EnvPool
 from echoscope.envs.reserving import TaskVariety, few_tasks
 from echoscope.envs.workers.processes import WorkerProcesses
 from echoscope.store.errors import RunExistsError
@@ -23,7 +24,7 @@ from echoscope.store.records import Split, StepMetrics, StopReason, Trajectory
 from echoscope.store.writer import RunWriter
 
 from ..config.settings import RunConfig
-from ..rollout.sources import build_pool, turns_maker
+from ..rollout.sources import processes_for, turns_maker
 from .plan import TAG, Budget, described, part_of, recalled
 from .players import MakePlayer, Part, Player, Spent, make_player
 from .who import Who
@@ -42,17 +43,17 @@ class Evaluation:
     outcomes: tuple[Outcome, ...]
     num_planned: int
     status: str
-    is_used_up: bool
+    spent: Spent
+    is_used_up: bool = False
     """Its budget ended it."""
-    is_biased: bool
+    is_biased: bool = False
     """It was cut off in the middle of episodes. Those that ended are the short ones, whose success
     tells little of the others."""
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
     """Sentences about the tasks."""
-    reason: str
+    reason: str = ""
     """Why it is not whole; empty where it is."""
-    seconds: float
-    spent: Spent
+    seconds: float = 0.0
 
     @property
     def tables(self) -> list[WorldTable]:
@@ -123,7 +124,16 @@ def resume(
     # Of every attempt: one that was killed at once has put nothing into a step.
     open_step = open_run(run_path, all_attempts=True).trajectories_of_step(last_step + 1)
     if len(before) == sum(group.groups for group in config.envs.eval) * config.envs.eval_group_size:
-        return _whole(run_path, who, config, before, info.status)
+        outcomes = tuple(outcome for _, outcome in sorted(before.items()))
+        return Evaluation(
+            path=run_path,
+            who=who,
+            config=config,
+            outcomes=outcomes,
+            num_planned=len(outcomes),
+            status=info.status,
+            spent=Spent.on(outcomes),
+        )
     _check_worlds(config)
     player = make(who, config, budget)
     try:
@@ -137,54 +147,30 @@ def resume(
         player.close()
 
 
-def _whole(
-    path: Path, who: Who, config: RunConfig, before: Mapping[int, Outcome], status: str
-) -> Evaluation:
-    """An evaluation that has nothing left to play."""
-    outcomes = tuple(outcome for _, outcome in sorted(before.items()))
-    return Evaluation(
-        path=path,
-        who=who,
-        config=config,
-        outcomes=outcomes,
-        num_planned=len(outcomes),
-        status=status,
-        is_used_up=False,
-        is_biased=False,
-        notes=(),
-        reason="",
-        seconds=0.0,
-        spent=Spent.on(outcomes),
-    )
-
-
 def _check_worlds(config: RunConfig) -> None:
     """Raises EnvError where a world cannot be made."""
     ones = [group.model_copy(update={"groups": 1}) for group in config.envs.eval]
-    build_pool(ones, group_size=1, seed=0, split=Split.EVAL).close()
+    EnvPool(ones, group_size=1, seed=0, split=Split.EVAL).close()
 
 
+@dataclass(eq=False)
 class _Playing:
     """One attempt at an evaluation."""
 
-    def __init__(
-        self,
-        who: Who,
-        config: RunConfig,
-        budget: Budget,
-        player: Player,
-        writer: RunWriter,
-        on_progress: Callable[[int, int], None],
-        should_stop: Callable[[], bool],
-    ) -> None:
-        self._who, self._config, self._budget = who, config, budget
-        self._player, self._writer = player, writer
-        self._on_progress, self._should_stop = on_progress, should_stop
-        self._group_size = config.envs.eval_group_size
-        self._num_groups = sum(group.groups for group in config.envs.eval)
+    who: Who
+    config: RunConfig
+    budget: Budget
+    player: Player
+    writer: RunWriter
+    on_progress: Callable[[int, int], None]
+    should_stop: Callable[[], bool]
+
+    def __post_init__(self) -> None:
+        self._group_size = self.config.envs.eval_group_size
+        self._num_groups = sum(group.groups for group in self.config.envs.eval)
         self._num_planned = self._num_groups * self._group_size
         self._outcomes: dict[int, Outcome] = {}
-        self._step = writer.acknowledged_step + 1
+        self._step = self.writer.acknowledged_step + 1
         self._num_committed = 0
         """Episodes that some step holds."""
         self._spent_before = Spent()
@@ -200,15 +186,16 @@ class _Playing:
         self._outcomes = dict(before)
         self._num_committed = len(before)
         self._finished(list({t.index: t for t in open_step if t.index not in before}.values()))
-        self._writer.flush()
+        self.writer.flush()
         self._spent_before = Spent.on(self._outcomes.values())
         self._num_begun = len(self._outcomes)
 
     def run(self) -> Evaluation:
         began = time.perf_counter()
-        status, processes = "failed", self._processes()
+        status = "failed"
+        processes = processes_for(self.config.collection, lambda text: None)
         try:
-            self._on_progress(len(self._outcomes), self._num_planned)
+            self.on_progress(len(self._outcomes), self._num_planned)
             size = max(1, EPISODES_A_STEP // self._group_size)
             with _nothing_old_is_searched():
                 for first in range(0, self._num_groups, size):
@@ -218,13 +205,13 @@ class _Playing:
             status = "finished" if is_whole else "stopped"
         finally:
             self._commit()
-            self._writer.close(status=status)
+            self.writer.close(status=status)
             if processes is not None:
                 processes.close()
         return Evaluation(
-            path=self._writer.path,
-            who=self._who,
-            config=self._config,
+            path=self.writer.path,
+            who=self.who,
+            config=self.config,
             outcomes=tuple(outcome for _, outcome in sorted(self._outcomes.items())),
             num_planned=self._num_planned,
             status=status,
@@ -238,7 +225,7 @@ class _Playing:
 
     @property
     def _is_over(self) -> bool:
-        return bool(self._used_up) or self._should_stop()
+        return bool(self._used_up) or self.should_stop()
 
     def _play_part(self, first: int, count: int, processes: WorkerProcesses | None) -> None:
         """The episodes of some groups that are still to be played, as one step."""
@@ -247,35 +234,35 @@ class _Playing:
         played = frozenset(slot for slot in slots if begin + slot in self._outcomes)
         if len(played) == len(slots):
             return
-        pool = build_pool(
-            part_of(self._config.envs.eval, first, count),
+        pool = EnvPool(
+            part_of(self.config.envs.eval, first, count),
             group_size=self._group_size,
-            seed=self._config.seed,
+            seed=self.config.seed,
             split=Split.EVAL,
-            make_turns=turns_maker(self._config.collection, processes),
+            make_turns=turns_maker(self.config.collection, processes),
             first_group=first,
         )
         self._varieties |= dict(pool.varieties())
         try:
             self._is_cut = True
-            self._player.play(
+            self.player.play(
                 Part(
                     pool=pool,
                     step=self._step,
                     played=played,
                     may_begin=self._may_begin,
                     on_finished=self._finished,
-                    should_abort=self._should_stop,
+                    should_abort=self.should_stop,
                 )
             )
-            self._is_cut = self._should_stop() or bool(self._player.spent.problems)
+            self._is_cut = self.should_stop() or bool(self.player.spent.problems)
         finally:
             pool.close()
         self._commit()
 
     def _may_begin(self) -> bool:
         """Whether the budget has room for another task."""
-        budget, spent = self._budget, self._spent
+        budget, spent = self.budget, self._spent
         if budget.episodes is not None and self._num_begun + self._group_size > budget.episodes:
             self._used_up = f"the budget of {budget.episodes} episodes is used up"
         elif budget.tokens is not None and spent.num_tokens >= budget.tokens:
@@ -291,23 +278,23 @@ class _Playing:
     @property
     def _spent(self) -> Spent:
         """By all attempts."""
-        return self._player.spent.plus(self._spent_before)
+        return self.player.spent.plus(self._spent_before)
 
     def _finished(self, ended: Sequence[Trajectory]) -> None:
         whole = [t for t in ended if t.stop_reason is not StopReason.ABORTED]
-        self._writer.add_trajectories(whole)
+        self.writer.add_trajectories(whole)
         self._outcomes |= {t.index: outcome_of(t) for t in whole}
-        self._on_progress(len(self._outcomes), self._num_planned)
+        self.on_progress(len(self._outcomes), self._num_planned)
 
     def _commit(self) -> None:
         """What was played since the last step becomes a step, with what is known so far."""
         if len(self._outcomes) == self._num_committed:
             return
         self._num_committed = len(self._outcomes)
-        self._writer.commit_step(
+        self.writer.commit_step(
             metrics=[
                 StepMetrics(
-                    run_id=self._writer.run_id,
+                    run_id=self.writer.run_id,
                     step=self._step,
                     phase="eval",
                     policy_version=None,
@@ -316,7 +303,7 @@ class _Playing:
                 )
             ]
         )
-        self._writer.flush()
+        self.writer.flush()
         self._step += 1
 
     @property
@@ -329,17 +316,11 @@ class _Playing:
             return {key: value for key, value in values.items() if key.endswith("/num_tasks")}
         return values
 
-    def _processes(self) -> WorkerProcesses | None:
-        collection = self._config.collection
-        if collection.mode == "lockstep" or collection.workers == "threads":
-            return None
-        return WorkerProcesses(collection.num_processes, lambda text: None)
-
     def _reason(self) -> str:
         missing = self._num_planned - len(self._outcomes)
         if not missing:
             return ""
-        problems = self._player.spent.problems
+        problems = self.player.spent.problems
         why = self._used_up or (problems[0] if problems else "it was stopped")
         return f"{missing} of {self._num_planned} episodes were not played: {why}"
 

@@ -15,7 +15,7 @@ from ..engines.build import build_engine, check_engine
 from ..pretrained.policy_assets import resolve_model
 from ..rollout.chat import check_vocabulary, load_chat
 from ..rollout.context import check_reasoning
-from ..rollout.rollout import LOCKSTEP, Pace, collect
+from ..rollout.rollout import Collection, Pace
 from ..rollout.shaping import resolve as resolve_shaping
 from ..rollout.stop_strings import Stopping
 from .players import IN_FLIGHT, Part, Spent
@@ -40,7 +40,11 @@ class WeightsPlayer:
         check_reasoning(self._chat, config.context)
         self._stopping = Stopping(self._chat, config.sampling)
         self._shaping = resolve_shaping(config.reward.shaping)
-        self._is_budgeted = is_budgeted
+        self._collection = config.collection
+        if is_budgeted:  # few are under way when the limit is reached
+            most = config.collection.max_in_flight or IN_FLIGHT
+            update = {"mode": "async", "max_in_flight": most}
+            self._collection = config.collection.model_copy(update=update)
         self._spent = Spent()
         self._engine = build_engine(config, policy)
         try:
@@ -58,7 +62,7 @@ class WeightsPlayer:
             part.on_finished(ended)
 
         try:
-            collect(
+            Collection(
                 pool=pool,
                 engine=self._engine,
                 chat=self._chat,
@@ -71,11 +75,11 @@ class WeightsPlayer:
                 should_abort=part.should_abort,
                 shaping=self._shaping,
                 stopping=self._stopping,
-                pace=self._pace(pool.num_groups * pool.group_size),
+                pace=Pace.of(self._collection, pool.num_groups * pool.group_size),
                 played=part.played,
                 may_begin=part.may_begin,
                 seed_step=0,
-            )
+            ).run()
         except torch.OutOfMemoryError:
             raise ConfigError(
                 "memory ran out while episodes were played: lower engine.max_batch_rows, or set "
@@ -83,19 +87,6 @@ class WeightsPlayer:
             ) from None
         finally:
             self._engine.release_memory()
-
-    def _pace(self, num_episodes: int) -> Pace:
-        collection = self._config.collection
-        if collection.mode == "lockstep" and not self._is_budgeted:
-            return LOCKSTEP
-        in_flight = collection.in_flight(num_episodes)
-        if self._is_budgeted and collection.max_in_flight is None:
-            in_flight = min(in_flight, IN_FLIGHT)
-        return Pace(
-            in_lockstep=False,
-            max_in_flight=in_flight,
-            num_threads=min(collection.num_threads(num_episodes), in_flight),
-        )
 
     @property
     def spent(self) -> Spent:

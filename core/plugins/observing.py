@@ -11,16 +11,15 @@ import copy
 import json
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
-from echoscope.store.records import StepMetrics
 from echoscope.text.user_code import UserCodeError, call, loaded, require_params
 
 from ..config.schedule import ObserverEntry
 from ..config.settings import RunConfig
-from ..run.observers import Judged, Observed, StepObservation
+from ..run.observers import Observed, StepObservation, StepObserver
 
 PREFIX = "custom/"
 MOST_METRICS = 100
@@ -28,8 +27,8 @@ MOST_METRICS = 100
 _KEY = re.compile(r"[a-z][a-z0-9_@]*(/[a-z0-9_@]+)*")
 
 
-class UserObserver:
-    """A `StepObserver` around an instance of the user's class.
+class UserObserver(StepObserver):
+    """Around an instance of the user's class.
 
     Args:
         place: its place among the configuration's observers, which tells two of a class apart.
@@ -76,10 +75,6 @@ class UserObserver:
             out[f"{PREFIX}{key}"] = float(value)
         return Observed(values=out)
 
-    def judge(self, metrics: Sequence[StepMetrics], config: RunConfig) -> Judged:
-        """Alarms are the monitor's."""
-        return Judged()
-
     def state(self) -> Any:
         """What the user's object remembers, as JSON values; None if it remembers nothing.
 
@@ -98,9 +93,6 @@ class UserObserver:
         """Give back what `state` returned."""
         if self._has_state and state is not None:
             self._call(self._own.restore, copy.deepcopy(state))
-
-    def begin_branch(self, changed: Collection[str]) -> None:
-        """A branch goes on with what the observer remembered in its parent."""
 
     def _remembers(self) -> bool:
         both = [callable(getattr(self._own, name, None)) for name in ("state", "restore")]

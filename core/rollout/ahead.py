@@ -67,23 +67,6 @@ class SharedEngine:
         self._engine.close()
 
 
-class SettledSource:
-    """Evaluation or probe: the player has ended, and the engine has the present weights."""
-
-    def __init__(self, inner: EnvSource, shared: SharedEngine) -> None:
-        self._inner, self._shared = inner, shared
-
-    def collect(self, step: int, config: RunConfig) -> RolloutBatch:
-        self._shared.settle()
-        return self._inner.collect(step, config)
-
-    def varieties(self) -> list[tuple[str, TaskVariety]]:
-        return self._inner.varieties()
-
-    def close(self) -> None:
-        self._inner.close()
-
-
 class AheadSource:
     """Fresh rollouts, played one step before they are needed.
 

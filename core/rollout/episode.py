@@ -8,42 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from echoscope.envs.base import Observation
 from echoscope.envs.pool import Slot, stream_word
 from echoscope.envs.turns.turn import TurnResult
 from echoscope.store.records import (
-    FinishReason,
     Split,
     StopReason,
     ToolCall,
     Trajectory,
     Turn,
-    prompt_key,
 )
 from echoscope.text.replies import ParsedResponse
 
 from ..config.context import ContextConfig
+from ..config.settings import SamplingConfig
 from ..engines.base import Sample, SamplingParams
 from .chat import ChatFormat
 from .context import Conversation, Prompt, Reading
 from .stop_strings import Stopping
 
-
-class SamplingSettings(Protocol):
-    """What `SamplingConfig` and `SamplingParams` both say."""
-
-    @property
-    def temperature(self) -> float: ...
-    @property
-    def top_p(self) -> float: ...
-    @property
-    def top_k(self) -> int: ...
-    @property
-    def min_p(self) -> float: ...
-
-
+SamplingSettings = SamplingConfig | SamplingParams
+"""Both say temperature, top_p, top_k and min_p."""
 TurnShaping = Callable[[Turn], Mapping[str, float]]
 """Named reward terms of a finished turn, see `shaping.resolve`."""
 
@@ -85,14 +72,6 @@ def sampling_params(
     )
 
 
-def read(episode: Episode, sample: Sample) -> tuple[Reading, tuple[tuple[str, ...], bool] | None]:
-    """What a response says, and the actions to carry out; None for an aborted response."""
-    reading = episode.conversation.respond(sample.tokens)
-    if sample.finish_reason is FinishReason.ABORT:
-        return reading, None
-    return reading, (tuple(reading.parsed.actions), reading.parsed.is_well_formed)
-
-
 def finish_turn(
     episode: Episode,
     sample: Sample,
@@ -107,7 +86,22 @@ def finish_turn(
     Args:
         result: None for an aborted response.
     """
-    turn = _turn(episode, sample, reading, result, temperature)
+    turn = turn_of(
+        len(episode.turns),
+        episode.observation,
+        reading.text,
+        reading.parsed,
+        result,
+        prompt_tokens=episode.prompt.tokens,
+        response_tokens=sample.tokens,
+        logprobs=sample.logprobs,
+        entropies=sample.entropies,
+        temperature=temperature,
+        support=sample.support,
+        reasoning_span=reading.reasoning_span,
+        finish_reason=sample.finish_reason,
+        policy_version=sample.policy_version,
+    )
     if shaping is not None:
         turn = replace(turn, shaping=dict(shaping(turn)))
     episode.turns.append(turn)
@@ -150,32 +144,6 @@ def budget(episode: Episode, context: ContextConfig) -> int:
         return context.max_response_tokens
     left = context.max_episode_tokens - episode.num_sampled_tokens
     return min(context.max_response_tokens, left)
-
-
-def _turn(
-    episode: Episode,
-    sample: Sample,
-    reading: Reading,
-    result: TurnResult | None,
-    temperature: float,
-) -> Turn:
-    """The record of a turn; an aborted response has no `result`."""
-    return turn_of(
-        len(episode.turns),
-        episode.observation,
-        reading.text,
-        reading.parsed,
-        result,
-        prompt_tokens=episode.prompt.tokens,
-        response_tokens=sample.tokens,
-        logprobs=sample.logprobs,
-        entropies=sample.entropies,
-        temperature=temperature,
-        support=sample.support,
-        reasoning_span=reading.reasoning_span,
-        finish_reason=sample.finish_reason,
-        policy_version=sample.policy_version,
-    )
 
 
 def turn_of(
@@ -241,22 +209,6 @@ def advance(episode: Episode, result: TurnResult, context: ContextConfig) -> Non
         episode.prompt = episode.conversation.prompt(result.observation, last_reward=total)
         if not episode.prompt.fits:
             stop(episode, StopReason.PROMPT_TOO_LONG)
-
-
-def trajectory(
-    episode: Episode, reason: StopReason, step: int, split: Split, duration_s: float
-) -> Trajectory:
-    return trajectory_of(
-        episode.slot,
-        episode.turns,
-        episode.observation,
-        key=prompt_key(episode.first_prompt.tokens),
-        step=step,
-        split=split,
-        stop_reason=reason,
-        is_success=episode.success,
-        duration_s=duration_s,
-    )
 
 
 def trajectory_of(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,8 +20,16 @@ from echoscope.envs.base import Observation
 from echoscope.envs.pool import EnvPool, Leader, Slot
 from echoscope.envs.turns.turn import TurnResult
 from echoscope.envs.workers.threads import WorkerThreads
-from echoscope.store.records import RolloutBatch, Split, StopReason, Trajectory
+from echoscope.store.records import (
+    FinishReason,
+    RolloutBatch,
+    Split,
+    StopReason,
+    Trajectory,
+    prompt_key,
+)
 
+from ..config.collection import CollectionConfig
 from ..config.context import ContextConfig
 from ..config.settings import SamplingConfig
 from ..engines.base import Engine, Sample
@@ -34,11 +42,10 @@ from .episode import (
     begin,
     budget,
     finish_turn,
-    read,
     sampling_params,
     sampling_seed,
     stop,
-    trajectory,
+    trajectory_of,
 )
 from .stop_strings import Stopping
 
@@ -95,64 +102,22 @@ class Pace:
     waiting: Waiting = field(default_factory=Waiting)
     """Is told who waited for whom."""
 
+    @classmethod
+    def of(
+        cls, collection: CollectionConfig, num_episodes: int, waiting: Waiting | None = None
+    ) -> Pace:
+        """What the settings say of so many episodes."""
+        if collection.mode == "lockstep":
+            return LOCKSTEP
+        return cls(
+            in_lockstep=False,
+            max_in_flight=collection.in_flight(num_episodes),
+            num_threads=collection.num_threads(num_episodes),
+            waiting=waiting or Waiting(),
+        )
+
 
 LOCKSTEP = Pace()
-
-
-def collect(
-    *,
-    pool: EnvPool,
-    engine: Engine,
-    chat: ChatFormat,
-    context: ContextConfig,
-    sampling: SamplingSettings,
-    step: int,
-    split: Split,
-    seed: int,
-    on_finished: Callable[[list[Trajectory]], None] = lambda ended: None,
-    should_abort: Callable[[], bool] = lambda: False,
-    shaping: TurnShaping | None = None,
-    stopping: Stopping | None = None,
-    draw_round: int = 0,
-    pace: Pace = LOCKSTEP,
-    played: Collection[int] = (),
-    may_begin: Callable[[], bool] = lambda: True,
-    seed_step: int | None = None,
-) -> RolloutBatch:
-    """Play every episode of a step to its end; (P, G) trajectories.
-
-    Args:
-        sampling: temperature (0 for greedy), top_p, top_k and min_p.
-        on_finished: called with the trajectories that ended in a turn, so that they can be written
-            while others go on.
-        should_abort: asked before each turn; True ends what still goes on as ABORTED.
-        shaping: adds named terms to each turn's reward.
-        stopping: what ends a reply; the model's own stop tokens if None.
-        draw_round: how often the step has been played with other tasks before.
-        played: slots whose episodes have been played before, and are not played again.
-        may_begin: asked before a group begins; after False none does, and those in play end.
-        seed_step: the step that the random draws are named by; `step` if None.
-    """
-    collection = _Collection(
-        pool=pool,
-        engine=engine,
-        chat=chat,
-        context=context,
-        sampling=sampling,
-        stream_place=(seed, split, step),
-        first_group=pool.check_step(step, draw_round),
-        shaping=shaping,
-        stopping=stopping or Stopping(chat, SamplingConfig()),
-        on_finished=on_finished,
-        pace=pace,
-        played=played,
-        may_begin=may_begin,
-        seed_step=step if seed_step is None else seed_step,
-    )
-    try:
-        return collection.run(should_abort)
-    finally:
-        collection.close()
 
 
 class _WorldCalls:
@@ -206,44 +171,50 @@ class _WorldCalls:
         self._threads.close()
 
 
-class _Collection:
-    """The episodes of one step."""
+@dataclass(kw_only=True, eq=False)
+class Collection:
+    """Every episode of a step, played to its end by `run`."""
 
-    def __init__(
-        self,
-        *,
-        pool: EnvPool,
-        engine: Engine,
-        chat: ChatFormat,
-        context: ContextConfig,
-        sampling: SamplingSettings,
-        stream_place: tuple[int, Split, int],
-        first_group: int,
-        shaping: TurnShaping | None,
-        stopping: Stopping,
-        on_finished: Callable[[list[Trajectory]], None],
-        pace: Pace,
-        played: Collection[int],
-        may_begin: Callable[[], bool],
-        seed_step: int,
-    ) -> None:
-        self._pool, self._engine, self._pace = pool, engine, pace
-        self._chat, self._context, self._sampling = chat, context, sampling
-        self._seed, self._split, self._step = stream_place
-        self._first_group = first_group
-        self._shaping, self._stopping = shaping, stopping
-        self._on_finished = on_finished
-        self._calls = _WorldCalls(pace.num_threads)
+    pool: EnvPool
+    engine: Engine
+    chat: ChatFormat
+    context: ContextConfig
+    sampling: SamplingSettings
+    """Temperature (0 for greedy), top_p, top_k and min_p."""
+    step: int
+    split: Split
+    seed: int
+    on_finished: Callable[[list[Trajectory]], None] = lambda ended: None
+    """Called with the trajectories that ended in a turn, so that they can be written while others
+    go on."""
+    should_abort: Callable[[], bool] = lambda: False
+    """Asked before each turn; True ends what still goes on as ABORTED."""
+    shaping: TurnShaping | None = None
+    """Adds named terms to each turn's reward."""
+    stopping: Stopping | None = None
+    """What ends a reply; the model's own stop tokens if None."""
+    draw_round: int = 0
+    """How often the step has been played with other tasks before."""
+    pace: Pace = LOCKSTEP
+    played: frozenset[int] = frozenset()
+    """Slots whose episodes have been played before, and are not played again."""
+    may_begin: Callable[[], bool] = lambda: True
+    """Asked before a group begins; after False none does, and those in play end."""
+    seed_step: int | None = None
+    """The step that the random draws are named by; `step` if None."""
+
+    def __post_init__(self) -> None:
+        self._stopping = self.stopping or Stopping(self.chat, SamplingConfig())
+        self._first_group = self.pool.check_step(self.step, self.draw_round)
+        self._calls = _WorldCalls(self.pace.num_threads)
         self._begun = time.perf_counter()
-        self._size = pool.num_groups * pool.group_size
-        self._may_begin, self._seed_step = may_begin, seed_step
-        self._played = frozenset(played)
+        self._size = self.pool.num_groups * self.pool.group_size
         self._num_begun = 0
         """Episodes of the groups that have begun, but for those played before."""
         self._to_begin = deque(
             p
-            for p in range(pool.num_groups)
-            if any(index not in self._played for index in self._slots_of(p))
+            for p in range(self.pool.num_groups)
+            if any(index not in self.played for index in self._slots_of(p))
         )
         self._groups: dict[int, list[Slot]] = {}
         """The episodes that have started, of each group that has begun."""
@@ -253,26 +224,30 @@ class _Collection:
         self._finished: dict[int, Trajectory] = {}
         self._untold: list[Trajectory] = []
 
-    def run(self, should_abort: Callable[[], bool]) -> RolloutBatch:
-        while self._to_begin or self._num_in_flight:
-            self._begin_groups()
-            if should_abort():
-                self._abort()
-                break
-            if self._pace.in_lockstep:
-                self._go_on_together()
-            else:
-                self._go_on_apart()
+    def run(self) -> RolloutBatch:
+        """(P, G) trajectories."""
+        try:
+            while self._to_begin or self._num_in_flight:
+                self._begin_groups()
+                if self.should_abort():
+                    self._abort()
+                    break
+                if self.pace.in_lockstep:
+                    self._go_on_together()
+                else:
+                    self._go_on_apart()
+                self._tell()
             self._tell()
-        self._tell()
-        return self._batch()
+            return self._batch()
+        finally:
+            self._close()
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Leave behind whatever is still under way."""
-        if self._engine.num_pending:
-            self._engine.cancel()
+        if self.engine.num_pending:
+            self.engine.cancel()
         if self._calls.num_pending:
-            self._pool.abandon()
+            self.pool.abandon()
         self._calls.close()
 
     def _go_on_together(self) -> None:
@@ -280,8 +255,8 @@ class _Collection:
         self._await_worlds()
         self._submit_ready()
         samples: dict[int, Sample] = {}
-        while self._engine.num_pending:
-            samples.update(self._engine.advance(max_wait_s=POLL_S))
+        while self.engine.num_pending:
+            samples.update(self.engine.advance(max_wait_s=POLL_S))
         for key in sorted(samples):
             self._sampled(self._episodes[key], samples[key])
         self._await_worlds()
@@ -294,37 +269,43 @@ class _Collection:
         """Submit what is ready; then wait for a world or sample on."""
         self._submit_ready()
         before = time.perf_counter()
-        num_requests, num_calls = self._engine.num_pending, self._calls.num_pending
+        num_requests, num_calls = self.engine.num_pending, self._calls.num_pending
         self._calls.take_in(0.0 if num_requests else POLL_S)
         if num_requests:
             wait_s = _ENGINE_WAIT_S if self._calls.num_pending else POLL_S
-            for key, sample in self._engine.advance(max_wait_s=wait_s):
+            for key, sample in self.engine.advance(max_wait_s=wait_s):
                 self._sampled(self._episodes[key], sample)
-        self._pace.waiting.note(time.perf_counter() - before, num_requests, num_calls)
+        self.pace.waiting.note(time.perf_counter() - before, num_requests, num_calls)
 
     def _submit_ready(self) -> None:
         while self._ready:
             episode = self._ready.popleft()
-            most = budget(episode, self._context)
-            self._engine.submit(
+            most = budget(episode, self.context)
+            self.engine.submit(
                 episode.slot.index,
                 episode.prompt.tokens,
-                sampling_params(most, self._sampling, self._split, self._stopping),
-                seed=self._seed_of(episode),
+                sampling_params(most, self.sampling, self.split, self._stopping),
+                seed=sampling_seed(
+                    self.seed,
+                    self.split,
+                    self.step if self.seed_step is None else self.seed_step,
+                    episode.slot.episode_index,
+                    len(episode.turns),
+                ),
             )
 
     # -- episodes begin ---------------------------------------------------------------------
 
     def _begin_groups(self) -> None:
-        size = self._pool.group_size
-        room = self._pace.max_in_flight or self._size
+        size = self.pool.group_size
+        room = self.pace.max_in_flight or self._size
         while self._to_begin and self._num_in_flight + size <= max(room, size):
-            if not self._may_begin():
+            if not self.may_begin():
                 self._to_begin.clear()
                 return
             p = self._to_begin.popleft()
             self._groups[p] = []
-            self._num_begun += sum(index not in self._played for index in self._slots_of(p))
+            self._num_begun += sum(index not in self.played for index in self._slots_of(p))
             self._submit(p * size, partial(self._lead, p), partial(self._led, p))
 
     @property
@@ -333,68 +314,66 @@ class _Collection:
         return self._num_begun - len(self._finished)
 
     def _slots_of(self, p: int) -> range:
-        size = self._pool.group_size
+        size = self.pool.group_size
         return range(p * size, (p + 1) * size)
 
     def _lead(self, p: int) -> tuple[Leader, list[Slot]]:
         """In a worker: draw the group's task and start its first sibling."""
-        leader = self._pool.lead(self._step, p, self._first_group)
+        leader = self.pool.lead(self.step, p, self._first_group)
         return leader, [self._slot(index, leader, seen) for index, seen in leader.seen.items()]
 
     def _follow(self, index: int, leader: Leader) -> Slot:
         """In a worker: start a sibling."""
-        seen = self._pool.follow(index, leader)
+        seen = self.pool.follow(index, leader)
         return self._slot(index, leader, seen)
 
     def _slot(self, index: int, leader: Leader, seen: Observation) -> Slot:
-        return self._pool.slot(index, leader, seen, self._first_group)
+        return self.pool.slot(index, leader, seen, self._first_group)
 
     def _led(self, p: int, led: tuple[Leader, list[Slot]]) -> None:
         leader, slots = led
         for index in self._slots_of(p):
-            if index not in leader.seen and index not in self._played:
+            if index not in leader.seen and index not in self.played:
                 self._submit(index, partial(self._follow, index, leader), self._started)
         for slot in slots:
-            if slot.index not in self._played:
+            if slot.index not in self.played:
                 self._started(slot)
 
     def _started(self, slot: Slot) -> None:
-        group = self._groups[slot.index // self._pool.group_size]
+        group = self._groups[slot.index // self.pool.group_size]
         group.append(slot)
-        self._pool.check_group(sorted(group, key=lambda each: each.index))
-        episode = begin(slot, self._chat, self._context)
+        self.pool.check_group(sorted(group, key=lambda each: each.index))
+        episode = begin(slot, self.chat, self.context)
         self._episodes[slot.index] = episode
-        if len(self._episodes) + len(self._played) == self._size:
+        if len(self._episodes) + len(self.played) == self._size:
             slots = [episode.slot for _, episode in sorted(self._episodes.items())]
-            self._pool.check_started(slots)
+            self.pool.check_started(slots)
         self._go_on(episode)
 
     # -- episodes go on ---------------------------------------------------------------------
 
     def _submit(self, index: int, call: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        threaded = not self._pace.in_lockstep
+        threaded = not self.pace.in_lockstep
         self._calls.submit(index, call, then, threaded=threaded)
 
-    def _seed_of(self, episode: Episode) -> int:
-        index, turn = episode.slot.episode_index, len(episode.turns)
-        return sampling_seed(self._seed, self._split, self._seed_step, index, turn)
-
     def _sampled(self, episode: Episode, sample: Sample) -> None:
-        """Send a response to its world."""
+        """Send a response to its world; nobody answers an aborted one."""
         index = episode.slot.index
-        reading, actions = read(episode, sample)
+        reading = episode.conversation.respond(sample.tokens)
         then = partial(self._answered, episode, sample, reading)
-        if actions is None:
+        if sample.finish_reason is FinishReason.ABORT:
             then(None)
         else:
-            self._submit(index, partial(self._pool.step_one, index, *actions), then)
+            reply = reading.parsed
+            step = partial(self.pool.step_one, index, reply.actions, reply.is_well_formed)
+            self._submit(index, step, then)
 
     def _answered(
         self, episode: Episode, sample: Sample, reading: Reading, result: TurnResult | None
     ) -> None:
         """Take in what a world answered."""
-        temperature = self._sampling.temperature
-        finish_turn(episode, sample, reading, result, self._context, self._shaping, temperature)
+        temperature = self.sampling.temperature
+        finish_turn(episode, sample, reading, result, self.context, self.shaping, temperature)
         self._go_on(episode)
 
     def _go_on(self, episode: Episode) -> None:
@@ -402,8 +381,17 @@ class _Collection:
         if reason is None:
             self._ready.append(episode)
             return
-        seconds = time.perf_counter() - self._begun
-        ended = trajectory(episode, reason, self._step, self._split, seconds)
+        ended = trajectory_of(
+            episode.slot,
+            episode.turns,
+            episode.observation,
+            key=prompt_key(episode.first_prompt.tokens),
+            step=self.step,
+            split=self.split,
+            stop_reason=reason,
+            is_success=episode.success,
+            duration_s=time.perf_counter() - self._begun,
+        )
         self._finished[episode.slot.index] = ended
         self._untold.append(ended)
 
@@ -417,11 +405,11 @@ class _Collection:
     def _tell(self) -> None:
         if self._untold:
             untold, self._untold = self._untold, []
-            self._on_finished(sorted(untold, key=lambda each: each.index))
+            self.on_finished(sorted(untold, key=lambda each: each.index))
 
     def _batch(self) -> RolloutBatch:
         """The groups that were played wholly, or cut off after all had begun."""
-        groups = [self._slots_of(p) for p in range(self._pool.num_groups)]
+        groups = [self._slots_of(p) for p in range(self.pool.num_groups)]
         return RolloutBatch(
             groups=tuple(
                 tuple(self._finished[index] for index in group)

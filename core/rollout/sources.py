@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, InitVar, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from pydantic import ValidationError
 
@@ -26,7 +26,7 @@ from ..config.settings import RunConfig, SamplingConfig
 from ..engines.base import Engine, SamplingParams
 from .chat import ChatFormat
 from .episode import SamplingSettings
-from .rollout import LOCKSTEP, Pace, Waiting, collect
+from .rollout import Collection, Pace, Waiting
 from .shaping import apply, resolve
 from .stop_strings import Stopping
 
@@ -44,44 +44,11 @@ class RolloutSource(Protocol):
         """
         ...
 
-    def close(self) -> None: ...
-
-
-@runtime_checkable
-class KnowsTasks(Protocol):
-    """A source that plays environments."""
-
     def varieties(self) -> list[tuple[str, TaskVariety]]:
-        """(tag, how many different tasks it draws) of each environment."""
-        ...
+        """(tag, how many different tasks it draws) of each environment that it plays."""
+        return []
 
-
-def build_pool(
-    groups: Sequence[EnvGroup],
-    *,
-    group_size: int,
-    seed: int,
-    split: Split,
-    make_turns: Callable[[EnvGroup], TurnEnv] | None = None,
-    first_group: int = 0,
-) -> EnvPool:
-    """The environments of a split.
-
-    Args:
-        make_turns: builds the turns of one world; in this process and without limits if None.
-        first_group: the number of the first group among those of the split.
-
-    Raises:
-        ValueError: an unknown environment or parameter, named in one line.
-    """
-    return EnvPool(
-        groups,
-        group_size=group_size,
-        seed=seed,
-        split=split.value,
-        make_turns=make_turns,
-        first_group=first_group,
-    )
+    def close(self) -> None: ...
 
 
 def turns_maker(
@@ -106,6 +73,15 @@ def turns_maker(
     return bounded
 
 
+def processes_for(
+    collection: CollectionConfig, say: Callable[[str], None]
+) -> WorkerProcesses | None:
+    """The processes that environments live in under these settings; none of them has started."""
+    if collection.mode == "lockstep" or collection.workers == "threads":
+        return None
+    return WorkerProcesses(collection.num_processes, say)
+
+
 PROBE_SAMPLING = SamplingConfig()
 """All tokens at temperature 1: `sampling` may change during a run, the probe may not."""
 
@@ -128,6 +104,7 @@ def probe_groups(config: RunConfig) -> list[EnvGroup]:
     ]
 
 
+@dataclass(eq=False)
 class EnvSource:
     """Fresh rollouts of the present policy.
 
@@ -136,40 +113,35 @@ class EnvSource:
         should_abort: asked every turn.
         processes: where environments live, if this source is to end them.
         on_progress: told how many episodes of how many have ended.
+        before_play: called before the engine is used.
     """
 
-    def __init__(
-        self,
-        pool: EnvPool,
-        engine: Engine,
-        chat: ChatFormat,
-        config: RunConfig,
-        split: Split,
-        *,
-        on_finished: Callable[[Sequence[Trajectory]], None],
-        should_abort: Callable[[], bool],
-        processes: WorkerProcesses | None = None,
-        on_progress: Callable[[int, int], None] = lambda done, of: None,
-    ) -> None:
-        self._processes = processes
-        self._on_progress = on_progress
+    pool: EnvPool
+    engine: Engine
+    chat: ChatFormat
+    config: InitVar[RunConfig]
+    split: Split
+    _: KW_ONLY
+    on_finished: Callable[[Sequence[Trajectory]], None]
+    should_abort: Callable[[], bool]
+    processes: WorkerProcesses | None = None
+    on_progress: Callable[[int, int], None] = lambda done, of: None
+    before_play: Callable[[], None] = lambda: None
+
+    def __post_init__(self, config: RunConfig) -> None:
         self._num_ended = 0
-        self._pool = pool
-        self._engine = engine
+        self._num_episodes = self.pool.num_groups * self.pool.group_size
         self._waiting = Waiting()
-        """Who waited for whom since the last `take_waiting`; with collection.mode=async."""
-        self._chat = chat
-        self._split = split
-        self._stopping = Stopping(chat, config.sampling)
+        """Who waited for whom since the last `take_metrics`; with collection.mode=async."""
+        self._stopping = Stopping(self.chat, config.sampling)
         self._shaping = resolve(config.reward.shaping)
-        self._on_finished = on_finished
-        self._should_abort = should_abort
 
     def collect(self, step: int, config: RunConfig) -> RolloutBatch:
-        if self._split is Split.TRAIN:  # a curriculum moves groups between environments
-            self._pool.share([entry.groups for entry in config.envs.train])
+        self.before_play()
+        if self.split is Split.TRAIN:  # a curriculum moves groups between environments
+            self.pool.share([entry.groups for entry in config.envs.train])
         rollouts = self._play(step, config, draw_round=0)
-        if self._split is Split.TRAIN:
+        if self.split is Split.TRAIN:
             rounds = config.dynamic_sampling.max_rounds
             num_needed = config.selection.max_groups or rollouts.num_groups
             for draw_round in range(1, rounds):
@@ -177,49 +149,38 @@ class EnvSource:
                     break
                 more = self._play(step, config, draw_round=draw_round)
                 rollouts = RolloutBatch(groups=rollouts.groups + more.groups)
-        self._engine.release_memory()  # the update needs it
+        self.engine.release_memory()  # the update needs it
         return rollouts
 
     def _play(self, step: int, config: RunConfig, *, draw_round: int) -> RolloutBatch:
         self._num_ended = 0
         self._ended(())
-        rollouts = collect(
-            pool=self._pool,
-            engine=self._engine,
-            chat=self._chat,
+        rollouts = Collection(
+            pool=self.pool,
+            engine=self.engine,
+            chat=self.chat,
             context=config.context,
-            sampling=_sampling(config, self._split),
+            sampling=_sampling(config, self.split),
             step=step,
-            split=self._split,
+            split=self.split,
             seed=config.seed,
             on_finished=self._ended,
-            should_abort=self._should_abort,
+            should_abort=self.should_abort,
             shaping=self._shaping,
             stopping=self._stopping,
             draw_round=draw_round,
-            pace=self._pace(config.collection),
-        )
-        if self._should_abort():
-            self._engine.release_memory()
+            pace=Pace.of(config.collection, self._num_episodes, self._waiting),
+        ).run()
+        if self.should_abort():
+            self.engine.release_memory()
             raise StepDroppedError
         return rollouts
-
-    def _pace(self, collection: CollectionConfig) -> Pace:
-        if collection.mode == "lockstep":
-            return LOCKSTEP
-        num_episodes = self._pool.num_groups * self._pool.group_size
-        return Pace(
-            in_lockstep=False,
-            max_in_flight=collection.in_flight(num_episodes),
-            num_threads=collection.num_threads(num_episodes),
-            waiting=self._waiting,
-        )
 
     def _ended(self, trajectories: Sequence[Trajectory]) -> None:
         self._num_ended += len(trajectories)
         if trajectories:
-            self._on_finished(trajectories)
-        self._on_progress(self._num_ended, self._pool.num_groups * self._pool.group_size)
+            self.on_finished(trajectories)
+        self.on_progress(self._num_ended, self._num_episodes)
 
     def take_metrics(self) -> dict[str, float]:
         """See `Measured`; the update waits for all of the collection."""
@@ -229,13 +190,12 @@ class EnvSource:
         return waiting.metrics() | {"collection/update_wait_s": waiting.seconds}
 
     def varieties(self) -> list[tuple[str, TaskVariety]]:
-        """(tag, how many different tasks it draws) of each environment."""
-        return self._pool.varieties()
+        return self.pool.varieties()
 
     def close(self) -> None:
-        self._pool.close()
-        if self._processes is not None:
-            self._processes.close()
+        self.pool.close()
+        if self.processes is not None:
+            self.processes.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,12 +217,11 @@ def unreserved(training: RolloutSource, evaluation: RolloutSource | None) -> str
 
     Stored trajectories speak for themselves, and without an evaluation there is nothing to say.
     """
-    if not (isinstance(training, KnowsTasks) and isinstance(evaluation, KnowsTasks)):
-        return ""
-    return few_tasks([*training.varieties(), *evaluation.varieties()])
+    trained = training.varieties() if evaluation is not None else []
+    return few_tasks([*trained, *evaluation.varieties()]) if evaluation and trained else ""
 
 
-class LazySource:
+class LazySource(RolloutSource):
     """A source that is made when it is first asked: its worlds may never be needed."""
 
     def __init__(self, make: Callable[[], RolloutSource]) -> None:
@@ -312,7 +271,7 @@ def with_stored_sampling(config: RunConfig, say: Callable[[str], None]) -> RunCo
     return config.model_copy(update={"sampling": sampling})
 
 
-class StoredSource:
+class StoredSource(RolloutSource):
     """Trajectories that a run recorded, step by step: offline updates.
 
     The importance ratio is taken to the policy that sampled them, whose log-probs are stored, at

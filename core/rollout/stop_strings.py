@@ -7,24 +7,15 @@ sampled like any others, keep their log-probs, and train.
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
 
 from echoscope.store.records import FinishReason
 
 from ..config.loading import ConfigError
+from ..config.settings import SamplingConfig
 from .chat import ChatFormat
 
 _SLACK = 8
 """Tokens that a window has more than its stop string has characters: some tokens have no text."""
-
-
-class StopSettings(Protocol):
-    """What `SamplingConfig` says."""
-
-    @property
-    def stop(self) -> list[str]: ...
-    @property
-    def stop_token_ids(self) -> list[int]: ...
 
 
 class Stopping:
@@ -34,7 +25,7 @@ class Stopping:
         ConfigError: a stop token id that the tokenizer does not have.
     """
 
-    def __init__(self, chat: ChatFormat, settings: StopSettings) -> None:
+    def __init__(self, chat: ChatFormat, settings: SamplingConfig) -> None:
         size = len(chat.tokenizer)
         for index in settings.stop_token_ids:
             if index >= size:

@@ -29,7 +29,7 @@ from .build import Builder
 from .checkpoint import adopt_checkpoint, list_checkpoints, load_weights, read_state, step_of
 from .control import REWOUND
 from .launch import Closing, built_or_removed, created, resume, train
-from .observers import RemembersParent, SilentEvents, StepObserver, TrainEvents
+from .observers import SilentEvents, StepObserver, TrainEvents
 
 _FIXED = (
     "model.path",
@@ -119,7 +119,7 @@ def check_branch(branch: Branch, run_path: Path) -> None:
     Raises:
         ConfigError, ValueError, OSError: the branch would not start.
     """
-    Builder(branch.config, run_path, SilentEvents(), ()).check()
+    Builder(branch.config, run_path, SilentEvents()).check()
 
 
 def start_branch(
@@ -146,7 +146,7 @@ def start_branch(
         trainer = built_or_removed(builder, model, writer)
         remembered = read_state(branch.checkpoint).observers
         for observer in trainer.observers:
-            if isinstance(observer, RemembersParent) and observer.name in remembered:
+            if observer.name in remembered:
                 observer.restore(remembered[observer.name])
                 observer.begin_branch(branch.changed)
         writer.record_checkpoint(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -12,9 +13,9 @@ from echoscope.diagnostics.measure.machine import Machine
 from echoscope.diagnostics.notify.notifier import Notifier
 from echoscope.diagnostics.sinks.mirror import Mirror
 from echoscope.diagnostics.sinks.settings import require_packages
-from echoscope.envs.workers.processes import WorkerProcesses
+from echoscope.envs.pool import EnvPool
 from echoscope.store.log.remote.pushing import check_root
-from echoscope.store.records import Command, Split, Trajectory
+from echoscope.store.records import Command, Split
 from echoscope.store.steer.commands import Mailbox
 from echoscope.store.writer import RunWriter
 
@@ -28,8 +29,8 @@ from ..plugins.checks import load_plugins
 from ..plugins.observing import user_observers
 from ..policy import Policy, build_policy, resolve_device
 from ..pretrained.policy_assets import check_weights, positions_of, resolve_model
-from ..rollout.ahead import AheadSource, SettledSource, SharedEngine
-from ..rollout.chat import ChatFormat, check_vocabulary, load_chat
+from ..rollout.ahead import AheadSource, SharedEngine
+from ..rollout.chat import check_vocabulary, load_chat
 from ..rollout.context import check_reasoning
 from ..rollout.shaping import resolve as resolve_shaping
 from ..rollout.sources import (
@@ -38,8 +39,8 @@ from ..rollout.sources import (
     RolloutSource,
     Sources,
     StoredSource,
-    build_pool,
     probe_groups,
+    processes_for,
     turns_maker,
 )
 from ..rollout.stop_strings import Stopping
@@ -51,27 +52,21 @@ from .checkpoint import Checkpoints
 from .control import Control
 from .guard import Guard
 from .monitoring import MonitorObserver
-from .observers import StepObserver, TellsPeople, TrainEvents, tell_progress
+from .observers import StepObserver, TrainEvents
 from .train import Model, Trainer
 
 
+@dataclass(slots=True)
 class Builder:
     """Everything a Trainer needs, in the order in which it may fail."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        run_path: Path,
-        events: TrainEvents,
-        observers: Sequence[StepObserver],
-    ) -> None:
-        self.config = config
-        self.run_path = run_path
-        self.events = events
-        self.observers = observers
-        self.memory: MemoryEstimate | None = None
-        """What the run needs; None before `check`, and where the model is not on this disk."""
-        self._free_bytes = 0
+    config: RunConfig
+    run_path: Path
+    events: TrainEvents
+    observers: Sequence[StepObserver] = ()
+    memory: MemoryEstimate | None = None
+    """What the run needs; None before `check`, and where the model is not on this disk."""
+    _free_bytes: int = 0
 
     def check(self) -> None:
         """Find out what is wrong before anything is written."""
@@ -79,7 +74,7 @@ class Builder:
         envs = self.config.envs
         for groups, split in ((envs.train, Split.TRAIN), (envs.eval, Split.EVAL)):
             if groups:
-                build_pool(groups, group_size=1, seed=0, split=split).close()
+                EnvPool(groups, group_size=1, seed=0, split=split).close()
         resolve_shaping(self.config.reward.shaping)
         load_plugins(self.config)
         self._notifier(self.run_path.name)  # raises where a target cannot be told
@@ -131,8 +126,8 @@ class Builder:
             self.config,
             model.policy,
             report=self.events.message,
-            on_token=lambda done, of: tell_progress(
-                self.events, done, of, "tokens of the replies under way"
+            on_token=lambda done, of: self.events.progress(
+                done, of, "tokens of the replies under way"
             ),
         )
         try:
@@ -166,26 +161,44 @@ class Builder:
                     is_stopping=control.is_stopping,
                 )
             )
-        processes = self._processes()
+        processes = processes_for(config.collection, self.events.message)
         shared = SharedEngine(engine) if config.collection.max_staleness else None
+
+        settle = shared.settle if shared is not None else lambda: None
+        played = {
+            Split.TRAIN: (config.envs.train, config.envs.group_size),
+            Split.EVAL: (config.envs.eval, config.envs.eval_group_size),
+            Split.PROBE: (probe_groups(config), 1),
+        }
 
         def source(split: Split) -> RolloutSource:
             is_cancelled = threading.Event()
             plays_ahead = shared is not None and split is Split.TRAIN
-            inner = self._env_source(
-                split,
+            groups, group_size = played[split]
+            inner = EnvSource(
+                EnvPool(
+                    groups,
+                    group_size=group_size,
+                    seed=config.seed,
+                    split=split,
+                    make_turns=turns_maker(config.collection, processes),
+                ),
                 engine,
                 chat,
+                config,
+                split,
                 # What is played ahead is written with its step, not before.
                 on_finished=(lambda ended: None) if plays_ahead else writer.add_trajectories,
                 should_abort=lambda: is_cancelled.is_set() or control.should_abort(),
-                processes=processes,
+                on_progress=lambda done, of: self.events.progress(done, of, "episodes"),
+                # They serve all splits; the run ends with the episodes of training.
+                processes=processes if split is Split.TRAIN else None,
+                # Evaluation and probe wait for what is played ahead, and for the present weights.
+                before_play=settle if split is not Split.TRAIN else lambda: None,
             )
-            if shared is None:
+            if shared is None or split is not Split.TRAIN:
                 return inner
-            if split is Split.TRAIN:
-                return AheadSource(inner, shared, is_cancelled=is_cancelled)
-            return SettledSource(inner, shared)
+            return AheadSource(inner, shared, is_cancelled=is_cancelled)
 
         train_source: RolloutSource
         if config.from_run is not None:
@@ -210,7 +223,7 @@ class Builder:
                 run_path=writer.path,
                 run_id=writer.run_id,
                 say=self.events.message,
-                people=[each for each in observers if isinstance(each, TellsPeople)],
+                observers=observers,
             ),
             machine=Machine(self.run_path),
             observers=observers,
@@ -224,49 +237,6 @@ class Builder:
 
     def _notifier(self, run_id: str) -> Notifier:
         return Notifier(self.config.diagnostics.notify, run=run_id, on_message=self.events.message)
-
-    def _env_source(
-        self,
-        split: Split,
-        engine: Engine,
-        chat: ChatFormat,
-        *,
-        on_finished: Callable[[Sequence[Trajectory]], None],
-        should_abort: Callable[[], bool],
-        processes: WorkerProcesses | None,
-    ) -> EnvSource:
-        envs = self.config.envs
-        groups, group_size = {
-            Split.TRAIN: (envs.train, envs.group_size),
-            Split.EVAL: (envs.eval, envs.eval_group_size),
-            Split.PROBE: (probe_groups(self.config), 1),
-        }[split]
-        pool = build_pool(
-            groups,
-            group_size=group_size,
-            seed=self.config.seed,
-            split=split,
-            make_turns=turns_maker(self.config.collection, processes),
-        )
-        return EnvSource(
-            pool,
-            engine,
-            chat,
-            self.config,
-            split,
-            on_finished=on_finished,
-            should_abort=should_abort,
-            on_progress=lambda done, of: tell_progress(self.events, done, of, "episodes"),
-            # They serve all splits; the run ends with the episodes of training.
-            processes=processes if split is Split.TRAIN else None,
-        )
-
-    def _processes(self) -> WorkerProcesses | None:
-        """The processes that environments live in; none of them has started yet."""
-        collection = self.config.collection
-        if collection.mode == "lockstep" or collection.workers == "threads":
-            return None
-        return WorkerProcesses(collection.num_processes, self.events.message)
 
 
 def _check_context(positions: int | None, config: RunConfig) -> None:

@@ -209,22 +209,6 @@ def list_checkpoints(run_path: Path) -> list[Path]:
     return checkpoint_folders(run_path / "checkpoints")
 
 
-def save_checkpoint(
-    run_path: Path,
-    state: TrainState,
-    learner: Learner,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    reason: str,
-) -> CheckpointRecord:
-    """Write a checkpoint beside the final name, make it durable, then rename it into place.
-
-    Raises:
-        CheckpointError: the disk refuses; older checkpoints are as they were.
-    """
-    return begin_checkpoint(run_path, state, learner, tokenizer, reason=reason)()
-
-
 def begin_checkpoint(
     run_path: Path,
     state: TrainState,

@@ -28,7 +28,7 @@ from ..config.schedule import GivenTreatment
 from ..config.settings import RunConfig
 from ..update.learners.launched import launched_size
 from .checkpoint import read_state, step_of
-from .observers import TellsPeople
+from .observers import StepObserver
 
 SETTLING_STEPS = 10
 """The first steps after a rewind, in which the guard does not judge the treatment."""
@@ -42,8 +42,8 @@ class Guard:
     run_id: str
     say: Callable[[str], None]
     """To the terminal."""
-    people: Sequence[TellsPeople] = ()
-    """Observers that reach whoever is told of alarms."""
+    observers: Sequence[StepObserver] = ()
+    """Some reach whoever is told of alarms."""
     _answered: set[str] = field(default_factory=set)
     """Alarms that the guard has acted on or asked about."""
 
@@ -99,7 +99,7 @@ class Guard:
 
     def _announce(self, text: str) -> None:
         self.say(text)
-        for observer in self.people:
+        for observer in self.observers:
             observer.tell(text)
 
     def _command(

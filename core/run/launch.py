@@ -26,7 +26,7 @@ from ..config.settings import RunConfig
 from ..rollout.sources import with_stored_sampling
 from .build import Builder
 from .checkpoint import load_weights, require_whole, step_of
-from .observers import HearsTheEnd, StepObserver, TrainEvents, judge
+from .observers import StepObserver, TrainEvents, judge
 from .train import Model, Trainer
 
 
@@ -186,8 +186,7 @@ def train(trainer: Trainer, *, is_new: bool) -> str:
         return status
     finally:
         for observer in trainer.observers:
-            if isinstance(observer, HearsTheEnd):
-                observer.close(status)
+            observer.close(status)
         trainer.sources.close()
         trainer.engine.close()
         trainer.model.learner.close()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,47 +13,45 @@ from typing import Any
 from echoscope.diagnostics.judge.advice.situation import SettingsChange, Situation
 from echoscope.diagnostics.judge.alarms import action_commands, blindness
 from echoscope.diagnostics.judge.courses.channels import derived
+from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.measure.information.scoring import interrupting
 from echoscope.diagnostics.monitor import Instruments, Monitor
 from echoscope.diagnostics.notify.notifier import Notifier
 from echoscope.diagnostics.tools.prospects import Signs, luck_of, prospects
 from echoscope.store.reader import open_run
-from echoscope.store.records import Alarm, AlarmSeverity, StepMetrics
+from echoscope.store.records import AlarmSeverity, StepMetrics
 from echoscope.store.steer.steering import override_words
 
 from ..config.loading import live_schema
 from ..config.settings import RunConfig
 from ..rollout.chat import ChatFormat
 from ..update.learners.alone import Learner
-from .observers import Judged, Observed, StepObservation, TrainEvents, tell_progress
+from .observers import Judged, Observed, StepObservation, StepObserver, TrainEvents
 
 
-class MonitorObserver:
-    """A `StepObserver` that measures and judges by `config.diagnostics`.
+@dataclass(eq=False)
+class MonitorObserver(StepObserver):
+    """It measures and judges by `config.diagnostics`.
 
     It leaves the policy and every random generator as they were: a run is the same with and
     without it, alarms that act aside.
     """
 
-    name = "monitor"
+    config: InitVar[RunConfig]
+    learner: Learner
+    chat: ChatFormat
+    _: KW_ONLY
+    run_id: str
+    run_path: Path
+    events: TrainEvents
+    notifier: Notifier | None = None
+    is_stopping: Callable[[], bool] = lambda: False
+    name: str = "monitor"
 
-    def __init__(
-        self,
-        config: RunConfig,
-        learner: Learner,
-        chat: ChatFormat,
-        *,
-        run_id: str,
-        run_path: Path,
-        events: TrainEvents,
-        notifier: Notifier | None = None,
-        is_stopping: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._notifier = notifier
-        self._is_stopping = is_stopping
-        self._learner, self._chat, self._events = learner, chat, events
-        self._run_id, self._run_path = run_id, run_path
-        self._monitor = Monitor(config.diagnostics, run_id=self._run_id, on_message=events.message)
+    def __post_init__(self, config: RunConfig) -> None:
+        self._monitor = Monitor(
+            config.diagnostics, run_id=self.run_id, on_message=self.events.message
+        )
         self._is_sighted = False
         self._situated: tuple[RunConfig, Situation] | None = None
         self._live: Mapping[str, Any] = {}
@@ -80,13 +79,14 @@ class MonitorObserver:
         settings = config.diagnostics.alarms
         self._monitor.situate(self._situation(step, config))
         alarms = self._monitor.judge(step, values, settings)
-        self._tell_people(alarms)
+        what = f"{len(alarms)} alarms"
+        self._to_people(what, lambda them, verdict: them.observe(alarms, verdict))
         if step > 0 and not self._is_sighted:
             self._is_sighted = True
             self._tell_blind_rules(values, config)
         return Judged(
             alarms=alarms,
-            commands=action_commands(alarms, settings, run_id=self._run_id, now=time.time()),
+            commands=action_commands(alarms, settings, run_id=self.run_id, now=time.time()),
             critical=tuple(
                 alarm.alarm_id
                 for alarm in self._monitor.diagnosis.engine.open_alarms
@@ -97,12 +97,7 @@ class MonitorObserver:
 
     def tell(self, text: str) -> None:
         """What the guard does, to the people who are told of alarms."""
-        if self._notifier is None:
-            return
-        try:
-            self._notifier.tell(text, self._monitor.diagnosis.verdict)
-        except Exception as error:  # noqa: BLE001 - a message is never worth a run
-            self._events.message(f"could not tell people of the guard: {error}")
+        self._to_people("the guard", lambda them, verdict: them.tell(text, verdict))
 
     def _situation(self, step: int, config: RunConfig) -> Situation:
         """What advice knows of this run; made again only when a setting has changed."""
@@ -111,7 +106,7 @@ class MonitorObserver:
             self._note_changes(step, live)
             situation = Situation(
                 kind="live",
-                run=self._run_id,
+                run=self.run_id,
                 config=config.model_dump(mode="json"),
                 live=live,
                 changes=tuple(self._changes),
@@ -140,7 +135,7 @@ class MonitorObserver:
     def restore(self, state: Any) -> None:
         self._monitor.restore(state)
         if state["last_judged"] is not None:
-            self._monitor.judge_again(open_run(self._run_path), state["last_judged"])
+            self._monitor.judge_again(open_run(self.run_path), state["last_judged"])
         settings = state["settings"]
         self._live = settings["live"]
         self._changes = [
@@ -154,40 +149,37 @@ class MonitorObserver:
 
     def close(self, status: str) -> None:
         """The end of the run: the last messages are sent."""
-        if self._notifier is None:
+        self._to_people("the end", lambda them, verdict: them.close(status, verdict))
+
+    def _to_people(
+        self, what: str, send: Callable[[Notifier, Callable[[], Verdict]], None]
+    ) -> None:
+        if self.notifier is None:
             return
         try:
-            self._notifier.close(status, self._monitor.diagnosis.verdict)
+            send(self.notifier, self._monitor.diagnosis.verdict)
         except Exception as error:  # noqa: BLE001 - a message is never worth a run
-            self._events.message(f"could not tell people of the end: {error}")
+            self.events.message(f"could not tell people of {what}: {error}")
 
-    def _tell_people(self, alarms: Sequence[Alarm]) -> None:
-        if self._notifier is None:
-            return
-        try:
-            self._notifier.observe(alarms, self._monitor.diagnosis.verdict)
-        except Exception as error:  # noqa: BLE001 - a message is never worth a run
-            self._events.message(f"could not tell people of {len(alarms)} alarms: {error}")
-
-    def begin_branch(self, changed: Collection[str]) -> None:
-        self._branched = changed if isinstance(changed, Mapping) else {}
+    def begin_branch(self, changed: Mapping[str, tuple[Any, Any]]) -> None:
+        self._branched = changed
 
     def _instruments(self, seen: StepObservation) -> Instruments:
-        config, policy = seen.config, self._learner.policy
+        config, policy = seen.config, self.learner.policy
 
         return Instruments(
             scorer=None
             if config.from_run is not None
-            else partial(self._learner.scorer, config.sampling.temperature),
-            decode=self._chat.decode,
-            gradients=lambda: self._learner.gradients(seen.rollouts, config, self._chat),
+            else partial(self.learner.scorer, config.sampling.temperature),
+            decode=self.chat.decode,
+            gradients=lambda: self.learner.gradients(seen.rollouts, config, self.chat),
             rollout_s=seen.rollout_s,
             trained_s=seen.trained_s,
             num_steps=config.steps,
-            is_stopping=self._is_stopping,
+            is_stopping=self.is_stopping,
             interrupting=lambda check: interrupting(policy.model, check),
-            on_progress=lambda name, done, of: tell_progress(
-                self._events, done, of, f"tokens of the {name} diagnostics"
+            on_progress=lambda name, done, of: self.events.progress(
+                done, of, f"tokens of the {name} diagnostics"
             ),
         )
 
@@ -204,7 +196,7 @@ class MonitorObserver:
         )
         for prospect in prospects(signs):
             overrides = " ".join(override_words(prospect.settings))
-            self._events.message(f"{prospect.text} {prospect.advice} ({overrides})")
+            self.events.message(f"{prospect.text} {prospect.advice} ({overrides})")
 
     def _tell_blind_rules(self, values: dict[str, float], config: RunConfig) -> None:
         """Say at the start which rules will never judge, and what they would need."""
@@ -215,7 +207,7 @@ class MonitorObserver:
             if unseen_rule.is_blind
         ]
         if blind:
-            self._events.message(f"alarms that this run cannot raise: {'; '.join(blind)}")
+            self.events.message(f"alarms that this run cannot raise: {'; '.join(blind)}")
 
 
 def _promised(config: RunConfig) -> list[str]:

@@ -6,9 +6,9 @@ An observer sees a step before it trains, and judges its numbers when they are k
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.selection.filter import Selection
@@ -37,24 +37,13 @@ class TrainEvents(Protocol):
         checkpoint, `paused by WHO`."""
         ...
 
+    def progress(self, done: int, of: int, what: str) -> None:
+        """So many of so many `what` (episodes, say) are done. From any thread, often."""
+        ...
+
     def metrics(self, metrics: StepMetrics) -> None:
         """Numbers of a finished step or evaluation."""
         ...
-
-
-@runtime_checkable
-class ShowsProgress(Protocol):
-    """A watcher that is also told how far a phase has come. From any thread, often."""
-
-    def progress(self, done: int, of: int, what: str) -> None:
-        """So many of so many `what` (episodes, say) are done."""
-        ...
-
-
-def tell_progress(events: TrainEvents, done: int, of: int, what: str) -> None:
-    """Tell it to a watcher that shows it."""
-    if isinstance(events, ShowsProgress):
-        events.progress(done, of, what)
 
 
 class SilentEvents:
@@ -64,6 +53,9 @@ class SilentEvents:
         pass
 
     def phase(self, step: int, name: str) -> None:
+        pass
+
+    def progress(self, done: int, of: int, what: str) -> None:
         pass
 
     def metrics(self, metrics: StepMetrics) -> None:
@@ -112,57 +104,37 @@ class Judged:
     """What is known of the run after this step; None from an observer that does not judge."""
 
 
-class StepObserver(Protocol):
+class StepObserver:
     """Sees each step before its update. Its state is part of every checkpoint."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
 
     def observe(self, seen: StepObservation) -> Observed:
         """Look at a step. The policy is as it sampled, and must be left so."""
-        ...
+        return Observed()
 
     def judge(self, metrics: Sequence[StepMetrics], config: RunConfig) -> Judged:
         """Judge the whole numbers of a step, evaluation included, before they are written.
 
         Step 0 is an evaluation alone.
         """
-        ...
+        return Judged()
 
     def state(self) -> Any:
         """What it must remember, as JSON values."""
-        ...
+        return None
 
-    def restore(self, state: Any) -> None: ...
+    def restore(self, state: Any) -> None:
+        """Take back what `state` gave."""
 
-
-@runtime_checkable
-class RemembersParent(Protocol):
-    """An observer that goes on in a branch with what it remembered in the parent."""
-
-    name: str
-
-    def restore(self, state: Any) -> None: ...
-
-    def begin_branch(self, changed: Collection[str]) -> None:
-        """What was restored is the parent's; `changed` are the dotted keys that differ."""
-        ...
-
-
-@runtime_checkable
-class HearsTheEnd(Protocol):
-    """An observer that is told how the run ended, and may take a few seconds to finish."""
-
-    def close(self, status: str) -> None: ...
-
-
-@runtime_checkable
-class TellsPeople(Protocol):
-    """An observer that reaches people who do not look at the terminal."""
+    def begin_branch(self, changed: Mapping[str, tuple[Any, Any]]) -> None:
+        """What was restored is the parent's; `changed` says what differs by dotted key."""
 
     def tell(self, text: str) -> None:
-        """Tell them one thing now. It never waits, and never raises."""
-        ...
+        """Tell people who do not look at the terminal. It never waits, and never raises."""
+
+    def close(self, status: str) -> None:
+        """The run has ended so; it may take a few seconds to finish."""
 
 
 def observe(observers: Iterable[StepObserver], seen: StepObservation) -> Observed:

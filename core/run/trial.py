@@ -20,13 +20,14 @@ from echoscope.diagnostics.judge.courses.channels import derived
 from echoscope.diagnostics.selection.filter import select_groups
 from echoscope.diagnostics.tools.preflight import Cost
 from echoscope.diagnostics.tools.prospects import Signs, luck_of
+from echoscope.envs.pool import EnvPool
 from echoscope.envs.settings import EnvGroup
 from echoscope.store.records import RolloutBatch, Split, Trajectory
 
 from ..config.loading import ConfigError
 from ..config.settings import RunConfig
 from ..engines.build import build_engine
-from ..rollout.sources import EnvSource, build_pool, probe_groups
+from ..rollout.sources import EnvSource, probe_groups
 from ..update.assemble import pack_kept, with_advantages
 from ..update.batch import TokenBatch
 from .build import Builder
@@ -56,7 +57,7 @@ def run_trial(config: RunConfig, *, num_groups: int, on_progress: OnProgress) ->
             "from_run learns from stored rollouts, which need no trial: see `echoscope diagnose` "
             "and `echoscope whatif` of that run"
         )
-    builder = Builder(config, Path(), SilentEvents(), ())
+    builder = Builder(config, Path(), SilentEvents())
     builder.check()
     on_progress("loading the model", 0, 1)
     model = builder.load()
@@ -130,9 +131,7 @@ def _play(
     on_progress: OnProgress,
 ) -> tuple[tuple[RolloutBatch, ...], float]:
     """Rollouts of steps 1, 2, ... and the seconds they took."""
-    pool = build_pool(
-        groups, group_size=config.envs.group_size, seed=config.seed, split=Split.TRAIN
-    )
+    pool = EnvPool(groups, group_size=config.envs.group_size, seed=config.seed, split=Split.TRAIN)
     num_episodes = num_steps * pool.num_groups * pool.group_size
     played = 0
 

@@ -23,12 +23,9 @@ from ..config.settings import (
     AdvantageConfig,
     BiLevelGaeConfig,
     CustomAdvantageConfig,
-    DrGrpoConfig,
     GaeConfig,
-    GrpoConfig,
-    ReinforcePpBaselineConfig,
+    GroupRelativeConfig,
     ReinforcePpConfig,
-    RlooConfig,
 )
 from ..plugins.calls import AdvantageInputs, estimate
 from .batch import TokenBatch, credit_rewards
@@ -178,7 +175,6 @@ def whiten(values: FloatArray64, mask: BoolArray) -> FloatArray64:
     return out
 
 
-GroupRelativeConfig = GrpoConfig | DrGrpoConfig | RlooConfig | ReinforcePpBaselineConfig
 Credit = Literal["trajectory", "turn"]
 Normalization = Literal["arpo", "brpo", "grpo", "mean", "asym_clip"]
 LeftOut = Mapping[int, Sequence[FloatArray64]]
@@ -312,7 +308,7 @@ def estimate_advantages(
         advantages, returns = own[0], returns if own[1] is None else own[1]
     else:
         advantages = _group_relative(batch, tokens, rewards, config, credit, left_out or {})
-        if isinstance(config, ReinforcePpBaselineConfig):
+        if config.kind == "reinforce_pp_baseline":
             advantages = whiten(advantages, tokens.mask_NL)
     targets = None if batch.values is None else tokens.scatter(returns, batch)
     return tokens.scatter(advantages, batch), targets
@@ -421,10 +417,10 @@ def _compare(scores_nK: FloatArray64, config: GroupRelativeConfig) -> FloatArray
     if n < 2:
         return np.zeros_like(scores_nK)
     centred: FloatArray64 = scores_nK - scores_nK.mean(axis=0)
-    if isinstance(config, RlooConfig):
+    if config.kind == "rloo":
         centred *= n / (n - 1)
         return centred
-    if isinstance(config, DrGrpoConfig | ReinforcePpBaselineConfig):
+    if config.kind != "grpo":
         return centred
     std = float(scores_nK.std(axis=0, ddof=1).max())
     if std <= FLOAT32_NOISE * float(np.abs(scores_nK).max()):

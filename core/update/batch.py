@@ -122,15 +122,6 @@ class PolicyOutputs:
     """Tokens that went through the model, padding included."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ValueOutputs:
-    """What a pass of the critic alone says about the tokens of a batch."""
-
-    values: Tensor  # (B, T) float32, zero outside the loss mask
-    num_forwarded: int
-    """Tokens that went through its trunk, padding included."""
-
-
 def credit_rewards(
     trajectory: Trajectory,
     normalised_return: float,

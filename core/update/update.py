@@ -62,7 +62,7 @@ def annotate(
                 if outputs.values is not None:
                     values[rows, : micro.width] = outputs.values
             elif wants_values:
-                values[rows, : micro.width] = policy.values(micro).values
+                values[rows, : micro.width] = policy.values(micro)
             if wants_ref:
                 ref[rows, : micro.width] = policy.reference_logprobs(micro)
 
@@ -90,7 +90,7 @@ def update(
     optimizer step and leaves the weights as they were; a policy gradient of zero leaves the policy
     as it was.
     """
-    lrs, clips = _learning_rates(config, step), _grad_clips(config)
+    lrs = _learning_rates(config, step)
     totals, done = MetricTotals(), []
     only_critic = step <= config.critic_warmup_steps
     logprobs = torch.zeros_like(batch.behaviour_logprobs)
@@ -100,7 +100,7 @@ def update(
                 policy, optimizer, part, config, totals, only_critic
             )
             groups = ("critic_trunk", "critic_head") if only_critic else None
-            done.append(optimizer.step(lrs=lrs, grad_clip=clips, only=groups))
+            done.append(optimizer.step(lrs=lrs, grad_clip=config.optim.grad_clip, only=groups))
             policy.version += "policy" in done[-1].moved
     is_single = updates_per_step(config) == 1
     num_skipped = sum(minibatch.is_skipped for minibatch in done)
@@ -187,11 +187,6 @@ def _learning_rates(config: RunConfig, step: int) -> dict[str, float]:
         "critic_trunk": critic,
         "critic_head": critic,
     }
-
-
-def _grad_clips(config: RunConfig) -> dict[str, float]:
-    """Policy and critic are clipped apart, both to the same norm."""
-    return dict.fromkeys(("policy", "critic_trunk", "critic_head"), config.optim.grad_clip)
 
 
 def _grad_norms(done: Sequence[StepResult], *, has_critic: bool) -> dict[str, float]:

@@ -86,14 +86,8 @@ class VocabularyHead:
             )
         self._head = head
 
-    def __call__(
-        self, hidden_SH: Tensor, sampled: SampledTokens, *, calls_head: bool = False
-    ) -> tuple[Tensor, Tensor]:
-        """(S,) log-probs and (S,) entropies.
-
-        Args:
-            calls_head: gradients go through calls of the output layer, which hooks on it see.
-        """
+    def __call__(self, hidden_SH: Tensor, sampled: SampledTokens) -> tuple[Tensor, Tensor]:
+        """(S,) log-probs and (S,) entropies."""
         if not len(hidden_SH):
             empty = hidden_SH.sum() * 0 + hidden_SH.new_zeros(0, dtype=torch.float32)
             return empty, empty
@@ -101,7 +95,7 @@ class VocabularyHead:
         chunk = max(1, LOGITS_AT_ONCE // vocabulary)
         if len(hidden_SH) <= chunk:
             return self._statistics(hidden_SH, sampled)
-        if type(self._head) is nn.Linear and torch.is_grad_enabled() and not calls_head:
+        if type(self._head) is nn.Linear and torch.is_grad_enabled():
             weight, bias = self._head.weight, self._head.bias
             out: tuple[Tensor, Tensor] = _InChunks.apply(hidden_SH, weight, bias, sampled, chunk)
             return out

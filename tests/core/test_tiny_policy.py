@@ -35,9 +35,9 @@ from echoscope.core.pretrained.policy_assets import (
     train_tokenizer,
 )
 from echoscope.core.rollout.chat import ChatFormat, load_tokenizer
-from echoscope.core.rollout.rollout import collect
-from echoscope.core.rollout.sources import build_pool
+from echoscope.core.rollout.rollout import Collection
 from echoscope.core.warm_start.run import BARE_CONTEXT
+from echoscope.envs.pool import EnvPool
 from echoscope.store.models import SHIPPED, shipped_folder
 from echoscope.store.records import Split, Trajectory
 
@@ -64,8 +64,8 @@ def play(env: str) -> tuple[Trajectory, ...]:
     name = recipe.model.path
     config = ModelConfig(path=name, dtype="float32", device="cpu")
     engine = HfEngine(load_model(name, config), config=HfEngineConfig())
-    batch = collect(
-        pool=build_pool([group], group_size=1, seed=0, split=Split.EVAL),
+    batch = Collection(
+        pool=EnvPool([group], group_size=1, seed=0, split=Split.EVAL),
         engine=engine,
         chat=ChatFormat(load_tokenizer(shipped_folder(name))),
         context=BARE_CONTEXT.model_copy(update={"max_response_tokens": 80}),
@@ -73,7 +73,7 @@ def play(env: str) -> tuple[Trajectory, ...]:
         step=0,
         split=Split.EVAL,
         seed=0,
-    )
+    ).run()
     return batch.trajectories
 
 

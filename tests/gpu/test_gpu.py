@@ -113,7 +113,6 @@ def test_log_probs_are_those_of_float32_on_the_cpu(
         found = {
             "sampled": batch.behaviour_logprobs,
             "packed": here.policy.outputs(batch.to(here.policy.device)).logprobs,
-            "padded": here.policy.outputs(batch.to(here.policy.device), pad=True).logprobs,
         }
     for name, logprobs in found.items():
         gaps = (logprobs.cpu() - expected)[batch.loss_mask.cpu()].abs()

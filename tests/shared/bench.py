@@ -12,12 +12,13 @@ from echoscope.core.optim import Optimizer
 from echoscope.core.policy import Policy, build_policy
 from echoscope.core.pretrained.policy_assets import resolve_model
 from echoscope.core.rollout.chat import ChatFormat, load_chat
-from echoscope.core.rollout.sources import EnvSource, build_pool
+from echoscope.core.rollout.sources import EnvSource
 from echoscope.core.update.assemble import pack_kept, with_advantages
 from echoscope.core.update.batch import TokenBatch
 from echoscope.core.update.learners.alone import Learner
 from echoscope.core.update.update import annotate
 from echoscope.diagnostics.selection.filter import select_groups
+from echoscope.envs.pool import EnvPool
 from echoscope.store.records import RolloutBatch, Split
 
 
@@ -35,7 +36,7 @@ class Bench:
     def collect(self, step: int = 1) -> RolloutBatch:
         """Fresh rollouts at the policy's present weights."""
         envs = self.config.envs
-        pool = build_pool(
+        pool = EnvPool(
             envs.train, group_size=envs.group_size, seed=self.config.seed, split=Split.TRAIN
         )
         engine = HfEngine(self.policy.model, config=self.config.engine)

@@ -327,9 +327,9 @@ class ContinuousBatch:
         self._make_room(num_active, batch)
         self._bring_forward(num_active, self._rows_for(num_active, prompts))
         stored = self._stored[num_active:] if self._reuse else []
-        plan = plan_prefill(prompts, stored, share=self._reuse)
+        plan = plan_prefill(prompts, stored, share=self._reuse, first_row=num_active)
         before = self._forward.num_tokens
-        logits_BV = self._forward.prefill_plan(prompts, plan.moved_down(num_active))
+        logits_BV = self._forward.prefill_plan(prompts, plan)
         self._counts.num_prefill_tokens += self._forward.num_tokens - before
         self._counts.num_reused_tokens += plan.num_reused
         self._counts.num_shared_tokens += plan.num_shared

@@ -82,12 +82,15 @@ class HfEngine(Engine):
         return len(self._pending)
 
     def submit(self, key: int, prompt: IntArray, params: SamplingParams, *, seed: int) -> None:
-        if key in self._pending:
-            raise ValueError(f"request {key} is pending already: give each request its own key")
         model = self._checked_model()
         vocab_size = int(model.get_input_embeddings().num_embeddings)
         ids, limit = checked_prompt(
-            key, prompt, params, vocab_size=vocab_size, positions=max_positions(model)
+            key,
+            prompt,
+            params,
+            pending=self._pending,
+            vocab_size=vocab_size,
+            positions=max_positions(model),
         )
         request = Request(key=key, prompt=ids, params=params, limit=limit, seed=seed)
         self._pending[key] = request

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -51,14 +51,6 @@ class RowCopies:
     targets: list[int]
     num_columns: int
 
-    def moved_down(self, offset: int) -> RowCopies:
-        """The same between rows `offset` further down."""
-        return replace(
-            self,
-            sources=[row + offset for row in self.sources],
-            targets=[row + offset for row in self.targets],
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wave:
@@ -66,13 +58,6 @@ class Wave:
 
     spans: list[Span]
     copies: RowCopies
-
-    def moved_down(self, offset: int) -> Wave:
-        """The same in rows `offset` further down."""
-        return Wave(
-            spans=[replace(span, row=span.row + offset) for span in self.spans],
-            copies=self.copies.moved_down(offset),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,15 +77,6 @@ class PrefillPlan:
     """Prompt tokens taken from stored rows."""
     num_shared: int
     """Prompt tokens taken from another prompt of the same call."""
-
-    def moved_down(self, offset: int) -> PrefillPlan:
-        """The same plan for rows `offset` further down."""
-        return replace(
-            self,
-            rows=[row + offset for row in self.rows],
-            first=self.first.moved_down(offset),
-            waves=[wave.moved_down(offset) for wave in self.waves],
-        )
 
 
 def common_prefix(left: IntArray, right: IntArray) -> int:
@@ -152,12 +128,14 @@ def plan_prefill(
     stored: Sequence[StoredRow | None],
     *,
     share: bool,
+    first_row: int = 0,
     min_shared: int = MIN_SHARED_TOKENS,
 ) -> PrefillPlan:
-    """Plan the prefill of `prompts` into the cache rows `[0, len(prompts))`.
+    """Plan the prefill of `prompts` into as many cache rows from `first_row` on.
 
     Args:
-        stored: what every cache row holds now; rows beyond `len(prompts)` may be read, not written.
+        stored: what every cache row from `first_row` on holds now; rows beyond those of the prompts
+            may be read, not written.
         share: forward equal prompts once, and the beginning of all where that saves at least
             `min_shared` tokens.
     """
@@ -169,7 +147,8 @@ def plan_prefill(
     distinct = sorted(set(leader), key=lambda index: (keys[index], index))
     index = PrefixIndex(stored)
     matches = {prompt: index.match(prompts[prompt]) for prompt in distinct}
-    rows, first = _place(len(prompts), matches)
+    matches = {prompt: (first_row + row, size) for prompt, (row, size) in matches.items()}
+    rows, first = _place(range(first_row, first_row + len(prompts)), matches)
     num_reused = sum(size for _, size in matches.values())
 
     depth = {prompt: size for prompt, (_, size) in matches.items()}
@@ -197,10 +176,10 @@ def plan_prefill(
     )
 
 
-def _place(num_prompts: int, matches: dict[int, tuple[int, int]]) -> tuple[list[int], RowCopies]:
-    """Give every prompt a row, its stored prefix's own row where that is free."""
-    rows = [-1] * num_prompts
-    free = set(range(num_prompts))
+def _place(own_rows: range, matches: dict[int, tuple[int, int]]) -> tuple[list[int], RowCopies]:
+    """Give every prompt one of these rows, its stored prefix's own row where that is free."""
+    rows = [-1] * len(own_rows)
+    free = set(own_rows)
     for prompt in sorted(matches, key=lambda prompt: -matches[prompt][1]):
         row, size = matches[prompt]
         if size and row in free:

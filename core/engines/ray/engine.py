@@ -25,6 +25,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from echoscope.store.records import IntArray, Support
 
 from ...config.engine import HfEngineConfig, RayEngineConfig
+from ...policy import causal_model
 from ..base import (
     Engine,
     EngineError,
@@ -66,7 +67,7 @@ class Base:
 
     @classmethod
     def of(cls, model: PreTrainedModel | PeftModel) -> Base:
-        inner = model.get_base_model() if isinstance(model, PeftModel) else model
+        inner = causal_model(model)
         frozen = [(n, p) for n, p in model.named_parameters() if not p.requires_grad]
         return cls(
             config=type(inner.config).from_dict(inner.config.to_dict()),
@@ -123,7 +124,7 @@ def adopt(
             setattr(module, leaf, nn.Parameter(tensor, requires_grad=trained))
         else:
             module.register_buffer(leaf, tensor, persistent=False)
-    (model.get_base_model() if isinstance(model, PeftModel) else model).tie_weights()
+    causal_model(model).tie_weights()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,10 +169,10 @@ class EngineActor:
         if vllm is None:
             settings = HfEngineConfig(max_batch_rows=self._config.max_batch_rows)
             return HfEngine(model, config=settings, report=self._news.append)
-        from ..vllm.server import VllmEngine, base_of
+        from ..vllm.server import VllmEngine
 
         with tempfile.TemporaryDirectory() as folder:  # this node need not have the model's own
-            base_of(model).save_pretrained(folder)
+            causal_model(model).save_pretrained(folder)
             return VllmEngine(
                 model, folder, config=vllm, positions=self._positions, report=self._news.append
             )
@@ -313,10 +314,13 @@ class RayEngine(Engine):
 
     def submit(self, key: int, prompt: IntArray, params: SamplingParams, *, seed: int) -> None:
         self._open_actor()
-        if key in self._pending:
-            raise ValueError(f"request {key} is pending already: give each request its own key")
         ids, _ = checked_prompt(
-            key, prompt, params, vocab_size=self._vocab_size, positions=self._positions
+            key,
+            prompt,
+            params,
+            pending=self._pending,
+            vocab_size=self._vocab_size,
+            positions=self._positions,
         )
         if params.watch is not None:  # made here, in the order of the requests
             params = replace(params, watch=partial(_same, params.watch()))

@@ -19,6 +19,7 @@ from echoscope.text.user_code import call, loaded
 
 from ...config.engine import OpenAiEngineConfig
 from ...config.loading import ConfigError
+from ...policy import causal_model
 from ..base import (
     Engine,
     EngineError,
@@ -87,7 +88,7 @@ class ServerEngine(Engine):
         files: WeightFiles | None = None,
         transfers: Transfers | None = None,
     ) -> None:
-        base = model.get_base_model() if isinstance(model, PeftModel) else model
+        base = causal_model(model)
         most = int(base.config.max_position_embeddings)
         self._config = config
         self._report = report
@@ -128,10 +129,13 @@ class ServerEngine(Engine):
 
     def submit(self, key: int, prompt: IntArray, params: SamplingParams, *, seed: int) -> None:
         self._check_open()
-        if key in self._pending:
-            raise ValueError(f"request {key} is pending already: give each request its own key")
         ids, limit = checked_prompt(
-            key, prompt, params, vocab_size=self._vocab_size, positions=self._positions
+            key,
+            prompt,
+            params,
+            pending=self._pending,
+            vocab_size=self._vocab_size,
+            positions=self._positions,
         )
         ask = Ask(
             prompt=ids.tolist(),

@@ -24,6 +24,7 @@ from echoscope.store.records import IntArray
 
 from ...config.engine import CPU_CACHE_GIB, OpenAiEngineConfig, VllmEngineConfig
 from ...config.loading import ConfigError
+from ...policy import causal_model
 from ..base import EngineError, SamplingParams
 from ..server.engine import MAX_SUPPORT, ServerEngine
 from ..server.http import HttpServer
@@ -172,7 +173,7 @@ class VllmEngine(ServerEngine):
         devices: Sequence[str] = (),
         backend: str = "",
     ) -> None:
-        most = int(base_of(model).config.max_position_embeddings)
+        most = int(causal_model(model).config.max_position_embeddings)
         most = most if positions is None else min(positions, most)
         self._sleeps = config.sleep and has_gpu()
         self._is_asleep = False
@@ -253,7 +254,7 @@ def server_of(
     python = config.python or sys.executable
     require_vllm(python)
     if not has_gpu():
-        check_head_size(base_of(model))
+        check_head_size(causal_model(model))
     arguments = list(_flags(model, folder, config, positions, backend))
     return ServerProcess(python, arguments, devices)
 
@@ -265,7 +266,7 @@ def _flags(
     positions: int,
     backend: str,
 ) -> Iterator[str]:
-    base, on_cpu = base_of(model), not has_gpu()
+    base, on_cpu = causal_model(model), not has_gpu()
     flags: dict[str, Any] = {
         "model": folder,
         "served-model-name": MODEL_NAME,
@@ -338,12 +339,6 @@ def visible_gpus() -> list[str]:
 def give_back_cached_blocks() -> None:
     """Before vLLM wakes: torch keeps what the update has freed, and vLLM could not take it."""
     torch.cuda.empty_cache()
-
-
-def base_of(model: PreTrainedModel | PeftModel) -> PreTrainedModel:
-    """The model under its adapters."""
-    base: PreTrainedModel = model.get_base_model() if isinstance(model, PeftModel) else model
-    return base
 
 
 def check_head_size(model: PreTrainedModel) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from echoscope.core.config.loss import ClipLossConfig, CustomLossConfig
-from echoscope.core.config.settings import CustomAdvantageConfig, GrpoConfig
+from echoscope.core.config.settings import CustomAdvantageConfig, GroupRelativeConfig
 from echoscope.core.plugins.checks import (
     batch_of,
     check_plugin,
@@ -89,7 +89,7 @@ def test_an_own_grpo_is_grpo():
     batch, _ = batch_of(made_up_rollouts())
     own = CustomAdvantageConfig(function="own_plugins:grpo")
     torch.testing.assert_close(
-        estimate_advantages(batch, own)[0], estimate_advantages(batch, GrpoConfig())[0]
+        estimate_advantages(batch, own)[0], estimate_advantages(batch, GroupRelativeConfig())[0]
     )
 
 

@@ -18,8 +18,9 @@ from echoscope.core.config.loading import ConfigError, load_config
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.pretrained.policy_assets import resolve_model
-from echoscope.core.rollout.sources import EnvSource, StepDroppedError, build_pool, turns_maker
+from echoscope.core.rollout.sources import EnvSource, StepDroppedError, turns_maker
 from echoscope.envs.base import EnvUnavailableError
+from echoscope.envs.pool import EnvPool
 from echoscope.envs.workers.processes import WorkerProcesses
 from echoscope.store.records import RolloutBatch, Split, StopReason, Trajectory, Turn
 
@@ -41,7 +42,7 @@ def source_of(
 ) -> Iterator[EnvSource]:
     bench = make_bench(config)
     envs = config.envs
-    pool = build_pool(
+    pool = EnvPool(
         envs.train,
         group_size=envs.group_size,
         seed=config.seed,

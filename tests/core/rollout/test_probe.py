@@ -14,10 +14,11 @@ from recorded import assert_same_recording, metric
 
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.engines.hf.engine import HfEngine
-from echoscope.core.rollout.sources import EnvSource, build_pool, probe_groups
+from echoscope.core.rollout.sources import EnvSource, probe_groups
 from echoscope.core.run.checkpoint import list_checkpoints, read_state
 from echoscope.core.run.launch import resume, start
 from echoscope.core.run.observers import SilentEvents
+from echoscope.envs.pool import EnvPool
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
 from echoscope.store.records import RolloutBatch, Split
@@ -115,7 +116,7 @@ def test_the_same_policy_plays_it_the_same_way_at_every_step(make_config: MakeCo
     said = {}
     for split in (Split.PROBE, Split.EVAL):
         source = EnvSource(
-            build_pool(probe_groups(bench.config), group_size=1, seed=0, split=split),
+            EnvPool(probe_groups(bench.config), group_size=1, seed=0, split=split),
             engine,
             bench.chat,
             bench.config,

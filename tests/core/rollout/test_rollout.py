@@ -23,7 +23,7 @@ from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.policy import Policy
 from echoscope.core.rollout.chat import ChatFormat
 from echoscope.core.rollout.episode import sampling_seed
-from echoscope.core.rollout.rollout import collect
+from echoscope.core.rollout.rollout import Collection
 from echoscope.core.update.batch import credit_rewards, pack
 from echoscope.envs.base import Observation
 from echoscope.envs.pool import EnvPool, Leader, Slot
@@ -162,7 +162,9 @@ def play(
     engine = ScriptedEngine(chat=chat, replies=replies, aborts=aborts)
     context = ContextConfig(**BARE | settings.pop("context", {}))
     arguments = {"sampling": SamplingConfig(), "step": 3, "split": Split.TRAIN, "seed": 7}
-    batch = collect(pool=pool, engine=engine, chat=chat, context=context, **arguments | settings)
+    batch = Collection(
+        pool=pool, engine=engine, chat=chat, context=context, **arguments | settings
+    ).run()
     return batch, engine
 
 
@@ -408,7 +410,7 @@ def lake_pool(split: str = "train") -> EnvPool:
 def real_rollouts(policy: Policy, chat: ChatFormat, **context: Any) -> RolloutBatch:
     engine = HfEngine(policy.model, config=HfEngineConfig())
     with lake_pool() as pool:
-        return collect(
+        return Collection(
             pool=pool,
             engine=engine,
             chat=chat,
@@ -417,7 +419,7 @@ def real_rollouts(policy: Policy, chat: ChatFormat, **context: Any) -> RolloutBa
             step=1,
             split=Split.TRAIN,
             seed=9,
-        )
+        ).run()
 
 
 @pytest.mark.parametrize("history_turns", [None, 1, 2])

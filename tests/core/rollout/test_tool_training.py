@@ -20,7 +20,7 @@ from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.policy import build_policy
 from echoscope.core.rollout.chat import ChatFormat, load_tokenizer
 from echoscope.core.rollout.context import Conversation
-from echoscope.core.rollout.rollout import collect
+from echoscope.core.rollout.rollout import Collection
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.core.update.batch import credit_rewards, pack
@@ -85,7 +85,7 @@ def played(chat: ChatFormat) -> tuple[RolloutBatch, list[str]]:
     is_llama = "<|eot_id|>" in chat.tokenizer.get_vocab()
     caller = Caller(chat, "llama" if is_llama else "hermes")
     with EnvPool([SHOP], group_size=1, seed=0, split="train") as pool:
-        rollouts = collect(
+        rollouts = Collection(
             pool=pool,
             engine=caller,  # type: ignore[arg-type]
             chat=chat,
@@ -94,7 +94,7 @@ def played(chat: ChatFormat) -> tuple[RolloutBatch, list[str]]:
             step=1,
             split=Split.TRAIN,
             seed=0,
-        )
+        ).run()
     return rollouts, caller.replies
 
 

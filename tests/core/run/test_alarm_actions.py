@@ -14,7 +14,13 @@ from echoscope.core.config.settings import RunConfig
 from echoscope.core.run.branching import plan_branch
 from echoscope.core.run.checkpoint import list_checkpoints, read_state, step_of
 from echoscope.core.run.launch import resume, start
-from echoscope.core.run.observers import Judged, Observed, SilentEvents, StepObservation
+from echoscope.core.run.observers import (
+    Judged,
+    Observed,
+    SilentEvents,
+    StepObservation,
+    StepObserver,
+)
 from echoscope.store.log.committer import Committer
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import CommandState, open_run
@@ -224,7 +230,7 @@ def test_an_empty_mapping_takes_back_the_actions_of_a_recipe(words: list[str]) -
     assert len(added.diagnostics.alarms.actions) == len(config.diagnostics.alarms.actions) + 1
 
 
-class RaisesAtFour:
+class RaisesAtFour(StepObserver):
     """A critical alarm at step 4 whose change may have begun at an earlier step."""
 
     name = "raises"

@@ -24,11 +24,11 @@ from echoscope.core.run.checkpoint import (
     CheckpointError,
     Checkpoints,
     TrainState,
+    begin_checkpoint,
     list_checkpoints,
     load_weights,
     read_state,
     remove_checkpoints,
-    save_checkpoint,
     step_of,
 )
 from echoscope.core.run.launch import start
@@ -63,7 +63,7 @@ VARIANTS = {
 
 def save(bench: Bench, path: Path, step: int = 1, reason: str = "test") -> CheckpointRecord:
     state = TrainState(step=step, policy_version=bench.policy.version, config=bench.config)
-    return save_checkpoint(path, state, bench.learner, bench.chat.tokenizer, reason=reason)
+    return begin_checkpoint(path, state, bench.learner, bench.chat.tokenizer, reason=reason)()
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_the_state_comes_back(bench: Bench, tmp_path: Path) -> None:
         num_nonfinite=2,
         observers={"monitor": {"mean": [1.5, None]}},
     )
-    save_checkpoint(tmp_path, state, bench.learner, bench.chat.tokenizer, reason="x")
+    begin_checkpoint(tmp_path, state, bench.learner, bench.chat.tokenizer, reason="x")()
     assert read_state(checkpoint_path(tmp_path, 12)) == state
 
 

@@ -16,7 +16,13 @@ from echoscope.core.config.settings import RunConfig
 from echoscope.core.run import train as train_module
 from echoscope.core.run.checkpoint import list_checkpoints, step_of
 from echoscope.core.run.launch import resume, start
-from echoscope.core.run.observers import Judged, Observed, SilentEvents, StepObservation
+from echoscope.core.run.observers import (
+    Judged,
+    Observed,
+    SilentEvents,
+    StepObservation,
+    StepObserver,
+)
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
 from echoscope.store.records import RolloutBatch, Split, StepMetrics
@@ -327,7 +333,7 @@ def test_who_comes_too_late_is_told_so(make_config: MakeConfig, tmp_path: Path) 
 # -- who watches ---------------------------------------------------------------------------------
 
 
-class Watcher:
+class Watcher(StepObserver):
     """An observer that counts, and remembers what it was shown."""
 
     name = "watcher"

@@ -13,15 +13,17 @@ from hypothesis import strategies as st
 
 from echoscope.core.config.settings import (
     BiLevelGaeConfig,
-    DrGrpoConfig,
     GaeConfig,
-    GrpoConfig,
-    ReinforcePpBaselineConfig,
+    GroupRelativeConfig,
     ReinforcePpConfig,
-    RlooConfig,
 )
 from echoscope.core.update.advantages import estimate_advantages
 from echoscope.core.update.batch import TokenBatch
+
+GRPO = GroupRelativeConfig(kind="grpo")
+DR_GRPO = GroupRelativeConfig(kind="dr_grpo")
+RLOO = GroupRelativeConfig(kind="rloo")
+BASELINE = GroupRelativeConfig(kind="reinforce_pp_baseline")
 
 
 @dataclass
@@ -170,46 +172,46 @@ class TestBiLevelGae:
 
 class TestGroupRelative:
     def test_grpo(self):
-        out = flat(advantages_of(single_turns(1, 0, 1), GrpoConfig()))
+        out = flat(advantages_of(single_turns(1, 0, 1), GRPO))
         assert out == pytest.approx([0.57735] * 2 + [-1.15470] * 2 + [0.57735] * 2, abs=1e-4)
 
     def test_dr_grpo(self):
-        out = flat(advantages_of(single_turns(1, 0, 1), DrGrpoConfig()))
+        out = flat(advantages_of(single_turns(1, 0, 1), DR_GRPO))
         assert out == pytest.approx([1 / 3] * 2 + [-2 / 3] * 2 + [1 / 3] * 2)
 
     def test_rloo_is_the_score_minus_the_mean_of_the_others(self):
-        out = flat(advantages_of(single_turns(1, 0, 4), RlooConfig()))
+        out = flat(advantages_of(single_turns(1, 0, 4), RLOO))
         assert out == pytest.approx([1 - 2] * 2 + [0 - 2.5] * 2 + [4 - 0.5] * 2)
 
-    @pytest.mark.parametrize("config", [GrpoConfig(), DrGrpoConfig(), RlooConfig()])
+    @pytest.mark.parametrize("config", [GRPO, DR_GRPO, RLOO])
     def test_a_lone_trajectory_gets_0(self, config):
         # The reference system hands it its raw score.
         episodes = [*single_turns(5), *single_turns(1, 0, group=1)]
         assert advantages_of(episodes, config)[0] == [0, 0]
 
-    @pytest.mark.parametrize("config", [GrpoConfig(), DrGrpoConfig(), RlooConfig()])
+    @pytest.mark.parametrize("config", [GRPO, DR_GRPO, RLOO])
     def test_equal_scores_get_0(self, config):
         assert flat(advantages_of(single_turns(0.3, 0.3, 0.3), config)) == pytest.approx([0] * 6)
 
     def test_scores_that_differ_by_float32_noise_are_equal_for_grpo(self):
         episodes = [Episode(0, [[0.0]], [0.3]), Episode(0, [[0.0], [0.0]], [0.1, 0.2])]
-        assert flat(advantages_of(episodes, GrpoConfig())) == [0, 0, 0]
+        assert flat(advantages_of(episodes, GRPO)) == [0, 0, 0]
 
     def test_each_trajectory_counts_once_however_long_and_however_many_rows(self):
         long = Episode(0, [[0.0] * 5, [0.0] * 3], [0.0, 1.0], breaks={1})
         short = Episode(0, [[0.0]], [0.0])
-        assert advantages_of([long, short], DrGrpoConfig()) == [[0.5] * 8, [-0.5]]
+        assert advantages_of([long, short], DR_GRPO) == [[0.5] * 8, [-0.5]]
 
     def test_groups_do_not_mix(self):
         episodes = [*single_turns(1, 0, group=7), *single_turns(10, 0, group=3)]
-        out = advantages_of(episodes, DrGrpoConfig())
+        out = advantages_of(episodes, DR_GRPO)
         assert [one[0] for one in out] == [0.5, -0.5, 5, -5]
 
     def test_critic_targets_are_returns_to_go_where_there_are_values(self):
         batch = make_batch([Episode(0, [[0.0], [0.0]], [0.5, 1.0]), *single_turns(0)])
-        _, returns = estimate_advantages(batch, GrpoConfig())
+        _, returns = estimate_advantages(batch, GRPO)
         assert by_token(batch, returns) == [[1.5, 1.0], [0, 0]]
-        _, nothing = estimate_advantages(replace(batch, values=None), GrpoConfig())
+        _, nothing = estimate_advantages(replace(batch, values=None), GRPO)
         assert nothing is None
 
 
@@ -217,18 +219,18 @@ class TestTurnCredit:
     def test_returns_to_go_are_compared_turn_by_turn(self):
         # Returns-to-go: (1, .5, 1) and, ended after one turn, (.4, 0, 0).
         episodes = [Episode(0, [[0.0], [0.0], [0.0]], [0.5, -0.5, 1.0]), Episode(0, [[0.0]], [0.4])]
-        out = advantages_of(episodes, DrGrpoConfig(), credit="turn")
+        out = advantages_of(episodes, DR_GRPO, credit="turn")
         assert out == [pytest.approx([0.3, 0.25, 0.5]), pytest.approx([-0.3])]
 
     def test_trajectory_credit_gives_every_turn_the_whole_comparison(self):
         episodes = [Episode(0, [[0.0], [0.0], [0.0]], [0.5, -0.5, 1.0]), Episode(0, [[0.0]], [0.4])]
-        out = advantages_of(episodes, DrGrpoConfig())
+        out = advantages_of(episodes, DR_GRPO)
         assert out == [pytest.approx([0.3] * 3), pytest.approx([-0.3])]
 
     def test_grpo_divides_by_one_scale_per_group(self):
         # Turn 0: 1 and 0, variance .5; turn 1: .1 and 0, variance .005. The larger one counts.
         episodes = [Episode(0, [[0.0], [0.0]], [0.9, 0.1]), Episode(0, [[0.0]], [0.0])]
-        out = advantages_of(episodes, GrpoConfig(), credit="turn")
+        out = advantages_of(episodes, GRPO, credit="turn")
         scale = math.sqrt(0.5)
         assert out == [
             pytest.approx([0.5 / scale, 0.05 / scale], abs=1e-5),
@@ -237,13 +239,13 @@ class TestTurnCredit:
 
     def test_equal_totals_at_different_times_do_not_blow_up(self):
         episodes = [Episode(0, [[0.0], [0.0]], [1.0, 0.0]), Episode(0, [[0.0], [0.0]], [0.0, 1.0])]
-        out = advantages_of(episodes, GrpoConfig(), credit="turn")
+        out = advantages_of(episodes, GRPO, credit="turn")
         # Returns-to-go (1, 0) and (1, 1): turn 0 equal, turn 1 variance .5.
         half = math.sqrt(0.5)
         assert out == [pytest.approx([0, -half], abs=1e-5), pytest.approx([0, half], abs=1e-5)]
 
     def test_one_turn_is_the_same_under_both_credits(self):
-        for config in (GrpoConfig(), DrGrpoConfig(), RlooConfig()):
+        for config in (GRPO, DR_GRPO, RLOO):
             turn = advantages_of(single_turns(1, 0, 4), config, credit="turn")
             assert turn == advantages_of(single_turns(1, 0, 4), config)
 
@@ -254,18 +256,18 @@ class TestLeftOut:
     def test_they_count_in_mean_and_spread(self):
         kept = single_turns(3, 0)
         others = {0: [np.array([1.0]), np.array([0.0])]}
-        out = [a[0] for a in advantages_of(kept, DrGrpoConfig(), left_out=others)]
+        out = [a[0] for a in advantages_of(kept, DR_GRPO, left_out=others)]
         assert out == pytest.approx([2, -1])
-        out = [a[0] for a in advantages_of(kept, RlooConfig(), left_out=others)]
+        out = [a[0] for a in advantages_of(kept, RLOO, left_out=others)]
         assert out == pytest.approx([3 - 1 / 3, -4 / 3])
-        full = advantages_of(single_turns(3, 0, 1, 0), GrpoConfig())
-        assert advantages_of(kept, GrpoConfig(), left_out=others) == full[:2]
+        full = advantages_of(single_turns(3, 0, 1, 0), GRPO)
+        assert advantages_of(kept, GRPO, left_out=others) == full[:2]
 
     def test_turn_by_turn(self):
         kept = [Episode(0, [[0.0]], [1.0])]
         others = {0: [np.array([0.0, 0.0, 3.0])]}
         # Returns-to-go at turn 0: 1 and 3. The later turns of the other one do not matter here.
-        out = advantages_of(kept, DrGrpoConfig(), credit="turn", left_out=others)
+        out = advantages_of(kept, DR_GRPO, credit="turn", left_out=others)
         assert out == [[-1.0]]
 
 
@@ -282,9 +284,9 @@ class TestReinforcePp:
     [
         GaeConfig(),
         BiLevelGaeConfig(),
-        GrpoConfig(),
-        DrGrpoConfig(),
-        RlooConfig(),
+        GRPO,
+        DR_GRPO,
+        RLOO,
         ReinforcePpConfig(),
     ],
 )
@@ -406,7 +408,7 @@ def test_critic_estimators_agree_with_the_slow_ones(episodes, gamma, lam, turn_g
 @settings(max_examples=150, deadline=None)
 @given(episode_lists(), st.sampled_from(["trajectory", "turn"]))
 def test_group_estimators_agree_with_the_slow_ones(episodes, credit):
-    for config in (GrpoConfig(), DrGrpoConfig(), RlooConfig()):
+    for config in (GRPO, DR_GRPO, RLOO):
         expected = flat(slow_group(episodes, config.kind, credit))
         out = flat(advantages_of(episodes, config, credit=credit))
         assert out == pytest.approx(expected, rel=1e-4, abs=1e-5)
@@ -423,5 +425,5 @@ class TestReinforcePpBaseline:
         raw = [0.5, -0.5, -0.5, -0.5, 0.0, 0.0, 0.0, 0.0]
         mean = sum(raw) / 8
         std = math.sqrt(sum((x - mean) ** 2 for x in raw) / 7 + 1e-8)
-        out = flat(advantages_of(episodes, ReinforcePpBaselineConfig()))
+        out = flat(advantages_of(episodes, BASELINE))
         assert out == pytest.approx([(x - mean) / std for x in raw])

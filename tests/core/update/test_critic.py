@@ -45,7 +45,7 @@ def naive_critic(bench: Bench, batch: TokenBatch, num_passes: int, clip: float) 
     assert batch.returns is not None
     assert batch.values is not None
     for _ in range(num_passes):
-        values, loss = twin.values(batch).values, torch.zeros(())
+        values, loss = twin.values(batch), torch.zeros(())
         for b, t in batch.loss_mask.nonzero().tolist():
             error = (values[b, t] - batch.returns[b, t]) ** 2
             near = (values[b, t] - batch.values[b, t]).clamp(

@@ -12,9 +12,13 @@ import math
 import pytest
 import torch
 
-from echoscope.core.config.settings import DrGrpoConfig, GrpoConfig, RlooConfig
+from echoscope.core.config.settings import GroupRelativeConfig
 from echoscope.core.update.advantages import estimate_advantages
 from echoscope.core.update.batch import TokenBatch
+
+GRPO = GroupRelativeConfig(kind="grpo")
+DR_GRPO = GroupRelativeConfig(kind="dr_grpo")
+RLOO = GroupRelativeConfig(kind="rloo")
 
 LOW, HIGH, WIN_PROBABILITY = 0.1, 1.0, 0.25
 
@@ -62,21 +66,21 @@ def expected_gradient(config, group_size: int, p: float = 0.5) -> float:
 def test_the_true_gradient_points_at_the_better_arm():
     # p (1 - p) (.25 - .1) = .0375, which rloo estimates without bias.
     for group_size in (2, 4, 8):
-        assert expected_gradient(RlooConfig(), group_size) == pytest.approx(0.0375, abs=1e-6)
+        assert expected_gradient(RLOO, group_size) == pytest.approx(0.0375, abs=1e-6)
 
 
 def test_without_std_division_it_is_only_shrunk():
     # dr_grpo counts a trajectory in its own baseline: (1 - 1/G) of it.
-    assert expected_gradient(DrGrpoConfig(), 8) == pytest.approx(0.0375 * 7 / 8, abs=1e-6)
-    assert expected_gradient(DrGrpoConfig(), 8) == pytest.approx(0.033, abs=5e-4)
+    assert expected_gradient(DR_GRPO, 8) == pytest.approx(0.0375 * 7 / 8, abs=1e-6)
+    assert expected_gradient(DR_GRPO, 8) == pytest.approx(0.033, abs=5e-4)
 
 
 def test_with_std_division_it_points_at_the_worse_arm():
-    assert expected_gradient(GrpoConfig(), 8) == pytest.approx(-0.045, abs=5e-4)
-    assert expected_gradient(GrpoConfig(), 4) == pytest.approx(-0.12, abs=5e-3)
+    assert expected_gradient(GRPO, 8) == pytest.approx(-0.045, abs=5e-4)
+    assert expected_gradient(GRPO, 4) == pytest.approx(-0.12, abs=5e-3)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.9])
 def test_the_sign_is_right_without_it_wherever_the_policy_stands(p):
-    for config in (RlooConfig(), DrGrpoConfig()):
+    for config in (RLOO, DR_GRPO):
         assert expected_gradient(config, 8, p) > 0

@@ -18,13 +18,14 @@ from transformers import GenerationConfig
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.engines.hf.engine import HfEngine
 from echoscope.core.policy import causal_model
-from echoscope.core.rollout.sources import EnvSource, build_pool
+from echoscope.core.rollout.sources import EnvSource
 from echoscope.core.update.assemble import fresh_tokens, pack_kept
 from echoscope.core.update.batch import TokenBatch, microbatches, select_rows
 from echoscope.core.update.kl import mean_kl
 from echoscope.core.update.losses import Denominators, compute_loss
 from echoscope.core.update.update import annotate, mismatch_metrics, update
 from echoscope.diagnostics.selection.filter import select_groups
+from echoscope.envs.pool import EnvPool
 from echoscope.store.records import FinishReason, RolloutBatch, Split
 
 MakeConfig = Callable[..., RunConfig]
@@ -216,7 +217,7 @@ def test_parts_of_a_batch_keep_the_supports_of_their_rows(make_config: MakeConfi
 def test_the_engines_cache_is_released_before_the_update(make_config: MakeConfig) -> None:
     bench = make_bench(make_config())
     envs = bench.config.envs
-    pool = build_pool(envs.train, group_size=envs.group_size, seed=0, split=Split.TRAIN)
+    pool = EnvPool(envs.train, group_size=envs.group_size, seed=0, split=Split.TRAIN)
     engine = HfEngine(bench.policy.model, config=bench.config.engine)
     source = EnvSource(
         pool,
@@ -394,7 +395,7 @@ def test_values_without_a_pass_for_log_probs_are_the_same(make_config: MakeConfi
             values = bench.policy.outputs(batch).values
             assert values is not None
             assert values.abs().max() > 0.01
-            torch.testing.assert_close(bench.policy.values(batch).values, values)
+            torch.testing.assert_close(bench.policy.values(batch), values)
 
 
 # -- rows without gradient -----------------------------------------------------------------------
