@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .options import AsJson
-from .terminal import output_console, print_json, printable
+from .terminal import output_console, print_json, printable, table_of
 
 if TYPE_CHECKING:
     from echoscope.store.steer.cures import Arm, Cure
@@ -133,28 +133,24 @@ def _show(run: Path, plan: Cure, words: str, as_json: bool) -> None:
 
 
 def _print_table(run: Path, plan: Cure) -> None:
-    from rich.table import Table
-
     from echoscope.diagnostics.tools.curing import table
     from echoscope.store.steer.steering import override_words
     from echoscope.text.amounts import percent
 
-    out = Table(box=None, pad_edge=False)
-    for name in ("", "branch", "checkpoint", "settings", "steps", "success", ""):
-        out.add_column(name)
-    for row in table(run, plan):
-        ends = "chosen" if row["is_chosen"] else row["ended"]
-        cells = (
+    rows = [
+        (
             str(row["number"]),
             row["run_id"] or "not begun",
             str(row["checkpoint"]),
             " ".join(override_words(row["settings"])) or "untreated",
             str(row["num_steps"]),
             percent(row["success"]),
-            ends,
+            "chosen" if row["is_chosen"] else row["ended"],
         )
-        out.add_row(*map(printable, cells))
-    output_console().print(out)
+        for row in table(run, plan)
+    ]
+    head = ("", "branch", "checkpoint", "settings", "steps", "success", "")
+    output_console().print(table_of(head, rows))
 
 
 def _train_on(branch: Path, as_json: bool) -> None:

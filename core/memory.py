@@ -180,8 +180,7 @@ def estimate(
     elif config.loss.kl_coef > 0 or config.reward.kl is not None:
         weights += shape.num_parameters * width
     offloads = config.optim.offload and device == "cuda"
-    moments = _BYTES_OF_MOMENTS
-    optimizer, gradients = _optimizer_bytes(trained, trained_width, moments, offloads=offloads)
+    optimizer, gradients = _optimizer_bytes(trained, trained_width, offloads=offloads)
     per_token, of_critic_trunk = activation_bytes(config, shape, device), 0
     ranks = config.trainer.ranks
     if ranks > 1:  # beside the whole weights, which rank 0 samples from
@@ -190,7 +189,7 @@ def estimate(
     if critic is not None:
         size = critic.num_parameters
         weights += size * width
-        of_critic = _optimizer_bytes(size, width, moments, offloads=offloads)
+        of_critic = _optimizer_bytes(size, width, offloads=offloads)
         if ranks > 1:
             of_rank, *rest = _split_bytes(ranks, critic, size, width)
             weights, of_critic = weights + of_rank, (rest[0], rest[1])
@@ -389,14 +388,13 @@ def _savings(config: RunConfig, device: DeviceKind) -> Iterator[str]:
     yield "engine.max_batch_rows=16"
 
 
-def _optimizer_bytes(
-    trained: int, width: int, moments: float, *, offloads: bool
-) -> tuple[int, int]:
+def _optimizer_bytes(trained: int, width: int, *, offloads: bool) -> tuple[int, int]:
     """(kept between steps, gradients of a step): AdamW's moments, and masters in float32."""
     if offloads:  # a microbatch's gradients alone are on the device
         return 0, trained * width
     has_master = width < 4
-    return int(trained * (moments + 4 * has_master)), trained * (4 + width * has_master)
+    kept = int(trained * (_BYTES_OF_MOMENTS + 4 * has_master))
+    return kept, trained * (4 + width * has_master)
 
 
 def _logits_bytes(

@@ -73,7 +73,6 @@ def parse_response(
     reasoning: bool,
     forced_think: bool,
     action_separator: str | None = "||",
-    max_actions: int | None = None,
     tool_format: ToolFormat | None = None,
 ) -> ParsedResponse:
     """Find reasoning, answer and actions in a response.
@@ -85,7 +84,6 @@ def parse_response(
         forced_think: the prompt ended with `<think>`; has no meaning without `reasoning`.
         action_separator: what stands between two actions of one answer; None where an answer is
             one action, whatever it holds.
-        max_actions: keep the first so many actions; a longer list is still well-formed.
         tool_format: how the model spells tool calls; None where there are no tools. With tools,
             actions are spelled as `tool_calls` says, and an answer is one action.
 
@@ -115,7 +113,7 @@ def parse_response(
     return ParsedResponse(
         reasoning_chars=None if think is None else think.inner,
         answer_chars=answer_chars,
-        actions=actions if max_actions is None else actions[:max_actions],
+        actions=actions,
         is_well_formed=not problem,
         problem=problem,
         calls=calls,

@@ -14,7 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -106,6 +106,7 @@ class _Replica:
     tokens_in_flight: int = 0
 
 
+@dataclass(eq=False)
 class Replicas(Engine):
     """An engine over several of one kind.
 
@@ -123,28 +124,24 @@ class Replicas(Engine):
         ConfigError, EngineError: whatever `start` raises.
     """
 
-    def __init__(
-        self,
-        policy: Any,
-        start: Callable[[int], Engine],
-        number: int,
-        *,
-        weights_rest: bool = True,
-        report: Callable[[str], None] = lambda text: None,
-        forget_weights: Callable[[], None] = lambda: None,
-        after_close: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._policy, self._version = policy, int(policy.version)
-        self._start, self._weights_rest = start, weights_rest
-        self._report, self._after_close = report, after_close
-        self._forget_weights = forget_weights
+    policy: Any
+    start: Callable[[int], Engine]
+    number: InitVar[int]
+    _: KW_ONLY
+    weights_rest: bool = True
+    report: Callable[[str], None] = lambda text: None
+    forget_weights: Callable[[], None] = lambda: None
+    after_close: Callable[[], None] = lambda: None
+
+    def __post_init__(self, number: int) -> None:
+        self._version = int(self.policy.version)
         self._router = Router()
         self._waiting: dict[int, _Request] = {}
         """Requests for which no replica is there at the moment."""
         self._num_lost = 0
         self._ends = threading.Event()
         self._replicas = [_Replica(index=index) for index in range(number)]
-        starts = [_in_thread(start, replica.index) for replica in self._replicas]
+        starts = [_in_thread(self.start, replica.index) for replica in self._replicas]
         try:
             for replica, begun in zip(self._replicas, starts, strict=True):
                 replica.engine = begun.result()
@@ -152,7 +149,7 @@ class Replicas(Engine):
             for begun in starts:
                 begun.add_done_callback(_close_engine)
             raise
-        forget_weights()
+        self.forget_weights()
 
     @property
     def num_pending(self) -> int:
@@ -210,13 +207,13 @@ class Replicas(Engine):
         """
         check_idle(self.num_pending, "sync_weights")
         self._check_open()
-        self._policy, self._version = policy, int(policy.version)
+        self.policy, self._version = policy, int(policy.version)
         self._take_back(is_syncing=True)
-        self._forget_weights()
+        self.forget_weights()
         self._on_all(lambda engine: engine.sync_weights(policy))
         for replica in self._replicas:
             replica.num_losses = replica.num_losses if replica.engine is None else 0
-        self._forget_weights()
+        self.forget_weights()
 
     def release_memory(self) -> None:
         self._on_all(lambda engine: engine.release_memory())
@@ -233,7 +230,7 @@ class Replicas(Engine):
         with ThreadPoolExecutor(max(len(running), 1)) as threads:
             for ended in [threads.submit(engine.close) for engine in running]:
                 ended.result()
-        self._after_close()
+        self.after_close()
 
     # -- replicas --------------------------------------------------------------------------------
 
@@ -305,7 +302,7 @@ class Replicas(Engine):
         elif engine is not None:
             _in_thread(_closed, engine)
         self._check_some_left(error)
-        self._report(
+        self.report(
             f"replica {replica.index} of the engine was lost ({error}); "
             + ("it is started again" if may_start else "it is not started again")
             + (f", and its {len(requests)} requests go to the others" if requests else "")
@@ -316,7 +313,7 @@ class Replicas(Engine):
     def _check_some_left(self, error: EngineError) -> None:
         has_running = any(replica.engine is not None for replica in self._replicas)
         is_starting = any(replica.starting is not None for replica in self._replicas)
-        if not has_running and not (is_starting and self._weights_rest):
+        if not has_running and not (is_starting and self.weights_rest):
             raise EngineError(f"all replicas of the engine are lost; the last: {error}")
 
     def _restarted(self, engine: Engine | None, replica: _Replica) -> Engine:
@@ -325,26 +322,26 @@ class Replicas(Engine):
         self._ends.wait(RESTART_PAUSES_S[replica.num_losses - 1])
         if self._ends.is_set():
             raise EngineError("the engine is closed")
-        return self._start(replica.index)
+        return self.start(replica.index)
 
     def _take_back(self, *, is_syncing: bool = False) -> None:
         """Let replicas that are up again join, and give them what waits."""
         for replica in self._replicas:
             begun = replica.starting
-            if begun is None or not begun.done() or not (is_syncing or self._weights_rest):
+            if begun is None or not begun.done() or not (is_syncing or self.weights_rest):
                 continue
             replica.starting = None
             try:
                 engine = begun.result()
                 if not is_syncing:  # it may have started from weights that were being trained
-                    self._forget_weights()
-                    engine.sync_weights(self._policy)
-                    self._forget_weights()
+                    self.forget_weights()
+                    engine.sync_weights(self.policy)
+                    self.forget_weights()
             except (EngineError, ConfigError, OSError) as error:
                 self._lose(replica, EngineError(str(error)))
                 continue
             replica.engine = engine
-            self._report(f"replica {replica.index} of the engine is back")
+            self.report(f"replica {replica.index} of the engine is back")
         if self._waiting and any(replica.engine is not None for replica in self._replicas):
             waiting, self._waiting = self._waiting, {}
             for key, request in waiting.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -140,8 +141,6 @@ def _noise(batch: TokenBatch, *, seed: int) -> torch.Tensor:
 
 KINDS = ("advantage", "loss", "selection", "reward", "observer")
 _Params = Mapping[str, Any]
-_Run = Callable[[], Any]
-"""To what the plug-in returned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +233,7 @@ def _require_own_names(config: RunConfig) -> None:
 def _checks(
     kind: str, name: str, params: _Params, config: RunConfig
 ) -> Iterator[tuple[str, Callable[[], None]]]:
-    run = _RUNS[kind](name, params, config)
+    run = partial(_RUNS[kind], name, params, config)
 
     def take() -> None:
         load(kind, name)
@@ -261,64 +260,43 @@ def _rollouts(config: RunConfig) -> RolloutBatch:
     return made_up_rollouts(group_size=min(4, config.envs.group_size))
 
 
-def _advantage(name: str, params: _Params, config: RunConfig) -> _Run:
+def _advantage(name: str, params: _Params, config: RunConfig) -> Any:
     custom = CustomAdvantageConfig(function=name, params=dict(params))
-
-    def run() -> Any:
-        batch, left_out = batch_of(_rollouts(config), with_values=config.critic.kind != "none")
-        credit = config.reward.credit
-        return estimate_advantages(batch, custom, credit=credit, left_out=left_out)
-
-    return run
+    batch, left_out = batch_of(_rollouts(config), with_values=config.critic.kind != "none")
+    return estimate_advantages(batch, custom, credit=config.reward.credit, left_out=left_out)
 
 
-def _loss(name: str, params: _Params, config: RunConfig) -> _Run:
-    def run() -> Any:
-        batch = _loss_batch(config)
-        return _gradient(name, params, config, batch, [list(range(batch.num_rows))])
-
-    return run
+def _loss(name: str, params: _Params, config: RunConfig) -> Any:
+    batch = _loss_batch(config)
+    return _gradient(name, params, config, batch, [list(range(batch.num_rows))])
 
 
-def _selection(name: str, params: _Params, config: RunConfig) -> _Run:
+def _selection(name: str, params: _Params, config: RunConfig) -> Any:
     update = {"strategy": "custom", "function": name, "params": dict(params)}
     settings = config.selection.model_copy(update=update)
-
-    def run() -> Any:
-        return select_from(arrays_of(_rollouts(config), "entropy"), settings).keep_PG
-
-    return run
+    return select_from(arrays_of(_rollouts(config), "entropy"), settings).keep_PG
 
 
-def _reward(name: str, params: _Params, config: RunConfig) -> _Run:
-    term = ShapingTerm(name="checked", function=name, params=dict(params))
-
-    def run() -> Any:
-        shaping = resolve([term])
-        assert shaping is not None
-        turns = [turn for each in _rollouts(config).trajectories for turn in each.turns]
-        return [shaping(turn)["checked"] for turn in turns]
-
-    return run
+def _reward(name: str, params: _Params, config: RunConfig) -> Any:
+    shaping = resolve([ShapingTerm(name="checked", function=name, params=dict(params))])
+    assert shaping is not None
+    turns = [turn for each in _rollouts(config).trajectories for turn in each.turns]
+    return [shaping(turn)["checked"] for turn in turns]
 
 
-def _observer(name: str, params: _Params, config: RunConfig) -> _Run:
-    entry = ObserverEntry(function=name, params=dict(params))
-
-    def run() -> Any:
-        observer = UserObserver(entry, 0)
-        return [observer.observe(_observation(config, step)).values for step in (1, 2)]
-
-    return run
+def _observer(name: str, params: _Params, config: RunConfig) -> Any:
+    observer = UserObserver(ObserverEntry(function=name, params=dict(params)), 0)
+    return [observer.observe(_observation(config, step)).values for step in (1, 2)]
 
 
-_RUNS: Mapping[str, Callable[[str, _Params, RunConfig], _Run]] = {
+_RUNS: Mapping[str, Callable[[str, _Params, RunConfig], Any]] = {
     "advantage": _advantage,
     "loss": _loss,
     "selection": _selection,
     "reward": _reward,
     "observer": _observer,
 }
+"""Kind to what calls a plug-in of it; what that returned."""
 
 
 def _adds_up(name: str, params: _Params, config: RunConfig) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import dataclass, field
 from typing import Any
 
 from echoscope.envs.reserving import TaskVariety
@@ -67,6 +68,7 @@ class SharedEngine:
         self._engine.close()
 
 
+@dataclass(kw_only=True, eq=False)
 class AheadSource:
     """Fresh rollouts, played one step before they are needed.
 
@@ -77,37 +79,36 @@ class AheadSource:
         inner: plays a step; it aborts once `is_cancelled` is set.
     """
 
-    def __init__(
-        self, inner: EnvSource, shared: SharedEngine, *, is_cancelled: threading.Event
-    ) -> None:
-        self._inner, self._shared, self._is_cancelled = inner, shared, is_cancelled
-        self._config: RunConfig | None = None
-        """What the step ahead is played by."""
-        self._played: tuple[int, RolloutBatch] | None = None
-        self._problem: BaseException | None = None
-        self._metrics: dict[str, float] = {}
+    inner: EnvSource
+    shared: SharedEngine
+    is_cancelled: threading.Event
+    _config: RunConfig | None = None
+    """What the step ahead is played by."""
+    _played: tuple[int, RolloutBatch] | None = None
+    _problem: BaseException | None = None
+    _metrics: dict[str, float] = field(default_factory=dict)
 
     def collect(self, step: int, config: RunConfig) -> RolloutBatch:
         """The groups of a step; those of the next one are played from here on."""
         started = time.perf_counter()
         if self._config is not None and _differs(config, self._config):
-            self._is_cancelled.set()
-        self._shared.settle()
-        is_useless = self._is_cancelled.is_set()
-        self._is_cancelled.clear()
+            self.is_cancelled.set()
+        self.shared.settle()
+        is_useless = self.is_cancelled.is_set()
+        self.is_cancelled.clear()
         problem, self._problem = self._problem, None
         if problem is not None:
             raise problem
         played, self._played = self._played, None
         is_ahead = played is not None and played[0] == step and not is_useless
-        batch = played[1] if played and is_ahead else self._inner.collect(step, config)
-        self._metrics = self._inner.take_metrics() | {
+        batch = played[1] if played and is_ahead else self.inner.collect(step, config)
+        self._metrics = self.inner.take_metrics() | {
             "collection/update_wait_s": time.perf_counter() - started,
             "collection/num_steps_ahead": float(is_ahead),
         }
         self._config = config
         if step < config.steps:
-            self._shared.play(
+            self.shared.play(
                 threading.Thread(
                     target=self._play,
                     args=(step + 1, config),
@@ -122,20 +123,20 @@ class AheadSource:
         return self._metrics
 
     def varieties(self) -> list[tuple[str, TaskVariety]]:
-        return self._inner.varieties()
+        return self.inner.varieties()
 
     def close(self) -> None:
         """Drop what was played ahead."""
-        self._is_cancelled.set()
-        self._shared.end()
-        self._inner.close()
+        self.is_cancelled.set()
+        self.shared.end()
+        self.inner.close()
 
     def _play(self, step: int, config: RunConfig) -> None:
         """In the thread."""
         try:
-            self._played = step, self._inner.collect(step, config)
+            self._played = step, self.inner.collect(step, config)
         except BaseException as error:  # noqa: BLE001 - raised again where the step is fetched
-            if not self._is_cancelled.is_set():
+            if not self.is_cancelled.is_set():
                 self._problem = error
 
 

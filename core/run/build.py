@@ -198,7 +198,7 @@ class Builder:
             )
             if shared is None or split is not Split.TRAIN:
                 return inner
-            return AheadSource(inner, shared, is_cancelled=is_cancelled)
+            return AheadSource(inner=inner, shared=shared, is_cancelled=is_cancelled)
 
         train_source: RolloutSource
         if config.from_run is not None:

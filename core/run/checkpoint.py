@@ -42,6 +42,7 @@ from echoscope.store.checkpoints import (
     write_checkpoint_manifest,
 )
 from echoscope.store.errors import StoreError
+from echoscope.store.log.durable import sync_folder
 from echoscope.store.log.index import read_run_json
 from echoscope.store.log.layout import MODEL_NAME, Layout, shown_path
 from echoscope.store.reader import open_run
@@ -234,11 +235,7 @@ def begin_checkpoint(
 
     def finish() -> CheckpointRecord:
         with _whole_or_nothing(partial, state.step):
-            _finish(partial, state.step, _run_id(run_path))
-            if final.exists():
-                _remove(final)
-            partial.rename(final)
-            _fsync(final.parent)
+            _finish(partial, final, run_path)
         return _record(run_path, final, state.policy_version, reason)
 
     return finish
@@ -300,9 +297,7 @@ def adopt_checkpoint(
         own = shutil.ignore_patterns(STATE_NAME, MANIFEST_NAME)
         shutil.copytree(source, partial, copy_function=_link, ignore=own)
         (partial / STATE_NAME).write_text(_state_json(state), encoding="utf-8")
-        _finish(partial, state.step, _run_id(run_path))
-        partial.rename(final)
-        _fsync(final.parent)
+        _finish(partial, final, run_path)
     except OSError as error:
         raise CheckpointError(
             f"{final.parent}: cannot take over {source} ({_one_line(error)})"
@@ -333,12 +328,16 @@ def _write(
     (partial / STATE_NAME).write_text(_state_json(state), encoding="utf-8")
 
 
-def _finish(partial: Path, step: int, run_id: str | None) -> None:
-    """Make all files durable, then the manifest that names them."""
+def _finish(partial: Path, final: Path, run_path: Path) -> None:
+    """Make all files durable, then the manifest that names them, then its name."""
     for path in sorted(partial.rglob("*")):
         _fsync(path)
-    write_checkpoint_manifest(partial, step=step, run_id=run_id)
+    write_checkpoint_manifest(partial, step=step_of(final), run_id=_run_id(run_path))
     _fsync(partial)
+    if final.exists():
+        _remove(final)
+    partial.rename(final)
+    sync_folder(final.parent)
 
 
 def _run_id(run_path: Path) -> str | None:

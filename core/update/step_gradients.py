@@ -84,21 +84,23 @@ def break_down(policy: Policy, groups: AllGroups, config: RunConfig) -> Gradient
     )
 
 
+@dataclass(eq=False)
 class _Step:
     """Terms, weights and parameters of a step, in the form that the diagnostics ask for."""
 
-    def __init__(
-        self, policy: Policy, batch: TokenBatch, selection: Selection, config: RunConfig
-    ) -> None:
-        self._policy, self._batch, self._config = policy, batch, config
-        self._selection = selection
-        self._denominators = Denominators.of(batch, config.norm_tokens)
-        group_of = torch.from_numpy(np.argwhere(selection.keep_PG)[:, 0])
-        self._group_B = group_of[batch.trajectory_index.cpu()]
-        self._matters_B = rows_with_gradient(batch, config.loss).cpu()
-        self._modules: dict[str, nn.Module] = {"model": policy.model}
-        if policy.critic is not None:
-            self._modules["critic"] = policy.critic
+    policy: Policy
+    batch: TokenBatch
+    selection: Selection
+    config: RunConfig
+
+    def __post_init__(self) -> None:
+        self._denominators = Denominators.of(self.batch, self.config.norm_tokens)
+        group_of = torch.from_numpy(np.argwhere(self.selection.keep_PG)[:, 0])
+        self._group_B = group_of[self.batch.trajectory_index.cpu()]
+        self._matters_B = rows_with_gradient(self.batch, self.config.loss).cpu()
+        self._modules: dict[str, nn.Module] = {"model": self.policy.model}
+        if self.policy.critic is not None:
+            self._modules["critic"] = self.policy.critic
 
     @property
     def parameters(self) -> dict[str, Tensor]:
@@ -111,15 +113,15 @@ class _Step:
 
     def units(self) -> list[GradientUnit]:
         """Tokens are what `token_mean` divides by; the sequence means count trajectories."""
-        kept_P = self._selection.keep_PG.sum(1)
-        tokens_B = self._batch.loss_mask.sum(1).cpu()
-        by_tokens = self._config.loss.aggregation == "token_mean"
+        kept_P = self.selection.keep_PG.sum(1)
+        tokens_B = self.batch.loss_mask.sum(1).cpu()
+        by_tokens = self.config.loss.aggregation == "token_mean"
         return [
             GradientUnit(
                 reward_std=float(std),
                 weight=float(tokens_B[self._group_B == p].sum() if by_tokens else kept_P[p]),
             )
-            for p, std in enumerate(self._selection.reward_std_P)
+            for p, std in enumerate(self.selection.reward_std_P)
         ]
 
     def terms_of(self, group: int) -> Iterator[Mapping[str, Tensor]]:
@@ -127,11 +129,11 @@ class _Step:
         if not self._matters_B[rows].any():
             yield {"policy": torch.zeros(())}
             return
-        chosen = select_rows(self._batch, torch.nonzero(rows)[:, 0])
-        for micro, _ in self._policy.microbatches(chosen, self._config.optim):
+        chosen = select_rows(self.batch, torch.nonzero(rows)[:, 0])
+        for micro, _ in self.policy.microbatches(chosen, self.config.optim):
             yield self._terms(micro).named
 
     def _terms(self, micro: TokenBatch) -> LossTerms:
-        outputs = self._policy.outputs(micro)
-        config = self._config
+        outputs = self.policy.outputs(micro)
+        config = self.config
         return compute_loss(outputs, micro, config.loss, self._denominators, config.off_policy)

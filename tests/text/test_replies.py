@@ -44,7 +44,6 @@ def test_spans_are_half_open_character_ranges_of_the_given_text():
         ({}, "</think><answer>Up</answer>", "", "Up", ("Up",)),
         ({}, "a</think><answer>Up || Left</answer>", "a", "Up || Left", ("Up", "Left")),
         ({}, "a</think><answer>||Up||||</answer>", "a", "||Up||||", ("Up",)),
-        ({"max_actions": 1}, "a</think><answer>Up||Left</answer>", "a", "Up||Left", ("Up",)),
         ({"action_separator": ";"}, "a</think><ans>Up;Left</ans>", "a", "Up;Left", ("Up", "Left")),
         ({"action_separator": None}, "a</think><ans>p || q</ans>", "a", "p || q", ("p || q",)),
         ({"forced_think": False}, " <think>a</think><ans>Up</ans>", "a", "Up", ("Up",)),
@@ -165,18 +164,15 @@ SNIPPETS = st.sampled_from(
 TEXTS = st.one_of(st.text(max_size=60), st.lists(SNIPPETS, max_size=12).map("".join))
 
 
-@given(TEXTS, st.booleans(), st.booleans(), st.none() | st.integers(0, 3))
-def test_properties(text, reasoning, forced_think, max_actions):
-    parsed = parse_response(
-        text, reasoning=reasoning, forced_think=forced_think, max_actions=max_actions
-    )
+@given(TEXTS, st.booleans(), st.booleans())
+def test_properties(text, reasoning, forced_think):
+    parsed = parse_response(text, reasoning=reasoning, forced_think=forced_think)
     for span in (parsed.reasoning_chars, parsed.answer_chars):
         assert span is None or 0 <= span[0] <= span[1] <= len(text)
     if parsed.reasoning_chars is not None and parsed.answer_chars is not None:
         assert parsed.reasoning_chars[1] < parsed.answer_chars[0]
     assert reasoning or parsed.reasoning_chars is None
     assert parsed.is_well_formed == (parsed.problem == "")
-    assert max_actions is None or len(parsed.actions) <= max_actions
     if parsed.actions:
         answer = text[slice(*parsed.answer_chars)]
         assert all(action in answer and action == action.strip() for action in parsed.actions)

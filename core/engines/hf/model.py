@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 
-from peft import PeftModel
 from torch import Tensor
 from transformers import PreTrainedModel
+
+from ...policy import causal_model
 
 
 def runnable(model: PreTrainedModel) -> PreTrainedModel:
@@ -16,13 +17,7 @@ def runnable(model: PreTrainedModel) -> PreTrainedModel:
     Raises:
         ValueError: the model is of a kind whose cache this engine does not keep.
     """
-    if isinstance(model, PeftModel):
-        if model.active_peft_config.is_prompt_learning:
-            raise ValueError(
-                f"the hf engine cannot sample from {model.active_peft_config.peft_type} adapters: "
-                "they are virtual tokens, use LoRA"
-            )
-        model = model.get_base_model()
+    model = causal_model(model)
     config = model.config.get_text_config()
     if not config._attn_implementation.startswith(("sdpa", "eager")):  # sdpa_packed is sdpa here
         raise ValueError(

@@ -178,10 +178,6 @@ def adapter_settings(model: PeftModel) -> dict[str, Any]:
         ValueError: adapters that vLLM cannot sample with.
     """
     config = model.active_peft_config
-    if getattr(config, "r", None) is None:
-        raise ValueError(
-            f"vLLM samples with LoRA adapters only, not with {config.peft_type}: set engine.kind=hf"
-        )
     rank = next((supported for supported in LORA_RANKS if supported >= config.r), None)
     if rank is None:
         raise ValueError(

@@ -133,7 +133,7 @@ class Episodes:
 
 def test_what_was_played_ahead_by_old_settings_is_played_again(make_config: MakeConfig) -> None:
     inner, shared = Episodes(), SharedEngine(object())
-    source = AheadSource(inner, shared, is_cancelled=threading.Event())
+    source = AheadSource(inner=inner, shared=shared, is_cancelled=threading.Event())
     cool, hot = make_config(*AHEAD), make_config(*AHEAD, "sampling.temperature=1.5")
     assert [source.collect(1, cool), source.collect(2, cool)] == [(1, 1.0), (2, 1.0)]
     assert source.collect(3, hot) == (3, 1.5)
