@@ -54,6 +54,11 @@ class SamplingParams:
         if not 0 <= self.min_p <= 1:
             raise ValueError(f"min_p is {self.min_p}, but must lie in [0, 1]")
 
+    def draws_like(self, other: SamplingParams) -> bool:
+        """Tokens are drawn from the same distribution and recorded alike, wherever a reply ends."""
+        names = ("temperature", "top_p", "top_k", "min_p", "records_support")
+        return all(getattr(self, name) == getattr(other, name) for name in names)
+
     def truncates(self, vocab_size: int) -> bool:
         """Tokens may be left out. Greedy leaves none out: it reports the whole distribution."""
         cuts = self.top_p < 1 or 0 < self.top_k < vocab_size or self.min_p > 0

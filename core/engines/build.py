@@ -57,25 +57,19 @@ def build_engine(
             policy.model, config=engine, copies=copies, report=report, on_token=on_token
         )
     positions = config.context.max_prompt_tokens + config.context.max_response_tokens
-    weights_rest = config.collection.max_staleness == 0
     if engine.kind == "ray":
         from .ray.engine import RayEngine, RayFleet
 
         fleet = RayFleet(policy, engine, positions=positions, report=report)
-        try:
-            replicas = Replicas(
-                policy,
-                lambda index: RayEngine(policy, fleet),
-                engine.num_engines,
-                weights_rest=weights_rest,
-                report=report,
-                forget_weights=fleet.forget_weights,
-                after_close=fleet.close,
-            )
-        except BaseException:
-            fleet.close()
-            raise
-        return replicas
+        return Replicas(
+            policy,
+            lambda index: RayEngine(policy, fleet),
+            engine.num_engines,
+            weights_rest=config.collection.max_staleness == 0,
+            report=report,
+            forget_weights=fleet.forget_weights,
+            after_close=fleet.close,
+        )
     if engine.kind == "openai" and engine.sync_hook is not None:
         load("weight_sync", engine.sync_hook)
     return _over_servers(config, policy, engine, positions, report)
@@ -95,13 +89,11 @@ def _over_servers(
     from .vllm.weights import WeightFiles
 
     transfers: Transfers | None = None
+    files: WeightFiles | None = None
     if engine.kind == "vllm" or engine.weights == "vllm":
         transfers = Transfers(engine.transfer, policy.model, report)
-    files: WeightFiles | None = None
-    if engine.kind == "vllm":
-        files = WeightFiles(policy.model)
-    elif engine.weights == "vllm":
-        files = WeightFiles(policy.model, engine.weights_folder)
+        folder = None if engine.kind == "vllm" else engine.weights_folder
+        files = WeightFiles(policy.model, folder)
     num_ranks = ranks_here(config.trainer.ranks)
 
     def start(index: int) -> Engine:
@@ -129,17 +121,12 @@ def _over_servers(
         settings = engine.model_copy(update={"url": engine.urls[index]})
         return ServerEngine(policy.model, config=settings, **shared)
 
-    try:
-        return Replicas(
-            policy,
-            start,
-            engine.replicas if engine.kind == "vllm" else len(engine.urls),
-            weights_rest=config.collection.max_staleness == 0,
-            report=report,
-            forget_weights=files.are_loaded if files is not None else lambda: None,
-            after_close=files.remove if files is not None else lambda: None,
-        )
-    except BaseException:
-        if files is not None:
-            files.remove()
-        raise
+    return Replicas(
+        policy,
+        start,
+        engine.replicas if engine.kind == "vllm" else len(engine.urls),
+        weights_rest=config.collection.max_staleness == 0,
+        report=report,
+        forget_weights=files.are_loaded if files is not None else lambda: None,
+        after_close=files.remove if files is not None else lambda: None,
+    )

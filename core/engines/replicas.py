@@ -118,7 +118,7 @@ class Replicas(Engine):
         report: is told in one sentence when a replica was lost or is back.
         forget_weights: called before and after the policy's weights are sent. What replicas that
             started meanwhile have been sent may be older.
-        after_close: called when all replicas are closed.
+        after_close: called when all replicas are closed, or one of them did not start.
 
     Raises:
         ConfigError, EngineError: whatever `start` raises.
@@ -148,6 +148,7 @@ class Replicas(Engine):
         except BaseException:
             for begun in starts:
                 begun.add_done_callback(_close_engine)
+            self.after_close()
             raise
         self.forget_weights()
 

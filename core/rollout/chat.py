@@ -398,10 +398,8 @@ class ChatFormat:
             raise ChatFormatError(" ".join(str(error).split())[:300]) from None
 
     def _check_turn_end(self, closing: list[int], text: str) -> int:
-        control = {
-            index for index, token in self._tokenizer.added_tokens_decoder.items() if token.special
-        }
-        if not closing or closing[0] not in control | {self._tokenizer.eos_token_id}:
+        ends = {*self._control_ids.values(), self._tokenizer.eos_token_id}
+        if not closing or closing[0] not in ends:
             raise ChatFormatError(
                 f"the chat template closes a reply with {text[:40]!r}, which does not begin with "
                 "a control token, so a reply could not end itself"

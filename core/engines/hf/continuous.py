@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count, repeat
 from typing import Any
 
@@ -53,8 +53,6 @@ class Request:
     limit: int
     """`max_new_tokens`, or what the model's positions leave."""
     seed: int
-    kind: SamplingParams = field(init=False)
-    """Equal for requests whose tokens are drawn the same way."""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     entropies: list[float] = field(default_factory=list)
@@ -64,9 +62,6 @@ class Request:
     finish_reason: FinishReason | None = None
     _watch: ReplyWatch | None = None
     _uniforms_T: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
-
-    def __post_init__(self) -> None:
-        self.kind = replace(self.params, max_new_tokens=1, stop_token_ids=(), watch=None)
 
     def begin(self) -> None:
         """Start, or start again, with nothing sampled."""
@@ -167,7 +162,6 @@ class ContinuousBatch:
         self._num_drawn = 0
         """Rows of `_uniforms_TA` that have been used."""
         self._every = CHECK_EVERY.get(forward.device.type, CHECK_EVERY_ELSEWHERE)
-        self._kinds: list[tuple[SamplingParams, list[int]]] = []
         self.max_rows = 1
         """Cache rows, of requests under way and finished ones together."""
 
@@ -221,13 +215,14 @@ class ContinuousBatch:
         """Sample a token of every row, or a few; the last ones, (A,), are not forwarded yet."""
         size = min(self._every, *(each.limit - each.num_forwarded for each in self._active))
         uniforms_TA = self._next_uniforms(size)
-        segment: list[list[Drawn]] = []
+        segment: list[Drawn] = []
         tokens_A = torch.empty(0)
         for step in range(size):
             if step:
                 self._logits_AV = self._decode(tokens_A)
-            segment.append(self._draw(uniforms_TA[step]))
-            tokens_A = self._in_rows([drawn.tokens for drawn in segment[-1]])
+            params = self._active[0].params  # all are drawn alike
+            segment.append(sample_tokens(self._logits_AV, params, uniforms_TA[step]))
+            tokens_A = segment[-1].tokens
         self._take_in(segment)
         return tokens_A
 
@@ -244,43 +239,19 @@ class ContinuousBatch:
         self._num_drawn += size
         return self._uniforms_TA[self._num_drawn - size : self._num_drawn]
 
-    def _draw(self, uniforms_A: Tensor) -> list[Drawn]:
-        """One token of every row, kind by kind."""
-        if len(self._kinds) == 1:
-            return [sample_tokens(self._logits_AV, self._kinds[0][0], uniforms_A)]
-        out = []
-        for kind, rows in self._kinds:
-            index = torch.tensor(rows, device=self._logits_AV.device)
-            out.append(sample_tokens(self._logits_AV[index], kind, uniforms_A[index]))
-        return out
-
-    def _in_rows(self, parts: Sequence[Tensor]) -> Tensor:
-        """Values kind by kind, put in the order of the rows."""
-        if len(parts) == 1:
-            return parts[0]
-        order = np.argsort([row for _, rows in self._kinds for row in rows])
-        return torch.cat(list(parts))[self._index(order)]
-
-    def _take_in(self, segment: Sequence[Sequence[Drawn]]) -> None:
-        """Give every request its tokens, kind by kind."""
-        for index, (_, rows) in enumerate(self._kinds):
-            drawn = [parts[index] for parts in segment]
-            requests = [self._active[row] for row in rows]
-            numbers = zip(*((d.tokens, d.logprobs, d.entropies) for d in drawn), strict=True)
-            tokens_TB, logprobs_TB, entropies_TB = (
-                torch.stack(part).cpu().numpy() for part in numbers
-            )
-            if not np.isfinite(entropies_TB).all():
-                starts = [len(request.tokens) for request in requests]
-                raise numerics_error(entropies_TB, starts, self._version)
-            for step, (tokens_B, logprobs_B, entropies_B) in enumerate(
-                zip(tokens_TB.tolist(), logprobs_TB.tolist(), entropies_TB.tolist(), strict=True)
-            ):
-                supports_B = _rows_of(drawn[step].support)
-                for request, token, logprob, entropy, support in zip(
-                    requests, tokens_B, logprobs_B, entropies_B, supports_B, strict=False
-                ):
-                    request.add(token, logprob, entropy, support)
+    def _take_in(self, segment: Sequence[Drawn]) -> None:
+        """Give every request its tokens."""
+        numbers = zip(*((d.tokens, d.logprobs, d.entropies) for d in segment), strict=True)
+        tokens_TA, logprobs_TA, entropies_TA = (torch.stack(part).cpu().numpy() for part in numbers)
+        if not np.isfinite(entropies_TA).all():
+            starts = [len(request.tokens) for request in self._active]
+            raise numerics_error(entropies_TA, starts, self._version)
+        for drawn, *numbers_A in zip(
+            segment, tokens_TA.tolist(), logprobs_TA.tolist(), entropies_TA.tolist(), strict=True
+        ):
+            supports_A = _rows_of(drawn.support)
+            for request, *of_token in zip(self._active, *numbers_A, supports_A, strict=False):
+                request.add(*of_token)
 
     def _decode(self, tokens_A: Tensor) -> Tensor:
         logits_AV = self._forward.decode(tokens_A)
@@ -406,10 +377,6 @@ class ContinuousBatch:
         self._forward.start_decode(np.array(lengths, dtype=np.int64))
         self._uniforms_TA = torch.empty((0, 0))
         self._num_drawn = 0
-        by_kind: dict[SamplingParams, list[int]] = {}
-        for row, request in enumerate(self._active):
-            by_kind.setdefault(request.kind, []).append(row)
-        self._kinds = list(by_kind.items())
 
     def _index(self, rows: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(rows).to(self._forward.device)

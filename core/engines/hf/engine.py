@@ -92,6 +92,12 @@ class HfEngine(Engine):
             vocab_size=vocab_size,
             positions=max_positions(model),
         )
+        under_way = next(iter(self._pending.values()), None)
+        if under_way is not None and not params.draws_like(under_way.params):
+            raise ValueError(
+                f"request {key} is sampled in another way than those under way: advance until none "
+                "is pending"
+            )
         request = Request(key=key, prompt=ids, params=params, limit=limit, seed=seed)
         self._pending[key] = request
         self._most_pending = max(self._most_pending, len(self._pending))

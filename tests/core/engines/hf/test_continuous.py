@@ -75,12 +75,12 @@ class Talk:
         return len(self.samples) < self.num_turns
 
 
-def talks(kinds: tuple[SamplingParams, ...] = KINDS, number: int = 12) -> list[Talk]:
-    """Conversations of all kinds; three siblings each time begin alike."""
+def talks(params: SamplingParams, number: int = 12) -> list[Talk]:
+    """Conversations; three siblings each time begin alike."""
     rng = np.random.default_rng(3)
     starts = [rng.integers(0, VOCAB_SIZE, 4 + 7 * i).astype(np.int32) for i in range(number)]
     return [
-        Talk(prompt=starts[i // 3], params=kinds[i % len(kinds)], seed=i, num_turns=1 + i % 4)
+        Talk(prompt=starts[i // 3], params=params, seed=i, num_turns=1 + i % 4)
         for i in range(number)
     ]
 
@@ -129,18 +129,14 @@ def assert_same(streamed: list[Talk], expected: list[Talk]) -> None:
                 assert sample.support.tokens.tolist() == other.support.tokens.tolist()
 
 
-@pytest.fixture(scope="module")
-def expected(model: Qwen2ForCausalLM) -> list[Talk]:
-    return by_generate(model, talks())
-
-
 @pytest.mark.long
+@pytest.mark.parametrize("params", KINDS)
 @pytest.mark.parametrize(
     ("reuse", "max_rows", "every"), [(True, 256, 1), (True, 4, 8), (True, 1, 1), (False, 4, 1)]
 )
 def test_requests_that_come_and_go_have_the_samples_of_generate(
     model: Qwen2ForCausalLM,
-    expected: list[Talk],
+    params: SamplingParams,
     reuse: bool,
     max_rows: int,
     every: int,
@@ -148,8 +144,18 @@ def test_requests_that_come_and_go_have_the_samples_of_generate(
 ) -> None:
     monkeypatch.setattr(continuous, "CHECK_EVERY", {"cpu": every})
     engine = make_engine(model, reuse_cache=reuse, max_batch_rows=max_rows)
-    assert_same(by_stream(engine, talks(), delay=3), expected)
+    assert_same(by_stream(engine, talks(params), delay=3), by_generate(model, talks(params)))
     assert engine.num_pending == 0
+
+
+def test_requests_under_way_are_drawn_alike(model: Qwen2ForCausalLM) -> None:
+    engine = make_engine(model)
+    engine.submit(1, np.arange(9), PLAIN, seed=0)
+    engine.submit(2, np.arange(9), SamplingParams(max_new_tokens=3), seed=0)
+    with pytest.raises(ValueError, match="request 3 is sampled in another way"):
+        engine.submit(3, np.arange(9), SamplingParams(max_new_tokens=3, top_k=4), seed=0)
+    engine.cancel()
+    engine.submit(3, np.arange(9), SamplingParams(max_new_tokens=3, top_k=4), seed=0)
 
 
 def test_a_next_turn_forwards_its_new_tokens_only(model: Qwen2ForCausalLM) -> None:
@@ -207,9 +213,9 @@ def test_memory_that_runs_out_costs_time_and_no_sample(
         return plain(*args)
 
     monkeypatch.setattr(continuous, "sample_tokens", run_out)
-    streamed = by_stream(engine, talks((PLAIN,)), delay=1)
+    streamed = by_stream(engine, talks(PLAIN), delay=1)
     monkeypatch.undo()
-    assert_same(streamed, by_generate(model, talks((PLAIN,))))
+    assert_same(streamed, by_generate(model, talks(PLAIN)))
     assert len(told) == 1
     assert "rows at once ran out of memory" in told[0]
 
