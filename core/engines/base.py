@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -142,6 +142,10 @@ class Engine(ABC):
     def release_memory(self) -> None:  # noqa: B027 - most engines hold nothing for sampling alone
         """Let go of what only sampling needs, such as key/value caches, before an update."""
 
+    def take_metrics(self) -> dict[str, float]:
+        """What it has done since the last call of this, by the names of metrics."""
+        return {}
+
     @abstractmethod
     def close(self) -> None:
         """Let go of everything; what is pending is dropped. Twice is fine."""
@@ -213,21 +217,3 @@ def checked_prompt(
             "table or its attention window): lower context.max_prompt_tokens"
         )
     return ids, min(params.max_new_tokens, positions - len(ids))
-
-
-@runtime_checkable
-class Measured(Protocol):
-    """A part of a run with numbers of its own for the run's record."""
-
-    def take_metrics(self) -> dict[str, float]:
-        """What it has done since the last call of this, by the names of metrics."""
-        ...
-
-
-def measured(*parts: object) -> dict[str, float]:
-    """The numbers of those parts that have some."""
-    out: dict[str, float] = {}
-    for part in parts:
-        if isinstance(part, Measured):
-            out |= part.take_metrics()
-    return out

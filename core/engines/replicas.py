@@ -22,7 +22,7 @@ import numpy as np
 from echoscope.store.records import IntArray
 
 from ..config.loading import ConfigError
-from .base import Engine, EngineError, Sample, SamplingParams, check_idle, measured
+from .base import Engine, EngineError, Sample, SamplingParams, check_idle
 
 BLOCK_TOKENS = 64
 """Beginnings are compared by blocks of so many tokens."""
@@ -189,10 +189,11 @@ class Replicas(Engine):
             replica.pending, replica.tokens_in_flight = {}, 0
 
     def take_metrics(self) -> dict[str, float]:
-        """See `Measured`: times of the slowest replica, counts of all, and how many were lost."""
+        """Times of the slowest replica, counts of all, and how many were lost."""
         out: dict[str, float] = {}
         for replica in self._replicas:
-            for key, value in measured(replica.engine).items():
+            values = {} if replica.engine is None else replica.engine.take_metrics()
+            for key, value in values.items():
                 before = out.get(key, 0.0)
                 out[key] = max(before, value) if key.endswith("_s") else before + value
         if self._num_lost:

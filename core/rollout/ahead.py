@@ -16,7 +16,7 @@ from echoscope.envs.reserving import TaskVariety
 from echoscope.store.records import RolloutBatch
 
 from ..config.settings import RunConfig
-from ..engines.base import Engine, measured
+from ..engines.base import Engine
 from .sources import EnvSource
 
 _WAKE_S = 0.1
@@ -55,8 +55,8 @@ class SharedEngine:
             self.settle()
 
     def take_metrics(self) -> dict[str, float]:
-        """See `Measured`."""
-        return measured(self._engine)
+        """See `Engine`."""
+        return self._engine.take_metrics()
 
     def end(self) -> None:
         """Wait a little for the player, which was told to end."""
@@ -119,7 +119,7 @@ class AheadSource:
         return batch
 
     def take_metrics(self) -> dict[str, float]:
-        """See `Measured`; who waited for whom is of the step that was fetched last."""
+        """Who waited for whom is of the step that was fetched last."""
         return self._metrics
 
     def varieties(self) -> list[tuple[str, TaskVariety]]:

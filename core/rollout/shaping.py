@@ -161,16 +161,13 @@ def _bind(term: ShapingTerm) -> TurnFunction:
 
 
 def _load(name: str) -> TurnFunction:
-    if ":" not in name and name not in entry_points(GROUPS["reward"]):
+    points = entry_points(GROUPS["reward"])
+    if ":" not in name and name not in points:
+        hint = did_you_mean(name, [*BUILT_IN, *points])
         raise ConfigError(
-            f"unknown shaping function {name!r}{did_you_mean(name, _names())}; your own is named "
-            "'module:function'"
+            f"unknown shaping function {name!r}{hint}; your own is named 'module:function'"
         )
     try:
         return load("reward", name)
     except UserCodeError as error:
         raise ConfigError(str(error)) from None
-
-
-def _names() -> list[str]:
-    return [*BUILT_IN, *entry_points(GROUPS["reward"])]

@@ -48,6 +48,10 @@ class RolloutSource(Protocol):
         """(tag, how many different tasks it draws) of each environment that it plays."""
         return []
 
+    def take_metrics(self) -> dict[str, float]:
+        """What it has done since the last call of this, by the names of metrics."""
+        return {}
+
     def close(self) -> None: ...
 
 
@@ -183,7 +187,7 @@ class EnvSource:
         self.on_progress(self._num_ended, self._num_episodes)
 
     def take_metrics(self) -> dict[str, float]:
-        """See `Measured`; the update waits for all of the collection."""
+        """The update waits for all of the collection."""
         waiting, self._waiting = self._waiting, Waiting()
         if not waiting.seconds:
             return {}

@@ -323,7 +323,8 @@ def _write(
         remember_base(partial / MODEL_NAME, Path(causal_model(policy.model).name_or_path))
     _save_tokenizer(tokenizer, partial / MODEL_NAME)
     if policy.critic is not None:
-        save_file(_contiguous(policy.critic.state_dict()), partial / "critic.safetensors")
+        weights = {n: w.detach().contiguous() for n, w in policy.critic.state_dict().items()}
+        save_file(weights, partial / "critic.safetensors")
     learner.save(partial)
     (partial / STATE_NAME).write_text(_state_json(state), encoding="utf-8")
 
@@ -386,10 +387,6 @@ def _record(
         reason=reason,
         is_deleted=is_deleted,
     )
-
-
-def _contiguous(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
 
 
 def _state_json(state: TrainState) -> str:

@@ -42,7 +42,7 @@ from echoscope.text.user_code import UserCodeError
 
 from ..config.loading import live_values
 from ..config.settings import RunConfig
-from ..engines.base import Engine, EngineError, measured
+from ..engines.base import Engine, EngineError
 from ..policy import Policy
 from ..rollout.ahead import SharedEngine
 from ..rollout.chat import ChatFormat
@@ -225,7 +225,7 @@ class Trainer:
         )
         self.progress = trained.after(self.progress)
         values = trained.metrics(self.progress.success_by_tag)
-        values |= measured(self.engine, self.sources.train)
+        values |= self.engine.take_metrics() | self.sources.train.take_metrics()
         self._finish_step(trained, values, watch)
         for sentence in trained.messages(
             num_nonfinite=self.progress.num_nonfinite, most_tokens=self.model.policy.most_tokens

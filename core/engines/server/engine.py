@@ -175,7 +175,6 @@ class ServerEngine(Engine):
             self._server.abort()
 
     def take_metrics(self) -> dict[str, float]:
-        """See `Measured`."""
         out = {
             "engine/sync_s": self._sync_s,
             "engine/num_retries": float(self._server.num_retries),
