@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from echoscope.envs import registry
 from echoscope.envs.base import Message, Observation, Tool
+from echoscope.envs.pool import turns_of
 from echoscope.envs.reserving import MAX_DRAWS, gave_up, may_play, variety_of
 from echoscope.envs.settings import EnvGroup
 from echoscope.envs.turns.runner import TurnRunner
@@ -163,13 +163,7 @@ def demonstrate(
         EnvError: an unknown environment or parameter.
         SftError: the environment has no scripted expert.
     """
-    limits = EnvGroup(
-        env=group.env,
-        max_turns=group.max_turns,
-        max_actions_per_turn=group.max_actions_per_turn,
-        max_actions=group.max_actions,
-    ).settings()
-    world = TurnRunner(lambda: registry.make(group.env, **group.params), limits)
+    world = turns_of(group)
     is_reserving = not all_tasks and variety_of(world).is_enough
     narrator = narrator_of(group.env)
     try:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from functools import partial
 
 import numpy as np
 
@@ -16,8 +15,8 @@ from echoscope.text.amounts import counted
 from .. import registry
 from ..base import EnvError, EnvSpec, TextEnv
 from ..params import described_parameters
+from ..pool import turns_of
 from ..settings import EnvGroup
-from ..turns.runner import TurnRunner
 from .contract import HEADINGS
 
 NEEDS_A_SERVER = (
@@ -111,9 +110,9 @@ def episode(env_id: str) -> str:
     Where random events let the expert fail at noise seed 0, the first noise seed at which the
     expert succeeds.
     """
-    settings = EnvGroup(env=env_id).settings()
-    stack = TurnRunner(partial(registry.make, env_id), settings)
-    most, rng = settings.max_actions_per_turn, np.random.default_rng(0)
+    group = EnvGroup(env=env_id)
+    stack, rng = turns_of(group), np.random.default_rng(0)
+    most = group.settings().max_actions_per_turn
     try:
         for noise_seed in range(NOISE_SEEDS):
             lines, total = [_cut(stack.reset(0, noise_seed).text)], 0.0

@@ -62,20 +62,8 @@ class Level:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LevelSettings:
-    """What the generator aims at. `walls`: share of inner cells that are wall."""
-
-    shape: tuple[int, int]
-    boxes: int
-    walls: float
-    min_solution: int
-    max_solution: int
-    max_states: int
-
-
 @lru_cache(maxsize=1024)
-def draw_level(settings: LevelSettings, seed: int) -> Level:
+def draw_level(config: SokobanConfig, seed: int) -> Level:
     """A level whose shortest solution takes `min_solution` to `max_solution` moves.
 
     A random room with the boxes on their targets is played backwards, exhaustively; the length is
@@ -85,22 +73,22 @@ def draw_level(settings: LevelSettings, seed: int) -> Level:
     rng = np.random.default_rng(seed)
     for draw in range(_DRAWS):
         # Open rooms have the most states: they are the last resort of a tight configuration.
-        walls = settings.walls if draw < _DRAWS // 2 else 0.0
-        floor = _draw_room(settings.shape, walls, rng)
-        if len(floor) < settings.boxes + 2:
+        walls = config.walls if draw < _DRAWS // 2 else 0.0
+        floor = _draw_room(config.shape, walls, rng)
+        if len(floor) < config.boxes + 2:
             continue
-        chosen = rng.choice(len(floor), size=settings.boxes, replace=False)
+        chosen = rng.choice(len(floor), size=config.boxes, replace=False)
         maze = build_maze(floor, [floor[int(i)] for i in chosen])
-        layers = states_by_distance(maze, settings.max_solution, settings.max_states)
-        fitting = [layer for layer in layers[settings.min_solution :] if layer]
+        layers = states_by_distance(maze, config.max_solution, config.max_states)
+        fitting = [layer for layer in layers[config.min_solution :] if layer]
         if fitting:
             layer = fitting[int(rng.integers(len(fitting)))]
             player, boxes = unpack(maze, layer[int(rng.integers(len(layer)))])
-            return Level(shape=settings.shape, maze=maze, player=player, boxes=boxes)
-    rows, cols = settings.shape
+            return Level(shape=config.shape, maze=maze, player=player, boxes=boxes)
+    rows, cols = config.shape
     raise EnvParamsError(
-        f"no {rows}x{cols} level with {settings.boxes} boxes and a solution of "
-        f"{settings.min_solution} to {settings.max_solution} moves in {_DRAWS} rooms; enlarge the "
+        f"no {rows}x{cols} level with {config.boxes} boxes and a solution of "
+        f"{config.min_solution} to {config.max_solution} moves in {_DRAWS} rooms; enlarge the "
         "room or max_states, or shorten the solution"
     )
 
@@ -259,18 +247,6 @@ class SokobanConfig:
         """Rows and columns."""
         return board_shape(self.size, 3, 16)
 
-    @property
-    def level_settings(self) -> LevelSettings:
-        """What the generator needs to know."""
-        return LevelSettings(
-            shape=self.shape,
-            boxes=self.boxes,
-            walls=self.walls,
-            min_solution=self.min_solution,
-            max_solution=self.max_solution,
-            max_states=self.max_states,
-        )
-
 
 class Sokoban(MoveEnv):
     """A warehouse: the player pushes boxes, never pulls, one at a time.
@@ -358,7 +334,7 @@ class Sokoban(MoveEnv):
 
     def _draw(self, seed: int) -> Level:
         if self._levels is None:
-            return draw_level(self._config.level_settings, seed)
+            return draw_level(self._config, seed)
         return self._levels[drawn(seed, len(self._levels))]
 
     @property

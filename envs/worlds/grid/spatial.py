@@ -16,6 +16,13 @@ from .geometry import Position, point
 
 Question = Literal["direction", "distance", "position", "egocentric", "perspective"]
 
+_QUESTIONS: dict[Question, str] = {
+    "direction": "In which direction is the {0} from the {1}?",
+    "distance": "How many steps is it from the {0} to the {1}?",
+    "position": "In which row and column is the {0}?",
+    "egocentric": "On which side of you is the {0}, as you stand now?",
+    "perspective": "You stand at the {0} and face the {1}: on which side is the {2}?",
+}
 MOVE_REWARD = -0.1
 RIGHT_REWARD = 10.0
 WRONG_REWARD = -1.0
@@ -248,19 +255,6 @@ class Spatial(TaskEnv):
             return tuple(map(point, self._room.offered))
         return _SIDES
 
-    def _question(self) -> str:
-        asked = self._room.asked
-        return {
-            "direction": lambda: f"In which direction is the {asked[0]} from the {asked[1]}?",
-            "distance": lambda: f"How many steps is it from the {asked[0]} to the {asked[1]}?",
-            "position": lambda: f"In which row and column is the {asked[0]}?",
-            "egocentric": lambda: f"On which side of you is the {asked[0]}, as you stand now?",
-            "perspective": lambda: (
-                f"You stand at the {asked[0]} and face the {asked[1]}: on which side is the "
-                f"{asked[2]}?"
-            ),
-        }[self._room.question]()
-
     @property
     def is_over(self) -> bool:
         return self._is_right is not None
@@ -280,7 +274,8 @@ class Spatial(TaskEnv):
         elif self._view is not None:
             lines.append(f"You see {_listed(self._view)}.")
         answers = ", ".join(f"answer {choice}" for choice in self._choices())
-        lines += [self._question(), f"Answers: {answers}."]
+        question = _QUESTIONS[self._room.question].format(*self._room.asked)
+        lines += [question, f"Answers: {answers}."]
         cells = ["_" * size] * size
         facing = (f"facing {_HEADINGS[self._heading]}", self._place)
         player = [("player", self._place), facing]

@@ -96,7 +96,7 @@ def draw_maze(shape: tuple[int, int], num_keys: int, rng: np.random.Generator) -
     doors = tuple(frozenset(way[door : door + 2]) for door in places)
     keys: list[Position] = []
     for door in places:
-        region = _region(passages - set(doors), way[door])
+        region = _trail(passages - set(doors), way[door]).keys()
         free = sorted(region - {start, treasure, *keys})
         if not free:
             return None
@@ -133,24 +133,14 @@ def _draw_tree(shape: tuple[int, int], rng: np.random.Generator) -> set[Passage]
     return passages
 
 
-def _neighbours(passages: set[Passage], room: Position) -> list[Position]:
-    around = (shift(room, move) for move in MOVES)
-    return [there for there in around if frozenset((room, there)) in passages]
-
-
-def _region(passages: set[Passage], room: Position) -> set[Position]:
-    """All rooms that passages join to `room`, itself included."""
-    return set(_trail(passages, room))
-
-
 def _trail(passages: set[Passage], room: Position) -> Mapping[Position, Position | None]:
-    """Room -> the room before it on the way from `room`."""
+    """Each room that passages join to `room` -> the room before it on the way from there."""
     before: dict[Position, Position | None] = {room: None}
     queue = deque([room])
     while queue:
         here = queue.popleft()
-        for there in _neighbours(passages, here):
-            if there not in before:
+        for there in (shift(here, move) for move in MOVES):
+            if frozenset((here, there)) in passages and there not in before:
                 before[there] = here
                 queue.append(there)
     return before

@@ -105,9 +105,7 @@ def read_repl_answer(response: Any) -> LeanAnswer:
         raise LeanFailedError("answered something else than a response of Lean's REPL")
     if isinstance(response.get("message"), str):
         raise LeanFailedError(f"reports {shorten(response['message'], 120)}")
-    listed = response.get("messages")
-    if listed is None:
-        listed = []
+    listed = response.get("messages") or []
     if not isinstance(listed, list) or "env" not in response:
         raise LeanFailedError("answered something else than a response of Lean's REPL")
     messages = tuple(_message(each) for each in listed[:MAX_MESSAGES])

@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, Protocol
+from typing import Literal
 
 from ...base import EnvSpec, EnvUnavailableError, Observation, StepResult, hash_task, shorten
 from ...frames import card_frame
@@ -76,13 +76,6 @@ class SearchConfig:
             not is_http or self.corpus is None,
             "corpus is only used with retriever: bm25: the server at url has its own",
         )
-
-
-class Retriever(Protocol):
-    """What finds passages."""
-
-    def search(self, query: str, most: int) -> tuple[Passage, ...]:
-        """The passages that fit a query best, at most `most`."""
 
 
 class SearchQa(TaskEnv):
@@ -187,14 +180,14 @@ class SearchQa(TaskEnv):
         """
         self._num_searches += 1
         short = plain_text(query, MAX_QUERY_CHARS)
-        head, lines = f"Search {self._num_searches}: {short}", []
+        head = f"Search {self._num_searches}: {short}"
         try:
             passages = self._retriever.search(query, self._config.results)
         except RetrieverError as error:
             self._has_failed = True
-            lines = [f"The search failed: the retriever {error}."]
-            self._lines = [head, *map(_beginning, lines)]
-            return lines[0], False
+            failure = f"The search failed: the retriever {error}."
+            self._lines = [head, _beginning(failure)]
+            return failure, False
         self._has_failed = False
         self._asked.add(short.casefold())
         lines = [
@@ -275,7 +268,7 @@ def _beginning(text: str, most: int = 100) -> str:
     return text if len(text) <= most else f"{text[:most]} ..."
 
 
-def _retriever(config: SearchConfig, source: QuestionFile) -> Retriever:
+def _retriever(config: SearchConfig, source: QuestionFile) -> PassageIndex | HttpRetriever:
     if config.url is not None:
         return HttpRetriever(config.url, protocol=config.protocol, timeout_s=config.timeout_s)
     if config.corpus is not None or config.data is None:

@@ -14,7 +14,6 @@ from echoscope.envs import registry
 from echoscope.envs.base import EnvParamsError, EnvUnavailableError
 from echoscope.envs.worlds.grid.geometry import MOVES, shift
 from echoscope.envs.worlds.grid.sokoban import (
-    LevelSettings,
     Sokoban,
     SokobanConfig,
     draw_level,
@@ -148,9 +147,9 @@ def test_a_lost_position_has_no_solution_and_is_flagged(tmp_path: Path) -> None:
     assert result.info == {"boxes_on_target": 0.0, "deadlock": 1.0}
 
 
-def forward_distance(settings: LevelSettings, seed: int) -> int | None:
+def forward_distance(config: SokobanConfig, seed: int) -> int | None:
     """Length of the shortest solution by a plain search over (player, set of boxes)."""
-    level = draw_level(settings, seed)
+    level = draw_level(config, seed)
     floor, targets = set(level.maze.cells), frozenset(level.maze.targets)
     seen = {(level.player, frozenset(level.boxes))}
     layer, length = list(seen), 0
@@ -185,8 +184,8 @@ def forward_distance(settings: LevelSettings, seed: int) -> int | None:
 def test_levels_have_the_promised_shortest_solution(
     seed: int, boxes: int, side: int, walls: float, shortest: int
 ) -> None:
-    wanted = LevelSettings(
-        shape=(side, side), boxes=boxes, walls=walls, min_solution=shortest,
+    wanted = SokobanConfig(
+        size=side, boxes=boxes, walls=walls, min_solution=shortest,
         max_solution=shortest + 3, max_states=50_000,
     )  # fmt: skip
     level = draw_level(wanted, seed)
