@@ -81,7 +81,8 @@ def resolve_model(path: str) -> str:
         return str(_checked_folder(names[path], path))
     folder = Path(path).expanduser()
     if folder.is_file():
-        raise ModelPathError(_about_file(folder, path))
+        what = _GGUF if folder.suffix == ".gguf" else _FILE
+        raise ModelPathError(f"{path!r} is {what}")
     if folder.is_dir():
         return str(_checked_folder(folder, path))
     looks_like_hub_id = path.count("/") == 1 and not path.startswith((".", "/", "~"))
@@ -142,13 +143,8 @@ _GGUF = (
     "a GGUF file, which is made for sampling and cannot be trained; name the folder with the "
     "safetensors that it was converted from"
 )
+_FILE = "a file; name the folder that holds config.json, weights and tokenizer"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-
-
-def _about_file(file: Path, name: str) -> str:
-    if file.suffix == ".gguf":
-        return f"{name!r} is {_GGUF}"
-    return f"{name!r} is a file; name the folder that holds config.json, weights and tokenizer"
 
 
 def json_object(path: Path) -> dict[str, Any]:

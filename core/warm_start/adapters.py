@@ -37,7 +37,11 @@ def merge_adapters(adapters: Path, out: Path) -> None:
     base = _base_of(adapters)
     folder = Path(resolve_model(base))
     check_out(out)
-    _check_base(adapters, base, folder)
+    if is_other_base(adapters, folder):
+        raise SftError(
+            f"the adapters in {adapters} were trained on other weights than those of {base!r} "
+            f"({folder}); bring the base back that they belong to, or train them again"
+        )
     model = load_model(str(folder), ModelConfig(dtype=_dtype_of(folder), device="cpu"))
     try:
         adapted = PeftModel.from_pretrained(model, str(adapters))
@@ -93,14 +97,6 @@ def _base_of(adapters: Path) -> str:
     if not (adapters / ADAPTER_WEIGHTS).is_file():
         raise SftError(f"{adapters} has no {ADAPTER_WEIGHTS}; copy the folder again")
     return base
-
-
-def _check_base(adapters: Path, base: str, folder: Path) -> None:
-    if is_other_base(adapters, folder):
-        raise SftError(
-            f"the adapters in {adapters} were trained on other weights than those of {base!r} "
-            f"({folder}); bring the base back that they belong to, or train them again"
-        )
 
 
 def _check_layers(adapters: Path, adapted: PeftModel) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 
 import numpy as np
 
@@ -118,7 +119,7 @@ def scores_of(subject: Subject) -> dict[str, PlayerScore]:
         EXPERT: [expert_moves] if solution is not None else [],
     }
     scores = {
-        name: max((score(subject.group, way, CHEAT_SEEDS) for way in ways), key=_mean)
+        name: max((score(subject.group, way, CHEAT_SEEDS) for way in ways), key=attrgetter("mean"))
         for name, ways in players.items()
         if ways
     }
@@ -184,7 +185,3 @@ def _repeat(action: str, env: TextEnv, text: str, rng: np.random.Generator) -> S
 def _random(env: TextEnv, text: str, rng: np.random.Generator) -> Sequence[str]:
     legal = env.legal_actions()
     return [legal[int(rng.integers(len(legal)))]] if legal else []
-
-
-def _mean(played: PlayerScore) -> float:
-    return played.mean

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -27,23 +28,18 @@ def call_within(function: Callable[[], T], seconds: float | None, what: str) -> 
     """
     if seconds is None:
         return function()
-    results: list[T] = []
-    failures: list[BaseException] = []
+    answer: Future[T] = Future()
 
     def run() -> None:
         try:
-            results.append(function())
+            answer.set_result(function())
         except BaseException as error:  # noqa: BLE001 - raised again in the calling thread
-            failures.append(error)
+            answer.set_exception(error)
 
-    thread = threading.Thread(target=run, name="echoscope-action", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if failures:
-        raise failures[0]
-    if not results:
+    threading.Thread(target=run, name="echoscope-action", daemon=True).start()
+    if not wait([answer], seconds).done:
         raise ActionTimeoutError(f"{what} took more than {seconds:g} s")
-    return results[0]
+    return answer.result()
 
 
 class WorkerDiedError(Exception):

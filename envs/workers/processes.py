@@ -12,10 +12,11 @@ import os
 import pickle
 import signal
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from functools import partial
 from itertools import count
 from multiprocessing.connection import Connection
-from threading import Event, Lock, Thread
+from threading import Lock, Thread
 from typing import Any
 
 from ..base import EnvUnavailableError, shorten
@@ -31,15 +32,6 @@ _END_S = 2.0
 _GONE = (EOFError, OSError)
 
 
-class _Call:
-    """A call under way: its answer, once there is one."""
-
-    def __init__(self) -> None:
-        self.is_done = Event()
-        self.result: Any = None
-        self.error: Exception | None = None
-
-
 class Worker:
     """One process, seen from its parent."""
 
@@ -52,7 +44,7 @@ class Worker:
         self._process.start()
         far_end.close()
         self._lock = Lock()
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, Future[Any]] = {}
         self._numbers = count()
         self._is_dead = False
         self.has_answered = False
@@ -78,7 +70,8 @@ class Worker:
             ActionTimeoutError: it did not answer in time.
             WorkerDiedError: it is gone.
         """
-        call, number = _Call(), next(self._numbers)
+        call: Future[Any] = Future()
+        number = next(self._numbers)
         try:
             with self._lock:
                 if self._is_dead:
@@ -90,11 +83,9 @@ class Worker:
             raise WorkerDiedError(self._how_it_ended()) from error
         # Until its first answer, the time goes into starting Python and importing the world.
         limit = limit_s if self.has_answered else max(START_S, limit_s or 0.0)
-        if not call.is_done.wait(limit):
+        if not wait([call], limit).done:
             raise ActionTimeoutError
-        if call.error is not None:
-            raise call.error
-        return call.result
+        return call.result()
 
     def end(self) -> None:
         """End the process; kill it if it does not."""
@@ -114,15 +105,13 @@ class Worker:
             self.has_answered = True
             with self._lock:
                 call = self._calls.pop(number)
-            call.error, call.result = error, result
-            call.is_done.set()
+            call.set_result(result) if error is None else call.set_exception(error)
         self._process.join(_END_S)
         with self._lock:
             self._is_dead = True
             calls, self._calls = list(self._calls.values()), {}
         for call in calls:
-            call.error = WorkerDiedError(self._how_it_ended())
-            call.is_done.set()
+            call.set_exception(WorkerDiedError(self._how_it_ended()))
 
     def _how_it_ended(self) -> str:
         code = self._process.exitcode

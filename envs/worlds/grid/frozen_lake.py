@@ -26,10 +26,8 @@ from .geometry import (
 
 _LEGEND = {"_": "ice", "O": "hole", "G": "goal"}
 _SIDEWAYS = {
-    "up": ("left", "right"),
-    "down": ("left", "right"),
-    "left": ("up", "down"),
-    "right": ("up", "down"),
+    **dict.fromkeys(("up", "down"), ("left", "right")),
+    **dict.fromkeys(("left", "right"), ("up", "down")),
 }
 _SYMBOLS = {name: char for char, name in _LEGEND.items()}
 _PATIENCE = 0.98

@@ -133,7 +133,6 @@ class HttpClient:
         *,
         timeout_s: float,
         headers: Mapping[str, str] = NO_HEADERS,
-        retries: int = 1,
     ) -> Any:
         """What a server answers to a question that may be asked twice, parsed.
 
@@ -162,7 +161,7 @@ class HttpClient:
             except ValueError:
                 raise HttpError("answered with text that is not JSON") from None
 
-        return retried(attempt, retries=retries, may_go_on=lambda: time.monotonic() < deadline)
+        return retried(attempt, retries=1, may_go_on=lambda: time.monotonic() < deadline)
 
     def cancel(self) -> None:
         """Cut off what is under way in other threads: their calls fail at once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -234,8 +235,9 @@ class OpenEnv(TaskEnv):
             if verb == "step" and str(error).startswith(_SERVER_FAILED):
                 raise _RefusedError from None
             broken, self._client = self._client, None
-            if broken is not None:
-                _leave(broken)
+            with contextlib.suppress(Exception):  # what is to be said is said by the first error
+                if broken is not None:
+                    broken.close()
             why = shorten(f"{type(error).__name__}: {error}", 300)
             raise EnvUnavailableError(f"{self._config.name}: {verb} failed ({why})") from None
 
@@ -251,14 +253,6 @@ class OpenEnv(TaskEnv):
         if not isinstance(value, dict) or not _properties(value, "action"):
             raise EnvUnavailableError(f"{self._config.name}/schema does not say what an action is")
         return value
-
-
-def _leave(client: Any) -> None:
-    """Close a client whose connection may be broken already."""
-    try:
-        client.close()
-    except Exception:  # noqa: BLE001 - what was to be said is said by the first error
-        return
 
 
 def _inner(schemas: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -118,10 +118,8 @@ class GameSession:
         """Ends the game."""
         if self._generation and self._generation == self._engine.generation:
             self._generation = 0
-            try:
+            with contextlib.suppress(EngineDiedError):
                 self._ask("stop")
-            except EngineDiedError:
-                return
 
     def _open(self) -> dict[str, Any]:
         self._generation = self._engine.ensure_running()
