@@ -30,7 +30,8 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import asdict, astuple, dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -144,14 +145,6 @@ class _Step:
         """Of training on it, in tokens through the model."""
         return _num_tokens(self.rollouts) * TRAINING_PASSES
 
-    @property
-    def has_spread(self) -> bool:
-        """Whether the siblings of some group differ in return."""
-        return any(
-            len({trajectory.episode_return for trajectory in group}) > 1
-            for group in self.rollouts.groups
-        )
-
 
 class Monitor:
     """Measures each step and judges it. Draws depend on settings and the step only.
@@ -245,8 +238,8 @@ class Monitor:
     def state(self) -> dict[str, Any]:
         """What its measurements must remember, as JSON values: part of every checkpoint."""
         return {
-            "schedules": {name: schedule.state() for name, schedule in self._schedules.items()},
-            "purse": self._purse.state(),
+            "schedules": {name: list(astuple(s)) for name, s in self._schedules.items()},
+            "purse": asdict(self._purse),
             "ragen": dict(self._ragen),
             "exhibits": {name: list(ids) for name, ids in self._exhibits.items()},
         }
@@ -263,10 +256,8 @@ class Monitor:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue to measure from what `state()` said."""
-        self._schedules = {
-            name: Schedule.of(schedule) for name, schedule in state["schedules"].items()
-        }
-        self._purse = Purse.of(state["purse"])
+        self._schedules = {name: Schedule(*stored) for name, stored in state["schedules"].items()}
+        self._purse = Purse(**deepcopy(state["purse"]))
         self._ragen = dict(state["ragen"])
         self._exhibits = {name: tuple(ids) for name, ids in state["exhibits"].items()}
 
@@ -341,7 +332,6 @@ class Monitor:
             rollout_s=now.tools.rollout_s,
             step=now.step,
             num_steps=now.tools.num_steps,
-            has_spread=now.has_spread,
             is_urgent=is_urgent,
         )
 

@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -93,7 +93,7 @@ class Scoring:
             raise SettingError(
                 f"policy needs tokenizer=, a fast tokenizer of transformers, but got {given}"
             )
-        self._policy = _Policy.of(policy, config)
+        self._scorer, self._undisturbed = _lent(policy, config)
         self._tokenizer, self._config, self._say, self._clock = tokenizer, config, say, clock
         self._detokenizer = Detokenizer(backend)
         self._monitor = Monitor(DiagnosticsConfig(), run_id=run_id, on_message=say)
@@ -152,10 +152,10 @@ class Scoring:
             return Measured()
         config = DiagnosticsConfig(information=self._config.information)
         instruments = Instruments(
-            scorer=self._policy.scorer,
+            scorer=self._scorer,
             decode=lambda tokens: self._detokenizer.decode(tokens)[0],
         )
-        with self._policy.undisturbed():
+        with self._undisturbed():
             return self._monitor.information(
                 step, RolloutBatch(groups=(tuple(trajectories),)), config, instruments
             )
@@ -276,38 +276,36 @@ def _floats(values: Sequence[float] | None) -> FloatArray | None:
     return None if values is None else np.asarray(values, dtype=np.float32)
 
 
-@dataclass(frozen=True, slots=True)
-class _Policy:
-    scorer: Callable[[], Scorer]
-    undisturbed: Callable[[], AbstractContextManager[None]]
+Lent = tuple[Callable[[], Scorer], Callable[[], AbstractContextManager[None]]]
+"""What scores under a policy, and within what it is left undisturbed meanwhile."""
 
-    @classmethod
-    def of(cls, policy: Any, config: ScoringConfig) -> _Policy:
-        if hasattr(policy, "parameters") and hasattr(policy, "forward"):
-            # Torch is loaded by now: who has a model has it.
-            from echoscope.diagnostics.measure.information.scoring import (
-                ModelScorer,
-                undisturbed,
-                unwrapped,
-            )
 
-            try:
-                model = unwrapped(policy)
-            except ScoringError as error:
-                raise SettingError(str(error)) from None
-            if not hasattr(model, "config"):
-                raise _wrong_policy(model)
+def _lent(policy: Any, config: ScoringConfig) -> Lent:
+    """Raises SettingError for what cannot score."""
+    if hasattr(policy, "parameters") and hasattr(policy, "forward"):
+        # Torch is loaded by now: who has a model has it.
+        from echoscope.diagnostics.measure.information.scoring import (
+            ModelScorer,
+            undisturbed,
+            unwrapped,
+        )
 
-            def scorer() -> Scorer:
-                return ModelScorer(model, temperature=config.temperature)
-
-            return cls(scorer, lambda: undisturbed(model))
-        if hasattr(policy, "score") and hasattr(policy, "tally"):
-            return cls(lambda: policy, nullcontext)
-        if callable(policy):
-            function = _FunctionScorer(policy)
-            return cls(lambda: function, nullcontext)
-        raise _wrong_policy(policy)
+        try:
+            model = unwrapped(policy)
+        except ScoringError as error:
+            raise SettingError(str(error)) from None
+        if not hasattr(model, "config"):
+            raise _wrong_policy(model)
+        return (
+            lambda: ModelScorer(model, temperature=config.temperature),
+            lambda: undisturbed(model),
+        )
+    if hasattr(policy, "score") and hasattr(policy, "tally"):
+        return lambda: policy, nullcontext
+    if callable(policy):
+        function = _FunctionScorer(policy)
+        return lambda: function, nullcontext
+    raise _wrong_policy(policy)
 
 
 def _wrong_policy(policy: Any) -> SettingError:

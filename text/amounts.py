@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal
 
 
@@ -51,6 +52,16 @@ def clock(seconds: float) -> str:
 def counted(number: int, noun: str) -> str:
     """A number with its noun: `1 row`, `2 rows`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def listed(names: Sequence[str], most: int = 4) -> str:
+    """The first of some names, and how many more there are.
+
+    >>> listed(["a", "b"]), listed(["a", "b", "c"], 2)
+    ('a, b', 'a, b and 1 more')
+    """
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def fixed(value: float, digits: int = 3) -> str:

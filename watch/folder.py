@@ -18,9 +18,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from echoscope.diagnostics.read.foreign_names import Meaning
-from echoscope.diagnostics.read.forms.text import GrowingText
 from echoscope.diagnostics.read.metrics_file import read_metrics
-from echoscope.diagnostics.read.records import MetricsFileError, Reading
+from echoscope.diagnostics.read.records import MetricsFileError
 from echoscope.diagnostics.read.rollouts import ONE_EVALUATION, metrics_mapping
 from echoscope.store.importers.format import Format, Roles
 from echoscope.store.importers.lines import BadJsonError, json_of
@@ -28,6 +27,7 @@ from echoscope.store.importers.sources import JsonLines, SourceError, files_of, 
 from echoscope.store.importers.survey import format_of
 from echoscope.store.log.layout import Layout
 
+from .growing_text import GrowingText
 from .ledger import Ledger, Look, Metrics, Told
 from .rollouts import rows_of_lines
 from .tail import Piece, Tail, lines_in
@@ -130,35 +130,6 @@ _TOO_LARGE = (
 
 
 @dataclass(slots=True)
-class Text:
-    """The metrics of a text that grows."""
-
-    growing: GrowingText
-    told: Told
-    is_open: bool = False
-    """Lines were read after which the last of them may go on."""
-
-    @classmethod
-    def of(cls, name: str, mapping: Mapping[str, Meaning]) -> Text:
-        reading = Reading(name, mapping, make_builder=Metrics)
-        return cls(GrowingText(reading), Told(is_growing=True))
-
-    def feed(self, lines: list[str]) -> None:
-        """Raises MetricsFileError where the text cannot hold the metrics of a run."""
-        self.growing.feed(lines)
-        self.is_open = True
-
-    def take(self, look: Look, written_at: float, *, is_quiet: bool) -> None:
-        """Take the steps that the lines so far give. `is_quiet`: nothing follows the last line."""
-        if not self.is_open:
-            return
-        self.is_open = not is_quiet
-        metrics = self.growing.builder(is_quiet=is_quiet)
-        if isinstance(metrics, Metrics):
-            look.is_new |= self.told.take(metrics, written_at)
-
-
-@dataclass(slots=True)
 class _File:
     path: Path
     name: str
@@ -173,7 +144,7 @@ class _File:
     is_gone: bool = False
     form: Format | None = None
     """Of the row that was read last."""
-    text: Text | None = None
+    text: GrowingText | None = None
     read_at: float = 0.0
     """When it was last read whole."""
     took_s: float = 0.0
@@ -378,7 +349,7 @@ class Folder:
             self.num_bytes_left += file.num_left
         if file.text is not None:
             file.text.take(look, file.written_at, is_quiet=is_end)
-            if file.text.growing.is_document:
+            if file.text.is_document:
                 del self.ledger.told[file.name]
                 file.kind, file.text, file.is_due = FileKind.WHOLE, None, True
         return num_bytes
@@ -399,7 +370,7 @@ class Folder:
 
     def _take_lines(self, file: _File, piece: Piece) -> None:
         if file.text is None:
-            file.text = Text.of(file.name, self._mapping)
+            file.text = GrowingText(file.name, self._mapping)
             self.ledger.told[file.name] = file.text.told
         file.text.feed(lines_in(piece.data))
 

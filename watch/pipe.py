@@ -15,7 +15,8 @@ from typing import Any
 
 from echoscope.store.importers.lines import MAX_LINE_BYTES
 
-from .folder import LOOK_BYTES, Folder, Text
+from .folder import LOOK_BYTES, Folder
+from .growing_text import GrowingText
 from .ledger import Look
 from .tail import lines_in
 
@@ -31,7 +32,7 @@ class Pipe(Folder):
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.is_there = True
-        self._text = Text.of(NAME, self._mapping)
+        self._text = GrowingText(NAME, self._mapping)
         self.ledger.told[NAME] = self._text.told
         self._blocks: queue.Queue[bytes] = queue.Queue(_MAX_BLOCKS)
         self._torn = b""

@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from echoscope.diagnostics.config import DiagnosticsConfig
-from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.read.foreign_names import Meaning
 from echoscope.diagnostics.read.table import stored_rows
 from echoscope.recorder.foreign_run import ForeignRun, JudgedStep, StepEnd
@@ -31,7 +30,7 @@ class WatchError(StoreError):
     """Nothing can be watched like that; one sentence with the way out."""
 
 
-class WatchedRun:
+class WatchedRun(ForeignRun):
     """The run of another trainer whose files are watched.
 
     Args:
@@ -53,10 +52,10 @@ class WatchedRun:
         mapping: Mapping[str, Meaning],
         say: Callable[[str], None],
     ) -> None:
-        self.path, self._watched = path, watched
-        self._run = ForeignRun(
+        super().__init__(
             path, trainer="", settings=settings, meanings=mapping, given_by="--map", say=say
         )
+        self._watched = watched
         if Layout(path).run_json.is_file():
             _require_watched(path, watched)
         elif path.is_file():
@@ -73,7 +72,7 @@ class WatchedRun:
         if not Layout(self.path).run_json.is_file():
             return {}
         reader = open_run(self.path)
-        self._run.trainer = reader.info().config.get("trainer")
+        self.trainer = reader.info().config.get("trainer")
         rows = reader.sql("SELECT step, payload FROM diagnostics WHERE kind = $1", [KIND])
         stored = dict(list(stored_rows(reader))[-MAX_STEPS:])
         claims = {}
@@ -81,7 +80,7 @@ class WatchedRun:
             payload = json.loads(text)
             numbers = stored.get(step, {})
             claims[int(step)] = Claim(payload["num_rows"], payload["sum"], numbers, is_stored=True)
-        self._run.resume()
+        self.resume()
         return claims
 
     def commit(
@@ -95,10 +94,9 @@ class WatchedRun:
         Raises:
             StoreError: the disk refuses.
         """
-        run = self._run
-        if run.writer is None:
-            run.trainer = trainer
-            run.writer = RunWriter.create(
+        if self.writer is None:
+            self.trainer = trainer
+            self.writer = RunWriter.create(
                 self.path,
                 run_id=self.path.name,
                 name=self.path.name,
@@ -107,28 +105,24 @@ class WatchedRun:
             )
         payload = json.dumps({"num_rows": rows[0], "sum": rows[1]})
         record = DiagnosticRecord(step=step.number, kind=KIND, payload=payload)
-        judged = run.judge(step, content, [record])
-        run.write(judged)
+        judged = self.judge(step, content, [record])
+        self.write(judged)
         return judged
 
     def take_back(self, first: int) -> None:
         """Hide the steps from `first` on, because they come again."""
-        if self._run.writer is not None:
-            self._run.writer.close(status="interrupted")
-            self._run.resume(first)
-
-    def verdict(self) -> Verdict:
-        """What is known of the run now."""
-        return self._run.verdict()
+        if self.writer is not None:
+            self.writer.close(status="interrupted")
+            self.resume(first)
 
     def flush(self) -> None:
         """Wait until all steps are on the disk. Raises StoreError where it refuses."""
-        if self._run.writer is not None:
-            self._run.writer.flush()
+        if self.writer is not None:
+            self.writer.flush()
 
     def close(self, status: str) -> None:
         """Let the run go. Raises StoreError where the disk refuses."""
-        writer, self._run.writer = self._run.writer, None
+        writer, self.writer = self.writer, None
         if writer is not None:
             writer.close(status=status)
 

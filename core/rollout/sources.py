@@ -10,7 +10,7 @@ from typing import Protocol
 
 from pydantic import ValidationError
 
-from echoscope.diagnostics.selection.filter import mixed_groups
+from echoscope.diagnostics.selection.filter import select_groups
 from echoscope.envs.pool import EnvPool, turns_of
 from echoscope.envs.reserving import TaskVariety, few_tasks
 from echoscope.envs.settings import EnvGroup
@@ -149,7 +149,7 @@ class EnvSource:
             rounds = config.dynamic_sampling.max_rounds
             num_needed = config.selection.max_groups or rollouts.num_groups
             for draw_round in range(1, rounds):
-                if mixed_groups(rollouts, config.selection) >= num_needed:
+                if select_groups(rollouts, config.selection).num_mixed >= num_needed:
                     break
                 more = self._play(step, config, draw_round=draw_round)
                 rollouts = RolloutBatch(groups=rollouts.groups + more.groups)

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from echoscope.store.records import BoolArray, FloatArray64, IntArray64
+
 from ..judge.regimes import Regime
 from ..read.metrics_file import read_metrics
 from ..read.records import MetricsFileError
@@ -131,15 +133,15 @@ def save_curves(folder: Path, runs: Sequence[LabelledRun], note: str) -> None:
     (folder / "labels.json").write_text(text, encoding="utf-8")
 
 
-def write_csv(table: MetricTable, path: Path) -> None:
-    """Write a table as CSV, with four digits; a metric is empty where it was not measured."""
+def write_csv(table: MetricTable, path: Path, digits: int = DIGITS) -> None:
+    """Write a table as CSV, with so many digits; a metric is empty where it was not measured."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([STEP, *table.columns])
         for row, step in enumerate(table.steps):
             values = [column[row] for column in table.columns.values()]
-            cells = ["" if math.isnan(value) else f"{value:.{DIGITS}g}" for value in values]
+            cells = ["" if math.isnan(value) else f"{value:.{digits}g}" for value in values]
             writer.writerow([int(step), *cells])
 
 
@@ -200,16 +202,23 @@ def halved_for_good(table: MetricTable) -> int | None:
     >>> halved_for_good(table)
     40
     """
-    keys = [key for key in table.columns if key.startswith(("eval/", "probe/"))]
-    keys = [key for key in keys if key.endswith("/success_rate")] or ["rollout/success_rate"]
-    measured = [table.columns[key] for key in keys if key in table.columns]
-    if not measured:
-        return None
-    success = np.mean(measured, axis=0)
-    there = np.isfinite(success)
-    steps, values = table.steps[there], success[there]
+    steps, values = success_of(table, "eval/", "probe/")
     if not len(values):
         return None
-    is_low = values < 0.5 * np.maximum.accumulate(values)
-    last_high = np.flatnonzero(~is_low)[-1]
+    last_high = np.flatnonzero(~is_halved(values))[-1]
     return int(steps[last_high + 1]) if last_high + 1 < len(steps) else None
+
+
+def success_of(table: MetricTable, *prefixes: str) -> tuple[IntArray64, FloatArray64]:
+    """The steps at which all tags were evaluated, and the mean of their success rates there; where
+    none is, success in training."""
+    keys = [k for k in table.columns if k.startswith(prefixes) and k.endswith("/success_rate")]
+    rates = [table.columns[k] for k in keys or ["rollout/success_rate"] if k in table.columns]
+    success = np.mean(rates, axis=0) if rates else np.full(table.num_rows, np.nan)
+    is_there = np.isfinite(success)
+    return table.steps[is_there], success[is_there]
+
+
+def is_halved(success: FloatArray64) -> BoolArray:
+    """Where success is below half of its peak so far."""
+    return np.asarray(success < 0.5 * np.maximum.accumulate(success))

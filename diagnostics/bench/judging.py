@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from echoscope.store.records import SEVERITY_RANK, AlarmState
 
@@ -19,6 +19,7 @@ from .harness import KINDS, LabelledRun
 from .scores import Call
 
 Rows = Iterable[tuple[int, Mapping[str, float]]]
+Key = TypeVar("Key", bound=Hashable)
 
 
 WEIGHTS = ("/num_tasks", "/num_episodes", "/num_groups")
@@ -197,28 +198,26 @@ def is_wrong(statement: Said, run: LabelledRun) -> bool:
     )
 
 
-def calibrated(
-    runs: Iterable[tuple[LabelledRun, Iterable[Said]]],
-) -> dict[tuple[str, str], Count]:
+Statements = Iterable[tuple[LabelledRun, Iterable[Said]]]
+
+
+def calibrated(runs: Statements) -> dict[tuple[str, str], Count]:
     """(what was said, confidence) -> how often it was wrong; runs that count only."""
-    wrong: Counter[tuple[str, str]] = Counter()
-    total: Counter[tuple[str, str]] = Counter()
-    for run, statements in runs:
-        for statement in statements if run.counts else ():
-            total[statement.what, statement.confidence] += 1
-            wrong[statement.what, statement.confidence] += is_wrong(statement, run)
-    return {key: (wrong[key], total[key]) for key in total}
+    return _counted(runs, lambda said: (said.what, said.confidence))
 
 
-def counted_by_kinds(
-    runs: Iterable[tuple[LabelledRun, Iterable[Said]]],
-) -> dict[tuple[Calm, int], Count]:
+def counted_by_kinds(runs: Statements) -> dict[tuple[Calm, int], Count]:
     """(how calm, kinds of signals) -> how often a collapse followed; runs that count only."""
-    wrong: Counter[tuple[Calm, int]] = Counter()
-    total: Counter[tuple[Calm, int]] = Counter()
+    counts = _counted(runs, lambda said: (said.calm, said.num_kinds))
+    return {(calm, num): count for (calm, num), count in counts.items() if calm is not None}
+
+
+def _counted(runs: Statements, key_of: Callable[[Said], Key]) -> dict[Key, Count]:
+    """How many of the statements of a key were wrong, and how many there are."""
+    counts: dict[Key, Count] = {}
     for run, statements in runs:
         for statement in statements if run.counts else ():
-            if statement.calm is not None:
-                total[statement.calm, statement.num_kinds] += 1
-                wrong[statement.calm, statement.num_kinds] += is_wrong(statement, run)
-    return {key: (wrong[key], total[key]) for key in total}
+            key = key_of(statement)
+            wrong, total = counts.get(key, (0, 0))
+            counts[key] = (wrong + is_wrong(statement, run), total + 1)
+    return counts

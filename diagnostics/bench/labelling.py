@@ -32,10 +32,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..read.table import MetricTable
+from .harness import is_halved, success_of
 
 Values = NDArray[np.float64]
 
-HALF = 0.5
 LOST_EVALUATIONS = 2
 DEGRADED = 0.75
 FALLING = 0.75
@@ -115,23 +115,13 @@ class Curve:
 
 def curve(table: MetricTable, key: str) -> Curve:
     """Empty where the table lacks the metric."""
-    values = table.columns.get(key, np.full(table.num_rows, np.nan))
-    there = np.isfinite(values)
-    return Curve(steps=table.steps[there], values=values[there])
-
-
-def success_of(table: MetricTable) -> Curve:
-    """Mean of the evaluated tags."""
-    keys = [k for k in table.columns if k.startswith("eval/") and k.endswith("/success_rate")]
-    rows = np.array([table.columns[key] for key in keys])
-    there = np.isfinite(rows).all(axis=0) if len(rows) else np.zeros(table.num_rows, dtype=bool)
-    values = rows[:, there].mean(axis=0) if len(rows) else np.zeros(0)
-    return Curve(steps=table.steps[there], values=values)
+    steps, values = table.measured(key)
+    return Curve(steps=steps, values=values)
 
 
 def lost_for_good(success: Curve) -> tuple[int, int] | None:
     """(last evaluation before, first after) success had halved for good; None if it did not."""
-    is_low = success.values < HALF * np.maximum.accumulate(success.values)
+    is_low = is_halved(success.values)
     high = np.flatnonzero(~is_low)
     if not len(high) or len(is_low) - 1 - high[-1] < LOST_EVALUATIONS:
         return None
@@ -235,7 +225,8 @@ def _kind(*stretches: Facts) -> str:
 
 def outcome_of(table: MetricTable) -> Outcome:
     """The label of a run, by the rules above."""
-    success = success_of(table)
+    steps, rates = success_of(table, "eval/")
+    success = Curve(steps=steps, values=rates)
     interval = lost_for_good(success)
     last_third = int(table.steps[0] + 2 * (table.steps[-1] - table.steps[0]) / 3)
     facts = facts_since(table, last_third)

@@ -106,9 +106,6 @@ def score(calls: Sequence[Call]) -> Scores:
 
 
 def _median(values: Sequence[float]) -> float:
-    """The lower of two middle ones if the other is infinitely far; NaN counts as absent."""
-    finite = sorted(value for value in values if not math.isnan(value))
-    if not finite:
-        return math.nan
-    low, high = finite[(len(finite) - 1) // 2], finite[len(finite) // 2]
-    return low if math.isinf(low) else float(np.mean([low, high]))
+    """NaN counts as absent; minus infinity where the lower of two middle ones is."""
+    present = [value for value in values if not math.isnan(value)]
+    return float(np.median(present)) if present else math.nan

@@ -12,11 +12,9 @@ of the run.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from echoscope.text.amounts import duration
 
@@ -78,15 +76,6 @@ class Schedule:
     def calm_interval(self) -> int:
         """Steps from one measurement to the next while nothing changes, if `every` allows it."""
         return max(1, math.ceil(self.interval))
-
-    def state(self) -> list[Any]:
-        """As JSON values."""
-        return [self.last_step, self.spent_until, self.interval]
-
-    @classmethod
-    def of(cls, state: list[Any]) -> Schedule:
-        """From `state()`."""
-        return cls(*state)
 
 
 def shows_sign(channels: Mapping[str, Sign]) -> bool:
@@ -203,7 +192,6 @@ class Purse:
         rollout_s: float,
         step: int,
         num_steps: int | None,
-        has_spread: bool,
         is_urgent: bool,
     ) -> str:
         """Why a measurement at this step has to wait, in words; empty if it need not.
@@ -211,37 +199,24 @@ class Purse:
         Args:
             rollout_s: seconds that sampling took at this step; NaN where they are not known.
             num_steps: the last step of the run, where it is known.
-            has_spread: siblings of some group differ, so that the step teaches something.
         """
         if not expected_s > cheap_s(rollout_s):
             return ""
-        cost = f"it would take about {duration(expected_s)}"
         allowed = self.allowed_s(budget_frac, is_urgent=is_urgent)
-        if expected_s > allowed:
-            payable_step = self.step_to_pay(expected_s, budget_frac, step)
-            when = f"is measured at about step {payable_step}"
-            if num_steps is not None and payable_step > num_steps:
-                when = "is not measured in this run"
-            return (
-                f"{cost}, and diagnostics.budget_frac={budget_frac:g} allows "
-                f"{duration(max(0, allowed))} so far. It {when}; a larger budget_frac "
-                "measures it earlier"
-            )
-        if not (has_spread or is_urgent):
-            return f"{cost}, and no update follows: siblings got the same return in every group"
-        return ""
+        if not expected_s > allowed:
+            return ""
+        payable_step = self.step_to_pay(expected_s, budget_frac, step)
+        when = f"is measured at about step {payable_step}"
+        if num_steps is not None and payable_step > num_steps:
+            when = "is not measured in this run"
+        return (
+            f"it would take about {duration(expected_s)}, and "
+            f"diagnostics.budget_frac={budget_frac:g} allows {duration(max(0, allowed))} so far. "
+            f"It {when}; a larger budget_frac measures it earlier"
+        )
 
     def paid(self, name: str, seconds: float, num_tokens: float) -> None:
         """A measurement took so long for so many tokens."""
         self.spent_s += seconds
         if seconds > 0 and num_tokens > 0:
             self.speeds[name] = num_tokens / seconds
-
-    def state(self) -> dict[str, Any]:
-        """As JSON values."""
-        return asdict(self)
-
-    @classmethod
-    def of(cls, state: Mapping[str, Any]) -> Purse:
-        """From `state()`."""
-        return cls(**copy.deepcopy(dict(state)))

@@ -83,8 +83,6 @@ _BRACKETS = re.compile(r"\([^()]*\)|\[[^\[\]\d]*\]|[%#\"'`]")
 """Units and the like. A number in square brackets is an index, which tells columns apart."""
 _SAMPLES = re.compile(r"mean@\d+|\d+")
 """verl's mean over so many answers a question; the length of a window."""
-_CHART_COLUMN = re.compile(r"^(?P<run>.*\S) - (?P<name>\S.*)$")
-"""A column of a chart that W&B exports: `RUN - METRIC`."""
 
 
 @functools.lru_cache(maxsize=65_536)
@@ -141,18 +139,15 @@ def meaning_of(name: str) -> Meaning | None:
     >>> meaning_of("reward_threshold") is None, meaning_of("max_reward") is None
     (True, True)
     """
-    chart = _CHART_COLUMN.match(name.strip())
-    for candidate in (name.strip(), *([chart["name"]] if chart else [])):
-        name_words = _words(candidate)
-        meaning = (
-            _tagged(candidate)
-            or _of_words(name_words)
-            or _of_an_evaluation(candidate, name_words)
-            or _of_a_reward_function(name_words)
-        )
-        if meaning is not None:
-            return meaning
-    return _of_last_part(chart["name"] if chart else name)
+    name = name.strip()
+    name_words = _words(name)
+    return (
+        _tagged(name)
+        or _of_words(name_words)
+        or _of_an_evaluation(name, name_words)
+        or _of_a_reward_function(name_words)
+        or _of_last_part(name)
+    )
 
 
 def _tagged(name: str) -> Meaning | None:
@@ -233,7 +228,7 @@ def _of_a_reward_function(name_words: Collection[str]) -> Meaning | None:
 
 def _of_last_part(name: str) -> Meaning | None:
     """The success or return that a name ends with, behind groups that the table has not."""
-    group, slash, last = name.strip().rpartition("/")
+    group, slash, last = name.rpartition("/")
     group_words = {*_words(group)}
     if not slash or group_words & (WORDS["not_of_a_run"] | _EVALUATIONS):
         return None
@@ -277,17 +272,3 @@ def step_column(names: Iterable[str]) -> str | None:
 def is_summary_column(name: str) -> bool:
     """W&B's `NAME__MIN` and `NAME__MAX`, which repeat NAME where runs are not grouped."""
     return name.endswith(("__MIN", "__MAX"))
-
-
-def runs_of_chart(names: Iterable[str]) -> dict[str, list[str]]:
-    """Run -> its columns, of a chart's export; empty where the columns are not so named.
-
-    >>> runs_of_chart(["Step", "lake-1 - critic/score/mean", "lake-2 - critic/score/mean"])
-    {'lake-1': ['lake-1 - critic/score/mean'], 'lake-2': ['lake-2 - critic/score/mean']}
-    """
-    out: dict[str, list[str]] = {}
-    for name in names:
-        match = _CHART_COLUMN.match(name.strip())
-        if match and not is_summary_column(name):
-            out.setdefault(match["run"], []).append(name)
-    return out

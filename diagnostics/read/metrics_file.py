@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import codecs
 import csv
+import io
 import itertools
-import re
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -23,12 +23,12 @@ from echoscope.store.importers.spooled.trackio_traces import is_sqlite
 
 from .foreign_names import Meaning
 from .forms.console_log import ConsoleLog
-from .forms.json_records import documents, is_notebook, notebook_lines, parsed, records_of
+from .forms.json_records import documents, is_notebook, notebook_lines, parsed
 from .forms.tensorboard import is_events, read_events
 from .forms.text import JsonLines, Lines, reader_of
 from .forms.trackio import read_trackio
 from .forms.wandb_file import is_wandb, read_wandb_table
-from .records import Collector, MetricsFileError, Reading, is_named, no_such_run, refuse_export
+from .records import MetricsFileError, Reading, is_named, no_such_run, refuse_export
 from .table import MetricTable
 
 MAX_LINE_CHARS = 32_000_000
@@ -151,29 +151,25 @@ def _read(path: Path, reading: Reading, lines: Lines) -> MetricTable:
 
 def _read_json(path: Path, reading: Reading, lines: Lines, start: str) -> MetricTable | None:
     """The table of JSON: a value a line, or values that go over lines; None where it is none."""
-    first = parsed(start)
+    first, filled = parsed(start), (line for line in lines() if line.strip())
     if isinstance(first, dict):
         refuse_export(path, first)
-    filled = itertools.islice((line for line in lines() if line.strip()), 2)
-    is_only = first is not None and sum(1 for _ in filled) == 1
-    if first is not None and not (is_only and is_notebook(first)):
-        reader = JsonLines(reading, is_only=is_only)
+    is_first_alone = sum(1 for _ in itertools.islice(filled, 2)) == 1
+    values = _documents(lines) if first is None else [first] if is_first_alone else None
+    if values and is_notebook(values[0]):
+        log = ConsoleLog(reading, "notebook")
+        log.feed(notebook_lines(values[0]))
+        best = log.best()
+        if best is None:
+            raise MetricsFileError(f"{path}: the notebook has no saved output with metrics")
+        return best.finish()
+    reader = JsonLines(reading, is_only=values is not None and len(values) == 1)
+    if values is None:
         reader.feed(lines())
-        best = reader.best()
-        return None if best is None else best.finish(reader.notes())
-    values = [first] if first is not None else _documents(lines)
-    collector = Collector(reading, "json")
-    for value in values:
-        if is_notebook(value):
-            log = ConsoleLog(reading, "notebook")
-            log.feed(notebook_lines(value))
-            best = log.best()
-            if best is None:
-                raise MetricsFileError(f"{path}: the notebook has no saved output with metrics")
-            return best.finish()
-        for record in records_of(value, name=path.stem, is_only=len(values) == 1):
-            collector.add(record)
-    return collector.finish() if collector.num_records else None
+    else:
+        reader.take(values)
+    best = reader.best()
+    return None if best is None else best.finish(reader.notes())
 
 
 def _documents(lines: Lines) -> list[Any]:
@@ -192,19 +188,8 @@ def _lines(file: BinaryIO, encoding: str) -> Iterator[str]:
 
     The rest of an absurdly long line is dropped.
     """
-    decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
-    rest, is_dropped = "", False
-    while block := file.read(1 << 20):
-        parts = re.split(r"\r\n|\n|\r(?!$)", rest + decoder.decode(block))
-        rest = parts.pop()
-        for part in parts:
-            if not is_dropped:
-                yield part
-            is_dropped = False
-        if len(rest) > MAX_LINE_CHARS:
-            if not is_dropped:
-                yield rest[:MAX_LINE_CHARS]
-            rest, is_dropped = "", True
-    rest += decoder.decode(b"", final=True)
-    if rest.strip("\r") and not is_dropped:
-        yield rest.rstrip("\r")
+    text = io.TextIOWrapper(file, encoding, errors="replace")
+    while line := text.readline(MAX_LINE_CHARS):
+        yield line.removesuffix("\n")
+        while line and not line.endswith("\n"):
+            line = text.readline(MAX_LINE_CHARS)

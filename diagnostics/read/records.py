@@ -13,14 +13,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from echoscope.text.amounts import counted
+from echoscope.text.amounts import counted, listed
 
 from .foreign_names import (
     WORDS,
     Meaning,
     is_summary_column,
     meaning_of,
-    runs_of_chart,
     spelled,
     step_columns,
     step_rank,
@@ -205,7 +204,7 @@ def _plan_of(names: tuple[str, ...]) -> _Plan:
         runs=tuple(name for name in names if spelling_of[name] in WORDS["runs"]),
         weights=tuple(name for name in names if spelling_of[name] in WORDS["sample_counts"]),
         summaries=tuple(name for name in names if is_summary_column(name)),
-        is_chart=any(" - " in name for name in names),
+        is_chart=len(names) > 1 and sum(" - " not in name for name in names) <= 1,
         has_series=len(names) <= 8 and bool(WORDS["series"] & set(spelling_of.values())),
         has_phase=bool(WORDS["phases"] & set(spelling_of.values())),
     )
@@ -266,8 +265,7 @@ class Collector:
     _fractions: str = ""
     _runs: dict[tuple[str, ...], TableBuilder] = field(default_factory=dict)
     _run_fields: dict[str, None] = field(default_factory=dict)
-    _chart: dict[str, int] = field(default_factory=dict)
-    """Run -> its numbers, where the columns are those of an exported chart."""
+    _is_chart: bool = False
     _answers: list[dict[str, Any]] | None = field(default_factory=list)
     """All rows, while they may be answers of one evaluation; None: they are not."""
     _num_taken: int = 0
@@ -278,6 +276,11 @@ class Collector:
     def add(self, record: Mapping[str, Any]) -> None:
         """Raises MetricsFileError where the file cannot hold the metrics of a run."""
         plan = _plan_of(tuple(record))
+        if plan.is_chart:
+            self._is_chart = True
+            for row in _rows_of_chart(record):
+                self.add(row)
+            return
         fields = dict(record)
         if plan.has_series or plan.has_phase:
             fields = _of_phase(_of_series(record))
@@ -320,7 +323,8 @@ class Collector:
             by_kind: dict[tuple[str, ...], list[float]] = {}
             for record in self._waiting:
                 if math.isfinite(number := _step_number(record.get(name))):
-                    by_kind.setdefault(tuple(record), []).append(number)
+                    run = (record["run"],) if self._is_chart else ()
+                    by_kind.setdefault((*run, *record), []).append(number)
             if any(n != math.floor(n) for numbers in by_kind.values() for n in numbers):
                 self._fractions = self._fractions or name
             elif by_kind:
@@ -356,9 +360,6 @@ class Collector:
         self._run_fields.update(dict.fromkeys(plan.runs))
         weights = [numbers[name] for name in plan.weights if 0 < numbers.get(name, 0) < math.inf]
         weight = weights[0] if weights else 1.0
-        if plan.is_chart:
-            for chart_run, columns in runs_of_chart(numbers).items():
-                self._chart[chart_run] = self._chart.get(chart_run, 0) + len(columns)
         self._add(tuple(run), step, numbers, weight)
 
     def _add(
@@ -369,7 +370,7 @@ class Collector:
         if builder is None:
             num_runs = len(self._runs)
             is_of_a_row_each = num_runs >= FEW_ROWS and self._num_rows < 2 * num_runs
-            if num_runs >= MAX_RUNS or is_of_a_row_each:
+            if num_runs >= MAX_RUNS or (is_of_a_row_each and not self._is_chart):
                 raise self._error(
                     f"the column {' and '.join(self._run_fields)} tells more than "
                     f"{num_runs} runs apart. Keep the rows of one run, or remove the column if it "
@@ -403,25 +404,20 @@ class Collector:
             self._choose_steps()
         for name in self.reading.mapping:
             if name not in self.names:
-                columns = list(self.names)
-                more = f" and {len(columns) - 10} more" if len(columns) > 10 else ""
-                raise self._error(
-                    f"--map names the column {name!r}, which is not there"
-                    + (f"; columns: {', '.join(columns[:10])}{more}" if columns else "")
-                )
+                columns = f"; columns: {listed(list(self.names), 10)}" if self.names else ""
+                raise self._error(f"--map names the column {name!r}, which is not there{columns}")
         notes = list(notes or [])
         self._refuse_answers()
         if not self._runs:
             raise self._error(f"no row with a step was found ({self.kind})")
         if not self._steps and not self.known and not self.reading.mapping:
-            listed = ", ".join(list(self.names)[:6])
             first = next((name for name in self.names if name in self._numeric), "")
             ways = (
                 f"; say what they are: --map NAME=step for the steps, and --map "
                 f"'{first}=rollout/success_rate' or --map '{first}=reward/return_mean'"
             )
             raise self._error(
-                f"neither steps nor a known metric among {listed}"
+                f"neither steps nor a known metric among {', '.join(list(self.names)[:6])}"
                 + (ways if first else ", and no column holds numbers")
             )
         if not self._steps:
@@ -431,24 +427,23 @@ class Collector:
             notes.append(f"left out: {counted(self.num_lost, 'row')} without a whole step")
         ranked = sorted(self._runs.items(), key=lambda entry: -entry[1].num_rows)
         runs = {", ".join(run): builder for run, builder in ranked}
-        charts = sorted(self._chart, key=lambda run: -self._chart[run])
-        fields = self._chosen("file", list(runs), notes)
-        chart = self._chosen("chart", charts, notes)
-        for run, columns in runs_of_chart(self.names).items():
-            runs[fields].leave_out(columns if run != chart else ())
-        table = runs[fields].build(
+        asked = self.reading.run
+        chosen = next((name for name in runs if is_named(asked, name)), next(iter(runs)))
+        if len(runs) > 1:
+            kind = "chart" if self._is_chart else "file"
+            notes.append(_which_run(kind, list(runs), chosen, asked))
+        table = runs[chosen].build(
             kind=self.kind,
             path=self.reading.path,
             mapping=self.reading.mapping,
-            ignored=[name for name in self.names if name not in self._numeric],
             notes=notes,
         )
         if not table.keys():
             raise self._error(f"{table.num_rows} steps, but no column holds numbers")
         return replace(
             table,
-            run=fields or chart,
-            runs=tuple(runs if fields else charts),
+            run=chosen,
+            runs=tuple(runs if chosen else ()),
             is_counted=not self._steps,
             notes=(*table.notes, *outcome_hints(table, self.reading.mapping)),
         )
@@ -462,15 +457,6 @@ class Collector:
             return  # nothing is known of it at all, which is said below
         if are_answers(self._answers, outcome, has_one_step=bool(self._steps)):
             raise AnswersError(self.reading.path, self._answers, outcome)
-
-    def _chosen(self, kind: str, names: Sequence[str], notes: list[str]) -> str:
-        """Which of the runs of a file or chart is read, the longest of them first; "" of none."""
-        chosen = next(
-            (name for name in names if is_named(self.reading.run, name)), next(iter(names), "")
-        )
-        if len(names) > 1:
-            notes.append(_which_run(kind, names, chosen, self.reading.run))
-        return chosen
 
 
 def _run_label(field_name: str, value: Any) -> str:
@@ -499,9 +485,7 @@ def run_names(names: Iterable[str]) -> str:
     >>> run_names(["lake-1", "lake 2"])
     "lake-1, 'lake 2'"
     """
-    quoted = [shlex.quote(name) for name in names]
-    more = len(quoted) - MAX_LISTED
-    return ", ".join(quoted[:MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
+    return listed([shlex.quote(name) for name in names], MAX_LISTED)
 
 
 def no_such_run(asked: str, names: Sequence[str]) -> str:
@@ -549,6 +533,21 @@ def _doubt(name: str, numbers: list[float]) -> int:
 def _step_number(value: Any) -> float:
     """A step, also where it is written as `12/400`."""
     return to_number(value.partition("/")[0] if isinstance(value, str) else value)
+
+
+_CHART_COLUMN = re.compile(r"^(?P<run>.*\S) - (?P<name>\S.*)$")
+
+
+def _rows_of_chart(record: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    """A row of a chart that W&B exports, `RUN - METRIC`, as one of each run with a number in it."""
+    matches = {name: _CHART_COLUMN.match(name.strip()) for name in record}
+    shared = {name: record[name] for name, match in matches.items() if match is None}
+    rows: dict[str, dict[str, Any]] = {}
+    for name, match in matches.items():
+        if match is not None and not math.isnan(to_number(record[name])):
+            row = rows.setdefault(match["run"], {"run": match["run"], **shared})
+            row[match["name"]] = record[name]
+    return rows.values()
 
 
 def _of_series(record: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -14,11 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from echoscope.text.amounts import counted
+from echoscope.text.amounts import counted, listed
 from echoscope.text.did_you_mean import did_you_mean
 
 from .names import ROLES
-from .runs import listed
 
 if TYPE_CHECKING:
     from echoscope.store.importers.format import Roles
@@ -195,15 +194,10 @@ def notes_of(joint: JointReport, path: str) -> list[str]:
     return notes
 
 
-_SUCCESS_FIELDS = {"verl": "`acc`, `success` or `is_correct`"}
-"""Trainer -> the fields of a row that say whether an episode succeeded."""
-
-
 def _without_success(table: MetricTable, trainer: str) -> list[str]:
     """What is said where rollouts have rewards and say no success."""
     keys = table.keys()
     if "reward/return_mean" not in keys or any(key.endswith("success_rate") for key in keys):
         return []
-    fields = _SUCCESS_FIELDS.get(trainer, "")
-    where = f" (no field {fields})" if fields else ""
+    where = " (no field `acc`, `success` or `is_correct`)" if trainer == "verl" else ""
     return [f"the rows do not say which episodes succeeded{where}: the mean return is judged"]

@@ -17,6 +17,7 @@ import numpy as np
 from echoscope.store.importers.sources import MAX_FILES, files_of, is_note_on_rollouts
 from echoscope.store.importers.survey import Progress, Refusals
 from echoscope.store.records import FloatArray64, IntArray64
+from echoscope.text.amounts import listed
 
 from ..judge.advice.actions import trainer_of
 from .foreign_names import Meaning
@@ -105,7 +106,6 @@ class _Piece:
 
     file: PurePath
     table: MetricTable
-    columns: Mapping[str, FloatArray64]
 
 
 def read_runs(
@@ -137,7 +137,7 @@ def read_runs(
     done = 0
     for file, relative, size in candidates:
         for table in _tables_or_reason(file, relative, mapping or {}, folder, path.is_dir()):
-            piece = _Piece(file=relative, table=table, columns=_own_columns(table))
+            piece = _Piece(file=relative, table=table)
             (counted if table.is_counted else pieces).append(piece)
         done += size
         if progress:
@@ -234,12 +234,6 @@ def _why_no_metrics(table: MetricTable) -> str:
     return "a single row without a step" if table.is_counted and table.num_rows < 2 else ""
 
 
-def _own_columns(table: MetricTable) -> dict[str, FloatArray64]:
-    """Columns under the trainer's names; those of a chart without the name of their run."""
-    start = f"{table.run} - "
-    return {name.strip().removeprefix(start): values for name, values in table.raw.items()}
-
-
 def _clusters(pieces: Sequence[_Piece]) -> list[list[_Piece]]:
     """The pieces of each run, the run with most rows first."""
     runs: list[list[_Piece]] = []
@@ -255,13 +249,13 @@ def _may_be_one(first: _Piece, second: _Piece) -> bool:
     names = first.table.run, second.table.run
     if first.file == second.file or (all(names) and _fields(names[0]) == _fields(names[1])):
         return names[0] == names[1]
-    trainers = {trainer_of(list(piece.columns)) for piece in (first, second)} - {""}
+    trainers = {trainer_of(list(piece.table.raw)) for piece in (first, second)} - {""}
     if len(trainers) > 1:
         return False
     _, a_R, b_R = np.intersect1d(first.table.steps, second.table.steps, return_indices=True)
     if 2 * len(a_R) <= min(first.table.num_rows, second.table.num_rows):
         return True  # one goes on where the other ended
-    counts = _compared(first.columns, a_R, second.columns, b_R)
+    counts = _compared(first.table.raw, a_R, second.table.raw, b_R)
     if counts:
         return sum(different for _, different in counts) <= sum(same for same, _ in counts)
     counts = _compared(first.table.columns, a_R, second.table.columns, b_R)
@@ -304,24 +298,19 @@ def _merged(
     raw: dict[str, FloatArray64] = {}
     for piece in pieces:
         at_R = np.searchsorted(steps, piece.table.steps)
-        for key, values in piece.columns.items():
+        for key, values in piece.table.raw.items():
             column = raw.setdefault(key, np.full(len(steps), np.nan))
             is_there = ~np.isnan(values)
             column[at_R[is_there]] = values[is_there]
     files = tuple(dict.fromkeys(str(piece.file) for piece in pieces))
     if len(pieces) == 1:
-        table = replace(pieces[0].table, raw=pieces[0].columns)
+        table = pieces[0].table
     else:
         own_mapping = {column: meaning for column, meaning in mapping.items() if column in raw}
         notes = [f"metrics of {len(files)} files were joined by their steps: {listed(files)}"]
         joined = named_table(steps, raw, own_mapping, notes)
         table = replace(joined, path=str(path), run=name)
     return RunMetrics(name=name, table=table, files=files)
-
-
-def listed(files: Sequence[str]) -> str:
-    """The first names of files, and how many more there are."""
-    return ", ".join(files[:4]) + (f" and {len(files) - 4} more" if len(files) > 4 else "")
 
 
 def _names(clusters: Sequence[Sequence[_Piece]], path: Path) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from echoscope.store.records import parse_trajectory_id
-from echoscope.text.amounts import percent
+from echoscope.text.amounts import listed, percent
 
 from ..judge.advice.actions import trainer_of
 from ..judge.advice.situation import Situation, situation_of
@@ -223,10 +223,7 @@ def _of_folder(folder: Path, mapping: Mapping[str, Meaning] | None, run: str) ->
     inside = sorted(folder.iterdir())
     runs = [child.name for child in inside if Layout(child).run_json.is_file()]
     if runs:
-        more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
-        raise MetricsFileError(
-            f"{folder}: holds runs; name one of them: {', '.join(runs[:3])}{more}"
-        )
+        raise MetricsFileError(f"{folder}: holds runs; name one of them: {listed(runs, 3)}")
     if not inside:
         raise MetricsFileError(f"{folder}: is empty")
     metrics = read_runs(folder, mapping)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING
@@ -75,8 +75,6 @@ class MetricTable:
     kind: str
     """csv, json, notebook, log or run."""
     path: str = ""
-    ignored: tuple[str, ...] = ()
-    """Columns without a number."""
     notes: tuple[str, ...] = ()
     raw: Mapping[str, FloatArray64] = field(default_factory=dict, repr=False)
     """Columns under the names that the source gave them, in its units; each (R,)."""
@@ -98,6 +96,12 @@ class MetricTable:
     def keys(self) -> list[str]:
         """Keys with at least one finite value, sorted."""
         return sorted(key for key, values in self.columns.items() if np.isfinite(values).any())
+
+    def measured(self, key: str) -> tuple[IntArray64, FloatArray64]:
+        """The steps at which a metric was measured, and its finite values there."""
+        values = self.columns.get(key, np.full(self.num_rows, np.nan))
+        is_there = np.isfinite(values)
+        return self.steps[is_there], values[is_there]
 
     def begins_with(self, shorter: MetricTable) -> bool:
         """Every row of a shorter table is one of this table's first rows, value by value."""
@@ -214,12 +218,6 @@ class TableBuilder:
         out[:, NUM_FIXED:] = np.where(total > 0, means, np.nan)
         return np.asarray(out)
 
-    def leave_out(self, names: Iterable[str]) -> None:
-        """Forget these columns."""
-        self._flush()
-        for name in names:
-            self._names.pop(name, None)
-
     def _joined(self) -> NDArray[np.float64]:
         out = np.full((sum(map(len, self._blocks)), self._size), np.nan)
         start = 0
@@ -234,7 +232,6 @@ class TableBuilder:
         kind: str,
         path: str = "",
         mapping: Mapping[str, Meaning] | None = None,
-        ignored: Sequence[str] = (),
         notes: Sequence[str] = (),
     ) -> MetricTable:
         """The table under our keys, steps sorted, repeated steps merged."""
@@ -267,8 +264,7 @@ class TableBuilder:
         columns = {name: rows[:, column].copy() for name, column in self._names.items()}
         filled = {name: v for name, v in columns.items() if not np.isnan(v).all()}
         table = named_table(rows[:, 0].astype(np.int64), filled, mapping or {}, sentences)
-        ignored = (*ignored, *(name for name in columns if name not in filled))
-        return replace(table, kind=kind, path=path, ignored=ignored)
+        return replace(table, kind=kind, path=path)
 
 
 def named_table(

@@ -232,11 +232,6 @@ def select_from(arrays: GroupArrays, config: SelectionConfig) -> Selection:
     return replace(selection, reason=_why_empty(selection)) if selection.is_empty else selection
 
 
-def mixed_groups(batch: RolloutBatch, config: SelectionConfig) -> int:
-    """How many groups of a step are what `config.mixed` asks for."""
-    return select_groups(batch, config).num_mixed
-
-
 def _mixed(
     arrays: GroupArrays, reward_std_P: FloatArray64, by: Literal["any", "return", "success"]
 ) -> BoolArray:

@@ -85,21 +85,14 @@ def select(
     if config.strategy == "none":
         return np.ones(array.size, dtype=np.bool_)
     keep = np.zeros(array.size, dtype=np.bool_)
-    candidates = candidates_of(array, config)
+    is_allowed = np.isfinite(array) & (config.include_zero | ~is_zero(array))
+    candidates = np.flatnonzero(is_allowed)
     if candidates.size:
         rule = RULES[config.strategy]
         order = np.arange(array.size, dtype=np.uint64) if ties is None else ties
         units = Units(values=array[candidates], ties=order[candidates], num_units=array.size)
         keep[candidates[rule(units, config)]] = True
     return keep
-
-
-def candidates_of(values: FloatArray64, config: SelectionConfig) -> IndexArray:
-    """Positions of the units that may be kept at all."""
-    allowed = np.isfinite(values)
-    if not config.include_zero:
-        allowed &= ~is_zero(values)
-    return np.flatnonzero(allowed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

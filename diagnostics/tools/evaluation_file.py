@@ -19,6 +19,7 @@ import numpy as np
 from echoscope.store.records import FloatArray64
 from echoscope.text.amounts import counted, percent_in_digits
 
+from ..measure.outcomes import Estimate, unpaired_estimate
 from ..measure.rates import wilson_interval
 from ..read.foreign_names import Meaning, spelled
 from ..read.metrics_file import read_metrics
@@ -35,12 +36,9 @@ _Z = 1.96
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
-    """A success rate, or the mean of a score, with its 95 % interval."""
+class Rate(Estimate):
+    """A success rate, or the mean of a score."""
 
-    value: float
-    low: float
-    high: float
     num_rows: int
     num_questions: int
     """Rows of one question are not independent."""
@@ -254,7 +252,10 @@ def compare(first: Evaluation, second: Evaluation) -> Comparison:
     shared = [question for question in first.scores if question in second.scores]
     smaller = min(len(first.scores), len(second.scores))
     is_paired = bool(shared) and len(shared) >= LEAST_SHARED * smaller
-    difference, low, high = _paired(first, second, shared) if is_paired else _apart(first, second)
+    apart = unpaired_estimate(second.rate, first.rate)
+    difference, low, high = apart.value, apart.low, apart.high
+    if is_paired:
+        difference, low, high = _paired(first, second, shared)
     return Comparison(
         first=first,
         second=second,
@@ -263,15 +264,6 @@ def compare(first: Evaluation, second: Evaluation) -> Comparison:
         high=high,
         num_pairs=len(shared) * is_paired,
     )
-
-
-def _apart(first: Evaluation, second: Evaluation) -> tuple[float, float, float]:
-    """Difference and interval of two samples: Newcombe 1998, method 10, where both are shares."""
-    a, b = first.rate, second.rate
-    difference = b.value - a.value
-    below = math.hypot(b.value - b.low, a.high - a.value)
-    above = math.hypot(b.high - b.value, a.value - a.low)
-    return difference, difference - below, difference + above
 
 
 def _paired(

@@ -52,6 +52,9 @@ class _Bounded(io.RawIOBase):
         self._source, self._left = source, MAX_BYTES
         self._error: Exception | None = None
 
+    def readable(self) -> bool:
+        return True
+
     def read(self, size: int = -1) -> bytes:
         """At most so many bytes, fewer only at the end; all of them where the size is negative.
 

@@ -21,11 +21,11 @@ from echoscope.store.records import RolloutBatch
 KEY = "info/first_turn/dependence"
 
 
-def rollouts(*, spread: bool = True) -> RolloutBatch:
-    """Four groups of four; the first sibling of each got a reward, if there is spread."""
+def rollouts() -> RolloutBatch:
+    """Four groups of four; the first sibling of each got a reward."""
     found = []
     for one in batch(4, 4, (1,)):
-        reward = float(spread and one.sibling_index == 0)
+        reward = float(one.sibling_index == 0)
         found.append(replace(one, turns=(replace(one.turns[0], reward=reward), *one.turns[1:])))
     return RolloutBatch(groups=tuple(tuple(found[k : k + 4]) for k in range(0, 16, 4)))
 
@@ -85,14 +85,13 @@ class Machine:
         *,
         rollout_s: float,
         monitor: Monitor | None = None,
-        spread: bool = True,
         num_steps: int = 100,
     ) -> dict[int, Measured]:
         monitor = monitor or self.monitor(config)
         return {
             step: monitor.measure(
                 step,
-                rollouts(spread=spread),
+                rollouts(),
                 config,
                 self.tools(step, rollout_s=rollout_s, num_steps=num_steps),
             )
@@ -160,17 +159,6 @@ def test_what_is_cheap_is_measured_as_often_as_its_tokens_allow() -> None:
     assert measured_at(found) == [1, 6, 11]
     found = machine.measure(range(1, 3), DiagnosticsConfig(), rollout_s=1)
     assert measured_at(found) == [1]
-
-
-def test_nothing_is_scored_where_no_group_has_spread_unless_it_is_cheap() -> None:
-    config = DiagnosticsConfig(budget_frac=1)
-    slow = Machine(speed=NUM_TOKENS / 500)
-    found = slow.measure(range(6, 9), config, rollout_s=500, spread=False)
-    assert measured_at(found) == []
-    assert slow.now == 0
-    assert slow.said[0].endswith("no update follows: siblings got the same return in every group")
-    quick = Machine(speed=4 * NUM_TOKENS)
-    assert measured_at(quick.measure(range(1, 2), config, rollout_s=1, spread=False)) == [1]
 
 
 def test_a_stop_ends_what_is_expensive_and_whoever_resumes_measures_it() -> None:

@@ -26,12 +26,8 @@ SET_ASIDE = (5, 6, 7, 8, 9)
 """Seeds that are run once, after everything is settled."""
 FURTHER = 60
 """Steps that every arm trains on from where it begins."""
-GRACE = 10
-"""Steps after which a critical alarm speaks against an arm."""
 LAST = FURTHER // 3
 """Steps at the end over which success is averaged."""
-HELD = 0.8
-"""Share of the best success before the collapse from which a run counts as cured."""
 LOST = 0.5
 """Share of the best success before the alarm below which an untreated run has collapsed."""
 LEAST_COLLAPSES = 3
@@ -109,7 +105,7 @@ def twins() -> Mapping[str, Twin]:
             world=entry["world"],
             policy=entry["policy"],
             recipe=entry["recipe"],
-            overrides=(*_common(), *entry["overrides"]),
+            overrides=(*_file()["common"], *entry["overrides"]),
             begins=entry["begins"],
         )
         for name, entry in _file()["twins"].items()
@@ -135,10 +131,6 @@ def kinds() -> Mapping[str, Kind]:
         )
         for name, entry in _file()["kinds"].items()
     }
-
-
-def _common() -> tuple[str, ...]:
-    return tuple(_file()["common"])
 
 
 @cache

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from ...judge.advice.treatments import UNTREATED
-from .kinds import FURTHER, GRACE, HELD, HERE, LAST, LOST
+from ...tools.curing import GRACE_STEPS, HELD
+from .kinds import FURTHER, HERE, LAST, LOST
 
 RECORDS = HERE / "records"
 DIGITS = 4
@@ -189,7 +190,7 @@ def outcome(arm: Piece, untreated: Piece, name: str = "") -> Outcome | None:
     return Outcome(
         piece=arm,
         share=mean / best if best > 0 else math.nan,
-        has_alarm=any(begins + GRACE < step <= ends for step in arm.criticals),
+        has_alarm=any(begins + GRACE_STEPS < step <= ends for step in arm.criticals),
         steps_lost=0 if begins == alarm else alarm - checkpoint,
     )
 

@@ -22,7 +22,8 @@ from ...judge.advice.treatments import (
     Treatment,
     treatment,
 )
-from .kinds import DEVELOP, HELD, LEAST_COLLAPSES, Kind, Twin, kinds, setup_of, twins
+from ...tools.curing import HELD
+from .kinds import DEVELOP, LEAST_COLLAPSES, Kind, Twin, kinds, setup_of, twins
 from .records import (
     Outcome,
     Piece,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from echoscope.diagnostics.measure.rates import wilson_interval
 from echoscope.text.amounts import counted, percent, rounded, signed
@@ -14,7 +14,7 @@ from ...judge.rules.alarm_texts import RULE_TEXTS
 from ..tables import Grid
 from .kinds import SET_ASIDE, Kind, Twin
 from .records import Records
-from .results import KindResult, Results
+from .results import Results
 
 NOTHING = "-"
 NOT_RUN = "Not run yet."
@@ -60,17 +60,13 @@ def by_kind(results: Results) -> Grid:
                 f"{result.collapsed.held} of {result.collapsed.of}"
                 if result.collapsed.of
                 else "not run",
-                _counts(result),
+                {True: "yes", False: "no", None: "not yet known"}[result.counts],
                 symptoms or NOTHING,
                 alarms,
             )
         )
     head = ("kind", "what is wrong", "world, policy", "collapsed", "counts", "first alarm", "step")
     return Grid(head=head, rows=tuple(rows))
-
-
-def _counts(result: KindResult) -> str:
-    return {True: "yes", False: "no", None: "not yet known"}[result.counts]
 
 
 def by_arm(results: Results) -> Grid:
@@ -130,14 +126,17 @@ def by_advice(results: Results) -> Grid:
             )
             for arm in arms
         }
-        for arm, rate in rates.items():
-            total = in_all[arm]
-            in_all[arm] = Rate(held=total.held + rate.held, of=total.of + rate.of)
+        in_all = {arm: _total([in_all[arm], rate]) for arm, rate in rates.items()}
         rows.append((f"`{result.kind.name}`", *(rate_words(rate) for rate in rates.values())))
     if rows:
         rows.append(("in all", *(rate_words(rate) for rate in in_all.values())))
     head = ("kind", "first suggestion", "rewound only", "placebo")
     return Grid(head=head, rows=tuple(rows))
+
+
+def _total(rates: Iterable[Rate]) -> Rate:
+    each = list(rates)
+    return Rate(held=sum(rate.held for rate in each), of=sum(rate.of for rate in each))
 
 
 def _by_seed(results: Results, kind: Kind, arm: str) -> Iterator[tuple[int, bool]]:
@@ -147,23 +146,19 @@ def _by_seed(results: Results, kind: Kind, arm: str) -> Iterator[tuple[int, bool
 
 def by_guard(results: Results) -> Grid:
     """What guarded runs of each kind ended at, beside their healthy twins; in all last."""
-    rows, in_all = [], Rate(held=0, of=0)
-    for each in results.guards():
-        if isinstance(each.subject, Twin):
-            continue
-        held = each.held
-        in_all = Rate(held=in_all.held + held.held, of=in_all.of + held.of)
-        treated = each.untouched.of - each.untouched.held
-        rows.append(
-            (
-                f"`{each.subject.name}`",
-                f"{treated} of {each.untouched.of}",
-                str(max(each.rewinds)),
-                rate_words(held),
-                percent(each.share),
-            )
+    guards = [each for each in results.guards() if isinstance(each.subject, Kind)]
+    rows = [
+        (
+            f"`{each.subject.name}`",
+            f"{each.untouched.of - each.untouched.held} of {each.untouched.of}",
+            str(max(each.rewinds)),
+            rate_words(each.held),
+            percent(each.share),
         )
+        for each in guards
+    ]
     if rows:
+        in_all = _total(each.held for each in guards)
         rows.append(("in all", NOTHING, NOTHING, rate_words(in_all), NOTHING))
     head = ("kind", "treated", "treatments, at most", "held", "success at the end")
     return Grid(head=head, rows=tuple(rows))
@@ -179,9 +174,7 @@ def by_healthy_guard(results: Results) -> Grid:
         for twin, rate in untouched.items()
     ]
     if rows:
-        rates = untouched.values()
-        total = Rate(held=sum(r.held for r in rates), of=sum(r.of for r in rates))
-        rows.append(("in all", NOTHING, rate_words(total)))
+        rows.append(("in all", NOTHING, rate_words(_total(untouched.values()))))
     return Grid(head=("twin", "world, policy", "never touched"), rows=tuple(rows))
 
 

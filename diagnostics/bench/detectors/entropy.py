@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ..harness import LabelledRun
-from .entry import Alert, Entry, begins, series, spaced
+from .entry import Alert, Entry, begins, spaced
 
 PERSIST = 3
 """Steps in a row."""
@@ -17,7 +17,7 @@ def entropy_threshold(factor: float) -> Alert:
     """Entropy more than `factor` times, or less than 1/`factor` of, its first ten steps' median."""
 
     def alert(run: LabelledRun) -> tuple[int, ...]:
-        steps, values = series(run.table, "policy/entropy")
+        steps, values = run.table.measured("policy/entropy")
         if len(values) <= 10:
             return ()
         start = max(float(np.median(values[:10])), 1e-9)

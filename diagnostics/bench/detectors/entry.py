@@ -14,11 +14,9 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 import numpy as np
-from numpy.typing import NDArray
 
 from echoscope.store.records import BoolArray, IntArray64
 
-from ...read.table import MetricTable
 from ..harness import LabelledRun
 
 Alert = Callable[[LabelledRun], tuple[int, ...]]
@@ -53,15 +51,6 @@ def entries() -> tuple[Entry, ...]:
         import_module(f"{here.__name__}.{each.name}") for each in iter_modules(here.__path__)
     ]
     return tuple(entry for module in modules for entry in getattr(module, "ENTRIES", ()))
-
-
-def series(table: MetricTable, key: str) -> tuple[IntArray64, NDArray[np.float64]]:
-    """The steps at which a metric was measured, and its values there."""
-    values = table.columns.get(key)
-    if values is None:
-        return np.empty(0, dtype=np.int64), np.empty(0)
-    there = np.isfinite(values)
-    return table.steps[there], values[there]
 
 
 def begins(steps: IntArray64, is_on: BoolArray, times: int) -> tuple[int, ...]:

@@ -6,13 +6,12 @@ run once; each step that it prints it must print again from the rows up to that 
 
 from __future__ import annotations
 
-import csv
-import math
 import re
 import shlex
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,11 @@ from echoscope.store.records import FloatArray64
 from echoscope.text.user_code import GROUPS, UserCodeError, call, entry_points, load
 
 from ...read.table import MetricTable
-from ..harness import LabelledRun
+from ..harness import STEP, LabelledRun, write_csv
 from .entry import Alert, begins
 
-STEP = "step"
+ALL_DIGITS = 17
+"""A double is read back as it was."""
 COMMAND_S = 60.0
 """A command has so long for one run."""
 _FUNCTION = re.compile(r"[\w.]+:\w+")
@@ -54,11 +54,11 @@ def detector(name: str) -> Alert:
     return partial(_printed_steps, name, command)
 
 
-def columns_of(table: MetricTable, upto: int | None = None) -> dict[str, FloatArray64]:
-    """What a detector sees: the column `step` and the metrics, NaN where a step has no value.
+def columns_of(table: MetricTable, upto: int) -> dict[str, FloatArray64]:
+    """What a function sees: the column `step` and the metrics, NaN where a step has no value.
 
     Args:
-        upto: rows, from the first; None for all.
+        upto: rows, from the first.
     """
     return {
         STEP: table.steps[:upto].astype(np.float64),
@@ -108,7 +108,9 @@ def _asked(name: str, command: list[str], run: LabelledRun, upto: int | None) ->
     """The steps that a command prints for the first rows of a run."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.csv"
-        _write(path, columns_of(run.table, upto))
+        table, rows = run.table, slice(upto)
+        columns = {key: values[rows] for key, values in table.columns.items()}
+        write_csv(replace(table, steps=table.steps[rows], columns=columns), path, ALL_DIGITS)
         try:
             done = subprocess.run(
                 [*command, str(path)],
@@ -138,13 +140,3 @@ def _asked(name: str, command: list[str], run: LabelledRun, upto: int | None) ->
         raise UserCodeError(
             f"detector {name!r} printed something that is no step at {run.name}: {error}"
         ) from None
-
-
-def _write(path: Path, columns: Mapping[str, FloatArray64]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(columns)
-        for values in zip(*columns.values(), strict=True):
-            step, *metrics = values
-            cells = ["" if math.isnan(value) else repr(float(value)) for value in metrics]
-            writer.writerow([int(step), *cells])

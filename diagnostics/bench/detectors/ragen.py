@@ -7,14 +7,14 @@ below 0.01; five empty selections. Source: RAGEN's `ragen_trainer`, see docs/col
 from __future__ import annotations
 
 from ..harness import LabelledRun
-from .entry import Alert, Entry, begins, series, spaced
+from .entry import Alert, Entry, begins, spaced
 
 
 def reward_variance_stop(share: float) -> Alert:
     """Reward std within groups below a share of its first ten steps', ten steps in a row."""
 
     def alert(run: LabelledRun) -> tuple[int, ...]:
-        steps, values = series(run.table, "reward/group_std_mean")
+        steps, values = run.table.measured("reward/group_std_mean")
         if len(values) < 20:
             return ()
         is_low = values < share * float(values[:10].mean())
@@ -30,7 +30,7 @@ def low_validation_stop(rate: float) -> Alert:
         keys = [k for k in run.table.columns if k.startswith("eval/")]
         alerts: set[int] = set()
         for key in (key for key in keys if key.endswith("/success_rate")):
-            steps, values = series(run.table, key)
+            steps, values = run.table.measured(key)
             trained = steps > 0
             alerts |= set(begins(steps[trained], values[trained] < rate, 5))
         return tuple(sorted(alerts))
@@ -42,7 +42,7 @@ def empty_selection_stop(times: float) -> Alert:
     """So many steps in a row without a selected group."""
 
     def alert(run: LabelledRun) -> tuple[int, ...]:
-        steps, values = series(run.table, "selection/is_empty")
+        steps, values = run.table.measured("selection/is_empty")
         return begins(steps, values > 0, int(times))
 
     return alert

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..harness import LabelledRun
-from .entry import Alert, Entry, begins, series, spaced
+from .entry import Alert, Entry, begins, spaced
 
 OPENING = 20
 PERSIST = 3
@@ -27,7 +27,7 @@ def z_score(threshold: float) -> Alert:
     def alert(run: LabelledRun) -> tuple[int, ...]:
         alerts: set[int] = set()
         for key in METRICS:
-            steps, values = series(run.table, key)
+            steps, values = run.table.measured(key)
             if len(values) <= OPENING:
                 continue
             opening = values[:OPENING]

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import logsumexp, stdtrit
 
 from echoscope.store.records import FloatArray64, IntArray64
 
@@ -169,12 +169,7 @@ def estimate(
 
 def log_mean_exp(values: FloatArray64) -> FloatArray64:
     """log of the mean of exp over axis 1; `-inf` entries count as zeros."""
-    top = values.max(axis=1, keepdims=True)
-    top = np.where(np.isfinite(top), top, 0.0)
-    with np.errstate(divide="ignore"):
-        out: FloatArray64 = np.log(np.exp(values - top).sum(axis=1)) + top.squeeze(1)
-    out -= np.log(values.shape[1])
-    return out
+    return np.asarray(logsumexp(values, axis=1) - np.log(values.shape[1]))
 
 
 def _retrieval(

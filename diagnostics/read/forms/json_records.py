@@ -18,7 +18,7 @@ _HISTORIES = ("log_history", "history", "logs", "metrics", "records", "steps", "
 MAX_GROUPS = 64
 
 
-def parsed(text: str) -> Any:
+def parsed(text: str | bytes) -> Any:
     """The value of a JSON text; None where it is none (or nested too deeply)."""
     try:
         return json.loads(text)

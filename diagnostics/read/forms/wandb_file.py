@@ -10,7 +10,6 @@ is not is counted. Of the messages two are read, by field numbers that protobuf 
 
 from __future__ import annotations
 
-import json
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
@@ -22,6 +21,7 @@ from echoscope.text.amounts import counted
 
 from ..records import MetricsFileError, Reading
 from ..table import MetricTable
+from .json_records import parsed
 from .protobuf import fields
 
 MAGIC = b":W&B"
@@ -205,18 +205,10 @@ def _items(message: bytes) -> dict[str, Any]:
             elif part == 2:
                 keys.append(_text(content))  # the path of a value in a dictionary
             elif part == 16:
-                value = _json(content)
+                value = parsed(content)
         out[key or ".".join(keys)] = value
     media = tuple(f"{name.removesuffix('._type')}." for name in out if name.endswith("._type"))
     return {name: value for name, value in out.items() if not name.startswith(media)}
-
-
-def _json(content: bytes) -> Any:
-    """A JSON value; None where it is none, or too deep."""
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _text(content: bytes) -> str:

@@ -19,7 +19,6 @@ from echoscope.core.run.checkpoint import list_checkpoints, read_state
 from echoscope.core.run.launch import resume, start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.core.update.learners.alone import Learner
-from echoscope.diagnostics import monitor
 from echoscope.diagnostics.config import GradientConfig
 from echoscope.diagnostics.judge.verdict import Diagnosis
 from echoscope.diagnostics.measure import costs
@@ -209,7 +208,6 @@ def test_a_stop_cuts_off_a_measurement_that_is_expensive(
     path = tmp_path / "run"
     listener = Stopping(path)
     config = make_config(*OFTEN, *NO_EVALUATION, "steps=5", "diagnostics.gradient.every=1")
-    monkeypatch.setattr(monitor._Step, "has_spread", True)
     assert start(config, path, listener) == "stopped"
     for name in ("information", "gradients"):
         line = f"step 3: {name} was not measured: it was cut off, because the run is to stop"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from echoscope.diagnostics.measure.costs import URGENT_SHARE, Purse
@@ -23,4 +21,3 @@ def test_a_purse_holds_the_budget_of_what_was_trained_and_more_where_a_sign_show
     assert purse.allowed_s(0.025, is_urgent=True) == pytest.approx(URGENT_SHARE * 25 - 20)
     # 30 s and the 20 spent ones are the budget of 2000 s, or of 20 steps.
     assert purse.step_to_pay(30.0, 0.025, step=10) == 20
-    assert Purse.of(json.loads(json.dumps(purse.state()))) == purse

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import astuple
 
 import pytest
 
@@ -65,7 +66,7 @@ def test_zero_is_never_and_a_failure_costs_nothing() -> None:
 
 def test_state_goes_through_json() -> None:
     schedule = Schedule().tried(3).paid(7.5, 1.0)
-    assert Schedule.of(json.loads(json.dumps(schedule.state()))) == schedule
+    assert Schedule(*json.loads(json.dumps(astuple(schedule)))) == schedule
 
 
 def test_signs_are_channels_and_a_template_is_one() -> None:

@@ -34,7 +34,7 @@ def whole(table: MetricTable) -> dict[str, Any]:
         values[name] = {key: list(map(shown, column)) for key, column in values[name].items()}
     for name in ("sources", "caveats"):
         values[name] = dict(values[name])
-    for name in ("ignored", "notes", "runs"):
+    for name in ("notes", "runs"):
         values[name] = list(values[name])
     return {**values, "steps": table.steps.tolist()}
 

@@ -30,7 +30,6 @@ def test_csv_with_gaps_and_text(tmp_path: Path) -> None:
     assert table.steps.tolist() == [0, 1, 2]
     assert table.columns["policy/entropy"][[0, 2]].tolist() == [1.5, 1.4]
     assert np.isnan(table.columns["policy/entropy"][1])
-    assert table.ignored == ("note",)
     assert table.sources["reward/group_std_mean"] == "reward_std"
 
 

@@ -101,7 +101,6 @@ def test_runs_of_a_trackio_project() -> None:
     assert table.raw["val-env/lake/success"].tolist() == [1.0] * 6
     assert math.isinf(table.raw["actor/entropy"][2]), "trackio writes NaN as text"
     assert table.raw["wall_time"][0] > 1.7e9
-    assert "note" in table.ignored
     other = read_metrics(TRACKIO, run="lake-2")
     assert other.raw["critic/score/mean"] == pytest.approx([0.1 * k for k in range(1, 5)])
     with pytest.raises(MetricsFileError, match="no run 'lake-3'; its runs are: lake-1, lake-2"):
