@@ -1,7 +1,7 @@
-"""Line charts over a run: curves and marks in, a plotly Figure out. Pure: no store, no widgets.
+"""Line charts over a run: curves and marks in, data and layout out. Pure: no store, no widgets.
 
 axis = step_axis(steps, "tokens")
-figure = line_chart([curve], axis, marks, LineOptions(smooth=0.6), title="Policy entropy")
+figure = line_spec([curve], axis, marks, LineOptions(smooth=0.6), title="Policy entropy")
 
 All curves of a chart share one axis, so they have one unit.
 """
@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from echoscope.diagnostics.catalogue import metric
@@ -85,17 +84,6 @@ class LineOptions:
     """First and last step at which the change that the verdict speaks of may have begun."""
     has_legend: bool = True
     """False where one legend stands above several charts."""
-
-
-def line_chart(
-    curves: Sequence[Curve],
-    axis: Axis,
-    marks: Sequence[Mark] = (),
-    options: LineOptions | None = None,
-    **words: str,
-) -> go.Figure:
-    """What `line_spec` describes, checked by plotly, which takes a while."""
-    return go.Figure(line_spec(curves, axis, marks, options, **words))
 
 
 def line_spec(

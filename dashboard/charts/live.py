@@ -6,7 +6,6 @@ import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlencode
 
 import streamlit as st
@@ -156,12 +155,6 @@ def sent(page: Snapshot, name: str, *, beside: Sequence[str] = ()) -> bytes:
         alt=visible(f"{chart.title}. {summary}", 600),
         source=_source(page, name) if page.is_followed else None,
     )
-
-
-def figure_of(page: Snapshot, name: str) -> dict[str, Any]:
-    """A chart as a figure that stays as it is."""
-    chart, others = _chart(page, name, ())
-    return page.spec(chart, page.curves(chart, others))
 
 
 def _chart(page: Snapshot, name: str, beside: Sequence[str]) -> tuple[Chart, list[Chart]]:

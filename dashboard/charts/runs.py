@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from ..data.curves import Axis, Curve
+from ..data.curves import AS_STEPS, Curve
 from .charts import NOTHING, STEP_TOLD, LineOptions, line_spec
 
 PALETTE = (
@@ -51,16 +49,8 @@ def curves_spec(
     Args:
         is_complete: No curve is still to come. Otherwise an empty chart says so.
     """
-    steps = np.unique(np.concatenate([np.empty(0, np.int64), *(curve.steps for curve in curves)]))
-    axis = Axis(
-        kind="step",
-        title="step",
-        steps=steps,
-        positions=steps.astype(np.float64),
-        wall_times=np.empty(0),
-    )
     options = LineOptions(height=height, has_legend=False)
-    spec = line_spec(curves, axis, options=options, title=title, help=help)
+    spec = line_spec(curves, AS_STEPS, options=options, title=title, help=help)
     if not is_complete and not any(curve.has_values for curve in curves):
         notes = [
             note | {"text": ""} if note["text"] == NOTHING else note

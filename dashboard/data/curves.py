@@ -56,6 +56,17 @@ class Axis:
         return [str(text) for text in moments.strftime("%H:%M:%S")]
 
 
+_NOTHING = np.empty(0)
+AS_STEPS = Axis(
+    kind="step",
+    title="step",
+    steps=_NOTHING.astype(np.int64),
+    positions=_NOTHING,
+    wall_times=_NOTHING,
+)
+"""Of any steps: each lies at its own number."""
+
+
 def step_axis(steps: pd.DataFrame, kind: AxisKind = "step") -> Axis:
     """The axis of a run from its table `steps`.
 

@@ -16,7 +16,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain, compress, islice
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -36,7 +35,6 @@ from echoscope.store.log.remote.pulling import is_held
 from echoscope.store.models import Detokenizer, load_detokenizer, tokenizer_folders
 from echoscope.store.query.listing import RunDetails, RunList, RunRow, details_of, run_path
 from echoscope.store.query.listing import row_status as status_of_row
-from echoscope.store.query.patterns import matches
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import (
     Alarm,
@@ -88,36 +86,22 @@ def forget() -> None:
         _detokenizer.cache_clear()
 
 
-def runs(pattern: str = "", *, most: int | None = None) -> list[RunRow]:
-    """The runs under the root whose texts match a regular expression: pinned ones, then the newest.
+def runs(*, most: int | None = None) -> list[RunRow]:
+    """The runs under the root: pinned ones, then the newest.
 
     Args:
         most: Runs to read at most now, where many were never read; None for all. Rows of the others
             have `is_read=False`.
 
     Raises:
-        Problem: the root cannot be listed, or the pattern is not a regular expression.
+        Problem: the root cannot be listed.
     """
     try:
-        rows = _listed().rows(most)
+        return _listed().rows(most)
     except StoreError as error:
         root = shown_path(settings().root)
         advice = f"Make a first run with: echoscope demo --root {root}"
         raise Problem(str(error), advice) from error
-    if not pattern:
-        return rows
-    texts = [(*row.texts, *_live_word(row)) for row in rows]
-    try:
-        is_hit = iter(matches(pattern, [*chain.from_iterable(texts)]))
-    except QueryError as error:
-        raise Problem(str(error)) from error
-    hits = [any([*islice(is_hit, len(of_row))]) for of_row in texts]
-    return [*compress(rows, hits)]
-
-
-def _live_word(row: RunRow) -> tuple[str, ...]:
-    """The word for how a live run stands: `live`, `paused`, `stale` or `waiting`."""
-    return (row_status(row).status.value,) if row.is_live else ()
 
 
 def row_status(row: RunRow) -> RunStatus:
@@ -317,14 +301,6 @@ outlines = kept(tables.outlines)
 def listing(run: RunReader, step: int) -> pd.DataFrame:
     """The rows of `trajectories` of one step, by id. Opens the files of that step only."""
     return _frame(run.listing(step))
-
-
-@kept
-def environments(run: RunReader) -> tuple[str, ...]:
-    """The environments of the first step with trajectories; none where that does not say."""
-    steps = tables.trajectory_steps(run)
-    of_episodes = run.listing(steps[0]).column("env_id").to_pylist() if steps else []
-    return tuple(dict.fromkeys(str(env) for env in of_episodes if env))
 
 
 trajectory_steps = kept(tables.trajectory_steps)

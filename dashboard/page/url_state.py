@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -49,19 +48,16 @@ def choose(
     default: str,
     label_of: Callable[[str], str] = str,
     clears: tuple[str, ...] = (),
-    is_segmented: bool = False,
     hides_label: bool = False,
-    help_text: str | None = None,
 ) -> str:
-    """A select box (or a row of buttons) for one of `options`; returns the chosen one.
+    """A select box for one of `options`; returns the chosen one.
 
     A value in the URL that is none of them makes a notice and counts as the default. A choice
     removes the parameters in `clears`.
     """
     key = f"url_{param}"
     st.session_state[key] = choice_param(param, options, default)
-    box: Any = st.segmented_control if is_segmented else st.selectbox
-    chosen = box(
+    chosen = st.selectbox(
         label,
         options,
         key=key,
@@ -69,7 +65,6 @@ def choose(
         on_change=_store,
         args=(param, key, default, clears),
         label_visibility="collapsed" if hides_label else "visible",
-        help=help_text,
     )
     return default if chosen is None else str(chosen)
 
@@ -134,12 +129,12 @@ def flag(param: str, label: str) -> bool:
     return bool(st.toggle(label, key=key, on_change=_store, args=(param, key, "", ())))
 
 
-def text_param(name: str, default: str = "", *, most: int = 2_000) -> str:
+def text_param(name: str, *, most: int = 2_000) -> str:
     """A URL parameter that is free text."""
-    value = st.query_params.get(name, default)
+    value = st.query_params.get(name, "")
     if len(value) > most:
         ui.notice(f"{name} in the address has {len(value)} characters, more than {most}; left out")
-        return default
+        return ""
     return value
 
 

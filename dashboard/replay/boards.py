@@ -51,8 +51,8 @@ _STYLE = (
 )
 
 
-def _rect(fill: str, extra: str = "") -> str:
-    return f'<rect width="32" height="32" fill="var(--{fill})" stroke="var(--line)"{extra}/>'
+def _rect(fill: str) -> str:
+    return f'<rect width="32" height="32" fill="var(--{fill})" stroke="var(--line)"/>'
 
 
 def _sticker(colour: str, letter: str) -> str:

@@ -45,11 +45,6 @@ class Draft:
     """What becomes of the reason, in a few words."""
 
 
-def author() -> str:
-    """Who this session says it is, or else the operating system."""
-    return str(st.session_state.get(_NAME) or os_user())
-
-
 def propose(draft: Draft) -> None:
     """Ask for confirmation in the panel of the page Live, in place of any other draft."""
     drop()

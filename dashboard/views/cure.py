@@ -131,7 +131,7 @@ def _proposals(run_id: str, *, may_branch: bool) -> None:
                 queries.path_of(run_id),
                 steps=int(steps),
                 minutes=int(minutes),
-                author=question.author(),
+                author=question.asker(),
             )
         )
 
@@ -162,7 +162,7 @@ def _comparison(run_id: str, cure: Cure, *, may_choose: bool) -> None:
         if may_go_on and place.button(
             f"Go on with {row['number']}", key=f"cure_promote_{row['number']}"
         ):
-            _do(partial(curing.promote, path, arm.run_id, author=question.author()))
+            _do(partial(curing.promote, path, arm.run_id, author=question.asker()))
     is_complete = all(arm.run_id or arm.ended for arm in cure.arms)
     if (
         may_choose
@@ -172,9 +172,7 @@ def _comparison(run_id: str, cure: Cure, *, may_choose: bool) -> None:
     ):
         minutes = 60
         _do(
-            lambda: curing.compare(
-                path, steps=cure.steps, minutes=minutes, author=question.author()
-            )
+            lambda: curing.compare(path, steps=cure.steps, minutes=minutes, author=question.asker())
         )
 
 

@@ -44,7 +44,6 @@ _SPANS: Mapping[str, int] = {"third": 2, "half": 3, "full": 6}
 _PAGE_WIDTH = 260
 """Pixels of the picker of a page."""
 _KINDS = ("Metric", "Chart", "SQL")
-_NEW = "New page"
 _answers = AnswerCache(max_entries=64)
 
 

@@ -20,7 +20,7 @@ from echoscope.store.reader import RunReader
 from echoscope.store.records import FloatArray64
 
 from .. import queries
-from ..curves import FIXED_TASKS, Axis, AxisKind, Curve, smoothed, step_axis, tasks_key
+from ..curves import AS_STEPS, FIXED_TASKS, Axis, AxisKind, Curve, smoothed, step_axis, tasks_key
 from .groups import RunGroup
 from .levels import NUM_STRETCHES, RunLevel, Trials, mean_bands, share_bands
 
@@ -62,18 +62,18 @@ def bucketed(run: RunReader, keys: Sequence[str], width: int) -> pd.DataFrame:
 
     What success rates were counted from is among them.
     """
-    points = run.points([*keys, *filter(None, map(tasks_key, keys))])
     steps = run.steps().select(["step", "num_trajectories"]).to_pandas()
-    rows = points.filter(pc.is_finite(pc.field("value"))).select(["step", "key", "value"])
-    means = rows.to_pandas().assign(bucket=lambda frame: frame["step"] // width)
     episodes = steps.assign(bucket=steps["step"] // width, key=_EPISODES)
-    return pd.concat(
-        [
-            _of_buckets(means, "value", "mean"),
-            _of_buckets(episodes, "num_trajectories", "sum"),
-        ],
-        ignore_index=True,
-    )
+    sums = _of_buckets(episodes, "num_trajectories", "sum")
+    return pd.concat([bucket_means(run, keys, width), sums], ignore_index=True)
+
+
+def bucket_means(run: RunReader, keys: Sequence[str], width: int) -> pd.DataFrame:
+    """As `bucketed`, without the episodes."""
+    points = run.points([*keys, *filter(None, map(tasks_key, keys))])
+    rows = points.filter(pc.is_finite(pc.field("value"))).select(["step", "key", "value"])
+    frame = rows.to_pandas()
+    return _of_buckets(frame.assign(bucket=frame["step"] // width), "value", "mean")
 
 
 def _of_buckets(rows: pd.DataFrame, column: str, how: str) -> pd.DataFrame:
@@ -113,8 +113,7 @@ def mean_curve(
     is_line = not key.startswith(FIXED_TASKS) and 2 * points_S.sum() >= span * len(rows)
     if smooth and is_line:
         values_RS = np.array([smoothed(values_S, smooth) for values_S in values_RS])
-    is_share = metric(key).unit == SHARE
-    if is_share:
+    if metric(key).unit == SHARE and not ((values_RS < 0) | (values_RS > 1)).any():
         trials = _curve_trials(key, [tables[run] for run in group.runs], buckets, points_S)
         mean, low, high, num = share_bands(values_RS, trials)
     else:
@@ -166,10 +165,8 @@ def axis_of(run_id: str, kind: AxisKind) -> Axis:
 
 def drawn_axis(axes: Mapping[str, Axis], kind: AxisKind) -> Axis:
     """The axis of a chart whose curves know their positions already."""
-    first = next(iter(axes.values()))
-    nothing = np.empty(0)
     # With no steps of its own, it takes positions as they are.
-    return replace(first, steps=nothing.astype(np.int64), positions=nothing, wall_times=nothing)
+    return replace(AS_STEPS, kind=kind, title=next(iter(axes.values())).title)
 
 
 def run_level(

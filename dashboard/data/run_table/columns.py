@@ -106,20 +106,6 @@ OF_EVERY_RUN: Mapping[str, Column] = {
         _run("pinned", "Pinned", "Pinned runs come first.", "flag"),
     )
 }
-ALSO_CALLED: Mapping[str, str] = {
-    "name": "run",
-    "id": "run",
-    "state": "verdict",
-    "environment": "env",
-    "algorithm": "algo",
-    "evaluation": "eval_success",
-    "accuracy": "success",
-    "tag": "tags",
-    "planned": "steps",
-    "created": "started",
-    "learning_rate": "lr",
-}
-"""What people call a column -> its name."""
 NOT_SORTED = ("history",)
 
 
@@ -164,7 +150,7 @@ class Catalogue:
 
     def near(self, name: str, most: int = 3) -> list[str]:
         """Names that may be meant by one that does not exist."""
-        every = [*OF_EVERY_RUN, *ALSO_CALLED, *self.settings, *self.metrics]
+        every = [*OF_EVERY_RUN, *self.settings, *self.metrics]
         by_end: dict[str, list[str]] = {}
         for full in every:
             by_end.setdefault(_end(full).lower(), []).append(full)
@@ -197,9 +183,6 @@ class Catalogue:
         for whole in (fixed, settings, self.metrics):
             if name in whole:
                 return name
-        also = ALSO_CALLED.get(name.lower())
-        if also is not None:
-            return self._full_name(also, only_metrics=only_metrics)
         lower = name.lower()
         for some in (fixed, settings, self.metrics):
             ends = [full for full in some if full.lower() == lower or _ends_in(full, lower)]

@@ -174,10 +174,6 @@ class Facts:
                 self._thread = threading.Thread(target=self._work, name="runs", daemon=True)
                 self._thread.start()
 
-    def is_waiting(self, key: tuple[Any, ...]) -> bool:
-        with self._lock:
-            return any(key in jobs for jobs in self._jobs.values())
-
     def _work(self) -> None:
         while True:
             with self._lock:

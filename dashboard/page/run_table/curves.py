@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from echoscope.dashboard.charts.runs import curves_spec
-from echoscope.dashboard.data.curves import Curve
-from echoscope.dashboard.data.run_table.curves import (
-    Series,
-    band_of,
-    evenly,
-    members_each,
-    width_of,
-)
+from echoscope.dashboard.data.comparing.groups import RunGroup
+from echoscope.dashboard.data.comparing.series import mean_curve
+from echoscope.dashboard.data.curves import AS_STEPS, Curve, describe
+from echoscope.dashboard.data.run_table.curves import evenly, members_each, width_of
 from echoscope.dashboard.data.run_table.root import RootRuns
 from echoscope.dashboard.data.run_table.table import RunsTable
 from echoscope.diagnostics.catalogue import metric
-from echoscope.diagnostics.metric_entry import SHARE
 
-from ...data.curves import describe
-from ...data.run_table.columns import EVALUATED, OF_EVERY_RUN
+from ...data.run_table.columns import OF_EVERY_RUN
 from ...escaping import visible
 from ...live import figures
 from .table import Line
@@ -50,19 +45,19 @@ def draw(runs: RootRuns, table: RunsTable, lines: Sequence[Line], keys: Sequence
     num_runs, num_missing = 0, 0
     for key in keys:
         curves = []
-        num_runs, num_lines, num_missing_before = 0, 0, num_missing
+        num_runs, num_missing_before = 0, num_missing
         for line in drawn_lines:
-            members = [
-                runs.curves.series(runs.facts, table.rows[n], key, width)
-                for n in evenly(line.rows, most)
-            ]
-            loaded_series = [series for series in members if series is not None]
-            num_missing += len(members) - len(loaded_series)
-            measured = [series for series in loaded_series if len(series.steps)]
+            rows = [table.rows[n] for n in evenly(line.rows, most)]
+            members = {row.run_id: runs.curves.means(runs.facts, row, key, width) for row in rows}
+            num_missing += sum(means is None for means in members.values())
+            measured = {
+                run: means
+                for run, means in members.items()
+                if means is not None and (means["key"] == key).any()
+            }
             num_runs += len(measured)
             if measured:
-                num_lines += 1
-                curves.append(_curve(line, measured, key))
+                curves.append(_curve(line, measured, key, width))
         title, help_text = _title(key)
         spec = curves_spec(
             curves,
@@ -105,26 +100,27 @@ def _title(key: str) -> tuple[str, str]:
     return (column.label, column.help) if column else (metric(key).name, metric(key).help)
 
 
-def _curve(line: Line, members: Sequence[Series], key: str) -> Curve:
-    unit = SHARE if key == EVALUATED else metric(key).unit
+def _curve(line: Line, members: Mapping[str, pd.DataFrame], key: str, width: int) -> Curve:
     name = visible(line.name, 80)
-    if line.kind != "group":
-        (series,) = members
-        return Curve(
-            key=key, name=name, steps=series.steps, values=series.values, unit=unit,
+    if line.kind == "group":
+        if len(members) < len(line.rows):
+            name = f"{name}, {len(members):,} of {len(line.rows):,} runs"
+        return mean_curve(
+            RunGroup(runs=tuple(members), settings={}, name=name),
+            key,
+            members,
+            dict.fromkeys(members, AS_STEPS),
+            width=width,
+            smooth=0.0,
             color=line.colour,
-        )  # fmt: skip
-    if len(members) < len(line.rows):
-        name = f"{name}, {len(members):,} of {len(line.rows):,} runs"
-    band = band_of(members, key)
-    has_ends = bool(np.isfinite(band.low).any())
+        )
+    (means,) = members.values()
+    of_key = means[means["key"] == key]
     return Curve(
         key=key,
         name=name,
-        steps=band.steps,
-        values=band.values,
-        low=band.low if has_ends else None,
-        high=band.high if has_ends else None,
-        unit=unit,
+        steps=of_key["bucket"].to_numpy(np.int64) * width,
+        values=of_key["value"].to_numpy(np.float64),
+        unit=metric(key).unit,
         color=line.colour,
     )

@@ -36,6 +36,11 @@ from echoscope.store.records import (
 )
 
 
+def line_chart(*given: Any, **options: Any) -> go.Figure:
+    """A chart as plotly checks it."""
+    return go.Figure(charts.line_spec(*given, **options))
+
+
 def table_of_steps(**columns: Any) -> pd.DataFrame:
     """Three steps, one a second apart, of 100 tokens each."""
     known: dict[str, Any] = {
@@ -153,7 +158,7 @@ def test_a_chart_is_described_for_those_who_cannot_see_it() -> None:
 
 
 def test_a_nan_breaks_the_line() -> None:
-    figure = charts.line_chart([one_curve([1.0, np.nan, 3.0])], STEP_AXIS)
+    figure = line_chart([one_curve([1.0, np.nan, 3.0])], STEP_AXIS)
     (line,) = traces(figure, name="Policy entropy")
     assert np.isnan(line.y[1])
     assert line.connectgaps is False
@@ -161,7 +166,7 @@ def test_a_nan_breaks_the_line() -> None:
 
 def test_smoothing_shows_the_raw_curve_faintly_behind() -> None:
     options = charts.LineOptions(smooth=0.5)
-    figure = charts.line_chart([one_curve([2.0, 4.0, 8.0])], STEP_AXIS, options=options)
+    figure = line_chart([one_curve([2.0, 4.0, 8.0])], STEP_AXIS, options=options)
     raw, line = figure.data
     assert list(raw.y) == [2.0, 4.0, 8.0]
     assert raw.opacity < 0.5
@@ -173,33 +178,33 @@ def test_an_interval_is_one_band_for_each_stretch() -> None:
     nan = np.nan
     low, high = np.array([0.0, 1.0, nan, 3.0, 4.0]), np.array([2.0, 3.0, nan, 5.0, 6.0])
     one = one_curve([1.0, 2.0, nan, 4.0, 5.0], low=low, high=high)
-    (band,) = traces(charts.line_chart([one], STEP_AXIS), fill="toself")
+    (band,) = traces(line_chart([one], STEP_AXIS), fill="toself")
     assert np.nan_to_num(band.y, nan=-1).tolist() == [0, 1, 3, 2, -1, 3, 4, 6, 5, -1]
     assert np.nan_to_num(band.x, nan=-1).tolist() == [1, 2, 2, 1, -1, 4, 5, 5, 4, -1]
 
 
 def test_a_logarithmic_scale_has_gaps_where_there_is_no_logarithm() -> None:
     options = charts.LineOptions(log_y=True)
-    figure = charts.line_chart([one_curve([0.0, 1.0, 10.0])], STEP_AXIS, options=options)
+    figure = line_chart([one_curve([0.0, 1.0, 10.0])], STEP_AXIS, options=options)
     assert figure.layout.yaxis.type == "log"
     assert np.isnan(figure.data[0].y[0])
 
 
 def test_shares_are_percentages_and_other_units_are_named() -> None:
-    share = charts.line_chart([one_curve([0.5], unit="share")], STEP_AXIS, title="Success")
+    share = line_chart([one_curve([0.5], unit="share")], STEP_AXIS, title="Success")
     assert share.layout.yaxis.tickformat == ".2~%"
-    nats = charts.line_chart([one_curve([0.5], unit="nats")], STEP_AXIS, title="Entropy")
+    nats = line_chart([one_curve([0.5], unit="nats")], STEP_AXIS, title="Entropy")
     assert "nats" in nats.layout.annotations[0].text
 
 
 def test_hovering_is_one_line_a_curve() -> None:
     """Time, value and interval; the title's help has the key."""
     one = one_curve([0.5], low=np.array([0.4]), high=np.array([0.6]))
-    line = charts.line_chart([one], STEP_AXIS).data[-1]
+    line = line_chart([one], STEP_AXIS).data[-1]
     for part in ("%{y:", "%{text}", "%{customdata[2]:"):
         assert part in line.hovertemplate
     assert "<br>" not in line.hovertemplate
-    titled = charts.line_chart([one], STEP_AXIS, title="Entropy")
+    titled = line_chart([one], STEP_AXIS, title="Entropy")
     assert "policy/entropy" in titled.layout.annotations[0].hovertext
     assert export_config("x")["modeBarButtons"] == [["toImage"]]  # more cover the title
     assert list(line.text) == STEP_AXIS.clock([1])
@@ -208,7 +213,7 @@ def test_hovering_is_one_line_a_curve() -> None:
 
 def test_a_long_curve_is_drawn_as_means_in_the_range_of_its_steps() -> None:
     values = np.random.default_rng(0).normal(size=100_000)
-    figure = charts.line_chart([one_curve(values.tolist())], step_axis(table_of_steps()))
+    figure = line_chart([one_curve(values.tolist())], step_axis(table_of_steps()))
     band, line = figure.data
     assert len(line.y) == charts.LineOptions().max_points // 2
     assert (line.y[0], line.y[-1]) == (values[0], values[-1])
@@ -220,7 +225,7 @@ def test_zooming_into_a_long_curve_shows_each_of_its_steps() -> None:
     values = np.random.default_rng(0).normal(size=10_000)
     options = charts.LineOptions(zoom=(500.0, 600.0))
     axis = step_axis(table_of_steps())
-    (line,) = charts.line_chart([one_curve(values.tolist())], axis, options=options).data
+    (line,) = line_chart([one_curve(values.tolist())], axis, options=options).data
     assert line.x[1:-1].tolist() == list(range(500, 601))  # and one on each side
     np.testing.assert_array_equal(line.y, values[498:601])
 
@@ -232,7 +237,7 @@ def spiky() -> Curve:
 
 
 def test_a_spike_is_cut_off_and_an_arrow_says_how_far_it_goes() -> None:
-    figure = charts.line_chart([spiky()], STEP_AXIS)
+    figure = line_chart([spiky()], STEP_AXIS)
     assert figure.layout.yaxis.range[1] < 2.0
     (arrows,) = traces(figure, name="outside")
     assert arrows.x.tolist() == [41, 201]
@@ -244,7 +249,7 @@ def test_a_spike_is_cut_off_and_an_arrow_says_how_far_it_goes() -> None:
 
 
 def test_a_chart_without_outliers_has_no_arrows() -> None:
-    assert not traces(charts.line_chart([one_curve([1.0, 2.0, 4.0])], STEP_AXIS), name="outside")
+    assert not traces(line_chart([one_curve([1.0, 2.0, 4.0])], STEP_AXIS), name="outside")
 
 
 def names_at_ends(figure: go.Figure) -> dict[str, Any]:
@@ -253,24 +258,24 @@ def names_at_ends(figure: go.Figure) -> dict[str, Any]:
 
 def test_few_curves_are_named_at_their_ends_in_their_colours() -> None:
     curves = [one_curve([1.0, 2.0], name="up"), one_curve([2.0, 1.0], name="down", color="#d55e00")]
-    figure = charts.line_chart(curves, STEP_AXIS)
+    figure = line_chart(curves, STEP_AXIS)
     labels = names_at_ends(figure)
     assert {text: (a.y, a.font.color) for text, a in labels.items()} == {
         "<b>up</b>": (2.0, curves[0].color),
         "<b>down</b>": (1.0, "#d55e00"),
     }
     assert not figure.layout.showlegend
-    assert figure.layout.margin.r > charts.line_chart(curves[:1], STEP_AXIS).layout.margin.l / 2
+    assert figure.layout.margin.r > line_chart(curves[:1], STEP_AXIS).layout.margin.l / 2
 
 
 def test_names_of_curves_that_end_together_do_not_lie_on_each_other() -> None:
     curves = [one_curve([float(n), 3.0], name=f"curve {n}") for n in range(3)]
-    shifts = [a.yshift for a in names_at_ends(charts.line_chart(curves, STEP_AXIS)).values()]
+    shifts = [a.yshift for a in names_at_ends(line_chart(curves, STEP_AXIS)).values()]
     assert np.diff(sorted(shifts)).min() >= 12
 
 
 def test_without_a_value_the_chart_says_what_is_missing() -> None:
-    figure = charts.line_chart(
+    figure = line_chart(
         [one_curve([np.nan])],
         STEP_AXIS,
         [mark()],
@@ -283,9 +288,7 @@ def test_without_a_value_the_chart_says_what_is_missing() -> None:
 
 def test_zooming_in_shows_what_lies_there_at_full_height() -> None:
     options = charts.LineOptions(zoom=(1.5, 3.5))
-    layout = charts.line_chart(
-        [one_curve([90.0, 1.0, 2.0, 70.0])], STEP_AXIS, options=options
-    ).layout
+    layout = line_chart([one_curve([90.0, 1.0, 2.0, 70.0])], STEP_AXIS, options=options).layout
     assert layout.xaxis.range == (1.5, 3.5)
     assert layout.yaxis.range == pytest.approx((0.95, 2.05))
 
@@ -359,7 +362,7 @@ def test_long_foreign_text_is_cut_and_broken_into_lines() -> None:
 def test_hostile_keys_names_and_marks_stay_text() -> None:
     evil = "<img src=x onerror=alert(1)>%{z}"
     one = one_curve([1.0], key=evil, name=evil, unit=evil)
-    figure = charts.line_chart([one], STEP_AXIS, [mark(evil)], title=evil, help=evil)
+    figure = line_chart([one], STEP_AXIS, [mark(evil)], title=evil, help=evil)
     assert "<img" not in figure.to_json()
     assert "%{z}" not in figure.to_json()
 
@@ -440,7 +443,7 @@ def test_commands_at_one_step_are_one_mark_that_names_them_all() -> None:
     texts = ["alarm: pause", "root: checkpoint", "judge: set", "root: resume"]
     marks = [mark(text, kind=MarkKind.COMMAND, symbol="square", step=2.0) for text in texts]
     marks.append(mark("<b>later</b>", kind=MarkKind.COMMAND, symbol="square-open", step=3.0))
-    figure = charts.line_chart([one_curve([5.0, 6.0, 7.0])], STEP_AXIS, marks)
+    figure = line_chart([one_curve([5.0, 6.0, 7.0])], STEP_AXIS, marks)
     (sign,) = traces(figure, yaxis=MARK_AXIS, mode="markers")
     assert list(sign.text) == ["<br>".join(texts), "&lt;b&gt;later&lt;/b&gt;"]
     assert list(sign.x) == [2.0, 3.0]
@@ -449,9 +452,7 @@ def test_commands_at_one_step_are_one_mark_that_names_them_all() -> None:
 def test_of_many_at_one_step_the_first_are_named_and_the_worst_gives_the_sign() -> None:
     marks = [mark(f"alarm {n}", symbol="triangle-up-open") for n in range(11)]
     marks.append(mark("worst", symbol="diamond"))
-    (sign,) = traces(
-        charts.line_chart([one_curve([5.0, 6.0, 7.0])], STEP_AXIS, marks), yaxis=MARK_AXIS
-    )
+    (sign,) = traces(line_chart([one_curve([5.0, 6.0, 7.0])], STEP_AXIS, marks), yaxis=MARK_AXIS)
     assert sign.text[0].endswith("alarm 7<br>and 4 more")
     assert list(sign.marker.symbol) == ["diamond"]
 
@@ -483,7 +484,7 @@ def test_evaluations_are_drawn_where_they_were_whatever_the_smoothing(smooth: fl
         low=true - 0.06,
         high=true + 0.05,
     )
-    figure = charts.line_chart([one], STEP_AXIS, options=charts.LineOptions(smooth=smooth))
+    figure = line_chart([one], STEP_AXIS, options=charts.LineOptions(smooth=smooth))
     (dots,) = figure.data
     assert (dots.mode, dots.fill) == ("markers", None)
     np.testing.assert_array_equal(dots.y, true)
@@ -494,15 +495,15 @@ def test_evaluations_are_drawn_where_they_were_whatever_the_smoothing(smooth: fl
 
 def test_rounding_errors_do_not_fill_a_chart() -> None:
     noise = one_curve([1e-14, -3e-14, 2e-14], key="policy/mismatch_kl")
-    assert charts.line_chart([noise], STEP_AXIS).layout.yaxis.range == (-1e-4, 1e-4)
+    assert line_chart([noise], STEP_AXIS).layout.yaxis.range == (-1e-4, 1e-4)
     small = one_curve([1e-14, -3e-14, 2e-14], key="optim/lr")
-    assert charts.line_chart([small], STEP_AXIS).layout.yaxis.range[1] < 1e-12
+    assert line_chart([small], STEP_AXIS).layout.yaxis.range[1] < 1e-12
 
 
 def test_a_long_name_stands_in_a_legend_and_the_name_of_the_metric_nowhere() -> None:
     part = one_curve([1.0, 2.0], key="optim/grad_norm", name="whole gradient, all terms")
-    assert charts.line_chart([part], STEP_AXIS).layout.showlegend
-    alone = charts.line_chart([one_curve([1.0, 2.0])], STEP_AXIS)
+    assert line_chart([part], STEP_AXIS).layout.showlegend
+    alone = line_chart([one_curve([1.0, 2.0])], STEP_AXIS)
     assert not alone.layout.showlegend
     assert not names_at_ends(alone)
 
@@ -511,20 +512,20 @@ def test_a_legend_that_takes_several_rows_leaves_them_free_below_the_title() -> 
     """Seen in Chromium at 1,280 pixels: each name gets the room of the widest."""
     names = ("all solved", "all failed", "with signal: rewards differ")
     three = [one_curve([1.0, 2.0], name=name) for name in names]
-    assert charts.line_chart(three, STEP_AXIS).layout.margin.t == theme.TITLE_ROW_PX + 3 * 20
-    assert charts.line_chart(three[1:], STEP_AXIS).layout.margin.t == theme.TITLE_ROW_PX + 2 * 20
+    assert line_chart(three, STEP_AXIS).layout.margin.t == theme.TITLE_ROW_PX + 3 * 20
+    assert line_chart(three[1:], STEP_AXIS).layout.margin.t == theme.TITLE_ROW_PX + 2 * 20
 
 
 def test_a_legend_says_from_which_width_on_it_takes_fewer_rows() -> None:
     """Of five names two fit beside each other on a telephone, and all five in a wide chart."""
     names = ("all terms", "policy", "entropy", "KL", "value")
     five = [one_curve([1.0, 2.0], name=name) for name in names]
-    layout = charts.line_chart(five, STEP_AXIS, title="Norm").layout
+    layout = line_chart(five, STEP_AXIS, title="Norm").layout
     assert layout.margin.t == theme.TITLE_ROW_PX + 3 * 20
     widths = [48 + 6 * len(name) for name in names]
     assert layout.meta["legend"] == {"row": 20, "wide": [sum(widths), 3 * max(widths)]}
     (alone,) = [one_curve([1.0, 2.0], name="a name as long as a telephone is wide, and then more")]
-    assert charts.line_chart([alone], STEP_AXIS, title="T").layout.meta["legend"]["wide"] == []
+    assert line_chart([alone], STEP_AXIS, title="T").layout.meta["legend"]["wide"] == []
 
 
 def test_a_resumed_run_is_marked_where_the_new_attempt_begins() -> None:
@@ -535,7 +536,7 @@ def test_a_resumed_run_is_marked_where_the_new_attempt_begins() -> None:
 
 def test_marks_lie_on_an_axis_of_their_own_and_commands_have_lines() -> None:
     marks = [mark("why", kind=MarkKind.COMMAND, step=2.0)]
-    figure = charts.line_chart([one_curve([5.0, 6.0, 7.0])], STEP_AXIS, marks)
+    figure = line_chart([one_curve([5.0, 6.0, 7.0])], STEP_AXIS, marks)
     line, sign = traces(figure, yaxis=MARK_AXIS)
     assert np.nan_to_num(line.x, nan=-1).tolist() == [2, 2, -1]
     assert np.nan_to_num(line.y, nan=-1).tolist() == [0, 1, -1]

@@ -226,12 +226,6 @@ def test_damage_is_named_and_the_rest_is_shown(root: Path) -> None:
     assert broken.name in queries.warnings("a")[0]
 
 
-def test_a_pattern_that_is_none_is_explained(root: Path) -> None:
-    make_run(root / "a")
-    with pytest.raises(Problem, match="is not a regular expression"):
-        queries.runs("(")
-
-
 # -- verdicts --------------------------------------------------------------------------------------
 
 

@@ -82,7 +82,7 @@ LOW, HIGH = {"low-0", "low-1"}, {"high-0", "high-1"}
         ("max(success) >= 100 % or min(policy/entropy) > 1", HIGH),
         ("best(rollout/success_rate) < 0.5", {"low-0"}),
         ("recent(entropy) = 0.9", LOW | HIGH),
-        ("learning_rate > 1e-5 and environment = 'frozen_lake'", HIGH),
+        ("lr > 1e-5 and env = 'frozen_lake'", HIGH),
         ("not (lr > 1e-5) and run like '%-0'", {"low-0"}),
         ("run in ('low-0', 'high-1')", {"low-0", "high-1"}),
         ("env = 'frozen_lake' and status = 'finished' and verdict is null", LOW | HIGH),
