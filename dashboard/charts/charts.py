@@ -209,7 +209,7 @@ def _traces(course: _Course, axis: Axis, options: LineOptions) -> list[Trace]:
             y=_drawable(course.values, options),
             mode="lines+markers" if len(course.steps) <= _MARKED_BELOW else "lines",
             marker={"size": 4, "color": curve.color},
-            line={"color": curve.color, "width": 2},
+            line={"color": curve.color, "width": curve.width, "dash": curve.dash},
             connectgaps=False,
         )
     )

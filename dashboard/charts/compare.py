@@ -16,7 +16,7 @@ from echoscope.store.records import FloatArray64
 from ..data.comparing.groups import in_order
 from ..data.comparing.series import MeanCurve
 from ..data.comparing.sweep import Importance
-from ..data.curves import Axis, Curve
+from ..data.curves import AS_STEPS, Axis, Curve, full_range
 from ..labels import value_words
 from . import theme
 from .charts import LineOptions, figure_text, line_spec
@@ -249,11 +249,8 @@ def without_outliers(
     low, high = np.quantile(finite, (0.25, 0.75))
     fence = _FENCE * (high - low)
     inside = finite[(finite >= low - fence) & (finite <= high + fence)]
-    num_outside = len(finite) - len(inside)
-    if not num_outside or inside.min() == inside.max():
-        return None, 0
-    around = 0.05 * float(np.ptp(inside))
-    return (float(inside.min()) - around, float(inside.max()) + around), num_outside
+    limits = full_range(inside, log_y=False) if len(inside) < len(finite) else None
+    return limits, len(finite) - len(inside) if limits else 0
 
 
 def placed(drawn: Curve, axis: Axis, *, color: str, name: str) -> Curve:
@@ -280,55 +277,26 @@ def answer_spec(
         return None
     first, *others = columns[0]
     is_of_one = len(frames) == 1
-    data = []
+    curves = []
     for at_run, (run, frame) in enumerate(frames.items()):
+        rows = frame.astype(np.float64).sort_values(first, kind="stable")
         for at_column, name in enumerate(others):
-            label_text = name if is_of_one else run if len(others) == 1 else f"{run}: {name}"
-            label = figure_text(label_text, width=200, limit=80)
-            color = theme.SERIES[(at_column if is_of_one else at_run) % len(theme.SERIES)]
-            dash = "solid" if is_of_one else _DASHES[at_column % len(_DASHES)]
-            data.append(
-                {
-                    "type": "scatter",
-                    "mode": "lines+markers" if len(frame) <= 60 else "lines",
-                    "x": frame[first].to_numpy(np.float64, na_value=np.nan),
-                    "y": frame[name].to_numpy(np.float64, na_value=np.nan),
-                    "name": label,
-                    "line": {"color": color, "width": 2, "dash": dash},
-                    "marker": {"size": 4, "color": color},
-                    "hovertemplate": f"{label} <b>%{{y:.4~g}}</b><extra></extra>",
-                }
+            at_color = at_column if is_of_one else at_run
+            curves.append(
+                Curve(
+                    key=name,
+                    name=name if is_of_one else run if len(others) == 1 else f"{run}: {name}",
+                    steps=rows[first].to_numpy(),
+                    values=rows[name].to_numpy(),
+                    color=theme.SERIES[at_color % len(theme.SERIES)],
+                    dash="solid" if is_of_one else _DASHES[at_column % len(_DASHES)],
+                    is_line=True,
+                )
             )
-    data = data[:MAX_CURVES]
-    has_legend = is_of_one and len(data) > 1  # of several runs the page has one
-    heading = {
-        "text": f"<b>{figure_text(title, width=200, limit=120)}</b>",
-        "x": 0,
-        "xref": "paper",
-        "xanchor": "left",
-        "y": 1,
-        "yref": "paper",
-        "yanchor": "bottom",
-        "yshift": 6 + 20 * has_legend,
-        "showarrow": False,
-        "font": {"size": 14},
-    }
-    layout = {
-        "height": height,
-        "margin": {"l": 8, "r": 8, "t": 36 + 20 * has_legend, "b": 8},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "hovermode": "x unified",
-        "xaxis": {
-            "title": {"text": figure_text(first, limit=60), "standoff": 4},
-            "automargin": True,
-        },
-        "yaxis": {"type": "log" if log_y else "linear", "automargin": True},
-        "showlegend": has_legend,
-        "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom", "font": {"size": 10.5}},
-        "annotations": [heading],
-    }
-    return {"data": data, "layout": layout}
+    axis = replace(AS_STEPS, kind="time", title=figure_text(first, limit=60))
+    # Of several runs the page has a legend.
+    options = LineOptions(height=height, log_y=log_y, has_legend=is_of_one)
+    return line_spec(curves[:MAX_CURVES], axis, options=options, title=title)
 
 
 def titled(chart: Chart, title: str) -> Chart:

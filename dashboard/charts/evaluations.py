@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from echoscope.diagnostics.metric_entry import SHARE, SUCCESS
 from echoscope.diagnostics.tools.curing import Standing
 from echoscope.text.amounts import percent
 
+from ..data.curves import AS_STEPS, Curve
 from ..data.evaluations import APART, Group, Ranked
-from .charts import figure_text
-from .theme import ACCENT, AXIS_PX, LABEL_PX, SERIES, TITLE_PX, TITLE_ROW_PX, TONES
+from .charts import LineOptions, figure_text, line_spec
+from .theme import ACCENT, LABEL_PX, SERIES, TONES
 
 MAX_DRAWN = 12
 """Evaluations of a group that are drawn: the best."""
@@ -85,7 +89,7 @@ def cure_colors(labels: Sequence[str]) -> dict[str, str]:
 def cure_figure(
     stands: Mapping[str, Standing], *, untreated: str, chosen: str, holds: float
 ) -> dict[str, Any]:
-    """Success in percent over the steps since the checkpoint.
+    """Success over the steps since the checkpoint.
 
     Args:
         stands: label to how that run does, the untreated one first; labels may be foreign.
@@ -97,71 +101,35 @@ def cure_figure(
         default=0,
     )
     colors = cure_colors([*stands])
-    traces, ends = [], []
+    curves = []
     for label, stand in stands.items():
         # What the untreated run did long after the others ended would press them together.
         steps = [step for step in stand.steps if not last or step <= last]
-        rates = [100 * rate if rate == rate else None for rate in stand.success[: len(steps)]]
-        name = figure_text(label, width=60, limit=60)
-        traces.append(
-            {
-                "type": "scatter",
-                "x": steps,
-                "y": rates,
-                "mode": "lines+markers" if len(steps) < 40 else "lines",
-                "name": name,
-                "line": {
-                    "color": colors[label],
-                    "width": 4 if label == chosen else 2,
-                    "dash": "dash" if label == untreated else "solid",
-                },
-                "hovertemplate": "step %{x}: %{y:.1f} %",
-            }
+        curves.append(
+            Curve(
+                key=SUCCESS,
+                name=label,
+                steps=np.array(steps, np.int64),
+                values=np.array(stand.success[: len(steps)], np.float64),
+                unit=SHARE,
+                color=colors[label],
+                width=4 if label == chosen else 2,
+                dash="dash" if label == untreated else "solid",
+                is_line=True,
+            )
         )
-    title = {
-        "text": "<b>Success on the fixed tasks</b>",
-        "x": 0,
-        "xref": "paper",
-        "xanchor": "left",
-        "y": 1,
-        "yref": "paper",
-        "yanchor": "bottom",
-        "xshift": -AXIS_PX,
-        "yshift": 10,
-        "showarrow": False,
-        "font": {"size": TITLE_PX},
-    }
-    level = 100 * holds
+    options = LineOptions(height=320, has_legend=False)
+    spec = line_spec(curves, AS_STEPS, options=options, title="Success on the fixed tasks")
+    layout = spec["layout"]
+    layout["yaxis"]["range"] = [-0.02, 1.02]
     if holds == holds:
-        ends = [
-            {
-                "text": f"holds from {percent(holds)} on",
-                "x": 1,
-                "xref": "paper",
-                "xanchor": "right",
-                "y": level,
-                "yanchor": "bottom",
-                "showarrow": False,
-                "font": {"size": LABEL_PX, "color": TONES["green"]},
-            }
-        ]
-    border = {
-        "type": "line",
-        "xref": "paper",
-        "x0": 0,
-        "x1": 1,
-        "y0": level,
-        "y1": level,
-        "line": {"color": TONES["green"], "width": 1, "dash": "dot"},
-    }
-    layout = {
-        "height": 320,
-        "margin": {"l": AXIS_PX, "r": 14, "t": TITLE_ROW_PX + 8, "b": 44},
-        "xaxis": {"title": {"text": "step", "standoff": 14}, "zeroline": False},
-        "yaxis": {"range": [-2, 102], "ticksuffix": " %", "zeroline": False},
-        "showlegend": False,
-        "hovermode": "x unified",
-        "annotations": [title, *ends],
-        "shapes": [border] * bool(ends),
-    }
-    return {"data": traces, "layout": layout}
+        at_level = {"xref": "paper", "yanchor": "bottom", "showarrow": False}
+        font = {"size": LABEL_PX, "color": TONES["green"]}
+        name = f"holds from {percent(holds)} on"
+        layout["annotations"].append(
+            {"text": name, "x": 1, "xanchor": "right", "y": holds, "font": font, **at_level}
+        )
+        ends = {"x0": 0, "x1": 1, "y0": holds, "y1": holds}
+        border = {"color": TONES["green"], "width": 1, "dash": "dot"}
+        layout["shapes"].append({"type": "line", "xref": "paper", "line": border, **ends})
+    return spec

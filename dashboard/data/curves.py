@@ -110,6 +110,10 @@ class Curve:
     highest: FloatArray64 | None = None
     unit: str = ""
     color: str = theme.SERIES[0]
+    dash: str = "solid"
+    width: int = 2
+    is_line: bool | None = None
+    """Drawn as a line, or as points; None where its steps decide."""
 
     @property
     def has_values(self) -> bool:
@@ -122,6 +126,8 @@ class Curve:
         An average of evaluations would stand where the run never was. A curve whose points stand
         for several steps counts as a line, whatever lies between them.
         """
+        if self.is_line is not None:
+            return not self.is_line
         if self.key.startswith(FIXED_TASKS):
             return True
         if self.lowest is not None and not np.array_equal(self.lowest, self.values, equal_nan=True):

@@ -39,12 +39,6 @@ class MeanCurve(Curve):
     num_runs: NDArray[np.int64]
     """(N,) runs that have a value there."""
     of_runs: int
-    is_line: bool
-    """Measured at most steps; otherwise points."""
-
-    @property
-    def is_sparse(self) -> bool:
-        return not self.is_line
 
 
 def bucket_width(last_step: int) -> int:

@@ -34,7 +34,7 @@ def test_the_untreated_run_ends_where_the_treatments_do() -> None:
 def test_the_level_from_which_a_treatment_holds_is_a_line_with_its_name() -> None:
     runs = {"untreated": stand(9)}
     figure = cure_figure(runs, untreated="untreated", chosen="", holds=0.6)
-    assert figure["layout"]["shapes"][0]["y0"] == 60
-    assert "holds from 60 % on" in figure["layout"]["annotations"][1]["text"]
+    assert figure["layout"]["shapes"][0]["y0"] == 0.6
+    assert "holds from 60 % on" in figure["layout"]["annotations"][-1]["text"]
     unknown = cure_figure(runs, untreated="untreated", chosen="", holds=math.nan)
     assert unknown["layout"]["shapes"] == []
