@@ -19,7 +19,7 @@ NONE = "none"
 """In a table, where there is no value: nothing was measured, nobody said anything."""
 Colour = Literal["red", "orange", "blue", "green", "gray"]
 """Of a Streamlit badge."""
-_STATUS_COLOURS: Mapping[Status, Colour] = {
+STATUS_COLOURS: Mapping[str, Colour] = {
     Status.LIVE: "blue",
     Status.WAITING: "blue",
     Status.PAUSED: "orange",
@@ -54,7 +54,7 @@ def status_words(stands: RunStatus, last_step: int, steps: int, now: float) -> t
     text = visible(stands.words(now), 200)
     if last_step >= 0:
         text += f", step {last_step}" + (f" of {steps}" if steps >= max(1, last_step) else "")
-    return text, _STATUS_COLOURS[stands.status]
+    return text, STATUS_COLOURS[stands.status]
 
 
 def flat(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -59,15 +59,6 @@ STATE_TONES: Mapping[str, Colour] = {
     "evaluation": "gray",
 }
 """Of a verdict."""
-STATUS_TONES: Mapping[str, Colour] = {
-    "running": "blue",
-    "finished": "green",
-    "stopped": "orange",
-    "interrupted": "orange",
-    "failed": "red",
-    "crashed": "red",
-}
-"""Of a run, in the table of runs."""
 SEVERITIES = {name: TONES[tone] for name, tone in SEVERITY_TONES.items()}
 STATES = {name: TONES[tone] for name, tone in STATE_TONES.items()}
 

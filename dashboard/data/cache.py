@@ -43,13 +43,13 @@ class AnswerCache:
 
     def get(self, key: Hashable, position: Hashable, ask: Callable[[], Any]) -> Any:
         """The answer to `key` at `position`: the one that is kept, or what `ask` says."""
-        entry = self._find(key, position)
+        entry = self._entry(key, position)
         if entry is not None:
             return entry.value
         with self._lock:
             lock = self._locks.setdefault(key, threading.Lock())
         with lock:
-            entry = self._find(key, position)
+            entry = self._entry(key, position)
             if entry is not None:
                 return entry.value
             try:
@@ -61,13 +61,18 @@ class AnswerCache:
             self._keep(key, position, value)
             return value
 
+    def known(self, key: Hashable, position: Hashable) -> Any:
+        """The answer that is kept; None where there is none."""
+        entry = self._entry(key, position)
+        return None if entry is None else entry.value
+
     def clear(self) -> None:
         with self._lock:
             self._entries.clear()
             self._locks.clear()
             self.num_bytes = 0
 
-    def _find(self, key: Hashable, position: Hashable) -> _Entry | None:
+    def _entry(self, key: Hashable, position: Hashable) -> _Entry | None:
         with self._lock:
             entry = self._entries.get(key)
             if entry is None or entry.position != position:

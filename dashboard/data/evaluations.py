@@ -9,7 +9,7 @@ import functools
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from echoscope.diagnostics.measure.outcomes import (
@@ -202,10 +202,6 @@ _played = AnswerCache(max_entries=MAX_KEPT)
 _compared = AnswerCache(max_entries=4 * MAX_KEPT)
 
 
-class _NotReadError(Exception):
-    """It was not read as it stands."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredEvaluations:
     """What is known of the evaluations under the root."""
@@ -251,16 +247,12 @@ def stored_evaluations(*, within_s: float = 0.0) -> StoredEvaluations:
             positions[row.run_id] = queries.position(row.run_id)
         except Problem as problem:
             unreadable[row.run_id] = problem.text
-    waiting = _unread(positions, positions)
+    waiting = [run_id for run_id, position in positions.items() if not _kept(position)]
     while waiting and time.monotonic() < ends_at:
         waiting = _read_some(waiting, positions)
     if waiting and within_s > 0:
         _read_beside(waiting, positions)
-    answers = {
-        run_id: _kept(position)
-        for run_id, position in positions.items()
-        if run_id not in set(waiting)
-    }
+    answers = {run_id: _kept(position) for run_id, position in positions.items()}
     unreadable |= {run_id: a.text for run_id, a in answers.items() if isinstance(a, Problem)}
     return StoredEvaluations(
         rows={row.run_id: row for row in rows},
@@ -278,31 +270,16 @@ def played_by(run_id: str) -> Played:
         Problem: it cannot be read.
     """
     position = queries.position(run_id)
-    answer = _keep(position, lambda: _read_one(run_id))
+    answer: Played | Problem = _played.get(position[0], position, lambda: _read_one(run_id))
     if isinstance(answer, Problem):
         raise answer
     return answer
 
 
-def _keep(position: queries.Position, ask: Callable[[], Played | Problem]) -> Played | Problem:
-    answer: Played | Problem = _played.get(position[0], position, ask)
-    return answer
-
-
 def _kept(position: queries.Position) -> Played | Problem | None:
     """What is known of an evaluation as it stands; None where it was not read yet."""
-
-    def not_read() -> Played:
-        raise _NotReadError
-
-    try:
-        return _keep(position, not_read)
-    except _NotReadError:
-        return None
-
-
-def _unread(run_ids: Iterable[str], positions: Mapping[str, queries.Position]) -> list[str]:
-    return [run_id for run_id in run_ids if _kept(positions[run_id]) is None]
+    answer: Played | Problem | None = _played.known(position[0], position)
+    return answer
 
 
 _reading, _beside = threading.Lock(), threading.Lock()
@@ -327,16 +304,16 @@ def _read_beside(run_ids: Sequence[str], positions: Mapping[str, queries.Positio
 def _read_some(run_ids: Sequence[str], positions: Mapping[str, queries.Position]) -> list[str]:
     """Read the first of some evaluations, and say which of them are left to read."""
     with _reading:
-        waiting = _unread(run_ids, positions)
+        waiting = [run_id for run_id in run_ids if not _kept(positions[run_id])]
         batch = waiting[:BATCH]
         together = _read_together(batch) if len(batch) > 1 else {}
         for run_id in batch:
-            read = together.get(run_id)
-            _keep(positions[run_id], functools.partial(_read_one, run_id) if read is None else read)
+            read = together.get(run_id, functools.partial(_read_one, run_id))
+            _played.get(positions[run_id][0], positions[run_id], read)
         return waiting[BATCH:]
 
 
-def _read_together(run_ids: Sequence[str]) -> dict[str, Callable[[], Played]]:
+def _read_together(run_ids: Sequence[str]) -> dict[str, Callable[[], Played | Problem]]:
     """What several evaluations have played, from one database.
 
     Those that it cannot show are left out: read by itself, each says what is wrong with it.

@@ -37,6 +37,7 @@ from echoscope.store.query.listing import RunDetails, RunList, RunRow, details_o
 from echoscope.store.query.listing import row_status as status_of_row
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import (
+    SEVERITY_RANK,
     Alarm,
     AlarmState,
     Trajectory,
@@ -339,9 +340,10 @@ alarms = kept(RunReader.alarms)
 
 
 def open_alarms(run_id: str) -> list[Alarm]:
-    """Alarms raised during the run and not cleared, each as it was raised last, by step."""
+    """Alarms that are not cleared, each as it was raised last: the worst, then the newest first."""
     last: dict[str, Alarm] = {alarm.alarm_id: alarm for alarm in alarms(run_id)}
-    return [alarm for alarm in last.values() if alarm.state is AlarmState.RAISED]
+    raised = (alarm for alarm in last.values() if alarm.state is AlarmState.RAISED)
+    return sorted(raised, key=lambda alarm: (-SEVERITY_RANK[alarm.severity], -alarm.step))
 
 
 def alarm_advice(run_id: str, alarm: Alarm, *, is_open: bool = True) -> AlarmAdvice:

@@ -13,11 +13,12 @@ from urllib.parse import quote
 
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.store.reader import info_status
-from echoscope.store.records import SEVERITY_RANK, Alarm, AlarmSeverity, rule_words
+from echoscope.store.records import Alarm, AlarmSeverity, rule_words
 from echoscope.store.status import Origin, RunStatus, origin_of
 from echoscope.store.steer.steering import standing
 from echoscope.text.sentences import capitalised
 
+from ..charts.theme import SEVERITY_TONES
 from ..data import queries
 from ..data.progress import pace, progress_words
 from ..page.problems import Problem
@@ -126,14 +127,10 @@ def verdict_line(run_id: str) -> Line:
 
 def alarm_line(run_id: str) -> Line:
     """The worst open alarm that is more than information, by name; empty without one."""
-    ranked = sorted(
-        (a for a in queries.open_alarms(run_id) if a.severity is not AlarmSeverity.INFO),
-        key=lambda alarm: (-SEVERITY_RANK[alarm.severity], -alarm.step),
-    )
-    if not ranked:
+    worst, *_ = [*queries.open_alarms(run_id), None]
+    if worst is None or worst.severity is AlarmSeverity.INFO:
         return Line(text="")
-    colour: Colour = "red" if ranked[0].severity is AlarmSeverity.CRITICAL else "orange"
-    return Line(text=capitalised(rule_words(ranked[0].rule)), colour=colour)
+    return Line(text=capitalised(rule_words(worst.rule)), colour=SEVERITY_TONES[worst.severity])
 
 
 def newest_line(run_id: str) -> Line:

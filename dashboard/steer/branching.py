@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from echoscope.store.checkpoints import STATE_NAME, checkpoint_path
 from echoscope.store.log.durable import read_json_object
@@ -101,7 +101,7 @@ def check_setting(word: str) -> None:
 
 
 def command(order: BranchOrder, root: Path) -> list[str]:
-    """The words of the process to start.
+    """The words of the command to start.
 
     Raises:
         BranchError: something in the order is not fit to become one.
@@ -127,7 +127,6 @@ def command(order: BranchOrder, root: Path) -> list[str]:
     if order.checkpoint < 0:
         raise BranchError(f"{order.checkpoint} is not the step of a checkpoint")
     return [
-        *(sys.executable, "-P", "-m", "echoscope"),
         *("ctl", str(order.parent.absolute()), "branch", "--json", f"--root={root.absolute()}"),
         f"--checkpoint={order.checkpoint}",
         *([f"--name={order.name}"] if order.name else []),
@@ -231,20 +230,38 @@ def launch(order: BranchOrder, root: Path) -> Launch:
     return started
 
 
-def start_apart(arguments: Sequence[str], output: BinaryIO) -> subprocess.Popen[bytes]:
-    """A command in a session of its own, which lives on when the dashboard ends.
+def start_apart(
+    words: Sequence[str],
+    output: IO[bytes],
+    errors: IO[bytes] | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """`echoscope` with some words, in a session of its own, which lives on when the dashboard ends.
+
+    What it runs need not know how to get in here.
+
+    Args:
+        errors: None to write them to the output as well.
 
     Raises:
         OSError, ValueError: it cannot be started.
     """
+    inherited = {name: value for name, value in os.environ.items() if name != PASSWORD_VARIABLE}
     return subprocess.Popen(
-        arguments,
+        [sys.executable, "-P", "-m", "echoscope", *words],
         stdin=subprocess.DEVNULL,
         stdout=output,
-        stderr=subprocess.STDOUT,
-        env=environment(),
+        stderr=subprocess.STDOUT if errors is None else errors,
+        env={**inherited, **(variables or {})},
         start_new_session=True,
     )
+
+
+def last_lines(file: IO[bytes]) -> list[str]:
+    """The last lines of a file, which a process writes on; without blank ones."""
+    start = max(0, os.fstat(file.fileno()).st_size - _READ_BYTES)
+    text = os.pread(file.fileno(), _READ_BYTES, start).decode("utf-8", "replace")
+    return [line for line in text.split("\n") if line.strip()]
 
 
 def check(
@@ -283,11 +300,6 @@ def check(
                 raise BranchError(f"{key} is not a setting of this run{hint}")
 
 
-def environment() -> dict[str, str]:
-    """Of a process that a page starts: what it runs need not know how to get in here."""
-    return {name: value for name, value in os.environ.items() if name != PASSWORD_VARIABLE}
-
-
 def _open_log(root: Path) -> tuple[Path, int]:
     """A new file in a folder that is ours and no link."""
     folder = root / FOLDER
@@ -304,17 +316,12 @@ def _read(log: Path) -> tuple[str, str]:
     try:
         with log.open("rb") as file:
             head = file.read(_READ_BYTES)
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _READ_BYTES))
-            tail = file.read()
+            last = last_lines(file)[-1:]
     except OSError as error:
         return "", f"{log}: {error.strerror}"
     lines = head.decode("utf-8", "replace").split("\n")[:-1]
-    return next(filter(None, map(_run_id, lines)), ""), _last_line(tail)
-
-
-def _last_line(output: bytes) -> str:
-    last = [line for line in output.decode("utf-8", "replace").split("\n") if line.strip()]
-    return last[-1].removeprefix("error: ")[:2_000] if last else ""
+    text = "".join(last).removeprefix("error: ")[:2_000]
+    return next(filter(None, map(_run_id, lines)), ""), text
 
 
 def _run_id(line: str) -> str:

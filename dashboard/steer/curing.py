@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 from echoscope.store.steer.cures import cure_file, is_being_cured
 from echoscope.store.steer.steering import MAX_AUTHOR
 
-from .branching import BranchError, start_apart
+from .branching import BranchError, last_lines, start_apart
 
 MAX_STEPS = 10_000
 MAX_MINUTES = 1_440
@@ -56,10 +55,10 @@ def log_of(run: Path) -> Path:
 def last_words(run: Path) -> str:
     """The last line that the last command printed where it failed; else empty. Hostile text."""
     try:
-        lines = log_of(run).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        with log_of(run).open("rb") as file:
+            last = "".join(last_lines(file)[-1:])
     except OSError:
         return ""
-    last = lines[-1] if lines else ""
     return last.removeprefix("error: ")[:1_000] if last.startswith("error: ") else ""
 
 
@@ -73,8 +72,7 @@ def _start(run: Path, author: str, *words: str) -> None:
         log.parent.mkdir(mode=0o700, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
         with os.fdopen(os.open(log, flags, 0o600), "wb") as output:
-            command = [sys.executable, "-P", "-m", "echoscope", "cure", *words]
-            command += [f"--by={author}", "--", str(run.absolute())]
+            command = ["cure", *words, f"--by={author}", "--", str(run.absolute())]
             _started[run] = start_apart(command, output)
     except (OSError, ValueError) as error:
         raise BranchError(f"the cure was not started: {error}") from error

@@ -6,10 +6,8 @@ where it stopped. Only sources that the dashboard found itself are imported: a b
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterable
@@ -21,11 +19,10 @@ from echoscope.store.query.listing import RunRow
 from echoscope.text.progress_lines import LINES, PROGRESS_VARIABLE, read_progress
 
 from ..data.foreign import Source
-from .branching import environment
+from .branching import last_lines, start_apart
 
 MAX_LIVE = 2
 """Imports of one dashboard at once."""
-_TAIL_BYTES = 65_536
 _UNFIT = re.compile(r"[^A-Za-z0-9._]+")
 _SUFFIXES = (".zst", ".gz", ".bz2", ".xz", ".zip", ".jsonl", ".json", ".parquet", ".eval", ".csv")
 
@@ -61,12 +58,12 @@ class Import:
     def report(self) -> ImportReport:
         """How it stands now."""
         status = self.process.poll()  # first: what it wrote last is then read
-        lines = _tail(self.errors)
+        lines = last_lines(self.errors)
         if status is None:
             stage, share = read_progress(lines) or ("starting", None)
             return ImportReport(is_done=False, stage=stage, share=share)
         if status == 0:  # its last sentence says what to type next
-            return ImportReport(is_done=True, sentences=tuple(_tail(self.output)[:-1]))
+            return ImportReport(is_done=True, sentences=tuple(last_lines(self.output)[:-1]))
         messages = [line for line in lines if read_progress([line]) is None]
         problem = messages[-1].removeprefix("error: ") if messages else f"exit code {status}"
         if status < 0:
@@ -129,27 +126,13 @@ def start(source: Source, run_id: str, root: Path) -> Import:
         if sum(begun.process.poll() is None for begun in _imports.values()) >= MAX_LIVE:
             raise ImportRefusedError(f"{MAX_LIVE} imports are going on; wait until one has ended")
         output, errors = (tempfile.TemporaryFile() for _ in range(2))  # noqa: SIM115 -- kept
-        command = [sys.executable, "-P", "-m", "echoscope", "import"]
-        command += [f"--output={(root / run_id).absolute()}", "--", str(source.path.absolute())]
+        target = f"--output={(root / run_id).absolute()}"
+        command = ["import", target, "--", str(source.path.absolute())]
         try:
             root.mkdir(parents=True, exist_ok=True)
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=errors,
-                env=environment() | {PROGRESS_VARIABLE: LINES},
-                start_new_session=True,
-            )
+            process = start_apart(command, output, errors, {PROGRESS_VARIABLE: LINES})
         except (OSError, ValueError) as error:
             raise ImportRefusedError(f"the import was not started: {error}") from error
         begun = Import(run_id=run_id, process=process, output=output, errors=errors)
         _imports[source.path] = begun
     return begun
-
-
-def _tail(file: IO[bytes]) -> list[str]:
-    """The last lines of a file, which a process writes on."""
-    start = max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES)
-    text = os.pread(file.fileno(), _TAIL_BYTES, start).decode("utf-8", "replace")
-    return [line for line in text.split("\n") if line.strip()]

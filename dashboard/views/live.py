@@ -22,7 +22,6 @@ from echoscope.dashboard.web.settings import settings
 from echoscope.dashboard.words import plain
 from echoscope.store.reader import CommandState
 from echoscope.store.records import (
-    SEVERITY_RANK,
     Alarm,
     rule_words,
     severity_course,
@@ -154,10 +153,7 @@ def draw_charts(run_id: str) -> None:
 
 def open_alarms(run_id: str) -> None:
     """What is alarming, the worst and newest first, behind one line."""
-    worst = sorted(
-        queries.open_alarms(run_id),
-        key=lambda alarm: (-SEVERITY_RANK[alarm.severity], -alarm.step),
-    )
+    worst = queries.open_alarms(run_id)
     with st.expander(_alarms_title(worst), key="open_alarms"):
         for alarm in worst:
             _alarm(run_id, alarm)

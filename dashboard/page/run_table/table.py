@@ -29,7 +29,7 @@ from echoscope.store.query.listing import RunDetails, RunRow, row_status
 from ...charts import theme
 from ...data import queries
 from ...escaping import visible
-from ...words import NONE, Colour, plain
+from ...words import NONE, STATUS_COLOURS, Colour, plain
 from .. import ui
 from ..url_state import go
 from . import state
@@ -293,7 +293,7 @@ def verdict_words(standing: Standing | None) -> str:
 def _coloured(cells: pd.DataFrame, lines: Sequence[Line]) -> Any:
     """The swatches in the colours of the curves, verdict and status in their own."""
     is_dark = st.context.theme.type == "dark"
-    tones: Mapping[str, Colour] = {**theme.STATUS_TONES, **theme.STATE_TONES, "live": "blue"}
+    tones: Mapping[str, Colour] = {**theme.STATE_TONES, **STATUS_COLOURS}
 
     def tone(text: object) -> str:
         """CSS for `collapsed since step 20`, `finished`; empty for any other words."""
