@@ -28,6 +28,11 @@ from echoscope.store.steer.steering import standing
 
 from . import html
 
+_EVIDENCE = (
+    *("metric", "name", "unit", "before", "after", "low", "high"),
+    *("first_step", "last_step", "words"),
+)
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Judgement:
@@ -60,18 +65,6 @@ class Judgement:
         `before` is missing where nothing changed. `low` and `high` are the 95 % interval of
         `after`; missing where the noise is unknown.
         """
-        columns = [
-            "metric",
-            "name",
-            "unit",
-            "before",
-            "after",
-            "low",
-            "high",
-            "first_step",
-            "last_step",
-            "words",
-        ]
         rows = [
             (
                 row.metric,
@@ -85,7 +78,7 @@ class Judgement:
             )
             for row in evidence_rows(self.verdict)
         ]
-        frame = pd.DataFrame(rows, columns=columns)
+        frame = pd.DataFrame(rows, columns=list(_EVIDENCE))
         return frame.astype(dict.fromkeys(("before", "after", "low", "high"), float))
 
     @property

@@ -1,4 +1,4 @@
-"""Figures of the Diagnosis page: pure, from tables to plotly."""
+"""Figures of the Diagnosis page: pure, from tables to plotly's data and layout."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
 from ..data.diagnosis import GROUP_KINDS, FamilyInformation, RegimePath
+from .marks import Trace, scatter
 from .theme import ACCENT, OUTCOMES, REGIMES, SERIES
 
 HEIGHT = 340
@@ -51,57 +51,63 @@ _CORNERS = (
 _SILENT = {"hoverinfo": "skip", "showlegend": False}
 
 
-def _laid_out(figure: go.Figure, *, height: int = HEIGHT, **layout: Any) -> go.Figure:
+Spec = dict[str, Any]
+
+
+def _laid_out(data: Sequence[Trace], *, height: int = HEIGHT, **layout: Any) -> Spec:
     margin = {"l": 10, "r": 10, "t": 10, "b": 10}
-    return figure.update_layout(height=height, margin=margin, legend=_LEGEND, **layout)
+    return {
+        "data": [*data],
+        "layout": {"height": height, "margin": margin, "legend": _LEGEND, **layout},
+    }
 
 
-def regime_plane(path: RegimePath, *, selected: int | None = None) -> go.Figure:
+def _axis(title: str, **more: Any) -> dict[str, Any]:
+    return {"title": {"text": title}, **more}
+
+
+def regime_plane(path: RegimePath, *, selected: int | None = None) -> Spec:
     """The run's way over the plane: H(Z|X) to the right, dependence on the prompt upwards."""
     points = path.points
     right = 1.15 * max(points["entropy_high"].max(), 2.2 * path.entropy_border)
     top = max(1.0, 1.05 * points["dependence_high"].max())
-    figure = go.Figure()
-    _quadrants(figure, path, right, top)
-    figure.add_scatter(
-        x=points["entropy"],
-        y=points["dependence"],
-        mode="lines",
-        line={"color": _QUIET, "width": 1.5},
-        **_SILENT,
-    )
+    x, y = (points[name].to_numpy(np.float64) for name in ("entropy", "dependence"))
     current = points.iloc[-1] if selected is None else _row_at(points, selected)
-    figure.add_scatter(
-        x=points["entropy"],
-        y=points["dependence"],
-        mode="markers",
-        marker={
-            "size": 9,
-            "symbol": [_SYMBOLS.get(name, "circle") for name in points["regime"]],
-            "color": points["step"],
-            "colorscale": "Cividis",
-            "colorbar": {"title": "step", "thickness": 10, "len": 0.9},
-            "line": {"width": 1, "color": "rgba(150,150,150,0.95)"},
-        },
-        customdata=np.stack([points["step"], [_WORDS[r] for r in points["regime"]]], axis=1),
-        hovertemplate="step %{customdata[0]}: %{customdata[1]}<br>H(Z|X) %{x:.3g} nats per token"
-        "<br>dependence %{y:.2f}<extra></extra>",
-        showlegend=False,
-    )
-    figure.add_scatter(
-        x=[current["entropy"]],
-        y=[current["dependence"]],
-        mode="markers",
-        marker={"size": 15, "symbol": "circle-open", "line": {"width": 2.5}, "color": ACCENT},
-        error_x=_bars(current, "entropy"),
-        error_y=_bars(current, "dependence"),
-        **_SILENT,
-    )
+    data = [
+        scatter(x=x, y=y, mode="lines", line={"color": _QUIET, "width": 1.5}, **_SILENT),
+        scatter(
+            x=x,
+            y=y,
+            mode="markers",
+            marker={
+                "size": 9,
+                "symbol": [_SYMBOLS.get(name, "circle") for name in points["regime"]],
+                "color": points["step"].to_numpy(np.float64),
+                "colorscale": "Cividis",
+                "colorbar": {"title": {"text": "step"}, "thickness": 10, "len": 0.9},
+                "line": {"width": 1, "color": "rgba(150,150,150,0.95)"},
+            },
+            customdata=[*zip(points["step"], map(_WORDS.get, points["regime"]), strict=True)],
+            hovertemplate="step %{customdata[0]}: %{customdata[1]}<br>H(Z|X) %{x:.3g} nats per "
+            "token<br>dependence %{y:.2f}<extra></extra>",
+            showlegend=False,
+        ),
+        scatter(
+            x=np.array([current["entropy"]]),
+            y=np.array([current["dependence"]]),
+            mode="markers",
+            marker={"size": 15, "symbol": "circle-open", "line": {"width": 2.5}, "color": ACCENT},
+            error_x=_bars(current, "entropy"),
+            error_y=_bars(current, "dependence"),
+            **_SILENT,
+        ),
+    ]
     return _laid_out(
-        figure,
+        data,
         height=HEIGHT + 60,
-        xaxis={"title": "H(Z|X), nats per token", "range": [0, right], "zeroline": False},
-        yaxis={"title": "dependence on the prompt", "range": [-0.06, top], "zeroline": False},
+        xaxis=_axis("H(Z|X), nats per token", range=[0, right], zeroline=False),
+        yaxis=_axis("dependence on the prompt", range=[-0.06, top], zeroline=False),
+        **_quadrants(path, right, top),
     )
 
 
@@ -113,94 +119,102 @@ def _bars(row: pd.Series[float], name: str) -> dict[str, object]:
     return {
         "type": "data",
         "symmetric": False,
-        "array": [max(0.0, row[f"{name}_high"] - row[name])],
-        "arrayminus": [max(0.0, row[name] - row[f"{name}_low"])],
+        "array": np.array([max(0.0, row[f"{name}_high"] - row[name])]),
+        "arrayminus": np.array([max(0.0, row[name] - row[f"{name}_low"])]),
         "color": ACCENT,
         "thickness": 1.2,
     }
 
 
-def _quadrants(figure: go.Figure, path: RegimePath, right: float, top: float) -> None:
+def _quadrants(path: RegimePath, right: float, top: float) -> Spec:
+    """The four regimes behind the points, each with its name."""
     x, y = path.entropy_border, path.dependence_border
+    shapes, notes = [], []
     for name, side, edge in _CORNERS:
         x0, x1 = (0.0, x) if side == "left" else (x, right)
         y0, y1 = (-0.06, y) if edge == "bottom" else (y, top)
-        shape = {"type": "rect", "x0": x0, "x1": x1, "y0": y0, "y1": y1, "layer": "below"}
-        figure.add_shape(shape, fillcolor=REGIMES[name], opacity=0.10, line_width=0)
-        figure.add_annotation(
-            text=_WORDS[name],
-            x=x0 if side == "left" else x1,
-            y=y1 if edge == "top" else y0,
-            showarrow=False,
-            xanchor=side,
-            yanchor=edge,
-            font={"size": 11},
-            opacity=0.75,
+        look = {"fillcolor": REGIMES[name], "opacity": 0.10, "line": {"width": 0}}
+        ends = {"x0": x0, "x1": x1, "y0": y0, "y1": y1}
+        shapes.append({"type": "rect", "layer": "below", **ends, **look})
+        notes.append(
+            {
+                "text": _WORDS[name],
+                "x": x0 if side == "left" else x1,
+                "y": y1 if edge == "top" else y0,
+                "showarrow": False,
+                "xanchor": side,
+                "yanchor": edge,
+                "font": {"size": 11},
+                "opacity": 0.75,
+            }
         )
+    return {"shapes": shapes, "annotations": notes}
 
 
-def information_curve(
-    families: Sequence[FamilyInformation], values: Mapping[str, float]
-) -> go.Figure:
+def information_curve(families: Sequence[FamilyInformation], values: Mapping[str, float]) -> Spec:
     """I(X; first k tokens): where in the reasoning the prompt comes in.
 
     Args:
         values: `info/...` metrics of the step: how many prompts there were, and after how many
             tokens they can be told apart.
     """
-    figure = go.Figure()
-    longest = max(
-        (float(other_family.curve_k[-1]) for other_family in families if len(other_family.curve_k)),
-        default=1.0,
-    )
-    for color, other_family in zip(SERIES, families, strict=False):
-        name = other_family.family.replace("_", " ")
-        figure.add_scatter(
-            x=other_family.curve_k,
-            y=other_family.curve,
-            mode="lines+markers",
-            name=name,
-            line={"color": color, "width": 2},
-            hovertemplate="first %{x} tokens: %{y:.3g} nats<extra>%{fullData.name}</extra>",
-        )
-        num_prompts = values.get(f"info/{other_family.family}/num_prompts", np.nan)
-        figure.add_scatter(
-            x=[1.0, longest],
-            y=[math.log(num_prompts) if num_prompts > 1 else np.nan] * 2,
-            mode="lines",
-            name=f"ceiling ln N, {name}",
-            line={"color": color, "width": 1, "dash": "dot"},
-            hovertemplate="ceiling ln N: %{y:.3g} nats<extra>%{fullData.name}</extra>",
-            showlegend=False,
-        )
-        k = values.get(f"info/{other_family.family}/identification_length", np.nan)
-        if np.isfinite(k):
-            figure.add_scatter(
-                x=[k],
-                y=[np.interp(k, other_family.curve_k, other_family.curve)],
-                mode="markers",
-                name=f"identified, {name}",
-                marker={"symbol": "diamond-open", "size": 13, "color": color, "line": {"width": 2}},
-                hovertemplate=f"told apart after {k:.0f} tokens<extra>%{{fullData.name}}</extra>",
+    longest = max((float(of.curve_k[-1]) for of in families if len(of.curve_k)), default=1.0)
+    data = []
+    for color, of in zip(SERIES, families, strict=False):
+        name = of.family.replace("_", " ")
+        num_prompts = values.get(f"info/{of.family}/num_prompts", np.nan)
+        ceiling = math.log(num_prompts) if num_prompts > 1 else np.nan
+        data += [
+            scatter(
+                x=of.curve_k,
+                y=of.curve,
+                mode="lines+markers",
+                name=name,
+                line={"color": color, "width": 2},
+                hovertemplate="first %{x} tokens: %{y:.3g} nats<extra>%{fullData.name}</extra>",
+            ),
+            scatter(
+                x=np.array([1.0, longest]),
+                y=np.array([ceiling, ceiling]),
+                mode="lines",
+                name=f"ceiling ln N, {name}",
+                line={"color": color, "width": 1, "dash": "dot"},
+                hovertemplate="ceiling ln N: %{y:.3g} nats<extra>%{fullData.name}</extra>",
                 showlegend=False,
+            ),
+        ]
+        k = values.get(f"info/{of.family}/identification_length", np.nan)
+        if np.isfinite(k):
+            look = {"symbol": "diamond-open", "size": 13, "color": color, "line": {"width": 2}}
+            data.append(
+                scatter(
+                    x=np.array([k]),
+                    y=np.array([np.interp(k, of.curve_k, of.curve)]),
+                    mode="markers",
+                    name=f"identified, {name}",
+                    marker=look,
+                    hovertemplate=f"told apart after {k:.0f} tokens"
+                    "<extra>%{fullData.name}</extra>",
+                    showlegend=False,
+                )
             )
     ticks = 2.0 ** np.arange(int(np.ceil(np.log2(max(longest, 2.0)))) + 1)
     return _laid_out(
-        figure,
-        xaxis={
-            "title": "tokens of the reasoning",
-            "type": "log",
-            "tickvals": ticks,
-            "ticktext": [f"{tick:.0f}" for tick in ticks],
-            "range": [-0.05, np.log10(longest * 1.1)],
-        },
-        yaxis={"title": "I(X; first k tokens), nats", "rangemode": "tozero"},
+        data,
+        xaxis=_axis(
+            "tokens of the reasoning",
+            type="log",
+            tickvals=ticks,
+            ticktext=[f"{tick:.0f}" for tick in ticks],
+            range=[-0.05, float(np.log10(longest * 1.1))],
+        ),
+        yaxis=_axis("I(X; first k tokens), nats", rangemode="tozero"),
     )
 
 
-def group_map(grid: pd.DataFrame) -> go.Figure:
+def group_map(grid: pd.DataFrame) -> Spec:
     """Every group of every step: all fail, no spread, mixed (darker: more spread), all succeed."""
-    figure = go.Figure()
+    data: list[Trace] = []
     steps = np.sort(grid["step"].unique())
     ranks = np.arange(int(grid["rank"].max()) + 1)
     column_of = {step: column for column, step in enumerate(steps.tolist())}
@@ -220,34 +234,34 @@ def group_map(grid: pd.DataFrame) -> go.Figure:
                 part["group_index"], part["return_mean"], part["reward_std"], strict=True
             )
         ]
-        figure.add_heatmap(
-            z=z,
-            x=steps,
-            y=ranks,
-            text=text,
-            zmin=0,
-            zmax=1,
-            colorscale=[[0, "rgba(127,127,127,0)"], [1, color]],
-            showscale=False,
-            hovertemplate="step %{x}, %{text}<extra></extra>",
-            xgap=1 if len(steps) < 80 else 0,
-            ygap=1,
-        )
-        figure.add_scatter(
-            x=[None],
-            y=[None],
-            mode="markers",
-            name=label,
-            marker={"symbol": "square", "size": 10, "color": color},
-        )
+        data += [
+            {
+                "type": "heatmap",
+                "z": z,
+                "x": steps,
+                "y": ranks,
+                "text": text,
+                "zmin": 0,
+                "zmax": 1,
+                "colorscale": [[0, "rgba(127,127,127,0)"], [1, color]],
+                "showscale": False,
+                "hovertemplate": "step %{x}, %{text}<extra></extra>",
+                "xgap": 1 if len(steps) < 80 else 0,
+                "ygap": 1,
+            },
+            scatter(
+                x=[None],
+                y=[None],
+                mode="markers",
+                name=label,
+                marker={"symbol": "square", "size": 10, "color": color},
+            ),
+        ]
+    whole = {"tick0": 0, "dtick": 1} if len(steps) <= 8 else {}
     return _laid_out(
-        figure,
-        xaxis={
-            "title": "step",
-            "showgrid": False,
-            **({"tick0": 0, "dtick": 1} if len(steps) <= 8 else {}),
-        },
-        yaxis={"title": "groups", "showticklabels": False, "showgrid": False},
+        data,
+        xaxis=_axis("step", showgrid=False, **whole),
+        yaxis=_axis("groups", showticklabels=False, showgrid=False),
     )
 
 
@@ -255,27 +269,27 @@ def _shown(value: float) -> str:
     return "unknown" if math.isnan(value) else f"{value:.2f}"
 
 
-def gradient_bars(table: pd.DataFrame) -> go.Figure:
+def gradient_bars(table: pd.DataFrame) -> Spec:
     """Norm of every term's gradient by bucket of reward spread; the signal share on hover."""
-    figure = go.Figure()
     terms = table[table["term"] != "total"]
+    data = []
     for color, term in zip(SERIES, terms["term"].unique().tolist(), strict=False):
         part = terms[terms["term"] == term]
-        figure.add_bar(
-            x=[bucket_words(name) for name in part["bucket"]],
-            y=part["norm"],
-            name=str(term),
-            marker_color=color,
-            customdata=part[["signal share", "cosine with the rest", "num_groups"]],
-            hovertemplate="%{x}: norm %{y:.3g}<br>signal share %{customdata[0]:.2f}"
-            "<br>cosine with the rest %{customdata[1]:.2f}<br>%{customdata[2]:.0f} groups"
-            "<extra>%{fullData.name}</extra>",
+        about = part[["signal share", "cosine with the rest", "num_groups"]]
+        data.append(
+            {
+                "type": "bar",
+                "x": [bucket_words(name) for name in part["bucket"]],
+                "y": part["norm"].to_numpy(np.float64),
+                "name": str(term),
+                "marker": {"color": color},
+                "customdata": about.to_numpy(np.float64),
+                "hovertemplate": "%{x}: norm %{y:.3g}<br>signal share %{customdata[0]:.2f}"
+                "<br>cosine with the rest %{customdata[1]:.2f}<br>%{customdata[2]:.0f} groups"
+                "<extra>%{fullData.name}</extra>",
+            }
         )
-    return _laid_out(
-        figure,
-        barmode="group",
-        yaxis={"title": "gradient norm", "rangemode": "tozero"},
-    )
+    return _laid_out(data, barmode="group", yaxis=_axis("gradient norm", rangemode="tozero"))
 
 
 def bucket_words(name: str) -> str:

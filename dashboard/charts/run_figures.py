@@ -44,7 +44,7 @@ class Figure:
     title: str
     help: str
     """What it shows, in a sentence or two."""
-    draw: Callable[[RunReader, int | None], go.Figure | None]
+    draw: Callable[[RunReader, int | None], drawn.Spec | None]
     """The figure at a step, None for the newest that was measured; None where there is no data."""
 
 
@@ -68,12 +68,12 @@ def _values(run: RunReader, step: int, prefix: str) -> dict[str, float]:
     return {r["key"]: math.nan if r["value"] is None else r["value"] for r in rows}
 
 
-def _regimes(run: RunReader, step: int | None) -> go.Figure | None:
+def _regimes(run: RunReader, step: int | None) -> drawn.Spec | None:
     path = data.regime_path(tables.series(run, data.REGIME_KEYS, "train"))
     return None if path is None else drawn.regime_plane(path, selected=step)
 
 
-def _information(run: RunReader, at_step: int | None) -> go.Figure | None:
+def _information(run: RunReader, at_step: int | None) -> drawn.Spec | None:
     step = _step(run, "information", at_step)
     if step is None:
         return None
@@ -84,13 +84,13 @@ def _information(run: RunReader, at_step: int | None) -> go.Figure | None:
     return drawn.information_curve(families, _values(run, step, "info/")) if families else None
 
 
-def _groups(run: RunReader, step: int | None) -> go.Figure | None:
+def _groups(run: RunReader, step: int | None) -> drawn.Spec | None:
     steps = data.thin(tables.trajectory_steps(run), data.MAX_GROUP_STEPS)
     grid = data.group_grid(tables.groups(run, steps))
     return None if grid.empty else drawn.group_map(grid)
 
 
-def _gradients(run: RunReader, at_step: int | None) -> go.Figure | None:
+def _gradients(run: RunReader, at_step: int | None) -> drawn.Spec | None:
     step = _step(run, "gradients", at_step)
     table = pd.DataFrame() if step is None else data.gradient_table(_values(run, step, "gradient/"))
     return None if table.empty else drawn.gradient_bars(table)
@@ -129,7 +129,7 @@ FIGURES = (
 _BY_NAME = {figure.name: figure for figure in FIGURES}
 
 
-def draw_figure(run: RunReader, name: str, step: int | None) -> go.Figure | None:
+def draw_figure(run: RunReader, name: str, step: int | None) -> drawn.Spec | None:
     """One of FIGURES at a step."""
     return _BY_NAME[name].draw(run, step)
 
@@ -217,10 +217,10 @@ class RunFigures(RunCharts):
             QueryError: there is no such figure or metric, or the run has no data for it.
         """
         if name in _BY_NAME:
-            figure = draw_figure(self.run, name, None)
-            if figure is None:
+            spec = draw_figure(self.run, name, None)
+            if spec is None:
                 raise QueryError(f"the run has no data for the figure {name!r}; see plots()")
-            return figure
+            return go.Figure(spec)
         chart = self.chart(name)
         if chart is not None:
             return go.Figure(self.spec(chart, self.curves(chart)))

@@ -55,11 +55,6 @@ def pace(steps: pd.DataFrame) -> float:
     return between
 
 
-def remaining_s(step_s: float, *, step: int, steps: int) -> float:
-    """Seconds until step `steps` at this pace; NaN where the pace is unknown."""
-    return max(0, steps - step) * step_s
-
-
 def _pace_words(step_s: float) -> str:
     """
     >>> _pace_words(0.85), _pace_words(150.0), _pace_words(7.7e-05)
@@ -82,7 +77,7 @@ def progress_words(
     # The times in an imported run are those of the import.
     is_known = math.isfinite(step_s) and not stands.is_imported
     parts = [_pace_words(step_s)] if is_known else []
-    left = remaining_s(step_s, step=done, steps=steps)
+    left = max(0, steps - done) * step_s
     if stands.status is Status.LIVE and steps > 0 and math.isfinite(left):
         parts.append(f"{duration(left)} left")
     return f"{done} / {steps}" if steps > 0 else str(done), ", ".join(parts)

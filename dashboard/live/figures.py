@@ -15,8 +15,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
-import plotly.io
 
 from ..charts.theme import as_text
 from ..escaping import component_key
@@ -37,22 +35,17 @@ class Drawing:
     """Pixels."""
 
 
-def drawing(figure: go.Figure | Mapping[str, Any]) -> Drawing:
+def drawing(spec: Mapping[str, Any]) -> Drawing:
     """A figure, or its `data` and `layout` as they are, without plotly's template.
 
     The browser puts the page's own template in its place.
     """
-    spec = figure.to_dict() if isinstance(figure, go.Figure) else figure
     layout = {key: value for key, value in spec["layout"].items() if key != "template"}
     height = layout.pop("height", DEFAULT_HEIGHT)
     if words := _words(spec):
         layout["meta"] = {**layout.get("meta", {}), "words": words}
     spec_parts = {"data": spec["data"], "layout": layout}
-    if isinstance(figure, go.Figure):
-        text = plotly.io.to_json(spec_parts, validate=False)
-    else:
-        text = json.dumps(spec_parts, default=_packed, allow_nan=False)
-    assert isinstance(text, str)
+    text = json.dumps(spec_parts, default=_packed, allow_nan=False)
     return Drawing(spec=text, height=int(height))
 
 
@@ -117,7 +110,7 @@ def export_config(file_name: str) -> dict[str, Any]:
     }
 
 
-def show(figure: go.Figure | Mapping[str, Any], alt: str, *, key: str, revision: str = "") -> None:
+def show(figure: Mapping[str, Any], alt: str, *, key: str, revision: str = "") -> None:
     """Draw a figure here, in the colours and the width of the page.
 
     Args:

@@ -14,7 +14,7 @@ from echoscope.store.status import after_step
 from ..data import queries
 from ..escaping import visible
 from ..words import plain
-from . import links, ui, url_state
+from . import ui, url_state
 
 MAX_BRANCHES = 5
 """Branches of a run that its page links."""
@@ -35,14 +35,6 @@ def lineage(run_id: str) -> None:
                 open_button(child, child)
             if len(children) > MAX_BRANCHES:
                 st.caption(f"and {len(children) - MAX_BRANCHES} more")
-
-
-def parent_line(text: str, run_id: str) -> None:
-    """Words about a run's parent, with a link to its page Live where it lies under the root."""
-    row = _row(text)
-    if ui.exists(run_id):
-        with row:
-            links.link("Open that run", "live", run=run_id)
 
 
 def open_button(label: str, run_id: str) -> None:

@@ -7,7 +7,6 @@ hovering tells on the dashboard is the `<title>` of a dot.
 
 from __future__ import annotations
 
-import base64
 import html
 import math
 import re
@@ -16,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 from numpy.typing import NDArray
+from plotly.colors import sample_colorscale
 
 from ..charts.theme import ACCENT, GRID
 from ..escaping import attribute
@@ -36,8 +35,6 @@ _SHAPES: Mapping[str, Sequence[tuple[float, float]]] = {
     "triangle-down": ((0, 1.2), (1.2, -0.9), (-1.2, -0.9)),
     "square": ((-1, -1), (1, -1), (1, 1), (-1, 1)),
 }
-_CIVIDIS = ((0, 34, 78), (124, 123, 120), (254, 232, 56))
-"""Ends and middle of plotly's `Cividis`, for a number that a colour stands for."""
 Floats = NDArray[np.float64]
 
 
@@ -59,13 +56,12 @@ class _Scale:
         return self.start + share * (self.end - self.start)
 
 
-def picture(figure: go.Figure | Mapping[str, Any], alt: str) -> str:
+def picture(spec: Mapping[str, Any], alt: str) -> str:
     """One figure as an `<svg>`; its title, its legend and its notes stand in it.
 
     Args:
         alt: The figure in words. Hostile, as every text of the figure may be.
     """
-    spec = _unpacked(figure.to_plotly_json()) if isinstance(figure, go.Figure) else figure
     traces, layout = list(spec["data"]), spec["layout"]
     height = min(float(layout.get("height", HEIGHT)), 420.0)
     legend = [trace for trace in traces if _has_legend(trace, layout)]
@@ -80,24 +76,19 @@ def picture(figure: go.Figure | Mapping[str, Any], alt: str) -> str:
     parts += _axes(layout, x, y, (top, height - _BOTTOM), categories, height)
     for trace in traces:
         scale_y = y if trace.get("yaxis", "y") == "y" else marks
-        parts += _trace(trace, traces, x, scale_y, categories)
+        kind = trace.get("type", "scatter")
+        if kind == "heatmap":
+            parts += _heatmap(trace, x, scale_y)
+        elif kind == "bar":
+            parts += _bars(trace, traces, x, scale_y, categories)
+        else:
+            parts += _scatter(trace, x, scale_y)
     parts += _annotations(layout, x, y, top)
     parts += _legend(legend, top)
     return (
         f'<svg class="picture" viewBox="0 0 {WIDTH} {height:g}" role="img" '
         f'aria-label="{attribute(alt, 600)}">{"".join(parts)}</svg>'
     )
-
-
-def _unpacked(value: Any) -> Any:
-    """What plotly holds, with the arrays that it keeps as base64 as arrays."""
-    if isinstance(value, Mapping) and "bdata" in value:
-        numbers = np.frombuffer(base64.b64decode(value["bdata"]), np.dtype(value["dtype"]))
-        shape = value.get("shape")
-        return numbers.reshape([int(n) for n in shape.split(",")]) if shape else numbers
-    if isinstance(value, Mapping):
-        return {key: _unpacked(part) for key, part in value.items()}
-    return [_unpacked(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def _array(values: Any) -> Floats:
@@ -228,26 +219,10 @@ def _labels(
         powers = range(math.ceil(scale.low), math.floor(scale.high) + 1)
         return [(10.0**power, f"{10.0**power:g}") for power in powers]
     values = _ticks(scale.low, scale.high, most)
-    if axis.get("tickformat") == ".0%":
+    if str(axis.get("tickformat")).endswith("%"):
         return [(value, f"{100 * value:.3g}%") for value in values]
     suffix = str(axis.get("ticksuffix", ""))
     return [(value, f"{value:.4g}{suffix}") for value in values]
-
-
-def _trace(
-    trace: Mapping[str, Any],
-    traces: Sequence[Mapping[str, Any]],
-    x: _Scale,
-    y: _Scale,
-    categories: Sequence[str],
-) -> Iterator[str]:
-    kind = trace.get("type", "scatter")
-    if kind == "heatmap":
-        yield from _heatmap(trace, x, y)
-    elif kind == "bar":
-        yield from _bars(trace, traces, x, y, categories)
-    else:
-        yield from _scatter(trace, x, y)
 
 
 def _scatter(trace: Mapping[str, Any], x: _Scale, y: _Scale) -> Iterator[str]:
@@ -352,16 +327,8 @@ def _marker_colors(marker: Mapping[str, Any], size: int) -> list[Any]:
         return colors
     numbers = _array(colors)
     low, span = np.nanmin(numbers), float(np.ptp(numbers)) or 1.0
-    return [_shade((number - low) / span) for number in numbers.tolist()]
-
-
-def _shade(share: float) -> str:
-    """A colour for a number between 0 and 1."""
-    position = min(max(share, 0.0), 1.0) * (len(_CIVIDIS) - 1)
-    index = min(int(position), len(_CIVIDIS) - 2)
-    pair = zip(_CIVIDIS[index], _CIVIDIS[index + 1], strict=True)
-    mixed = [round(a + (b - a) * (position - index)) for a, b in pair]
-    return f"rgb({mixed[0]},{mixed[1]},{mixed[2]})"
+    shares = (numbers - low) / span
+    return [*sample_colorscale(marker["colorscale"], shares.tolist())]
 
 
 def _heatmap(trace: Mapping[str, Any], x: _Scale, y: _Scale) -> Iterator[str]:

@@ -265,17 +265,24 @@ def _t(num: NDArray[np.int64]) -> FloatArray64:
 
 def level_words(level: Level) -> str:
     """`81.2 % (75.0 to 86.6)`; `0.42 (0.38 to 0.46) nats`; the mean alone without an interval."""
-    estimate, unit = level.estimate, metric(level.key).unit
-    if math.isnan(estimate.value):
+    if math.isnan(level.estimate.value):
         return "not measured"
+    return _estimate_words(level.estimate, metric(level.key).unit)
+
+
+def _estimate_words(estimate: Estimate, unit: str, *, is_difference: bool = False) -> str:
+    """A value with its interval, if it has one, and its unit."""
     has_interval = estimate.low <= estimate.high
-    if unit == SHARE:
+    if unit == SHARE and not is_difference:
         return estimate.as_rate() if has_interval else percent(estimate.value, 1)
-    if unit == POINTS:
+    if unit in (SHARE, POINTS):
         return estimate.as_points() if has_interval else points(estimate.value, 1)
-    low, high = number_words(estimate.low), number_words(estimate.high)
+    value, low, high = (
+        number_words(number, is_signed=is_difference)
+        for number in (estimate.value, estimate.low, estimate.high)
+    )
     ends = f" ({low} to {high})" if has_interval else ""
-    return f"{number_words(estimate.value)}{ends} {unit}".strip()
+    return f"{value}{ends} {unit}".strip()
 
 
 def gap_words(gap: Gap) -> str:
@@ -292,16 +299,7 @@ def gap_words(gap: Gap) -> str:
 
 
 def _difference_words(gap: Gap) -> str:
-    difference, unit = gap.difference, metric(gap.key).unit
-    if unit in (SHARE, POINTS):
-        alone = points(difference.value, 1)
-        return difference.as_points() if gap.has_interval else alone
-    value, low, high = (
-        number_words(number, is_signed=True)
-        for number in (difference.value, difference.low, difference.high)
-    )
-    ends = f" ({low} to {high})" if gap.has_interval else ""
-    return f"{value}{ends} {unit}".strip()
+    return _estimate_words(gap.difference, metric(gap.key).unit, is_difference=True)
 
 
 def _ratio_words(ratio: Estimate | None) -> str:

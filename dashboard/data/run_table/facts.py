@@ -47,11 +47,11 @@ class RunFacts:
     """Of one run. Texts come from files: hostile."""
 
     mark: Mark
-    details: RunDetails
-    setting_names: tuple[str, ...]
-    setting_values: tuple[Any, ...]
+    details: RunDetails = field(default_factory=RunDetails)
+    setting_names: tuple[str, ...] = ()
+    setting_values: tuple[Any, ...] = ()
     """Numbers, texts, flags, None, lists: as the configuration has them."""
-    metrics: RunSummary | None
+    metrics: RunSummary | None = None
     """None of a run that cannot be read."""
     environments: tuple[str, ...]
     problem: str = ""
@@ -258,10 +258,6 @@ def read_facts(row: RunRow, before: RunFacts | None = None) -> RunFacts:
     except (StoreError, OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
         return RunFacts(
             mark=mark_of(row),
-            details=RunDetails(),
-            setting_names=(),
-            setting_values=(),
-            metrics=None,
             environments=row.environments,
             problem=" ".join(str(error).split())[:300],
         )

@@ -27,7 +27,7 @@ _PATIENCE_S = 5.0
 
 
 class ViewError(StoreError):
-    """A view cannot be saved, renamed or removed; nothing was changed."""
+    """A view cannot be saved or removed; nothing was changed."""
 
 
 def read_views(root: Path) -> dict[str, dict[str, str]]:
@@ -80,20 +80,6 @@ def save_view(root: Path, name: str, params: Mapping[str, str]) -> None:
 def delete_view(root: Path, name: str) -> None:
     """Remove a view; one that is not there is no error."""
     _change(root, lambda views: views.pop(name, None))
-
-
-def rename_view(root: Path, name: str, new_name: str) -> None:
-    """Raises ViewError where the view is gone or the new name is taken or not fit."""
-    new_name = checked_name(new_name)
-
-    def change(views: dict[str, dict[str, str]]) -> None:
-        if name not in views:
-            raise ViewError(f"the view {name!r} is gone: somebody removed or renamed it")
-        if new_name in views and new_name != name:
-            raise ViewError(f"there is a view {new_name!r} already; choose another name")
-        views[new_name] = views.pop(name)
-
-    _change(root, change)
 
 
 def checked_name(name: str) -> str:

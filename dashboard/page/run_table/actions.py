@@ -9,15 +9,9 @@ from typing import Any
 
 import streamlit as st
 
-from echoscope.dashboard.data.comparing.groups import (
-    RunGroup,
-    differing,
-    setting_table,
-    settings_of,
-)
 from echoscope.dashboard.data.run_table.table import RunsTable
 from echoscope.store.query.listing import RunRow
-from echoscope.store.status import Origin, after_step
+from echoscope.store.status import Origin
 from echoscope.store.steer.annotations import (
     AddTag,
     Change,
@@ -31,13 +25,13 @@ from echoscope.store.steer.steering import MAX_AUTHOR, os_user
 from ...data import queries
 from ...escaping import visible
 from ...web.settings import settings
-from .. import lineage, links, ui
+from .. import links, ui
 from . import state
 
 MAX_COMPARED, _MAX_ADDRESS = 500, 30_000
 """Runs that the page Compare takes, and characters of their names that fit into an address."""
 MAX_BESIDE = 6
-"""Ticked runs whose settings stand side by side here."""
+"""Ticked runs that the page Panels takes from here."""
 
 
 def pages_of(row: RunRow) -> tuple[str, ...]:
@@ -80,10 +74,6 @@ def draw(table: RunsTable, hits: Sequence[int], page_rows: Sequence[int]) -> Non
                     f"Tick all {len(hits):,}", on_click=_tick_all, args=(others,), type="tertiary"
                 )
             st.button("Untick all", on_click=state.untick_all, type="tertiary")
-        if len(rows) == 1 and rows[0].parent_run_id:
-            lineage.parent_line(f"Branched from {branched_from(rows[0])}", rows[0].parent_run_id)
-        if 1 < len(rows) <= MAX_BESIDE:
-            _differences(table, places)
         if settings().is_read_only:
             st.caption("This dashboard is read-only: tags, pins and notes cannot be changed.")
         else:
@@ -100,31 +90,6 @@ def _of_first(page: str, ids: Sequence[str], most: int) -> None:
 def _tick_all(run_ids: Sequence[str]) -> None:
     state.tick(run_ids, is_on=True)
     state.new_generation()
-
-
-def branched_from(row: RunRow) -> str:
-    """`my-run after step 40`; empty for a run that began by itself."""
-    when = "" if row.branched_at is None else f" {after_step(row.branched_at)}"
-    return visible(f"{row.parent_run_id}{when}", 120) if row.parent_run_id else ""
-
-
-def _differences(table: RunsTable, places: Sequence[int]) -> None:
-    """The settings in which the ticked runs differ."""
-    settings = {}
-    for n in places:
-        facts = table.facts[n]
-        if facts is None:
-            st.caption("The settings are still being read.")
-            return
-        values = dict(zip(facts.setting_names, facts.setting_values, strict=True))
-        settings[visible(table.rows[n].run_id, 80)] = settings_of(values)
-    keys = differing(settings)
-    if keys:
-        beside = [RunGroup(runs=(run,), settings={}, name=run) for run in settings]
-        frame = setting_table(beside, settings, keys)
-        st.dataframe(frame, hide_index=True, alt="Settings that differ")
-    else:
-        st.caption("These runs have the same settings, up to their seed.")
 
 
 def _notes(rows: Sequence[RunRow]) -> None:

@@ -270,21 +270,9 @@ def _views() -> None:
             go(view=new_name.strip())
             st.rerun()
     if name in views:
-        _change(name)
+        if st.button("Delete", key="delete_view") and ui.noting(
+            lambda: saved_views.delete_view(root, name)
+        ):
+            go(view=None)
+            st.rerun()
         st.caption(f"Link: /?{plain(urlencode({'view': name}), 200)}")
-
-
-def _change(name: str) -> None:
-    """Delete or rename the view that is shown."""
-    root = settings().root
-    with st.form("change_view", border=False):
-        new_name = st.text_input("New name", value=name, max_chars=saved_views.MAX_NAME)
-        left, right = st.columns(2)
-        is_renamed = left.form_submit_button("Rename")
-        is_deleted = right.form_submit_button("Delete")
-    if is_renamed and ui.noting(lambda: saved_views.rename_view(root, name, new_name)):
-        go(view=new_name.strip())
-        st.rerun()
-    if is_deleted and ui.noting(lambda: saved_views.delete_view(root, name)):
-        go(view=None)
-        st.rerun()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 
 from echoscope.dashboard.charts.diagnosis import (
     gradient_bars,
@@ -36,15 +37,15 @@ def path() -> RegimePath:
 
 
 def test_the_plane_marks_the_last_measurement_unless_another_is_selected() -> None:
-    last = regime_plane(path()).data[-1]
+    last = go.Figure(regime_plane(path())).data[-1]
     assert (last.x[0], last.y[0]) == (1.8, 0.05)
     assert last.error_y.array[0] == 0.05
-    first = regime_plane(path(), selected=2).data[-1]
+    first = go.Figure(regime_plane(path(), selected=2)).data[-1]
     assert (first.x[0], first.y[0]) == (2.0, 0.8)
 
 
 def test_the_plane_has_the_four_regimes_behind_it() -> None:
-    words = {note.text for note in regime_plane(path()).layout.annotations}
+    words = {note.text for note in go.Figure(regime_plane(path())).layout.annotations}
     assert words == {
         "diverse reasoning",
         "template collapse",
@@ -67,7 +68,7 @@ def test_the_curve_has_its_ceiling_and_where_the_prompt_can_be_told() -> None:
         [family()],
         {"info/first_turn/num_prompts": 8.0, "info/first_turn/identification_length": 3.0},
     )
-    curve, ceiling, mark = figure.data
+    curve, ceiling, mark = go.Figure(figure).data
     assert list(curve.y) == [0.0, 0.5, 1.5]
     assert list(ceiling.y) == [np.log(8)] * 2
     assert (mark.x[0], mark.y[0]) == (3.0, 1.0)
@@ -75,7 +76,7 @@ def test_the_curve_has_its_ceiling_and_where_the_prompt_can_be_told() -> None:
 
 def test_an_empty_curve_is_drawn_as_nothing() -> None:
     empty = family(curve_k=np.zeros(0), curve=np.zeros(0))
-    assert len(information_curve([empty], {}).data[0].x) == 0
+    assert len(information_curve([empty], {})["data"][0]["x"]) == 0
 
 
 def test_every_group_is_in_the_map_once() -> None:
@@ -89,7 +90,8 @@ def test_every_group_is_in_the_map_once() -> None:
             "return_mean": [0.0, 0.5, 1.0],
         }
     )
-    cells = [np.asarray(trace.z) for trace in group_map(grid).data if trace.type == "heatmap"]
+    maps = [trace for trace in go.Figure(group_map(grid)).data if trace.type == "heatmap"]
+    cells = [np.asarray(trace.z) for trace in maps]
     assert sum(int(np.isfinite(cell).sum()) for cell in cells) == 3
 
 
@@ -97,12 +99,12 @@ def test_bars_leave_out_the_total() -> None:
     table = diagnosis_data.gradient_table(
         {"gradient/policy/zero/norm": 1.0, "gradient/total/zero/norm": 2.0}
     )
-    (bars,) = gradient_bars(table).data
+    (bars,) = go.Figure(gradient_bars(table)).data
     assert (list(bars.x), list(bars.y)) == (["no spread"], [1.0])
 
 
 def test_legends_grow_away_from_the_curves() -> None:
     """Held at its top above the plot, a legend of two rows covered the curves on a phone."""
-    legend = information_curve([family()], {}).layout.legend
+    legend = go.Figure(information_curve([family()], {})).layout.legend
     assert (legend.orientation, legend.yanchor) == ("h", "bottom")
     assert legend.y >= 1

@@ -7,7 +7,7 @@ import math
 import pandas as pd
 import pytest
 
-from echoscope.dashboard.data.progress import pace, progress_words, remaining_s
+from echoscope.dashboard.data.progress import pace, progress_words
 from echoscope.store.status import RunStatus, Status
 
 
@@ -43,11 +43,6 @@ def test_an_earlier_attempt_does_not_count() -> None:
 
 def test_no_step_no_pace() -> None:
     assert math.isnan(pace(steps([])))
-
-
-def test_time_to_go() -> None:
-    assert remaining_s(pace(steps([0.0, 3.0])), step=10, steps=20) == 30.0
-    assert remaining_s(pace(steps([0.0, 3.0])), step=25, steps=20) == 0.0
 
 
 def test_a_run_that_trains_says_what_is_left() -> None:

@@ -14,19 +14,16 @@ from echoscope.dashboard.data.run_table.saved_views import (
     ViewError,
     delete_view,
     read_views,
-    rename_view,
     save_view,
 )
 
 
-def test_a_view_is_kept_renamed_and_deleted(tmp_path: Path) -> None:
+def test_a_view_is_kept_and_deleted(tmp_path: Path) -> None:
     assert read_views(tmp_path) == {}
     save_view(tmp_path, " best ", {"filter": "lr > 1e-6 & x", "sort": "-success", "page": "3"})
     assert read_views(tmp_path) == {"best": {"filter": "lr > 1e-6 & x", "sort": "-success"}}
-    rename_view(tmp_path, "best", "rates, all")
-    assert [*read_views(tmp_path)] == ["rates, all"]
-    delete_view(tmp_path, "rates, all")
-    delete_view(tmp_path, "rates, all")
+    delete_view(tmp_path, "best")
+    delete_view(tmp_path, "best")
     assert read_views(tmp_path) == {}
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
 
@@ -56,15 +53,11 @@ def test_a_damaged_file_is_said_and_never_replaced(tmp_path: Path, text: str) ->
     assert (tmp_path / FILE).read_bytes() == text.encode("latin-1")
 
 
-def test_a_taken_name_a_view_that_is_gone_and_too_many(
+def test_more_views_than_there_may_be_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_view(tmp_path, "a", {})
     save_view(tmp_path, "b", {})
-    with pytest.raises(ViewError, match="already"):
-        rename_view(tmp_path, "a", "b")
-    with pytest.raises(ViewError, match="is gone"):
-        rename_view(tmp_path, "c", "d")
     monkeypatch.setattr(saved_views, "MAX_VIEWS", 2)
     with pytest.raises(ViewError, match="there are 2 saved views"):
         save_view(tmp_path, "c", {})
