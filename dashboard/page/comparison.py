@@ -15,6 +15,7 @@ from echoscope.store.reader import RunReader
 from echoscope.text.amounts import counted
 
 from ..charts import compare as drawn
+from ..charts import theme
 from ..data import queries
 from ..data.comparing.groups import (
     MISSING,
@@ -42,11 +43,13 @@ from ..data.comparing.tasks import (
     task_settings,
     with_task,
 )
+from ..data.curves import AxisKind
 from ..escaping import visible
 from ..live import figures
 from ..words import NONE
-from . import links, ui
+from . import links, ui, url_state
 
+MAX_RUNS, MAX_DRAWN = 500, len(theme.SERIES)
 MAX_TASKS = 300
 FEW_RUNS = 8
 """Up to which the tasks of all runs are read at once."""
@@ -64,21 +67,33 @@ WHERE t.split = 'eval' AND t.step = (SELECT max(step) FROM trajectories WHERE sp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What the page compares."""
+    """What the controls of the page choose."""
 
     runs: tuple[str, ...]
     settings: Mapping[str, Settings]
     groups: tuple[RunGroup, ...]
-    shown: tuple[RunGroup, ...]
-    """Of the groups, those that are drawn."""
     keys: tuple[str, ...]
-    """Metrics that charts show."""
-    main: str
-    """The metric that the table compares."""
-    tables: Mapping[str, pd.DataFrame]
-    """run -> means of the metrics in ranges of steps."""
-    width: int
-    """Steps of such a range."""
+    """Metrics that charts show: first the one that the table compares."""
+    axis: AxisKind
+    smooth: float
+    log_y: bool
+    window: tuple[int, int]
+    """The first and the last step that are compared."""
+    baseline: str
+    """Id of a group."""
+    last_step: int
+    """The last that could be chosen."""
+
+    @property
+    def main(self) -> str:
+        """The metric that the table compares."""
+        return self.keys[0]
+
+    @property
+    def shown(self) -> list[RunGroup]:
+        """The groups that are drawn: not hidden, and no more than there are colours."""
+        hidden = set(url_state.list_param("hide", most=MAX_RUNS))
+        return [group for group in self.groups if group.id not in hidden][:MAX_DRAWN]
 
     @property
     def colors(self) -> Mapping[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -11,12 +10,10 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from echoscope.dashboard.charts import compare as drawn
-from echoscope.dashboard.charts import theme
 from echoscope.dashboard.charts.charts import LineOptions
 from echoscope.dashboard.data import queries
 from echoscope.dashboard.data.comparing.groups import (
     EACH_RUN,
-    RunGroup,
     Settings,
     differing,
     grouped,
@@ -44,19 +41,22 @@ from echoscope.dashboard.data.comparing.series import (
     run_level,
 )
 from echoscope.dashboard.data.comparing.tasks import played_tasks
-from echoscope.dashboard.data.curves import AXES, AxisKind
+from echoscope.dashboard.data.curves import AXES
 from echoscope.dashboard.escaping import visible
 from echoscope.dashboard.live import figures
 from echoscope.dashboard.live.refreshing import beat
 from echoscope.dashboard.page import comparison, links, ui, url_state
-from echoscope.dashboard.page.comparison import Comparison, table_height
+from echoscope.dashboard.page.comparison import (
+    MAX_DRAWN,
+    MAX_RUNS,
+    Comparison,
+    table_height,
+)
 from echoscope.dashboard.page.problems import Problem
 from echoscope.diagnostics.catalogue import metric
 from echoscope.diagnostics.metric_entry import ENTROPY, RETURN, SUCCESS
 from echoscope.store.status import RUNNING
 
-MAX_RUNS = 500
-MAX_DRAWN = len(theme.SERIES)
 CURATED = (SUCCESS, RETURN, ENTROPY, "info/first_turn/dependence", "text/retrieval_accuracy")
 CHARTS = (SUCCESS, ENTROPY, RETURN, *CURATED[3:])
 """Beside the compared metric: a return that is a success would show the same curve twice."""
@@ -79,12 +79,11 @@ def draw(head: DeltaGenerator) -> None:
     live = _live(runs)
     with st.spinner(f"Reading {len(runs)} runs"):
         asked = _asked(runs, head)
-        _read(asked)  # under the spinner; from here on the answers are kept
+        _tables(asked)  # under the spinner; from here on the answers are kept
 
     def numbers() -> None:
-        compared = _read(asked)
-        _levels(compared, asked)
-        _curves(compared, asked)
+        _levels(asked)
+        _curves(asked)
 
     def has_news() -> bool:
         """A run has begun or ended to be live, or is far beyond the steps that can be chosen."""
@@ -93,15 +92,14 @@ def draw(head: DeltaGenerator) -> None:
         )
 
     beat("compare", EVERY_S if live else None, numbers, has_news=has_news)
-    compared = _read(asked)
-    by_group = _levels_of(compared, asked.window).values()
-    comparison.sweep(compared, {level.run: level.mean for of in by_group for level in of.runs})
+    by_group = _levels_of(asked).values()
+    comparison.sweep(asked, {level.run: level.mean for of in by_group for level in of.runs})
     left, right = st.columns(2, gap="medium")
     with left:
-        comparison.settings(compared)
+        comparison.settings(asked)
     with right:
-        comparison.evaluations(compared)
-    comparison.tasks(compared)
+        comparison.evaluations(asked)
+    comparison.tasks(asked)
     links.link("Own panels of these runs", "panels", run=None, runs=",".join(runs[:MAX_DRAWN]))
 
 
@@ -113,27 +111,7 @@ def _last_step(runs: Sequence[str]) -> int:
     return max(1, *(queries.info(run).last_step for run in runs))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What the controls choose."""
-
-    runs: tuple[str, ...]
-    settings: Mapping[str, Settings]
-    groups: tuple[RunGroup, ...]
-    keys: tuple[str, ...]
-    """Metrics that charts show: the compared one first."""
-    axis: AxisKind
-    smooth: float
-    log_y: bool
-    window: tuple[int, int]
-    """The first and the last step that are compared."""
-    baseline: str
-    """Id of a group."""
-    last_step: int
-    """The last that could be chosen."""
-
-
-def _asked(runs: Sequence[str], head: DeltaGenerator) -> Asked:
+def _asked(runs: Sequence[str], head: DeltaGenerator) -> Comparison:
     """The controls, and what they choose."""
     keys = sorted(set().union(*(queries.metric_keys(run) for run in runs)))
     settings = {run: settings_of(queries.info(run).config) for run in runs}
@@ -178,7 +156,7 @@ def _asked(runs: Sequence[str], head: DeltaGenerator) -> Asked:
     last_step = _last_step(runs)
     with right:
         window = _window(runs, last_step)
-    return Asked(
+    return Comparison(
         runs=tuple(runs),
         settings=settings,
         groups=groups,
@@ -192,19 +170,10 @@ def _asked(runs: Sequence[str], head: DeltaGenerator) -> Asked:
     )
 
 
-def _read(asked: Asked) -> Comparison:
-    """The numbers as they are now."""
+def _tables(asked: Comparison) -> tuple[Mapping[str, pd.DataFrame], int]:
+    """Run -> means of the metrics in ranges of steps as they are now; and how wide a range is."""
     width = bucket_width(_last_step(asked.runs))
-    return Comparison(
-        runs=asked.runs,
-        settings=asked.settings,
-        groups=asked.groups,
-        shown=tuple(_shown(asked.groups)),
-        keys=asked.keys,
-        main=asked.keys[0],
-        tables={run: bucketed(run, asked.keys, width) for run in asked.runs},
-        width=width,
-    )
+    return {run: bucketed(run, asked.keys, width) for run in asked.runs}, width
 
 
 def _evaluated(keys: Sequence[str]) -> str:
@@ -241,27 +210,22 @@ def _group_by(settings: Mapping[str, Settings]) -> list[str]:
     return list(chosen) or default
 
 
-def _shown(groups: Sequence[RunGroup]) -> list[RunGroup]:
-    """The groups that are drawn: not hidden, and no more than there are colours."""
-    hidden = set(url_state.list_param("hide", most=MAX_RUNS))
-    return [group for group in groups if group.id not in hidden][:MAX_DRAWN]
-
-
 # --- how far groups differ
 
 
-def _levels_of(compared: Comparison, window: tuple[int, int]) -> dict[str, Level]:
-    """Id of a group -> the level of its runs in a window."""
+def _levels_of(compared: Comparison) -> dict[str, Level]:
+    """Id of a group -> the level of its runs in the window."""
+    tables, width = _tables(compared)
     return {
         group.id: level_of(
             compared.main,
             [
                 run_level(
                     run,
-                    compared.tables[run],
+                    tables[run],
                     compared.main,
-                    window,
-                    width=compared.width,
+                    compared.window,
+                    width=width,
                     seed=seed_of(queries.info(run).config),
                     played=played_tasks(queries.info(run).config, compared.main),
                 )
@@ -272,16 +236,16 @@ def _levels_of(compared: Comparison, window: tuple[int, int]) -> dict[str, Level
     }
 
 
-def _levels(compared: Comparison, asked: Asked) -> None:
+def _levels(compared: Comparison) -> None:
     """The sentence, and the table that is the legend as well."""
-    groups, window = compared.groups, asked.window
+    groups, window = compared.groups, compared.window
     names = {group.id: group.name for group in groups}
-    levels = _levels_of(compared, window)
-    gaps = {of: gap_between(levels[of], levels[asked.baseline]) for of in names}
-    del gaps[asked.baseline]
+    levels = _levels_of(compared)
+    gaps = {of: gap_between(levels[of], levels[compared.baseline]) for of in names}
+    del gaps[compared.baseline]
     by_name = {names[of]: level for of, level in levels.items()}
     gaps_by_name = {names[of]: gap for of, gap in gaps.items()}
-    sentence = summary(compared.main, by_name, gaps_by_name, names[asked.baseline])
+    sentence = summary(compared.main, by_name, gaps_by_name, names[compared.baseline])
     st.text(visible(sentence, 600))
     _table(compared, levels, gaps)
     num_left_out = len(groups) - len(compared.shown)
@@ -400,23 +364,24 @@ def _hide_all_but(ids: Sequence[str], shown: Sequence[str]) -> None:
 # --- curves
 
 
-def _curves(compared: Comparison, asked: Asked) -> None:
-    axes = {run: axis_of(run, asked.axis) for group in compared.shown for run in group.runs}
+def _curves(compared: Comparison) -> None:
+    axes = {run: axis_of(run, compared.axis) for group in compared.shown for run in group.runs}
     if not axes:
         ui.empty("Every group is hidden. Click Show in the table.")
         return
-    axis = drawn_axis(axes, asked.axis)
-    options = LineOptions(height=drawn.HEIGHT, has_legend=False, log_y=asked.log_y)
+    tables, width = _tables(compared)
+    axis = drawn_axis(axes, compared.axis)
+    options = LineOptions(height=drawn.HEIGHT, has_legend=False, log_y=compared.log_y)
     grid = st.grid("auto", min_column_width=_MIN_WIDTH)
     for key in compared.keys:
         curves = [
             mean_curve(
                 group,
                 key,
-                compared.tables,
+                tables,
                 axes,
-                width=compared.width,
-                smooth=asked.smooth,
+                width=width,
+                smooth=compared.smooth,
                 color=compared.colors[group.id],
             )
             for group in compared.shown
@@ -426,7 +391,7 @@ def _curves(compared: Comparison, asked: Asked) -> None:
                 drawn.band_spec(key, curves, axis, options),
                 metric(key).name,
                 key=f"compare {key}",
-                revision=f"{asked.axis} {compared.runs}",
+                revision=f"{compared.axis} {compared.runs}",
             )
 
 
