@@ -242,6 +242,8 @@ def test_a_branch_outlives_the_process_that_started_it(root: Path) -> None:
         "step": 2,
         "reason": "--dry-run",  # a text, not an option
         "issued_by": "ann",
+        "command_id": "",
+        "treatments": [],
     }
     assert Path(log).stat().st_mode & 0o077 == 0
 
