@@ -23,7 +23,7 @@ from trajectories import make_trajectory
 
 from echoscope.dashboard.charts.curated import CHARTS
 from echoscope.store.log.durable import new_id, read_checked_json, to_checked_json_bytes
-from echoscope.store.log.journal import encode_piece, read_chunk
+from echoscope.store.log.journal import Chain, read_chunk
 from echoscope.store.log.layout import FileEntry, Layout
 from echoscope.store.log.parquet import write_pack_file
 from echoscope.store.records import Split, StepMetrics, Trajectory, Turn
@@ -110,7 +110,11 @@ def make_many(root: Path, count: int) -> None:
         mine = {**run, "run_id": name, "name": name, "created_at": 1.7e9 + number}
         mine["config"] = json.dumps(settings)
         header = {**records[0], "run_id": name, "description": mine}
-        layout.journal.write_bytes(encode_piece([header, *records[1:]], name))
+        chain = Chain.of(name)
+        with layout.journal.open("xb") as journal:
+            for record in (header, *records[1:]):
+                chain.add(line := chain.line(record))
+                journal.write(line)
         layout.writer_lock.touch()
         shutil.copy(Layout(template).tail, layout.tail)
         layout.run_json.write_bytes(to_checked_json_bytes(mine))

@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from echoscope.store.log.durable import new_id, sha256_of
-from echoscope.store.log.journal import LINKS, Chain, RunState, encode_line, read_chunk
+from echoscope.store.log.journal import Chain, RunState, encode_line, read_chunk
 from echoscope.store.log.layout import FileEntry, FileGroup, Layout
 from echoscope.store.log.packs import Pack, write_pack_json
 from echoscope.store.log.parquet import parquet_options
@@ -281,7 +281,7 @@ def make_packed_run(
         write_pack_json(layout.pack(number), pack)
     chain, lines = replace(Chain.of("bench"), seq=number), []
     for record in (header | {"piece": number + 1, "last_step": steps - 1}, *rest):
-        lines.append(chain.line({k: v for k, v in record.items() if k not in LINKS}))
+        lines.append(chain.line(record))
         chain.add(lines[-1])
     layout.journal.write_bytes(b"".join(lines))
     layout.tail.write_bytes(encode_line({"kind": "tail", "seq": chain.seq}))

@@ -23,7 +23,7 @@ from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.verdict_text import verdict_parts
 from echoscope.store.reader import RunReader, info_status
 from echoscope.store.records import Trajectory, TrajectoryOutcome, Turn
-from echoscope.store.steer.settings import settings_over
+from echoscope.store.steer.settings import live_settings
 from echoscope.store.steer.steering import standing
 
 from . import html
@@ -222,7 +222,7 @@ def card_of(
     info, commands, now = run.info(), run.commands(), time.time()
     step_s = pace(run.steps().to_pandas())
     status = info_status(info, commands, step_s=step_s, now=now)
-    planned = standing(info, commands, settings_over(info, commands, run.settings()).now).steps
+    planned = standing(info, commands, live_settings(run).now).steps
     keys = run.metric_keys()
     numbers = tiles(
         tables.outlines(run, tile_keys(keys)),

@@ -74,7 +74,6 @@ class RunInfo:
     run_id: str
     path: Path
     name: str
-    project: str
     status: str
     """running, finished, stopped, failed, interrupted, or crashed (ended without a word)."""
     created_at: float
@@ -113,7 +112,6 @@ def run_info(index: RunIndex) -> RunInfo:
         run_id=row["run_id"],
         path=index.layout.root,
         name=row["name"] or "",
-        project=row["project"] or "",
         status=row["status"],
         created_at=row["created_at"],
         ended_at=row["ended_at"],

@@ -49,6 +49,8 @@ logger = logging.getLogger("echoscope.store")
 
 STATUSES = ("finished", "stopped", "failed", "interrupted")
 _MICRO_AGE_S = 2.0
+_QUEUE_SIZE = 4
+"""Steps (or calls of `add_trajectories`) that may wait to be written."""
 _LOCK_PATIENCE_S = 2.0
 _JOB = Callable[[Committer], None]
 
@@ -63,7 +65,6 @@ class RunWriter:
         committer: Committer,
         seen: set[str],
         *,
-        queue_size: int,
         is_packing: bool,
     ) -> None:
         """Use `create` or `resume`."""
@@ -90,7 +91,7 @@ class RunWriter:
         self._held: dict[int, list[Trajectory]] = {}
         self._waiting: list[Trajectory] = []
         self._waiting_since = 0.0
-        self._jobs: queue.Queue[_JOB | None] = queue.Queue(maxsize=queue_size)
+        self._jobs: queue.Queue[_JOB | None] = queue.Queue(maxsize=_QUEUE_SIZE)
         self._thread = threading.Thread(target=self._work, name="echoscope-writer", daemon=True)
         self._thread.start()
 
@@ -103,19 +104,16 @@ class RunWriter:
         config: Mapping[str, Any],
         live_knobs: Mapping[str, Any] | None = None,
         name: str = "",
-        project: str = "",
         base_model: str = "",
         tokenizer: str | None = None,
         parent_run_id: str | None = None,
         tags: Sequence[str] = (),
-        queue_size: int = 4,
         rotate_every: int = 256,
         is_packing: bool = True,
     ) -> RunWriter:
         """Start a run in a new or empty folder.
 
         Args:
-            queue_size: steps (or calls of `add_trajectories`) that may wait to be written.
             rotate_every: steps after which a piece of the journal is complete.
             is_packing: pack complete pieces in a process of low priority beside the training.
 
@@ -133,7 +131,7 @@ class RunWriter:
                 "run_id": run_id,
                 "schema_version": SCHEMA_VERSION,
                 "name": name,
-                "project": project,
+                "project": "",
                 "base_model": base_model,
                 "tokenizer": tokenizer,
                 "parent_run_id": parent_run_id,
@@ -148,7 +146,7 @@ class RunWriter:
         )
         lock, journal = start(layout, state)
         committer = Committer(layout, journal, state, rotate_every=rotate_every)
-        return cls(layout, lock, committer, set(), queue_size=queue_size, is_packing=is_packing)
+        return cls(layout, lock, committer, set(), is_packing=is_packing)
 
     @classmethod
     def resume(
@@ -158,7 +156,6 @@ class RunWriter:
         from_step: int,
         config: Mapping[str, Any] | None = None,
         tags: Sequence[str] | None = None,
-        queue_size: int = 4,
         rotate_every: int = 256,
         is_packing: bool = True,
     ) -> RunWriter:
@@ -198,7 +195,7 @@ class RunWriter:
         except BaseException:
             lock.release()
             raise
-        return cls(layout, lock, committer, seen, queue_size=queue_size, is_packing=is_packing)
+        return cls(layout, lock, committer, seen, is_packing=is_packing)
 
     def add_trajectories(self, trajectories: Sequence[Trajectory]) -> None:
         """Hand over finished trajectories of a step that is not over.
@@ -224,8 +221,6 @@ class RunWriter:
         trajectories: Sequence[Trajectory] = (),
         outcomes: Sequence[TrajectoryOutcome] = (),
         alarms: Sequence[Alarm] = (),
-        acks: Sequence[CommandAck] = (),
-        checkpoint: CheckpointRecord | None = None,
         diagnostics: Sequence[DiagnosticRecord] = (),
     ) -> None:
         """Hand over a whole step: it becomes one journal record.
@@ -264,8 +259,6 @@ class RunWriter:
                 trajectories=sorted([*earlier, *added], key=lambda t: t.id),
                 outcomes=outcomes,
                 alarms=alarms,
-                acks=acks,
-                checkpoint=checkpoint,
                 diagnostics=diagnostics,
             )
             is_rotated = committer.commit_step(content)

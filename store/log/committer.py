@@ -16,10 +16,15 @@ from functools import partial
 import pyarrow as pa
 
 from ..query.rows import (
+    ack_row,
+    alarm_row,
+    checkpoint_row,
+    command_row,
     diagnostics_table,
     images_of,
     images_table,
     plain,
+    settings_row,
     tokens_table,
     trajectories_table,
     turns_table,
@@ -38,7 +43,7 @@ from ..records import (
 from ..schema import DATA_TABLES
 from ..steer.commands import MailFolder
 from .durable import new_id, sync_folder
-from .events import event_fields, metric_values, step_row
+from .events import metric_values, step_row
 from .index import RunIndex
 from .journal import Journal, RunState, complete_piece
 from .layout import FileEntry, FileGroup, Layout, is_data_path
@@ -61,8 +66,6 @@ class StepContent:
     trajectories: Sequence[Trajectory]
     outcomes: Sequence[TrajectoryOutcome] = ()
     alarms: Sequence[Alarm] = ()
-    acks: Sequence[CommandAck] = ()
-    checkpoint: CheckpointRecord | None = None
     diagnostics: Sequence[DiagnosticRecord] = ()
 
 
@@ -113,14 +116,6 @@ class Committer:
         wall_time = time.time()
         outcomes = {outcome.trajectory_id: outcome for outcome in content.outcomes}
         row = step_row(step, wall_time, content.metrics, content.trajectories, outcomes)
-        events = event_fields(
-            wall_time=wall_time,
-            sequence=self._sequence,
-            alarms=content.alarms,
-            acks=content.acks,
-            commands=self._bodies(content.acks),
-            checkpoints=() if content.checkpoint is None else (content.checkpoint,),
-        )
         self._append(
             {
                 "kind": "step",
@@ -131,7 +126,7 @@ class Committer:
                 "metrics": [
                     {"phase": m.phase, "values": plain(metric_values(m))} for m in content.metrics
                 ],
-                **events,
+                **_told(alarms=[plain(alarm_row(alarm)) for alarm in content.alarms]),
             }
         )
         self._know_images(content.trajectories)
@@ -155,16 +150,20 @@ class Committer:
         """Acknowledge events between two steps."""
         bodies = [c for c in commands if c.command_id not in self._known_commands]
         self._known_commands.update(c.command_id for c in bodies)
-        fields = event_fields(
-            wall_time=time.time(),
-            sequence=self._sequence,
-            alarms=alarms,
-            acks=acks,
-            commands=[*bodies, *self._bodies(acks)],
-            checkpoints=() if checkpoint is None else (checkpoint,),
-            settings=() if settings is None else (settings,),
+        bodies += self._bodies(acks)
+        wall_time = time.time()
+        fields = _told(
+            alarms=[plain(alarm_row(alarm)) for alarm in alarms],
+            command_events=[self._numbered(ack_row(ack, wall_time)) for ack in acks],
+            commands=[plain(command_row(command)) for command in bodies],
+            checkpoints=[self._numbered(checkpoint_row(checkpoint))] if checkpoint else [],
+            settings=[self._numbered(settings_row(settings))] if settings else [],
         )
         self._append({"kind": "event", "step": self.state.last_step, **fields})
+
+    def _numbered(self, row: dict[str, object]) -> object:
+        """A row of a table whose order counts within an attempt."""
+        return plain(row | {"sequence": next(self._sequence)})
 
     def rewind(self, from_step: int, *, pid: int, host: str) -> None:
         """Begin the next attempt after step `from_step`; later steps are hidden from now on."""
@@ -265,6 +264,11 @@ class Committer:
         bodies = [self._unanswered.pop(i) for i in list(self._unanswered) if i in new_ids]
         self._known_commands.update(command.command_id for command in bodies)
         return bodies
+
+
+def _told(**rows: list[object]) -> dict[str, list[object]]:
+    """The event tables that have rows."""
+    return {table: of_table for table, of_table in rows.items() if of_table}
 
 
 def load_committer(layout: Layout, *, rotate_every: int) -> tuple[Committer, set[str]]:

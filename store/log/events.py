@@ -6,31 +6,13 @@ Journal records hold rows without `run_id` and `attempt`, which every record has
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from ..query.rows import (
-    Row,
-    ack_row,
-    alarm_row,
-    checkpoint_row,
-    command_row,
-    plain,
-    settings_row,
-)
-from ..records import (
-    Alarm,
-    CheckpointRecord,
-    Command,
-    CommandAck,
-    SettingsRecord,
-    Split,
-    StepMetrics,
-    Trajectory,
-    TrajectoryOutcome,
-)
+from ..query.rows import Row
+from ..records import Split, StepMetrics, Trajectory, TrajectoryOutcome
 from ..schema import COUNTED_METRICS, EVENT_TABLES, STEP_METRICS, TABLES, arrow_schema
 
 _NAMES = {name: TABLES[name].column_names for name in EVENT_TABLES}
@@ -148,32 +130,3 @@ class EventColumns:
 
 def _is_double(table: str, column: str) -> bool:
     return next(c.type for c in TABLES[table].columns if c.name == column) == "DOUBLE"
-
-
-def event_fields(
-    *,
-    wall_time: float,
-    sequence: Iterator[int],
-    alarms: Iterable[Alarm] = (),
-    acks: Iterable[CommandAck] = (),
-    commands: Iterable[Command] = (),
-    checkpoints: Iterable[CheckpointRecord] = (),
-    settings: Iterable[SettingsRecord] = (),
-) -> dict[str, Any]:
-    """The parts of a journal record that hold events; empty ones are left out.
-
-    Args:
-        sequence: numbers the events of an attempt whose order counts.
-    """
-
-    def numbered(row: dict[str, Any]) -> Any:
-        return plain(row | {"sequence": next(sequence)})
-
-    fields = {
-        "alarms": [plain(alarm_row(alarm)) for alarm in alarms],
-        "command_events": [numbered(ack_row(ack, wall_time)) for ack in acks],
-        "commands": [plain(command_row(command)) for command in commands],
-        "checkpoints": [numbered(checkpoint_row(checkpoint)) for checkpoint in checkpoints],
-        "settings": [numbered(settings_row(record)) for record in settings],
-    }
-    return {name: rows for name, rows in fields.items() if rows}

@@ -7,15 +7,15 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from ..errors import NotARunError, StoreError, StoreVersionError
-from ..schema import DATA_TABLES, TABLES, check_version
+from ..schema import DATA_TABLES, TABLES, arrow_schema, check_version
 from .durable import open_regular, read_checked_json, read_json_object
 from .events import EventColumns
 from .journal import Chain, Chunk, Record, RunState, parse_chunk, read_chunk, read_tail
@@ -23,6 +23,9 @@ from .layout import FileEntry, FileGroup, Layout
 from .packs import PACK_JSON, Pack, read_pack
 from .parquet import CHECKS
 from .remote.pulling import RemoteRun
+
+if TYPE_CHECKING:
+    from pyarrow import dataset
 
 logger = logging.getLogger("echoscope.store")
 
@@ -54,14 +57,29 @@ class VisibleFile:
 
         Args:
             root: the run's folder.
-            columns: only these, `step` among them; None for all.
+            columns: only these; None for all.
 
         Raises:
             OSError, pa.ArrowException: it is gone or damaged.
         """
-        names = None if columns is None else list(columns)
-        table = pq.read_table(root / self.entry.path, columns=names, filters=where)
-        return table if self.limit is None else table.filter(pc.field("step") <= self.limit)
+        if self.limit is not None:
+            is_visible = pc.field("step") <= self.limit
+            where = is_visible if where is None else where & is_visible
+        return _fragment(str(root / self.entry.path)).to_table(
+            schema=arrow_schema(self.entry.table),
+            columns=None if columns is None else list(columns),
+            filter=where,
+        )
+
+
+@lru_cache(maxsize=256)
+def _fragment(path: str) -> dataset.Fragment:
+    """A data file with its footer, which says in which row group a step is. It is read once: data
+    files never change."""
+    from pyarrow import dataset  # it imports pandas, which a run without packs does without
+    from pyarrow.fs import LocalFileSystem
+
+    return dataset.ParquetFileFormat().make_fragment(path, filesystem=LocalFileSystem())
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,12 +276,9 @@ class RunIndex:
     def event_rows(self, table: str) -> list[dict[str, Any]]:
         """Rows of an event table: those in packs, and those in `events`."""
         packed = self.packed_rows(table)
-        return packed if self.events.is_empty(table) else packed + self._live_rows(table)
-
-    def _live_rows(self, table: str) -> list[dict[str, Any]]:
-        """Rows of an event table that no pack holds."""
-        rows: list[dict[str, Any]] = self.events.table(table).to_pylist()
-        return rows
+        if not self.events.is_empty(table):
+            packed += self.events.table(table).to_pylist()
+        return packed
 
     def packed_rows(self, table: str) -> list[dict[str, Any]]:
         """Rows of an event table that are in packs. Damaged files are left out, with a warning."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -132,7 +132,6 @@ _PREFIX = '{"crc": "'
 _BODY = len('{"crc": "00000000", ')
 _TAIL_BYTES = 128
 _NO_CRC = "00000000"
-LINKS = ("run", "seq", "prev")
 
 Record = dict[str, Any]
 
@@ -222,8 +221,7 @@ class Chain:
 
     def line(self, record: Mapping[str, Any]) -> bytes:
         """A record as the next line."""
-        links = dict(zip(LINKS, (self.mark, self.seq, self.crc), strict=True))
-        return encode_line({**record, **links})
+        return encode_line({**record, "run": self.mark, "seq": self.seq, "prev": self.crc})
 
     def add(self, line: bytes) -> None:
         """That a line was written."""
@@ -257,16 +255,6 @@ class Chain:
         self.num_damaged = max(0, self.num_damaged - gap)
         records = "record is" if num_missing == 1 else "records are"
         return [f"{num_missing} {records} missing {where}"] if num_missing > 0 else []
-
-
-def encode_piece(records: Sequence[Mapping[str, Any]], run_id: str) -> bytes:
-    """The lines of a first piece with these records; whatever place they had is forgotten."""
-    chain = Chain.of(run_id)
-    lines = []
-    for record in records:
-        lines.append(chain.line({k: v for k, v in record.items() if k not in LINKS}))
-        chain.add(lines[-1])
-    return b"".join(lines)
 
 
 def read_tail(layout: Layout) -> int:

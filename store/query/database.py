@@ -4,28 +4,20 @@ SQL from a browser or a notebook can neither change a run nor look around on the
 things see to that, each on its own: a query is checked before it is run (`check.py`); it runs
 on a connection of its own, in a transaction that cannot write; and the only files that DuckDB can
 reach are the data files of the run, through an interface that has no way to write (`run_files.py`).
-
-Rows of one step straight from its row groups: what SQL over all files would first have to find.
-
-A pack has one row group per step, and its footer says which. Files never change, so their footers
-are read once.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import threading
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from ..errors import QueryError, StoreError
 from ..log.index import RunIndex, VisibleFile
@@ -36,61 +28,7 @@ from .check import CheckedQuery, one_line
 from .run_files import SCHEME, RunFiles
 from .sql_process import RunningQuery
 
-_MAX_FOOTERS = 256
-StepRange = tuple[float, float]
-
-
-class StepLookup:
-    """Reads the rows of single steps. May be used from several threads."""
-
-    def __init__(self) -> None:
-        self._footers: OrderedDict[Path, tuple[pq.FileMetaData, list[StepRange]]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def rows(self, root: Path, table: str, files: Sequence[VisibleFile], step: int) -> pa.Table:
-        """The visible rows of one step.
-
-        Raises:
-            OSError, pa.ArrowException: a file is gone or damaged.
-        """
-        tables = [arrow_schema(table).empty_table()]
-        for file in files:
-            if file.limit is None or step <= file.limit:
-                tables += self._read(root / file.entry.path, step)
-        return pa.concat_tables(tables)
-
-    def _read(self, path: Path, step: int) -> list[pa.Table]:
-        footer, ranges = self._footer(path)
-        groups = [n for n, (first, last) in enumerate(ranges) if first <= step <= last]
-        if not groups:
-            return []
-        with pq.ParquetFile(path, metadata=footer) as opened:
-            rows = opened.read_row_groups(groups)
-        return [rows.filter(pc.equal(rows.column("step"), step))]
-
-    def _footer(self, path: Path) -> tuple[pq.FileMetaData, list[StepRange]]:
-        with self._lock:
-            entry = self._footers.pop(path, None)
-            if entry is None:
-                footer = pq.read_metadata(path)
-                entry = (footer, _step_ranges(footer))
-            self._footers[path] = entry
-            while len(self._footers) > _MAX_FOOTERS:
-                self._footers.popitem(last=False)
-            return entry
-
-
-def _step_ranges(footer: pq.FileMetaData) -> list[StepRange]:
-    """First and last step of each row group; everything where the footer does not say."""
-    column = footer.schema.names.index("step")
-    ranges = []
-    for number in range(footer.num_row_groups):
-        statistics = footer.row_group(number).column(column).statistics
-        is_told = statistics is not None and statistics.has_min_max
-        ranges.append((statistics.min, statistics.max) if is_told else (-math.inf, math.inf))
-    return ranges
-
-
+T = TypeVar("T")
 _QUERY_ERRORS = (
     duckdb.ParserException,
     duckdb.CatalogException,
@@ -171,7 +109,6 @@ class RunDatabase:
         self._pending: list[dict[str, Any]] = []
         self._mailboxes: list[int | None] = []
         self._mail: dict[str, PendingCommands] = {}
-        self._lookup = StepLookup()
         for index in indexes:
             self.add(index)
 
@@ -240,15 +177,31 @@ class RunDatabase:
             QueryError: DuckDB refuses the query.
             StoreError: the files keep changing.
         """
-        for attempt in range(_RETRIES):
+
+        def answer() -> pa.Table:
             try:
                 with self._reading(query.tables) as connection, running.on(connection):
                     return connection.sql(query.sql, params=params).to_arrow_table()
             except _QUERY_ERRORS as error:
                 raise QueryError(one_line(error)) from error
-            except (duckdb.Error, OSError) as error:
+
+        return self._again(answer, QueryError)
+
+    def _again(self, read: Callable[[], T], refusal: Callable[[str], Exception]) -> T:
+        """Read files, once more where they were packed away meanwhile.
+
+        Args:
+            refusal: the error where they are there, and cannot be read.
+
+        Raises:
+            StoreError: the files keep changing.
+        """
+        for attempt in range(_RETRIES):
+            try:
+                return read()
+            except (duckdb.Error, OSError, pa.ArrowException) as error:
                 if not self._catch_up() and attempt:
-                    raise QueryError(one_line(error)) from error
+                    raise refusal(one_line(error)) from error
         raise StoreError(f"{self.folder}: the files of the run keep changing, try again")
 
     def step_rows(self, index: RunIndex, name: str, step: int) -> pa.Table:
@@ -258,16 +211,17 @@ class RunDatabase:
             StoreError: the files keep changing.
         """
         self.refresh()
-        for attempt in range(_RETRIES):
-            try:
-                with self._lock:
-                    self._check_files(index, [name], step)
-                    files = [f for f in index.files(name) if f.first_step <= step <= f.last_step]
-                return self._lookup.rows(index.layout.root, name, files, step)
-            except (OSError, pa.ArrowException) as error:
-                if not self._catch_up() and attempt:
-                    raise StoreError(f"{index.layout.root}: {one_line(error)}") from error
-        raise StoreError(f"{self.folder}: the files of the run keep changing, try again")
+        schema = arrow_schema(name)
+        is_of_step = pc.field("step") == step
+
+        def read() -> pa.Table:
+            with self._lock:
+                self._check_files(index, [name], step)
+                files = [f for f in index.files(name) if f.first_step <= step <= f.last_step]
+            parts = (file.rows(index.layout.root, where=is_of_step) for file in files)
+            return pa.concat_tables([schema.empty_table(), *parts])
+
+        return self._again(read, lambda why: StoreError(f"{index.layout.root}: {why}"))
 
     def few_rows(
         self, index: RunIndex, name: str, keys: Sequence[str] | None = None
@@ -285,22 +239,18 @@ class RunDatabase:
         """
         self.refresh()
         of_keys = None if keys is None else pc.field("key").isin(list(keys))
-        for attempt in range(_RETRIES):
+
+        def read() -> pa.Table | None:
             with self._lock:
                 if self._connection is not None or len(index.visible_files(name)) > _FEW_FILES:
                     return None
                 self._check_files(index, [name])
                 files, live = index.files(name), index.events.table(name)
-            try:
-                parts = [file.rows(index.layout.root, where=of_keys) for file in files]
-            except (OSError, pa.ArrowException) as error:
-                if not self._catch_up() and attempt:
-                    raise StoreError(f"{index.layout.root}: {one_line(error)}") from error
-                continue
-            live = live if of_keys is None else live.filter(of_keys)
-            rows = pa.concat_tables([*(part.cast(live.schema) for part in parts), live])
+            parts = [file.rows(index.layout.root, where=of_keys) for file in files]
+            rows = pa.concat_tables([*parts, live if of_keys is None else live.filter(of_keys)])
             return self._with_waiting(index, rows) if name == "commands" else rows
-        raise StoreError(f"{self.folder}: the files of the run keep changing, try again")
+
+        return self._again(read, lambda why: StoreError(f"{index.layout.root}: {why}"))
 
     def _with_waiting(self, index: RunIndex, commands: pa.Table) -> pa.Table:
         """Commands of the journal, then those that still wait in the mailbox."""

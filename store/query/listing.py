@@ -67,7 +67,6 @@ class RunRow:
     """Name of the folder under the root: what the URL says."""
     path: Path
     name: str = ""
-    project: str = ""
     status: str = ""
     """running, finished, stopped, failed, interrupted or crashed; empty with a problem."""
     created_at: float = 0.0
@@ -111,7 +110,7 @@ class RunRow:
     @property
     def texts(self) -> tuple[str, ...]:
         """What a filter of runs looks at."""
-        texts = (self.run_id, self.name, self.project, self.status, self.algorithm, self.trainer)
+        texts = (self.run_id, self.name, self.status, self.algorithm, self.trainer)
         return (*texts, self.note, *self.environments, *self.tags)
 
 
@@ -327,7 +326,6 @@ def _of_run(row: RunRow, run: Mapping[str, Any]) -> RunRow:
     return replace(
         row,
         name=str(run["name"])[:MAX_NAME],
-        project=str(run["project"])[:MAX_NAME],
         created_at=float(run["created_at"]),
         base_model=str(run["base_model"])[:MAX_NAME],
         parent_run_id=None if parent is None else str(parent),

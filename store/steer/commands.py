@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import StoreError
-from ..log.durable import sync_folder, with_checksum, without_checksum, write_new_file
+from ..log.durable import replace_file, with_checksum, without_checksum
 from ..log.index import RunIndex, read_run_json
 from ..log.layout import Layout
 from ..log.remote.pulling import RemoteRun
@@ -81,15 +81,12 @@ def post(run_path: Path, command: Command) -> None:
     data = json.dumps(with_checksum(value)).encode()
     if len(data) > _MAX_BYTES:
         raise StoreError(f"the command has {len(data)} bytes, more than {_MAX_BYTES}")
-    name = f"{time.time_ns():020d}-{uuid.uuid4().hex[:6]}"
+    name = f"{time.time_ns():020d}-{uuid.uuid4().hex[:6]}.json"
     if (remote := RemoteRun.of(layout.root)) is not None:
-        remote.post(f"{name}.json", data)
+        remote.post(name, data)
     try:
         layout.commands.mkdir(exist_ok=True)
-        temporary = layout.commands / f"{name}.tmp"
-        write_new_file(temporary, data)
-        os.replace(temporary, layout.commands / f"{name}.json")
-        sync_folder(layout.commands)
+        replace_file(layout.commands / name, data)
     except OSError as error:
         raise StoreError(f"{layout.commands}: {error.strerror}") from error
 

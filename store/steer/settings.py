@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..reader import CommandState, RunInfo, RunReader
-from ..records import Command, CommandAction, CommandOutcome, SettingsRecord
+from ..reader import CommandState, RunReader
+from ..records import Command, CommandAction, CommandOutcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,56 +52,14 @@ class LiveSettings:
 
 
 def live_settings(run: RunReader) -> LiveSettings:
-    """The live settings of a stored run, as its trainer had them.
-
-    A run that store version 1.0 recorded has no such rows: its commands tell.
-    """
-    return settings_over(run.info(), run.commands(), run.settings())
-
-
-def settings_over(
-    info: RunInfo, states: Iterable[CommandState], records: Iterable[SettingsRecord] = ()
-) -> LiveSettings:
-    """What `live_settings` says, from what a reader has answered already.
-
-    Args:
-        states: `RunReader.commands`.
-        records: `RunReader.settings`.
-    """
+    """The live settings of a stored run, as its trainer had them."""
     initial = {
         key: schema.get("value")
-        for key, schema in info.live_knobs.items()
+        for key, schema in run.info().live_knobs.items()
         if isinstance(schema, Mapping)
     }
-    recorded = {record.step: record.values for record in records}  # the last one of a step counts
-    until = min(recorded, default=None)
-    values, changes = dict(initial), {}
-    for step, command in replayed(applied(states), after=-1):
-        if until is not None and step >= until:
-            break
-        for key, value in command.settings.items():
-            old = values[key] if key in values else _configured(info.config, key)
-            values = values | {key: merged(old, value)}
-        if command.settings:
-            changes[step] = values
-    return LiveSettings(initial=initial, changes=tuple((changes | recorded).items()))
-
-
-def _configured(config: Any, key: str) -> Any:
-    """The value at a dotted key of a nested configuration; None where there is none."""
-    for part in key.split("."):
-        config = config.get(part) if isinstance(config, Mapping) else None
-    return config
-
-
-def merged(old: Any, new: Any) -> Any:
-    """A setting after SET: entries of a mapping are added or replaced, an empty one clears it.
-
-    >>> merged({"a": 1}, {"b": 2}), merged({"a": 1}, {}), merged(1, 2)
-    ({'a': 1, 'b': 2}, {}, 2)
-    """
-    both = isinstance(old, Mapping) and isinstance(new, Mapping)
-    return {**old, **new} if both and new else new
+    changes = {record.step: record.values for record in run.settings()}  # the last one counts
+    return LiveSettings(initial=initial, changes=tuple(changes.items()))
 
 
 def applied(states: Iterable[CommandState]) -> list[tuple[int, Command]]:

@@ -274,8 +274,8 @@ def setting_warnings(
         current: The live settings that hold now, by dotted key.
         changes: What is about to be sent; values of the same command count together.
 
-    >>> info = RunInfo(run_id="r", path=Path("r"), name="", project="", status="running",
-    ...     created_at=0, ended_at=None, attempt=1, last_step=40, base_model="", parent_run_id=None,
+    >>> info = RunInfo(run_id="r", path=Path("r"), name="", status="running", created_at=0,
+    ...     ended_at=None, attempt=1, last_step=40, base_model="", parent_run_id=None,
     ...     tags=(), config={}, live_knobs={})
     >>> setting_warnings(info, {"steps": 100}, {"steps": 20})
     ['steps=20 ends the run at once: step 40 is finished already. To go on, set steps above 40.']

@@ -23,6 +23,7 @@ from echoscope.store.records import (
     CommandAction,
     CommandOutcome,
     DiagnosticRecord,
+    SettingsRecord,
 )
 from echoscope.store.steer.commands import new_command
 from echoscope.store.steer.episode_notes import AddLabel, SetEpisodeNote, note_episodes
@@ -86,7 +87,7 @@ def root(tmp_path: Path) -> Path:
     ack = CommandAck(
         command_id=command.command_id, step=5, outcome=CommandOutcome.APPLIED, detail=HOSTILE
     )
-    writer.record_acks([ack], [command])
+    writer.record_acks([ack], [command], SettingsRecord(step=5, values={"a.b": HOSTILE}))
     writer.close(status="finished")
     noted = {"author": NAME, "at": 0.0, "attempt": 1, "episode": EPISODE}
     note_episodes(run, AddLabel(label=NAME, **noted), SetEpisodeNote(note=HOSTILE, **noted))

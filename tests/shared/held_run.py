@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from echoscope.store.records import (
     AlarmState,
     CheckpointRecord,
     CommandAck,
+    CommandAction,
     CommandOutcome,
+    SettingsRecord,
 )
 from echoscope.store.steer.commands import Mailbox
 from echoscope.store.writer import RunWriter
@@ -56,6 +59,7 @@ class HeldRun:
         self.path = path
         self.writer: RunWriter = open_writer(path, live_knobs=KNOBS, **options)
         self.mailbox = Mailbox(path)
+        self.live = {key: knob["value"] for key, knob in KNOBS.items()}
         self.step = -1
 
     def advance(self, count: int = 1, **values: float) -> None:
@@ -73,9 +77,21 @@ class HeldRun:
             CommandAck(command_id=c.command_id, step=self.step + 1, outcome=outcome, detail=detail)
             for c in commands
         ]
-        self.writer.record_acks(acks, commands)
+        settings = None
+        if outcome is CommandOutcome.APPLIED:
+            for command in commands:
+                if command.action is CommandAction.SET:
+                    self._set(command.settings)
+                    settings = SettingsRecord(step=self.step + 1, values=dict(self.live))
+        self.writer.record_acks(acks, commands, settings)
         self.writer.flush()
         return [command.action.value for command in commands]
+
+    def _set(self, settings: Mapping[str, Any]) -> None:
+        """Entries of a mapping are added to those that it has, as the trainer does."""
+        for key, value in settings.items():
+            old = self.live.get(key)
+            self.live[key] = {**old, **value} if isinstance(old, dict) and value else value
 
     def waiting(self) -> list[Any]:
         return [s.command for s in open_run(self.path).commands() if s.ack is None]

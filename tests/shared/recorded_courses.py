@@ -13,7 +13,7 @@ from made_run import CONFIG, open_writer, step_metrics
 
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.recorder.recorder import Recorder
-from echoscope.store.records import CommandAck, CommandAction, CommandOutcome
+from echoscope.store.records import CommandAck, CommandAction, CommandOutcome, SettingsRecord
 from echoscope.store.steer.commands import new_command
 from echoscope.store.writer import RunWriter
 
@@ -425,4 +425,6 @@ def _obey(writer: RunWriter, run_id: str, course: Course, step: int) -> None:
             ack = CommandAck(
                 command_id=command.command_id, step=step, outcome=CommandOutcome.APPLIED
             )
-            writer.record_acks([ack], [command])
+            is_set = action is CommandAction.SET
+            values = SettingsRecord(step=step, values=settings) if is_set else None
+            writer.record_acks([ack], [command], values)

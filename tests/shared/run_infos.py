@@ -14,7 +14,6 @@ def run_info(**changes: Any) -> RunInfo:
         "run_id": "r",
         "path": Path("r"),
         "name": "",
-        "project": "",
         "status": "running",
         "created_at": 0.0,
         "ended_at": None,

@@ -41,7 +41,6 @@ def test_info_tells_how_a_run_stands(run_path: Path, steps: Build) -> None:
         config={"lr": 0.001},
         live_knobs={"optim.lr": {"type": "number"}},
         name="first",
-        project="demo",
         base_model="tiny",
         parent_run_id="run-0",
         tags=["a"],
@@ -51,7 +50,7 @@ def test_info_tells_how_a_run_stands(run_path: Path, steps: Build) -> None:
     reader = open_run(run_path)
     info = reader.info()
     assert (info.status, info.last_step, info.attempt, info.ended_at) == ("running", 0, 1, None)
-    assert (info.name, info.project, info.base_model) == ("first", "demo", "tiny")
+    assert (info.name, info.base_model) == ("first", "tiny")
     assert (info.parent_run_id, info.tags) == ("run-0", ("a",))
     assert info.config == {"lr": 0.001}
     assert info.live_knobs == {"optim.lr": {"type": "number"}}

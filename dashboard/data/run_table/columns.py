@@ -97,7 +97,6 @@ OF_EVERY_RUN: Mapping[str, Column] = {
         _run("trainer", "Trainer", "Another trainer that made the run."),
         _run("branched", "Branched from", "The run and the step that the run goes on from."),
         _run("base_model", "Base model", "The model that the training began from."),
-        _run("project", "Project", "As the configuration says."),
         _run("started", "Started", "When the run began, by the clock of this machine.", "moment"),
         _run("age_h", "Age (h)", "Hours since the run began.", "number"),
         _run("duration_h", "Duration (h)", "Hours from the start to the last step.", "number"),

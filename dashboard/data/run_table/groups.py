@@ -24,7 +24,7 @@ from ..comparing.levels import Trials, evaluated_estimate, share_estimate
 from .columns import Column
 from .table import RunsTable, sort_keys
 
-_NEED_NAMES = ("tags", "note", "trainer", "origin", "base_model", "project", "branched")
+_NEED_NAMES = ("tags", "note", "trainer", "origin", "base_model", "branched")
 """Columns of texts that do not speak for themselves, as `ppo` and `frozen_lake` do."""
 _WITHOUT = {"verdict": "not judged yet"}
 _MAX_NAMED = 3

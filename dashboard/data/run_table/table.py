@@ -311,7 +311,6 @@ _OF_RUN: Mapping[str, Callable[..., Any]] = {
     "trainer": lambda row, *_: row.trainer,
     "branched": _branched,
     "base_model": lambda row, *_: row.base_model,
-    "project": lambda row, *_: row.project,
     "started": _moment,
     "age_h": _hours,
     "duration_h": _duration,

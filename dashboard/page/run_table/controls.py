@@ -75,7 +75,6 @@ def _groups(table: RunsTable) -> None:
         "trainer",
         "origin",
         "base_model",
-        "project",
     )
     options = [state.SEEDS, *fixed, *table.catalogue.differing, *_others(table)]
     _several(

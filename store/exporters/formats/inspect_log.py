@@ -128,7 +128,7 @@ def _header(
             "created": created,
             "task": info.name or info.run_id,
             "task_id": info.run_id,
-            "dataset": {"name": info.project or info.run_id, "samples": len(epochs)},
+            "dataset": {"name": info.run_id, "samples": len(epochs)},
             "model": model,
             "config": {"epochs": max(epochs.values(), default=1)},
             "metadata": {"run": info.run_id, "run_status": info.status, "last_step": source.cut},

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ...checkpoints import MANIFEST_NAME, checkpoint_folders
 from ...errors import NotARunError, StoreError
-from ..durable import is_locked, sync_folder, write_new_file
+from ..durable import is_locked, replace_file
 from ..index import RunIndex
 from ..layout import Layout
 from ..packs import PACK_JSON
@@ -135,8 +135,10 @@ class Pushing:
                     data = self._own.get(path)
                 except FileNotFoundError:
                     continue
-                if len(data) <= MAX_MAIL_BYTES:
-                    _deliver(self._layout, name, data)
+                target = self._layout.commands / name
+                if len(data) <= MAX_MAIL_BYTES and not target.exists():
+                    target.parent.mkdir(exist_ok=True)
+                    replace_file(target, data)
             self._own.delete(path)
 
     def _push_once(self) -> int:
@@ -352,15 +354,3 @@ def _bytes_of(file: Path, start: int, end: int) -> bytes:
 
 def _blocks(data: bytes) -> list[bytes]:
     return [data[at : at + MAX_PART_BYTES] for at in range(0, len(data), MAX_PART_BYTES)]
-
-
-def _deliver(layout: Layout, name: str, data: bytes) -> None:
-    """Put a command's file into the mailbox under its own name, whole or not at all."""
-    layout.commands.mkdir(exist_ok=True)
-    target = layout.commands / name
-    if target.exists():
-        return
-    temporary = target.with_name(f"{name}.{uuid.uuid4().hex[:8]}.tmp")
-    write_new_file(temporary, data)
-    os.replace(temporary, target)
-    sync_folder(layout.commands)

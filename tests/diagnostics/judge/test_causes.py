@@ -17,7 +17,7 @@ from echoscope.diagnostics.judge.lineage import changes_of
 from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.judge.verdict import Diagnosis
 from echoscope.store.reader import open_run
-from echoscope.store.records import CommandAck, CommandAction, CommandOutcome
+from echoscope.store.records import CommandAck, CommandAction, CommandOutcome, SettingsRecord
 from echoscope.store.steer.commands import new_command
 
 Row = Callable[[int], Mapping[str, float]]
@@ -146,7 +146,7 @@ def test_the_time_line_is_read_from_the_store(tmp_path: Path) -> None:
     add_steps(parent, "parent", range(6))
     command = new_command("parent", CommandAction.SET, settings={"optim.lr": 4e-3})
     ack = CommandAck(command_id=command.command_id, step=4, outcome=CommandOutcome.APPLIED)
-    parent.record_acks([ack], [command])
+    parent.record_acks([ack], [command], SettingsRecord(step=4, values={"optim.lr": 4e-3}))
     parent.close(status="finished")
     config = {
         **CONFIG,

@@ -17,7 +17,6 @@ from echoscope.store.log.journal import (
     RunState,
     decode_line,
     encode_line,
-    encode_piece,
     parse_chunk,
     read_chunk,
 )
@@ -288,18 +287,26 @@ def test_a_torn_piece_that_looks_complete_is_noticed_by_everybody(
     assert piece.exists()
 
 
+def chained(*records: dict[str, Any]) -> list[bytes]:
+    """The lines of a piece of run `r`."""
+    chain, lines = Chain.of("r"), []
+    for record in records:
+        lines.append(chain.line(record))
+        chain.add(lines[-1])
+    return lines
+
+
 def test_a_record_of_another_history_of_the_run_does_not_follow() -> None:
     """Two pieces of one run that differ in their second record: a copy of the run that went on
     by itself. The third record of the copy is whole, and its number and run are right."""
     header = {"kind": "journal", "piece": 1}
     third = {"kind": "event", "step": 2}
-    ours = encode_piece([header, {"kind": "event", "step": 0}, third], "r")
-    theirs = encode_piece([header, {"kind": "event", "step": 1}, third], "r")
-    lines, foreign = ours.splitlines(keepends=True), theirs.splitlines(keepends=True)
-    records, problems = Chain.of("r").take(parse_chunk(b"".join([*lines[:2], foreign[2]])))
+    ours = chained(header, {"kind": "event", "step": 0}, third)
+    theirs = chained(header, {"kind": "event", "step": 1}, third)
+    records, problems = Chain.of("r").take(parse_chunk(b"".join([*ours[:2], theirs[2]])))
     assert [record.get("step") for record in records] == [None, 0]
     assert problems == ["record 2 does not follow the one before; left out"]
-    records, problems = Chain.of("r").take(parse_chunk(ours))
+    records, problems = Chain.of("r").take(parse_chunk(b"".join(ours)))
     assert (len(records), problems) == (3, [])
 
 

@@ -207,13 +207,13 @@ def test_waiting_for_an_acknowledgement(writer: RunWriter, run_path: Path) -> No
 
 
 def test_a_body_given_with_its_acknowledgement_needs_no_file(
-    writer: RunWriter, run_path: Path, metrics: Build
+    writer: RunWriter, run_path: Path
 ) -> None:
     command = new_command("run-1", "checkpoint", issued_by="alarm")
     writer.record_acks([acknowledge(command.command_id)], commands=[command])
     posted = new_command("run-1", "evaluate")
     post(run_path, posted)
-    writer.commit_step(metrics=[metrics(0)], acks=[acknowledge(posted.command_id, step=0)])
+    writer.record_acks([acknowledge(posted.command_id, step=0)])
     writer.record_acks([acknowledge(command.command_id)], commands=[command])
     writer.flush()
     reader = open_run(run_path)

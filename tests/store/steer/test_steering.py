@@ -9,10 +9,16 @@ from typing import Any
 import pytest
 from run_infos import run_info
 
-from echoscope.store.reader import CommandState, RunInfo
-from echoscope.store.records import Command, CommandAck, CommandAction, CommandOutcome
+from echoscope.store.reader import CommandState, RunInfo, open_run
+from echoscope.store.records import (
+    Command,
+    CommandAck,
+    CommandAction,
+    CommandOutcome,
+    SettingsRecord,
+)
 from echoscope.store.steer.commands import Mailbox
-from echoscope.store.steer.settings import settings_over
+from echoscope.store.steer.settings import live_settings
 from echoscope.store.steer.steering import (
     SteeringError,
     check_settings,
@@ -112,18 +118,19 @@ def test_a_stop_is_pending_until_the_run_has_ended(
     assert not standing(info(), [asked(action, CommandOutcome.EXPIRED)], {}).is_stopping
 
 
-def test_settings_in_force_are_the_first_ones_and_every_set_that_was_applied() -> None:
-    states = [
-        asked("set", steps=50, optim__lr=0.2),
-        asked("set", CommandOutcome.REJECTED, optim__lr=9.0),
-        asked("set", optim__lr=0.3),
-        asked("set", actions={"ECHO_TRAP": "stop"}),
-        asked("set", actions={"KL_DRIFT": "stop"}),
-    ]
-    found = settings_over(info(), states).now
-    assert (found["steps"], found["optim.lr"], found["sampling.top_p"]) == (50, 0.3, 1.0)
-    assert found["actions"] == {"ECHO_TRAP": "stop", "KL_DRIFT": "stop"}
-    assert standing(info(), states, found).steps == 50
+def test_settings_in_force_are_the_first_ones_and_those_that_the_trainer_wrote_last(
+    tmp_path: Path,
+) -> None:
+    writer = RunWriter.create(tmp_path / "r", run_id="r", config={}, live_knobs=KNOBS)
+    initial = live_settings(open_run(tmp_path / "r"))
+    assert (initial.now["steps"], initial.at(9)["optim.lr"]) == (100, 0.1)
+    for step, lr in ((3, 0.2), (3, 0.3), (7, 0.4)):
+        settings = SettingsRecord(step=step, values={"steps": 50, "optim.lr": lr})
+        writer.record_acks((), settings=settings)
+    writer.close(status="finished")
+    found = live_settings(open_run(tmp_path / "r"))
+    assert [found.at(step)["optim.lr"] for step in (2, 3, 6, 7)] == [0.1, 0.3, 0.3, 0.4]
+    assert standing(info(), [], found.now).steps == 50
 
 
 # What is refused before it is sent
