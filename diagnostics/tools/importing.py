@@ -31,7 +31,7 @@ from echoscope.store.importers.importing import (
     check_paths,
     import_surveyed,
 )
-from echoscope.store.importers.lines import not_utf8
+from echoscope.store.importers.lines import conversion
 from echoscope.store.importers.sources import files_of, holds_metrics_too
 from echoscope.store.importers.steps.metrics import Beside, StepNumbers
 from echoscope.store.importers.survey import (
@@ -43,6 +43,7 @@ from echoscope.store.importers.survey import (
     survey,
 )
 from echoscope.store.records import FloatArray64, Trajectory
+from echoscope.text.amounts import counted
 
 from ..judge.advice.actions import trainer_of
 from ..measure.evaluations import evaluation_metrics
@@ -96,8 +97,10 @@ class JointReport:
         sentences = [ONE_EVALUATION] if self.written.is_evaluation else []
         sentences += file_sentences((self.written.files, self.left.refused), self.left.passed)
         if num := self.written.num_unclean:
-            encoding = not_utf8(num, "row", self.written.encoding)
-            sentences.append(f"{encoding}, and import NEW into a new run")
+            sentences.append(
+                f"{counted(num, 'row')} had bytes that are not UTF-8; U+FFFD stands for them. If "
+                f"their text matters, {conversion('ENCODING')}, and import NEW into a new run"
+            )
         return sentences
 
 

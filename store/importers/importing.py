@@ -80,8 +80,6 @@ class ImportReport:
     """What had to be guessed -> in how many episodes."""
     num_unclean: int = 0
     """Rows with bytes that are not UTF-8."""
-    encoding: str = ""
-    """What these bytes seem to be; "" where that is not known."""
     is_evaluation: bool = False
     """No row says a step: all episodes are one evaluation, stored as step 0."""
 
@@ -152,7 +150,6 @@ def import_surveyed(
         files=survey.refused_files,
         others=survey.others,
         num_unclean=survey.num_unclean,
-        encoding=survey.encoding,
         is_evaluation=survey.is_evaluation,
     )
     stored = _stored_steps(run_path, survey)

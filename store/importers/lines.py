@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import codecs
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
-
-from echoscope.text.amounts import counted
 
 MAX_LINE_BYTES = 16 << 20
 """A longer line is passed over: a line is read at once, and its values take several times that."""
@@ -23,7 +20,6 @@ _BLOCK = 1 << 20
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _MOST_SNIFFED = 4096
 _FEWEST_SNIFFED = 16
-_HIGH = re.compile(rb"[\x80-\xff]+")
 _PLAIN = frozenset(b"\t\n\r") | frozenset(range(0x20, 0x7F))
 
 
@@ -38,14 +34,13 @@ class Line:
     """It ends with the file, not with a line break."""
 
 
-def lines_of(file: BinaryIO, max_bytes: int | None = None) -> Iterator[Line]:
+def lines_of(file: BinaryIO) -> Iterator[Line]:
     """The lines of a file that are not blank."""
-    limit = MAX_LINE_BYTES if max_bytes is None else max_bytes
     offset = 0
-    while data := file.readline(limit + 1):
+    while data := file.readline(MAX_LINE_BYTES + 1):
         start, size = offset, len(data)
         is_ended = data.endswith(b"\n")
-        is_long = size > limit and not is_ended
+        is_long = size > MAX_LINE_BYTES and not is_ended
         while is_long and not is_ended:
             rest = file.readline(_BLOCK)
             size += len(rest)
@@ -130,32 +125,6 @@ def wide_encoding(head: bytes) -> str:
         if num_plain >= 0.9 * len(text) and num_zeros >= 0.9 * num_others:
             return name
     return ""
-
-
-def narrow_encoding(data: bytes) -> str:
-    """The encoding of bytes that are not UTF-8, where they seem to be of Western languages.
-
-    Windows-1252 holds Latin-1. Bytes of other languages stand side by side: "".
-
-    >>> narrow_encoding("Käse für “alle”".encode("cp1252"))
-    'WINDOWS-1252'
-    >>> narrow_encoding("强化学习".encode("gbk"))
-    ''
-    """
-    runs = [len(run) for run in _HIGH.findall(data)]
-    is_single = bool(runs) and sum(length == 1 for length in runs) >= 0.8 * len(runs)
-    return "WINDOWS-1252" if is_single else ""
-
-
-def not_utf8(num: int, unit: str, encoding: str) -> str:
-    """A sentence about rows or lines with bytes that are not UTF-8, and the way out.
-
-    >>> not_utf8(2, "row", "").partition(". ")[2]
-    'If their text matters, save the file as UTF-8 (iconv -f ENCODING -t UTF-8 FILE > NEW)'
-    """
-    sentence = f"{counted(num, unit)} had bytes that are not UTF-8; U+FFFD stands for them"
-    seems = f"They seem to be {encoding}: " if encoding else "If their text matters, "
-    return f"{sentence}. {seems}{conversion(encoding or 'ENCODING')}"
 
 
 def conversion(encoding: str) -> str:

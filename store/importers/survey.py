@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import struct
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from ..records import MAX_INDEX
 from .draft import Draft
 from .format import MAPPED, NO_ROLES, Format, Roles, Row, Where
 from .formats.table import PAIRS
-from .lines import BadJsonError, narrow_encoding
+from .lines import BadJsonError
 from .registry import FORMATS
 from .sources import MAX_FILES, FoundRow, Source, SourceError, files_of, source_of
 
@@ -51,8 +50,6 @@ _PLACE = np.dtype(
 )
 """What is kept of a row: `format` is its index in FORMATS, since variants of one trainer's format
 may be mixed; `is_file_step` says that the step is that of the file's name."""
-_PACKED = struct.Struct("<qqqQib?")
-"""The same, to append it."""
 Places = NDArray[np.void]
 
 Progress = Callable[[int, int], None]
@@ -64,7 +61,6 @@ class Refusals:
     """What was not taken: reason -> how often, and where first."""
 
     counts: Counter[str] = field(default_factory=Counter)
-    places: dict[str, str] = field(default_factory=dict)
     names: dict[str, list[str]] = field(default_factory=dict)
     """Reason -> the first places, `max_named` at most."""
     max_named: int = MAX_NAMED
@@ -73,10 +69,14 @@ class Refusals:
         if len(self.counts) >= _EXAMPLES and reason not in self.counts:
             reason = "another reason"
         self.counts[reason] += times
-        self.places.setdefault(reason, where)
         named = self.names.setdefault(reason, [])
         if len(named) < self.max_named:
             named.append(where)
+
+    @property
+    def places(self) -> dict[str, str]:
+        """Reason -> the first place."""
+        return {reason: named[0] for reason, named in self.names.items()}
 
     def without(self, names: Collection[str]) -> Refusals:
         """What is left without some places. All places must be named."""
@@ -118,8 +118,6 @@ class Survey:
     """Nothing says a step: all episodes are one evaluation, stored as step 0, and no course."""
     num_unclean: int = 0
     """Rows with bytes that are not UTF-8."""
-    encoding: str = ""
-    """What these bytes seem to be; "" where that is not known."""
     without_rows: set[str] = field(default_factory=set)
     """Files that hold no row of a known format, and that were not refused."""
     roles: Roles = NO_ROLES
@@ -328,20 +326,14 @@ class _FirstPass:
                 continue
             likely = form
             if row.is_unclean:
-                survey.encoding = survey.encoding or narrow_encoding(row.data)
                 survey.num_unclean += 1
             index = FORMATS.index(form)
             self._firsts.setdefault(index, str(where.path))
             digest = hashlib.blake2b(row.data + self._tag, digest_size=8).digest()
-            self._rows += _PACKED.pack(
-                _NO_STEP if step is None else step,
-                row.place,
-                row.size,
-                int.from_bytes(digest, "little"),
-                len(survey.files),
-                index,
-                is_file_step,
-            )
+            number = int.from_bytes(digest, "little")
+            stored_step = _NO_STEP if step is None else step
+            noted = (stored_step, row.place, row.size, number, len(survey.files), index)
+            self._rows += np.array((*noted, is_file_step), dtype=_PLACE).tobytes()
         if likely is not None:
             for reason, times in refused.counts.items():
                 survey.refused_rows.add(reason, refused.places[reason], times)

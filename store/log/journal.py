@@ -22,7 +22,7 @@ from typing import Any
 
 from ..errors import StoreError, StoreWriteError
 from ..schema import SCHEMA_VERSION, check_version
-from .durable import new_id, open_regular, read_regular, sync_folder, write_all, write_new_file
+from .durable import new_id, read_regular, sync_folder, write_all, write_new_file
 from .layout import FileGroup, Layout
 
 
@@ -175,11 +175,9 @@ class Chunk:
     """Offset behind the last good line."""
 
 
-def read_chunk(path: Path, offset: int = 0) -> Chunk:
-    """All complete lines from `offset` on. A line without its newline is not there yet."""
-    with open_regular(path) as file:
-        file.seek(offset)
-        return parse_chunk(file.read(), offset)
+def read_chunk(path: Path) -> Chunk:
+    """All complete lines of a file. A line without its newline is not there yet."""
+    return parse_chunk(read_regular(path))
 
 
 def parse_chunk(data: bytes, offset: int = 0) -> Chunk:

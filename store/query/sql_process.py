@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -31,6 +31,9 @@ from echoscope.text.limited_child import environment
 
 from .. import errors
 from ..errors import QueryError
+
+if TYPE_CHECKING:
+    import duckdb
 
 MAX_WORKERS = 3
 """Queries that are answered at once; others wait."""
@@ -148,18 +151,12 @@ def end_all() -> None:
     _POOL.close()
 
 
-class Interruptible(Protocol):
-    """What answers a query: a connection to DuckDB, or a process."""
-
-    def interrupt(self) -> None: ...
-
-
 class RunningQuery:
     """The query that a reader is answering: another thread may stop it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._answering: Interruptible | None = None
+        self._answering: duckdb.DuckDBPyConnection | _Worker | None = None
         self._is_interrupted = False
 
     def begin(self) -> None:
@@ -175,7 +172,7 @@ class RunningQuery:
                 self._answering.interrupt()
 
     @contextmanager
-    def on(self, answering: Interruptible) -> Iterator[None]:
+    def on(self, answering: duckdb.DuckDBPyConnection | _Worker) -> Iterator[None]:
         """While this lasts, the query is being answered.
 
         Raises:

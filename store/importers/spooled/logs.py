@@ -11,16 +11,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..lines import MAX_LINE_BYTES
 
-
-class _Rows(Protocol):
-    """A source of rows, as `sources.py` makes them."""
-
-    def scan(self) -> Iterator[Any]: ...
-    def row(self, offset: int, size: int) -> Any: ...
+if TYPE_CHECKING:
+    from ..sources import Source
 
 
 def is_event(row: Any) -> bool:
@@ -29,7 +25,7 @@ def is_event(row: Any) -> bool:
     return isinstance(row, Mapping) and all(name in row for name in names)
 
 
-def write_events(source: _Rows, target: Path) -> None:
+def write_events(source: Source, target: Path) -> None:
     """Write the events of each attempt at a rollout as one line, in their order.
 
     Only the places of the events are kept in memory, and the events of one attempt.
@@ -44,8 +40,8 @@ def write_events(source: _Rows, target: Path) -> None:
                 file.write(json.dumps(row.problem or "not an event") + "\n")
         for (rollout, attempt), events_at in places.items():
             events = [source.row(offset, size) for offset, size in events_at]
-            row = {"lightning_rollout": rollout, "attempt_id": attempt, "events": events}
-            file.write(json.dumps(row) + "\n")
+            joined = {"lightning_rollout": rollout, "attempt_id": attempt, "events": events}
+            file.write(json.dumps(joined) + "\n")
 
 
 _LABELS = (b"[prompt] ", b"[output] ", b"[ground_truth] ", b"[score] ")

@@ -333,22 +333,6 @@ def test_numbers_of_two_bytes_are_no_text_in_a_wide_encoding() -> None:
     assert wide_encoding(b"step,reward\n1,0.5\n2,0.75\n") == ""
 
 
-@pytest.mark.parametrize(
-    ("encoding", "text", "seems"),
-    [
-        ("latin-1", "Käse für", "WINDOWS-1252"),
-        ("cp1252", "“so”", "WINDOWS-1252"),
-        ("gbk", "强化学习", ""),
-    ],
-)
-def test_bytes_that_are_not_utf8_are_told_by_what_they_seem_to_be(
-    rows: Callable[..., Imported], encoding: str, text: str, seems: str
-) -> None:
-    line = json.dumps({"messages": [{"role": "assistant", "content": text}]}, ensure_ascii=False)
-    report = rows(line.encode(encoding)).report
-    assert (report.num_unclean, report.encoding) == (1, seems)
-
-
 def test_text_in_parquet_that_is_no_utf8_is_damage(tmp_path: Path) -> None:
     """Arrow reads such a column without a word; Python cannot make a string of it."""
     raw = pa.array([b"\xff"], pa.binary())

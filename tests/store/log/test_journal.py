@@ -60,8 +60,7 @@ def test_a_line_without_its_newline_is_not_there_yet(tmp_path: Path) -> None:
     path.write_bytes(first + second[:-1])
     chunk = read_chunk(path)
     assert ([r["kind"] for r in chunk.records], chunk.end) == (["a"], len(first))
-    path.write_bytes(first + second)
-    assert [r["kind"] for r in read_chunk(path, chunk.end).records] == ["b"]
+    assert [r["kind"] for r in parse_chunk(second, chunk.end).records] == ["b"]
 
 
 def test_a_damaged_line_between_good_ones_is_named_and_kept(tmp_path: Path) -> None:
