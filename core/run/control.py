@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import select
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -263,10 +265,17 @@ class Control:
         if self._is_droppable and self._stop_now and not self._is_reading:
             raise StepInterruptedError
 
-    def _watch(self, main: int, is_over: threading.Event) -> None:
-        """In a thread of its own: read commands where the main thread may never come back to."""
+    def _watch(self, main: int, signals: socket.socket, is_over: threading.Event) -> None:
+        """In a thread of its own: read commands where the main thread may never come back to.
+
+        Python handles a signal in the main thread, between two of its instructions. One that comes
+        just before a call that waits would be handled when the call ends; a second one ends it.
+        """
         stop_since = math.inf
-        while not is_over.wait(_WATCH_S):
+        while not is_over.is_set():
+            is_told, _, _ = select.select([signals], [], [], _WATCH_S)
+            if is_told and set(signals.recv(4096)) != {signal.SIGURG}:
+                signal.pthread_kill(main, signal.SIGURG)
             if not self._is_droppable:
                 continue
             if not self.is_stopping():
@@ -327,17 +336,23 @@ class Control:
         # The watching thread sends it; whoever does not handle it ignores it.
         previous[signal.SIGURG] = signal.signal(signal.SIGURG, cut_in)
         is_over = threading.Event()
+        watched, told = socket.socketpair()
+        told.setblocking(False)
         watcher = threading.Thread(
-            target=self._watch, args=(threading.get_ident(), is_over), daemon=True
+            target=self._watch, args=(threading.get_ident(), watched, is_over), daemon=True
         )
-        watcher.start()
-        try:
-            yield
-        finally:
-            is_over.set()
-            watcher.join()
-            for number, old in previous.items():
-                signal.signal(number, old)
+        with watched, told:
+            previous_wakeup = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
+            watcher.start()
+            try:
+                yield
+            finally:
+                signal.set_wakeup_fd(previous_wakeup)
+                is_over.set()
+                told.send(bytes([signal.SIGURG]))
+                watcher.join()
+                for number, old in previous.items():
+                    signal.signal(number, old)
 
 
 def _describe_change(before: RunConfig, after: RunConfig, keys: Iterable[str]) -> str:

@@ -327,6 +327,28 @@ def hang(desk: Desk) -> None:
         time.sleep(60)
 
 
+class ToldError(Exception):
+    """The terminal was told of a signal."""
+
+
+@pytest.mark.timeout(60)
+def test_a_signal_that_ends_no_call_is_handled_all_the_same(desk: Desk) -> None:
+    """As one that comes just before the call; here another thread takes it."""
+
+    def tell(text: str) -> None:
+        raise ToldError(text)
+
+    def take() -> None:
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    with desk.control.signals(tell):
+        thread = threading.Timer(0.5, take)
+        thread.start()
+        with pytest.raises(ToldError):
+            time.sleep(3600)
+        thread.join()
+
+
 def test_a_signal_while_the_same_stream_is_written_is_told_all_the_same(
     desk: Desk, capfd: pytest.CaptureFixture[str]
 ) -> None:
