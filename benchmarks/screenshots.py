@@ -35,7 +35,7 @@ RUNS = {
         "diagnostics.alarms.actions={TEMPLATE_COLLAPSE: notify}",
     ],
 }
-COLOURS = 128
+COLOURS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,9 @@ def take(browser: Any, url: str, shot: Shot) -> None:
     image = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
     end = "_dark" if shot.theme == "dark" else ""
     file = PICTURES / f"dashboard_{shot.name}{end}.png"
-    image.quantize(COLOURS, dither=Image.Dither.NONE).save(file, optimize=True)
+    image.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+        file, optimize=True
+    )
     print(f"{file.relative_to(HOME)}: {file.stat().st_size / 1000:.0f} kB")
     context.close()
 
