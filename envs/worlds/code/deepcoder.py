@@ -30,11 +30,20 @@ class DeepCoderConfig:
     """Source and limits of `deepcoder`.
 
     `data`: a file of problems in the shape of DeepCoder, PrimeIntellect, TACO, APPS or
-    LiveCodeBench (JSON lines, a JSON list or Parquet); null takes the made ones that ship. `part`:
-    which problems of the file, "all", "train", or "eval" (every fourth; no problem is in both).
-    `attempts`: programs in an episode. `max_tests`: tests of a problem that are run; of more, half
-    of them are those with the longest inputs and half are drawn, always the same. `seconds`,
-    `memory_mb`: what a program may use per test. `unsafe`: run programs without the sandbox.
+    LiveCodeBench (JSON lines, a JSON list or Parquet); null takes the made ones that ship. The text
+    of a problem is `problem`, `question`, `question_content` or `prompt`. Its tests are `tests`,
+    `input_output` or `verification_info`: a list of `{input, output}`, or `{inputs, outputs}`, as
+    it is or as JSON text; or LiveCodeBench's `public_test_cases` and `private_test_cases`,
+    unpacked. `fn_name` of the tests or of each, or `func_name` of `metadata`, names the function
+    that is called; without one, programs print. `starter_code` is shown below the text; the expert
+    plays `solution` or the `solutions`. A file with a row that cannot be judged (no tests, a
+    checker of its own, another language) is refused.
+
+    `part`: which problems of the file, "all", "train", or "eval" (every fourth; no problem is in
+    both). `attempts`: programs in an episode. `max_tests`: tests of a problem that are run; of
+    more, half of them are those with the longest inputs and half are drawn, always the same.
+    `seconds`, `memory_mb`: what a program may use per test. `unsafe`: run programs without the
+    sandbox.
     """
 
     data: str | None = None
@@ -67,7 +76,8 @@ class DeepCoder(AttemptEnv):
     Episode end:
         All tests passed, or no attempt is left.
     Success:
-        All tests passed.
+        All tests passed. What a function returns is compared as a value; what a program prints line
+        by line and word by word; numbers with a point within 1e-6.
     Seeds:
         `seed` draws the problem; `noise_seed` is not used.
     Requires:

@@ -87,9 +87,10 @@ class Lean(TaskEnv):
     Observation:
         The theorem; after a step the proof so far and the open goals, or Lean's message.
     Actions:
-        A tactic such as `intro h` or `exact h.1`; `open ... in` may stand before it, and comments
-        are left out. Not played are `sorry` and `native_decide`, commands, programs, strings with
-        brackets or escapes, and brackets that do not match.
+        A tactic such as `intro h` or `exact h.1`; before it may stand `open NAMES in`, `set_option
+        maxRecDepth N in` and `set_option maxHeartbeats N in`, and comments are left out. Not played
+        are `sorry` and `native_decide`, commands, programs, strings with brackets or escapes, and
+        brackets that do not match.
     Rewards:
         -0.1 a step, +10 for the last step of a proof, -1 for a step that is rejected, refused or
         takes too long.

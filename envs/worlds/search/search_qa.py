@@ -39,14 +39,16 @@ _HINT = (
 class SearchConfig:
     """Source and limits of `search_qa` and `search_tools`.
 
-    `data`: a file of questions, as HotpotQA, MuSiQue or Search-R1 write them; null takes the made
-    ones that ship.
+    `data`: a file of questions; null takes the made ones that ship. HotpotQA's JSON or Parquet and
+    MuSiQue's JSON lines bring their passages. Rows of `question` with `golden_answers` (Search-R1),
+    `answer`, `answers` or `ground_truth` need passages from elsewhere: `corpus` or a server.
     `max_questions`: how many of its first questions are used. `hops`: only questions with so many
-    passages of evidence. `corpus`: a file of passages; null takes those that came with the
-    questions, or the ones that ship. `retriever`: `bm25` searches the corpus here, `http` asks the
-    server at `url` in the shape `protocol`, and waits `timeout_s` at most. `results`: passages a
-    search shows. `max_chars`: characters of each passage. `min_f1`: from which F1 on an answer that
-    is not exact earns its F1.
+    passages of evidence. `corpus`: a file of passages of up to 1 GiB, rows of `contents` (the title
+    in the first line), or of `title` and `text`; null takes those that came with the questions, or
+    the ones that ship. `retriever`: `bm25` searches the corpus here, `http` asks the server at
+    `url`, such as http://127.0.0.1:8000/retrieve, in the shape `protocol` (of Search-R1, or of
+    RAGEN), and waits `timeout_s` at most. `results`: passages a search shows. `max_chars`:
+    characters of each passage. `min_f1`: from which F1 on an answer that is not exact earns its F1.
     """
 
     data: str | None = None
