@@ -28,9 +28,8 @@ from echoscope.diagnostics.bench.report import (
     small_set,
     truth_set,
 )
-from echoscope.diagnostics.bench.tables import Grid, in_time, number
+from echoscope.diagnostics.bench.tables import Grid, number
 from echoscope.diagnostics.judge.calibration import Count
-from echoscope.text.amounts import percent
 
 SETS = {"made": "synthetic runs", "small": "recorded runs", "public": "public runs"}
 """Marker in the page and name in `calibration.py` -> name of the set."""
@@ -48,14 +47,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def summary(found: BenchReport) -> str:
+    """What the tables of all sets do not say."""
     verdict = found.verdict
     said = (
-        f"**{in_time(verdict)}** collapses called in time ({percent(verdict.detection, 1)}), "
-        f"median lead **{number(verdict.median_lead)}** steps, kind right in "
-        f"{found.num_kind_right}, median onset error {number(verdict.median_onset_error)} steps. "
-        f"**{verdict.num_false}** false "
-        f"critical alarms in {verdict.num_healthy_steps:,} healthy steps "
-        f"({number(verdict.false_per_1000)} per 1,000)."
+        f"Kind right in **{found.num_kind_right}** of {verdict.num_collapsed} collapses, median "
+        f"onset error **{number(verdict.median_onset_error)}** steps, **{verdict.num_false}** "
+        f"false critical alarms in {verdict.num_healthy_steps:,} healthy steps."
     )
     if found.regimes:
         said += f" Regime right in {found.regimes_right:.1%} of {sum(found.regimes.values())} runs."
