@@ -42,9 +42,18 @@ from echoscope.diagnostics.bench.cures.tables import (
 )
 from echoscope.diagnostics.judge.advice.measured import TABLE
 from echoscope.diagnostics.judge.advice.treatments import GUARDED, UNTREATED
+from echoscope.store.errors import StoreError
 from echoscope.text.amounts import counted, duration, percent
 
-from .training import Subject, forget, is_recorded, train_arm, train_guarded, train_untreated
+from .training import (
+    Subject,
+    forget,
+    is_recorded,
+    judged_again,
+    train_arm,
+    train_guarded,
+    train_untreated,
+)
 
 RUNS = Path("runs/cures")
 CURVES = HERE / "curves"
@@ -205,6 +214,25 @@ def run(
         print(f"{title}: {words(piece, records)}; {duration(piece.seconds)}", flush=True)
 
 
+def judge_again(tasks: Sequence[Task], records: Records, runs: Path) -> None:
+    """Ask today's verdict about every untreated run of a kind that is still there."""
+    for task in tasks:
+        subject, untreated = (
+            task.subject,
+            records.pieces.get((task.subject.name, task.seed, UNTREATED)),
+        )
+        if task.arm != UNTREATED or untreated is None or not isinstance(subject, Kind):
+            continue
+        try:
+            piece = judged_again(subject, untreated, runs)
+        except StoreError as error:
+            print(f"{subject.name} seed {task.seed}: not judged again: {error}", flush=True)
+            continue
+        if piece != untreated:
+            records.add(piece)
+            print(f"{subject.name} seed {task.seed}: checkpoint {piece.checkpoint}, {piece.advice}")
+
+
 def write_tables(records: Records, page: Path, advice: Path) -> None:
     """Write the tables between the markers of the page, and the counts that advice reads."""
     results = Results(records)
@@ -235,6 +263,9 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=RUNS, help="Folder of the trainings.")
     parser.add_argument("--records", type=Path, default=RECORDS)
     parser.add_argument("--curves", type=Path, default=CURVES)
+    parser.add_argument(
+        "--judge", action="store_true", help="Ask today's verdict about the untreated runs first."
+    )
     parser.add_argument("--tables", action="store_true", help="Train nothing, write the tables.")
     arguments = parser.parse_args()
     if arguments.tables:
@@ -257,9 +288,12 @@ def main() -> None:
         except OSError:
             parser.error(f"another command trains in {arguments.runs}; wait for it, or give --runs")
         try:
+            records = Records(arguments.records)
+            if arguments.judge:
+                judge_again(tasks, records, arguments.runs)
             run(
                 [task for task in tasks if not arms or task.arm in arms],
-                Records(arguments.records),
+                records,
                 arguments.runs,
                 arguments.curves,
                 end=time.monotonic() + 60 * arguments.minutes,

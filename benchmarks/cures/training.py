@@ -23,7 +23,7 @@ from echoscope.core.run.checkpoint import read_state
 from echoscope.core.run.launch import resume, start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.diagnostics.bench.cures.kinds import FURTHER, Kind, Twin, setup_of, words_of
-from echoscope.diagnostics.bench.cures.records import Piece, Records
+from echoscope.diagnostics.bench.cures.records import Piece, Records, follows
 from echoscope.diagnostics.judge.advice.situation import Situation
 from echoscope.diagnostics.judge.advice.treatments import (
     ADVICE,
@@ -188,7 +188,7 @@ def _with_alarm(piece: Piece, reader: RunReader) -> Piece:
         piece,
         alarm=alarm,
         rules=verdict.kinds,
-        checkpoint=advised or choose_checkpoint(steps, raised, success).step,
+        checkpoint=choose_checkpoint(steps, raised, success).step if advised is None else advised,
         advice={} if action is None else dict(action.settings),
     )
 
@@ -203,16 +203,16 @@ def train_arm(
     """
     begins = untreated.checkpoint if isinstance(subject, Kind) else subject.begins
     assert begins is not None, "an arm needs a checkpoint"
-    parent = runs / f"{subject.name}-{untreated.seed}-{untreated.setup}"
+    parent = _path_of(untreated, runs)
     if not checkpoint_path(parent, begins).is_dir():
-        _train_again(subject, untreated.seed, begins, parent)
+        parent = _trained_again(subject, untreated.seed, begins, parent)
     config = read_state(checkpoint_path(parent, begins)).config.model_dump(mode="json")
     present = Situation(config=config).setting
     if arm != ADVICE:
         settings = treatment(arm).settings(present)
         if treatment(arm).changes and not settings:
             return None
-        return _branch(subject, untreated, arm, settings, parent)
+        return _branch(subject, untreated, arm, settings, parent, runs)
     settings = {key: value for key, value in untreated.advice.items() if present(key) != value}
     arms = subject.arms if isinstance(subject, Kind) else ()
     for name in arms:
@@ -221,23 +221,38 @@ def train_arm(
         same = records.pieces.get((subject.name, untreated.seed, name))
         if name != ADVICE and treatment(name).settings(present) == settings:
             if not is_recorded(records, subject, untreated.seed, name) or same is None:
-                same = _branch(subject, untreated, name, settings, parent)
+                same = _branch(subject, untreated, name, settings, parent, runs)
                 records.add(same)
-            return replace(same, arm=ADVICE, setup=setup_of(subject, ADVICE), seconds=0.0)
+            return _as_advised(same, untreated, subject)
     if not settings:  # it repeats the untreated run
-        return replace(
-            untreated, arm=ADVICE, setup=setup_of(subject, ADVICE), begins=begins, seconds=0.0
-        )
-    return _branch(subject, untreated, ADVICE, settings, parent)
+        return _as_advised(replace(untreated, begins=begins), untreated, subject)
+    piece = _branch(subject, untreated, ADVICE, settings, parent, runs)
+    return replace(piece, advice=untreated.advice)
+
+
+def _as_advised(piece: Piece, untreated: Piece, subject: Subject) -> Piece:
+    """A piece that was trained under another name, as what the verdict suggested."""
+    setup = setup_of(subject, ADVICE)
+    return replace(piece, arm=ADVICE, setup=setup, advice=untreated.advice, seconds=0.0)
+
+
+def _path_of(untreated: Piece, runs: Path) -> Path:
+    return runs / f"{untreated.of}-{untreated.seed}-{untreated.setup}"
 
 
 def _branch(
-    subject: Subject, untreated: Piece, arm: str, settings: Mapping[str, Any], parent: Path
+    subject: Subject,
+    untreated: Piece,
+    arm: str,
+    settings: Mapping[str, Any],
+    parent: Path,
+    runs: Path,
 ) -> Piece:
     """Train a branch of the untreated run, or go on with it after a kill."""
     begins = untreated.checkpoint if isinstance(subject, Kind) else subject.begins
     assert begins is not None
-    path = parent.with_name(f"{parent.name}-{arm}")
+    untreated_path = _path_of(untreated, runs)
+    path = untreated_path.with_name(f"{untreated_path.name}-{arm}")
     status = ""
     if (path / "run.json").exists():
         info = open_run(path).info()
@@ -318,14 +333,28 @@ def forget(piece: Piece, runs: Path) -> None:
         shutil.rmtree(path)
 
 
-def _train_again(subject: Subject, seed: int, step: int, path: Path) -> None:
+def _trained_again(subject: Subject, seed: int, step: int, untreated: Path) -> Path:
     """The untreated run up to a checkpoint that is no longer there: bit for bit the same."""
-    shutil.rmtree(path, ignore_errors=True)
+    path = untreated.with_name(f"{untreated.name}-to-{step}")
     live = subject.live if isinstance(subject, Kind) else {}
-    _train(path, config_of(subject, seed, max(1, step)), live, reacts=False)
+    if not checkpoint_path(path, step).is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+        _train(path, config_of(subject, seed, max(1, step)), live, reacts=False)
+    return path
+
+
+def judged_again(subject: Subject, untreated: Piece, runs: Path) -> Piece:
+    """An untreated run with what the verdict of today says at its alarm.
+
+    Raises:
+        StoreError: the run is no longer there.
+    """
+    return _with_alarm(untreated, open_run(_path_of(untreated, runs)))
 
 
 def is_recorded(records: Records, subject: Subject, seed: int, arm: str) -> bool:
     """Whether a piece was trained with the setup that it has now."""
     piece = records.pieces.get((subject.name, seed, arm))
-    return piece is not None and piece.setup == setup_of(subject, arm)
+    untreated = records.pieces.get((subject.name, seed, UNTREATED))
+    is_current = piece is not None and piece.setup == setup_of(subject, arm)
+    return is_current and (not isinstance(subject, Kind) or follows(piece, untreated))

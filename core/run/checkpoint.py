@@ -101,7 +101,7 @@ class Checkpoints:
     def __init__(self, run_path: Path, writer: RunWriter, say: Callable[[str], None]) -> None:
         self._run_path, self._writer, self._say = run_path, writer, say
         self.saved_step = 0
-        """The last step whose state is on disk; the starting weights need no file."""
+        """The last step whose state is on disk; starting weights have a file if asked for."""
         self.unsaved_s = 0.0
         """Seconds trained since the last checkpoint: what a crash would cost now."""
         self._thread = ThreadPoolExecutor(1, "checkpoint")
@@ -151,9 +151,15 @@ class Checkpoints:
         self._writer.flush()  # the new one is on record before an older one goes
         self._remove_surplus(record.step, self._keep)
 
-    def keep_for_good(self, step: int) -> None:
-        """The checkpoint of this step was asked for after it had been written."""
+    def keep_for_good(self, step: int) -> bool:
+        """The checkpoint of this step was asked for after it had been written.
+
+        Returns:
+            Whether there is one.
+        """
         self.settle(waits=True)
+        if step not in self.steps():
+            return False
         self._writer.flush()
         for record in open_run(self._run_path).checkpoints():
             if record.step == step and record.reason != REQUESTED:
@@ -161,6 +167,7 @@ class Checkpoints:
                     replace(record, reason=REQUESTED, wall_time=time.time())
                 )
         self._writer.flush()  # the person is told that it stays
+        return True
 
     def last_good_words(self, alarm: Alarm, every: int) -> str:
         """Which checkpoint a new critical alarm leaves to go back to, or that it leaves none.

@@ -478,8 +478,8 @@ class Trainer:
         """
         if self.checkpoints.saved_step != self.step:
             self._write_checkpoint(reason)
-        elif reason == REQUESTED:
-            self.checkpoints.keep_for_good(self.step)
+        elif reason == REQUESTED and not self.checkpoints.keep_for_good(self.step):
+            self._write_checkpoint(reason)  # nothing is trained yet: no file was needed
         self.checkpoints.settle(waits=reason not in _BY_SETTINGS)
 
     def _write_checkpoint(self, reason: str) -> None:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...judge.advice.treatments import UNTREATED
+from ...judge.advice.treatments import ADVICE, GUARDED, UNTREATED
 from ...tools.curing import GRACE_STEPS, HELD
 from .kinds import FURTHER, HERE, LAST, LOST
 
@@ -54,7 +54,7 @@ class Piece:
     checkpoint: int | None = None
     """Untreated: the step of the checkpoint that was suggested then; None where there was none."""
     advice: Mapping[str, Any] = field(default_factory=dict)
-    """Untreated: the settings that the verdict advised then."""
+    """Untreated: the settings that the verdict advised then. Advice: those that were followed."""
     rewinds: tuple[int, ...] = ()
     """Guarded: the step of each checkpoint that the guard went back to."""
     steps: int
@@ -161,6 +161,15 @@ class Outcome:
     @property
     def is_cured(self) -> bool:
         return self.share >= HELD and not self.has_alarm
+
+
+def follows(arm: Piece, untreated: Piece | None) -> bool:
+    """Whether an arm of a kind goes on from where the verdict says today, with what it advises."""
+    if arm.arm in (UNTREATED, GUARDED):
+        return True
+    if untreated is None or arm.begins != untreated.checkpoint:
+        return False
+    return arm.arm != ADVICE or arm.advice == untreated.advice
 
 
 def has_collapsed(untreated: Piece) -> bool:

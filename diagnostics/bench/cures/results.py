@@ -28,6 +28,7 @@ from .records import (
     Outcome,
     Piece,
     Records,
+    follows,
     has_collapsed,
     outcome,
     share_of_twin,
@@ -126,7 +127,10 @@ class Results:
         is_replay = arm == REWOUND and not (isinstance(subject, Kind) and subject.live)
         trained = UNTREATED if is_replay else arm
         piece = self._records.pieces.get((subject.name, seed, trained))
-        return piece if piece is not None and piece.setup == setup_of(subject, trained) else None
+        if piece is None or piece.setup != setup_of(subject, trained):
+            return None
+        untreated = self._records.pieces.get((subject.name, seed, UNTREATED))
+        return piece if isinstance(subject, Twin) or follows(piece, untreated) else None
 
     def collapsed(self, kind: Kind) -> list[Piece]:
         """The untreated runs of a kind that collapsed and had a checkpoint to go back to."""

@@ -173,17 +173,20 @@ def _trial(
     step, reason = good_checkpoint(alarms, situation)
     chosen = treatment("lr-third") if helps is None else helps.treatment
     settings = chosen.settings(situation.setting)
-    if reason or not settings or (helps is None and rule.name not in STEP_RULES):
+    if not settings or (helps is None and rule.name not in STEP_RULES):
         return None
     tried = helps or of_settings(rule.name, settings, situation.setting)
     rate = "" if tried is None else tried.words
-    branch = f"ranch from {_where(step, situation)} with {_changes(settings, situation)}."
-    lead = f"B{branch} {chosen.why}" if helps else f"{rule.advice} As a trial only, b{branch}"
+    place = "Start the run again" if reason else f"Branch from {_where(step, situation)}"
+    order = f"{place} with {_changes(settings, situation)}{f': {_lowered(reason)}' * bool(reason)}"
+    order = order.rstrip(".") + "."
+    lead = f"{order} {chosen.why}" if helps else f"{rule.advice} As a trial only, {_lowered(order)}"
     unmeasured = "Whether that helps is not measured for this alarm."
+    command = command_line("branch", situation.run, settings, checkpoint=step)
     return Action(
         text=f"{lead} {rate or unmeasured}",
-        command=command_line("branch", situation.run, settings, checkpoint=step),
-        verb="branch",
+        command="" if reason else command,
+        verb="none" if reason else "branch",
         checkpoint=step,
         settings=settings,
         why=f"The cause is not known. {chosen.why} {rate or unmeasured}",
