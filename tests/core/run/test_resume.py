@@ -18,7 +18,7 @@ from echoscope.store.checkpoints import checkpoint_path
 from echoscope.store.errors import RunBusyError
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
-from echoscope.store.records import StepMetrics
+from echoscope.store.records import REQUESTED, StepMetrics
 from echoscope.store.steer.commands import new_command, post
 from echoscope.store.writer import RunWriter
 
@@ -175,6 +175,24 @@ def test_settings_changed_after_the_checkpoint_change_again(
         assert_same_recording(whole, again)
         assert len(open_run(again).commands()) == 6  # each once, with its answer
         assert all(state.ack is not None for state in open_run(again).commands())
+
+
+def test_a_checkpoint_asked_for_before_the_first_step_has_the_starting_weights(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    class AsksAtTheStart(SilentEvents):
+        def metrics(self, metrics: StepMetrics) -> None:
+            if metrics.step == 0:
+                post(path, new_command(open_run(path).run_id, "checkpoint"))
+
+    path = tmp_path / "run"
+    config = make_config("checkpoint.every=0", "eval.every=2", "steps=2")
+    start(config, path, AsksAtTheStart())
+    records = [(record.step, record.reason) for record in open_run(path).checkpoints()]
+    assert records == [(0, REQUESTED), (2, "final")]
+    again = cut(path, tmp_path / "again", 0)
+    assert resume(again, SilentEvents()) == "finished"
+    assert_same_recording(path, again)
 
 
 def test_pause_and_stop_do_not_come_back(make_config: MakeConfig, tmp_path: Path) -> None:

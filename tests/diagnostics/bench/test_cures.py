@@ -16,7 +16,13 @@ from echoscope.diagnostics.bench.cures.records import (
     outcome,
 )
 from echoscope.diagnostics.bench.cures.results import Results
-from echoscope.diagnostics.judge.advice.treatments import GUARDED, PLACEBO, REWOUND, UNTREATED
+from echoscope.diagnostics.judge.advice.treatments import (
+    ADVICE,
+    GUARDED,
+    PLACEBO,
+    REWOUND,
+    UNTREATED,
+)
 
 
 def curve(levels: dict[int, float], last: int) -> dict[int, float]:
@@ -121,6 +127,18 @@ def test_a_live_change_is_not_repeated_by_rewinding_so_that_arm_is_trained(tmp_p
 def test_a_record_of_another_setup_is_out_of_date(tmp_path: Path) -> None:
     Records(tmp_path).add(replace(FALLEN, setup="older"))
     assert Results(Records(tmp_path)).collapsed(kinds()["bandit-rate"]) == []
+
+
+def test_an_arm_from_another_checkpoint_or_of_other_advice_is_out_of_date(tmp_path: Path) -> None:
+    fallen = replace(FALLEN, advice={"optim.lr": 1e-4})
+    advised = replace(HELD, arm=ADVICE, advice={"optim.lr": 1e-4})
+    kind = kinds()["bandit-rate"]
+    results = recorded(tmp_path / "now", fallen, HELD, advised)
+    assert [len(results.outcomes(kind, arm)) for arm in (HELD.arm, ADVICE)] == [1, 1]
+    results = recorded(tmp_path / "advice", fallen, replace(advised, advice={"optim.lr": 2e-4}))
+    assert results.outcomes(kind, ADVICE) == []
+    results = recorded(tmp_path / "checkpoint", replace(fallen, checkpoint=5), HELD, advised)
+    assert [results.outcomes(kind, arm) for arm in (HELD.arm, ADVICE)] == [[], []]
 
 
 def test_a_kind_counts_once_three_of_five_seeds_collapse(tmp_path: Path) -> None:

@@ -318,6 +318,13 @@ def test_an_unknown_cause_gives_a_look_and_a_trial_that_is_named_so() -> None:
     assert "keeps what" not in verdict.text
 
 
+def test_a_lost_run_without_a_checkpoint_from_before_is_told_with_what_to_start_again() -> None:
+    action = judged(falls_at(35), replace(RUN, checkpoints=(40,))).actions[0]
+    assert "As a trial only, start the run again with optim.lr=0.0001 (now 0.0003)" in action.text
+    assert "no checkpoint is left from before step" in action.text
+    assert (action.settings, action.verb, action.command) == ({"optim.lr": 1e-4}, "none", "")
+
+
 def test_newcomer_low_a_cause_is_said_once() -> None:
     changes = (set_at(34, 3e-4, 4e-3),)
     situation = replace(extends({"optim.lr": 3e-4}, optim={"lr": 4e-3}), changes=changes)
