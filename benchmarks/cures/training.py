@@ -74,8 +74,6 @@ class Watcher(SilentEvents):
 
     def metrics(self, metrics: StepMetrics) -> None:
         self._run_id = self._run_id or metrics.run_id
-        if metrics.step == 0:  # what is wrong from the first step leaves no other to go back to
-            post(self.path, new_command(metrics.run_id, CommandAction.CHECKPOINT))
         if metrics.phase != "train" or metrics.run_id != self._run_id:
             return  # a person who changes a run does not follow it into the one that it becomes
         step = metrics.step

@@ -68,7 +68,7 @@ class CheckpointConfig(FrozenModel):
         20,
         ge=0,
         le=MAX_STEPS,
-        description="Steps between checkpoints; 0: only one, at the end.",
+        description="Steps between checkpoints, the first before step 1; 0: only one, at the end.",
     )
     minutes: Live[float] = Field(
         10.0,

@@ -62,7 +62,7 @@ from .step import Stopwatch, TimeSpent, TrainedStep
 
 MAX_NONFINITE_STEPS = 5
 """Steps in a row with a NaN or infinite gradient after which a run stops."""
-_BY_SETTINGS = ("schedule", "time", "best")
+_BY_SETTINGS = ("start", "schedule", "time", "best")
 """Reasons of checkpoints that nobody waits for."""
 _Played = tuple[Split, RolloutBatch, StepMetrics]
 """An evaluation or a probe."""
@@ -129,8 +129,8 @@ class Trainer:
         self._say_unreserved()
         if is_new:
             self._measure_start()
-            if self.config.guard.mode != "off":  # a collapse may come before the next one
-                self._write_checkpoint("guard")
+            if self.config.checkpoint.every or self.config.guard.mode != "off":
+                self._write_checkpoint("start")  # a collapse may come before the next one
         else:
             self._recall_success()
         try:

@@ -182,7 +182,7 @@ def test_without_links_the_checkpoint_is_copied(
     ("checkpoint", "words", "said"),
     [
         (None, (), "steps is 4 and the checkpoint is of step 4"),
-        (9, (), "has no checkpoint of step 9; there are: 1, 2, 3, 4"),
+        (9, (), "has no checkpoint of step 9; there are: 0, 1, 2, 3, 4"),
         (2, ("model.path=tiny",), "model.path cannot change in a branch"),
         (2, ("model.lora={rank: 4}",), "model.lora.* cannot change in a branch"),
         (2, ("critic.kind=model",), "critic.kind cannot change in a branch"),

@@ -436,11 +436,12 @@ class TestTheNextTreatment:
         assert proposal is None
         assert why == f"checkpoint {steps[-1]} is gone or damaged, and no older one is whole."
 
-    def test_a_run_without_a_checkpoint_from_before_says_so(self, collapsed: Path) -> None:
-        """Nobody wrote one before the first step: the run had no guard."""
-        proposal, why = self.of(collapsed)
-        assert proposal is None
-        assert why.startswith("No checkpoint is left from before step 1")
+    def test_a_run_that_collapses_in_its_first_steps_goes_back_to_its_start(
+        self, collapsed: Path
+    ) -> None:
+        proposal, _ = self.of(collapsed)
+        assert proposal is not None
+        assert proposal.checkpoint == 0
 
 
 def test_a_guard_that_cannot_treat_ends_the_run_and_says_how_to_go_on(

@@ -66,7 +66,11 @@ def test_every_step_evaluation_and_trajectory_is_stored(finished: tuple[Path, Li
         *[("train", step, 8) for step in (1, 2, 3, 4)],
     ]
     assert verify(path).problems == ()
-    assert [record.step for record in reader.checkpoints()] == [2, 4]
+    assert [(record.step, record.reason) for record in reader.checkpoints()] == [
+        (0, "start"),
+        (2, "schedule"),
+        (4, "schedule"),
+    ]
 
 
 def test_kept_trajectories_carry_what_the_update_learned(finished: tuple[Path, Listener]) -> None:
@@ -134,6 +138,7 @@ def test_whoever_watches_is_told_the_phases(finished: tuple[Path, Listener]) -> 
     names = [(step, name) for step, name in finished[1].phases if step in (0, 2)]
     assert names == [
         (0, "evaluate"),
+        (0, "checkpoint"),
         (2, "rollout"),
         (2, "annotate"),
         (2, "diagnostics"),
