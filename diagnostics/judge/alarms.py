@@ -202,6 +202,11 @@ class AlarmEngine:
         self.first_watch_step: int | None = None
         self.first_critical_step: int | None = None
         self._open: dict[str, OpenAlarm] = {}
+        self.opening = ""
+        """Rule of the alarm that led when the present collapse began; empty without a collapse.
+
+        Advice goes by it: what is raised in a run that is lost is mostly a consequence.
+        """
         self.history = History()
         self.situation = Situation()
         """What advice knows of the run; set by whoever opens it."""
@@ -262,6 +267,10 @@ class AlarmEngine:
             self.first_watch_step = step
         if self.first_critical_step is None and state.is_collapse:
             self.first_critical_step = step
+        if not state.is_collapse:
+            self.opening = ""
+        elif self.opening in ("", *SYMPTOMS):
+            self.opening = self.open_alarms[0].rule
         return events
 
     def _observe_terms(self, step: int, values: Mapping[str, float]) -> None:
@@ -351,15 +360,22 @@ class AlarmEngine:
         """The one thing to do about what is open; none where nothing is."""
         return self._advice(
             self.open_alarms,
+            opening=self.opening,
             is_lost=self.run_state.is_collapse,
             is_recovering=self.run_state is RunState.RECOVERING,
         )
 
     def _advice(
-        self, alarms: Sequence[OpenAlarm], *, is_lost: bool, is_recovering: bool = False
+        self,
+        alarms: Sequence[OpenAlarm],
+        *,
+        is_lost: bool,
+        is_recovering: bool = False,
+        opening: str = "",
     ) -> tuple[Action, ...]:
+        names = dict.fromkeys([*filter(None, [opening]), *(alarm.rule for alarm in alarms)])
         return advise(
-            [RULES_BY_NAME[alarm.rule] for alarm in alarms],
+            [RULES_BY_NAME[name] for name in names],
             causes_of(self._onsets(alarms), self.view(), self.history, self.situation),
             [self._record(alarm) for alarm in alarms],
             self.situation,
@@ -457,7 +473,7 @@ class AlarmEngine:
         Args:
             restarted: Channels whose tasks changed, so that they begin anew.
         """
-        self._open = {}
+        self._open, self.opening = {}, ""
         for name in restarted:
             self.view()[name].restart()
         self.first_watch_step = self.first_critical_step = None

@@ -83,7 +83,8 @@ def _candidates(engine: AlarmEngine, step: int) -> Iterator[Proposal]:
     Smaller steps come after what was shown to help, and before what else has held one.
     """
     situation = engine.situation
-    first = next((alarm.rule for alarm in engine.open_alarms), "")
+    symptoms = dict.fromkeys([engine.opening, *(alarm.rule for alarm in engine.open_alarms)])
+    first = next(filter(None, symptoms), "")
     for cause in engine.causes():
         if not cause.settings or cause.is_task:
             continue
@@ -99,7 +100,7 @@ def _candidates(engine: AlarmEngine, step: int) -> Iterator[Proposal]:
             )
     rows = offered(first, situation.setting)
     smaller = [treatment(name) for name in ("lr-third", "lr-tenth")]
-    has_step_rule = STEP_RULES & {alarm.rule for alarm in engine.open_alarms}
+    has_step_rule = not STEP_RULES.isdisjoint(symptoms)
     for each in (
         *(row.treatment for row in rows if row.is_shown),
         *(smaller if has_step_rule else ()),

@@ -63,7 +63,8 @@ def advise(
     alarm that paused or stopped it, and not at all where the run is lost.
 
     Args:
-        rules: Of the open alarms, the most serious first.
+        rules: Of the open alarms, the most serious first; before them the one that a collapse began
+            with.
         alarms: The open alarms, as they stand: they say from which step on nothing is healthy.
         is_lost: The run is collapsing or collapsed.
         is_recovering: Success rises again after a fall.

@@ -325,6 +325,22 @@ def test_a_lost_run_without_a_checkpoint_from_before_is_told_with_what_to_start_
     assert (action.settings, action.verb, action.command) == ({"optim.lr": 1e-4}, "none", "")
 
 
+def test_advice_goes_by_what_a_collapse_began_with_and_not_by_what_followed() -> None:
+    def row(step: int) -> dict[str, float]:
+        is_mute, is_alike = 35 <= step < 50, step >= 45
+        return solved(0.8 if step < 35 else 0.0) | {
+            "rollout/action_valid_frac": 0.05 if is_mute else 0.97,
+            "reward/group_std_mean": 0.0 if is_alike else 0.3,
+            "text/near_duplicate_frac": 0.9 if is_alike else 0.02,
+        }
+
+    verdict = judged(row, RUN, steps=80)
+    assert "ECHO_TRAP" in verdict.kinds
+    assert "FORMAT_COLLAPSE" not in verdict.kinds
+    assert verdict.actions[0].text.startswith("First read three broken replies")
+    assert verdict.actions[0].settings == {"optim.lr": 1e-4}
+
+
 def test_newcomer_low_a_cause_is_said_once() -> None:
     changes = (set_at(34, 3e-4, 4e-3),)
     situation = replace(extends({"optim.lr": 3e-4}, optim={"lr": 4e-3}), changes=changes)
