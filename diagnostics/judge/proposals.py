@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .advice.actions import good_checkpoint
-from .advice.causes import STEP_RULES
+from .advice.causes import STEP_RULES, treatment_of
 from .advice.measured import of_settings, offered
 from .advice.situation import Situation
 from .advice.treatments import treatment
@@ -91,7 +91,7 @@ def _candidates(engine: AlarmEngine, step: int) -> Iterator[Proposal]:
         before, _ = good_checkpoint(engine.open_records(), situation, before=cause.since)
         if before is not None:
             why = f"Likely cause: {cause.text}. {cause.why}".strip()
-            settings = dict(cause.settings)
+            settings = treatment_of(cause, symptoms, situation)
             yield Proposal(
                 settings=settings,
                 checkpoint=before,

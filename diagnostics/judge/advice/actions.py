@@ -18,7 +18,7 @@ from echoscope.store.records import Alarm, Command, CommandAction
 from echoscope.text.amounts import percent
 
 from ..rules.base import Rule
-from .causes import STEP_RULES, Cause
+from .causes import STEP_RULES, Cause, treatment_of
 from .measured import LEAST_RUNS, Measured, first_shown, of_settings, tried_for
 from .situation import Situation
 from .treatments import treatment
@@ -74,7 +74,7 @@ def advise(
         return going_on or (_LET_RECOVER,)
     if not rules:
         return going_on
-    remedy = _remedy(rules[0], causes, alarms, situation, is_lost=is_lost)
+    remedy = _remedy(rules, causes, alarms, situation, is_lost=is_lost)
     if is_lost or any(rule.name == "NOT_LEARNING" for rule in rules):
         return (remedy,)
     fate = situation.fate
@@ -97,7 +97,7 @@ def way_on(situation: Situation) -> tuple[Action, ...]:
 
 
 def _remedy(
-    rule: Rule,
+    rules: Sequence[Rule],
     causes: Sequence[Cause],
     alarms: Sequence[Alarm],
     situation: Situation,
@@ -105,6 +105,7 @@ def _remedy(
     is_lost: bool,
 ) -> Action:
     """One action that undoes the first difference; where none is known, what to look at first."""
+    rule = rules[0]
     if situation.kind == "foreign":
         return _foreign(rule, causes, alarms, situation, is_lost=is_lost)
     cause = next((cause for cause in causes if cause.settings or cause.is_undone), None)
@@ -113,7 +114,10 @@ def _remedy(
         is_trial = is_lost and not any(cause.look for cause in causes)
         trial = _trial(rule, alarms, situation, helps) if is_trial or helps else None
         return trial or _read(rule, causes, situation)
-    settings = dict(cause.settings)
+    names = [each.name for each in rules]
+    settings = treatment_of(cause, names, situation) if is_lost else dict(cause.settings)
+    more = [key for key in settings if key not in cause.settings]
+    why = f"{cause.why} Usual again: {' and '.join(more)}." if more else cause.why
     is_set = not is_lost and settings.keys() <= situation.live.keys()
     if situation.kind == "live" and settings and is_set:
         return Action(
@@ -132,7 +136,7 @@ def _remedy(
         pairs = _pairs(settings)
         return Action(
             text=f"{lead}Start the run again{f' with {pairs}' if pairs else ''}: "
-            f"{_lowered(reason)} {cause.why}",
+            f"{_lowered(reason)} {why}",
             settings=settings,
             why=_rests_on(cause),
             can_cure=not cause.is_task,
@@ -141,7 +145,7 @@ def _remedy(
     tried = of_settings(rule.name, settings, situation.setting)
     rate = "" if tried is None else tried.words
     return Action(
-        text=f"{lead}Branch from {_where(step, situation)} {changes}. {cause.why} {rate}".rstrip(),
+        text=f"{lead}Branch from {_where(step, situation)} {changes}. {why} {rate}".rstrip(),
         command=command_line("branch", situation.run, settings, checkpoint=step),
         verb="branch",
         checkpoint=step,

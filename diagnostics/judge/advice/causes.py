@@ -28,6 +28,7 @@ from .differences import (
 )
 from .luck import luck_params, luck_words
 from .situation import History, Situation
+from .usual import unusual
 
 SHOWN, LIKELY = 2, 1
 """How well a cause is founded: this run's metrics or its time line show it, its settings differ."""
@@ -134,6 +135,7 @@ def causes_of(
         )
         causes += [cause for cause in measured if cause is not None]
     causes += _recipe(names, situation)
+    causes += _unusual(names, situation)
     causes.sort(key=lambda cause: -cause.founded)
     other = _other_policy(names, view, history, situation)
     if other is not None:
@@ -211,6 +213,41 @@ def _recipe(names: Collection[str], situation: Situation) -> list[Cause]:
         )
         for key, own, base in list(recipe_differences(names, situation))[:MAX_RECIPE]
     ]
+
+
+def _unusual(names: Collection[str], situation: Situation) -> list[Cause]:
+    """Settings far above those of all recipes, of a run that extends none."""
+    far_above = unusual(situation)
+    if not far_above or situation.recipe[0] or STEP_RULES.isdisjoint(names):
+        return []
+    own = " and ".join(f"{each.key} is {each.own:.2g}" for each in far_above)
+    most = " and ".join(f"{each.usual:.2g}" for each in far_above)
+    model = situation.setting("model.path")
+    return [
+        Cause(
+            text=f"{own}; the recipes that train `{model}` have at most {most}",
+            refuted_by="a run with the recipes' values goes the same way",
+            founded=LIKELY,
+            settings={each.key: each.usual for each in far_above},
+            why="Recipes train with these values.",
+        )
+    ]
+
+
+def treatment_of(cause: Cause, names: Collection[str], situation: Situation) -> dict[str, Any]:
+    """What a lost run is continued with: what takes the cause away, and usual step sizes.
+
+    Steps that were too large once would be again, whatever else was wrong. Not where somebody
+    changed a setting shortly before: then the run was well with what it had.
+
+    Args:
+        names: Rules of the open alarms, and the one that the collapse began with.
+    """
+    settings = dict(cause.settings)
+    if settings and cause.since is None and not STEP_RULES.isdisjoint(names):
+        for each in unusual(situation):
+            settings.setdefault(each.key, each.usual)
+    return settings
 
 
 def _reward_terms(names: set[str], view: View, situation: Situation) -> Iterator[Cause]:
