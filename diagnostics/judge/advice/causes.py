@@ -131,7 +131,7 @@ def causes_of(
             _regulariser(names, situation),
             _short_budget(names, view, situation),
             _no_selection(onsets, view, situation),
-            _paid_elsewhere(names, view),
+            _paid_elsewhere(names, view, situation),
         )
         causes += [cause for cause in measured if cause is not None]
     causes += _recipe(names, situation)
@@ -282,12 +282,22 @@ def _weight(index: int) -> str:
     return f"reward.shaping.{index}.weight"
 
 
-def _paid_elsewhere(names: set[str], view: View) -> Cause | None:
-    """Training pays more while success falls, and no term of the reward says for what."""
+def _paid_elsewhere(names: set[str], view: View, situation: Situation) -> Cause | None:
+    """Training pays more while success falls, and no term of the reward is known to have grown."""
     claim = disagreement(view)
     if not names & {"REWARD_HACKING", "TRAIN_EVAL_DIVERGENCE"} or claim is None or claim.terms:
         return None
     up, down = (metric(change.metric).in_sentence for change in (claim.up, claim.down))
+    terms = [term["name"] for term in situation.setting("reward.shaping") or []]
+    if terms and "return" in claim.up.metric:
+        listed = " and ".join(f"`{name}`" for name in terms)
+        return Cause(
+            text=f"{up} rose while {down} fell, and the run adds {listed} to the environment's "
+            "reward",
+            refuted_by="replies with a high return solve their tasks as often as others",
+            settings={"reward.shaping": []},
+            why="Without added terms the reward pays for solving the tasks.",
+        )
     overfits = ""
     if not claim.down.metric.startswith("rollout/"):
         overfits = ", or the policy overfits to the training tasks"

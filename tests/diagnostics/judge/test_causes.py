@@ -264,6 +264,17 @@ def test_newcomer_h2_training_up_and_evaluation_down_is_hacking_or_overfitting()
     assert "learning rate" not in verdict.actions[0].text.partition("As a trial only")[0]
 
 
+def test_a_return_that_rises_while_success_falls_is_that_of_the_terms_that_the_run_adds() -> None:
+    def row(step: int) -> dict[str, float]:
+        return {k: v for k, v in hacked(step).items() if "term" not in k}
+
+    config = {**RUN.config, "reward": {"shaping": [LENGTH]}}
+    verdict = judged(row, replace(RUN, config=config))
+    assert verdict.causes[0].startswith("mean return rose while evaluation success fell, and the ")
+    assert "run adds `length` to the environment's reward" in verdict.causes[0]
+    assert verdict.actions[0].settings == {"reward.shaping": []}
+
+
 # --- (e) to (h), and what is no cause
 
 
