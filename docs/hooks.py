@@ -15,6 +15,8 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
+from echoscope.diagnostics.bench.cures.records import Records
+from echoscope.diagnostics.bench.cures import tables as cures
 from echoscope.diagnostics.catalogue import METRICS, metric
 from echoscope.diagnostics.judge.alarms import ALL_RULES, rules_reading
 from echoscope.diagnostics.judge.rules.metrics_needed import in_table, logged_keys
@@ -127,10 +129,16 @@ def memory_table(name: str) -> str:
     return hardware.TABLES[name]()
 
 
+def cures_table(name: str) -> str:
+    """A long table of the page Cures, from its records."""
+    return cures.tables(Records())[name].markdown()
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "metrics": metric_tables,
     "columns": schema_markdown,
     "rules": rule_table,
     "findings": findings_tables,
+    **{f"cures_{name}": partial(cures_table, name) for name in cures.BUILT},
     **{f"memory_{name}": partial(memory_table, name) for name in ("shapes", "gpu", "ranks", "cpu")},
 }

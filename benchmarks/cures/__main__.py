@@ -35,6 +35,7 @@ from echoscope.diagnostics.bench.cures.records import (
 )
 from echoscope.diagnostics.bench.cures.results import Results
 from echoscope.diagnostics.bench.cures.tables import (
+    BUILT,
     NOT_RUN,
     advice_file,
     missing_words,
@@ -238,7 +239,9 @@ def write_tables(records: Records, page: Path, advice: Path) -> None:
     results = Results(records)
     text = page.read_text(encoding="utf-8")
     blocks = {
-        name: grid.markdown() if grid.rows else NOT_RUN for name, grid in tables(records).items()
+        name: grid.markdown() if grid.rows else NOT_RUN
+        for name, grid in tables(records).items()
+        if name not in BUILT
     }
     blocks["missing"] = missing_words(results)
     for name, block in blocks.items():

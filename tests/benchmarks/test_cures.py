@@ -23,6 +23,7 @@ from echoscope.diagnostics.bench.cures.kinds import FURTHER, kinds, setup_of, tw
 from echoscope.diagnostics.bench.cures.records import Piece, Records, has_collapsed
 from echoscope.diagnostics.bench.cures.results import Results
 from echoscope.diagnostics.bench.cures.tables import (
+    BUILT,
     NOT_RUN,
     advice_file,
     missing_words,
@@ -38,6 +39,8 @@ KIND, SEED = "bandit-rate", 0
 def test_the_page_shows_what_the_records_give() -> None:
     page = (ROOT / "docs" / "cures.md").read_text(encoding="utf-8")
     for name, grid in tables(Records()).items():
+        if name in BUILT:
+            continue
         shown = grid.markdown() if grid.rows else NOT_RUN
         assert f"<!-- {name}: begin -->\n{shown}\n<!-- {name}: end -->" in page, name
     assert missing_words(Results(Records())) in page

@@ -19,6 +19,8 @@ from .results import Results
 NOTHING = "-"
 NOT_RUN = "Not run yet."
 """Instead of a table without rows."""
+BUILT = ("arms", "twins", "advice")
+"""Long tables, which only the site and the command show."""
 
 
 def rate_words(rate: Rate) -> str:
@@ -203,7 +205,7 @@ def by_symptom(results: Results) -> Grid:
 
 
 def tables(records: Records) -> Mapping[str, Grid]:
-    """All tables by the marker that they have in docs/cures.md."""
+    """All tables by name; but for those of `BUILT`, docs/cures.md has them between markers."""
     results = Results(records)
     return {
         "kinds": by_kind(results),
