@@ -15,8 +15,8 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-from echoscope.diagnostics.bench.cures.records import Records
 from echoscope.diagnostics.bench.cures import tables as cures
+from echoscope.diagnostics.bench.cures.records import Records
 from echoscope.diagnostics.catalogue import METRICS, metric
 from echoscope.diagnostics.judge.alarms import ALL_RULES, rules_reading
 from echoscope.diagnostics.judge.rules.metrics_needed import in_table, logged_keys
