@@ -42,7 +42,7 @@ class Case:
     recipe: str
     settings: tuple[str, ...]
     steps: int
-    cure: str
+    cure: tuple[str, ...]
     """The settings of the branch, as the verdict names them."""
     checkpoint: int
     curves: tuple[tuple[str, str, str], ...]
@@ -59,7 +59,7 @@ CASES = (
             "optim.lr=1e-3",
         ),
         steps=16,
-        cure="reward.shaping=[]",
+        cure=("reward.shaping=[]", "optim.lr=3e-4"),
         checkpoint=2,
         curves=(
             ("reward/return_mean", "mean return", BLUE),
@@ -71,7 +71,7 @@ CASES = (
         recipe="collapse-template",
         settings=("diagnostics.alarms.actions={}",),
         steps=50,
-        cure="envs.train.0.params.slip=0",
+        cure=("envs.train.0.params.slip=0",),
         checkpoint=2,
         curves=(
             ("info/first_turn/retrieval_accuracy@1", "prompt found from the reasoning", BLUE),
@@ -94,7 +94,7 @@ def trained(case: Case, folder: Path) -> tuple[RunReader, RunReader]:
         config = load_config(case.recipe, overrides=[*case.settings, f"steps={case.steps}"])
         start(config, run, SilentEvents())
     if not cured.exists():
-        plan = plan_branch(run, checkpoint=case.checkpoint, overrides=[case.cure, "steps=40"])
+        plan = plan_branch(run, checkpoint=case.checkpoint, overrides=[*case.cure, "steps=40"])
         start_branch(plan, cured, SilentEvents())
     return open_run(run), open_run(cured)
 

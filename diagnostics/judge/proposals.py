@@ -85,13 +85,14 @@ def _candidates(engine: AlarmEngine, step: int) -> Iterator[Proposal]:
     situation = engine.situation
     symptoms = dict.fromkeys([engine.opening, *(alarm.rule for alarm in engine.open_alarms)])
     first = next(filter(None, symptoms), "")
-    for cause in engine.causes():
+    causes = engine.causes()
+    for cause in causes:
         if not cause.settings or cause.is_task:
             continue
         before, _ = good_checkpoint(engine.open_records(), situation, before=cause.since)
         if before is not None:
             why = f"Likely cause: {cause.text}. {cause.why}".strip()
-            settings = treatment_of(cause, symptoms, situation)
+            settings = treatment_of(cause, causes, symptoms, situation)
             yield Proposal(
                 settings=settings,
                 checkpoint=before,

@@ -115,9 +115,12 @@ def _remedy(
         trial = _trial(rule, alarms, situation, helps) if is_trial or helps else None
         return trial or _read(rule, causes, situation)
     names = [each.name for each in rules]
-    settings = treatment_of(cause, names, situation) if is_lost else dict(cause.settings)
+    settings = dict(cause.settings)
+    if is_lost:
+        settings |= treatment_of(cause, causes, names, situation)
     more = [key for key in settings if key not in cause.settings]
-    why = f"{cause.why} Usual again: {' and '.join(more)}." if more else cause.why
+    also = "" if not more else f" So that nothing else pulls it down, also: {', '.join(more)}."
+    why = f"{cause.why}{also}"
     is_set = not is_lost and settings.keys() <= situation.live.keys()
     if situation.kind == "live" and settings and is_set:
         return Action(

@@ -45,6 +45,9 @@ MOST_TRAJECTORY_KL = 0.35
 is exp(-2 KL), here 50 %."""
 NOTES = {"CONVERGED", "STALLED", "GRADIENT_SPIKE"}
 """Rules that report nothing that needs a cause."""
+OLD_LOGPROBS = "off_policy.old_logprobs"
+NEVER_BINDS = 100.0
+"""Highest weight of a sample from which a mask lets every sample through."""
 _OTHER_POLICY_RULES = {"STALE_ENGINE", "OFF_POLICY_DRIFT"}
 STEP_RULES = {
     "FORMAT_COLLAPSE",
@@ -234,19 +237,25 @@ def _unusual(names: Collection[str], situation: Situation) -> list[Cause]:
     ]
 
 
-def treatment_of(cause: Cause, names: Collection[str], situation: Situation) -> dict[str, Any]:
-    """What a lost run is continued with: what takes the cause away, and usual step sizes.
+def treatment_of(
+    cause: Cause, causes: Collection[Cause], names: Collection[str], situation: Situation
+) -> dict[str, Any]:
+    """What a lost run is continued with: what takes the cause away, usual step sizes, and weights
+    for samples of another policy.
 
     Steps that were too large once would be again, whatever else was wrong. Not where somebody
     changed a setting shortly before: then the run was well with what it had.
 
     Args:
+        causes: All that are known.
         names: Rules of the open alarms, and the one that the collapse began with.
     """
     settings = dict(cause.settings)
     if settings and cause.since is None and not STEP_RULES.isdisjoint(names):
-        for each in unusual(situation):
-            settings.setdefault(each.key, each.usual)
+        usual = {each.key: each.usual for each in unusual(situation)}
+        weights = [each.settings for each in causes if OLD_LOGPROBS in each.settings]
+        for more in (usual, *weights):
+            settings = {**more, **settings}
     return settings
 
 
@@ -504,11 +513,12 @@ def _other_policy(
         )
     fits = not history.trajectory_kl > MOST_TRAJECTORY_KL
     corrected = {
-        "off_policy.old_logprobs": "trainer",
+        OLD_LOGPROBS: "trainer",
         "off_policy.correction": "tis",
         "off_policy.level": "sequence" if fits else "token",
     }
     is_corrected = situation.setting("off_policy.correction") not in (None, "none")
+    is_corrected &= not situation.number("off_policy.high") >= NEVER_BINDS
     return Cause(
         text=text,
         refuted_by="sampler and trainer differ as much right after a weight sync",

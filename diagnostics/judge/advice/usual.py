@@ -39,7 +39,7 @@ RATES: Mapping[str, Mapping[str, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Unusual:
-    """A setting that is far above what recipes have."""
+    """A setting that is above what recipes have."""
 
     key: str
     own: float
@@ -48,16 +48,19 @@ class Unusual:
 
 
 def unusual(situation: Situation) -> tuple[Unusual, ...]:
-    """The settings that are more than `FACTOR` times what recipes have, the learning rate first."""
+    """The settings that are above what recipes have, the learning rate first.
+
+    None where none is more than `FACTOR` times as high.
+    """
     name, values = situation.recipe
     limits: Mapping[str, object] = values if name else {**_rate(situation), **MOST}
-    far_above = []
+    above = []
     for key in ("optim.lr", *MOST):
         own, usual = situation.number(key), limits.get(key)
         is_of_clip = not key.startswith("loss.clip") or situation.setting("loss.kind") == "clip"
-        if isinstance(usual, int | float) and is_of_clip and own > FACTOR * usual:
-            far_above.append(Unusual(key, own, usual))
-    return tuple(far_above)
+        if isinstance(usual, int | float) and is_of_clip and own > usual:
+            above.append(Unusual(key, own, usual))
+    return tuple(above) if any(each.own > FACTOR * each.usual for each in above) else ()
 
 
 def _rate(situation: Situation) -> Mapping[str, float]:

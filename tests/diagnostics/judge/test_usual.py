@@ -71,9 +71,15 @@ def test_a_model_that_no_recipe_trains_has_no_usual_rate() -> None:
 
 
 def test_another_loss_has_clips_of_its_own() -> None:
-    wide = {"clip_high": 10.0}
-    assert unusual(with_settings(loss=wide)) == (Unusual("loss.clip_high", 10.0, 0.28),)
-    assert unusual(with_settings(loss={**wide, "kind": "gspo"})) == ()
+    wide, calm = {"clip_high": 10.0}, {"lr": 1e-4}
+    clip = Unusual("loss.clip_high", 10.0, 0.28)
+    assert unusual(with_settings(loss=wide, optim=calm)) == (clip,)
+    assert unusual(with_settings(loss={**wide, "kind": "gspo"}, optim=calm)) == ()
+
+
+def test_beside_one_that_is_far_above_all_that_are_above_count() -> None:
+    rate, epochs = Unusual("optim.lr", 2e-4, 1e-4), Unusual("optim.epochs", 8, 1)
+    assert unusual(with_settings(optim={"epochs": 8})) == (rate, epochs)
 
 
 def test_the_recipe_that_a_run_extends_is_the_measure() -> None:
@@ -114,6 +120,25 @@ def test_a_lost_run_goes_on_with_what_the_recipes_have() -> None:
     assert not action.is_trial
 
 
+def test_samples_of_older_weights_are_weighed_where_a_mask_lets_every_one_through() -> None:
+    def stale(step: int) -> dict[str, float]:
+        drift = 0.01 if step < 35 else 0.5
+        lag = {"rollout/staleness_mean": 1.0, "policy/stale_kl": drift, "policy/mismatch_kl": drift}
+        return falls(step) | lag | {"rollout/num_sampled_tokens_mean": 20.0}
+
+    mask = {"old_logprobs": "trainer", "correction": "mis", "low": 0.0, "high": 1e6}
+    situation = with_settings(optim={"lr": 1e-3})
+    situation = replace(situation, config={**situation.config, "off_policy": mask})
+    action = judged(stale, situation).actions[0]
+    assert action.settings["optim.lr"] == 1e-4
+    assert action.settings["off_policy.correction"] == "tis"
+    binding = {**situation.config, "off_policy": {**mask, "high": 5.0}}
+    assert (
+        "off_policy.correction"
+        not in judged(stale, replace(situation, config=binding)).actions[0].settings
+    )
+
+
 def test_a_known_cause_is_taken_away_together_with_steps_that_are_too_large() -> None:
     def hacked(step: int) -> dict[str, float]:
         noise = 0.002 * (-1) ** step
@@ -126,5 +151,6 @@ def test_a_known_cause_is_taken_away_together_with_steps_that_are_too_large() ->
     action = judged(hacked, with_settings(reward=terms, optim={"lr": 1e-3})).actions[0]
     assert action.settings == {"reward.shaping": [], "optim.lr": 1e-4}
     assert action.text.endswith(
-        "Without this term the reward pays for solving the tasks. Usual again: optim.lr."
+        "Without this term the reward pays for solving the tasks. So that nothing else "
+        "pulls it down, also: optim.lr."
     )
