@@ -275,7 +275,7 @@ class Recorder:
         Args:
             step: counts up from 1 (0: an evaluation before training).
             metrics: numbers under any names. Those of verl, TRL, RAGEN and prime-rl are
-                understood; `docs/metrics-guide.md` has the list ("Names in other trainers"). A
+                understood; `docs/names.md` has the list. A
                 reward is a return, whatever its range. What a metric is, is decided by the first
                 20 steps that have it, and stays so: `meanings` says it where a name does not.
 

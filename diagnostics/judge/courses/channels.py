@@ -2,7 +2,7 @@
 
 Distances come from what real collapses and healthy runs look like, not from one training set: rates
 are judged in points below their best, entropies and lengths as factors, success as a share of its
-peak. See docs/alarms.md for the table with measured rates.
+peak.
 """
 
 from __future__ import annotations

@@ -437,7 +437,7 @@ def test_the_form_begins_with_the_last_good_checkpoint(root: Path, open_page: Op
     """Without an alarm that is the newest; the list names it."""
     page = open_form(open_page, root)
     at = page.selectbox(key="branch_at:tiny")
-    assert (at.value, at.options) == (4, ["4 (last good)", "2"])
+    assert (at.value, at.options) == (4, ["4 (last good)", "2", "0"])
 
 
 @pytest.mark.parametrize(
