@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from echoscope.diagnostics.judge.advice.actions import shown
+from echoscope.diagnostics.judge.alarms import SYMPTOMS
 from echoscope.diagnostics.judge.proposals import Proposal, proposals_of
 from echoscope.store.checkpoints import checkpoint_damage, checkpoint_path, older_whole_checkpoint
 from echoscope.store.errors import StoreError
 from echoscope.store.log.layout import shown_path
 from echoscope.store.reader import open_run
-from echoscope.store.records import ALARM_AUTHOR, Command, CommandAction
+from echoscope.store.records import ALARM_AUTHOR, Alarm, AlarmSeverity, Command, CommandAction
 from echoscope.store.steer.commands import new_command
 from echoscope.store.steer.rewinds import GUARD, Rewind, rewind_settings
 from echoscope.store.steer.settings import live_settings
@@ -31,7 +32,8 @@ from .checkpoint import read_state, step_of
 from .observers import StepObserver
 
 SETTLING_STEPS = 10
-"""The first steps after a rewind, in which the guard does not judge the treatment."""
+"""The first steps after a rewind, in which the guard does not judge the treatment. As long it waits
+where success fell and nothing else did: it may come back."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,9 +61,15 @@ class Guard:
         news = set(critical) - self._answered
         if is_settling or not news:
             return []
+        raised = [
+            alarm
+            for alarm in reversed(run.alarms())
+            if alarm.alarm_id in news and alarm.severity is AlarmSeverity.CRITICAL
+        ]
+        if raised and all(may_be_a_dip(alarm, step) for alarm in raised):
+            return []
         self._answered |= news
-        raised = (alarm.rule for alarm in reversed(run.alarms()) if alarm.alarm_id in news)
-        alarm = next(raised, "an alarm")
+        alarm = next((alarm.rule for alarm in raised), "an alarm")
         treatments = [] if origin is None else origin.treatments
         number, most = len(treatments) + 1, config.guard.max
         proposal, why = None, f"{most} treatments were given, which is guard.max."
@@ -112,6 +120,11 @@ class Guard:
     ) -> Command:
         author = f"{ALARM_AUTHOR}{alarm}" if alarm else GUARD
         return new_command(self.run_id, action, settings=settings, issued_by=author, reason=reason)
+
+
+def may_be_a_dip(alarm: Alarm, step: int) -> bool:
+    """Whether success has just fallen, and nothing else: in healthy runs it often comes back."""
+    return alarm.rule in SYMPTOMS and step < alarm.step + SETTLING_STEPS
 
 
 def next_proposal(

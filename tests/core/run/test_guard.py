@@ -27,7 +27,7 @@ from echoscope.core.config.settings import RunConfig
 from echoscope.core.run import build, checkpoint, guard
 from echoscope.core.run.branching import go_on, plan_branch, start_branch
 from echoscope.core.run.checkpoint import CheckpointError, Checkpoints
-from echoscope.core.run.guard import next_proposal
+from echoscope.core.run.guard import may_be_a_dip, next_proposal
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.diagnostics.judge.alarms import RunState
@@ -35,7 +35,14 @@ from echoscope.diagnostics.judge.proposals import Proposal, Proposals
 from echoscope.store.checkpoints import checkpoint_path
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
-from echoscope.store.records import CommandAction, CommandOutcome, StepMetrics
+from echoscope.store.records import (
+    Alarm,
+    AlarmSeverity,
+    AlarmState,
+    CommandAction,
+    CommandOutcome,
+    StepMetrics,
+)
 from echoscope.store.steer.commands import new_command, post
 from echoscope.store.steer.rewinds import asked_rewind, last_of_line, rewind_of, rewind_settings
 
@@ -463,6 +470,30 @@ def test_a_guard_that_cannot_treat_ends_the_run_and_says_how_to_go_on(
     assert command.reason.endswith("2 treatments were given, which is guard.max.")
     assert said[0].endswith("guard.mode=off` goes on without a guard.")
     assert watch.commands(["non_finite-00000001"], config) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "after", "waits"),
+    [("LOW_SUCCESS", 9, True), ("LOW_SUCCESS", 10, False), ("FORMAT_COLLAPSE", 0, False)],
+)
+def test_success_that_falls_alone_has_ten_steps_to_come_back(
+    rule: str, after: int, waits: bool
+) -> None:
+    alarm = Alarm(
+        alarm_id="a",
+        rule=rule,
+        severity=AlarmSeverity.CRITICAL,
+        state=AlarmState.RAISED,
+        step=45,
+        onset_step=25,
+        metric="eval/all/success_rate",
+        value=0.5,
+        baseline=0.8,
+        threshold=0.6,
+        window=5,
+        message="",
+    )
+    assert may_be_a_dip(alarm, 45 + after) is waits
 
 
 def test_a_guard_is_refused_where_the_process_ends_with_the_run(
