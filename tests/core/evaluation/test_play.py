@@ -145,7 +145,7 @@ def test_who_cannot_play_is_said(who: str, sentence: str) -> None:
 def test_a_checkpoint_that_is_not_there_is_said(tmp_path: Path) -> None:
     config = load_config("bandit", overrides=["steps=1", "eval.every=0", "eval.before=false"])
     start(config, tmp_path / "run", SilentEvents())
-    with pytest.raises(ConfigError, match="no checkpoint of step 7; it has 1"):
+    with pytest.raises(ConfigError, match="no checkpoint of step 7; it has 0, 1"):
         resolve(str(tmp_path / "run"), 7)
 
 

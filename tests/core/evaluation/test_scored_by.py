@@ -112,7 +112,7 @@ def test_a_verdict_with_it(reader: RunReader) -> None:
 
 
 def test_missing_checkpoints_are_named(reader: RunReader) -> None:
-    with pytest.raises(ConfigError, match="no checkpoint of step 5; it has 3, 6"):
+    with pytest.raises(ConfigError, match="no checkpoint of step 5; it has 0, 3, 6"):
         by_checkpoint(reader, 5)
 
 
