@@ -101,7 +101,7 @@ class Checkpoints:
     def __init__(self, run_path: Path, writer: RunWriter, say: Callable[[str], None]) -> None:
         self._run_path, self._writer, self._say = run_path, writer, say
         self.saved_step = 0
-        """The last step whose state is on disk; starting weights have a file if asked for."""
+        """The last step whose state is on disk; starting weights need no file."""
         self.unsaved_s = 0.0
         """Seconds trained since the last checkpoint: what a crash would cost now."""
         self._thread = ThreadPoolExecutor(1, "checkpoint")

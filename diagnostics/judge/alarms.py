@@ -202,11 +202,7 @@ class AlarmEngine:
         self.first_watch_step: int | None = None
         self.first_critical_step: int | None = None
         self._open: dict[str, OpenAlarm] = {}
-        self.opening = ""
-        """Rule of the alarm that led when the present collapse began; empty without a collapse.
-
-        Advice goes by it: what is raised in a run that is lost is mostly a consequence.
-        """
+        self._opening = ""  # rule of the alarm that led when the present collapse began
         self.history = History()
         self.situation = Situation()
         """What advice knows of the run; set by whoever opens it."""
@@ -268,9 +264,9 @@ class AlarmEngine:
         if self.first_critical_step is None and state.is_collapse:
             self.first_critical_step = step
         if not state.is_collapse:
-            self.opening = ""
-        elif self.opening in ("", *SYMPTOMS):
-            self.opening = self.open_alarms[0].rule
+            self._opening = ""
+        elif self._opening in ("", *SYMPTOMS):
+            self._opening = self.open_alarms[0].rule
         return events
 
     def _observe_terms(self, step: int, values: Mapping[str, float]) -> None:
@@ -319,6 +315,15 @@ class AlarmEngine:
         )
 
     @property
+    def leading_rules(self) -> list[str]:
+        """Rules that advice goes by: what a collapse began with, then the open ones, worst first.
+
+        What is raised in a run that is lost is mostly a consequence.
+        """
+        names = [self._opening, *(alarm.rule for alarm in self.open_alarms)]
+        return list(dict.fromkeys(name for name in names if name))
+
+    @property
     def run_state(self) -> RunState:
         """What the open alarms mean, now."""
         worst = max((SEVERITY_RANK[alarm.severity] for alarm in self._open.values()), default=0)
@@ -360,7 +365,7 @@ class AlarmEngine:
         """The one thing to do about what is open; none where nothing is."""
         return self._advice(
             self.open_alarms,
-            opening=self.opening,
+            self.leading_rules,
             is_lost=self.run_state.is_collapse,
             is_recovering=self.run_state is RunState.RECOVERING,
         )
@@ -368,14 +373,13 @@ class AlarmEngine:
     def _advice(
         self,
         alarms: Sequence[OpenAlarm],
+        rules: Sequence[str],
         *,
         is_lost: bool,
         is_recovering: bool = False,
-        opening: str = "",
     ) -> tuple[Action, ...]:
-        names = dict.fromkeys([*filter(None, [opening]), *(alarm.rule for alarm in alarms)])
         return advise(
-            [RULES_BY_NAME[name] for name in names],
+            [RULES_BY_NAME[name] for name in rules],
             causes_of(self._onsets(alarms), self.view(), self.history, self.situation),
             [self._record(alarm) for alarm in alarms],
             self.situation,
@@ -409,7 +413,9 @@ class AlarmEngine:
     def _raised(self, alarm: OpenAlarm, evidence: tuple[str, ...]) -> Alarm:
         """An alarm that is news, with what to do about it."""
         record = replace(self._record(alarm), evidence=evidence)
-        actions = self._advice([alarm], is_lost=alarm.severity is AlarmSeverity.CRITICAL)
+        actions = self._advice(
+            [alarm], [alarm.rule], is_lost=alarm.severity is AlarmSeverity.CRITICAL
+        )
         if not actions:
             return record
         return replace(
@@ -473,7 +479,7 @@ class AlarmEngine:
         Args:
             restarted: Channels whose tasks changed, so that they begin anew.
         """
-        self._open, self.opening = {}, ""
+        self._open, self._opening = {}, ""
         for name in restarted:
             self.view()[name].restart()
         self.first_watch_step = self.first_critical_step = None

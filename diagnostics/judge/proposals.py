@@ -83,16 +83,15 @@ def _candidates(engine: AlarmEngine, step: int) -> Iterator[Proposal]:
     Smaller steps come after what was shown to help, and before what else has held one.
     """
     situation = engine.situation
-    symptoms = dict.fromkeys([engine.opening, *(alarm.rule for alarm in engine.open_alarms)])
-    first = next(filter(None, symptoms), "")
-    causes = engine.causes()
+    rules, causes = engine.leading_rules, engine.causes()
+    first = next(iter(rules), "")
     for cause in causes:
         if not cause.settings or cause.is_task:
             continue
         before, _ = good_checkpoint(engine.open_records(), situation, before=cause.since)
         if before is not None:
             why = f"Likely cause: {cause.text}. {cause.why}".strip()
-            settings = treatment_of(cause, causes, symptoms, situation)
+            settings = treatment_of(cause, causes, rules, situation)
             yield Proposal(
                 settings=settings,
                 checkpoint=before,
@@ -101,7 +100,7 @@ def _candidates(engine: AlarmEngine, step: int) -> Iterator[Proposal]:
             )
     rows = offered(first, situation.setting)
     smaller = [treatment(name) for name in ("lr-third", "lr-tenth")]
-    has_step_rule = not STEP_RULES.isdisjoint(symptoms)
+    has_step_rule = not STEP_RULES.isdisjoint(rules)
     for each in (
         *(row.treatment for row in rows if row.is_shown),
         *(smaller if has_step_rule else ()),

@@ -117,9 +117,9 @@ def _remedy(
     names = [each.name for each in rules]
     settings = dict(cause.settings)
     if is_lost:
-        settings |= treatment_of(cause, causes, names, situation)
+        settings = treatment_of(cause, causes, names, situation)
     more = [key for key in settings if key not in cause.settings]
-    also = "" if not more else f" So that nothing else pulls it down, also: {', '.join(more)}."
+    also = f" Possible further causes change as well: {', '.join(more)}." if more else ""
     why = f"{cause.why}{also}"
     is_set = not is_lost and settings.keys() <= situation.live.keys()
     if situation.kind == "live" and settings and is_set:

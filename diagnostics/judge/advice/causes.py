@@ -223,12 +223,12 @@ def _unusual(names: Collection[str], situation: Situation) -> list[Cause]:
     far_above = unusual(situation)
     if not far_above or situation.recipe[0] or STEP_RULES.isdisjoint(names):
         return []
-    own = " and ".join(f"{each.key} is {each.own:.2g}" for each in far_above)
-    most = " and ".join(f"{each.usual:.2g}" for each in far_above)
-    model = situation.setting("model.path")
     return [
         Cause(
-            text=f"{own}; the recipes that train `{model}` have at most {most}",
+            text=" and ".join(
+                f"{each.key} is {each.own:.2g} ({each.recipes} have at most {each.usual:.2g})"
+                for each in far_above
+            ),
             refuted_by="a run with the recipes' values goes the same way",
             founded=LIKELY,
             settings={each.key: each.usual for each in far_above},
@@ -255,7 +255,7 @@ def treatment_of(
         usual = {each.key: each.usual for each in unusual(situation)}
         weights = [each.settings for each in causes if OLD_LOGPROBS in each.settings]
         for more in (usual, *weights):
-            settings = {**more, **settings}
+            settings |= {key: value for key, value in more.items() if key not in settings}
     return settings
 
 
@@ -297,8 +297,8 @@ def _paid_elsewhere(names: set[str], view: View, situation: Situation) -> Cause 
     if not names & {"REWARD_HACKING", "TRAIN_EVAL_DIVERGENCE"} or claim is None or claim.terms:
         return None
     up, down = (metric(change.metric).in_sentence for change in (claim.up, claim.down))
-    terms = [term["name"] for term in situation.setting("reward.shaping") or []]
-    if terms and "return" in claim.up.metric:
+    terms = [term.get("name") for term in situation.setting("reward.shaping") or []]
+    if terms and claim.up.metric != "rollout/success_rate":
         listed = " and ".join(f"`{name}`" for name in terms)
         return Cause(
             text=f"{up} rose while {down} fell, and the run adds {listed} to the environment's "
@@ -517,8 +517,11 @@ def _other_policy(
         "off_policy.correction": "tis",
         "off_policy.level": "sequence" if fits else "token",
     }
-    is_corrected = situation.setting("off_policy.correction") not in (None, "none")
-    is_corrected &= not situation.number("off_policy.high") >= NEVER_BINDS
+    correction, low = situation.setting("off_policy.correction"), situation.number("off_policy.low")
+    lets_all_through = situation.number("off_policy.high") >= NEVER_BINDS and not low > 0
+    is_corrected = correction not in (None, "none") and not (
+        correction == "mis" and lets_all_through
+    )
     return Cause(
         text=text,
         refuted_by="sampler and trainer differ as much right after a weight sync",

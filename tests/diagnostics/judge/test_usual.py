@@ -37,11 +37,10 @@ def test_rates_are_those_of_the_recipes_by_model_and_world(recipes: list[RunConf
         for task in recipe.envs.train:
             place = (recipe.model.path, task.env)
             rates[place] = max(rates.get(place, 0.0), recipe.optim.lr)
-    table = {(m, w): RATES[m].get(w, RATES[m][""]) for m, w in rates}
-    assert table == rates
-    assert {(m, w) for m, by_world in RATES.items() for w in by_world if w} <= rates.keys()
+    assert {(m, w): rate for m, by_world in RATES.items() for w, rate in by_world.items()} == rates
 
 
+ON_BANDIT = "healthy recipes that train `tiny` on bandit"
 RUN = Situation(kind="ended", run="runs/a", checkpoints=(10, 20, 30, 40))
 CONFIG = {
     "model": {"path": "tiny"},
@@ -60,10 +59,16 @@ def with_settings(**sections: dict[str, object]) -> Situation:
 
 def test_twice_the_recipes_value_is_still_usual() -> None:
     assert unusual(with_settings()) == ()
-    rate = Unusual("optim.lr", 3e-4, 1e-4)
+    rate = Unusual("optim.lr", 3e-4, 1e-4, ON_BANDIT)
     assert unusual(with_settings(optim={"lr": 3e-4})) == (rate,)
-    epochs = Unusual("optim.epochs", 8, 1)
+    epochs = Unusual("optim.epochs", 8, 1, "all healthy recipes")
     assert unusual(with_settings(optim={"lr": 3e-4, "epochs": 8})) == (rate, epochs)
+
+
+def test_a_world_that_no_recipe_has_is_compared_with_all_recipes_of_the_model() -> None:
+    situation = with_settings(envs={"train": [{"env": "mine"}]}, optim={"lr": 1e-3})
+    rate = Unusual("optim.lr", 1e-3, 3e-4, "healthy recipes that train `tiny`")
+    assert unusual(situation) == (rate,)
 
 
 def test_a_model_that_no_recipe_trains_has_no_usual_rate() -> None:
@@ -72,20 +77,21 @@ def test_a_model_that_no_recipe_trains_has_no_usual_rate() -> None:
 
 def test_another_loss_has_clips_of_its_own() -> None:
     wide, calm = {"clip_high": 10.0}, {"lr": 1e-4}
-    clip = Unusual("loss.clip_high", 10.0, 0.28)
+    clip = Unusual("loss.clip_high", 10.0, 0.28, "all healthy recipes")
     assert unusual(with_settings(loss=wide, optim=calm)) == (clip,)
     assert unusual(with_settings(loss={**wide, "kind": "gspo"}, optim=calm)) == ()
 
 
 def test_beside_one_that_is_far_above_all_that_are_above_count() -> None:
-    rate, epochs = Unusual("optim.lr", 2e-4, 1e-4), Unusual("optim.epochs", 8, 1)
+    rate = Unusual("optim.lr", 2e-4, 1e-4, ON_BANDIT)
+    epochs = Unusual("optim.epochs", 8, 1, "all healthy recipes")
     assert unusual(with_settings(optim={"epochs": 8})) == (rate, epochs)
 
 
 def test_the_recipe_that_a_run_extends_is_the_measure() -> None:
     recipe = {"name": "mine", "values": {"optim.lr": 1e-3}}
     situation = replace(RUN, config={**CONFIG, "recipe": recipe, "optim": {"lr": 3e-3}})
-    assert unusual(situation) == (Unusual("optim.lr", 3e-3, 1e-3),)
+    assert unusual(situation) == (Unusual("optim.lr", 3e-3, 1e-3, "`mine`"),)
 
 
 def falls(step: int) -> dict[str, float]:
@@ -110,8 +116,8 @@ def judged(row: Callable[[int], dict[str, float]], situation: Situation) -> Verd
 def test_a_lost_run_goes_on_with_what_the_recipes_have() -> None:
     verdict = judged(falls, with_settings(optim={"lr": 1e-3, "epochs": 8}))
     assert verdict.causes == (
-        "optim.lr is 0.001 and optim.epochs is 8; the recipes that train `tiny` have at most "
-        "0.0001 and 1",
+        "optim.lr is 0.001 (healthy recipes that train `tiny` on bandit have at most 0.0001) and "
+        "optim.epochs is 8 (all healthy recipes have at most 1)",
     )
     action = verdict.actions[0]
     assert action.command == (
@@ -151,6 +157,6 @@ def test_a_known_cause_is_taken_away_together_with_steps_that_are_too_large() ->
     action = judged(hacked, with_settings(reward=terms, optim={"lr": 1e-3})).actions[0]
     assert action.settings == {"reward.shaping": [], "optim.lr": 1e-4}
     assert action.text.endswith(
-        "Without this term the reward pays for solving the tasks. So that nothing else "
-        "pulls it down, also: optim.lr."
+        "Without this term the reward pays for solving the tasks. Possible "
+        "further causes change as well: optim.lr."
     )
