@@ -225,8 +225,9 @@ def _unusual(names: Collection[str], situation: Situation) -> list[Cause]:
         return []
     return [
         Cause(
-            text=" and ".join(
-                f"{each.key} is {each.own:.2g} ({each.recipes} have at most {each.usual:.2g})"
+            text=", ".join(
+                f"{each.key} is {setting_words(each.own)} ({each.recipes} have at most "
+                f"{setting_words(each.usual)})"
                 for each in far_above
             ),
             refuted_by="a run with the recipes' values goes the same way",

@@ -116,7 +116,7 @@ def judged(row: Callable[[int], dict[str, float]], situation: Situation) -> Verd
 def test_a_lost_run_goes_on_with_what_the_recipes_have() -> None:
     verdict = judged(falls, with_settings(optim={"lr": 1e-3, "epochs": 8}))
     assert verdict.causes == (
-        "optim.lr is 0.001 (healthy recipes that train `tiny` on bandit have at most 0.0001) and "
+        "optim.lr is 0.001 (healthy recipes that train `tiny` on bandit have at most 0.0001), "
         "optim.epochs is 8 (all healthy recipes have at most 1)",
     )
     action = verdict.actions[0]
