@@ -85,7 +85,8 @@ _STYLE = """<style>
   background: Canvas; box-shadow: 0 2px 12px rgba(0, 0, 0, 0.25);
   border: 1px solid rgba(128, 128, 128, 0.3); }
 .st-key-steering_buttons button { padding: 0.25rem; }
-.st-key-steering_hold { height: 2.5rem; overflow: hidden; }
+/* Not height: a column of flex items takes no notice of it. */
+.st-key-steering_hold { max-height: 2.5rem; overflow: hidden; }
 @media (max-width: 640px) {
   .st-key-steering_buttons { flex-wrap: nowrap; }
   .st-key-steering_buttons > * { flex: 1 1 0; width: auto; min-width: 0; }

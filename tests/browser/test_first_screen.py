@@ -236,6 +236,14 @@ const look = () => {
 look();
 """
 
+TWO_IN_HOLD = """() => {
+  const hold = document.querySelector(".st-key-steering_hold");
+  const second = hold.appendChild(hold.firstElementChild.cloneNode(true));
+  const height = hold.getBoundingClientRect().height;
+  second.remove();
+  return height;
+}"""
+
 
 def test_commands_move_nothing(
     tmp_path: Path, serve: Callable[..., DashboardProcess], page: Any
@@ -250,6 +258,7 @@ def test_commands_move_nothing(
     until(lambda: is_at_rest(page), "the end of the drawing", page=page)
     page.evaluate("window.shifts = 0, window.moved = []")
     page.evaluate(PLACES)
+    assert page.evaluate(TWO_IN_HOLD) == 40  # as while Resume takes over from Pause
     page.get_by_role("button", name="Pause", exact=True).click()
     page.get_by_text("The run pauses when the current step ends.").wait_for()
     run.answer()
