@@ -1,51 +1,109 @@
-"""How often preflight's prediction of a collapse is right, on the runs of CollapseBench.
+"""How often preflight's prediction of a collapse is right, over CollapseBench and CureBench.
 
-    python benchmarks/prospects.py            # both halves; about ten seconds a run
-    python benchmarks/prospects.py 0          # one seed, with its signs
+    python benchmarks/prospects.py --tuning   # the runs on which the limits were set
+    python benchmarks/prospects.py            # all others: two tables; seconds a run
 
-A run is predicted from a trial of its recipe and seed, and counted against what the recorded run of
-that recipe and seed did (`diagnostics/bench/runs/labels.json`). The limits of
-`diagnostics/tools/prospects.py` were set on seed 0; seeds 1 to 5 were not looked at for that.
+A run is predicted from a trial of its settings and seed, and counted against what the recorded run
+of these settings and seed did. The limits of `diagnostics/tools/prospects.py` were set on seed 0 of
+the recipes of CollapseBench and on seeds 0 and 1 of CureBench; no other was looked at for that.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cures.training import config_of
 
 from echoscope.core.config.loading import load_config
+from echoscope.core.config.settings import RunConfig
 from echoscope.core.run.trial import run_trial
+from echoscope.diagnostics.bench.cures.kinds import kinds, twins
+from echoscope.diagnostics.bench.cures.records import RECORDS, Records, has_collapsed
 from echoscope.diagnostics.bench.harness import SMALL_RUNS, load_curves
+from echoscope.diagnostics.judge.advice.treatments import UNTREATED
 from echoscope.diagnostics.tools.prospects import prospects
 
-TUNING, TEST = (0,), (1, 2, 3, 4, 5)
+TUNING = {"recipes": {0}, "kinds": {0, 1}}
+"""Seeds on which the limits were set, of CollapseBench's recipes and of CureBench's kinds."""
 GROUPS = 8
 
 
-def main(seeds: tuple[int, ...]) -> None:
-    runs = [run for run in load_curves(SMALL_RUNS) if run.seed in seeds]
-    rows: dict[bool, list[tuple[bool, bool]]] = {True: [], False: []}
-    for run in runs:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """A run whose end is known."""
+
+    of: str
+    """Its recipe, kind or twin."""
+    seed: int
+    config: RunConfig
+    has_collapsed: bool
+
+
+def of_collapsebench() -> Iterator[Recorded]:
+    for run in load_curves(SMALL_RUNS):
         recipe = run.name.split("/")[0]
         config = load_config(recipe, overrides=(f"seed={run.seed}",))
-        _, _, signs = run_trial(config, num_groups=GROUPS, on_progress=lambda *words: None)
-        names = [prospect.text.split(": ")[1][:40] for prospect in prospects(signs)]
-        rows[run.seed in TUNING].append((run.is_collapsed, bool(names)))
-        sys.stdout.write(
-            f"{run.name:32} collapsed {run.is_collapsed!s:5} luck {signs.luck:.2f} "
-            f"divides {config.divides_by_spread!s:5} shift {signs.shift:.4f} "
-            f"bonus {signs.bonus:.3f} -> {names}\n"
-        )
-        sys.stdout.flush()
-    for is_tuning, pairs in rows.items():
-        if pairs:
-            hits = sum(collapsed and said for collapsed, said in pairs)
-            false = sum(said and not collapsed for collapsed, said in pairs)
-            num = sum(collapsed for collapsed, _ in pairs)
-            sys.stdout.write(
-                f"{'tuning' if is_tuning else 'test'}: {hits} of {num} collapses predicted, "
-                f"{false} of {len(pairs) - num} healthy runs\n"
-            )
+        yield Recorded(of=recipe, seed=run.seed, config=config, has_collapsed=run.is_collapsed)
+
+
+def of_curebench() -> Iterator[Recorded]:
+    """Untreated runs of all kinds, and healthy twins."""
+    pieces = Records(RECORDS).pieces
+    for subject in (*kinds().values(), *twins().values()):
+        for name, seed, arm in sorted(pieces):
+            if (name, arm) == (subject.name, UNTREATED):
+                piece = pieces[name, seed, arm]
+                yield Recorded(
+                    of=name,
+                    seed=seed,
+                    config=config_of(subject, seed, subject.steps),
+                    has_collapsed=piece.alarm is not None and has_collapsed(piece),
+                )
+
+
+def _reasons(run: Recorded) -> list[str]:
+    _, _, signs = run_trial(run.config, num_groups=GROUPS, on_progress=lambda *words: None)
+    reasons = [prospect.text.split(": ")[1][:40] for prospect in prospects(signs)]
+    print(
+        f"{run.of} seed {run.seed}: collapsed {run.has_collapsed}, luck {signs.luck:.2f}, "
+        f"divides {run.config.divides_by_spread}, shift {signs.shift:.4f}, "
+        f"bonus {signs.bonus:.3f} -> {reasons}",
+        file=sys.stderr,
+        flush=True,
+    )
+    return reasons
+
+
+def table(runs: list[Recorded]) -> str:
+    """Hits and false alarms, a row for each recipe or kind, and all together."""
+    rows: dict[str, list[tuple[bool, bool]]] = defaultdict(list)
+    for run in runs:
+        rows[run.of].append((run.has_collapsed, bool(_reasons(run))))
+    rows["in all"] = [pair for pairs in list(rows.values()) for pair in pairs]
+    lines = [
+        "| runs | predicted of those that collapsed | of those that did not |",
+        "| --- | --- | --- |",
+    ]
+    for name, pairs in rows.items():
+        counts = []
+        for end in (True, False):
+            warned = [is_warned for is_collapsed, is_warned in pairs if is_collapsed == end]
+            counts.append(f"{sum(warned)} of {len(warned)}" if warned else "-")
+        lines.append(f"| {name if name == 'in all' else f'`{name}`'} | {' | '.join(counts)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="prospects", description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--tuning", action="store_true", help="The runs the limits were set on.")
+    wants_tuning = parser.parse_args().tuning
+    for name, runs in (("recipes", of_collapsebench()), ("kinds", of_curebench())):
+        print(table([run for run in runs if (run.seed in TUNING[name]) == wants_tuning]) + "\n")
 
 
 if __name__ == "__main__":
-    main(tuple(map(int, sys.argv[1:])) or (*TUNING, *TEST))
+    main()

@@ -180,6 +180,15 @@ class RewardConfig(FrozenModel):
         None, description="Penalty for leaving the reference policy, in the reward."
     )
 
+    @property
+    def weight_keys(self) -> dict[str, str]:
+        """Shaping term to the setting that is its weight, without terms that pay for the format."""
+        return {
+            term.name: f"reward.shaping.{place}.weight"
+            for place, term in enumerate(self.shaping)
+            if term.function != "format"
+        }
+
 
 class GaeConfig(FrozenModel):
     kind: Literal["gae"] = "gae"

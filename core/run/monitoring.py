@@ -17,7 +17,7 @@ from echoscope.diagnostics.judge.record import Verdict
 from echoscope.diagnostics.measure.information.scoring import interrupting
 from echoscope.diagnostics.monitor import Instruments, Monitor
 from echoscope.diagnostics.notify.notifier import Notifier
-from echoscope.diagnostics.tools.prospects import Signs, luck_of, prospects
+from echoscope.diagnostics.tools.prospects import Signs, luck_of, prospects, terms_of
 from echoscope.store.reader import open_run
 from echoscope.store.records import AlarmSeverity, StepMetrics
 from echoscope.store.steer.steering import override_words
@@ -193,6 +193,7 @@ class MonitorObserver(StepObserver):
             luck=luck_of([seen.rollouts]),
             divides_by_spread=seen.config.divides_by_spread,
             bonus=bonus if seen.config.loss.entropy_coef > 0 else math.nan,
+            terms=terms_of([seen.rollouts], seen.config.reward.weight_keys),
         )
         for prospect in prospects(signs):
             overrides = " ".join(override_words(prospect.settings))

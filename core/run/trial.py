@@ -11,6 +11,7 @@ import math
 import platform
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -19,7 +20,7 @@ from echoscope.diagnostics.config import SelectionConfig
 from echoscope.diagnostics.judge.courses.channels import derived
 from echoscope.diagnostics.selection.filter import select_groups
 from echoscope.diagnostics.tools.preflight import Cost
-from echoscope.diagnostics.tools.prospects import Signs, luck_of
+from echoscope.diagnostics.tools.prospects import Signs, luck_of, terms_of
 from echoscope.envs.pool import EnvPool
 from echoscope.envs.settings import EnvGroup
 from echoscope.store.records import RolloutBatch, Split, Trajectory
@@ -68,7 +69,7 @@ def run_trial(config: RunConfig, *, num_groups: int, on_progress: OnProgress) ->
         batches, seconds = _play(config, model, groups, num_steps, on_progress)
         on_progress("dry updates", 0, 1)
         bonus = _bonus_share(config, model, batches[0])
-        update_s, checkpoint_bytes, problem, shift = _dry_updates(config, model, batches[0])
+        updates = _dry_updates(config, model, batches[0])
     finally:
         model.learner.close()
     scale = whole / sum(group.groups for group in groups)
@@ -79,24 +80,27 @@ def run_trial(config: RunConfig, *, num_groups: int, on_progress: OnProgress) ->
         Cost(
             device=_device_words(policy.device),
             rollout_s=seconds / num_steps * scale,
-            update_s=update_s * scale,
+            update_s=updates.seconds * scale,
             episode_s=seconds / sum(len(batch.trajectories) for batch in batches),
             steps=config.steps,
             num_evaluated=_num_evaluated(config),
             diagnostics_frac=config.diagnostics.budget_frac if config.diagnostics.enabled else 0.0,
             num_parameters=sum(p.numel() for p in policy.model.parameters()),
             num_trainable=sum(p.numel() for p in trained),
-            checkpoint_bytes=checkpoint_bytes,
+            checkpoint_bytes=updates.checkpoint_bytes,
             num_checkpoints=config.checkpoint.keep,
-            problem=problem,
+            problem=updates.problem,
             memory="" if builder.memory is None else builder.memory.text,
         ),
         Signs(
             luck=luck_of(batches),
             divides_by_spread=config.divides_by_spread,
-            shift=shift,
+            shift=updates.shift,
             lr=config.optim.lr,
             bonus=bonus,
+            terms=terms_of(batches, config.reward.weight_keys),
+            critic_growth=updates.critic_growth,
+            critic_lr=math.nan if config.critic.kind == "none" else config.critic.lr,
         ),
     )
 
@@ -168,11 +172,23 @@ def _play(
         engine.close()
 
 
-def _dry_updates(
-    config: RunConfig, model: Model, batch: RolloutBatch
-) -> tuple[float, int, str, float]:
-    """Seconds of an update, bytes of a checkpoint after it, what went wrong if anything did, and
-    the nats a token that `DRY_UPDATES` of them moved the policy.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryUpdates:
+    """What updates on the first step's rollouts took, and what they did to the model."""
+
+    seconds: float = math.nan
+    """Of the first."""
+    checkpoint_bytes: int = 0
+    problem: str = ""
+    """What went wrong, if anything did."""
+    shift: float = math.nan
+    """Nats a token that `DRY_UPDATES` of them moved the policy."""
+    critic_growth: float = math.nan
+    """Critic's loss in the second over that in the first; NaN without a critic."""
+
+
+def _dry_updates(config: RunConfig, model: Model, batch: RolloutBatch) -> DryUpdates:
+    """Make them and throw the result away.
 
     They train on what the selection keeps, as the run would, at its highest learning rate; on
     everything if that is nothing, so that there is something to measure.
@@ -182,7 +198,7 @@ def _dry_updates(
     if selection.is_empty:
         selection = select_groups(batch, SelectionConfig(strategy="none"))
     if selection.is_empty:
-        return math.nan, 0, f"there is nothing to train on, {selection.reason}", math.nan
+        return DryUpdates(problem=f"there is nothing to train on, {selection.reason}")
     # After the warm-ups: the policy trains, at the whole rate.
     step = max(config.critic_warmup_steps, config.optim.warmup_steps) + 1
     started = time.perf_counter()
@@ -194,17 +210,26 @@ def _dry_updates(
         if policy.device.type == "cuda":
             torch.cuda.synchronize(policy.device)
         seconds = time.perf_counter() - started
-        for _ in range(DRY_UPDATES):  # the last one's own pass sees what the others did
-            last = model.learner.update(packed, config, step)
+        for _ in range(DRY_UPDATES - 1):
+            second = model.learner.update(packed, config, step)
+        _, moved = model.learner.annotate(packed, config)
+        if moved is None:  # the own pass of another update sees what those before it did
+            moved = model.learner.update(packed, config, step).trainer_logprobs
     except torch.OutOfMemoryError as error:
-        return math.nan, 0, "memory ran out, " + " ".join(str(error).split())[:120], math.nan
+        return DryUpdates(problem="memory ran out, " + " ".join(str(error).split())[:120])
     if result.num_skipped:
-        return seconds, 0, "the gradient is NaN or infinite", math.nan
+        return DryUpdates(seconds=seconds, problem="the gradient is NaN or infinite")
     has_adapters = config.model.lora is not None
     stored = policy.policy_parameters() if has_adapters else policy.model.parameters()
     weights = sum(tensor.nbytes for tensor in stored)
     size = weights + model.learner.optimizer_bytes()
-    return seconds, size, "", _shift(packed, last.trainer_logprobs)
+    losses = [each.metrics.get("loss/value", math.nan) for each in (result, second)]
+    return DryUpdates(
+        seconds=seconds,
+        checkpoint_bytes=size,
+        shift=_shift(packed, moved),
+        critic_growth=losses[1] / losses[0] if losses[0] > 0 else math.nan,
+    )
 
 
 def _shift(batch: TokenBatch, logprobs: torch.Tensor | None) -> float:

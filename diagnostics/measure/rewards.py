@@ -39,6 +39,24 @@ def reward_metrics(batch: RolloutBatch) -> dict[str, float]:
     }
 
 
+def term_shares(batch: RolloutBatch) -> dict[str, float]:
+    """How much of the reward's differences between siblings each term makes.
+
+    The variance of a term within its groups over the sum of all terms' (`Trajectory.reward_terms`),
+    the mean over groups of the siblings that can train. Empty where no term differs.
+    """
+    totals: dict[str, float] = {}
+    for group, trainable in zip(batch.groups, batch.trainable_PG, strict=True):
+        terms = [t.reward_terms for t, good in zip(group, trainable, strict=True) if good]
+        for name in {name for each in terms for name in each}:
+            spread = float(np.var([each.get(name, 0.0) for each in terms]))
+            totals[name] = totals.get(name, 0.0) + spread
+    whole = sum(totals.values())
+    if not 0 < whole < math.inf:
+        return {}
+    return {name: spread / whole for name, spread in totals.items()}
+
+
 def luck_share(batch: RolloutBatch) -> float:
     """How much of the reward differs between siblings although they did the same.
 

@@ -1,9 +1,10 @@
 """Whether a run is likely to collapse within its first hundred steps, by its first rollouts.
 
-Three signs, each of which has made runs collapse: rewards that are mostly luck, under an advantage
+Five signs, each of which has made runs collapse: rewards that are mostly luck, under an advantage
 that divides by the group's spread; steps that move the policy far; an entropy bonus whose gradient
-outweighs the task's. The limits were set on seed 0 of the recipes of CollapseBench;
-`benchmarks/prospects.py` counts hits and false alarms on other seeds.
+outweighs the task's; a term of the reward that pays for something else; a critic that diverges.
+The limits were set on seed 0 of the recipes of CollapseBench, and those of the last two on seeds 0
+and 1 of CureBench; `benchmarks/prospects.py` counts hits and false alarms on other seeds.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from typing import Any
 import numpy as np
 
 from echoscope.store.records import RolloutBatch
-from echoscope.text.amounts import percent
+from echoscope.text.amounts import number, percent
 
 from ..judge.advice.causes import rounded
 from ..judge.advice.luck import LUCK_SHARE
-from ..measure.rewards import luck_share
+from ..judge.advice.usual import MOST as USUAL
+from ..measure.rewards import luck_share, term_shares
 
 HORIZON = 100
 """Steps that are spoken of."""
@@ -29,6 +31,21 @@ FAR = 0.1
 OUTWEIGHS = 0.1
 """Gradient of the entropy bonus over the task's, from which the bonus wins once success is near
 its best: then most groups have no reward spread, and the task's gradient goes to zero."""
+PAID = 1 / 3
+"""Share of the reward's differences between siblings that a term of the run's own may make."""
+GROWN = 2.0
+"""Times the critic's loss on the same rollouts after an update that is no longer learning."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """A term that a run adds to the environment's reward."""
+
+    name: str
+    weight: str
+    """The setting that is its weight."""
+    share: float
+    """Of the reward's differences between siblings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +62,10 @@ class Signs:
     """That learning rate."""
     bonus: float = math.nan
     """Gradient of the entropy bonus over the task's; NaN without a bonus."""
+    terms: Sequence[Term] = ()
+    critic_growth: float = math.nan
+    """Critic's loss after one update over the loss before it, on the same rollouts."""
+    critic_lr: float = math.nan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +84,19 @@ def luck_of(batches: Sequence[RolloutBatch]) -> float:
     return float(np.mean(shares)) if shares else math.nan
 
 
+def terms_of(batches: Sequence[RolloutBatch], weights: Mapping[str, str]) -> tuple[Term, ...]:
+    """The terms of these names, with the mean of their shares in some steps.
+
+    Args:
+        weights: Name to the setting that is its weight.
+    """
+    steps = [term_shares(batch) for batch in batches]
+    return tuple(
+        Term(name=name, weight=key, share=float(np.mean([step.get(name, 0.0) for step in steps])))
+        for name, key in weights.items()
+    )
+
+
 def prospects(signs: Signs) -> Iterator[Prospect]:
     """Why this run is likely to collapse; nothing where no sign says so."""
     start = f"The run is likely to collapse within {HORIZON} steps:"
@@ -76,8 +110,8 @@ def prospects(signs: Signs) -> Iterator[Prospect]:
     if signs.shift >= FAR:
         lower = rounded(signs.lr * math.sqrt(FAR / signs.shift) / 2)
         yield Prospect(
-            text=f"{start} two updates at its highest learning rate, {signs.lr:g}, move the "
-            f"policy by {signs.shift:.2g} nats a token; {FAR:g} is much.",
+            text=f"{start} the updates of two steps at its highest learning rate, {signs.lr:g}, "
+            f"move the policy by {number(signs.shift)} nats a token; {FAR:g} is much.",
             advice="Lower the learning rate.",
             settings={"optim.lr": lower},
         )
@@ -87,4 +121,19 @@ def prospects(signs: Signs) -> Iterator[Prospect]:
             "task's, and outweighs it once most groups succeed.",
             advice="Lower the bonus, or leave it out.",
             settings={"loss.entropy_coef": 0},
+        )
+    for term in signs.terms:
+        if term.share >= PAID:
+            yield Prospect(
+                text=f"{start} the term `{term.name}` of the reward makes {percent(term.share)} of "
+                "the differences between samples of one task.",
+                advice="Lower its weight, or leave it out, unless it pays for what solves tasks.",
+                settings={term.weight: 0},
+            )
+    if signs.critic_growth >= GROWN:
+        yield Prospect(
+            text=f"{start} an update multiplies the critic's loss on the same rollouts by "
+            f"{number(signs.critic_growth)}: it diverges.",
+            advice="Lower the critic's learning rate.",
+            settings={"critic.lr": rounded(min(signs.critic_lr / 10, USUAL["critic.lr"]))},
         )

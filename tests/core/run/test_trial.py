@@ -103,6 +103,36 @@ def test_the_trial_says_how_far_updates_at_the_highest_rate_move_the_policy(
     assert 0 < 10 * shifts[0] < shifts[1]
 
 
+def test_how_far_the_policy_moves_is_known_of_several_updates_a_step_too(
+    make_config: MakeConfig,
+) -> None:
+    words = ("optim.epochs=4", "optim.lr=1e-3")
+    shifts = [
+        run_trial(make_config(*some), num_groups=2, on_progress=silent)[2].shift
+        for some in (words[1:], words)
+    ]
+    assert 0 < shifts[0] < shifts[1]
+
+
+def test_the_trial_sees_a_critic_that_diverges(make_config: MakeConfig) -> None:
+    """Its loss on the same rollouts falls after an update, unless its steps are too large."""
+
+    def growth(*words: str) -> float:
+        config = make_config("advantage={kind: gae}", *words)
+        return run_trial(config, num_groups=2, on_progress=silent)[2].critic_growth
+
+    assert growth("critic={kind: head, lr: 1e-3}") < 1
+    diverging = ("critic={kind: head, lr: 0.3}", "loss.value_coef=50", "loss.value_clip=null")
+    assert growth(*diverging) > 10
+
+
+def test_the_trial_names_a_term_that_makes_the_rewards_differ(make_config: MakeConfig) -> None:
+    """Nobody reaches the goal, so that only the run's own term makes siblings differ."""
+    (letters,) = run_trial(make_config(), num_groups=2, on_progress=silent)[2].terms
+    assert (letters.name, letters.weight) == ("letters", "reward.shaping.0.weight")
+    assert letters.share > 0.9
+
+
 def test_the_trial_weighs_an_entropy_bonus_against_the_task(make_config: MakeConfig) -> None:
     bonuses = [
         run_trial(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from trajectories import make_trajectory
 
-from echoscope.diagnostics.measure.rewards import reward_metrics
+from echoscope.diagnostics.measure.rewards import reward_metrics, term_shares
 from echoscope.store.records import RolloutBatch, StopReason, Trajectory, Turn
 
 
@@ -95,3 +96,18 @@ def test_nothing_to_compare_is_not_a_number(batch: RolloutBatch) -> None:
     metrics = reward_metrics(batch)
     assert math.isnan(metrics["reward/zero_std_frac"])
     assert math.isnan(metrics["reward/luck_frac"])
+
+
+def test_the_share_of_a_term_in_the_differences_between_siblings() -> None:
+    """Variances within the first group: env 1, brief 3 x 3 = 9; in the second nothing differs."""
+
+    def shaped(p: int, g: int, reward: float, brief: float) -> Trajectory:
+        bare = trajectory(p, g, reward, True, "a", StopReason.TERMINATED)
+        return replace(bare, turns=(replace(bare.turns[0], shaping={"brief": brief}),))
+
+    groups = (
+        (shaped(0, 0, 1.0, 3.0), shaped(0, 1, -1.0, -3.0)),
+        (shaped(1, 0, 5.0, 7.0), shaped(1, 1, 5.0, 7.0)),
+    )
+    assert term_shares(RolloutBatch(groups=groups)) == {"env": 0.1, "format": 0.0, "brief": 0.9}
+    assert term_shares(RolloutBatch(groups=groups[1:])) == {}
