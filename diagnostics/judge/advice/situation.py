@@ -139,6 +139,10 @@ def situation_of(run: RunReader, name: str) -> Situation:
     )
 
 
+LEAST_LUCK = 10
+"""Steps before which the average is mostly that of the first."""
+
+
 @dataclass(slots=True, kw_only=True)
 class History:
     """What advice remembers of a run's metrics that no channel follows."""
@@ -148,7 +152,12 @@ class History:
     peak_rate: float = math.nan
     """Highest learning rate since then."""
     luck: float = math.nan
-    """Moving average of `reward/luck_frac`."""
+    """Highest moving average of `reward/luck_frac` since success was last at its best: a policy that
+    always makes the same choice hides how much of the reward is luck."""
+    recent_luck: float = math.nan
+    """The moving average itself."""
+    num_luck: int = 0
+    """Steps that say how much is luck."""
     lag: float = math.nan
     """Updates that the sampler is behind, at the last step that says so."""
     trajectory_kl: float = math.nan
@@ -168,4 +177,8 @@ class History:
         if math.isfinite(kl):
             old = self.trajectory_kl
             self.trajectory_kl = kl if math.isnan(old) else 0.9 * old + 0.1 * kl
-        self.luck = mean_luck([luck], self.luck)
+        if math.isfinite(luck):
+            self.num_luck += 1
+            self.recent_luck = mean_luck([luck], self.recent_luck)
+            is_settled = self.num_luck > LEAST_LUCK and not view.is_success_at_best
+            self.luck = max(self.luck, self.recent_luck) if is_settled else self.recent_luck

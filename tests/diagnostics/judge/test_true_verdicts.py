@@ -511,6 +511,18 @@ def test_the_cause_that_the_run_shows_comes_first() -> None:
     assert "No trainer setting cures this; the task must change" in verdict.text
 
 
+def test_luck_that_a_collapsed_policy_hides_stays_the_cause() -> None:
+    """Who always plays the safe arm earns the same each time: no luck is left to be measured."""
+
+    def lucky(step: int) -> dict[str, float]:
+        luck = 0.8 if step < 30 else 0.0
+        return broken(step) | {"optim/lr": 3e-4, "reward/luck_frac": luck}
+
+    grpo = replace(ENDED, config=CONFIG | {"optim": {"lr": 3e-4}}, live={})
+    causes = observed(90, lucky, grpo).verdict().causes
+    assert any("80 % of the reward variance remains" in cause for cause in causes)
+
+
 def test_a_live_run_that_is_watched_gets_a_set_of_a_value_that_differs() -> None:
     def watched(step: int) -> dict[str, float]:
         entropy = 0.2 if step < 30 else 0.6
