@@ -538,9 +538,14 @@ class RunConfig(FrozenModel):
         return 0 if self.critic.kind == "none" else self.critic.warmup_steps
 
     @property
-    def divides_by_spread(self) -> bool:
-        """Whether the advantage divides by the reward std of each group."""
-        return self.advantage.kind == "grpo" or self.reward.normalization in ("grpo", "asym_clip")
+    def undivided(self) -> dict[str, str]:
+        """Settings with which the advantage no longer divides by the reward std of each group.
+
+        Empty where it does not.
+        """
+        kind = {"advantage.kind": "rloo"} if self.advantage.kind == "grpo" else {}
+        divides = self.reward.normalization in ("grpo", "asym_clip")
+        return kind | ({"reward.normalization": "arpo"} if divides else {})
 
     @property
     def compares_siblings(self) -> bool:

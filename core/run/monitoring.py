@@ -191,7 +191,7 @@ class MonitorObserver(StepObserver):
         bonus = derived(values).get("gradient/regulariser_ratio", math.nan)
         signs = Signs(
             luck=luck_of([seen.rollouts]),
-            divides_by_spread=seen.config.divides_by_spread,
+            undivided=seen.config.undivided,
             bonus=bonus if seen.config.loss.entropy_coef > 0 else math.nan,
             terms=terms_of([seen.rollouts], seen.config.reward.weight_keys),
         )

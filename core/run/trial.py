@@ -94,7 +94,7 @@ def run_trial(config: RunConfig, *, num_groups: int, on_progress: OnProgress) ->
         ),
         Signs(
             luck=luck_of(batches),
-            divides_by_spread=config.divides_by_spread,
+            undivided=config.undivided,
             shift=updates.shift,
             lr=config.optim.lr,
             bonus=bonus,

@@ -98,13 +98,13 @@ def _candidates(engine: AlarmEngine, step: int) -> Iterator[Proposal]:
                 why=why,
                 rate=_rate(first, settings, situation),
             )
-    rows = offered(first, situation.setting)
+    rows = [row for row in offered(first, situation.setting) if not row.treatment.is_of_task]
     smaller = [treatment(name) for name in ("lr-third", "lr-tenth")]
     has_step_rule = not STEP_RULES.isdisjoint(rules)
     for each in (
         *(row.treatment for row in rows if row.is_shown),
         *(smaller if has_step_rule else ()),
-        *(row.treatment for row in rows if row.rate.held and not row.treatment.is_of_task),
+        *(row.treatment for row in rows if row.rate.held),
     ):
         settings = each.settings(situation.setting)
         if settings:

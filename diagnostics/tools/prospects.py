@@ -54,8 +54,9 @@ class Signs:
 
     luck: float = math.nan
     """Share of the reward differences that actions do not explain."""
-    divides_by_spread: bool = False
-    """The advantage divides by the group's reward std."""
+    undivided: Mapping[str, Any] = field(default_factory=dict)
+    """Settings with which the advantage does not divide by the group's reward std; empty where it
+    does not."""
     shift: float = math.nan
     """Nats a token that two dry updates moved the policy, at the highest learning rate."""
     lr: float = math.nan
@@ -100,12 +101,12 @@ def terms_of(batches: Sequence[RolloutBatch], weights: Mapping[str, str]) -> tup
 def prospects(signs: Signs) -> Iterator[Prospect]:
     """Why this run is likely to collapse; nothing where no sign says so."""
     start = f"The run is likely to collapse within {HORIZON} steps:"
-    if signs.divides_by_spread and signs.luck >= LUCK_SHARE:
+    if signs.undivided and signs.luck >= LUCK_SHARE:
         yield Prospect(
             text=f"{start} {percent(signs.luck)} of the differences in reward are luck, and the "
             "advantage divides by each group's spread, which favours the safe choice.",
             advice="Use an advantage that does not divide, or tasks that luck does not decide.",
-            settings={"advantage.kind": "rloo"},
+            settings=signs.undivided,
         )
     if signs.shift >= FAR:
         lower = rounded(signs.lr * math.sqrt(FAR / signs.shift) / 2)

@@ -24,14 +24,16 @@ DEVELOP = (0, 1, 2, 3, 4)
 """Seeds that treatments and advice may be chosen on."""
 SET_ASIDE = (5, 6, 7, 8, 9)
 """Seeds that are run once, after everything is settled."""
+EVERY = (*DEVELOP, *SET_ASIDE)
 FURTHER = 60
 """Steps that every arm trains on from where it begins."""
 LAST = FURTHER // 3
 """Steps at the end over which success is averaged."""
 LOST = 0.5
 """Share of the best success before the alarm below which an untreated run has collapsed."""
-LEAST_COLLAPSES = 3
-"""Seeds of five that must collapse untreated, for a kind to count."""
+LEAST_COLLAPSES, OUT_OF = 3, 5
+"""Seeds that must collapse untreated for a kind to count, and out of how many; of more, as large a
+share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,17 @@ from ...judge.advice.treatments import (
     treatment,
 )
 from ...tools.curing import HELD
-from .kinds import DEVELOP, LEAST_COLLAPSES, Kind, Twin, kinds, setup_of, twins
+from .kinds import (
+    DEVELOP,
+    EVERY,
+    LEAST_COLLAPSES,
+    OUT_OF,
+    Kind,
+    Twin,
+    kinds,
+    setup_of,
+    twins,
+)
 from .records import (
     Outcome,
     Piece,
@@ -49,16 +59,17 @@ class KindResult:
     """Alarm that stood first -> runs."""
     alarms: tuple[int, ...]
     """The step of the first critical alarm of each run that collapsed."""
-    of: int
-    """Seeds that are wanted."""
+    untreated: Rate
+    """As `collapsed`, over every seed that was run."""
 
     @property
     def counts(self) -> bool | None:
         """Whether enough seeds collapse; None while the seeds that are missing decide."""
-        if self.collapsed.held >= LEAST_COLLAPSES:
+        of = max(self.untreated.of, OUT_OF)
+        if OUT_OF * self.untreated.held >= LEAST_COLLAPSES * of:
             return True
-        most = self.collapsed.held + self.of - self.collapsed.of
-        return None if most >= LEAST_COLLAPSES else False
+        most = self.untreated.held + of - self.untreated.of
+        return None if OUT_OF * most >= LEAST_COLLAPSES * of else False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +156,8 @@ class Results:
         """Every kind, in the order of `kinds.toml`."""
         out = []
         for kind in kinds().values():
-            runs = [r for seed in self.seeds if (r := self.piece(kind, seed, UNTREATED))]
+            every = [r for seed in EVERY if (r := self.piece(kind, seed, UNTREATED))]
+            runs = [run for run in every if run.seed in self.seeds]
             fallen = [run for run in runs if has_collapsed(run)]
             out.append(
                 KindResult(
@@ -153,7 +165,7 @@ class Results:
                     collapsed=Rate(held=len(fallen), of=len(runs)),
                     symptoms=Counter(run.rules[0] for run in fallen if run.rules),
                     alarms=tuple(run.alarm for run in fallen if run.alarm is not None),
-                    of=len(self.seeds),
+                    untreated=Rate(held=sum(map(has_collapsed, every)), of=len(every)),
                 )
             )
         return out
@@ -190,9 +202,10 @@ class Results:
         return out
 
     def guards(self) -> list[GuardResult]:
-        """Guarded runs of every kind whose untreated run collapsed, then those of the twins."""
+        """Guarded runs of every kind that counts and collapsed untreated, then the twins'."""
         out = []
-        subjects: list[Kind | Twin] = [*kinds().values(), *twins().values()]
+        counting = [each.kind for each in self.kinds() if each.counts is not False]
+        subjects: list[Kind | Twin] = [*counting, *twins().values()]
         for subject in subjects:
             twin = subject.twin if isinstance(subject, Kind) else subject
             rewinds, shares = [], []

@@ -12,7 +12,7 @@ from ...judge.advice.measured import Rate
 from ...judge.advice.treatments import ADVICE, PLACEBO, REWOUND, UNTREATED, treatment
 from ...judge.rules.alarm_texts import RULE_TEXTS
 from ..tables import Grid
-from .kinds import SET_ASIDE, Kind, Twin
+from .kinds import EVERY, SET_ASIDE, Kind, Twin
 from .records import Records
 from .results import Results
 
@@ -119,7 +119,7 @@ def by_advice(results: Results) -> Grid:
     for result in results.kinds():
         outcomes = {arm: dict(_by_seed(results, result.kind, arm)) for arm in arms}
         advised = outcomes[ADVICE]
-        if not advised:
+        if result.counts is False or not advised:
             continue
         rates = {
             arm: Rate(
@@ -208,13 +208,13 @@ def tables(records: Records) -> Mapping[str, Grid]:
     """All tables by name; but for those of `BUILT`, docs/cures.md has them between markers."""
     results = Results(records)
     return {
-        "kinds": by_kind(results),
+        "kinds": by_kind(Results(records, EVERY)),
         "arms": by_arm(results),
         "twins": by_twin(results),
         "advice": by_symptom(results),
         "suggestions": by_advice(results),
         "guard": by_guard(results),
-        "guarded-twins": by_healthy_guard(results),
+        "guarded-twins": by_healthy_guard(Results(records, EVERY)),
         "set-aside": by_advice(Results(records, SET_ASIDE)),
     }
 

@@ -152,8 +152,10 @@ class History:
     peak_rate: float = math.nan
     """Highest learning rate since then."""
     luck: float = math.nan
-    """Highest moving average of `reward/luck_frac` since success was last at its best: a policy that
-    always makes the same choice hides how much of the reward is luck."""
+    """Highest moving average of `reward/luck_frac` since success was last at its best.
+
+    A policy that always makes the same choice hides how much of the reward is luck.
+    """
     recent_luck: float = math.nan
     """The moving average itself."""
     num_luck: int = 0

@@ -151,6 +151,18 @@ def test_a_kind_counts_once_three_of_five_seeds_collapse(tmp_path: Path) -> None
     assert counts == [(1, 1, None), (2, 2, None), (2, 3, None), (3, 4, True)]
 
 
+def test_of_more_than_five_seeds_as_large_a_share_must_collapse(tmp_path: Path) -> None:
+    """Seeds set aside count for that as well: three of ten are not enough."""
+    healthy = replace(FALLEN, success=curve({0: 0.8}, 60), criticals=(), alarm=None, steps=60)
+    counts = []
+    for seed in range(8):
+        piece = FALLEN if seed < 3 else healthy
+        results = recorded(tmp_path, replace(piece, seed=seed))
+        result = next(each for each in results.kinds() if each.kind.name == "bandit-rate")
+        counts.append(result.counts)
+    assert counts == [None, None, True, True, True, False, False, False]
+
+
 def test_a_treatment_is_shown_to_help_only_where_it_beats_the_controls(tmp_path: Path) -> None:
     seeds = range(5)
     placebo = replace(FALLEN, arm=PLACEBO, begins=15, steps=75)

@@ -523,6 +523,18 @@ def test_luck_that_a_collapsed_policy_hides_stays_the_cause() -> None:
     assert any("80 % of the reward variance remains" in cause for cause in causes)
 
 
+def test_luck_harms_by_a_normalization_that_divides_as_well() -> None:
+    lucky = {"optim/lr": 3e-4, "reward/luck_frac": 0.8}
+    config = CONFIG | {
+        "optim": {"lr": 3e-4},
+        "advantage": {"kind": "rloo"},
+        "reward": {"normalization": "grpo"},
+    }
+    ended = replace(ENDED, config=config, live={})
+    verdict = observed(60, lambda step: broken(step) | lucky, ended).verdict()
+    assert verdict.actions[0].settings == {"reward.normalization": "arpo"}
+
+
 def test_a_live_run_that_is_watched_gets_a_set_of_a_value_that_differs() -> None:
     def watched(step: int) -> dict[str, float]:
         entropy = 0.2 if step < 30 else 0.6

@@ -26,16 +26,15 @@ def test_nothing_is_said_of_what_is_not_known() -> None:
     assert luck_of([]) != luck_of([])  # NaN
 
 
-@pytest.mark.parametrize(("luck", "divides", "is_said"), [(0.8, True, 1), (0.8, False, 0)])
-def test_luck_harms_where_the_advantage_divides_by_the_spread(
-    luck: float, divides: bool, is_said: int
-) -> None:
-    signs = Signs(luck=luck, divides_by_spread=divides)
-    assert settings_of(signs) == [{"advantage.kind": "rloo"}] * is_said
+def test_luck_harms_where_the_advantage_divides_by_the_spread() -> None:
+    rloo = {"advantage.kind": "rloo"}
+    assert settings_of(Signs(luck=0.8, undivided=rloo)) == [rloo]
+    assert settings_of(Signs(luck=0.8)) == []
 
 
 def test_little_luck_is_no_sign() -> None:
-    assert settings_of(Signs(luck=LUCK_SHARE - 0.01, divides_by_spread=True)) == []
+    signs = Signs(luck=LUCK_SHARE - 0.01, undivided={"advantage.kind": "rloo"})
+    assert settings_of(signs) == []
 
 
 def test_steps_that_move_the_policy_far_are_a_sign_and_the_rate_that_is_not() -> None:
@@ -67,7 +66,7 @@ def test_a_critic_whose_loss_grows_on_the_same_rollouts_is_a_sign(lr: float, usu
 def test_each_sentence_names_the_number_and_the_horizon() -> None:
     signs = Signs(
         luck=0.8,
-        divides_by_spread=True,
+        undivided={"advantage.kind": "rloo"},
         shift=1.0,
         lr=4e-3,
         bonus=0.3,
