@@ -34,6 +34,8 @@ from .observers import StepObserver
 SETTLING_STEPS = 10
 """The first steps after a rewind, in which the guard does not judge the treatment. As long it waits
 where success fell and nothing else did: it may come back."""
+DIPS = (*SYMPTOMS, "TRAIN_EVAL_DIVERGENCE")
+"""Alarms that say no more than that success fell, in training or on the evaluation tasks."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -124,7 +126,7 @@ class Guard:
 
 def may_be_a_dip(alarm: Alarm, step: int) -> bool:
     """Whether success has just fallen, and nothing else: in healthy runs it often comes back."""
-    return alarm.rule in SYMPTOMS and step < alarm.step + SETTLING_STEPS
+    return alarm.rule in DIPS and step < alarm.step + SETTLING_STEPS
 
 
 def next_proposal(

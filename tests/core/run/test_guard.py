@@ -474,7 +474,12 @@ def test_a_guard_that_cannot_treat_ends_the_run_and_says_how_to_go_on(
 
 @pytest.mark.parametrize(
     ("rule", "after", "waits"),
-    [("LOW_SUCCESS", 9, True), ("LOW_SUCCESS", 10, False), ("FORMAT_COLLAPSE", 0, False)],
+    [
+        ("LOW_SUCCESS", 9, True),
+        ("LOW_SUCCESS", 10, False),
+        ("TRAIN_EVAL_DIVERGENCE", 9, True),
+        ("FORMAT_COLLAPSE", 0, False),
+    ],
 )
 def test_success_that_falls_alone_has_ten_steps_to_come_back(
     rule: str, after: int, waits: bool
