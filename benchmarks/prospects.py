@@ -24,7 +24,7 @@ from echoscope.core.run.trial import run_trial
 from echoscope.diagnostics.bench.cures.kinds import kinds, twins
 from echoscope.diagnostics.bench.cures.records import RECORDS, Records, has_collapsed
 from echoscope.diagnostics.bench.harness import SMALL_RUNS, load_curves
-from echoscope.diagnostics.judge.advice.treatments import UNTREATED
+from echoscope.diagnostics.judge.advice.treatments import GUARDED, UNTREATED
 from echoscope.diagnostics.tools.prospects import prospects
 
 TUNING = {"recipes": {0}, "kinds": {0, 1}}
@@ -51,18 +51,20 @@ def of_collapsebench() -> Iterator[Recorded]:
 
 
 def of_curebench() -> Iterator[Recorded]:
-    """Untreated runs of all kinds, and healthy twins."""
+    """Untreated runs of all kinds, and healthy twins: also those that a guard left alone."""
     pieces = Records(RECORDS).pieces
     for subject in (*kinds().values(), *twins().values()):
-        for name, seed, arm in sorted(pieces):
-            if (name, arm) == (subject.name, UNTREATED):
-                piece = pieces[name, seed, arm]
-                yield Recorded(
-                    of=name,
-                    seed=seed,
-                    config=config_of(subject, seed, subject.steps),
-                    has_collapsed=piece.alarm is not None and has_collapsed(piece),
-                )
+        left_alone = {
+            seed: piece
+            for (name, seed, arm), piece in sorted(pieces.items())
+            if name == subject.name
+            and (arm == UNTREATED or (arm == GUARDED and name in twins() and not piece.rewinds))
+        }
+        for seed, piece in left_alone.items():
+            config = config_of(subject, seed, subject.steps)
+            yield Recorded(
+                of=subject.name, seed=seed, config=config, has_collapsed=has_collapsed(piece)
+            )
 
 
 def _reasons(run: Recorded) -> list[str]:
