@@ -72,7 +72,7 @@ def _reasons(run: Recorded) -> list[str]:
     reasons = [prospect.text.split(": ")[1][:40] for prospect in prospects(signs)]
     print(
         f"{run.of} seed {run.seed}: collapsed {run.has_collapsed}, luck {signs.luck:.2f}, "
-        f"divides {bool(run.config.undivided)}, shift {signs.shift:.4f}, "
+        f"divides {bool(signs.undivided)}, shift {signs.shift:.4f}, "
         f"bonus {signs.bonus:.3f} -> {reasons}",
         file=sys.stderr,
         flush=True,

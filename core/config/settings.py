@@ -184,8 +184,8 @@ class RewardConfig(FrozenModel):
     def weight_keys(self) -> dict[str, str]:
         """Shaping term to the setting that is its weight, without terms that pay for the format."""
         return {
-            term.name: f"reward.shaping.{place}.weight"
-            for place, term in enumerate(self.shaping)
+            term.name: f"reward.shaping.{index}.weight"
+            for index, term in enumerate(self.shaping)
             if term.function != "format"
         }
 
@@ -536,16 +536,6 @@ class RunConfig(FrozenModel):
     def critic_warmup_steps(self) -> int:
         """Steps at the beginning in which only the critic trains; 0 without a critic."""
         return 0 if self.critic.kind == "none" else self.critic.warmup_steps
-
-    @property
-    def undivided(self) -> dict[str, str]:
-        """Settings with which the advantage no longer divides by the reward std of each group.
-
-        Empty where it does not.
-        """
-        kind = {"advantage.kind": "rloo"} if self.advantage.kind == "grpo" else {}
-        divides = self.reward.normalization in ("grpo", "asym_clip")
-        return kind | ({"reward.normalization": "arpo"} if divides else {})
 
     @property
     def compares_siblings(self) -> bool:

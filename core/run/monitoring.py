@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from echoscope.diagnostics.judge.advice.luck import undivided
 from echoscope.diagnostics.judge.advice.situation import SettingsChange, Situation
 from echoscope.diagnostics.judge.alarms import action_commands, blindness
 from echoscope.diagnostics.judge.courses.channels import derived
@@ -191,7 +192,7 @@ class MonitorObserver(StepObserver):
         bonus = derived(values).get("gradient/regulariser_ratio", math.nan)
         signs = Signs(
             luck=luck_of([seen.rollouts]),
-            undivided=seen.config.undivided,
+            undivided=undivided(seen.config.advantage.kind, seen.config.reward.normalization),
             bonus=bonus if seen.config.loss.entropy_coef > 0 else math.nan,
             terms=terms_of([seen.rollouts], seen.config.reward.weight_keys),
         )

@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from echoscope.diagnostics.config import SelectionConfig
+from echoscope.diagnostics.judge.advice.luck import undivided
 from echoscope.diagnostics.judge.courses.channels import derived
 from echoscope.diagnostics.selection.filter import select_groups
 from echoscope.diagnostics.tools.preflight import Cost
@@ -94,7 +95,7 @@ def run_trial(config: RunConfig, *, num_groups: int, on_progress: OnProgress) ->
         ),
         Signs(
             luck=luck_of(batches),
-            undivided=config.undivided,
+            undivided=undivided(config.advantage.kind, config.reward.normalization),
             shift=updates.shift,
             lr=config.optim.lr,
             bonus=bonus,
@@ -204,7 +205,7 @@ def _dry_updates(config: RunConfig, model: Model, batch: RolloutBatch) -> DryUpd
     started = time.perf_counter()
     try:
         packed, unpacked = pack_kept(batch, selection, config, model.chat)
-        packed, _ = model.learner.annotate(packed, config)
+        packed, logprobs = model.learner.annotate(packed, config)
         packed = with_advantages(packed, config, unpacked)
         result = model.learner.update(packed, config, step)
         if policy.device.type == "cuda":
@@ -212,9 +213,10 @@ def _dry_updates(config: RunConfig, model: Model, batch: RolloutBatch) -> DryUpd
         seconds = time.perf_counter() - started
         for _ in range(DRY_UPDATES - 1):
             second = model.learner.update(packed, config, step)
-        _, moved = model.learner.annotate(packed, config)
-        if moved is None:  # the own pass of another update sees what those before it did
-            moved = model.learner.update(packed, config, step).trainer_logprobs
+        if logprobs is None:  # the own pass of another update sees what those before it did
+            logprobs = model.learner.update(packed, config, step).trainer_logprobs
+        else:
+            _, logprobs = model.learner.annotate(packed, config)
     except torch.OutOfMemoryError as error:
         return DryUpdates(problem="memory ran out, " + " ".join(str(error).split())[:120])
     if result.num_skipped:
@@ -227,7 +229,7 @@ def _dry_updates(config: RunConfig, model: Model, batch: RolloutBatch) -> DryUpd
     return DryUpdates(
         seconds=seconds,
         checkpoint_bytes=size,
-        shift=_shift(packed, moved),
+        shift=_shift(packed, logprobs),
         critic_growth=losses[1] / losses[0] if losses[0] > 0 else math.nan,
     )
 

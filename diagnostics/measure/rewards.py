@@ -42,8 +42,8 @@ def reward_metrics(batch: RolloutBatch) -> dict[str, float]:
 def term_shares(batch: RolloutBatch) -> dict[str, float]:
     """How much of the reward's differences between siblings each term makes.
 
-    The variance of a term within its groups over the sum of all terms' (`Trajectory.reward_terms`),
-    the mean over groups of the siblings that can train. Empty where no term differs.
+    The variance of a term (`Trajectory.reward_terms`) between the siblings of a group that can
+    train, summed over the groups, as a share of all terms' sum. Empty where no term differs.
     """
     totals: dict[str, float] = {}
     for group, trainable in zip(batch.groups, batch.trainable_PG, strict=True):

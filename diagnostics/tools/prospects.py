@@ -64,9 +64,11 @@ class Signs:
     bonus: float = math.nan
     """Gradient of the entropy bonus over the task's; NaN without a bonus."""
     terms: Sequence[Term] = ()
+    """What the run adds to the reward, but for pay for the format."""
     critic_growth: float = math.nan
     """Critic's loss after one update over the loss before it, on the same rollouts."""
     critic_lr: float = math.nan
+    """The critic's learning rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,15 +88,16 @@ def luck_of(batches: Sequence[RolloutBatch]) -> float:
 
 
 def terms_of(batches: Sequence[RolloutBatch], weights: Mapping[str, str]) -> tuple[Term, ...]:
-    """The terms of these names, with the mean of their shares in some steps.
+    """The terms of these names, with the mean of their shares in the steps whose rewards differ.
 
     Args:
         weights: Name to the setting that is its weight.
     """
-    steps = [term_shares(batch) for batch in batches]
+    steps = [shares for batch in batches if (shares := term_shares(batch))]
     return tuple(
         Term(name=name, weight=key, share=float(np.mean([step.get(name, 0.0) for step in steps])))
         for name, key in weights.items()
+        if steps
     )
 
 
@@ -127,7 +130,7 @@ def prospects(signs: Signs) -> Iterator[Prospect]:
         if term.share >= PAID:
             yield Prospect(
                 text=f"{start} the term `{term.name}` of the reward makes {percent(term.share)} of "
-                "the differences between samples of one task.",
+                "the differences in reward between samples of one task.",
                 advice="Lower its weight, or leave it out, unless it pays for what solves tasks.",
                 settings={term.weight: 0},
             )

@@ -24,7 +24,8 @@ DEVELOP = (0, 1, 2, 3, 4)
 """Seeds that treatments and advice may be chosen on."""
 SET_ASIDE = (5, 6, 7, 8, 9)
 """Seeds that are run once, after everything is settled."""
-EVERY = (*DEVELOP, *SET_ASIDE)
+ALL_SEEDS = (*DEVELOP, *SET_ASIDE)
+"""For what no advice depends on: which kinds count, and healthy runs."""
 FURTHER = 60
 """Steps that every arm trains on from where it begins."""
 LAST = FURTHER // 3
@@ -32,8 +33,7 @@ LAST = FURTHER // 3
 LOST = 0.5
 """Share of the best success before the alarm below which an untreated run has collapsed."""
 LEAST_COLLAPSES, OUT_OF = 3, 5
-"""Seeds that must collapse untreated for a kind to count, and out of how many; of more, as large a
-share."""
+"""A kind counts if so many of so many seeds collapse untreated; of more seeds, as large a share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,8 +24,8 @@ from ...judge.advice.treatments import (
 )
 from ...tools.curing import HELD
 from .kinds import (
+    ALL_SEEDS,
     DEVELOP,
-    EVERY,
     LEAST_COLLAPSES,
     OUT_OF,
     Kind,
@@ -156,7 +156,7 @@ class Results:
         """Every kind, in the order of `kinds.toml`."""
         out = []
         for kind in kinds().values():
-            every = [r for seed in EVERY if (r := self.piece(kind, seed, UNTREATED))]
+            every = [r for seed in ALL_SEEDS if (r := self.piece(kind, seed, UNTREATED))]
             runs = [run for run in every if run.seed in self.seeds]
             fallen = [run for run in runs if has_collapsed(run)]
             out.append(

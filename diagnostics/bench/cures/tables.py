@@ -12,7 +12,7 @@ from ...judge.advice.measured import Rate
 from ...judge.advice.treatments import ADVICE, PLACEBO, REWOUND, UNTREATED, treatment
 from ...judge.rules.alarm_texts import RULE_TEXTS
 from ..tables import Grid
-from .kinds import EVERY, SET_ASIDE, Kind, Twin
+from .kinds import ALL_SEEDS, SET_ASIDE, Kind, Twin
 from .records import Records
 from .results import Results
 
@@ -208,13 +208,13 @@ def tables(records: Records) -> Mapping[str, Grid]:
     """All tables by name; but for those of `BUILT`, docs/cures.md has them between markers."""
     results = Results(records)
     return {
-        "kinds": by_kind(Results(records, EVERY)),
+        "kinds": by_kind(Results(records, ALL_SEEDS)),
         "arms": by_arm(results),
         "twins": by_twin(results),
         "advice": by_symptom(results),
         "suggestions": by_advice(results),
         "guard": by_guard(results),
-        "guarded-twins": by_healthy_guard(Results(records, EVERY)),
+        "guarded-twins": by_healthy_guard(Results(records, ALL_SEEDS)),
         "set-aside": by_advice(Results(records, SET_ASIDE)),
     }
 

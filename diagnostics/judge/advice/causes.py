@@ -26,7 +26,7 @@ from .differences import (
     set_back,
     setting_words,
 )
-from .luck import luck_params, luck_words
+from .luck import luck_params, luck_words, undivided
 from .situation import History, Situation
 from .usual import unusual
 
@@ -338,26 +338,16 @@ def _luck(names: set[str], history: History, situation: Situation) -> Cause | No
             why="Then moves go where they aim, and reading the prompt pays.",
             is_task=True,
         )
-    divides = situation.setting("reward.normalization") in ("grpo", "asym_clip")
-    normalization = {"reward.normalization": "arpo"} if divides else {}
-    if situation.setting("advantage.kind") == "grpo":
-        return Cause(
-            text=text + ", and GRPO's division by the group's reward std favours the safe choice",
-            refuted_by="samples of one task with the same actions earn the same reward",
-            settings={"advantage.kind": "rloo"} | normalization,
-            why="RLOO does not divide by the reward std, so a rare large reward keeps its weight.",
-        )
-    if normalization:
-        return Cause(
-            text=text + ", and its division by the group's reward std favours the safe choice",
-            refuted_by="samples of one task with the same actions earn the same reward",
-            settings=normalization,
-            why="Rewards that are not divided keep the weight of a rare large one.",
-        )
+    settings = undivided(
+        situation.setting("advantage.kind"), situation.setting("reward.normalization")
+    )
+    division = ", and the division by the group's reward std favours the safe choice"
     return Cause(
-        text=text,
+        text=text + division * bool(settings),
         refuted_by="samples of one task with the same actions earn the same reward",
-        is_task=True,
+        settings=settings,
+        why="Without the division a rare large reward keeps its weight." * bool(settings),
+        is_task=not settings,
     )
 
 

@@ -39,6 +39,24 @@ def luck_words(luck: float, tasks: Sequence[Mapping[str, Any]] = ()) -> str:
     return f"{start} {key} is {value:g}"
 
 
+def undivided(kind: object, normalization: object) -> dict[str, str]:
+    """Settings with which the advantage no longer divides by the reward std of each group.
+
+    Empty where it does not: luck then keeps the weight of a rare large reward.
+
+    Args:
+        kind: `advantage.kind`.
+        normalization: `reward.normalization`.
+
+    >>> undivided("grpo", "arpo"), undivided("rloo", "grpo"), undivided("rloo", "brpo")
+    ({'advantage.kind': 'rloo'}, {'reward.normalization': 'arpo'}, {})
+    """
+    settings = {"advantage.kind": "rloo"} if kind == "grpo" else {}
+    if normalization in ("grpo", "asym_clip"):
+        settings["reward.normalization"] = "arpo"
+    return settings
+
+
 def luck_params(tasks: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Dotted key and value of what makes the worlds random."""
     return {

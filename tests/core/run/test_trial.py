@@ -133,18 +133,6 @@ def test_the_trial_names_a_term_that_makes_the_rewards_differ(make_config: MakeC
     assert letters.share > 0.9
 
 
-def test_settings_that_do_not_divide_by_the_spread_are_known(make_config: MakeConfig) -> None:
-    rloo, raw = {"advantage.kind": "rloo"}, {"reward.normalization": "arpo"}
-    for kind, normalization, undivided in (
-        ("grpo", "arpo", rloo),
-        ("grpo", "grpo", rloo | raw),
-        ("rloo", "asym_clip", raw),
-        ("rloo", "brpo", {}),
-    ):
-        words = (f"advantage={{kind: {kind}}}", f"reward.normalization={normalization}")
-        assert make_config(*words).undivided == undivided
-
-
 def test_the_trial_weighs_an_entropy_bonus_against_the_task(make_config: MakeConfig) -> None:
     bonuses = [
         run_trial(
