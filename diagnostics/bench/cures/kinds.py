@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 DEVELOP = (0, 1, 2, 3, 4)
 """Seeds that treatments and advice may be chosen on."""
 SET_ASIDE = (5, 6, 7, 8, 9)
-"""Seeds that are run once, after everything is settled."""
+"""Seeds by which no treatment and no advice is chosen."""
 ALL_SEEDS = (*DEVELOP, *SET_ASIDE)
 """For what no advice depends on: which kinds count, and healthy runs."""
 FURTHER = 60
