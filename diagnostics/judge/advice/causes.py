@@ -346,7 +346,10 @@ def _luck(names: set[str], history: History, situation: Situation) -> Cause | No
         text=text + division * bool(settings),
         refuted_by="samples of one task with the same actions earn the same reward",
         settings=settings,
-        why="Without the division a rare large reward keeps its weight." * bool(settings),
+        why="Then the advantage is not divided by the group's reward std, and a rare large reward "
+        "keeps its weight."
+        if settings
+        else "",
         is_task=not settings,
     )
 
