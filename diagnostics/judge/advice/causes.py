@@ -330,10 +330,11 @@ def _luck(names: set[str], history: History, situation: Situation) -> Cause | No
     text, params = luck_words(history.luck, situation.tasks), luck_params(situation.tasks)
     if not text:
         return None
+    refuted_by = "samples of one task with the same actions earn the same reward"
     if params:
         return Cause(
             text=text,
-            refuted_by="samples of one task with the same actions earn the same reward",
+            refuted_by=refuted_by,
             settings=dict.fromkeys(params, 0),
             why="Then moves go where they aim, and reading the prompt pays.",
             is_task=True,
@@ -341,16 +342,14 @@ def _luck(names: set[str], history: History, situation: Situation) -> Cause | No
     settings = undivided(
         situation.setting("advantage.kind"), situation.setting("reward.normalization")
     )
-    division = ", and the division by the group's reward std favours the safe choice"
+    if not settings:
+        return Cause(text=text, refuted_by=refuted_by, is_task=True)
     return Cause(
-        text=text + division * bool(settings),
-        refuted_by="samples of one task with the same actions earn the same reward",
+        text=f"{text}, and the division by the group's reward std favours the safe choice",
+        refuted_by=refuted_by,
         settings=settings,
         why="Then the advantage is not divided by the group's reward std, and a rare large reward "
-        "keeps its weight."
-        if settings
-        else "",
-        is_task=not settings,
+        "keeps its weight.",
     )
 
 
