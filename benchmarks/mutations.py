@@ -21,7 +21,10 @@ from pathlib import Path
 from machine import describe_machine
 
 ROOT = Path(__file__).resolve().parent.parent
-QUICK = "not slow and not browser and not gpu and not vllm and not ray and not long"
+QUICK = (
+    "not slow and not browser and not gpu and not vllm and not ray and not ranks and not s3"
+    " and not long"
+)
 LIMIT_S = 900.0
 """A mutation may make a test hang: that counts as noticed."""
 
