@@ -46,6 +46,7 @@ _UNSEEN_RANGES = (
 )
 _UNSEEN_CLASS = "".join(f"\\U{low:08x}-\\U{high:08x}" for low, high in _UNSEEN_RANGES)
 _UNSEEN_RUN = re.compile(f"([{_UNSEEN_CLASS}])\\1*")
+_BACKTICKED = re.compile("`([^`\n]+)`")
 
 
 def character_name(char: str) -> str:
@@ -116,6 +117,15 @@ def escape(text: str, limit: int | None = MAX_CHARS) -> str:
     safe, left_out = cut(text, limit)
     note = f'<span class="es-cut">[{cut_note(left_out)}]</span>' if left_out else ""
     return escape_fragment(safe) + note
+
+
+def escape_with_code(text: str, limit: int | None = MAX_CHARS) -> str:
+    """As `escape`, for our own sentences: what stands between backticks becomes `<code>`.
+
+    >>> escape_with_code("set `optim.lr=<1`")
+    'set <code>optim.lr=&lt;1</code>'
+    """
+    return _BACKTICKED.sub(r"<code>\1</code>", escape(text, limit))
 
 
 def visible(text: str, limit: int | None = MAX_CHARS) -> str:

@@ -16,14 +16,13 @@ from echoscope.text.sentences import capitalised, parts_of_list
 
 from ..charts import theme
 from ..data import queries
-from ..escaping import escape
+from ..escaping import escape, escape_with_code
 from ..steer import steering
 from . import links
 from .verdict_box import apply_button, newest_line
 
 MAX_FACTS = 3
 """Pieces of evidence in the bar; the page Diagnosis has all of them."""
-_TYPED = re.compile("`([^`]*)`")
 """What advice shows as a thing that is typed."""
 STYLE = """<style>
 [class*="st-key-verdict_bar_"] { min-height: 9.25rem; border-radius: 0.5rem; border-left: 6px solid;
@@ -141,10 +140,9 @@ def _headline(headline: str) -> str:
 def _rest(facts: Sequence[str], to_do: str) -> str:
     """What stands below the headline; on a telephone it unfolds, and the headline with it."""
     spans = "".join(f"<span>{escape(fact, 200)}</span>" for fact in facts)
-    typed = _TYPED.sub(r"<code>\1</code>", escape(to_do, 400))
     return (
         f'<div class="es-verdict"><div class="es-facts">{spans}</div>'
-        f'<div class="es-do" title="{escape(to_do, 400)}">{typed}</div>'
+        f'<div class="es-do" title="{escape(to_do, 400)}">{escape_with_code(to_do, 400)}</div>'
         '<details class="es-more"><summary>All of it</summary></details></div>'
     )
 

@@ -9,7 +9,7 @@ from echoscope.diagnostics.judge.verdict_text import STARTING, onset_words, verd
 from echoscope.text.sentences import capitalised, parts_of_list
 
 from ..charts.theme import STATES, shown_state
-from ..escaping import escape
+from ..escaping import escape, escape_with_code
 from .evidence_rows import evidence_rows
 
 STYLE = """<style>
@@ -63,7 +63,7 @@ def grounds(verdict: Verdict) -> str:
     ]
     lists = [
         f'<details class="es-list"><summary>{title}</summary><ul>'
-        + "".join(f"<li>{escape(text, 1000)}</li>" for text in texts)
+        + "".join(f"<li>{escape_with_code(text, 1000)}</li>" for text in texts)
         + "</ul></details>"
         for title, texts in titled
         if texts
@@ -98,7 +98,7 @@ def _parts(verdict: Verdict) -> str:
     for title, part_text in rows:
         text, _, command = part_text.partition("\n  ")
         pieces = parts_of_list(text) if title == "Evidence" else [text]
-        text_html = "<br>".join(escape(capitalised(piece), 2000) for piece in pieces)
+        text_html = "<br>".join(escape_with_code(capitalised(piece), 2000) for piece in pieces)
         typed = f"<pre>{escape(command, 1000)}</pre>" if command else ""
         out.append(f"<dt>{escape(title)}</dt><dd>{text_html}{typed}</dd>")
     return f"<dl>{''.join(out)}</dl>"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echoscope.dashboard.escaping import attribute, escape, visible
+from echoscope.dashboard.escaping import attribute, escape, escape_with_code, visible
 
 ANY_TEXT = st.text(alphabet=st.characters(codec=None), max_size=60)
 """Every code point, lone surrogates included."""
@@ -55,6 +55,12 @@ def test_html_of_any_text_is_well_formed_and_holds_only_our_boxes(text: str) -> 
     for element in root:
         assert element.tag == "span"
         assert set(element.attrib) <= {"class", "title"}
+
+
+@given(st.lists(st.one_of(st.just("`"), ANY_TEXT), max_size=6).map("".join), st.integers(0, 20))
+def test_backticks_of_any_text_add_nothing_but_code(text: str, limit: int) -> None:
+    root = ET.fromstring(f"<div>{escape_with_code(text, limit)}</div>")
+    assert {element.tag for element in root.iter()} <= {"div", "span", "code"}
 
 
 @given(ANY_TEXT)

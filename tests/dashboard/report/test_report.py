@@ -118,6 +118,13 @@ def test_the_verdict_is_said_in_parts() -> None:
     ]
 
 
+def test_what_is_typed_in_a_sentence_of_the_verdict_is_code() -> None:
+    text = "Echo trap. It repeats.\nWhat to do: Set `optim.lr=1e-4` and <wait>."
+    verdict = replace(judging._nothing_yet(), text=text, causes=("the term `length` grew",))
+    assert "Set <code>optim.lr=1e-4</code> and &lt;wait&gt;." in verdict_html.box(verdict)
+    assert "<li>the term <code>length</code> grew</li>" in verdict_html.grounds(verdict)
+
+
 def test_no_folder_of_this_machine_is_named(tmp_path: Path) -> None:
     """The name of the root stays: `runs/a` is how its reader calls the run, too."""
     root = tmp_path / "runs"
