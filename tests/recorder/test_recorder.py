@@ -42,7 +42,7 @@ def messages(task: int, reply: str = REPLY) -> list[dict[str, str]]:
 
 
 def until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not is_true():
         assert time.monotonic() < deadline
         time.sleep(0.02)

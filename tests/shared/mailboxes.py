@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from costs import HANG_S
+
 
 @dataclass(slots=True)
 class Mailbox:
@@ -21,13 +23,14 @@ class Mailbox:
     port: int = 0
     statuses: list[int] = field(default_factory=lambda: [200])
     headers: dict[str, str] = field(default_factory=dict)
-    delay_s: float = 0.0
+    is_open: threading.Event = field(default_factory=threading.Event)
+    """Until it is set (it is unless a test clears it) nothing is answered."""
     bodies: list[Any] = field(default_factory=list)
     mails: list[str] = field(default_factory=list)
 
     def wait_for(self, number: int) -> None:
-        """Until so many messages have come; fails after ten seconds."""
-        deadline = time.monotonic() + 10
+        """Until so many messages have come."""
+        deadline = time.monotonic() + HANG_S
         while len(self.bodies) + len(self.mails) < number:
             assert time.monotonic() < deadline, f"{len(self.bodies)} of {number} messages came"
             time.sleep(0.005)
@@ -36,12 +39,13 @@ class Mailbox:
 @contextmanager
 def webhook() -> Iterator[Mailbox]:
     box = Mailbox()
+    box.is_open.set()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             content = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             status = box.statuses.pop(0) if len(box.statuses) > 1 else box.statuses[0]
-            time.sleep(box.delay_s)
+            box.is_open.wait(HANG_S)
             box.bodies.append(content)
             try:
                 self.send_response(status)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from costs import HANG_S
 from mailboxes import Mailbox, webhook
 
 from echoscope.diagnostics.bench.synthetic_runs import make
@@ -110,7 +111,7 @@ def test_a_target_that_hangs_holds_up_nobody(box: Mailbox, tmp_path: Any) -> Non
     """Neither the caller, who returns at once, nor the other target."""
     told = tmp_path / "told"
     command = f'command:cat > "{told}"'
-    box.delay_s = 3.0
+    box.is_open.clear()
     news: list[str] = []
     diagnosis = Diagnosis(run_id="run-1")
     config = NotifyConfig(targets=(HOOK, command))
@@ -119,11 +120,12 @@ def test_a_target_that_hangs_holds_up_nobody(box: Mailbox, tmp_path: Any) -> Non
     for step, values in make("entropy_explosion", 0).table.rows():
         notifier.observe(diagnosis.observe(step, values), diagnosis.verdict)
     assert box.bodies == []  # the whole run has been judged meanwhile
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + HANG_S
     while not told.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert told.exists()
     assert box.bodies == []  # it still hangs
+    box.is_open.set()
     notifier.close("finished", diagnosis.verdict)
     assert len(box.bodies) == 1
 

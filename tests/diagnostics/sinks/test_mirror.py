@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from costs import HANG_S, without_hanging
 from episodes import text_turn
 from trajectories import make_trajectory
 
@@ -240,9 +241,8 @@ def test_a_sink_that_hangs_is_abandoned_in_one_sentence_and_nobody_waits_for_it(
 ) -> None:
     monkeypatch.setattr(mirrors, "TIMEOUT_S", 0.3)
     setattr(tool, place, hang)
-    begun = time.monotonic()
-    status, news = copied(tmp_path, 3)
-    assert time.monotonic() - begun < 20.0
+    with without_hanging():
+        status, news = copied(tmp_path, 3)
     assert status.state == "failed"
     assert status.problem in ("no answer within 0.3 s", "it did not finish in time")
     assert status.last_step == (3 if place == "on_close" else None)
@@ -293,7 +293,7 @@ def test_what_an_abandoned_sink_does_later_changes_nothing(
     tool.on_write = lambda copy: gate.wait(20.0)
     status, _ = copied(tmp_path, 2)
     gate.set()
-    deadline = time.monotonic() + 20.0
+    deadline = time.monotonic() + HANG_S
     while not tool.copies and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(0.05)

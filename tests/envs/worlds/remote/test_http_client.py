@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+from costs import HANG_S, without_hanging
 
 from echoscope.envs.worlds.remote.http_client import (
     HttpClient,
@@ -76,13 +76,12 @@ def test_an_answer_that_comes_a_byte_at_a_time_is_left_after_the_timeout(begin: 
             connection.sendall(begin)
             while begin and not is_over.wait(0.02):
                 connection.sendall(b"1")
-            is_over.wait(5)
+            is_over.wait(HANG_S)
 
     with answering(drip) as (url, _):
-        started = time.monotonic()
-        with pytest.raises(LateAnswerError, match=r"^did not answer within 0.3 s$"):
+        late = pytest.raises(LateAnswerError, match=r"^did not answer within 0.3 s$")
+        with without_hanging(), late:
             HttpClient(url, max_bytes=1 << 20).ask("GET", "/", timeout_s=0.3)
-        assert 0.2 < time.monotonic() - started < 3
         is_over.set()
 
 
@@ -111,13 +110,11 @@ def test_cookies_do_not_come_back_and_the_token_goes_along() -> None:
 
 def test_a_call_that_is_cut_off_ends_at_once() -> None:
     is_over = threading.Event()
-    with answering(lambda connection: is_over.wait(5) and None) as (url, _):
+    with answering(lambda connection: is_over.wait(HANG_S) and None) as (url, _):
         client = HttpClient(url, max_bytes=100)
         threading.Timer(0.1, client.cancel).start()
-        started = time.monotonic()
-        with pytest.raises(NoConnectionError, match="disconnected"):
-            client.ask("GET", "/", timeout_s=60)
-        assert time.monotonic() - started < 3
+        with without_hanging(), pytest.raises(NoConnectionError, match="disconnected"):
+            client.ask("GET", "/", timeout_s=HANG_S)
         is_over.set()
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from costs import HANG_S, without_hanging
 from PIL import Image
 from serving_worlds import ServerProcess, ask, free_port, served
 
@@ -159,10 +160,11 @@ def test_a_picture_of_the_world_crosses_as_it_is(monkeypatch: pytest.MonkeyPatch
 
 
 def test_nobody_there_is_said_at_once() -> None:
-    started = time.monotonic()
-    with pytest.raises(UnreachableError, match=r"cannot reach http://127\.0\.0\.1:\d+: .*refused"):
-        registry.make("remote", url=f"http://127.0.0.1:{free_port()}")
-    assert time.monotonic() - started < 2
+    refused = pytest.raises(
+        UnreachableError, match=r"cannot reach http://127\.0\.0\.1:\d+: .*refused"
+    )
+    with without_hanging(), refused:
+        registry.make("remote", url=f"http://127.0.0.1:{free_port()}", wait_s=HANG_S)
 
 
 def test_new_episodes_wait_for_a_server_that_was_there() -> None:
@@ -181,13 +183,11 @@ def test_new_episodes_wait_for_a_server_that_was_there() -> None:
 
 def test_all_who_wait_give_up_together() -> None:
     with served(Served(id="bandit")) as url:
-        worlds = [registry.make("remote", url=url, wait_s=0.5) for _ in range(8)]
-    started = time.monotonic()
-    for world in worlds:
-        with pytest.raises(UnreachableError, match=r"away for \d+ s \(wait_s is 0.5\)"):
-            world.reset(0, 0)
-    # Not eight times half a second: only the first one waits.
-    assert time.monotonic() - started < 0.5 + 8 * 0.4 + 1
+        worlds = [registry.make("remote", url=url, wait_s=1.0) for _ in range(60)]
+    with without_hanging():  # not a minute: only the first one waits its second
+        for world in worlds:
+            with pytest.raises(UnreachableError, match=r"away for \d+ s \(wait_s is 1\)"):
+                world.reset(0, 0)
 
 
 # -- a server that is not to be trusted -----------------------------------------------------------
@@ -394,10 +394,8 @@ def test_a_wrong_answer_is_one_sentence_in_bounded_time(
     verb: str, answer: bytes | Talk, message: str
 ) -> None:
     with scripted({verb: answer}) as (url, _):
-        started = time.monotonic()
-        with pytest.raises(EnvError, match=message) as caught:
+        with without_hanging(), pytest.raises(EnvError, match=message) as caught:
             play(url)
-        assert time.monotonic() - started < 5
         assert "\n" not in str(caught.value)
         assert len(str(caught.value)) < 700
         str(caught.value).encode("ascii")
@@ -405,11 +403,10 @@ def test_a_wrong_answer_is_one_sentence_in_bounded_time(
 
 def test_leaving_a_server_that_hangs_takes_two_seconds_in_all() -> None:
     with scripted({"close": hang}) as (url, _):
-        worlds = [make(url) for _ in range(5)]
-        started = time.monotonic()
-        for world in worlds:
-            world.close()
-        assert time.monotonic() - started < 4
+        worlds = [make(url) for _ in range(40)]
+        with without_hanging():
+            for world in worlds:
+                world.close()
 
 
 @pytest.mark.parametrize("name", ["hangs", "500", "NaN", "no episode", "hangs up"])

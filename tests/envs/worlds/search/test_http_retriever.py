@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from costs import HANG_S, without_hanging
 
 from echoscope.envs import registry
 from echoscope.envs.base import StepResult, TextEnv
@@ -189,10 +189,9 @@ BAD_ANSWERS: dict[str, tuple[Behaviour, str]] = {
 @pytest.mark.parametrize("name", BAD_ANSWERS)
 def test_a_bad_answer_is_said_in_words_and_the_episode_goes_on(server: Server, name: str) -> None:
     server.behaviour, words = BAD_ANSWERS[name]
-    world = world_of(server, timeout_s=5.0)
-    start = time.monotonic()
-    result = world.step("search[Kyoto]")
-    assert time.monotonic() - start < 4.0
+    world = world_of(server, timeout_s=HANG_S)
+    with without_hanging():
+        result = world.step("search[Kyoto]")
     assert result.observation.text.startswith("The search failed: the retriever ")
     assert words in result.observation.text
     assert (result.is_valid, result.is_effective, result.terminated) == (True, False, False)
@@ -202,15 +201,14 @@ def test_a_bad_answer_is_said_in_words_and_the_episode_goes_on(server: Server, n
 
 
 def _hang(handler: Handler, body: dict[str, Any]) -> None:
-    handler.server.is_over.wait(20)
+    handler.server.is_over.wait(HANG_S)
 
 
 def test_a_server_that_hangs_costs_the_time_limit_and_no_more(server: Server) -> None:
     server.behaviour = _hang
     world = world_of(server, timeout_s=0.3)
-    start = time.monotonic()
-    result = world.step("search[Kyoto]")
-    assert 0.25 < time.monotonic() - start < 2.0
+    with without_hanging():
+        result = world.step("search[Kyoto]")
     assert news(result) == ("The search failed: the retriever did not answer within 0.3 s.")
     assert len(server.requests) == 1
 

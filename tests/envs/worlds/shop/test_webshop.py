@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import time
 
 import pytest
+from costs import processor_seconds
 
 from echoscope.envs.base import EnvParamsError, StepResult
 from echoscope.envs.checks.check_env import check_env
@@ -107,9 +107,8 @@ def test_what_the_page_does_not_offer_is_refused(action: str) -> None:
     "query", ["zebra", "\ud800 lamp", "[[[]", "'; DROP TABLE", "x" * 1_000_000]
 )
 def test_any_query_is_answered_soon(query: str) -> None:
-    started = time.perf_counter()
-    _, result = opened(f"search[{query}]")
-    assert time.perf_counter() - started < 1
+    with processor_seconds(2.0):
+        _, result = opened(f"search[{query}]")
     assert result.is_valid
     assert len(result.observation.text) < 1500
     result.observation.text.encode("utf-8")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from costs import processor_seconds
 
 from echoscope.envs.base import EnvUnavailableError
 from echoscope.envs.checks.check_env import check_env
@@ -197,9 +197,8 @@ def test_a_product_with_very_many_options_is_shown_soon(files: dict[str, str]) -
     world = make("webshop", products=files["products"], attributes=files["attributes"])
     world.reset(0, 0)
     world.step("search[lamp]")
-    started = time.perf_counter()
-    assert world.step("click[b0test0001]").is_valid
-    assert time.perf_counter() - started < 1
+    with processor_seconds(2.0):
+        assert world.step("click[b0test0001]").is_valid
     assert len(world.legal_actions()) == 2 + 20 * 200 + 3
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from costs import HANG_S, without_hanging
 
 from echoscope.envs.worlds.text_games.engine_process import (
     EngineDiedError,
@@ -62,10 +63,9 @@ def test_a_dead_or_hanging_engine_costs_one_game_and_the_others_go_on(
         session.start("a game")
         session.step("look")
     monkeypatch.setattr(GameSession._ask, "__kwdefaults__", {"timeout_s": 1.0})
-    started = time.monotonic()
-    with pytest.raises(EngineDiedError, match=r"(ended during|longer than 1 seconds for) step"):
+    died = pytest.raises(EngineDiedError, match=r"(ended during|longer than 1 seconds for) step")
+    with without_hanging(), died:
         guilty.step(end)
-    assert time.monotonic() - started < 20
     # A new process, in which the other game has been played again up to here.
     assert other.step("go north")["heard"] == ["look", "go north"]
     assert guilty.start("a game")["heard"] == []
@@ -121,7 +121,7 @@ def test_a_trainer_that_is_killed_leaves_neither_process_nor_files(tmp_path: Pat
     assert list(tmp_path.iterdir())
     trainer.kill()
     trainer.communicate()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + HANG_S
     while time.monotonic() < deadline and (
         Path(f"/proc/{pid}").exists() or any(tmp_path.iterdir())
     ):
