@@ -32,10 +32,10 @@ from echoscope.store.records import Alarm, AlarmState
 from echoscope.store.status import pace_of
 from echoscope.text.amounts import counted
 
-from .address import Address
 from .folder import LOOK_S, Folder
 from .ledger import Ledger, Look, Waits
 from .pipe import Pipe
+from .wandb_run import WandbRun
 from .watched_run import WatchedRun, WatchError
 
 logger = logging.getLogger("echoscope.watch")
@@ -96,7 +96,7 @@ class Watch:
         self._notifier = Notifier(settings.notify, run=run_path.name, on_message=on_message)
         claims = self._run.take_up()
         self._ledger = Ledger(waits, claims, roles_of(mapping))
-        kind = Pipe if self.is_pipe else Address if is_address(path) else Folder
+        kind = Pipe if self.is_pipe else WandbRun if is_address(path) else Folder
         self._folder: Folder = kind(
             path,
             own=run_path,

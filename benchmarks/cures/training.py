@@ -15,8 +15,8 @@ from typing import Any
 
 from collapse_runs import write_csv
 
+from echoscope.core.config.beside_training import BranchedFrom
 from echoscope.core.config.loading import load_config
-from echoscope.core.config.schedule import BranchedFrom
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.run.branching import go_on, plan_branch, start_branch
 from echoscope.core.run.checkpoint import read_state

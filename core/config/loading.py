@@ -24,8 +24,8 @@ from echoscope.diagnostics.tools.setting_errors import (
 from echoscope.text.did_you_mean import did_you_mean
 from echoscope.text.yaml_text import MAX_DEPTH, YamlError, parse_yaml, read_yaml_file
 
+from .beside_training import RecipeOrigin
 from .inert import inert_rules, may_hold
-from .schedule import RecipeOrigin
 from .settings import RunConfig
 
 RECIPES = Path(__file__).parent / "recipes"

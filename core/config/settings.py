@@ -20,6 +20,16 @@ from echoscope.diagnostics.config import (
 from echoscope.diagnostics.sinks.settings import SinksConfig
 from echoscope.envs.settings import EnvGroup
 
+from .beside_training import (
+    BranchedFrom,
+    CheckpointConfig,
+    CurriculumConfig,
+    EvalConfig,
+    GuardConfig,
+    ObserverEntry,
+    ProbeConfig,
+    RecipeOrigin,
+)
 from .collection import CollectionConfig
 from .consistency import check_curriculum, check_guard
 from .context import ContextConfig
@@ -33,16 +43,6 @@ from .limits import (
     PluginName,
 )
 from .loss import ClipLossConfig, CriticConfig, LossConfig, NoCriticConfig
-from .schedule import (
-    BranchedFrom,
-    CheckpointConfig,
-    CurriculumConfig,
-    EvalConfig,
-    GuardConfig,
-    ObserverEntry,
-    ProbeConfig,
-    RecipeOrigin,
-)
 
 StopString = Annotated[str, Field(min_length=1, max_length=200)]
 TokenId = Annotated[int, Field(ge=0, le=10_000_000)]

@@ -16,9 +16,9 @@ from echoscope.diagnostics.selection.filter import arrays_of, select_from, selec
 from echoscope.store.records import RolloutBatch, Split, StopReason, Trajectory, Turn
 from echoscope.text.user_code import UserCodeError, load, require_params
 
+from ..config.beside_training import ObserverEntry
 from ..config.loading import validate
 from ..config.loss import CustomLossConfig
-from ..config.schedule import ObserverEntry
 from ..config.settings import CustomAdvantageConfig, RunConfig, ShapingTerm
 from ..rollout.shaping import BUILT_IN, resolve
 from ..run.observers import StepObservation

@@ -17,7 +17,7 @@ from typing import Any
 
 from echoscope.text.user_code import UserCodeError, call, loaded, require_params
 
-from ..config.schedule import ObserverEntry
+from ..config.beside_training import ObserverEntry
 from ..config.settings import RunConfig
 from ..run.observers import Observed, StepObservation, StepObserver
 

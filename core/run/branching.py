@@ -22,8 +22,8 @@ from echoscope.store.steer.rewinds import Rewind, is_begun, rewind_of, successor
 from echoscope.store.steer.steering import MAX_AUTHOR, MAX_REASON, override_words
 from echoscope.store.writer import RunWriter
 
+from ..config.beside_training import BranchedFrom, GivenTreatment
 from ..config.loading import ConfigError, override
-from ..config.schedule import BranchedFrom, GivenTreatment
 from ..config.settings import RunConfig
 from .build import Builder
 from .checkpoint import adopt_checkpoint, list_checkpoints, load_weights, read_state, step_of

@@ -24,8 +24,8 @@ from echoscope.store.steer.rewinds import GUARD, Rewind, rewind_settings
 from echoscope.store.steer.settings import live_settings
 from echoscope.store.steer.steering import MAX_REASON, override_words
 
+from ..config.beside_training import GivenTreatment
 from ..config.loading import ConfigError, override
-from ..config.schedule import GivenTreatment
 from ..config.settings import RunConfig
 from ..update.learners.launched import launched_size
 from .checkpoint import read_state, step_of

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from recorded import assert_same_recording, metric, recorded
 
+from echoscope.core.config.beside_training import BranchedFrom
 from echoscope.core.config.loading import ConfigError, validate
-from echoscope.core.config.schedule import BranchedFrom
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.run.branching import plan_branch, start_branch
 from echoscope.core.run.checkpoint import list_checkpoints, read_state

@@ -21,8 +21,8 @@ from mailboxes import webhook
 from recorded import assert_same_recording, recorded
 from trainer_process import TrainerProcess
 
+from echoscope.core.config.beside_training import GivenTreatment
 from echoscope.core.config.loading import ConfigError
-from echoscope.core.config.schedule import GivenTreatment
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.run import build, checkpoint, guard
 from echoscope.core.run.branching import go_on, plan_branch, start_branch

@@ -12,7 +12,7 @@ from followed_run import Followed
 from echoscope.diagnostics.read.records import MetricsFileError
 from echoscope.diagnostics.read.wandb_address import NoAnswerError, ServerRun
 from echoscope.store.reader import open_run
-from echoscope.watch import address
+from echoscope.watch import wandb_run
 from echoscope.watch.watched_run import WatchError
 from echoscope.watch.watching import Watch
 
@@ -63,9 +63,9 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
         def close(self) -> None:
             asked.num_ended += 1
 
-    monkeypatch.setattr(address, "Question", Question)
-    monkeypatch.setattr(address, "ASK_S", 0.0)
-    monkeypatch.setattr(address, "SHARE", 0.0)
+    monkeypatch.setattr(wandb_run, "Question", Question)
+    monkeypatch.setattr(wandb_run, "ASK_S", 0.0)
+    monkeypatch.setattr(wandb_run, "SHARE", 0.0)
     yield asked
     asked.watch.close()
 

@@ -28,7 +28,7 @@ ENDS = {
 """States after which nothing more comes."""
 
 
-class Address(Folder):
+class WandbRun(Folder):
     """The rows of metrics of `wandb:ENTITY/PROJECT/RUN`.
 
     Raises:
