@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated, cast, get_args
 
@@ -9,6 +10,9 @@ import typer
 
 from .options import AsJson
 from .terminal import print_json
+
+SILENT_S = 20.0
+"""A training says how far it is after this many seconds, or 50 iterations if these are sooner."""
 
 app = typer.Typer(
     help="Warm starts: demonstrations from scripted experts, and training on them.",
@@ -145,8 +149,13 @@ def train(
         first = error.errors()[0]
         raise SftError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
+    said_at = time.monotonic()
+
     def on_progress(iteration: int, loss: float) -> None:
-        if not as_json and (iteration % 50 == 0 or iteration == iterations):
+        nonlocal said_at
+        is_due = iteration % 50 == 0 or time.monotonic() - said_at > SILENT_S
+        if not as_json and (is_due or iteration == iterations):
+            said_at = time.monotonic()
             typer.echo(f"iteration {iteration:>5}/{iterations}  loss {loss:.4f}")
 
     loss = warm_start(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from echoscope.cli import main
+from echoscope.cli import main, sft
 
 SETTINGS = ("--iterations", "4", "--batch-episodes", "4")
 
@@ -54,11 +54,17 @@ def test_demonstrations_are_one_json_object_a_line(demos: Path) -> None:
 
 
 @pytest.mark.long
-def test_train_then_adapt_then_merge(demos: Path, tmp_path: Path) -> None:
+def test_train_then_adapt_then_merge(
+    demos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sft, "SILENT_S", 0.0)
     base, adapted, merged = (str(tmp_path / name) for name in ("base", "adapted", "merged"))
     fresh = ("--model", "fresh")
     code, out, err = echoscope("sft", "train", str(demos), *fresh, "-o", base, *SETTINGS)
     assert (code, err) == (0, "")
+    assert [line.split()[:2] for line in out.splitlines()[:-1]] == [
+        ["iteration", f"{number}/4"] for number in range(1, 5)
+    ]
     assert "after 4 iterations, loss" in out
     lora = ("--model", base, "--lora", "--lora-rank", "4")
     code, out, _ = echoscope("sft", "train", str(demos), *lora, "-o", adapted, *SETTINGS, "--json")
