@@ -163,7 +163,13 @@ def fallen_success(view: View) -> Change | None:
 
 
 def _risen(outcome: Outcome, down: Change) -> Change | None:
-    before = outcome.between(*down.before.steps)
+    """Its rise over the steps of a fall, beyond chance.
+
+    Step 1 trains on what the policy does that an evaluation before it has measured: where the fall
+    begins there, the rise does so, too.
+    """
+    first, last = down.before.steps
+    before = outcome.between(first, max(last, 1))
     after = outcome.between(*down.after.steps)
     if before is None or after is None or outcome.is_reconstructed:
         return None
