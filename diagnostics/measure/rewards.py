@@ -12,9 +12,10 @@ import math
 
 import numpy as np
 
-from echoscope.store.records import BoolArray, RolloutBatch
+from echoscope.store.records import BoolArray, FloatArray64, RolloutBatch
 
 from ..config import SelectionConfig
+from ..judge.rules.task import TERM_AGREEMENT, TERM_SHARE
 from ..selection.filter import select_groups
 
 NAN = float("nan")
@@ -36,6 +37,7 @@ def reward_metrics(batch: RolloutBatch) -> dict[str, float]:
         "reward/solved_frac": share(groups.solved_P),
         "reward/hopeless_frac": share(groups.hopeless_P),
         "reward/luck_frac": luck_share(batch),
+        **_term_metrics(batch),
     }
 
 
@@ -45,16 +47,56 @@ def term_shares(batch: RolloutBatch) -> dict[str, float]:
     The variance of a term (`Trajectory.reward_terms`) between the siblings of a group that can
     train, summed over the groups, as a share of all terms' sum. Empty where no term differs.
     """
-    totals: dict[str, float] = {}
-    for group, trainable in zip(batch.groups, batch.trainable_PG, strict=True):
-        terms = [t.reward_terms for t, good in zip(group, trainable, strict=True) if good]
-        for name in {name for each in terms for name in each}:
-            spread = float(np.var([each.get(name, 0.0) for each in terms]))
-            totals[name] = totals.get(name, 0.0) + spread
+    totals = {name: float(apart_N @ apart_N) for name, apart_N in _apart(batch).items()}
     whole = sum(totals.values())
     if not 0 < whole < math.inf:
         return {}
     return {name: spread / whole for name, spread in totals.items()}
+
+
+def term_agreement(batch: RolloutBatch) -> dict[str, float]:
+    """Does a term pay the siblings that the environment pays? Correlation with its reward.
+
+    Within groups that can train; without terms that do not differ. Empty where the environment's
+    own reward does not.
+    """
+    apart = {name: apart_N for name, apart_N in _apart(batch).items() if apart_N.any()}
+    env_N = apart.pop("env", None)
+    if env_N is None:
+        return {}
+    return {
+        name: float(apart_N @ env_N / np.sqrt((apart_N @ apart_N) * (env_N @ env_N)))
+        for name, apart_N in apart.items()
+    }
+
+
+def _apart(batch: RolloutBatch) -> dict[str, FloatArray64]:
+    """Each term's deviations from the mean of the group, over the root of the group's size, (N,).
+
+    Their squares add up to the variances of the groups, whatever their sizes.
+    """
+    groups = [
+        [t.reward_terms for t, good in zip(group, trainable, strict=True) if good]
+        for group, trainable in zip(batch.groups, batch.trainable_PG, strict=True)
+    ]
+    apart: dict[str, list[FloatArray64]] = {}
+    for name in sorted({name for group in groups for terms in group for name in terms}):
+        for group in groups:
+            values_G = np.array([terms.get(name, 0.0) for terms in group])
+            if len(group):
+                centred_G = (values_G - values_G.mean()) / math.sqrt(len(group))
+                apart.setdefault(name, []).append(centred_G)
+    return {name: np.concatenate(parts) for name, parts in apart.items()}
+
+
+def _term_metrics(batch: RolloutBatch) -> dict[str, float]:
+    """Of a run that adds something to the environment's reward."""
+    shares, agreement = term_shares(batch), term_agreement(batch)
+    if not shares.keys() - {"env", "format"}:
+        return {}
+    return {f"{TERM_SHARE}{name}": share for name, share in shares.items()} | {
+        f"{TERM_AGREEMENT}{name}": correlation for name, correlation in agreement.items()
+    }
 
 
 def luck_share(batch: RolloutBatch) -> float:

@@ -19,7 +19,7 @@ import numpy as np
 from echoscope.store.records import RolloutBatch
 from echoscope.text.amounts import number, percent
 
-from ..judge.advice.causes import rounded
+from ..judge.advice.causes import PAID, rounded
 from ..judge.advice.luck import LUCK_SHARE
 from ..judge.advice.usual import MOST as USUAL
 from ..measure.rewards import luck_share, term_shares
@@ -31,8 +31,6 @@ FAR = 0.1
 OUTWEIGHS = 0.1
 """Gradient of the entropy bonus over the task's, from which the bonus wins once success is near
 its best: then most groups have no reward spread, and the task's gradient goes to zero."""
-PAID = 1 / 3
-"""Share of the reward's differences between siblings that a term of the run's own may make."""
 GROWN = 2.0
 """Times the critic's loss on the same rollouts after an update that is no longer learning."""
 

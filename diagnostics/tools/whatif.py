@@ -33,7 +33,7 @@ from echoscope.text.strict_json import finite_or_none, json_value
 from echoscope.text.user_code import UserCodeError
 
 from ..config import SelectionConfig
-from ..judge.advice.luck import luck_words, mean_luck
+from ..judge.advice.luck import luck_words, moving_average
 from ..judge.advice.situation import Situation
 from ..read.table import steps_with_groups
 from ..selection.filter import GroupArrays, Selection, select_from, tie_key
@@ -243,7 +243,7 @@ def simulate(
 
 def _luck(reader: RunReader) -> str:
     """What shows that randomness decides the reward of a run, as its verdict says it."""
-    luck = mean_luck(reader.metrics("reward/luck_frac")[1].tolist())
+    luck = moving_average(reader.metrics("reward/luck_frac")[1].tolist())
     return luck_words(luck, Situation(config=reader.info().config).tasks)
 
 

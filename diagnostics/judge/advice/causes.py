@@ -17,7 +17,13 @@ from echoscope.text.amounts import percent
 
 from ...catalogue import metric
 from ..rules.base import View, level_amount
-from ..rules.task import disagreement, fallen_success, risen_terms
+from ..rules.task import (
+    TERM_AGREEMENT,
+    TERM_SHARE,
+    disagreement,
+    fallen_success,
+    risen_terms,
+)
 from .differences import (
     Interval,
     change_words,
@@ -36,6 +42,10 @@ ENTROPY_RISE = 1.3
 """Entropy over its minimum from which a bonus on it is a shown cause."""
 RATE_RISE = 1.5
 """Highest learning rate since the best success over the one at the best that is a rise."""
+PAID = 1 / 3
+"""Share of the reward's differences between siblings that a term of the run's own may make."""
+AGREES = 0.3
+"""Correlation with the environment's reward from which such a term pays for what solves tasks."""
 NO_SPREAD = 0.5
 """Share of groups without reward spread from which most rollouts teach nothing."""
 MAX_RECIPE = 3
@@ -131,6 +141,7 @@ def causes_of(
             _entropy_term(names, view, situation),
             _rising_rate(names, history, situation),
             _luck(names, history, situation),
+            _paying_term(names, history, situation),
             _regulariser(names, situation),
             _short_budget(names, view, situation),
             _no_selection(onsets, view, situation),
@@ -286,6 +297,40 @@ def _reward_terms(names: set[str], view: View, situation: Situation) -> Iterator
             why="Without this term the reward pays for solving the tasks.",
             instead=f"the term `{name}` taken out of the reward (weight 0)" * (name != "env"),
         )
+
+
+def _paying_term(names: set[str], history: History, situation: Situation) -> Cause | None:
+    """A term that the run adds to the reward makes much of what is trained on.
+
+    It pays others than the environment pays. Where it is known to have grown, `_reward_terms` says
+    so.
+    """
+    if STEP_RULES.isdisjoint(names) and "ECHO_TRAP" not in names:
+        return None
+    terms = situation.setting("reward.shaping") or []
+    own = [term.get("name") for term in terms if term.get("function") != "format"]
+    shares = {
+        name: share
+        for name in own
+        if (share := history.terms.get(f"{TERM_SHARE}{name}", 0.0)) >= PAID
+        and not history.terms.get(f"{TERM_AGREEMENT}{name}", 0.0) >= AGREES
+    }
+    if not shares:
+        return None
+    name = max(shares, key=shares.__getitem__)
+    correlation = history.terms.get(f"{TERM_AGREEMENT}{name}", math.nan)
+    agreement = f" (correlation {correlation:.2f})" if math.isfinite(correlation) else ""
+    only = len(terms) == 1
+    index = [term.get("name") for term in terms].index(name)
+    return Cause(
+        text=f"the term `{name}` makes {percent(shares[name])} of the differences in reward "
+        f"between samples of one task, and does not pay what the environment pays{agreement}",
+        refuted_by=f"without `{name}` the run goes the same way",
+        founded=LIKELY,
+        key="reward.shaping",
+        settings={"reward.shaping": []} if only else {_weight(index): 0},
+        why="Without this term the reward pays for solving the tasks.",
+    )
 
 
 def _weight(index: int) -> str:

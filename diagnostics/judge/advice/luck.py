@@ -69,8 +69,8 @@ def luck_params(tasks: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     }
 
 
-def mean_luck(values: Iterable[float], start: float = math.nan) -> float:
-    """Moving average of `reward/luck_frac` over steps; what is not finite is left out."""
+def moving_average(values: Iterable[float], start: float = math.nan) -> float:
+    """Over steps, a tenth of it the newest; what is not finite is left out."""
     mean = start
     for value in values:
         if math.isfinite(value):

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..claims import Fate
 from ..rules.base import View
-from .luck import mean_luck
+from ..rules.task import TERM_AGREEMENT, TERM_SHARE
+from .luck import moving_average
 
 if TYPE_CHECKING:
     from echoscope.store.reader import RunReader
@@ -164,6 +165,9 @@ class History:
     """Updates that the sampler is behind, at the last step that says so."""
     trajectory_kl: float = math.nan
     """Moving average of the KL between sampler and trainer over a whole trajectory, in nats."""
+    terms: dict[str, float] = field(default_factory=dict)
+    """Moving average of each term's share in the reward's differences and of its agreement with
+    the environment's reward, by metric."""
 
     def observe(self, view: View, values: Mapping[str, float]) -> None:
         rate, luck = values.get("optim/lr", math.nan), values.get("reward/luck_frac", math.nan)
@@ -177,10 +181,12 @@ class History:
             "rollout/num_sampled_tokens_mean", math.nan
         )
         if math.isfinite(kl):
-            old = self.trajectory_kl
-            self.trajectory_kl = kl if math.isnan(old) else 0.9 * old + 0.1 * kl
+            self.trajectory_kl = moving_average([kl], self.trajectory_kl)
+        for key, value in values.items():
+            if key.startswith((TERM_SHARE, TERM_AGREEMENT)):
+                self.terms[key] = moving_average([value], self.terms.get(key, math.nan))
         if math.isfinite(luck):
             self.num_luck += 1
-            self.recent_luck = mean_luck([luck], self.recent_luck)
+            self.recent_luck = moving_average([luck], self.recent_luck)
             is_settled = self.num_luck > LEAST_LUCK and not view.is_success_at_best
             self.luck = max(self.luck, self.recent_luck) if is_settled else self.recent_luck

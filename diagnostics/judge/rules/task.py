@@ -51,6 +51,10 @@ TRIALS_FOR_LOW = 3 / LOW_RATE
 """Without a single success, a rate of `LOW_RATE` is ruled out with 95 % (rule of three)."""
 TERM = "reward/term/"
 """How the metrics of the terms of a reward begin."""
+TERM_SHARE = "reward/share/"
+"""How those of a term's share in the reward's differences between siblings begin."""
+TERM_AGREEMENT = "reward/agreement/"
+"""How those of its correlation with the environment's reward begin."""
 DISAGREE_SIGMAS = 3.0
 """Standard errors by which the measure that rises must have risen while the other fell."""
 

@@ -275,6 +275,51 @@ def test_a_return_that_rises_while_success_falls_is_that_of_the_terms_that_the_r
     assert verdict.actions[0].settings == {"reward.shaping": []}
 
 
+def test_a_term_grows_from_the_first_step_where_success_fell_from_the_evaluation_before_it() -> (
+    None
+):
+    def row(step: int) -> dict[str, float]:
+        if step == 0:
+            return {"eval/all/success_rate": 0.8, "eval/all/num_tasks": 200.0}
+        training = {k: v for k, v in hacked(step + 30).items() if not k.startswith("eval/")}
+        lost = {"eval/all/success_rate": 0.05, "eval/all/num_tasks": 200.0}
+        return training | (lost if step % 5 == 0 else {})
+
+    config = {**RUN.config, "reward": {"shaping": [LENGTH]}}
+    verdict = judged(row, replace(RUN, config=config), 31)
+    assert verdict.causes[0].startswith("the term `length` of the reward grew from 0.398 to 3 ")
+
+
+PAYS = {"reward/share/length": 0.6, "reward/agreement/length": 0.02}
+
+
+@pytest.mark.parametrize(
+    ("values", "shaping", "settings"),
+    [
+        (PAYS, [LENGTH], {"reward.shaping": []}),
+        (PAYS, [LENGTH, {"name": "brief"}], {"reward.shaping.0.weight": 0}),
+        ({"reward/share/length": 0.6}, [LENGTH], {"reward.shaping": []}),
+        (PAYS | {"reward/agreement/length": 0.5}, [LENGTH], None),  # it pays what solves tasks
+        (PAYS | {"reward/share/length": 0.2}, [LENGTH], None),
+        (PAYS, [LENGTH | {"function": "format"}], None),
+        (PAYS, [{"name": "brief"}], None),
+    ],
+)
+def test_a_term_that_pays_for_something_else_is_taken_out_though_it_did_not_grow(
+    values: dict[str, float], shaping: list[dict[str, Any]], settings: dict[str, Any] | None
+) -> None:
+    run = replace(RUN, config={**RUN.config, "reward": {"shaping": shaping}})
+    verdict = judged(lambda step: falls_at(35)(step) | values, run)
+    named = [cause for cause in verdict.causes if "of the differences in reward" in cause]
+    assert len(named) == (settings is not None)
+    if settings is not None:
+        assert verdict.actions[0].settings == settings
+        assert named[0].startswith(
+            "the term `length` makes 60 % of the differences in reward between samples of one "
+            "task, and does not pay what the environment pays"
+        )
+
+
 # --- (e) to (h), and what is no cause
 
 

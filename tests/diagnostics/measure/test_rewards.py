@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from trajectories import make_trajectory
 
-from echoscope.diagnostics.measure.rewards import reward_metrics, term_shares
+from echoscope.diagnostics.measure.rewards import reward_metrics, term_agreement, term_shares
 from echoscope.store.records import RolloutBatch, StopReason, Trajectory, Turn
 
 
@@ -98,16 +98,39 @@ def test_nothing_to_compare_is_not_a_number(batch: RolloutBatch) -> None:
     assert math.isnan(metrics["reward/luck_frac"])
 
 
+def shaped(p: int, g: int, reward: float, brief: float) -> Trajectory:
+    bare = trajectory(p, g, reward, True, "a", StopReason.TERMINATED)
+    return replace(bare, turns=(replace(bare.turns[0], shaping={"brief": brief}),))
+
+
 def test_the_share_of_a_term_in_the_differences_between_siblings() -> None:
     """Variances within the first group: env 1, brief 3 x 3 = 9; in the second nothing differs."""
-
-    def shaped(p: int, g: int, reward: float, brief: float) -> Trajectory:
-        bare = trajectory(p, g, reward, True, "a", StopReason.TERMINATED)
-        return replace(bare, turns=(replace(bare.turns[0], shaping={"brief": brief}),))
 
     groups = (
         (shaped(0, 0, 1.0, 3.0), shaped(0, 1, -1.0, -3.0)),
         (shaped(1, 0, 5.0, 7.0), shaped(1, 1, 5.0, 7.0)),
     )
-    assert term_shares(RolloutBatch(groups=groups)) == {"env": 0.1, "format": 0.0, "brief": 0.9}
+    shares = {"env": pytest.approx(0.1), "format": 0.0, "brief": pytest.approx(0.9)}
+    assert term_shares(RolloutBatch(groups=groups)) == shares
     assert term_shares(RolloutBatch(groups=groups[1:])) == {}
+    assert term_agreement(RolloutBatch(groups=groups)) == {"brief": pytest.approx(1.0)}
+    assert term_agreement(RolloutBatch(groups=groups[1:])) == {}
+    metrics = reward_metrics(RolloutBatch(groups=groups))
+    assert metrics["reward/share/brief"] == shares["brief"]
+    assert metrics["reward/agreement/brief"] == pytest.approx(1.0)
+
+
+def test_a_term_that_pays_the_others_does_not_agree_with_the_environment() -> None:
+    """Deviations of both groups: env 1, -1, 1, -1; brief -1, 1, 3, -3 : (-2 + 6) / sqrt(4 x 20)."""
+
+    batch = RolloutBatch(
+        groups=(
+            (shaped(0, 0, 1.0, 4.0), shaped(0, 1, -1.0, 6.0)),
+            (shaped(1, 0, 3.0, 3.0), shaped(1, 1, 1.0, -3.0)),
+        )
+    )
+    assert term_agreement(batch) == {"brief": pytest.approx(4 / math.sqrt(80))}
+
+
+def test_a_run_that_adds_nothing_to_the_reward_has_no_shares() -> None:
+    assert not [name for name in reward_metrics(batch_of([1, -1])) if "share" in name]
