@@ -12,7 +12,7 @@ from ...judge.advice.measured import Rate
 from ...judge.advice.treatments import ADVICE, PLACEBO, REWOUND, UNTREATED, treatment
 from ...judge.rules.alarm_texts import RULE_TEXTS
 from ..tables import Grid
-from .kinds import ALL_SEEDS, SET_ASIDE, Kind, Twin
+from .kinds import ALL_SEEDS, LATER, SET_ASIDE, Kind, Twin
 from .records import Records
 from .results import Results
 
@@ -216,6 +216,7 @@ def tables(records: Records) -> Mapping[str, Grid]:
         "guard": by_guard(results),
         "guarded-twins": by_healthy_guard(Results(records, ALL_SEEDS)),
         "set-aside": by_advice(Results(records, SET_ASIDE)),
+        "later": by_advice(Results(records, LATER)),
     }
 
 

@@ -1,0 +1,77 @@
+"""Does the first suggestion bring a collapsed language model back? SmolLM2 with LoRA, two kinds.
+
+    python benchmarks/pretrained_cures.py [--root DIR]
+
+The warm start of `pretrained.py`, then `bandit-llm` with something wrong about it, and the branch
+that the verdict asks for at the first critical alarm, typed as printed. Success is measured every
+five steps on 24 reserved prompts. One seed, one core, float32; about an hour. What is finished in
+--root is not done again. Needs `echoscope models get smollm2`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+
+from machine import describe_machine
+from pretrained import RECIPE, echoscope, warm_start
+
+from echoscope import open_run
+from echoscope.diagnostics.judge.verdict import diagnose
+from echoscope.store.checkpoints import evaluation_success
+
+KINDS = {"rate": "optim.lr=5e-3", "entropy": "loss.entropy_coef=1"}
+"""Name to what is wrong; healthy is a rate of 5e-4 without a bonus."""
+UNTREATED, TREATED = 15, 24
+"""Steps of the run itself and of its branch."""
+LAST = 3
+"""Evaluations at the end over which success is averaged."""
+
+
+def finish(path: Path, *words: str) -> None:
+    """Do what makes the run, or let it go on, unless it has ended."""
+    if not (path / "run.json").exists():
+        echoscope(*words)
+    elif open_run(path).info().status not in ("finished", "stopped"):
+        echoscope("train", "--resume", str(path), "--headless")
+
+
+def at_the_end(path: Path) -> str:
+    success = [rate for _, rate in sorted(evaluation_success(open_run(path)).items())]
+    return f"{sum(success[-LAST:]) / LAST:.0%}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=Path, default=Path("runs/pretrained-cures"))
+    root = parser.parse_args().root
+    root.mkdir(parents=True, exist_ok=True)
+    print(describe_machine(), flush=True)
+    shared = [f"model.path={warm_start(root)}", "model.dtype=float32", "eval.every=5"]
+    shared += ["envs.eval.0.groups=24", "checkpoint.every=2", "checkpoint.keep=100", "seed=0"]
+    rows = ["| what is wrong | before | first critical alarm | untreated | suggestion | with it |"]
+    rows.append("| --- | --- | --- | --- | --- | --- |")
+    for name, setting in KINDS.items():
+        path, treated = root / "runs" / name, root / "runs" / f"{name}-advice"
+        length = f"steps={UNTREATED}"
+        finish(path, "train", RECIPE, *shared, setting, length, "--headless", "-o", str(path))
+        alarm = diagnose(path).first_critical_step
+        verdict = None if alarm is None else diagnose(path, at=alarm)
+        if verdict is None or not verdict.actions or not verdict.actions[0].command:
+            rows.append(f"| `{setting}` | no critical alarm with a suggestion |" + " |" * 4)
+            continue
+        _, *command = shlex.split(verdict.actions[0].command)
+        words = (f"steps={TREATED}", "--name", treated.name, "--headless")
+        finish(treated, *command, *words)
+        before = evaluation_success(open_run(path))[0]
+        suggestion = " ".join(word for word in command if "=" in word)
+        rows.append(
+            f"| `{setting}` | {before:.0%} | step {alarm} | {at_the_end(path)} | checkpoint "
+            f"{verdict.actions[0].checkpoint}, `{suggestion}` | {at_the_end(treated)} |"
+        )
+    print("\n".join(rows))
+
+
+if __name__ == "__main__":
+    main()
