@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import scripted_lean
-from costs import without_hanging
+from costs import HANG_S, without_hanging
 
 from echoscope.envs.base import EnvParamsError, EnvUnavailableError
 from echoscope.envs.worlds.proofs.backends import KiminaServer, LocalRepl, shared_repl
@@ -160,8 +160,9 @@ def test_a_server_in_trouble_ends_the_episode_soon(
     unavailable = pytest.raises(
         EnvUnavailableError, match=rf"^the Lean server at {kimina.url} {words}"
     )
+    wait_s = 0.3 if trouble in (_hang, _drip) else HANG_S
     with without_hanging(), unavailable:
-        judge(server_of(kimina), THEOREM, THEOREM.proof, 0.1)
+        judge(server_of(kimina, wait_s), THEOREM, THEOREM.proof, 0.1)
 
 
 @pytest.mark.parametrize(
