@@ -44,7 +44,7 @@ def echoscope(*words: str) -> None:
         sys.exit(done.returncode)
 
 
-def warm_start(root: Path) -> Path:
+def warm_start(root: Path, dtype: str = "bfloat16") -> Path:
     """The folder of the model that has seen demonstrations; made unless it is there."""
     demos, adapters, warm = root / "demos.jsonl", root / "adapters", root / "warm"
     if not demos.is_file():
@@ -52,7 +52,7 @@ def warm_start(root: Path) -> Path:
         narrator = ("--narrator", "examples.narrators:narrator_of")
         echoscope("sft", "generate", RECIPE, *words, *narrator, "-o", str(demos))
     if not (adapters / "sft.json").is_file():
-        lora = ("--lora", "--lora-rank", "16", "--lora-alpha", "32", "--dtype", "bfloat16")
+        lora = ("--lora", "--lora-rank", "16", "--lora-alpha", "32", "--dtype", dtype)
         length = ("--iterations", str(ITERATIONS), "--batch-episodes", "8", "--prompt-weight", "0")
         rest = ("--lr", "5e-4", "-o", str(adapters))
         began = time.perf_counter()

@@ -48,7 +48,7 @@ def main() -> None:
     root = parser.parse_args().root
     root.mkdir(parents=True, exist_ok=True)
     print(describe_machine(), flush=True)
-    shared = [f"model.path={warm_start(root)}", "model.dtype=float32", "eval.every=5"]
+    shared = [f"model.path={warm_start(root, 'float32')}", "model.dtype=float32", "eval.every=5"]
     shared += ["envs.eval.0.groups=24", "checkpoint.every=2", "checkpoint.keep=100", "seed=0"]
     rows = ["| what is wrong | before | first critical alarm | untreated | suggestion | with it |"]
     rows.append("| --- | --- | --- | --- | --- | --- |")
