@@ -3,7 +3,8 @@
     python benchmarks/pretrained_cures.py [--root DIR]
 
 The warm start of `pretrained.py`, then `bandit-llm` with something wrong about it, and the branch
-that the verdict asks for at the first critical alarm, typed as printed. Success is measured every
+that the verdict asks for at the first critical alarm, typed as printed. The run is started from a
+file, so that the verdict cannot read the answer from its recipe. Success is measured every
 five steps on 24 reserved prompts. One seed, one core, float32; about an hour. What is finished in
 --root is not done again. Needs `echoscope models get smollm2`.
 """
@@ -14,27 +15,41 @@ import argparse
 import shlex
 from pathlib import Path
 
+import yaml
 from machine import describe_machine
 from pretrained import RECIPE, echoscope, warm_start
 
 from echoscope import open_run
+from echoscope.core.config.loading import load_config
 from echoscope.diagnostics.judge.verdict import diagnose
 from echoscope.store.checkpoints import evaluation_success
 
 KINDS = {"rate": "optim.lr=5e-3", "entropy": "loss.entropy_coef=1"}
 """Name to what is wrong; healthy is a rate of 5e-4 without a bonus."""
-UNTREATED, TREATED = 15, 24
+UNTREATED, TREATED = 12, 24
 """Steps of the run itself and of its branch."""
 LAST = 3
 """Evaluations at the end over which success is averaged."""
 
 
-def finish(path: Path, *words: str) -> None:
-    """Do what makes the run, or let it go on, unless it has ended."""
-    if not (path / "run.json").exists():
+def finish(root: Path, name: str, *words: str) -> Path:
+    """The run of this name, made by a command unless it is there, and gone on with to its end.
+
+    The folder of a branch has the time behind its name.
+    """
+    paths = sorted(root.glob(f"{name}-2*")) or [root / name]
+    if not (paths[0] / "run.json").exists():
         echoscope(*words)
-    elif open_run(path).info().status not in ("finished", "stopped"):
-        echoscope("train", "--resume", str(path), "--headless")
+        return (sorted(root.glob(f"{name}-2*")) or paths)[0]
+    if open_run(paths[0]).info().status not in ("finished", "stopped"):
+        echoscope("train", "--resume", str(paths[0]), "--headless")
+    return paths[0]
+
+
+def settings(*overrides: str) -> str:
+    """The recipe with some settings changed, as YAML that names no recipe."""
+    config = load_config(RECIPE, overrides=overrides)
+    return yaml.safe_dump(config.model_dump(mode="json") | {"recipe": None})
 
 
 def at_the_end(path: Path) -> str:
@@ -53,17 +68,18 @@ def main() -> None:
     rows = ["| what is wrong | before | first critical alarm | untreated | suggestion | with it |"]
     rows.append("| --- | --- | --- | --- | --- | --- |")
     for name, setting in KINDS.items():
-        path, treated = root / "runs" / name, root / "runs" / f"{name}-advice"
-        length = f"steps={UNTREATED}"
-        finish(path, "train", RECIPE, *shared, setting, length, "--headless", "-o", str(path))
+        file = root / f"{name}.yaml"
+        file.write_text(settings(*shared, setting, f"steps={UNTREATED}"), encoding="utf-8")
+        made = ("--config", str(file), "--headless", "-o", str(root / "runs" / name))
+        path = finish(root / "runs", name, "train", *made)
         alarm = diagnose(path).first_critical_step
         verdict = None if alarm is None else diagnose(path, at=alarm)
         if verdict is None or not verdict.actions or not verdict.actions[0].command:
             rows.append(f"| `{setting}` | no critical alarm with a suggestion |" + " |" * 4)
             continue
         _, *command = shlex.split(verdict.actions[0].command)
-        words = (f"steps={TREATED}", "--name", treated.name, "--headless")
-        finish(treated, *command, *words)
+        words = (f"steps={TREATED}", "--name", f"{name}-advice", "--headless")
+        treated = finish(root / "runs", f"{name}-advice", *command, *words)
         before = evaluation_success(open_run(path))[0]
         suggestion = " ".join(word for word in command if "=" in word)
         rows.append(
