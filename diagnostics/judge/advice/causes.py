@@ -40,6 +40,8 @@ SHOWN, LIKELY = 2, 1
 """How well a cause is founded: this run's metrics or its time line show it, its settings differ."""
 ENTROPY_RISE = 1.3
 """Entropy over its minimum from which a bonus on it is a shown cause."""
+FIRST_RISE = 3.0
+"""The same of the newest step over the first, before a level has settled."""
 RATE_RISE = 1.5
 """Highest learning rate since the best success over the one at the best that is a rise."""
 PAID = 1 / 3
@@ -138,7 +140,7 @@ def causes_of(
         causes += _never_learned(view, situation)
     elif not names <= _OTHER_POLICY_RULES:
         measured = (
-            _entropy_term(names, view, situation),
+            _entropy_term(names, view, history, situation),
             _rising_rate(names, history, situation),
             _luck(names, history, situation),
             _paying_term(names, history, situation),
@@ -398,7 +400,9 @@ def _luck(names: set[str], history: History, situation: Situation) -> Cause | No
     )
 
 
-def _entropy_term(names: set[str], view: View, situation: Situation) -> Cause | None:
+def _entropy_term(
+    names: set[str], view: View, history: History, situation: Situation
+) -> Cause | None:
     """A bonus while entropy rises, or a penalty on entropy while too little variety is left."""
     coefficient, entropy = situation.number("loss.entropy_coef"), view.channels["entropy_up"]
     if coefficient < 0 and names & _NO_VARIETY_RULES:
@@ -410,11 +414,18 @@ def _entropy_term(names: set[str], view: View, situation: Situation) -> Cause | 
             why="Without the term only the reward moves the policy.",
         )
     rise = entropy.shown_level / entropy.baseline if entropy.count else math.nan
-    if not coefficient > 0 or not rise >= ENTROPY_RISE:
+    since_start = history.entropy / history.first_entropy if history.first_entropy > 0 else math.nan
+    if rise >= ENTROPY_RISE:
+        risen = f"{rise:.1f} times its minimum"
+    elif since_start >= FIRST_RISE:
+        risen = f"{since_start:.1f} times what it was at the first step"
+    else:
+        return None
+    if not coefficient > 0:
         return None
     return Cause(
         text=f"the entropy bonus outweighs the reward: loss.entropy_coef is {coefficient:g}, and "
-        f"entropy is {rise:.1f} times its minimum",
+        f"entropy is {risen}",
         refuted_by="entropy rises as much without the bonus",
         settings={"loss.entropy_coef": 0},
         why="Without the bonus only the reward moves the policy.",

@@ -161,6 +161,9 @@ class History:
     """The moving average itself."""
     num_luck: int = 0
     """Steps that say how much is luck."""
+    first_entropy: float = math.nan
+    entropy: float = math.nan
+    """First and newest `policy/entropy`: in a run of a few steps no level is settled yet."""
     lag: float = math.nan
     """Updates that the sampler is behind, at the last step that says so."""
     trajectory_kl: float = math.nan
@@ -176,6 +179,10 @@ class History:
             self.peak_rate = rate if is_first else max(rate, self.peak_rate)
             if view.is_success_at_best:
                 self.rate_at_best = self.peak_rate = rate
+        entropy = values.get("policy/entropy", math.nan)
+        if math.isfinite(entropy):
+            self.entropy = entropy
+            self.first_entropy = entropy if math.isnan(self.first_entropy) else self.first_entropy
         self.lag = values.get("rollout/staleness_mean", self.lag)
         kl = values.get("policy/stale_kl", values.get("policy/mismatch_kl", math.nan)) * values.get(
             "rollout/num_sampled_tokens_mean", math.nan

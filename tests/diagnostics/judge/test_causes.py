@@ -320,6 +320,30 @@ def test_a_term_that_pays_for_something_else_is_taken_out_though_it_did_not_grow
         )
 
 
+@pytest.mark.parametrize(("growth", "is_cause"), [(1.8, True), (1.15, False)])
+def test_a_bonus_is_the_cause_where_entropy_multiplies_within_the_first_steps(
+    growth: float, is_cause: bool
+) -> None:
+    """The level of the first five steps is already a raised one: only the rows show the rise."""
+
+    def explodes(step: int) -> dict[str, float]:
+        good, valid = (0.8, 1.0) if step == 0 else (0.0, 0.0)
+        evaluated = {
+            "eval/all/success_rate": good,
+            "eval/all/action_valid_frac": valid,
+            "eval/all/num_tasks": 200.0,
+        }
+        if step == 0:
+            return evaluated
+        format_valid = {"rollout/format_valid_frac": max(1.0 - 0.2 * step, 0.0)}
+        entropy = {"policy/entropy": 0.3 * growth**step}
+        return format_valid | entropy | (evaluated if step == 5 else {})
+
+    config = RUN.config | {"loss": {"entropy_coef": 1.0}}
+    causes = judged(explodes, replace(RUN, config=config, checkpoints=(0, 2, 4)), 6).causes
+    assert any("the entropy bonus outweighs the reward" in cause for cause in causes) == is_cause
+
+
 # --- (e) to (h), and what is no cause
 
 
