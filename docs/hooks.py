@@ -115,10 +115,12 @@ def rule_table() -> str:
 def findings_tables() -> str:
     """All claims and arms of the page Findings, from its record."""
     sys.path.insert(0, str(BENCHMARKS))
-    from findings.page import tables
+    from findings.claims import CLAIMS
+    from findings.page import judged, tables
     from findings.training import RECORD, Record
 
-    return tables(Record(RECORD))
+    record = Record(RECORD)
+    return tables(record, [judged(claim, record) for claim in CLAIMS])
 
 
 def memory_table(name: str) -> str:

@@ -34,8 +34,9 @@ def write_page(
     text = path.read_text(encoding="utf-8") if path.exists() else f"{BEGIN}\n{END}\n"
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    body = in_short(record, claims, steps)
-    body += f"\n\n{TABLES if path == PAGE else tables(record, claims, steps)}"
+    findings = [judged(claim, record, steps) for claim in claims]
+    body = in_short(record, findings, steps)
+    body += f"\n\n{TABLES if path == PAGE else tables(record, findings, steps)}"
     path.write_text(f"{before}{BEGIN}\n\n{body}\n\n{END}{after}", encoding="utf-8")
 
 
@@ -90,20 +91,19 @@ def judged(claim: Claim, record: Record, steps: int | None = None) -> Finding:
     )
 
 
-def in_short(record: Record, claims: Sequence[Claim] = CLAIMS, steps: int | None = None) -> str:
+def in_short(record: Record, findings: Sequence[Finding], steps: int | None = None) -> str:
     """Markdown: how many claims hold, what was trained, and each claim that is decided."""
-    findings = [judged(claim, record, steps) for claim in claims]
-    arms = arms_of(tuple(claims))
+    arms = arms_of(tuple(each.claim for each in findings))
     return f"{summary(record, findings, arms, steps)}\n\n{decided(findings)}"
 
 
-def tables(record: Record, claims: Sequence[Claim] = CLAIMS, steps: int | None = None) -> str:
+def tables(record: Record, findings: Sequence[Finding], steps: int | None = None) -> str:
     """Markdown: what is nearly decided, each claim by topic, every arm."""
-    findings = [judged(claim, record, steps) for claim in claims]
+    claims = tuple(each.claim for each in findings)
     parts = [undecided(findings)]
     for topic in dict.fromkeys(claim.topic for claim in claims):
         parts.append(_topic(topic, [each for each in findings if each.claim.topic == topic]))
-    parts.append(arms_table(record, arms_of(tuple(claims)), steps))
+    parts.append(arms_table(record, arms_of(claims), steps))
     return "\n\n".join(filter(None, parts))
 
 

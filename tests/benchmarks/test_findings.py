@@ -244,21 +244,15 @@ def test_the_committed_record_belongs_to_the_claims() -> None:
     assert set(Record(RECORD).results) <= wanted
 
 
-def test_each_claim_that_is_decided_is_named_and_no_other_as_decided() -> None:
+def test_the_page_is_that_of_the_committed_record_and_its_tables_name_everything() -> None:
     record = Record(RECORD)
     findings = [judged(claim, record) for claim in CLAIMS]
     for each in findings:
         is_decided = each.verdict in ("agrees", "disagrees")
         assert (each.sentence in decided(findings)) == is_decided
         assert not (is_decided and each.sentence in undecided(findings))
-
-
-def test_the_page_is_that_of_the_committed_record() -> None:
-    assert f"{in_short(Record(RECORD))}\n\n{TABLES}" in PAGE.read_text(encoding="utf-8")
-
-
-def test_the_tables_name_every_claim_and_every_arm() -> None:
-    built = tables(Record(RECORD))
+    assert f"{in_short(record, findings)}\n\n{TABLES}" in PAGE.read_text(encoding="utf-8")
+    built = tables(record, findings)
     assert [claim.says for claim in CLAIMS if f"| {claim.says} |" not in built] == []
     assert [arm.name for arm in arms_of() if f"| `{arm.name}` |" not in built] == []
 
