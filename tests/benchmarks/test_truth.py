@@ -54,6 +54,7 @@ def test_siblings_share_the_chance_of_their_prompt() -> None:
         assert draft.columns[key].mean() == pytest.approx(draft.truth[key][0], abs=0.005)
 
 
+@pytest.mark.long
 def test_fixed_tasks_stay_the_same() -> None:
     draft = Draft(rng=np.random.default_rng(0), num_rows=4000)
     draft.evaluation(course(4000, 0.5), every=2, num_tasks=20)

@@ -118,6 +118,7 @@ def test_a_gate_refuses_what_is_better_elsewhere() -> None:
     assert found.setting == {"a": 3.0}
 
 
+@pytest.mark.long
 def test_the_sweep_agrees_with_the_bench_on_false_alarms_and_detection() -> None:
     runs = [make("format_collapse", 2), make("healthy", 2)]
     found = Sweep(runs).measure({})

@@ -78,6 +78,7 @@ def test_small_runs_in_the_same_format(curves: Path, monkeypatch: pytest.MonkeyP
     assert list(found) == ["small"]
 
 
+@pytest.mark.long
 def test_a_saved_part_is_scored_like_the_part_itself(
     curves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

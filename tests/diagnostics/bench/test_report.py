@@ -140,6 +140,7 @@ def test_a_rules_alarm_begins_when_it_is_raised_from_below() -> None:
     assert FORMAT not in found.kinds
 
 
+@pytest.mark.long
 def test_the_part_of_the_cures_holds_every_curve_that_is_kept() -> None:
     runs = {run.name: run for run in cures_set()}
     assert len(runs) == len(list((HERE / "curves").glob("*/*.csv")))

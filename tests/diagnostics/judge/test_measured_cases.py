@@ -64,6 +64,7 @@ def test_a_constant_added_to_the_reward_changes_nothing(offset: float, scale: fl
     assert "solves fewer" not in verdict.text, "nobody measured that"
 
 
+@pytest.mark.long
 def test_flat_noise_is_no_rise() -> None:
     """77 of 80 flat runs "rose", 40 "and holds"."""
     num_flat = 0

@@ -218,6 +218,7 @@ def test_a_zero_over_enough_rows_is_lost_whatever_the_best_was(rate: float) -> N
     assert lost[0].most_left < 0.15
 
 
+@pytest.mark.long
 def test_a_level_run_makes_no_claim_of_direction() -> None:
     """Of 40 flat runs 38 "rose"; one in fifty may turn by chance."""
     turned = 0
@@ -252,6 +253,7 @@ def test_a_dip_and_its_recovery() -> None:
     assert not whole.is_recovering
 
 
+@pytest.mark.long
 @given(
     st.integers(0, 30),
     st.floats(0.01, 100),
@@ -283,6 +285,7 @@ def test_other_tasks_are_another_quantity() -> None:
 # --- since when
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rows", [0, 5, 15])
 def test_the_onset_lies_between_the_steps_that_are_named(rows: int) -> None:
     """Truth 6: the interval held the onset in 0 of 108 runs."""

@@ -199,6 +199,7 @@ def test_fixed_tasks_that_hold_speak_against_a_return_at_nothing() -> None:
     assert "The mean return fell while success did not" in verdict.text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rate", [0.2, 0.3, 0.5])
 def test_a_row_of_lost_episodes_is_chance(rate: float) -> None:
     for seed in range(5):

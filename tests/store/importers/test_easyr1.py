@@ -57,6 +57,7 @@ def test_a_sample_without_its_end_is_skipped(tmp_path: Path) -> None:
     assert dict(report.rows.counts) == {"the sample is not written to its end": 1}
 
 
+@pytest.mark.long
 def test_a_sample_that_is_too_large_is_skipped_alone(tmp_path: Path) -> None:
     long = sample("b").replace("[output] o", "[output] " + "long\n" * 900_000)
     tracemalloc.start()
