@@ -20,7 +20,7 @@ from echoscope.diagnostics.read.records import MetricsFileError
 from echoscope.diagnostics.read.wandb_address import PAGE, read_address
 from echoscope.diagnostics.tools.importing import import_path
 from echoscope.store.reader import open_run
-from echoscope.watch import address
+from echoscope.watch import wandb_run
 from echoscope.watch.watching import Watch
 
 ADDRESS = "wandb:lab/ragen/lake0001"
@@ -96,8 +96,8 @@ def test_a_server_that_fails_is_given_up(server: WandbServer, status: int) -> No
 def test_a_growing_run_is_watched_to_its_end(
     server: WandbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(address, "ASK_S", 0.1)
-    monkeypatch.setattr(address, "SHARE", 0.0)
+    monkeypatch.setattr(wandb_run, "ASK_S", 0.1)
+    monkeypatch.setattr(wandb_run, "SHARE", 0.0)
     said: list[str] = []
     watch = Watch(Path(ADDRESS), tmp_path / "run", on_message=said.append)
 
