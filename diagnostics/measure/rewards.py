@@ -60,7 +60,11 @@ def term_agreement(batch: RolloutBatch) -> dict[str, float]:
     Within groups that can train; without terms that do not differ. Empty where the environment's
     own reward does not.
     """
-    apart = {name: apart_N for name, apart_N in _apart(batch).items() if apart_N.any()}
+    apart: dict[str, FloatArray64] = {}
+    for name, apart_N in _apart(batch).items():
+        largest = float(np.abs(apart_N).max(initial=0.0))
+        if 0 < largest < math.inf:
+            apart[name] = apart_N / largest  # so that no square of a huge reward overflows
     env_N = apart.pop("env", None)
     if env_N is None:
         return {}

@@ -310,10 +310,14 @@ def _paying_term(names: set[str], history: History, situation: Situation) -> Cau
     if STEP_RULES.isdisjoint(names) and "ECHO_TRAP" not in names:
         return None
     terms = situation.setting("reward.shaping") or []
-    own = [term.get("name") for term in terms if term.get("function") != "format"]
+    indices = {
+        term.get("name"): n
+        for n, term in enumerate(terms)
+        if isinstance(term, Mapping) and term.get("function") != "format"
+    }
     shares = {
         name: share
-        for name in own
+        for name in indices
         if (share := history.terms.get(f"{TERM_SHARE}{name}", 0.0)) >= PAID
         and not history.terms.get(f"{TERM_AGREEMENT}{name}", 0.0) >= AGREES
     }
@@ -323,14 +327,13 @@ def _paying_term(names: set[str], history: History, situation: Situation) -> Cau
     correlation = history.terms.get(f"{TERM_AGREEMENT}{name}", math.nan)
     agreement = f" (correlation {correlation:.2f})" if math.isfinite(correlation) else ""
     only = len(terms) == 1
-    index = [term.get("name") for term in terms].index(name)
     return Cause(
         text=f"the term `{name}` makes {percent(shares[name])} of the differences in reward "
         f"between samples of one task, and does not pay what the environment pays{agreement}",
         refuted_by=f"without `{name}` the run goes the same way",
         founded=LIKELY,
         key="reward.shaping",
-        settings={"reward.shaping": []} if only else {_weight(index): 0},
+        settings={"reward.shaping": []} if only else {_weight(indices[name]): 0},
         why="Without this term the reward pays for solving the tasks.",
     )
 

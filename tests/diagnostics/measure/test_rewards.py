@@ -132,5 +132,10 @@ def test_a_term_that_pays_the_others_does_not_agree_with_the_environment() -> No
     assert term_agreement(batch) == {"brief": pytest.approx(4 / math.sqrt(80))}
 
 
+def test_huge_rewards_do_not_overflow() -> None:
+    batch = RolloutBatch(groups=((shaped(0, 0, 1e200, 1e250), shaped(0, 1, -1e200, -1e250)),))
+    assert term_agreement(batch) == {"brief": pytest.approx(1.0)}
+
+
 def test_a_run_that_adds_nothing_to_the_reward_has_no_shares() -> None:
     assert not [name for name in reward_metrics(batch_of([1, -1])) if "share" in name]
