@@ -319,13 +319,12 @@ def _paying_term(names: set[str], history: History, situation: Situation) -> Cau
         name: share
         for name in indices
         if (share := history.terms.get(f"{TERM_SHARE}{name}", 0.0)) >= PAID
-        and not history.terms.get(f"{TERM_AGREEMENT}{name}", 0.0) >= AGREES
+        and history.terms.get(f"{TERM_AGREEMENT}{name}", math.nan) < AGREES
     }
     if not shares:
         return None
     name = max(shares, key=shares.__getitem__)
-    correlation = history.terms.get(f"{TERM_AGREEMENT}{name}", math.nan)
-    agreement = f" (correlation {correlation:.2f})" if math.isfinite(correlation) else ""
+    agreement = f" (correlation {history.terms[f'{TERM_AGREEMENT}{name}']:.2f})"
     only = len(terms) == 1
     return Cause(
         text=f"the term `{name}` makes {percent(shares[name])} of the differences in reward "

@@ -298,7 +298,7 @@ PAYS = {"reward/share/length": 0.6, "reward/agreement/length": 0.02}
     [
         (PAYS, [LENGTH], {"reward.shaping": []}),
         (PAYS, [LENGTH, {"name": "brief"}], {"reward.shaping.0.weight": 0}),
-        ({"reward/share/length": 0.6}, [LENGTH], {"reward.shaping": []}),
+        ({"reward/share/length": 0.6}, [LENGTH], None),  # the environment's reward never differs
         (PAYS | {"reward/agreement/length": 0.5}, [LENGTH], None),  # it pays what solves tasks
         (PAYS | {"reward/share/length": 0.2}, [LENGTH], None),
         (PAYS, [LENGTH | {"function": "format"}], None),
