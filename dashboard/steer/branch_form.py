@@ -9,6 +9,7 @@ from typing import Any
 
 import streamlit as st
 
+from echoscope.diagnostics.judge.advice.situation import Situation
 from echoscope.store.reader import RunInfo
 from echoscope.store.status import after_step
 from echoscope.store.steer.steering import override_words, why_no_branch
@@ -20,7 +21,7 @@ from ..page import ui
 from ..page.lineage import open_button
 from ..page.problems import Problem
 from ..web.settings import settings
-from ..words import flat, plain, setting_words
+from ..words import plain, setting_words
 from . import question
 from .branching import (
     BranchError,
@@ -190,13 +191,13 @@ def _steps_word(config: Mapping[str, Any], until: int) -> tuple[str, ...]:
 
 def _preview(config: Mapping[str, Any], order: BranchOrder) -> str:
     """`key: value -> new value`, one line each, under where it starts and what it is called."""
-    before = flat(config)
+    before = Situation(config=config)
     lines = [f"{order.parent.name} {after_step(order.checkpoint)}"]
     if order.name:
         lines.append(f"name: {config.get('name')} -> {order.name}")
     for word in order.settings:
-        key, _, new = word.partition("=")
-        lines.append(f"{key.strip()}: {setting_words(before.get(key.strip()))} -> {new.strip()}")
+        key, _, new = (part.strip() for part in word.partition("="))
+        lines.append(f"{key}: {setting_words(before.setting(key))} -> {new}")
     return visible("\n".join(lines), MAX_LINES)
 
 

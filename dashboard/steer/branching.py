@@ -293,6 +293,8 @@ def check(
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if is_number and isinstance(typed_value(text, _NUMBER), str):
                 raise BranchError(f"{key} is {text!r}, but must be a number, as {value} is")
+        elif any(known.startswith(f"{key}.") for known in before):
+            continue  # a whole list, such as reward.shaping=[], that the run has by its entries
         elif key.split(".")[-2:-1] not in _FREE:
             section = key.rpartition(".")[0]
             hint = did_you_mean(key, [known for known in before if known.startswith(section)])

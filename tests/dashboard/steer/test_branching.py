@@ -167,6 +167,7 @@ def test_an_order_is_checked_by_what_the_run_has_set(tmp_path: Path) -> None:
         branching.check(order(tmp_path, settings=words), tmp_path, config, {})
 
     checked("net.width=32", "net.bias=no", "envs.0.params.slips=1", "other.thing=x")
+    checked("envs=[]")  # as a verdict takes all terms out of a reward
     with pytest.raises(BranchError, match=r"net\.width is 'wide', but must be a number, as 64 is"):
         checked("net.width=wide")
     with pytest.raises(BranchError, match=r"net\.widht is not a setting .*mean 'net\.width'"):
