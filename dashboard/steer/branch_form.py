@@ -170,7 +170,7 @@ def _form(run_id: str, info: RunInfo) -> None:
     except BranchError as error:
         line("not possible", "red", str(error))
         return
-    st.code(_preview(config, order), language=None)
+    st.code(_preview(config, order), language=None, wrap_lines=True)
     if st.button("Review and start", key="branch_review", type="primary"):
         _propose(run_id, order, config)
         st.rerun()  # the question stands above the form
@@ -214,7 +214,7 @@ def _propose(run_id: str, order: BranchOrder, config: Mapping[str, Any], reason:
             run_id=run_id,
             question="**Start this branch?** It trains on this machine, beside other runs.",
             button="start the branch",
-            show=lambda: st.code(_preview(config, order), language=None),
+            show=lambda: st.code(_preview(config, order), language=None, wrap_lines=True),
             do=lambda author, why: start(order, author, why),
             failure="not started",
             reason=reason,
