@@ -14,7 +14,13 @@ from typing import Any
 from echoscope.diagnostics.judge.advice.actions import shown
 from echoscope.diagnostics.judge.alarms import SYMPTOMS
 from echoscope.diagnostics.judge.proposals import Proposal, proposals_of
-from echoscope.store.checkpoints import checkpoint_damage, checkpoint_path, older_whole_checkpoint
+from echoscope.diagnostics.tools.curing import HELD
+from echoscope.store.checkpoints import (
+    checkpoint_damage,
+    checkpoint_path,
+    evaluation_success,
+    older_whole_checkpoint,
+)
 from echoscope.store.errors import StoreError
 from echoscope.store.log.layout import shown_path
 from echoscope.store.reader import open_run
@@ -32,8 +38,8 @@ from .checkpoint import read_state, step_of
 from .observers import StepObserver
 
 SETTLING_STEPS = 10
-"""The first steps after a rewind, in which the guard does not judge the treatment. As long it waits
-where success fell and nothing else did: it may come back."""
+"""The first steps after a rewind, in which the guard does not judge the treatment. At least as long
+it waits where a change may end by itself."""
 DIPS = (*SYMPTOMS, "TRAIN_EVAL_DIVERGENCE")
 """Alarms that say no more than that success fell, in training or on the evaluation tasks."""
 
@@ -68,7 +74,8 @@ class Guard:
             for alarm in reversed(run.alarms())
             if alarm.alarm_id in news and alarm.severity is AlarmSeverity.CRITICAL
         ]
-        if raised and all(may_be_a_dip(alarm, step) for alarm in raised):
+        success = evaluation_success(run)
+        if raised and all(may_come_back(alarm, step, success) for alarm in raised):
             return []
         self._answered |= news
         alarm = next((alarm.rule for alarm in raised), "an alarm")
@@ -124,9 +131,23 @@ class Guard:
         return new_command(self.run_id, action, settings=settings, issued_by=author, reason=reason)
 
 
-def may_be_a_dip(alarm: Alarm, step: int) -> bool:
-    """Whether success has just fallen, and nothing else: in healthy runs it often comes back."""
-    return alarm.rule in DIPS and step < alarm.step + SETTLING_STEPS
+def may_come_back(alarm: Alarm, step: int, success: Mapping[int, float]) -> bool:
+    """Whether success fell, or an evaluation alone shows the change: in healthy runs it often ends.
+
+    It may for some steps, where success is back already, and for as long as each evaluation is the
+    best since the alarm. That wait ends: what stays low sets new records ever more rarely.
+
+    Args:
+        success: on the evaluation tasks, by step.
+    """
+    if alarm.rule not in DIPS and not alarm.metric.startswith("eval/"):
+        return False
+    if step < alarm.step + SETTLING_STEPS:
+        return True
+    at_alarm = max((at for at in success if at <= alarm.step), default=alarm.step)
+    *earlier, newest = [0.0, *(rate for at, rate in success.items() if at >= at_alarm)]
+    is_back = bool(success) and newest >= HELD * max(success.values())
+    return is_back or (len(earlier) > 1 and newest > max(earlier))
 
 
 def next_proposal(

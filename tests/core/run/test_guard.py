@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from echoscope.core.config.settings import RunConfig
 from echoscope.core.run import build, checkpoint, guard
 from echoscope.core.run.branching import go_on, plan_branch, start_branch
 from echoscope.core.run.checkpoint import CheckpointError, Checkpoints
-from echoscope.core.run.guard import may_be_a_dip, next_proposal
+from echoscope.core.run.guard import may_come_back, next_proposal
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.diagnostics.judge.alarms import RunState
@@ -47,6 +48,21 @@ from echoscope.store.steer.commands import new_command, post
 from echoscope.store.steer.rewinds import asked_rewind, last_of_line, rewind_of, rewind_settings
 
 MakeConfig = Callable[..., RunConfig]
+SUCCESS = "eval/all/success_rate"
+DIP = Alarm(
+    alarm_id="a",
+    rule="LOW_SUCCESS",
+    severity=AlarmSeverity.CRITICAL,
+    state=AlarmState.RAISED,
+    step=45,
+    onset_step=25,
+    metric=SUCCESS,
+    value=0.5,
+    baseline=0.8,
+    threshold=0.6,
+    window=5,
+    message="",
+)
 
 
 def trained(config: RunConfig, path: Path, events: SilentEvents | None = None) -> tuple[Path, str]:
@@ -473,32 +489,34 @@ def test_a_guard_that_cannot_treat_ends_the_run_and_says_how_to_go_on(
 
 
 @pytest.mark.parametrize(
-    ("rule", "after", "waits"),
+    ("rule", "metric", "after", "later", "waits"),
     [
-        ("LOW_SUCCESS", 9, True),
-        ("LOW_SUCCESS", 10, False),
-        ("TRAIN_EVAL_DIVERGENCE", 9, True),
-        ("FORMAT_COLLAPSE", 0, False),
+        ("LOW_SUCCESS", SUCCESS, 9, [0.4], True),
+        ("LOW_SUCCESS", SUCCESS, 10, [], False),
+        ("LOW_SUCCESS", SUCCESS, 10, [0.4, 0.5], False),
+        ("LOW_SUCCESS", SUCCESS, 10, [0.4, 0.6], True),
+        ("LOW_SUCCESS", SUCCESS, 15, [0.4, 0.6, 0.6], False),
+        ("LOW_SUCCESS", SUCCESS, 15, [0.4, 0.7, 0.65], True),
+        ("LOW_SUCCESS", "success/rate", 10, [0.4, 0.6], True),
+        ("TRAIN_EVAL_DIVERGENCE", SUCCESS, 9, [], True),
+        ("FORMAT_COLLAPSE", "eval/all/format_valid_rate", 9, [0.4], True),
+        ("FORMAT_COLLAPSE", "eval/all/format_valid_rate", 10, [0.4, 0.5], False),
+        ("FORMAT_COLLAPSE", "format/valid_rate", 0, [], False),
     ],
 )
-def test_success_that_falls_alone_has_ten_steps_to_come_back(
-    rule: str, after: int, waits: bool
+def test_what_may_end_by_itself_has_ten_steps_and_more_while_success_comes_back(
+    rule: str, metric: str, after: int, later: list[float], waits: bool
 ) -> None:
-    alarm = Alarm(
-        alarm_id="a",
-        rule=rule,
-        severity=AlarmSeverity.CRITICAL,
-        state=AlarmState.RAISED,
-        step=45,
-        onset_step=25,
-        metric="eval/all/success_rate",
-        value=0.5,
-        baseline=0.8,
-        threshold=0.6,
-        window=5,
-        message="",
-    )
-    assert may_be_a_dip(alarm, 45 + after) is waits
+    """Success was 50 % at the alarm, after step 45; its best was 80 %."""
+    alarm = replace(DIP, rule=rule, metric=metric)
+    success = {40: 0.8, 45: 0.5} | {50 + 5 * i: rate for i, rate in enumerate(later)}
+    assert may_come_back(alarm, 45 + after, success) is waits
+
+
+def test_without_an_evaluation_nothing_shows_that_success_comes_back() -> None:
+    alarm = replace(DIP, metric="success/rate")
+    assert may_come_back(alarm, 54, {})
+    assert not may_come_back(alarm, 55, {})
 
 
 def test_a_guard_is_refused_where_the_process_ends_with_the_run(
