@@ -13,6 +13,7 @@ from typing import Any
 
 from echoscope.diagnostics.judge.advice.actions import shown
 from echoscope.diagnostics.judge.alarms import SYMPTOMS
+from echoscope.diagnostics.judge.courses.outcome import LOST_SHARE
 from echoscope.diagnostics.judge.proposals import Proposal, proposals_of
 from echoscope.diagnostics.tools.curing import HELD
 from echoscope.store.checkpoints import (
@@ -132,22 +133,24 @@ class Guard:
 
 
 def may_come_back(alarm: Alarm, step: int, success: Mapping[int, float]) -> bool:
-    """Whether success fell, or an evaluation alone shows the change: in healthy runs it often ends.
+    """Whether a change may end by itself, as it often does in healthy runs.
 
-    It may for some steps, where success is back already, and for as long as each evaluation is the
-    best since the alarm. That wait ends: what stays low sets new records ever more rarely.
+    Only where success fell and nothing else shows it, or where an evaluation alone shows the change
+    and most of the success is left. It may for some steps, where success is back already, and for
+    as long as each evaluation is the best since the alarm. That wait ends: what stays low sets new
+    records ever more rarely.
 
     Args:
         success: on the evaluation tasks, by step.
     """
-    if alarm.rule not in DIPS and not alarm.metric.startswith("eval/"):
-        return False
-    if step < alarm.step + SETTLING_STEPS:
-        return True
     at_alarm = max((at for at in success if at <= alarm.step), default=alarm.step)
     *earlier, newest = [0.0, *(rate for at, rate in success.items() if at >= at_alarm)]
-    is_back = bool(success) and newest >= HELD * max(success.values())
-    return is_back or (len(earlier) > 1 and newest > max(earlier))
+    share = newest / max(success.values(), default=1.0) if newest else 0.0
+    is_slight = alarm.metric.startswith("eval/") and share >= LOST_SHARE
+    if alarm.rule not in DIPS and not is_slight:
+        return False
+    is_rising = len(earlier) > 1 and newest > max(earlier)
+    return step < alarm.step + SETTLING_STEPS or share >= HELD or is_rising
 
 
 def next_proposal(

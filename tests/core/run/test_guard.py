@@ -497,11 +497,13 @@ def test_a_guard_that_cannot_treat_ends_the_run_and_says_how_to_go_on(
         ("LOW_SUCCESS", SUCCESS, 10, [0.4, 0.6], True),
         ("LOW_SUCCESS", SUCCESS, 15, [0.4, 0.6, 0.6], False),
         ("LOW_SUCCESS", SUCCESS, 15, [0.4, 0.7, 0.65], True),
-        ("LOW_SUCCESS", "success/rate", 10, [0.4, 0.6], True),
+        ("LOW_SUCCESS", "rollout/success_rate", 10, [0.4, 0.6], True),
         ("TRAIN_EVAL_DIVERGENCE", SUCCESS, 9, [], True),
-        ("FORMAT_COLLAPSE", "eval/all/format_valid_rate", 9, [0.4], True),
-        ("FORMAT_COLLAPSE", "eval/all/format_valid_rate", 10, [0.4, 0.5], False),
-        ("FORMAT_COLLAPSE", "format/valid_rate", 0, [], False),
+        ("FORMAT_COLLAPSE", "eval/all/action_valid_frac", 9, [0.4], True),
+        ("FORMAT_COLLAPSE", "eval/all/action_valid_frac", 9, [0.3], False),
+        ("FORMAT_COLLAPSE", "eval/all/action_valid_frac", 10, [0.4, 0.5], False),
+        ("FORMAT_COLLAPSE", "eval/all/action_valid_frac", 15, [0.4, 0.7, 0.65], True),
+        ("FORMAT_COLLAPSE", "rollout/action_valid_frac", 0, [], False),
     ],
 )
 def test_what_may_end_by_itself_has_ten_steps_and_more_while_success_comes_back(
@@ -514,7 +516,7 @@ def test_what_may_end_by_itself_has_ten_steps_and_more_while_success_comes_back(
 
 
 def test_without_an_evaluation_nothing_shows_that_success_comes_back() -> None:
-    alarm = replace(DIP, metric="success/rate")
+    alarm = replace(DIP, metric="rollout/success_rate")
     assert may_come_back(alarm, 54, {})
     assert not may_come_back(alarm, 55, {})
 
