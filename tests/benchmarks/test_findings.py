@@ -244,6 +244,7 @@ def test_the_committed_record_belongs_to_the_claims() -> None:
     assert set(Record(RECORD).results) <= wanted
 
 
+@pytest.mark.long
 def test_the_page_is_that_of_the_committed_record_and_its_tables_name_everything() -> None:
     record = Record(RECORD)
     findings = [judged(claim, record) for claim in CLAIMS]

@@ -69,6 +69,7 @@ def test_made_runs_only() -> None:
     assert {"FORMAT_COLLAPSE", "NON_FINITE"} <= set(found["made"]["rules"]) <= set(RULES_BY_NAME)
 
 
+@pytest.mark.long
 def test_small_runs_in_the_same_format(curves: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_report, "SMALL_RUNS", curves)
     result = RUNNER.invoke(bench.app, ["collapse", "--part", "small"])

@@ -114,6 +114,7 @@ def test_wrong_input_is_refused_before_torch_is_loaded(
     assert done.stdout == "1 False\n", done.stderr
 
 
+@pytest.mark.long
 def test_whoever_starts_it_knows_the_run_while_it_trains(parent: Path, tmp_path: Path) -> None:
     """A process of its own: the line is there at once, and Ctrl-C ends it with a checkpoint."""
     words = ("branch", "steps=100000", "--root", str(tmp_path), "--json")

@@ -60,6 +60,7 @@ def test_mistakes_are_one_line_errors(
     assert "\n" not in str(result.exception)
 
 
+@pytest.mark.long
 def test_ctrl_c_does_not_wait_for_a_call_that_hangs() -> None:
     server = ServerProcess("waiting_worlds:HangingLake")
     ask(server.url, "/reset", {"seed": 0, "noise_seed": 4})

@@ -59,6 +59,7 @@ def test_two_evaluations_are_compared_on_shared_tasks(tmp_path: Path) -> None:
     assert not (tmp_path / "d").exists()
 
 
+@pytest.mark.long
 def test_a_suite_is_compared_with_an_evaluation_of_the_players_own_tasks(tmp_path: Path) -> None:
     first = tmp_path / "first"
     run(*PLAY, "--tasks", "3", "-o", str(first))
@@ -68,6 +69,7 @@ def test_a_suite_is_compared_with_an_evaluation_of_the_players_own_tasks(tmp_pat
     assert (difference["tag"], difference["num_tasks"]) == ("frozen_lake", 3)
 
 
+@pytest.mark.long
 def test_a_suite_shows_the_gap_to_the_players_own_tasks(tmp_path: Path) -> None:
     words = ["--suite", "generalisation", "--tasks", "2", "--json", "-o", str(tmp_path / "e")]
     found = json.loads(run("eval", "tiny", "--env", "sokoban", *words))

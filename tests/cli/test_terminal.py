@@ -52,11 +52,11 @@ def test_a_bar_is_seen_from_its_first_report_on(
     ("words", "code"),
     [
         (("--help",), 0),
-        (("--version",), 0),
-        (("whatif", "RUN"), 0),
+        pytest.param(("--version",), 0, marks=pytest.mark.long),
+        pytest.param(("whatif", "RUN"), 0, marks=pytest.mark.long),
         (("query", "RUN", "SELECT * FROM range(100000)", "--format", "csv"), 0),
-        (("query", "RUN", "SELECT 1"), 0),
-        (("query", "RUN", "SELECT nothing"), 1),
+        pytest.param(("query", "RUN", "SELECT 1"), 0, marks=pytest.mark.long),
+        pytest.param(("query", "RUN", "SELECT nothing"), 1, marks=pytest.mark.long),
         (("explode",), 2),
     ],
 )

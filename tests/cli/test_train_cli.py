@@ -174,6 +174,7 @@ def test_words_that_do_not_go_together_are_usage_mistakes(
     assert "recipe" in answer.err or "--resume takes only" in answer.err
 
 
+@pytest.mark.long
 def test_a_second_trainer_is_one_line(config_file: Path, root: Path, type_command: Type) -> None:
     words = ("train", "--headless", "--config", config_file, "-o", root / "run", "steps=1")
     assert type_command(*words).code == 0
@@ -258,6 +259,7 @@ def test_a_second_ctrl_c_ends_at_once(config_file: Path, root: Path) -> None:
     assert verify(path).problems == ()
 
 
+@pytest.mark.long
 def test_ctrl_c_on_a_hanging_environment_keeps_a_checkpoint_of_the_last_step(
     config_file: Path, root: Path
 ) -> None:

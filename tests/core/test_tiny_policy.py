@@ -86,14 +86,15 @@ def test_replies_are_well_formed(env: str) -> None:
     assert np.mean([turn.is_valid for turn in turns]) >= 0.95
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("env", "low", "high"),
     [
         ("bandit", 0.3, 0.7),
         ("frozen_lake", 0.2, 0.6),
-        pytest.param("sokoban", 0.2, 0.6, marks=pytest.mark.long),
+        ("sokoban", 0.2, 0.6),
         ("countdown", 0.2, 0.6),
-        pytest.param("sudoku", 0.3, 0.8, marks=pytest.mark.long),
+        ("sudoku", 0.3, 0.8),
         ("rubiks", 0.1, 0.6),
         ("static_qa", 0.1, 0.6),
     ],

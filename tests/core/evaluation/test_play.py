@@ -35,6 +35,7 @@ def test_an_evaluation_stores_what_it_counts(evaluate: Evaluate, tmp_path: Path)
     assert rates[-1] == pytest.approx(evaluation.tables[0].success.value)
 
 
+@pytest.mark.long
 def test_it_plays_the_tasks_of_the_trainings_own_evaluation(tmp_path: Path) -> None:
     """At temperature 1 with the same seed: task for task the same outcomes as at step 0."""
     config = load_config("frozen_lake", overrides=["steps=1", "probe.every=0"])
@@ -75,6 +76,7 @@ def test_a_budget_ends_it_and_a_larger_one_goes_on(evaluate: Evaluate, go_on: Ev
     assert rest.status == "finished"
 
 
+@pytest.mark.long
 def test_a_budget_holds_for_the_attempt_that_goes_on(evaluate: Evaluate, go_on: Evaluate) -> None:
     asked = iter(range(1000))
     one_by_one = ("collection.mode=async", "collection.max_in_flight=1")

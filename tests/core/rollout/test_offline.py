@@ -124,6 +124,7 @@ class Lines(SilentEvents):
         self.lines.append(text)
 
 
+@pytest.mark.long
 def test_shaping_is_that_of_the_run_that_learns(make_config: MakeConfig, tmp_path: Path) -> None:
     """Terms are computed anew on stored turns; those of the source run do not stay."""
     stored, path = tmp_path / "stored", tmp_path / "offline"

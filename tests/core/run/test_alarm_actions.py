@@ -147,6 +147,7 @@ def test_a_stop_that_a_crash_cut_off_acts_again_when_the_alarm_is_raised_again(
     assert answers == [(2, CommandOutcome.APPLIED)] * 2
 
 
+@pytest.mark.long
 def test_a_crash_during_a_pause_does_not_lose_it(
     make_config: MakeConfig, tmp_path: Path, no_last_record: Callable[[], None]
 ) -> None:

@@ -155,6 +155,7 @@ def test_without_its_first_checkpoint_it_is_not_started_from_scratch(
         resume(path, SilentEvents())
 
 
+@pytest.mark.long
 def test_a_branch_of_a_branch(parent: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     start_branch(plan_branch(parent, checkpoint=2), first, SilentEvents())

@@ -78,6 +78,7 @@ def test_show2_weighted_samples_of_old_weights_are_no_alarm(
     assert diagnose(tmp_path / "run", config=OTHERS_OFF).kinds == ()
 
 
+@pytest.mark.long
 def test_show2_the_verdict_tells_a_lie_from_old_weights(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

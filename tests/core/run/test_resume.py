@@ -101,6 +101,7 @@ class Listening(SilentEvents):
         self.messages.append(text)
 
 
+@pytest.mark.long
 def test_a_run_goes_on_with_another_engine_and_says_so(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
@@ -121,6 +122,7 @@ def test_a_run_goes_on_with_another_engine_and_says_so(
         resume(run, SilentEvents(), settings={"engine.replicas": 2})
 
 
+@pytest.mark.long
 def test_newcomer_h4_resuming_says_which_finished_steps_are_played_again(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
@@ -177,6 +179,7 @@ def test_settings_changed_after_the_checkpoint_change_again(
         assert all(state.ack is not None for state in open_run(again).commands())
 
 
+@pytest.mark.long
 def test_a_checkpoint_asked_for_before_the_first_step_has_the_starting_weights(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
@@ -300,6 +303,7 @@ def test_without_evaluation_before_the_first_step(make_config: MakeConfig, tmp_p
     assert 0 not in metric(again, "eval/frozen_lake/success_rate", phase="eval")
 
 
+@pytest.mark.long
 def test_a_damaged_checkpoint_is_one_line_and_the_one_before_serves(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:

@@ -135,7 +135,11 @@ def test_csv_holds_pictures_as_base64() -> None:
 @pytest.mark.parametrize(
     ("sql", "said"),
     [
-        ("SELECT list(range) FROM range(60000000) GROUP BY range % 7", "needs more memory"),
+        pytest.param(
+            "SELECT list(range) FROM range(60000000) GROUP BY range % 7",
+            "needs more memory",
+            marks=pytest.mark.long,
+        ),
         ("SELECT 1" + " + 1" * 3000, "is nested too deeply; write it in fewer levels"),
     ],
 )

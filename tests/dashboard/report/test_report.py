@@ -132,6 +132,7 @@ def test_no_folder_of_this_machine_is_named(tmp_path: Path) -> None:
     assert str(tmp_path) not in make_report(root / "a")
 
 
+@pytest.mark.long
 def test_long_texts_do_not_make_it_large(tmp_path: Path) -> None:
     make_run(tmp_path / "a", text="<&> " * 100_000)
     report = make_report(tmp_path / "a", chosen=[f"t00000002-{n:05d}" for n in range(4)] * 12)

@@ -150,6 +150,7 @@ def colours_of_curves(page: AppTest) -> list[str]:
     return [trace["line"]["color"] for trace in json.loads(figure.text)["data"] if trace["name"]]
 
 
+@pytest.mark.long
 def test_curves_of_one_page_have_colours_of_their_own(tmp_path: Path, open_page: OpenPage) -> None:
     for number in range(17):
         make_run(tmp_path / f"run-{number:02d}", 2)

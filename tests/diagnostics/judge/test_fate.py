@@ -248,7 +248,13 @@ def half_lost(step: int) -> Mapping[str, float]:
     }
 
 
-@pytest.mark.parametrize("status", ["finished", "stopped", "failed", "interrupted"])
+@pytest.mark.parametrize(
+    "status",
+    [
+        "finished",
+        *(pytest.param(s, marks=pytest.mark.long) for s in ("stopped", "failed", "interrupted")),
+    ],
+)
 def test_a_run_that_has_ended_is_not_called_collapsing(tmp_path: Path, status: str) -> None:
     path = make_run(
         tmp_path / "run", 61, status=status, config=CONFIG, live_knobs=KNOBS, values=half_lost

@@ -144,7 +144,14 @@ def first_rows(whole: MetricTable, count: int) -> Opened:
     return open_source(replace(whole, steps=whole.steps[:count], columns=columns))
 
 
-@pytest.mark.parametrize("kind", ["format_collapse", "echo_trap", "solved"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("format_collapse", marks=pytest.mark.long),
+        "echo_trap",
+        pytest.param("solved", marks=pytest.mark.long),
+    ],
+)
 def test_a_source_that_grows_is_judged_as_if_it_were_read_anew(kind: str) -> None:
     """Whatever was asked before, and in whichever process."""
     whole = make(kind, 4).table

@@ -130,6 +130,7 @@ def test_intervals_of_clustered_rates_cover(
     assert 0.93 <= covered(hits) <= 0.97
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("num_tasks", "siblings"), [(200, 4), (100, 1), (30, 4)])
 def test_intervals_of_paired_differences_cover(num_tasks: int, siblings: int) -> None:
     """Two players of the same tasks: what is hard for one is mostly hard for the other."""

@@ -101,6 +101,7 @@ def test_a_failure_is_tried_again(box: Mailbox) -> None:
     assert news == []
 
 
+@pytest.mark.long
 def test_a_message_that_cannot_be_sent_is_said(box: Mailbox) -> None:
     box.statuses = [500]
     news, _ = watch("entropy_explosion", box)

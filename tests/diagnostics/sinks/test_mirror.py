@@ -101,6 +101,7 @@ def copied(tmp_path: Path, steps: int) -> tuple[SinkStatus, list[str]]:
     return status, news
 
 
+@pytest.mark.long
 def test_a_step_is_told_with_its_numbers_alarms_and_verdict(tool: Tool, tmp_path: Path) -> None:
     mirror = mirror_of(tmp_path / "run-1", [])
     diagnosis = Diagnosis(run_id="run-1")

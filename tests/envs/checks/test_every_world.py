@@ -41,6 +41,7 @@ def solves(env_id: str, num_tasks: int) -> None:
     assert score(group, expert_moves, range(num_tasks)).num_solved >= SHARE * num_tasks
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("env_id", registry.known_ids())
 def test_the_expert_solves_95_percent_within_the_shipped_limits(env_id: str) -> None:
     solves(env_id, (COSTLY | SLIPPERY).get(env_id, NUM_TASKS))

@@ -73,6 +73,7 @@ def test_a_bomb_ends_within_the_limits_and_says_so(name: str, run: Path) -> None
     assert ask(run, "SELECT count(*) AS n FROM steps", limits=LIMITS).table["n"][0].as_py() == 4
 
 
+@pytest.mark.long
 def test_a_plan_without_end_is_ended(run: Path) -> None:
     with pytest.raises(QueryError, match=r"stopped after 0\.5 seconds|needs more memory"):
         ask(run, BOMBS["columns that double"], limits=SHORT)

@@ -267,6 +267,7 @@ def test_a_mailbox_that_is_no_folder_of_commands_stops_nothing(
     assert open_run(finished_run).commands() == []
 
 
+@pytest.mark.long
 def test_a_flood_of_files_is_read_a_few_at_a_time_and_each_once(
     finished_run: Path, opened: list[str]
 ) -> None:

@@ -20,6 +20,7 @@ from echoscope.core.run.observers import SilentEvents
 from echoscope.store.reader import open_run
 
 
+@pytest.mark.long
 def test_of_two_servers_one_may_break(
     make_config: Callable[..., RunConfig], tmp_path: Path
 ) -> None:

@@ -44,6 +44,7 @@ def test_the_expert_needs_as_few_moves_as_a_search_over_the_drawing(keys: int) -
         assert len(world.solve() or []) == fewest_moves(drawing)
 
 
+@pytest.mark.long
 def test_by_default_every_task_takes_thirty_moves_and_fits_the_limits() -> None:
     world = Treasure()
     for seed in range(200):

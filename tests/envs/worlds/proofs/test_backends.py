@@ -228,6 +228,7 @@ def test_a_proof_in_the_local_repl(repl: LocalRepl) -> None:
     assert repl.check("import Init", BODY, 10.0).errors == ()
 
 
+@pytest.mark.long
 def test_folders_may_be_relative(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(lake.parents[1])
     backend = shared_repl(lake.parent.name, "", f"{lake.parent.name}/lake", 4096)

@@ -34,6 +34,7 @@ def started(kimina: scripted_lean.Kimina, name: str = "made_and_swap") -> Lean:
     return world
 
 
+@pytest.mark.long
 def test_it_keeps_the_contract_with_the_scripted_server(kimina: scripted_lean.Kimina) -> None:
     report = check_env("lean", {"server": kimina.url})
     assert report.failed == {}

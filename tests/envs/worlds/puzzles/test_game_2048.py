@@ -105,6 +105,7 @@ def test_a_full_board_without_equal_neighbours_ends_the_game() -> None:
         assert not world.step("left").is_valid
 
 
+@pytest.mark.long
 def test_the_expert_reaches_the_goal_within_the_shipped_budget() -> None:
     world = Game2048()
     solved = 0

@@ -167,6 +167,7 @@ def test_nobody_there_is_said_at_once() -> None:
         registry.make("remote", url=f"http://127.0.0.1:{free_port()}", wait_s=HANG_S)
 
 
+@pytest.mark.long
 def test_new_episodes_wait_for_a_server_that_was_there() -> None:
     port = free_port()
     first = ServerProcess("frozen_lake", port=port)
@@ -401,6 +402,7 @@ def test_a_wrong_answer_is_one_sentence_in_bounded_time(
         str(caught.value).encode("ascii")
 
 
+@pytest.mark.long
 def test_leaving_a_server_that_hangs_takes_two_seconds_in_all() -> None:
     with scripted({"close": hang}) as (url, _):
         worlds = [make(url) for _ in range(40)]

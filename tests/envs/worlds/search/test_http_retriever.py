@@ -280,6 +280,7 @@ def test_odd_queries_reach_the_server_as_they_are(server: Server) -> None:
         assert server.requests[-1]["queries"] == [query]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("env_id", ["search_qa", "search_tools"])
 def test_the_contract_holds_even_without_a_server(server: Server, env_id: str) -> None:
     server.behaviour = saying(b"no")

@@ -15,6 +15,7 @@ def started() -> ShopTools:
     return world
 
 
+@pytest.mark.long
 def test_it_keeps_the_contract() -> None:
     report = check_env("shop_tools")
     assert report.failed == {}

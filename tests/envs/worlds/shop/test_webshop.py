@@ -26,6 +26,7 @@ def opened(*actions: str, **params: object) -> tuple[WebShop, StepResult]:
     return world, results[-1]
 
 
+@pytest.mark.long
 def test_it_keeps_the_contract() -> None:
     report = check_env("webshop", {"page_size": 2, "num_products": 30})
     assert report.failed == {}

@@ -101,6 +101,7 @@ def test_goals_of_people_have_their_own_words_and_a_price_limit(files: dict[str,
     assert goal.text == f"i want a tall lamp, and price lower than {goal.max_price:.2f} dollars"
 
 
+@pytest.mark.long
 def test_a_shop_of_such_files_keeps_the_contract(files: dict[str, str]) -> None:
     report = check_env("webshop", files)
     assert report.failed == {}

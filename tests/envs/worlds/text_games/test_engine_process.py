@@ -105,6 +105,7 @@ def test_games_lie_in_the_cache_or_in_a_folder_that_is_removed(
     assert list(tmp_path.glob("echoscope-*")) == []
 
 
+@pytest.mark.long
 def test_a_trainer_that_is_killed_leaves_neither_process_nor_files(tmp_path: Path) -> None:
     code = (
         "import os, time; from echoscope.envs.worlds.text_games.engine_process import GameEngine; "

@@ -131,6 +131,7 @@ def kill_after(monkeypatch: pytest.MonkeyPatch, num_objects: int) -> None:
     monkeypatch.setattr(Bucket, "put", put)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_a_copy_that_is_cut_off_anywhere_shows_a_state_that_the_run_was_in(
     tmp_path: Path, url: str, is_packed: bool
