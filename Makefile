@@ -147,14 +147,14 @@ test-trl: install  ## TRL with our callback, watched without it, and training on
 
 test-eval: install  ## Models behind OpenAI's and Anthropic's protocols, on the loopback (downloads 60 MB)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[eval]' anthropic
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not long' tests/core/evaluation
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not long' tests/core/evaluation/test_providers.py tests/core/evaluation/test_inspect_tasks.py
 
 test-install: install  ## A wheel outside of here, the base beside verl, TRL and verifiers, what editors see (150 MB)
 	$(BIN)/pip install --quiet --disable-pip-version-check build basedpyright
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests/test_light_install.py
 
 test-notify: install  ## Messages about alarms: a recipe that collapses, servers that fail, the desktop
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow or not slow" tests/diagnostics/notify tests/recorder/test_notify.py \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests/diagnostics/notify tests/recorder/test_notify.py \
 	  tests/core/run/test_notify.py tests/cli/test_notify_cli.py
 
 test-notebook: install  ## The example notebook on a run that is trained first

@@ -57,6 +57,8 @@ class Guard:
     """Some reach whoever is told of alarms."""
     _answered: set[str] = field(default_factory=set)
     """Alarms that the guard has acted on or asked about."""
+    _awaited: set[str] = field(default_factory=set)
+    """Alarms of which it has said that it waits."""
 
     def commands(self, critical: Sequence[str], config: RunConfig) -> list[Command]:
         """What is done about the critical alarms that are open after a step: nothing, or one thing.
@@ -77,6 +79,13 @@ class Guard:
         ]
         success = evaluation_success(run)
         if raised and all(may_come_back(alarm, step, success) for alarm in raised):
+            if not news <= self._awaited:
+                rules = ", ".join(sorted({alarm.rule for alarm in raised}))
+                self.say(
+                    f"guard: {rules} after step {step}: no treatment yet, since healthy runs often "
+                    "recover."
+                )
+            self._awaited |= news
             return []
         self._answered |= news
         alarm = next((alarm.rule for alarm in raised), "an alarm")

@@ -213,7 +213,7 @@ def tables(records: Records) -> Mapping[str, Grid]:
         "twins": by_twin(results),
         "advice": by_symptom(results),
         "suggestions": by_advice(results),
-        "guard": by_guard(results),
+        "guard": by_guard(Results(records, ALL_SEEDS)),
         "guarded-twins": by_healthy_guard(Results(records, ALL_SEEDS)),
         "set-aside": by_advice(Results(records, SET_ASIDE)),
         "later": by_advice(Results(records, LATER)),

@@ -467,6 +467,17 @@ class TestTheNextTreatment:
         assert proposal.checkpoint == 0
 
 
+def test_it_says_once_that_it_waits(collapsed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "may_come_back", lambda *_: True)
+    said: list[str] = []
+    watch, config = guard.Guard(run_path=collapsed, run_id="run", say=said.append), collapsing()
+    for _ in range(2):
+        assert watch.commands(["non_finite-00000001"], config) == []
+    assert said == [
+        "guard: NON_FINITE after step 4: no treatment yet, since healthy runs often recover."
+    ]
+
+
 def test_a_guard_that_cannot_treat_ends_the_run_and_says_how_to_go_on(
     collapsed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
