@@ -30,6 +30,7 @@ from echoscope.store.steer.commands import new_command
 from echoscope.store.steer.rewinds import GUARD, Rewind, rewind_settings
 from echoscope.store.steer.settings import live_settings
 from echoscope.store.steer.steering import MAX_REASON, override_words
+from echoscope.text.amounts import percent
 
 from ..config.beside_training import GivenTreatment
 from ..config.loading import ConfigError, override
@@ -95,6 +96,13 @@ class Guard:
         if number <= most:
             proposal, why = next_proposal(self.run_path, treatments)
         is_auto = config.guard.mode == "auto"
+        left = success_left(success)
+        if proposal is None and left >= HELD:
+            self.say(
+                f"guard: {alarm} after step {step}. {why} The run goes on: success is "
+                f"{percent(left)} of its best."
+            )
+            return []
         if proposal is None:
             return [self._give_up(alarm, f"{alarm}, and the guard cannot treat it: {why}", is_auto)]
         values = " ".join(f"{key}={shown(value)}" for key, value in proposal.settings.items())
@@ -141,6 +149,12 @@ class Guard:
         return new_command(self.run_id, action, settings=settings, issued_by=author, reason=reason)
 
 
+def success_left(success: Mapping[int, float]) -> float:
+    """The newest success as a share of the best; 0 where none was measured."""
+    best = max(success.values(), default=0.0)
+    return [*success.values()][-1] / best if best > 0 else 0.0
+
+
 def may_come_back(alarm: Alarm, step: int, success: Mapping[int, float]) -> bool:
     """Whether a change may end by itself, as it often does in healthy runs.
 
@@ -154,12 +168,12 @@ def may_come_back(alarm: Alarm, step: int, success: Mapping[int, float]) -> bool
     """
     at_alarm = max((at for at in success if at <= alarm.step), default=alarm.step)
     *earlier, newest = [0.0, *(rate for at, rate in success.items() if at >= at_alarm)]
-    share = newest / max(success.values(), default=1.0) if newest else 0.0
-    is_slight = alarm.metric.startswith("eval/") and share >= LOST_SHARE
+    left = success_left(success)
+    is_slight = alarm.metric.startswith("eval/") and left >= LOST_SHARE
     if alarm.rule not in DIPS and not is_slight:
         return False
     is_rising = len(earlier) > 1 and newest > max(earlier)
-    return step < alarm.step + SETTLING_STEPS or share >= HELD or is_rising
+    return step < alarm.step + SETTLING_STEPS or left >= HELD or is_rising
 
 
 def next_proposal(

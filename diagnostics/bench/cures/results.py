@@ -112,11 +112,8 @@ class GuardResult:
     """Runs that ended with at least 80 % of the twin's success."""
     share: float
     """Median of the success over the last third, as a share of the twin's; NaN without a twin."""
-
-    @property
-    def untouched(self) -> Rate:
-        """Runs that the guard left alone."""
-        return Rate(held=self.rewinds.count(0), of=len(self.rewinds))
+    untouched: Rate
+    """Runs that the guard left alone: it neither treated nor ended them."""
 
 
 class Results:
@@ -208,12 +205,13 @@ class Results:
         subjects: list[Kind | Twin] = [*counting, *twins().values()]
         for subject in subjects:
             twin = subject.twin if isinstance(subject, Kind) else subject
-            rewinds, shares = [], []
+            rewinds, shares, num_untouched = [], [], 0
             for seed in self.seeds:
                 guarded = self.piece(subject, seed, GUARDED)
                 if guarded is None or not self._is_wanted(subject, seed):
                     continue
                 rewinds.append(len(guarded.rewinds))
+                num_untouched += not guarded.rewinds and guarded.status == "finished"
                 healthy = self._healthy(twin, seed)
                 if healthy is not None:
                     shares.append(share_of_twin(guarded, healthy))
@@ -222,6 +220,7 @@ class Results:
                     GuardResult(
                         subject=subject,
                         rewinds=tuple(rewinds),
+                        untouched=Rate(held=num_untouched, of=len(rewinds)),
                         held=Rate(held=sum(share >= HELD for share in shares), of=len(shares)),
                         share=statistics.median(shares) if shares else math.nan,
                     )
@@ -237,7 +236,7 @@ class Results:
     def _healthy(self, twin: Twin, seed: int) -> Piece | None:
         """The twin itself; a guard that does nothing changes nothing, so that run is the same."""
         guarded = self.piece(twin, seed, GUARDED)
-        is_same = guarded is not None and not guarded.rewinds
+        is_same = guarded is not None and not guarded.rewinds and guarded.status == "finished"
         return self.piece(twin, seed, UNTREATED) or (guarded if is_same else None)
 
     def side_effects(self) -> list[SideEffect]:

@@ -318,13 +318,13 @@ def _paying_term(names: set[str], history: History, situation: Situation) -> Cau
     shares = {
         name: share
         for name in indices
-        if (share := history.terms.get(f"{TERM_SHARE}{name}", 0.0)) >= PAID
-        and history.terms.get(f"{TERM_AGREEMENT}{name}", math.nan) < AGREES
+        if (share := history.of_term(f"{TERM_SHARE}{name}")) >= PAID
+        and history.of_term(f"{TERM_AGREEMENT}{name}") < AGREES
     }
     if not shares:
         return None
     name = max(shares, key=shares.__getitem__)
-    agreement = f" (correlation {history.terms[f'{TERM_AGREEMENT}{name}']:.2f})"
+    agreement = f" (correlation {history.of_term(f'{TERM_AGREEMENT}{name}'):.2f})"
     only = len(terms) == 1
     return Cause(
         text=f"the term `{name}` makes {percent(shares[name])} of the differences in reward "

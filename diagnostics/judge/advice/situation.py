@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -142,6 +143,8 @@ def situation_of(run: RunReader, name: str) -> Situation:
 
 LEAST_LUCK = 10
 """Steps before which the average is mostly that of the first."""
+RECENT = 3
+"""Measurements over which the share of a term and its agreement are averaged."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -168,9 +171,17 @@ class History:
     """Updates that the sampler is behind, at the last step that says so."""
     trajectory_kl: float = math.nan
     """Moving average of the KL between sampler and trainer over a whole trajectory, in nats."""
-    terms: dict[str, float] = field(default_factory=dict)
-    """Moving average of each term's share in the reward's differences and of its agreement with
-    the environment's reward, by metric."""
+    _terms: dict[str, deque[float]] = field(default_factory=dict)
+    """The newest measurements of each term's share in the reward's differences and of its agreement
+    with the environment's reward, by metric."""
+
+    def of_term(self, metric: str) -> float:
+        """Mean of the newest measurements of a term; NaN without any.
+
+        A term that paid for solving tasks until the fall began no longer does.
+        """
+        newest = self._terms.get(metric, ())
+        return sum(newest) / len(newest) if newest else math.nan
 
     def observe(self, view: View, values: Mapping[str, float]) -> None:
         rate, luck = values.get("optim/lr", math.nan), values.get("reward/luck_frac", math.nan)
@@ -190,8 +201,8 @@ class History:
         if math.isfinite(kl):
             self.trajectory_kl = moving_average([kl], self.trajectory_kl)
         for key, value in values.items():
-            if key.startswith((TERM_SHARE, TERM_AGREEMENT)):
-                self.terms[key] = moving_average([value], self.terms.get(key, math.nan))
+            if key.startswith((TERM_SHARE, TERM_AGREEMENT)) and math.isfinite(value):
+                self._terms.setdefault(key, deque(maxlen=RECENT)).append(value)
         if math.isfinite(luck):
             self.num_luck += 1
             self.recent_luck = moving_average([luck], self.recent_luck)

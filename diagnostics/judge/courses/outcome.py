@@ -418,7 +418,7 @@ class Outcome:
         """Not below its best, beyond chance, or by less than a tenth."""
         if not self.count or not self.high > (0 if self.is_rate else -math.inf):
             return False
-        if self.has_fallen:
+        if self.is_down:
             return False
         if self.is_rate and self.level >= NEAR_BEST * self.high:
             return True
@@ -575,13 +575,18 @@ class Outcome:
         sign = -1 if self.has_fallen else 1
         return sign * self.series.sigmas(self.turns.pivots[-1][1], self.since_turn) >= SHOWN_SIGMAS
 
+    @property
+    def is_down(self) -> bool:
+        """It fell, and its present level still shows it."""
+        return self.has_fallen and self.shows_turn
+
     def claims(self) -> Iterator[Claim]:
         """What is so, beyond chance; the most serious first."""
         if not self.count or not self.was_ready or not self.series.is_judgeable:
             return
         pivots = self.turns.pivots
         is_shown = self.shows_turn
-        if self.has_fallen and is_shown:
+        if self.is_down:
             change = self.change(pivots[-1][1], self.since_turn, is_dated=True)
             if self.is_lost and self.is_nearly_lost:
                 lost = self.change(self.best, self.since_turn, is_dated=True)

@@ -177,7 +177,7 @@ class View:
         """A deciding outcome fell, or is half way there: twice, or once while training agrees."""
         agrees = self.outcomes["success_train"].leans
         least = 1 if agrees else 2
-        return any(o.has_fallen or o.is_sagging_for(least) for o in self.deciding)
+        return any(o.is_down or o.is_sagging_for(least) for o in self.deciding)
 
     def declining_success(self) -> list[Sign]:
         """Success rates below their best, beyond chance."""

@@ -67,7 +67,7 @@ def _low_success(view: View) -> Finding | None:
     """
     deciding = view.deciding
     names = (*RATES, "eval_reward", "reward") if not view.has_success_rate else RATES
-    fallen = [view.outcomes[name] for name in names if _is_down(view.outcomes[name])]
+    fallen = [view.outcomes[name] for name in names if view.outcomes[name].is_down]
     if not fallen:
         return None
     fallen.sort(key=lambda outcome: -_gravity(outcome, deciding))
@@ -101,10 +101,6 @@ def _low_success(view: View) -> Finding | None:
 
 
 _TITLES = {"reward": "Mean return dropped", "eval_reward": "Evaluation reward dropped"}
-
-
-def _is_down(outcome: Outcome) -> bool:
-    return outcome.has_fallen and outcome.shows_turn
 
 
 def _gravity(outcome: Outcome, deciding: list[Outcome]) -> float:
@@ -160,7 +156,7 @@ def disagreement(view: View) -> Disagreement | None:
 def fallen_success(view: View) -> Change | None:
     """The fall of success, on fixed tasks before those of training; else of evaluation's return."""
     fallen = [view.outcomes[name] for name in (*RATES, "eval_reward")]
-    down = next((outcome for outcome in fallen if _is_down(outcome)), None)
+    down = next((outcome for outcome in fallen if outcome.is_down), None)
     if down is None:
         return None
     return down.change(down.turns.pivots[-1][1], down.since_turn, is_dated=True)

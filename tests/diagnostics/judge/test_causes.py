@@ -320,6 +320,25 @@ def test_a_term_that_pays_for_something_else_is_taken_out_though_it_did_not_grow
         )
 
 
+def test_a_term_that_paid_for_solving_tasks_until_the_fall_is_taken_out() -> None:
+    """Reward by length, with which success fell from 67 to 0 % between steps 3 and 6: at first long
+    replies solved more tasks, so that the means of all steps say nothing."""
+    shares, agreements = (0.5, 0.3, 0.3, 0.4, 0.9, 1.0), (0.5, 0.5, 0.5, 0.0, -0.1)
+
+    def row(step: int) -> dict[str, float]:
+        values = falls_at(33)(step)
+        if 29 < step < 36:
+            values |= {"reward/share/length": shares[step - 30]}
+        if 29 < step < 35:
+            values |= {"reward/agreement/length": agreements[step - 30]}
+        return values
+
+    verdict = judged(row, replace(RUN, config={**RUN.config, "reward": {"shaping": [LENGTH]}}))
+    assert verdict.actions[0].settings == {"reward.shaping": []}
+    assert "the term `length` makes 77 % of the differences" in verdict.causes[0]
+    assert verdict.causes[0].endswith("(correlation 0.13)")
+
+
 @pytest.mark.parametrize(("growth", "is_cause"), [(1.8, True), (1.15, False)])
 def test_a_bonus_is_the_cause_where_entropy_multiplies_within_the_first_steps(
     growth: float, is_cause: bool
