@@ -130,6 +130,10 @@ class RunStatus:
     """Of a waiting run: what happens after the current step; None before the first step."""
     is_resumed: bool = False
     """It had steps before the attempt that waits for its first one."""
+    is_rewound: bool = False
+    """It was stopped to go on from a checkpoint, as another run."""
+    asks: bool = False
+    """It is paused with a question: to be rewound, or to go on."""
 
     @property
     def is_imported(self) -> bool:
@@ -145,13 +149,14 @@ class RunStatus:
         by = f" by {author_words(self.by)}" if self.by else ""
         lasts = "" if self.since is None else f" for {duration(max(0.0, now - self.since))}"
         if self.status is Status.PAUSED:
-            return f"paused{by}{lasts}"
+            return f"paused{by}{lasts}{'; answer with rewind or resume' * self.asks}"
         if self.status is Status.STALE:
             return f"stale, no news{lasts}"
         if self.status is Status.STOPPED:
             if self.by.startswith(ALARM_AUTHOR):  # its reason is the text of the alarm, a paragraph
                 return f"stopped{by}"
-            return f"stopped{by}" + (f": {self.reason}" if self.by and self.reason else "")
+            verb = "rewound" if self.is_rewound else "stopped"
+            return f"{verb}{by}" + (f": {self.reason}" if self.by and self.reason else "")
         if self.status is not Status.WAITING:
             return self.status.value
         if self.next_action is None:
@@ -191,11 +196,20 @@ def status_of(
         status = Status(recorded) if recorded in set(Status) else Status.CRASHED
         if status is Status.STOPPED and halts.stop is not None:
             who = halts.stop.command
-            return RunStatus(status=status, by=who.issued_by, reason=who.reason)
+            is_rewound = who.action is CommandAction.REWIND
+            return RunStatus(
+                status=status, by=who.issued_by, reason=who.reason, is_rewound=is_rewound
+            )
         return RunStatus(status=status)
     if halts.pause is not None and halts.next_stop is None:
         who, since = halts.pause.command, halts.pause.answered_at
-        return RunStatus(status=Status.PAUSED, by=who.issued_by, reason=who.reason, since=since)
+        return RunStatus(
+            status=Status.PAUSED,
+            by=who.issued_by,
+            reason=who.reason,
+            since=since,
+            asks=bool(who.settings),
+        )
     if is_starting and origin is not Origin.EVALUATED:  # whose episodes come before its steps
         return RunStatus(status=Status.WAITING, since=heard_at, is_resumed=attempt > 1)
     limit = max(STALE_LEAST_S, STALE_STEPS * step_s) if math.isfinite(step_s) else STALE_UNKNOWN_S

@@ -37,6 +37,7 @@ from echoscope.store.records import (
     TrajectoryOutcome,
 )
 from echoscope.store.steer.commands import post
+from echoscope.store.steer.rewinds import asked_rewind
 from echoscope.store.writer import RunWriter
 from echoscope.text.user_code import UserCodeError
 
@@ -454,11 +455,12 @@ class Trainer:
         elif wishes.paused_by_alarm:
             self._checkpoint("alarm")
         if wishes.paused_by_alarm:
-            folder = shown_path(self.run_path)
+            ctl = f"echoscope ctl {shown_path(self.run_path)}"
+            asks = asked_rewind(open_run(self.run_path)) is not None
             self.events.message(
                 f"{wishes.paused_by_alarm} paused the run after step {self.step}, with a "
-                f"checkpoint; `echoscope ctl {folder} resume` goes on, `echoscope ctl {folder} "
-                "stop` ends it"
+                f"checkpoint; {f'`{ctl} rewind` treats it, ' * asks}`{ctl} resume` goes on"
+                f"{' without' * asks}, `{ctl} stop` ends it"
             )
         return wishes
 

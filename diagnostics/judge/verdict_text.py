@@ -276,7 +276,9 @@ chance.'
         rest = ", and still falls" if outcome.still_falls else ""
         return f"{capitalised(name)} fell from {start} to {now}{rest}."
     if bottom is None:
-        return f"{capitalised(name)} rose from {start} to {now}."
+        best = level_words(outcome.level_of(outcome.best), with_trials=False)
+        higher = f" It had been {best}." if outcome.is_below_best else ""
+        return f"{capitalised(name)} rose from {start} to {now}.{higher}"
     held = level_words(outcome.level_of(pivots[-2][1]), with_trials=False)
     num_falls = sum(mode == "down" for mode, _ in pivots)
     times = f" {num_falls} times, the last time" if num_falls > 1 else ""

@@ -103,6 +103,16 @@ def judged(recorded: str, *states: CommandState, **changes: Any) -> RunStatus:
             "stopped by root: reward is broken",
         ),
         (
+            judged("stopped", asked("rewind", by="guard", reason="LOW_SUCCESS after step 6")),
+            "stopped",
+            "rewound by guard: LOW_SUCCESS after step 6",
+        ),
+        (
+            RunStatus(status=Status.PAUSED, by="alarm LOW_SUCCESS", since=NOW - 720, asks=True),
+            "paused",
+            'paused by the alarm "low success" for 12 min; answer with rewind or resume',
+        ),
+        (
             RunStatus(status=Status.STOPPED, by="alarm LOW_SUCCESS", reason="a paragraph"),
             "stopped",
             'stopped by the alarm "low success"',

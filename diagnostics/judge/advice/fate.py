@@ -49,6 +49,7 @@ def fate_of(run: RunReader, name: str = "") -> Fate | None:
         StoreError: the run cannot be read.
     """
     from echoscope.store.log.layout import Layout, shown_path
+    from echoscope.store.steer.rewinds import last_of_line
     from echoscope.store.steer.settings import live_settings
 
     status, info = run.status(), run.info()
@@ -61,6 +62,9 @@ def fate_of(run: RunReader, name: str = "") -> Fate | None:
     way_on, command = _OF_ANOTHER.get(origin, ""), ""
     if kind == "paused":
         way_on, command = "Let the run go on; no step is lost.", f"echoscope ctl {name} resume"
+        if status.asks:
+            way_on = f"Let the guard rewind the run; `{command}` goes on without."
+            command = f"echoscope ctl {name} rewind"
     elif kind == "silent":
         way_on = "Look at the trainer's own output: this run says nothing about why."
     elif origin is Origin.TRAINED and Layout(run.path).is_copy:
@@ -68,6 +72,9 @@ def fate_of(run: RunReader, name: str = "") -> Fate | None:
         command = f"echoscope runs copy {name} {shlex.quote(f'runs/{run.path.name}')}"
     elif origin is Origin.EVALUATED:
         way_on, command = "Play what is left.", f"echoscope eval --resume {name}"
+    elif status.is_rewound and (after := last_of_line(run.path)) != run.path:
+        way_on = "The run goes on as another one, from a checkpoint: look at that."
+        command = f"echoscope diagnose {shlex.quote(shown_path(after))}"
     elif origin is Origin.TRAINED:
         way_on, command = _resuming(run, info.last_step), f"echoscope train --resume {name}"
         if kind == "failed":
@@ -116,6 +123,7 @@ def _by_whom(status: RunStatus, happened: str) -> str:
     reason = " ".join(status.reason.split()).rstrip(".")
     reason = reason if len(reason) <= MAX_REASON else f"{reason[:MAX_REASON]}..."
     who = " ".join(status.by.split())
+    did = "rewound" if status.is_rewound else did
     return f"{who} {did} the run {when}{f': {reason}' if reason else ''}."
 
 

@@ -386,13 +386,15 @@ def _label(channel: Channel) -> str:
 
 
 def describe_jump(sign: Sign) -> str:
-    """`valid actions: 95 % (highest, step 40) -> 31 % at once (step 41)`."""
+    """`valid actions: 95 % (highest median of 5 rows, step 41) -> 31 % at once (step 41)`."""
     if isinstance(sign, Outcome):
         return describe_outcome(sign)
     side, best = _extreme(sign)
+    of_rows = f" {averaged(sign)}" if averaged(sign) else ""
     before, now = (amount(value, sign.spec.unit) for value in (sign.baseline, sign.value))
     return (
-        f"{_label(sign)}: {before} ({side}, step {best}) -> {now} at once (step {sign.last_step})"
+        f"{_label(sign)}: {before} ({side}{of_rows}, step {best}) -> {now} at once "
+        f"(step {sign.last_step})"
     )
 
 

@@ -31,6 +31,7 @@ from echoscope.core.run.checkpoint import CheckpointError, Checkpoints
 from echoscope.core.run.guard import may_come_back, next_proposal
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
+from echoscope.diagnostics.judge.advice.fate import fate_of
 from echoscope.diagnostics.judge.alarms import RunState
 from echoscope.diagnostics.judge.proposals import Proposal, Proposals
 from echoscope.store.checkpoints import checkpoint_path
@@ -104,8 +105,12 @@ def test_the_run_ends_with_all_that_it_observed(treated: Path) -> None:
     assert "treatment 1 of at most 3" in state.command.reason
     assert state.ack is not None
     assert state.ack.outcome is CommandOutcome.APPLIED
-    assert run.status().words(0).startswith("stopped by guard: NON_FINITE after step 3")
+    assert run.status().words(0).startswith("rewound by guard: NON_FINITE after step 3")
     assert verify(treated).problems == ()
+    fate = fate_of(run)
+    assert fate is not None
+    assert fate.words.startswith("guard rewound the run after step 3")
+    assert fate.command == f"echoscope diagnose {treated.with_name('run-2')}"
 
 
 def test_the_new_run_is_the_branch_that_a_person_would_have_started(
@@ -203,6 +208,10 @@ def test_ask_waits_for_a_person_who_agrees(treated: Path, tmp_path: Path) -> Non
     person = Answers(path, ("ada", REWIND, GRPO))
     assert trained(collapsing("guard=ask"), path, person) == (tmp_path / "run-2", "finished")
     assert person.asked == GRPO
+    assert any(
+        "rewind` treats it, `" in text and text.endswith("stop` ends it")
+        for text in person.messages
+    )
     assert asked_rewind(open_run(path)) is None
     assert recorded(tmp_path / "run-2") == recorded(treated.with_name("run-2"))
     pause, rewind = open_run(path).commands()

@@ -138,7 +138,9 @@ def test_two_cliffs_at_one_step_are_critical_at_once(
     assert severity(engine, "FORMAT_COLLAPSE") == found
     if found == "critical":
         (raised,) = (event for event in events if event.rule == "FORMAT_COLLAPSE")
-        assert "100 % (highest, step 4) -> 30 % at once (step 30)" in raised.message
+        assert (
+            "100 % (highest median of 5 rows, step 4) -> 30 % at once (step 30)" in raised.message
+        )
 
 
 def test_a_loss_of_success_on_fixed_tasks_needs_no_warm_up() -> None:
