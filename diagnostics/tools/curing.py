@@ -62,7 +62,8 @@ class Standing:
     """On the fixed tasks, or in training where none are played; by step."""
     num_trained: int
     level: float
-    """Mean success over the last third of its steps; NaN before that."""
+    """Mean success over the last third of its steps, the newest where none is from there; NaN
+    without any."""
     interval: tuple[float, float]
     """Of the level, nominal 95 %."""
     alarms: tuple[str, ...]
@@ -196,6 +197,7 @@ def standing(reader: RunReader, checkpoint: int) -> Standing:
     last = max(reader.info().last_step, checkpoint)
     num_trained = last - checkpoint
     late = [rate for step, rate in curve.items() if step > last - max(num_trained / LAST, 1)]
+    late = late or [*curve.values()][-1:]
     level = sum(late) / len(late) if late else math.nan
     low, high = wilson_interval(level, _num_tasks(reader, len(late)))
     onsets = open_alarms(reader.alarms())

@@ -1,0 +1,38 @@
+"""How a branch of a cure stands: worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from made_run import open_writer, step_metrics
+
+from echoscope.diagnostics.tools.curing import standing
+from echoscope.store.reader import open_run
+
+
+@pytest.mark.parametrize(
+    ("rates", "level"),
+    [
+        ({2: 0.9, 4: 0.2, 8: 0.5, 9: 0.7}, 0.6),  # the last third: steps 8, 9 and 10
+        ({2: 0.9, 4: 0.2, 6: 0.3}, 0.3),  # the newest, where no evaluation is from there
+        ({2: 0.9}, math.nan),  # from before the branch
+    ],
+)
+def test_the_level_is_that_of_the_last_third_or_the_newest(
+    tmp_path: Path, rates: Mapping[int, float], level: float
+) -> None:
+    """A branch that began after step 2 and has trained eight steps."""
+    writer = open_writer(tmp_path / "branch")
+    for step in range(11):
+        rows = [step_metrics("branch", step, {"policy/entropy": 1.0})]
+        if step in rates:
+            evaluated = {"eval/all/success_rate": rates[step]}
+            rows.append(step_metrics("branch", step, evaluated, phase="eval"))
+        writer.commit_step(metrics=rows, trajectories=[], outcomes=[])
+    writer.close(status="finished")
+    stand = standing(open_run(tmp_path / "branch"), 2)
+    assert stand.level == pytest.approx(level, nan_ok=True)
+    assert stand.num_trained == 8
