@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import textwrap
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,6 +30,8 @@ SELECT run_id, arg_max(return_mean, step) return_mean, arg_max(success_rate, ste
        sum(num_trajectories)::BIGINT num_trajectories
 FROM steps GROUP BY run_id
 """
+STATUS_CHARS = 60
+"""Of the list: a reason may be a paragraph, and `runs show` has it whole."""
 _LEFT_OUT = ("tags", "parent", "return", "started", "verdict")
 """Columns of the list that a narrow terminal does without, the first one first."""
 _COUNTS = """
@@ -67,7 +70,7 @@ def list_runs(
         origins = {info.run_id: origin_of(info.config) for info in infos}
         for row in rows:  # in words
             stand = stands[row["run_id"]]
-            row["status"] = stand.words(time.time())
+            row["status"] = textwrap.shorten(stand.words(time.time()), STATUS_CHARS)
             if row["verdict"]:
                 is_over = has_ended(stand.status, origins[row["run_id"]])
                 row["verdict"] = RunState(row["verdict"]).words(has_ended=is_over)

@@ -15,6 +15,7 @@ from echoscope.diagnostics.judge.advice.actions import shown
 from echoscope.diagnostics.judge.alarms import SYMPTOMS
 from echoscope.diagnostics.judge.courses.outcome import LOST_SHARE
 from echoscope.diagnostics.judge.proposals import Proposal, proposals_of
+from echoscope.diagnostics.judge.rules.alarm_texts import RULE_TEXTS
 from echoscope.diagnostics.tools.curing import HELD
 from echoscope.store.checkpoints import (
     checkpoint_damage,
@@ -31,6 +32,7 @@ from echoscope.store.steer.rewinds import GUARD, Rewind, rewind_settings
 from echoscope.store.steer.settings import live_settings
 from echoscope.store.steer.steering import MAX_REASON, override_words
 from echoscope.text.amounts import percent
+from echoscope.text.sentences import in_sentence
 
 from ..config.beside_training import GivenTreatment
 from ..config.loading import ConfigError, override
@@ -81,15 +83,18 @@ class Guard:
         success = evaluation_success(run)
         if raised and all(may_come_back(alarm, step, success) for alarm in raised):
             if not news <= self._awaited:
-                rules = ", ".join(sorted({alarm.rule for alarm in raised}))
+                titles = " and ".join(
+                    sorted({in_sentence(RULE_TEXTS[alarm.rule].title) for alarm in raised})
+                )
                 self.say(
-                    f"guard: {rules} after step {step}: no treatment yet, since healthy runs often "
-                    "recover."
+                    f"guard: {titles} (after step {step}): no treatment yet, since healthy runs "
+                    "often recover."
                 )
             self._awaited |= news
             return []
         self._answered |= news
-        alarm = next((alarm.rule for alarm in raised), "an alarm")
+        alarm = next((alarm.rule for alarm in raised), "")
+        title = in_sentence(RULE_TEXTS[alarm].title) if alarm else "a critical alarm"
         treatments = [] if origin is None else origin.treatments
         number, most = len(treatments) + 1, config.guard.max
         proposal, why = None, f"{most} treatments were given, which is guard.max."
@@ -99,15 +104,15 @@ class Guard:
         left = success_left(success)
         if proposal is None and left >= HELD:
             self.say(
-                f"guard: {alarm} after step {step}. {why} The run goes on: success is "
+                f"guard: {title} (after step {step}). {why} The run goes on: success is "
                 f"{percent(left)} of its best."
             )
             return []
         if proposal is None:
-            return [self._give_up(alarm, f"{alarm}, and the guard cannot treat it: {why}", is_auto)]
+            return [self._give_up(alarm, f"{title}, and the guard cannot treat it: {why}", is_auto)]
         values = " ".join(f"{key}={shown(value)}" for key, value in proposal.settings.items())
         reason = (
-            f"{alarm} after step {step}: treatment {number} of at most {most}, from checkpoint "
+            f"{title} (after step {step}): treatment {number} of at most {most}, from checkpoint "
             f"{proposal.checkpoint} with {values}. {proposal.why} {proposal.rate}"
         ).strip()[:MAX_REASON]
         folder = shown_path(self.run_path)

@@ -103,9 +103,9 @@ def judged(recorded: str, *states: CommandState, **changes: Any) -> RunStatus:
             "stopped by root: reward is broken",
         ),
         (
-            judged("stopped", asked("rewind", by="guard", reason="LOW_SUCCESS after step 6")),
+            judged("stopped", asked("rewind", by="guard", reason="success dropped")),
             "stopped",
-            "rewound by guard: LOW_SUCCESS after step 6",
+            "rewound by guard: success dropped",
         ),
         (
             RunStatus(status=Status.PAUSED, by="alarm LOW_SUCCESS", since=NOW - 720, asks=True),

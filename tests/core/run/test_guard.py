@@ -79,7 +79,9 @@ def treated(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path.with_name("run-2"),
         "finished",
     )
-    assert any(text.startswith("guard: NON_FINITE after step 3") for text in listener.messages)
+    assert any(
+        text.startswith("guard: non-finite numbers (after step 3)") for text in listener.messages
+    )
     return path
 
 
@@ -105,7 +107,7 @@ def test_the_run_ends_with_all_that_it_observed(treated: Path) -> None:
     assert "treatment 1 of at most 3" in state.command.reason
     assert state.ack is not None
     assert state.ack.outcome is CommandOutcome.APPLIED
-    assert run.status().words(0).startswith("rewound by guard: NON_FINITE after step 3")
+    assert run.status().words(0).startswith("rewound by guard: non-finite numbers (after step 3)")
     assert verify(treated).problems == ()
     fate = fate_of(run)
     assert fate is not None
@@ -320,7 +322,10 @@ def test_each_act_of_the_guard_is_told_once(
         words = ("diagnostics.notify.targets=[webhook:ECHOSCOPE_TEST_HOOK]", f"guard={mode}")
         trained(collapsing(*words), path, events)
     (act,) = [body for body in box.bodies if body["occasion"] == "guard"]
-    assert "NON_FINITE after step 3: treatment 1 of at most 3, from checkpoint 0" in act["text"]
+    assert (
+        "non-finite numbers (after step 3): treatment 1 of at most 3, from checkpoint 0"
+        in act["text"]
+    )
     assert [text for text in events.messages if text.startswith("guard: ")] == [act["text"]]
 
 
@@ -483,7 +488,8 @@ def test_it_says_once_that_it_waits(collapsed: Path, monkeypatch: pytest.MonkeyP
     for _ in range(2):
         assert watch.commands(["non_finite-00000001"], config) == []
     assert said == [
-        "guard: NON_FINITE after step 4: no treatment yet, since healthy runs often recover."
+        "guard: non-finite numbers (after step 4): no treatment yet, since healthy runs often "
+        "recover."
     ]
 
 
