@@ -273,6 +273,11 @@ class Turn:
         return "" if self.reasoning_chars is None else self.response[slice(*self.reasoning_chars)]
 
     @property
+    def is_reasoning_closed(self) -> bool:
+        """Whether the response goes on after the reasoning: its closing tag was written."""
+        return self.reasoning_chars is not None and self.reasoning_chars[1] < len(self.response)
+
+    @property
     def answer(self) -> str:
         return "" if self.answer_chars is None else self.response[slice(*self.answer_chars)]
 

@@ -93,6 +93,7 @@ def _turn_metrics(turns: list[Turn]) -> dict[str, float]:
         "rollout/response_length_max": max(lengths, default=math.nan),
         "rollout/reasoning_length_mean": mean(reasoning),
         "rollout/length_limited_frac": mean([float(t.finish_reason.is_cut) for t in turns]),
+        "rollout/reasoning_closed_frac": mean([float(t.is_reasoning_closed) for t in turns]),
         "rollout/format_valid_frac": mean([float(t.answer_chars is not None) for t in turns]),
         "rollout/action_valid_frac": mean([float(bool(t.is_valid)) for t in turns]),
         "rollout/action_effective_frac": mean([float(bool(t.is_effective)) for t in turns]),

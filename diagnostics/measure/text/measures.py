@@ -332,8 +332,7 @@ def _measure_agreement(report: TextReport, sample: TextSample) -> None:
 def _measure_form(report: TextReport, trajectories: Sequence[Trajectory]) -> None:
     """Shares of turns, and the median length of a response in characters.
 
-    A reasoning is closed if the response goes on after it: its closing tag was written. NaN for
-    what an imported file does not say.
+    NaN for what an imported file does not say.
     """
     turns = [(episode, turn) for episode in trajectories for turn in episode.turns]
     has_tags = not is_without_reasoning(trajectories)
@@ -344,7 +343,7 @@ def _measure_form(report: TextReport, trajectories: Sequence[Trajectory]) -> Non
         report.mean(key, answers, why)
 
     share("valid_frac", lambda turn: turn.is_valid)
-    share("closed_reasoning_frac", lambda turn: is_reasoning_closed(turn) if has_tags else None)
+    share("closed_reasoning_frac", lambda turn: turn.is_reasoning_closed if has_tags else None)
     share("truncated_frac", _is_cut)
     if turns:
         lengths = [len(turn.response) for _, turn in turns]
@@ -356,13 +355,9 @@ def _measure_form(report: TextReport, trajectories: Sequence[Trajectory]) -> Non
         (
             _in_turn(episode, turn, (0, len(turn.response)), _why_broken(turn))
             for episode, turn in turns
-            if turn.is_valid is False or (turn.reasoning_chars and not is_reasoning_closed(turn))
+            if turn.is_valid is False or (turn.reasoning_chars and not turn.is_reasoning_closed)
         ),
     )
-
-
-def is_reasoning_closed(turn: Turn) -> bool:
-    return turn.reasoning_chars is not None and turn.reasoning_chars[1] < len(turn.response)
 
 
 def _is_cut(turn: Turn) -> bool | None:
@@ -370,7 +365,7 @@ def _is_cut(turn: Turn) -> bool | None:
 
 
 def _why_broken(turn: Turn) -> str:
-    if turn.reasoning_chars and not is_reasoning_closed(turn):
+    if turn.reasoning_chars and not turn.is_reasoning_closed:
         return "the reasoning is never closed"
     return "no valid action"
 

@@ -22,6 +22,7 @@ from echoscope.core.update.learners.alone import Learner
 from echoscope.diagnostics.config import GradientConfig
 from echoscope.diagnostics.judge.verdict import Diagnosis
 from echoscope.diagnostics.measure import costs
+from echoscope.diagnostics.read.names import is_read
 from echoscope.diagnostics.read.table import table_of_run
 from echoscope.store.log.verify import verify
 from echoscope.store.reader import open_run
@@ -104,6 +105,17 @@ def test_judging_the_stored_metrics_again_says_the_same(watched: tuple[Path, Lis
     ]
     query = "SELECT step, rule, severity, state, message FROM alarms"
     assert sorted(again) == sorted(tuple(row.values()) for row in reader.sql(query).to_pylist())
+
+
+def test_rules_read_nothing_later_that_the_monitor_did_not_see(
+    watched: tuple[Path, Listener],
+) -> None:
+    """A metric of RAGEN in the store was read as one of ours, which only a later reader knew."""
+    reader = open_run(watched[0])
+    stored = {row["key"] for row in reader.sql("SELECT DISTINCT key FROM metrics").to_pylist()}
+    judged = {key for key in table_of_run(reader).columns if is_read(key)}
+    assert "rollout/reasoning_closed_frac" in judged
+    assert judged <= stored
 
 
 def test_what_it_costs_is_among_the_durations(watched: tuple[Path, Listener]) -> None:
