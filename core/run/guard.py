@@ -93,23 +93,23 @@ class Guard:
             self._awaited |= news
             return []
         self._answered |= news
-        alarm = next((alarm.rule for alarm in raised), "")
-        title = in_sentence(RULE_TEXTS[alarm].title) if alarm else "a critical alarm"
+        rule = next((alarm.rule for alarm in raised), "")
+        title = in_sentence(RULE_TEXTS[rule].title) if rule else "a critical alarm"
         treatments = [] if origin is None else origin.treatments
         number, most = len(treatments) + 1, config.guard.max
         proposal, why = None, f"{most} treatments were given, which is guard.max."
         if number <= most:
             proposal, why = next_proposal(self.run_path, treatments)
         is_auto = config.guard.mode == "auto"
-        left = success_left(success)
-        if proposal is None and left >= HELD:
+        share = share_left(success, max((alarm.step for alarm in raised), default=step))
+        if proposal is None and share >= HELD:
             self.say(
                 f"guard: {title} (after step {step}). {why} The run goes on: success is "
-                f"{percent(left)} of its best."
+                f"{percent(share)} of its best."
             )
             return []
         if proposal is None:
-            return [self._give_up(alarm, f"{title}, and the guard cannot treat it: {why}", is_auto)]
+            return [self._give_up(rule, f"{title}, and the guard cannot treat it: {why}", is_auto)]
         values = " ".join(f"{key}={shown(value)}" for key, value in proposal.settings.items())
         reason = (
             f"{title} (after step {step}): treatment {number} of at most {most}, from checkpoint "
@@ -125,7 +125,7 @@ class Guard:
             f"`echoscope ctl {folder} resume` goes on without."
         )
         why = f"guard asks: {reason}"[:MAX_REASON]
-        return [self._command(CommandAction.PAUSE, why, alarm, settings=order)]
+        return [self._command(CommandAction.PAUSE, why, rule, settings=order)]
 
     def _give_up(self, alarm: str, reason: str, is_auto: bool) -> Command:
         """Nobody waits for an answer of a run that treats itself: it frees the machine."""
@@ -154,10 +154,10 @@ class Guard:
         return new_command(self.run_id, action, settings=settings, issued_by=author, reason=reason)
 
 
-def success_left(success: Mapping[int, float]) -> float:
-    """The newest success as a share of the best; 0 where none was measured."""
-    best = max(success.values(), default=0.0)
-    return [*success.values()][-1] / best if best > 0 else 0.0
+def share_left(success: Mapping[int, float], since: int) -> float:
+    """The newest success as a share of the best; 0 where none was measured since a step."""
+    best, newest_step = max(success.values(), default=0.0), max(success, default=-1)
+    return success[newest_step] / best if best > 0 and newest_step >= since else 0.0
 
 
 def may_come_back(alarm: Alarm, step: int, success: Mapping[int, float]) -> bool:
@@ -166,19 +166,18 @@ def may_come_back(alarm: Alarm, step: int, success: Mapping[int, float]) -> bool
     Only where success fell and nothing else shows it, or where an evaluation alone shows the change
     and most of the success is left. It may for some steps, where success is back already, and for
     as long as each evaluation is the best since the alarm. That wait ends: what stays low sets new
-    records ever more rarely.
+    records ever more rarely. An evaluation from before the alarm says nothing.
 
     Args:
         success: on the evaluation tasks, by step.
     """
-    at_alarm = max((at for at in success if at <= alarm.step), default=alarm.step)
-    *earlier, newest = [0.0, *(rate for at, rate in success.items() if at >= at_alarm)]
-    left = success_left(success)
-    is_slight = alarm.metric.startswith("eval/") and left >= LOST_SHARE
+    share = share_left(success, alarm.step)
+    is_slight = alarm.metric.startswith("eval/") and share >= LOST_SHARE
     if alarm.rule not in DIPS and not is_slight:
         return False
-    is_rising = len(earlier) > 1 and newest > max(earlier)
-    return step < alarm.step + SETTLING_STEPS or left >= HELD or is_rising
+    since = [rate for evaluated, rate in success.items() if evaluated >= alarm.step]
+    is_rising = len(since) > 1 and since[-1] > max(since[:-1])
+    return step < alarm.step + SETTLING_STEPS or share >= HELD or is_rising
 
 
 def next_proposal(

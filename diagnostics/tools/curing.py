@@ -62,8 +62,8 @@ class Standing:
     """On the fixed tasks, or in training where none are played; by step."""
     num_trained: int
     level: float
-    """Mean success over the last third of its steps, the newest where none is from there; NaN
-    without any."""
+    """Mean success over the last third of its steps, or the last half where that has none; else
+    NaN."""
     interval: tuple[float, float]
     """Of the level, nominal 95 %."""
     alarms: tuple[str, ...]
@@ -196,8 +196,9 @@ def standing(reader: RunReader, checkpoint: int) -> Standing:
     curve = {step: rate for step, rate in success_of(reader).items() if step > checkpoint}
     last = max(reader.info().last_step, checkpoint)
     num_trained = last - checkpoint
-    late = [rate for step, rate in curve.items() if step > last - max(num_trained / LAST, 1)]
-    late = late or [*curve.values()][-1:]
+    spans = (max(num_trained / LAST, 1), num_trained / 2)
+    of_spans = ([rate for step, rate in curve.items() if step > last - span] for span in spans)
+    late = next(filter(None, of_spans), [])
     level = sum(late) / len(late) if late else math.nan
     low, high = wilson_interval(level, _num_tasks(reader, len(late)))
     onsets = open_alarms(reader.alarms())

@@ -28,7 +28,7 @@ from echoscope.core.config.settings import RunConfig
 from echoscope.core.run import build, checkpoint, guard
 from echoscope.core.run.branching import go_on, plan_branch, start_branch
 from echoscope.core.run.checkpoint import CheckpointError, Checkpoints
-from echoscope.core.run.guard import may_come_back, next_proposal
+from echoscope.core.run.guard import may_come_back, next_proposal, share_left
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.diagnostics.judge.advice.fate import fate_of
@@ -493,6 +493,20 @@ def test_it_says_once_that_it_waits(collapsed: Path, monkeypatch: pytest.MonkeyP
     ]
 
 
+def test_a_run_that_succeeds_goes_on_where_nothing_is_known(
+    collapsed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A false alarm at 90 % of the best success ended a healthy run."""
+    proposing(monkeypatch)
+    said: list[str] = []
+    config, critical = collapsing("guard=auto"), ["non_finite-00000001"]
+    for success, is_ended in (({0: 1.0, 4: 0.9}, False), ({0: 1.0, 4: 0.7}, True)):
+        monkeypatch.setattr(guard, "evaluation_success", lambda _, rates=success: rates)
+        watch = guard.Guard(run_path=collapsed, run_id="run", say=said.append)
+        assert bool(watch.commands(critical, config)) is is_ended
+    assert said[0].endswith("The run goes on: success is 90 % of its best.")
+
+
 def test_a_guard_that_cannot_treat_ends_the_run_and_says_how_to_go_on(
     collapsed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -541,10 +555,14 @@ def test_what_may_end_by_itself_has_ten_steps_and_more_while_success_comes_back(
     assert may_come_back(alarm, 45 + after, success) is waits
 
 
-def test_without_an_evaluation_nothing_shows_that_success_comes_back() -> None:
+@pytest.mark.parametrize("success", [{}, {0: 0.2, 40: 0.9}], ids=["none", "before the alarm"])
+def test_without_an_evaluation_since_the_alarm_nothing_shows_that_success_comes_back(
+    success: dict[int, float],
+) -> None:
     alarm = replace(DIP, metric="rollout/success_rate")
-    assert may_come_back(alarm, 54, {})
-    assert not may_come_back(alarm, 55, {})
+    assert may_come_back(alarm, 54, success)
+    assert not may_come_back(alarm, 55, success)
+    assert share_left(success, 45) == 0
 
 
 def test_a_guard_is_refused_where_the_process_ends_with_the_run(

@@ -17,11 +17,11 @@ from echoscope.store.reader import open_run
     ("rates", "level"),
     [
         ({2: 0.9, 4: 0.2, 8: 0.5, 9: 0.7}, 0.6),  # the last third: steps 8, 9 and 10
-        ({2: 0.9, 4: 0.2, 6: 0.3}, 0.3),  # the newest, where no evaluation is from there
-        ({2: 0.9}, math.nan),  # from before the branch
+        ({2: 0.9, 4: 0.2, 7: 0.3}, 0.3),  # the last half, where no evaluation is from there
+        ({2: 0.9, 4: 0.2, 6: 0.3}, math.nan),  # it says little of what the treatment did
     ],
 )
-def test_the_level_is_that_of_the_last_third_or_the_newest(
+def test_the_level_is_that_of_the_last_third_or_half(
     tmp_path: Path, rates: Mapping[int, float], level: float
 ) -> None:
     """A branch that began after step 2 and has trained eight steps."""
