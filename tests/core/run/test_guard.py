@@ -112,6 +112,7 @@ def test_the_run_ends_with_all_that_it_observed(treated: Path) -> None:
     fate = fate_of(run)
     assert fate is not None
     assert fate.words.startswith("guard rewound the run after step 3")
+    assert fate.words.endswith(" It goes on as `run-2`.")
     assert fate.command == f"echoscope diagnose {treated.with_name('run-2')}"
 
 
