@@ -155,8 +155,10 @@ class RunStatus:
         if self.status is Status.STOPPED:
             if self.by.startswith(ALARM_AUTHOR):  # its reason is the text of the alarm, a paragraph
                 return f"stopped{by}"
+            # After the colon the guard says which treatment it gives, a paragraph too.
+            reason = self.reason.partition(": ")[0] if self.is_rewound else self.reason
             verb = "rewound" if self.is_rewound else "stopped"
-            return f"{verb}{by}" + (f": {self.reason}" if self.by and self.reason else "")
+            return f"{verb}{by}" + (f": {reason}" if self.by and reason else "")
         if self.status is not Status.WAITING:
             return self.status.value
         if self.next_action is None:

@@ -103,7 +103,7 @@ def judged(recorded: str, *states: CommandState, **changes: Any) -> RunStatus:
             "stopped by root: reward is broken",
         ),
         (
-            judged("stopped", asked("rewind", by="guard", reason="success dropped")),
+            judged("stopped", asked("rewind", by="guard", reason="success dropped: treatment 1")),
             "stopped",
             "rewound by guard: success dropped",
         ),
