@@ -53,6 +53,8 @@ KEPT = (
     "eval/*/num_tasks",
     "rollout/success_rate",
     "rollout/*_frac",
+    "rollout/num_episodes",
+    "rollout/num_groups",
     "rollout/response_length_mean",
     "rollout/num_turns_mean",
     "reward/return_mean",

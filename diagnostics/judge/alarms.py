@@ -61,7 +61,9 @@ DOWNGRADE_AFTER = 10
 """Rows in a row without a second channel after which a critical alarm is a warning again."""
 
 AGREED_RELIEF = 1.0
-"""Standard errors that a fall on fixed tasks takes less while the text or the signal shows one."""
+"""Standard errors that a fall on fixed tasks takes less while text, signal or training show one."""
+SAGGING_ROWS = 2
+"""Rows in a row in which training success is half way to a large fall, to agree with one."""
 MAX_TERMS = 32
 
 Exemplars = Callable[[str], tuple[str, ...]]
@@ -249,10 +251,7 @@ class AlarmEngine:
         full = {**values, **derived(values)}
         for channel in self.channels.values():
             channel.update(step, full)
-        is_agreed = any(self.channels[name].leans for name in rules_task.SIGNS)
-        for outcome in self.outcomes.values():
-            outcome.turns.relief = AGREED_RELIEF if is_agreed and outcome.spec.is_fixed else 0.0
-            outcome.update(step, full)
+        self._observe_outcomes(step, full)
         self._observe_terms(step, full)
         self.num_rows += 1
         view = self.view()
@@ -268,6 +267,20 @@ class AlarmEngine:
         elif self._opening in ("", *SYMPTOMS):
             self._opening = self.open_alarms[0].rule
         return events
+
+    def _observe_outcomes(self, step: int, values: Mapping[str, float]) -> None:
+        """Take in what the run achieves; training first, which shows falls on fixed tasks too."""
+        training = self.outcomes["success_train"]
+        training.update(step, values)
+        is_agreed = any(self.channels[name].leans for name in rules_task.SIGNS)
+        is_agreed |= training.num_sagging >= SAGGING_ROWS
+        for outcome in self.outcomes.values():
+            if outcome is training:
+                continue
+            if outcome.spec.is_fixed:
+                outcome.turns.relief = AGREED_RELIEF if is_agreed else 0.0
+                outcome.turns.beside = training.sigmas_sagging if outcome.is_rate else 0.0
+            outcome.update(step, values)
 
     def _observe_terms(self, step: int, values: Mapping[str, float]) -> None:
         """Follow every term of the reward, as a return of its own."""

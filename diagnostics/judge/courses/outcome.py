@@ -17,7 +17,7 @@ from ..claims import Change, Claim, Dip, Level, Lost
 from .channels import OutcomeSpec
 from .course import Source
 from .series import Series, Stretch
-from .turns import HELD_Z, Dates, Turns, between_rows, change_points, dated_with
+from .turns import HELD_Z, SHOWN_Z, Dates, Turns, between_rows, change_points, dated_with
 
 LOST_SHARE = 0.5
 """Of what was held: with less left, beyond chance and for good, it is lost."""
@@ -25,8 +25,6 @@ CHOSEN_Z = 2.6
 """Standard errors of the end of an interval to which an extreme was flattered by its choice."""
 BOUND_Z = 3.2
 """... of an upper end that is looked at in every row."""
-SHOWN_SIGMAS = 2.5
-"""Standard errors by which the present level differs from an extreme to be set against it."""
 LARGE_SHARE = 0.375
 """A fall by so much of what was held is being lost."""
 GOING_SHARE, GOING_SIGMAS = 0.2, 2.5
@@ -396,6 +394,11 @@ class Outcome:
         present = self.value if self.spec.is_fixed else self.level
         return self.has_fallen or self._is_down_by(self.large_share / 2, present)
 
+    @property
+    def sigmas_sagging(self) -> float:
+        """Standard errors from its best down to now where it sags; else 0."""
+        return self._sigmas_now if self.is_sagging else 0.0
+
     def is_sagging_for(self, num_rows: int) -> bool:
         least = DECLINE_SIGMAS if self.spec.is_fixed else LEAN_SIGMAS
         return self.num_sagging >= num_rows and self._sigmas_now >= least
@@ -573,7 +576,7 @@ class Outcome:
         if not self.turns.pivots:
             return False
         sign = -1 if self.has_fallen else 1
-        return sign * self.series.sigmas(self.turns.pivots[-1][1], self.since_turn) >= SHOWN_SIGMAS
+        return sign * self.series.sigmas(self.turns.pivots[-1][1], self.since_turn) >= SHOWN_Z
 
     @property
     def is_down(self) -> bool:

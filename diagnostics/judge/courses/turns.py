@@ -20,6 +20,8 @@ from typing import Literal
 
 from .series import Series, Stretch
 
+SHOWN_Z = 2.5
+"""Standard errors by which two stretches differ that are set against each other in words."""
 HELD_Z = 4.0
 """Standard errors of the bound by which stretches compete for the highest and the lowest."""
 CAUTION, AMOUNT_CAUTION = 7.0, 9.0
@@ -49,6 +51,8 @@ class Turns:
     """Rows after an extreme that confirm a turn: one bad batch is none."""
     relief: float = 0.0
     """Standard errors that a turn downwards takes less while other kinds of signs agree."""
+    beside: float = 0.0
+    """Standard errors by which another measure of the same policy is down."""
     mode: Mode = ""
     pivots: list[tuple[Mode, Stretch]] = field(default_factory=list)
     """Confirmed turns in order: the mode that began, and the extreme it began from."""
@@ -76,13 +80,23 @@ class Turns:
             self._turn("up", self.low)
 
     def _is_beyond(self, extreme: Stretch, sign: int) -> bool:
-        least = self.turn_z - (self.relief if sign < 0 else 0.0)
+        least = self.turn_z if sign > 0 else self._least_down
         return any(
             sign * self.series.sigmas(extreme, stretch) >= least
             and (self.least_rows < 2 or self._is_shared(extreme, stretch, sign))
             for stretch in self.series.ending(len(self.series), extreme.stop)
             if stretch.size >= self.least_rows
         )
+
+    @property
+    def _least_down(self) -> float:
+        """Standard errors that confirm a turn downwards.
+
+        Two measures that fall together need to be beyond chance together: their sum has the
+        standard error of the square root of two (Stouffer 1949). This one must still show it.
+        """
+        alone = self.turn_z - self.relief
+        return min(alone, max(math.sqrt(2) * alone - self.beside, SHOWN_Z))
 
     def _is_shared(self, extreme: Stretch, stretch: Stretch, sign: int) -> bool:
         """Is a stretch still on that side of an extreme without its outermost row?"""

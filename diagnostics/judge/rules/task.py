@@ -63,7 +63,8 @@ def _low_success(view: View) -> Finding | None:
     """A measure of success is below what it held, beyond chance.
 
     It is critical where a deciding outcome fell by three eighths of what was held, or by less and
-    the fall goes on, and shows that in two rows, or in one while another sign agrees.
+    the fall goes on, and shows that in two rows, or in one while another sign agrees. Of one fall
+    on fixed tasks, training that sags is enough to tell that it was not the evaluation that failed.
     """
     deciding = view.deciding
     names = (*RATES, "eval_reward", "reward") if not view.has_success_rate else RATES
@@ -75,12 +76,13 @@ def _low_success(view: View) -> Finding | None:
     signs = view.leaning(*SIGNS)
     others = [name for name in RATES if view.outcomes[name] is not main]
     signs += view.leaning(*others)
-    is_shown = main.is_confirmed or bool(signs)
+    is_agreed = bool(signs) or view.outcomes["success_train"].is_sagging
+    is_shown = main.is_confirmed or is_agreed
     is_large = (main.is_large_fall or main.goes_on) and is_shown
     if main.spec.is_fixed and main.is_rate:
         # One evaluation is enough for the size of a fall that is certain, where other kinds agree.
         left = main.value / main.high
-        is_large |= bool(signs) and left <= 1 - main.large_share
+        is_large |= is_agreed and left <= 1 - main.large_share
         is_large |= _num_kinds(signs) > 1 and left <= 1 - main.large_share / 2
     critical = main in deciding and is_large and (view.is_warm or main.spec.is_fixed)
     severity = AlarmSeverity.CRITICAL if critical else AlarmSeverity.WARNING
@@ -288,7 +290,7 @@ def _train_eval_divergence(view: View) -> Finding | None:
     """Evaluation fell, and training success over the same steps did not."""
     train = view.outcomes["success_train"]
     lost = [o for name in FIXED if (o := view.outcomes[name]).has_fallen and o.is_confirmed]
-    if not lost or not train.was_ready or train.has_fallen or not train.is_at_best:
+    if not lost or not train.was_ready or train.is_sagging or not train.is_at_best:
         return None
     evidence_text = f"{describe(lost[0])}, while training success is {percent(train.level)}"
     return finding(lost[0], train, words=evidence_text)
