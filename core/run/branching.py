@@ -18,12 +18,18 @@ from echoscope.store.checkpoints import checkpoint_path, last_good_checkpoint
 from echoscope.store.log.starting import is_free
 from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import CommandAck, CommandOutcome
-from echoscope.store.steer.rewinds import Rewind, is_begun, rewind_of, successor_of
+from echoscope.store.steer.rewinds import (
+    Rewind,
+    checkpoints_of_line,
+    is_begun,
+    rewind_of,
+    successor_of,
+)
 from echoscope.store.steer.steering import MAX_AUTHOR, MAX_REASON, override_words
 from echoscope.store.writer import RunWriter
 
 from ..config.beside_training import BranchedFrom, GivenTreatment
-from ..config.loading import ConfigError, override
+from ..config.loading import ConfigError, override, validate
 from ..config.settings import RunConfig
 from .build import Builder
 from .checkpoint import adopt_checkpoint, list_checkpoints, load_weights, read_state, step_of
@@ -70,7 +76,8 @@ def plan_branch(
     """A branch of `parent` with `key=value` words applied to its settings at the checkpoint.
 
     Args:
-        checkpoint: its step; None for the last good one (`last_good_checkpoint`).
+        checkpoint: its step; None for the last good one (`last_good_checkpoint`). One from before
+            `parent` itself branched off is that of the run it comes from.
         name: of the new run; None for its parent's.
         reason: kept with the new run, as `issued_by` is: who asks.
         command_id: the rewind that the branch carries out; empty for any other branch.
@@ -81,17 +88,18 @@ def plan_branch(
             no step left to train.
     """
     run = open_run(parent)
-    info = run.info()
     checkpoint_step, choice = _checkpoint(run, parent, checkpoint)
+    owner = open_run(checkpoint_step.parent.parent).run_id
     state = read_state(checkpoint_step)
     before = state.config
     after = override(before, [*([] if name is None else [f"name={name}"]), *overrides])
-    origin = _origin(info.run_id, state.step, reason, issued_by)
+    origin = _origin(owner, state.step, reason, issued_by)
     if after.branched_from != before.branched_from:
         raise ConfigError("branched_from is what `ctl RUN branch` itself writes")
     changed = changed_settings(before, after)
     if command_id:
-        origin = _of_rewind(origin, before.branched_from, command_id, changed)
+        earlier = validate(run.info().config).branched_from
+        origin = _of_rewind(origin, earlier, command_id, changed)
     fixed = [key for key in changed if key.startswith(_FIXED)]
     if fixed:
         raise ConfigError(
@@ -104,7 +112,7 @@ def plan_branch(
             f"train; give for example steps={2 * state.step}"
         )
     return Branch(
-        parent_run_id=info.run_id,
+        parent_run_id=owner,
         checkpoint=checkpoint_step,
         choice=choice,
         step=state.step,
@@ -268,11 +276,11 @@ def _checkpoint(run: RunReader, parent: Path, step: int | None) -> tuple[Path, s
         if good:
             return good[0], choice.reason
         return checkpoints[-1], f"{choice.reason} It is the newest."
-    folder = checkpoint_path(parent, step)
-    if folder not in checkpoints:
-        steps = ", ".join(str(step_of(path)) for path in checkpoints)
+    by_step = {step_of(path): path for path in checkpoints_of_line(parent)}
+    if step not in by_step:
+        steps = ", ".join(map(str, by_step))
         raise ConfigError(f"{parent} has no checkpoint of step {step}; there are: {steps}")
-    return folder, ""
+    return by_step[step], ""
 
 
 def changed_settings(before: RunConfig, after: RunConfig) -> dict[str, tuple[Any, Any]]:

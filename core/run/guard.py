@@ -17,18 +17,13 @@ from echoscope.diagnostics.judge.courses.outcome import LOST_SHARE
 from echoscope.diagnostics.judge.proposals import Proposal, proposals_of
 from echoscope.diagnostics.judge.rules.alarm_texts import RULE_TEXTS
 from echoscope.diagnostics.tools.curing import HELD
-from echoscope.store.checkpoints import (
-    checkpoint_damage,
-    checkpoint_path,
-    evaluation_success,
-    older_whole_checkpoint,
-)
+from echoscope.store.checkpoints import checkpoint_damage, evaluation_success
 from echoscope.store.errors import StoreError
 from echoscope.store.log.layout import shown_path
 from echoscope.store.reader import open_run
 from echoscope.store.records import ALARM_AUTHOR, Alarm, AlarmSeverity, Command, CommandAction
 from echoscope.store.steer.commands import new_command
-from echoscope.store.steer.rewinds import GUARD, Rewind, rewind_settings
+from echoscope.store.steer.rewinds import GUARD, Rewind, checkpoints_of_line, rewind_settings
 from echoscope.store.steer.settings import live_settings
 from echoscope.store.steer.steering import MAX_REASON, override_words
 from echoscope.text.amounts import percent
@@ -192,20 +187,50 @@ def next_proposal(
     """
     run = open_run(run_path)
     proposed, now = proposals_of(run), live_settings(run).now
+    line = checkpoints_of_line(run_path)
     for proposal in proposed.treatments:
-        folder = checkpoint_path(run_path, proposal.checkpoint)
-        if not folder.is_dir() or checkpoint_damage(folder):
-            older = older_whole_checkpoint(folder)
-            if older is None:
-                step = proposal.checkpoint
-                return None, f"checkpoint {step} is gone or damaged, and no older one is whole."
-            folder = older
-        settings = proposal.settings
-        if not _is_repeated(settings, tried) and not _changes_nothing(folder, settings, now):
-            return replace(proposal, checkpoint=step_of(folder)), ""
+        folder = _start_of(line, proposal.checkpoint, tried)
+        if folder is None:
+            step = proposal.checkpoint
+            return None, f"checkpoint {step} is gone or damaged, and no older one is whole."
+        settings, why = proposal.settings, proposal.why
+        if _is_repeated(settings, tried) or _changes_nothing(folder, settings, now):
+            continue
+        if folder.parent.parent != run_path:
+            settings = {**_given(tried), **settings}
+            last = tried[-1].checkpoint
+            why = f"What began at checkpoint {last} collapsed again, so this begins earlier. {why}"
+        return replace(proposal, checkpoint=step_of(folder), settings=settings, why=why), ""
     if proposed.treatments:
         return None, "every treatment that is known for it was given and did not help."
     return None, proposed.why_none
+
+
+def _start_of(line: Sequence[Path], step: int, tried: Sequence[GivenTreatment]) -> Path | None:
+    """The newest whole checkpoint of a step or before; None without one.
+
+    A treated run that collapses by what is older than itself is not begun there again: the next
+    one begins at half of that step, with a run that it comes from.
+    """
+    limits = [step]
+    if tried and step <= tried[-1].checkpoint:
+        limits = [tried[-1].checkpoint // 2, step]
+    for limit in limits:
+        for folder in reversed(line):
+            if step_of(folder) <= limit and not checkpoint_damage(folder):
+                return folder
+    return None
+
+
+def _given(tried: Iterable[GivenTreatment]) -> dict[str, Any]:
+    """All settings that treatments gave, for a run that had none of them."""
+    settings = {key: value for treatment in tried for key, value in treatment.settings.items()}
+    gone = tuple(f"{key}." for key, value in settings.items() if value is not None)
+    return {
+        key: value
+        for key, value in settings.items()
+        if value is not None or not key.startswith(gone)
+    }
 
 
 def _is_repeated(settings: Mapping[str, Any], tried: Iterable[GivenTreatment]) -> bool:
@@ -238,8 +263,8 @@ def why_no_rewind(run_path: Path, command: Command) -> str:
         return "the ranks of this run end with it: use `echoscope ctl RUN branch`"
     try:
         order = Rewind.of(command)
-        folder = checkpoint_path(run_path, order.checkpoint)
-        plan_branch(run_path, checkpoint=order.checkpoint, overrides=override_words(order.settings))
+        words = override_words(order.settings)
+        folder = plan_branch(run_path, checkpoint=order.checkpoint, overrides=words).checkpoint
     except (ConfigError, StoreError, ValueError) as error:
         return str(error)
     damage = checkpoint_damage(folder)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints import checkpoint_folders
+from ..checkpoints import checkpoint_folders, checkpoint_step
 from ..errors import StoreError
 from ..log.durable import is_locked
 from ..log.layout import Layout
@@ -134,12 +134,30 @@ def asked_rewind(run: RunReader) -> dict[str, Any] | None:
 def successor_of(run: RunReader, rewind: Rewind) -> Path | None:
     """The run that carries out a rewind; None where it was not begun."""
     for row in RunList(run.path.parent).rows():
-        if row.parent_run_id != run.run_id or row.problem:
+        if row.parent_run_id is None or row.problem:
             continue
         origin = open_run(row.path).info().config.get("branched_from")
         if isinstance(origin, Mapping) and origin.get("command_id") == rewind.command.command_id:
             return row.path
     return None
+
+
+def checkpoints_of_line(path: Path) -> list[Path]:
+    """The checkpoints of a run and, from before it branched off, of those it comes from, by step.
+
+    Raises:
+        StoreError: the folder of the runs cannot be listed.
+    """
+    rows = {row.run_id: row for row in RunList(path.parent).rows() if not row.problem}
+    row, folders, before = rows.get(path.name), checkpoint_folders(Layout(path).checkpoints), None
+    while row is not None and row.branched_at is not None:
+        if before is not None and row.branched_at >= before:
+            break  # no run is its own ancestor
+        before, row = row.branched_at, rows.get(row.parent_run_id or "")
+        if row is not None:
+            older = checkpoint_folders(Layout(row.path).checkpoints)
+            folders = [f for f in older if checkpoint_step(f) < before] + folders
+    return folders
 
 
 def last_of_line(path: Path) -> Path:

@@ -474,6 +474,40 @@ class TestTheNextTreatment:
         assert proposal is None
         assert why == f"checkpoint {steps[-1]} is gone or damaged, and no older one is whole."
 
+    def test_what_collapses_again_from_where_it_began_begins_earlier_with_all_that_was_given(
+        self, collapsed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The change may be older than the first checkpoint of the treated run."""
+        parent, path = tmp_path / "run", tmp_path / "run-2"
+        shutil.copytree(collapsed, parent)
+        treatment = GivenTreatment(
+            checkpoint=2,
+            settings={"loss.entropy_coef": 0.5, "reward.shaping": [], "reward.shaping.0.name": None},
+            before={"loss.entropy_coef": 0.0},
+        )
+        words = ["loss.entropy_coef=0.5", "steps=3"]
+        branch = plan_branch(parent, checkpoint=2, overrides=words, command_id="first")
+        start_branch(branch, path, SilentEvents())
+        proposing(monkeypatch, lower(1e-5))
+        proposal, _ = self.of(path, [treatment])
+        assert proposal is not None
+        assert proposal.checkpoint == 1
+        assert proposal.settings == {
+            "loss.entropy_coef": 0.5,
+            "reward.shaping": [],
+            "optim.lr": 1e-5,
+        }
+        assert proposal.why.startswith("What began at checkpoint 2 collapsed again")
+        branch = plan_branch(path, checkpoint=1, overrides=["optim.lr=1e-5"], command_id="second")
+        assert (branch.parent_run_id, branch.step) == ("run", 1)
+        origin = branch.config.branched_from
+        assert origin is not None
+        assert [given.checkpoint for given in origin.treatments] == [2, 1]
+        (checkpoint_path(parent, 1) / "optimizer.safetensors").write_bytes(b"")
+        proposal, _ = self.of(path, [treatment])
+        assert proposal is not None
+        assert proposal.checkpoint == 0
+
     def test_a_run_that_collapses_in_its_first_steps_goes_back_to_its_start(
         self, collapsed: Path
     ) -> None:
