@@ -482,7 +482,7 @@ class Outcome:
         stop = dated_with(turned, self.count)
         if self._dated is None or self._dated[:2] != (len(self.turns.pivots), stop):
             rows = change_points(self.series, start, stop)
-            self._dated = (len(self.turns.pivots), stop, between_rows(self.series, rows))
+            self._dated = (len(self.turns.pivots), stop, between_rows(self.series, start, rows))
 
     @property
     def _dates(self) -> Dates | None:

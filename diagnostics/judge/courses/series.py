@@ -32,6 +32,8 @@ FADING_DIFFERENCES = 10
 """With so many differences, a guess of the trials behind a row is worth half."""
 FIXED_PRIOR_WEIGHT = 12.0
 """... of fixed tasks, whose outcomes are coin flips unless many evaluations say otherwise."""
+MOST_SQUARE = 9.0
+"""... and of which one second difference says no more: it is a rise and a fall of the policy."""
 EDGE = 0.03
 """Rates nearer to 0 or 1 ..."""
 EDGE_SIBLINGS = 0.7
@@ -220,6 +222,8 @@ class Series:
             self.scale = max(_trimmed(squares), _trimmed(last)) if squares else 0.0
             return
         count = len(squares)
+        if self.is_fixed and self.has_trials:
+            squares = [min(square, MOST_SQUARE) for square in squares]
         total = _trimmed(squares) * count if count else 0.0
         if self.has_trials:
             prior = 1.0 if self.is_fixed else 1 + (self.siblings - 1) * PRIOR_SIBLING_CORRELATION

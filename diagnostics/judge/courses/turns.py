@@ -223,7 +223,7 @@ def since_when(values: Sequence[tuple[int, float]], mode: Mode) -> Dates | None:
     stop = dated_with(turn[1], len(series))
     first, likeliest, last = change_points(series, turn[0].start, stop, CORRELATED_DROP)
     rows = max(first - 1, 0), likeliest, min(last + 1, stop - 1)
-    return between_rows(series, rows, is_rare=False)
+    return between_rows(series, turn[0].start, rows, is_rare=False)
 
 
 def dated_with(turned: int, count: int) -> int:
@@ -235,10 +235,14 @@ def dated_with(turned: int, count: int) -> int:
     return max(turned + more for more in ROWS_TO_DATE if turned + more <= max(count, turned))
 
 
-def between_rows(series: Series, rows: Dates, *, is_rare: bool = True) -> Dates:
-    """The steps at which a change may have begun that shows first in one of these rows."""
+def between_rows(series: Series, start: int, rows: Dates, *, is_rare: bool = True) -> Dates:
+    """The steps at which a change may have begun that shows first in one of these rows.
+
+    Args:
+        start: first row of the extreme that it begins from; it begins after that.
+    """
     first, likeliest, last = rows
-    if is_rare and first and series.steps[first] - series.steps[first - 1] > 1:
+    if is_rare and first > start + 1 and series.steps[first] - series.steps[first - 1] > 1:
         # Between rare rows it may have begun before the last one that looks level.
         first -= 1
     early = series.steps[first - 1] + 1 if first else series.steps[0]
