@@ -482,7 +482,8 @@ class TestTheNextTreatment:
         shutil.copytree(collapsed, parent)
         treatment = GivenTreatment(
             checkpoint=2,
-            settings={"loss.entropy_coef": 0.5, "reward.shaping": [], "reward.shaping.0.name": None},
+            settings={"reward.shaping": [], "reward.shaping.0.name": None}
+            | {"loss.entropy_coef": 0.5},
             before={"loss.entropy_coef": 0.0},
         )
         words = ["loss.entropy_coef=0.5", "steps=3"]
