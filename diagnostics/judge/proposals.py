@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MOST = 4
 """Proposals for one run."""
+NEAR = 1.25
+"""Factor up to which two values of a setting are the same treatment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +127,22 @@ def _rate(symptom: str, settings: Mapping[str, Any], situation: Situation) -> st
 def _each_once(candidates: Iterator[Proposal]) -> Iterator[Proposal]:
     seen: list[Mapping[str, Any]] = []
     for proposal in candidates:
-        if proposal.settings not in seen:
+        if not any(_is_same(proposal.settings, before) for before in seen):
             seen.append(proposal.settings)
             yield proposal
+
+
+def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two treatments set the same to the same, or to numbers that differ by little.
+
+    >>> _is_same({"optim.lr": 3e-4}, {"optim.lr": 3.3e-4})
+    True
+    >>> _is_same({"optim.lr": 3e-4}, {"optim.lr": 1e-4})
+    False
+    """
+    return one.keys() == other.keys() and all(_is_near(one[key], other[key]) for key in one)
+
+
+def _is_near(one: Any, other: Any) -> bool:
+    are_numbers = all(isinstance(value, float) and value > 0 for value in (one, other))
+    return one == other or (are_numbers and max(one, other) <= NEAR * min(one, other))

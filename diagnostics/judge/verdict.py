@@ -291,7 +291,8 @@ class Diagnosis:
             agreeing = kinds_of(name for name in names if view[name].is_raised)
             level = "high" if len(agreeing) >= 3 else "medium"
             of = _kinds_words(measured | agreeing)  # some only agree, and are no rule's own
-            return level, f"seen in {len(agreeing)} of {of} {over}; {collapse_words(level)}"
+            past = "is past its threshold" if len(agreeing) == 1 else "are past their thresholds"
+            return level, f"{len(agreeing)} of {of} {past} {over}; {collapse_words(level)}"
         over = f"{_kinds_words(measured)} {over}"
         if state is RunState.NOT_LEARNING:
             return "high", over

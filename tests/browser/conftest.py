@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import DashboardProcess, Watch, find_chromium
+from browsing import PATIENCE_S, DashboardProcess, Watch, find_chromium
 from held_run import HeldRun
 
 playwright_api = pytest.importorskip("playwright.sync_api")
@@ -45,7 +45,7 @@ def watch() -> Watch:
 def page(browser: object, watch: Watch) -> Iterator[object]:
     """A page of a fresh visitor. Whatever a test does: no console error, no foreign request."""
     context = browser.new_context(viewport={"width": 1440, "height": 900})  # type: ignore[attr-defined]
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(1000 * PATIENCE_S)
     opened = context.new_page()
     watch.on(opened)
     yield opened

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import DashboardProcess, Watch, until, visit
+from browsing import PATIENCE_S, DashboardProcess, Watch, until, visit
 from recorded_courses import COURSES, RETURN, SUCCESS, record
 from trainer_process import TrainerProcess
 
@@ -62,7 +62,7 @@ def page(browser: Any) -> Iterator[Any]:
     It makes no error on its console, and no foreign request.
     """
     context = browser.new_context(viewport={"width": 1440, "height": 900})
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(1000 * PATIENCE_S)
     opened, watch = context.new_page(), Watch()
     watch.on(opened)
     yield opened
