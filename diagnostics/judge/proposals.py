@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .advice.actions import good_checkpoint
+from .advice.actions import checkpoint_before, good_checkpoint
 from .advice.causes import STEP_RULES, treatment_of
 from .advice.measured import of_settings, offered
 from .advice.situation import Situation
@@ -90,10 +90,10 @@ def _candidates(engine: AlarmEngine, step: int) -> Iterator[Proposal]:
     for cause in causes:
         if not cause.settings or cause.is_task:
             continue
-        before, _ = good_checkpoint(engine.open_records(), situation, before=cause.since)
+        settings = treatment_of(cause, causes, rules, situation)
+        before, _ = checkpoint_before(cause, settings, engine.open_records(), situation)
         if before is not None:
             why = f"Likely cause: {cause.text}. {cause.why}".strip()
-            settings = treatment_of(cause, causes, rules, situation)
             yield Proposal(
                 settings=settings,
                 checkpoint=before,

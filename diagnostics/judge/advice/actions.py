@@ -25,6 +25,8 @@ from .treatments import treatment
 
 Verb = Literal["set", "branch", "none"]
 TASK_MUST_CHANGE = "No trainer setting cures this; the task must change. "
+CRITIC_KEYS = ("critic.", "loss.value_")
+"""How the settings begin that a critic learns with."""
 NEAR_BEST = 0.7
 """Share of the best evaluation success below which advice says that a checkpoint is far from it."""
 
@@ -133,7 +135,9 @@ def _remedy(
         )
     if not settings and not is_lost:
         return _read(rule, causes, situation)
-    step, reason = good_checkpoint(alarms, situation, before=cause.since)
+    step, reason = checkpoint_before(cause, settings, alarms, situation)
+    if step == 0 and _is_of_critic(cause, settings):
+        why += " Later checkpoints hold the critic that learned with the old values."
     lead = TASK_MUST_CHANGE if cause.is_task else ""
     if reason:
         pairs = _pairs(settings)
@@ -232,6 +236,24 @@ def _changes(settings: Mapping[str, Any], situation: Situation) -> str:
         is_known = isinstance(now, bool | int | float | str)
         parts.append(f"{key}={shown(value)}{f' (now {shown(now)})' if is_known else ''}")
     return " and ".join(parts)
+
+
+def checkpoint_before(
+    cause: Cause, settings: Mapping[str, Any], alarms: Sequence[Alarm], situation: Situation
+) -> tuple[int | None, str]:
+    """The checkpoint to go on from with the settings that take a cause away; or why there is none.
+
+    A checkpoint holds the critic too, and no evaluation shows what that has learned: where its own
+    settings change, it is the one from before the first step, if that is still there.
+    """
+    if _is_of_critic(cause, settings) and 0 in (situation.checkpoints or ()):
+        return 0, ""
+    return good_checkpoint(alarms, situation, before=cause.since)
+
+
+def _is_of_critic(cause: Cause, settings: Mapping[str, Any]) -> bool:
+    """Whether the critic learned with other settings from the first step on."""
+    return cause.since is None and any(key.startswith(CRITIC_KEYS) for key in settings)
 
 
 def good_checkpoint(

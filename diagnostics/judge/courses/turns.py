@@ -242,6 +242,7 @@ def between_rows(series: Series, start: int, rows: Dates, *, is_rare: bool = Tru
         start: first row of the extreme that it begins from; it begins after that.
     """
     first, likeliest, last = rows
+    first = max(first, min(start + 1, last))
     if is_rare and first > start + 1 and series.steps[first] - series.steps[first - 1] > 1:
         # Between rare rows it may have begun before the last one that looks level.
         first -= 1

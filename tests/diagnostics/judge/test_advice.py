@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from echoscope.core.config.loading import apply_settings, load_config
-from echoscope.diagnostics.judge.advice.actions import Action, advise, alarm_advice, good_checkpoint
+from echoscope.diagnostics.judge.advice.actions import (
+    Action,
+    advise,
+    alarm_advice,
+    checkpoint_before,
+    good_checkpoint,
+)
 from echoscope.diagnostics.judge.advice.causes import Cause
 from echoscope.diagnostics.judge.advice.situation import Situation
 from echoscope.diagnostics.judge.alarms import RULES_BY_NAME, AlarmEngine
@@ -167,6 +173,18 @@ def test_a_rewound_run_may_go_back_to_where_it_took_over(command_id: str, step: 
         alarm(""), severity=AlarmSeverity.CRITICAL, step=44, onset_step=30, earliest_onset_step=12
     )
     assert good_checkpoint([fallen], situation)[0] == step
+
+
+def test_where_the_critic_learned_wrongly_its_checkpoint_is_from_before_the_first_step() -> None:
+    """Success after step 20 is as before, and the values are not."""
+    situation = Situation(checkpoints=(0, 20, 40), success={0: 0.4, 20: 0.4, 40: 0.4})
+    cause = Cause(text="", refuted_by="")
+    for key, step in (("critic.lr", 0), ("loss.value_coef", 0), ("optim.lr", 40)):
+        assert checkpoint_before(cause, {key: 0.1}, [], situation)[0] == step
+    later = replace(cause, since=30)
+    assert checkpoint_before(later, {"critic.lr": 0.1}, [], situation)[0] == 20
+    without = replace(situation, checkpoints=(20, 40))
+    assert checkpoint_before(cause, {"critic.lr": 0.1}, [], without)[0] == 40
 
 
 def test_another_trainer_is_not_told_our_settings_and_commands() -> None:
