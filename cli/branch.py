@@ -73,7 +73,7 @@ def branch(
     from echoscope.core.run.branching import check_branch, go_on, plan_branch, start_branch
 
     from .train import EXIT_CODES
-    from .training_view import watch
+    from .training_view import treatments_of, watch
 
     plan = plan_branch(
         parent,
@@ -95,7 +95,7 @@ def branch(
     if as_json:
         print_json({"run_id": path.name, "path": path, "status": status})
     else:
-        events.summary(path, status)
+        events.summary(path, status, treatments_of(path))
     raise typer.Exit(EXIT_CODES[status])
 
 

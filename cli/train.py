@@ -218,14 +218,14 @@ def _watched(
 ) -> None:
     """Train before the eyes of whoever started it, with a dashboard beside it or not."""
     from .beside import dashboard_beside
-    from .training_view import watch
+    from .training_view import treatments_of, watch
 
     with dashboard_beside(path.absolute().parent, is_wanted=dashboard) as beside:
         with watch(config, is_live=_is_live(headless)) as events:
             if beside is not None:
                 beside.announce(events.message, path.name)
             path, status = train_it(events)
-        events.summary(path, status)
+        events.summary(path, status, treatments_of(path))
         if beside is not None and sys.stdout.isatty() and not _was_interrupted(path):
             beside.stay(events.message)
     raise typer.Exit(EXIT_CODES[status])

@@ -17,9 +17,12 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from echoscope.core.config.beside_training import BranchedFrom, GivenTreatment
 from echoscope.core.config.settings import RunConfig
 from echoscope.diagnostics.catalogue import metric
+from echoscope.store.reader import open_run
 from echoscope.store.records import StepMetrics
+from echoscope.store.steer.steering import override_words
 from echoscope.text.amounts import clock, duration_in_two_units, fixed, percent
 
 from .terminal import grid_of_pairs
@@ -179,8 +182,8 @@ class TerminalEvents:
         body = Group(self._bar, table, f"[dim]{self._doing()} - Ctrl-C stops after this step[/]")
         return Panel(body, title=f"echoscope {escape(self._config.name)}", title_align="left")
 
-    def summary(self, path: Path, status: str) -> None:
-        """What was learned, where it is, and what to type next."""
+    def summary(self, path: Path, status: str, treatments: Sequence[GivenTreatment] = ()) -> None:
+        """What was learned, what was tried, where it is, and what to type next."""
         is_lost = False
         for tag in _tags(self._evaluations[0], "eval") if self._evaluations else []:
             key = f"eval/{tag}/success_rate"
@@ -200,6 +203,9 @@ class TerminalEvents:
                     f"{tag}: the run ended at {percent(end)} success, "
                     + (than if peak else "as at every evaluation")
                 )
+        for number, treatment in enumerate(treatments, 1):
+            words = " ".join(override_words(treatment.as_typed))
+            self.message(f"treatment {number}: from checkpoint {treatment.checkpoint} with {words}")
         self.message(f"run {status}: {path}")
         typed = shlex.quote(str(path))
         further = f" steps={2 * self._config.steps}" if status == "finished" else ""
@@ -214,6 +220,12 @@ class TerminalEvents:
             lines.append(f"  echoscope train --resume {typed}{further}")
         for line in lines:
             self.message(line)
+
+
+def treatments_of(path: Path) -> list[GivenTreatment]:
+    """What rewinds gave the run and those that it goes on from."""
+    origin = open_run(path).info().config.get("branched_from")
+    return BranchedFrom.model_validate(origin).treatments if origin else []
 
 
 class _TrainingConsole(Console):

@@ -134,6 +134,21 @@ class GivenTreatment(FrozenModel):
     settings: dict[str, Any] = Field(description="The new values, by dotted key.")
     before: dict[str, Any] = Field(description="The values that they replaced.")
 
+    @property
+    def as_typed(self) -> dict[str, Any]:
+        """The settings as a person types them: without the entries of what is gone.
+
+        >>> gone = {"reward.shaping.0.weight": None, "reward.shaping": []}
+        >>> GivenTreatment(checkpoint=0, settings=gone, before={}).as_typed
+        {'reward.shaping': []}
+        """
+        whole = tuple(f"{key}." for key, value in self.settings.items() if value is not None)
+        return {
+            key: value
+            for key, value in self.settings.items()
+            if value is not None or not key.startswith(whole)
+        }
+
 
 class BranchedFrom(FrozenModel):
     """Where a run took over: written by `ctl RUN branch` and by a rewind, by nobody else."""

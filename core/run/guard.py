@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +198,8 @@ def next_proposal(
         if _is_repeated(settings, tried) or _changes_nothing(folder, settings, now):
             continue
         if folder.parent.parent != run_path:
-            settings = {**_given(tried), **settings}
+            earlier = (treatment.as_typed.items() for treatment in tried)
+            settings = {**dict(chain.from_iterable(earlier)), **settings}
             last = tried[-1].checkpoint
             why = f"What began at checkpoint {last} collapsed again, so this begins earlier. {why}"
         return replace(proposal, checkpoint=step_of(folder), settings=settings, why=why), ""
@@ -220,17 +222,6 @@ def _start_of(line: Sequence[Path], step: int, tried: Sequence[GivenTreatment]) 
             if step_of(folder) <= limit and not checkpoint_damage(folder):
                 return folder
     return None
-
-
-def _given(tried: Iterable[GivenTreatment]) -> dict[str, Any]:
-    """All settings that treatments gave, for a run that had none of them."""
-    settings = {key: value for treatment in tried for key, value in treatment.settings.items()}
-    gone = tuple(f"{key}." for key, value in settings.items() if value is not None)
-    return {
-        key: value
-        for key, value in settings.items()
-        if value is not None or not key.startswith(gone)
-    }
 
 
 def _is_repeated(settings: Mapping[str, Any], tried: Iterable[GivenTreatment]) -> bool:

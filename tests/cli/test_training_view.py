@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from echoscope.cli.training_view import TerminalEvents, spark_line, watch
+from echoscope.core.config.beside_training import GivenTreatment
 from echoscope.core.config.loading import load_config
 from echoscope.core.config.settings import RunConfig
 from echoscope.store.records import StepMetrics
@@ -193,6 +194,19 @@ def test_the_summary_compares_before_and_after(config: RunConfig) -> None:
         "run finished: runs/lake",
         "next:",
         "  echoscope diagnose runs/lake    # is it healthy, and what to do",
+    ]
+
+
+def test_the_summary_of_a_treated_run_tells_each_treatment(config: RunConfig) -> None:
+    events, out = view(config, is_live=False)
+    first = GivenTreatment(checkpoint=20, settings={"optim.lr": 1e-4}, before={"optim.lr": 1e-3})
+    gone = {"reward.shaping.0.weight": None, "reward.shaping": []}
+    second = GivenTreatment(checkpoint=10, settings=gone, before={})
+    events.summary(Path("runs/lake-3"), "finished", [first, second])
+    assert out.getvalue().splitlines()[:3] == [
+        "treatment 1: from checkpoint 20 with optim.lr=0.0001",
+        "treatment 2: from checkpoint 10 with reward.shaping=[]",
+        "run finished: runs/lake-3",
     ]
 
 
