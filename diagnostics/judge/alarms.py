@@ -272,14 +272,16 @@ class AlarmEngine:
         """Take in what the run achieves; training first, which shows falls on fixed tasks too."""
         training = self.outcomes["success_train"]
         training.update(step, values)
-        is_agreed = any(self.channels[name].leans for name in rules_task.SIGNS)
-        is_agreed |= training.num_sagging >= SAGGING_ROWS
+        signs = AGREED_RELIEF * any(self.channels[name].leans for name in rules_task.SIGNS)
+        sags = AGREED_RELIEF * (training.num_sagging >= SAGGING_ROWS)
+        beside = training.sigmas_sagging
         for outcome in self.outcomes.values():
             if outcome is training:
                 continue
             if outcome.spec.is_fixed:
-                outcome.turns.relief = AGREED_RELIEF if is_agreed else 0.0
-                outcome.turns.beside = training.sigmas_sagging if outcome.is_rate else 0.0
+                outcome.turns.relief = max(signs, sags)
+                is_both = beside > 0 and outcome.is_rate
+                outcome.turns.beside = beside + math.sqrt(2) * signs if is_both else 0.0
             outcome.update(step, values)
 
     def _observe_terms(self, step: int, values: Mapping[str, float]) -> None:

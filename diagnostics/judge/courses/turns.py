@@ -52,7 +52,7 @@ class Turns:
     relief: float = 0.0
     """Standard errors that a turn downwards takes less while other kinds of signs agree."""
     beside: float = 0.0
-    """Standard errors by which another measure of the same policy is down."""
+    """Standard errors by which another measure of the same policy is down; 0 for none."""
     mode: Mode = ""
     pivots: list[tuple[Mode, Stretch]] = field(default_factory=list)
     """Confirmed turns in order: the mode that began, and the extreme it began from."""
@@ -96,7 +96,7 @@ class Turns:
         standard error of the square root of two (Stouffer 1949). This one must still show it.
         """
         alone = self.turn_z - self.relief
-        return min(alone, max(math.sqrt(2) * alone - self.beside, SHOWN_Z))
+        return min(alone, max(math.sqrt(2) * self.turn_z - self.beside, SHOWN_Z))
 
     def _is_shared(self, extreme: Stretch, stretch: Stretch, sign: int) -> bool:
         """Is a stretch still on that side of an extreme without its outermost row?"""
