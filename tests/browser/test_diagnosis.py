@@ -87,6 +87,7 @@ def test_the_slider_moves_the_verdict(
     ).wait_for()
 
 
+@pytest.mark.long
 def test_one_share_for_one_template_on_live_diagnosis_and_in_the_report(
     dashboard: DashboardProcess, page: Any, tmp_path: Path
 ) -> None:

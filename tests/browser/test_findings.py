@@ -49,6 +49,7 @@ def run_with_alarms(path: Path, count: int) -> None:
     writer.close(status="finished")
 
 
+@pytest.mark.long
 def test_alarms_do_not_move_the_charts(tmp_path: Path, serve: Serve, page: Any) -> None:
     root = tmp_path / "runs"
     for count in (0, 1, 4):

@@ -245,6 +245,7 @@ TWO_IN_HOLD = """() => {
 }"""
 
 
+@pytest.mark.long
 def test_commands_move_nothing(
     tmp_path: Path, serve: Callable[..., DashboardProcess], page: Any
 ) -> None:

@@ -155,6 +155,7 @@ def test_charts_and_counter_go_on_without_the_page_being_drawn(
     assert len(sent) - num_sent < 10  # a verdict, an alarm: not once a step
 
 
+@pytest.mark.long
 def test_a_hidden_tab_fetches_nothing_and_one_that_comes_back_asks_at_once(
     live_run: Path, dashboard: DashboardProcess, page: Any
 ) -> None:

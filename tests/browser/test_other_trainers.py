@@ -56,6 +56,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.long
 def test_every_format_shows_verdict_turns_groups_and_rewards(
     imported: Path, serve: Any, page: Any
 ) -> None:

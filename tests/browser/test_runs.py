@@ -125,6 +125,7 @@ def save_and_leave(page: Any, url: str, name: str) -> None:
     visit(page, url)
 
 
+@pytest.mark.long
 def test_a_saved_view_opens_whatever_is_shown(
     root: Path, serve: Callable[..., DashboardProcess], page: Any
 ) -> None:
@@ -166,6 +167,7 @@ def test_headings_and_the_menu_sort_are_one_state(
     assert "sort=-eval_success" in page.url
 
 
+@pytest.mark.long
 def test_the_tables_own_buttons_leave_the_filter_free(
     root: Path, serve: Callable[..., DashboardProcess], page: Any
 ) -> None:
@@ -211,6 +213,7 @@ def is_in_place(page: Any) -> bool:
     return bool(menu and title == menu["x"] + MENU_PADDING)
 
 
+@pytest.mark.long
 def test_every_page_has_its_title_and_controls_on_the_same_line(
     root: Path, serve: Callable[..., DashboardProcess], page: Any
 ) -> None:

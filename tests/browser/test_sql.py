@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from browsing import DashboardProcess, text_of, until, visit
 from evasions import CTES, DISGUISED, EXPLAINED, NESTED, nothing_changes, written
 from made_run import make_run
@@ -40,6 +41,7 @@ def test_no_evasion_gets_through_the_page(dashboard: DashboardProcess, page: Any
     check(page, dashboard, run, (*CTES, *EXPLAINED, *NESTED, *DISGUISED))
 
 
+@pytest.mark.long
 def test_no_evasion_gets_through_a_read_only_page(read_only: DashboardProcess, page: Any) -> None:
     run = make_run(read_only.root / "asked-read-only", 4)
     check(page, read_only, run, (*CTES, *EXPLAINED))
