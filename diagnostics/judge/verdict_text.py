@@ -310,7 +310,8 @@ def _alarm_parts(
     others = [alarm for alarm in open_alarms[1:] if not _is_said(alarm, worst)]
     if others:
         also = dict.fromkeys(in_sentence(alarm.title) for alarm in others)
-        parts.append(f"Also: {', '.join(also)}.")
+        between = "; " if any("," in title for title in also) else ", "
+        parts.append(f"Also: {between.join(also)}.")
     return parts
 
 
