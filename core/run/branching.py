@@ -276,6 +276,9 @@ def _checkpoint(run: RunReader, parent: Path, step: int | None) -> tuple[Path, s
         if good:
             return good[0], choice.reason
         return checkpoints[-1], f"{choice.reason} It is the newest."
+    folder = checkpoint_path(parent, step)
+    if folder in checkpoints:
+        return folder, ""
     by_step = {step_of(path): path for path in checkpoints_of_line(parent)}
     if step not in by_step:
         steps = ", ".join(map(str, by_step))

@@ -401,5 +401,5 @@ def test_no_more_kinds_of_signals_agree_than_there_are() -> None:
         }
     )
     assert verdict.state is RunState.COLLAPSED
-    seen, of = map(int, re.findall(r"seen in (\d) of (\d) kinds", verdict.rests_on)[0])
-    assert seen == of == 3
+    past, of = map(int, re.findall(r"(\d) of (\d) kinds of signals are past", verdict.rests_on)[0])
+    assert past == of == 3
