@@ -20,7 +20,7 @@ from echoscope.store.reader import RunReader, open_run
 from echoscope.store.records import CommandAck, CommandOutcome
 from echoscope.store.steer.rewinds import (
     Rewind,
-    checkpoints_of_line,
+    checkpoints_before,
     is_begun,
     rewind_of,
     successor_of,
@@ -77,7 +77,7 @@ def plan_branch(
 
     Args:
         checkpoint: its step; None for the last good one (`last_good_checkpoint`). One from before
-            `parent` itself branched off is that of the run it comes from.
+            a rewind made `parent` is that of the run which it goes on from.
         name: of the new run; None for its parent's.
         reason: kept with the new run, as `issued_by` is: who asks.
         command_id: the rewind that the branch carries out; empty for any other branch.
@@ -279,9 +279,9 @@ def _checkpoint(run: RunReader, parent: Path, step: int | None) -> tuple[Path, s
     folder = checkpoint_path(parent, step)
     if folder in checkpoints:
         return folder, ""
-    by_step = {step_of(path): path for path in checkpoints_of_line(parent)}
+    by_step = {step_of(path): path for path in checkpoints_before(parent)}
     if step not in by_step:
-        steps = ", ".join(map(str, by_step))
+        steps = ", ".join(str(step_of(path)) for path in checkpoints)
         raise ConfigError(f"{parent} has no checkpoint of step {step}; there are: {steps}")
     return by_step[step], ""
 

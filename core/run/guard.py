@@ -18,13 +18,18 @@ from echoscope.diagnostics.judge.courses.outcome import LOST_SHARE
 from echoscope.diagnostics.judge.proposals import Proposal, proposals_of
 from echoscope.diagnostics.judge.rules.alarm_texts import RULE_TEXTS
 from echoscope.diagnostics.tools.curing import HELD
-from echoscope.store.checkpoints import checkpoint_damage, evaluation_success
+from echoscope.store.checkpoints import (
+    checkpoint_damage,
+    checkpoint_path,
+    evaluation_success,
+    older_whole_checkpoint,
+)
 from echoscope.store.errors import StoreError
 from echoscope.store.log.layout import shown_path
 from echoscope.store.reader import open_run
 from echoscope.store.records import ALARM_AUTHOR, Alarm, AlarmSeverity, Command, CommandAction
 from echoscope.store.steer.commands import new_command
-from echoscope.store.steer.rewinds import GUARD, Rewind, checkpoints_of_line, rewind_settings
+from echoscope.store.steer.rewinds import GUARD, Rewind, checkpoints_before, rewind_settings
 from echoscope.store.steer.settings import live_settings
 from echoscope.store.steer.steering import MAX_REASON, override_words
 from echoscope.text.amounts import percent
@@ -188,40 +193,43 @@ def next_proposal(
     """
     run = open_run(run_path)
     proposed, now = proposals_of(run), live_settings(run).now
-    line = checkpoints_of_line(run_path)
     for proposal in proposed.treatments:
-        folder = _start_of(line, proposal.checkpoint, tried)
-        if folder is None:
-            step = proposal.checkpoint
-            return None, f"checkpoint {step} is gone or damaged, and no older one is whole."
-        settings, why = proposal.settings, proposal.why
-        if _is_repeated(settings, tried) or _changes_nothing(folder, settings, now):
-            continue
-        if folder.parent.parent != run_path:
-            earlier = (treatment.as_typed.items() for treatment in tried)
-            settings = {**dict(chain.from_iterable(earlier)), **settings}
-            last = tried[-1].checkpoint
-            why = f"What began at checkpoint {last} collapsed again, so this begins earlier. {why}"
-        return replace(proposal, checkpoint=step_of(folder), settings=settings, why=why), ""
+        folder = checkpoint_path(run_path, proposal.checkpoint)
+        if not folder.is_dir() or checkpoint_damage(folder):
+            older = older_whole_checkpoint(folder)
+            if older is None:
+                step = proposal.checkpoint
+                return None, f"checkpoint {step} is gone or damaged, and no older one is whole."
+            folder = older
+        settings = proposal.settings
+        if not _is_repeated(settings, tried) and not _changes_nothing(folder, settings, now):
+            chosen = replace(proposal, checkpoint=step_of(folder))
+            return _begun_earlier(chosen, run_path, tried), ""
     if proposed.treatments:
         return None, "every treatment that is known for it was given and did not help."
     return None, proposed.why_none
 
 
-def _start_of(line: Sequence[Path], step: int, tried: Sequence[GivenTreatment]) -> Path | None:
-    """The newest whole checkpoint of a step or before; None without one.
+def _begun_earlier(proposal: Proposal, run_path: Path, tried: Sequence[GivenTreatment]) -> Proposal:
+    """What would begin where the last treatment began begins at half of that step or before.
 
-    A treated run that collapses by what is older than itself is not begun there again: the next
-    one begins at half of that step, with a run that it comes from.
+    What went wrong may be older than the treated run. The run before it had none of the treatments,
+    so all of them are given; where it has no such checkpoint, the proposal stays as it is.
     """
-    limits = [step]
-    if tried and step <= tried[-1].checkpoint:
-        limits = [tried[-1].checkpoint // 2, step]
-    for limit in limits:
-        for folder in reversed(line):
-            if step_of(folder) <= limit and not checkpoint_damage(folder):
-                return folder
-    return None
+    if not tried or proposal.checkpoint > tried[-1].checkpoint:
+        return proposal
+    last = tried[-1].checkpoint
+    for folder in reversed(checkpoints_before(run_path)):
+        if step_of(folder) <= last // 2 and not checkpoint_damage(folder):
+            given = chain.from_iterable(treatment.as_typed.items() for treatment in tried)
+            return replace(
+                proposal,
+                checkpoint=step_of(folder),
+                settings={**dict(given), **proposal.settings},
+                why=f"What began at checkpoint {last} collapsed again, so this begins earlier. "
+                f"{proposal.why}",
+            )
+    return proposal
 
 
 def _is_repeated(settings: Mapping[str, Any], tried: Iterable[GivenTreatment]) -> bool:

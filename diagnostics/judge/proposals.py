@@ -132,7 +132,7 @@ def _each_once(candidates: Iterator[Proposal]) -> Iterator[Proposal]:
             yield proposal
 
 
-def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _is_same(settings: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
     """Whether two treatments set the same to the same, or to numbers that differ by little.
 
     >>> _is_same({"optim.lr": 3e-4}, {"optim.lr": 3.3e-4})
@@ -140,9 +140,11 @@ def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     >>> _is_same({"optim.lr": 3e-4}, {"optim.lr": 1e-4})
     False
     """
-    return one.keys() == other.keys() and all(_is_near(one[key], other[key]) for key in one)
+    return settings.keys() == before.keys() and all(
+        _is_near(value, before[key]) for key, value in settings.items()
+    )
 
 
-def _is_near(one: Any, other: Any) -> bool:
-    are_numbers = all(isinstance(value, float) and value > 0 for value in (one, other))
-    return one == other or (are_numbers and max(one, other) <= NEAR * min(one, other))
+def _is_near(new: Any, old: Any) -> bool:
+    are_numbers = all(isinstance(value, float) and value > 0 for value in (new, old))
+    return new == old or (are_numbers and max(new, old) <= NEAR * min(new, old))

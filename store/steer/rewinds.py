@@ -8,6 +8,7 @@ once it is acknowledged, whoever resumes the run carries it out, however often t
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Mapping
@@ -134,29 +135,33 @@ def asked_rewind(run: RunReader) -> dict[str, Any] | None:
 def successor_of(run: RunReader, rewind: Rewind) -> Path | None:
     """The run that carries out a rewind; None where it was not begun."""
     for row in RunList(run.path.parent).rows():
-        if row.parent_run_id is None or row.problem:
-            continue
-        origin = open_run(row.path).info().config.get("branched_from")
-        if isinstance(origin, Mapping) and origin.get("command_id") == rewind.command.command_id:
+        is_from_there = row.branched_at == rewind.checkpoint and not row.problem
+        if is_from_there and _order_of(row.path) == rewind.command.command_id:
             return row.path
     return None
 
 
-def checkpoints_of_line(path: Path) -> list[Path]:
-    """The checkpoints of a run and, from before it branched off, of those it comes from, by step.
+def _order_of(path: Path) -> str:
+    """The id of the rewind that a run carries out; empty for any other run."""
+    origin = open_run(path).info().config.get("branched_from")
+    return str(origin.get("command_id", "")) if isinstance(origin, Mapping) else ""
+
+
+def checkpoints_before(path: Path) -> list[Path]:
+    """The checkpoints from before a run, of those that rewinds made it go on from; by step.
+
+    A branch of a person's is no such run: its settings are not to be lost.
 
     Raises:
-        StoreError: the folder of the runs cannot be listed.
+        StoreError: a run cannot be read.
     """
     rows = {row.run_id: row for row in RunList(path.parent).rows() if not row.problem}
-    row, folders, before = rows.get(path.name), checkpoint_folders(Layout(path).checkpoints), None
-    while row is not None and row.branched_at is not None:
-        if before is not None and row.branched_at >= before:
-            break  # no run is its own ancestor
+    row, before, folders = rows.get(path.name), math.inf, list[Path]()
+    # Each is from before the last one: no run is its own ancestor, whatever its settings say.
+    while row and row.branched_at is not None and row.branched_at < before and _order_of(row.path):
         before, row = row.branched_at, rows.get(row.parent_run_id or "")
-        if row is not None:
-            older = checkpoint_folders(Layout(row.path).checkpoints)
-            folders = [f for f in older if checkpoint_step(f) < before] + folders
+        older = checkpoint_folders(Layout(row.path).checkpoints) if row else []
+        folders = [folder for folder in older if checkpoint_step(folder) < before] + folders
     return folders
 
 

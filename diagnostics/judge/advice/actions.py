@@ -243,10 +243,13 @@ def checkpoint_before(
 ) -> tuple[int | None, str]:
     """The checkpoint to go on from with the settings that take a cause away; or why there is none.
 
-    A checkpoint holds the critic too, and no evaluation shows what that has learned: where its own
-    settings change, it is the one from before the first step, if that is still there.
+    A checkpoint holds the critic too, and no evaluation shows what that has learned. Where its own
+    settings change, it is the one from before the first step, if that is still there; not of a run
+    that gained much since, with that critic.
     """
-    if _is_of_critic(cause, settings) and 0 in (situation.checkpoints or ()):
+    best, start = max(situation.success.values(), default=0.0), situation.success.get(0, 0.0)
+    has_start = 0 in (situation.checkpoints or ()) and start >= NEAR_BEST * best > 0
+    if has_start and _is_of_critic(cause, settings):
         return 0, ""
     return good_checkpoint(alarms, situation, before=cause.since)
 

@@ -76,7 +76,8 @@ def _low_success(view: View) -> Finding | None:
     signs = view.leaning(*SIGNS)
     others = [name for name in RATES if view.outcomes[name] is not main]
     signs += view.leaning(*others)
-    is_agreed = bool(signs) or view.outcomes["success_train"].is_sagging
+    training = view.outcomes["success_train"]
+    is_agreed = bool(signs) or (main.spec.is_fixed and training.is_sagging)
     is_shown = main.is_confirmed or is_agreed
     is_large = (main.is_large_fall or main.goes_on) and is_shown
     if main.spec.is_fixed and main.is_rate:

@@ -27,7 +27,7 @@ from echoscope.core.config.loading import ConfigError
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.run import build, checkpoint, guard
 from echoscope.core.run.branching import go_on, plan_branch, start_branch
-from echoscope.core.run.checkpoint import CheckpointError, Checkpoints
+from echoscope.core.run.checkpoint import CheckpointError, Checkpoints, step_of
 from echoscope.core.run.guard import may_come_back, next_proposal, share_left
 from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
@@ -46,7 +46,13 @@ from echoscope.store.records import (
     StepMetrics,
 )
 from echoscope.store.steer.commands import new_command, post
-from echoscope.store.steer.rewinds import asked_rewind, last_of_line, rewind_of, rewind_settings
+from echoscope.store.steer.rewinds import (
+    asked_rewind,
+    checkpoints_before,
+    last_of_line,
+    rewind_of,
+    rewind_settings,
+)
 
 MakeConfig = Callable[..., RunConfig]
 SUCCESS = "eval/all/success_rate"
@@ -500,15 +506,35 @@ class TestTheNextTreatment:
             "optim.lr": 1e-5,
         }
         assert proposal.why.startswith("What began at checkpoint 2 collapsed again")
-        branch = plan_branch(path, checkpoint=1, overrides=["optim.lr=1e-5"], command_id="second")
-        assert (branch.parent_run_id, branch.step) == ("run", 1)
-        origin = branch.config.branched_from
-        assert origin is not None
-        assert [given.checkpoint for given in origin.treatments] == [2, 1]
         (checkpoint_path(parent, 1) / "optimizer.safetensors").write_bytes(b"")
         proposal, _ = self.of(path, [treatment])
         assert proposal is not None
         assert proposal.checkpoint == 0
+
+    def test_a_rewind_to_before_the_run_is_carried_out_from_the_run_that_it_goes_on_from(
+        self, collapsed: Path, tmp_path: Path
+    ) -> None:
+        """Only where a rewind made it: the settings of a person's branch are not lost."""
+        shutil.copytree(collapsed, tmp_path / "run")
+        path, words = tmp_path / "run-2", ["steps=3"]
+        for command_id, steps in (("", []), ("first", [0, 1])):
+            branch = plan_branch(
+                tmp_path / "run", checkpoint=2, overrides=words, command_id=command_id
+            )
+            start_branch(branch, path, SilentEvents())
+            assert [step_of(folder) for folder in checkpoints_before(path)] == steps
+            if not steps:
+                with pytest.raises(ConfigError, match="run-2 has no checkpoint of step 1"):
+                    plan_branch(path, checkpoint=1)
+                shutil.rmtree(path)
+        settings = rewind_settings(1, {"optim.lr": 1e-5, "steps": 3})
+        order = new_command(open_run(path).run_id, CommandAction.REWIND, settings=settings)
+        post(path, order)
+        assert go_on(path, SilentEvents(), "finished") == (tmp_path / "run-3", "finished")
+        info = open_run(tmp_path / "run-3").info()
+        assert (info.parent_run_id, info.config["branched_from"]["step"]) == ("run", 1)
+        assert [t["checkpoint"] for t in info.config["branched_from"]["treatments"]] == [2, 1]
+        assert last_of_line(path) == tmp_path / "run-3"
 
     def test_a_run_that_collapses_in_its_first_steps_goes_back_to_its_start(
         self, collapsed: Path

@@ -183,6 +183,8 @@ def test_where_the_critic_learned_wrongly_its_checkpoint_is_from_before_the_firs
         assert checkpoint_before(cause, {key: 0.1}, [], situation)[0] == step
     later = replace(cause, since=30)
     assert checkpoint_before(later, {"critic.lr": 0.1}, [], situation)[0] == 20
+    gained = replace(situation, success={0: 0.4, 20: 0.8, 40: 0.8})  # with that very critic
+    assert checkpoint_before(cause, {"critic.lr": 0.1}, [], gained)[0] == 40
     without = replace(situation, checkpoints=(20, 40))
     assert checkpoint_before(cause, {"critic.lr": 0.1}, [], without)[0] == 40
 
