@@ -31,7 +31,7 @@ from .beside_training import (
     RecipeOrigin,
 )
 from .collection import CollectionConfig
-from .consistency import check_curriculum, check_guard
+from .consistency import contradictions
 from .context import ContextConfig
 from .engine import EngineConfig, HfEngineConfig
 from .limits import (
@@ -411,120 +411,13 @@ class RunConfig(FrozenModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
-        needs_critic = self.advantage.kind in ("gae", "bi_level_gae")
-        if needs_critic and self.critic.kind == "none":
-            raise ValueError(
-                f"advantage.kind is {self.advantage.kind}, which needs values: set critic.kind to "
-                "head or model"
-            )
-        if self.reward.credit == "turn" and self.reward.normalization != "arpo":
-            raise ValueError(
-                f"reward.credit is turn, so reward.normalization must be arpo, not "
-                f"{self.reward.normalization}: it normalises returns of whole episodes"
-            )
-        if self.trainer.ranks > 1 and self.optim.offload:
-            raise ValueError(
-                "optim.offload is true, which ranks cannot do: their weights are split already; "
-                "set optim.offload=false or trainer.ranks=1"
-            )
-        self._check_kl_reward()
-        self._check_dynamic_sampling()
-        self._check_collection()
-        self._check_evaluation()
-        check_curriculum(self)
-        check_guard(self)
-        if self.critic_warmup_steps >= self.steps:
-            raise ValueError(
-                f"critic.warmup_steps is {self.critic_warmup_steps} and steps is {self.steps}, so "
-                "the policy would never train: set critic.warmup_steps below steps"
-            )
-        if self.envs.group_size < 2:
-            for name in self._what_compares():
-                raise ValueError(
-                    f"{name} compares siblings: envs.group_size must be at least 2, not "
-                    f"{self.envs.group_size}"
-                )
-        for name, groups, size in (
-            ("train", self.envs.train, self.envs.group_size * self.dynamic_sampling.max_rounds),
-            ("eval", self.envs.eval, self.envs.eval_group_size),
-        ):
-            rows = size * sum(group.groups for group in groups)
-            if rows > MAX_ROWS:
-                raise ValueError(
-                    f"envs.{name} has {rows} trajectories in a step, at most {MAX_ROWS} are "
-                    "possible; lower the groups, the group size or dynamic_sampling.max_rounds"
-                )
-        tags = [group.name for group in self.envs.eval]
-        if len(set(tags)) != len(tags):
-            raise ValueError(f"envs.eval has the tags {tags}, but each must be unique")
+        for sentence in contradictions(self):
+            raise ValueError(sentence)
         if self.context.force_think and not self.context.reasoning:
             object.__setattr__(
                 self, "context", self.context.model_copy(update={"force_think": False})
             )
         return self
-
-    def _check_kl_reward(self) -> None:
-        """Siblings that do not train have no KL, so their returns cannot be compared with."""
-        may_compare = self.compares_siblings or self.advantage.kind == "custom"
-        if self.reward.kl is None or not may_compare:
-            return
-        if self.selection.overlong == "drop":
-            raise ValueError(
-                f"advantage.kind={self.advantage.kind} compares siblings after reward.kl, but with "
-                "selection.overlong=drop some have no KL: set selection.overlong=keep, or "
-                "loss.kl_coef instead of reward.kl"
-            )
-
-    def _check_dynamic_sampling(self) -> None:
-        rounds = self.dynamic_sampling.max_rounds
-        if rounds == 1:
-            return
-        if self.selection.mixed == "any":
-            raise ValueError(
-                f"dynamic_sampling.max_rounds is {rounds}, but selection.mixed=any lets every "
-                "group train, so no round is missing any: set selection.mixed=return or success"
-            )
-        if self.from_run is not None:
-            raise ValueError(
-                f"dynamic_sampling.max_rounds is {rounds}, but from_run has its groups already: "
-                "set dynamic_sampling.max_rounds=1"
-            )
-
-    def _check_collection(self) -> None:
-        collection = self.collection
-        if collection.mode == "lockstep":
-            return
-        if self.from_run is not None:
-            raise ValueError(
-                "collection.mode is async, but from_run has its episodes already: set "
-                "collection.mode=lockstep"
-            )
-        most = collection.max_in_flight
-        if most is not None and most < self.envs.group_size:
-            raise ValueError(
-                f"collection.max_in_flight is {most}, but the {self.envs.group_size} episodes of a "
-                f"group begin together: set it to at least envs.group_size={self.envs.group_size}"
-            )
-        ahead = f"collection.max_staleness is {collection.max_staleness}"
-        if collection.max_staleness and self.off_policy.correction == "none":
-            raise ValueError(
-                f"{ahead}, so that samples are of older weights than those that learn from them: "
-                "set off_policy.old_logprobs=trainer and off_policy.correction=tis or mis"
-            )
-        if collection.max_staleness and self.curriculum.by != "none":
-            raise ValueError(
-                f"{ahead}, but curriculum.by={self.curriculum.by} chooses the next tasks after "
-                "each update: set curriculum.by=none or collection.max_staleness=0"
-            )
-
-    def _check_evaluation(self) -> None:
-        most = max(self.eval.pass_at_k, default=1)
-        if most > self.envs.eval_group_size:
-            raise ValueError(
-                f"eval.pass_at_k has {most}, which needs {most} samples of each task, but "
-                f"envs.eval_group_size is {self.envs.eval_group_size}: set "
-                f"envs.eval_group_size={most}"
-            )
 
     @property
     def has_choice_of_tags(self) -> bool:
@@ -556,13 +449,3 @@ class RunConfig(FrozenModel):
             return self.context.max_episode_tokens
         turns = max(group.max_turns or 1 for group in self.envs.train)
         return self.context.max_response_tokens * turns
-
-    def _what_compares(self) -> list[str]:
-        settings = {
-            f"advantage.kind={self.advantage.kind}": self.compares_siblings,
-            f"reward.normalization={self.reward.normalization}": self.reward.normalization
-            in ("grpo", "mean", "asym_clip"),
-            "selection.metric=reward_std": self.selection.strategy not in ("none", "custom")
-            and self.selection.metric == "reward_std",
-        }
-        return [name for name, is_set in settings.items() if is_set]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from inspect_ai.model import (
@@ -55,7 +56,7 @@ _FINISH: Mapping[str, FinishReason] = {
 }
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Dialogue:
     """One episode while it goes on."""
 
@@ -70,6 +71,12 @@ class Dialogue:
 
     def __post_init__(self) -> None:
         self.observation = self.slot.observation
+        self._user_text = partial(
+            user_text,
+            self.context,
+            has_tools=bool(self.slot.tools),
+            is_one_action=self.slot.is_one_action,
+        )
         self._open()
 
     @property
@@ -127,15 +134,6 @@ class Dialogue:
         content = opening[-1].content if opening else self.observation.text
         self.messages.append(ChatMessageUser(content=head + self._user_text(content, None)))
         self.first_text = "\n".join(message.text for message in self.messages)
-
-    def _user_text(self, text: str, last_reward: float | None) -> str:
-        return user_text(
-            self.context,
-            text,
-            last_reward,
-            has_tools=bool(self.slot.tools),
-            is_one_action=self.slot.is_one_action,
-        )
 
     async def _turn(self, output: ModelOutput, step_world: StepWorld) -> StopReason | None:
         """Record a reply and what the world made of it; why the episode ended, if it did."""

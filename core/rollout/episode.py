@@ -68,7 +68,7 @@ def sampling_params(
         min_p=sampling.min_p,
         records_support=split is Split.TRAIN,
         stop_token_ids=stopping.token_ids,
-        watch=stopping.watch if stopping.watches else None,
+        watch=stopping.watch,
     )
 
 

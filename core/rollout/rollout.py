@@ -126,8 +126,8 @@ class _WorldCalls:
     Worlds run in threads, or one after the other in this one, where a signal can cut into them.
     """
 
-    def __init__(self, num_threads: int) -> None:
-        self._threads = WorkerThreads(num_threads)
+    def __init__(self, num_threads: int, *, threaded: bool) -> None:
+        self._threads, self._threaded = WorkerThreads(num_threads), threaded
         self._own: deque[tuple[int, Callable[[], Any]]] = deque()
         self._then: dict[int, Callable[[Any], None]] = {}
 
@@ -135,11 +135,9 @@ class _WorldCalls:
     def num_pending(self) -> int:
         return len(self._own) + self._threads.num_pending
 
-    def submit(
-        self, key: int, call: Callable[[], Any], then: Callable[[Any], None], *, threaded: bool
-    ) -> None:
+    def submit(self, key: int, call: Callable[[], Any], then: Callable[[Any], None]) -> None:
         self._then[key] = then
-        if threaded:
+        if self._threaded:
             self._threads.submit(key, call)
         else:
             self._own.append((key, call))
@@ -206,7 +204,7 @@ class Collection:
     def __post_init__(self) -> None:
         self._stopping = self.stopping or Stopping(self.chat, SamplingConfig())
         self._first_group = self.pool.check_step(self.step, self.draw_round)
-        self._calls = _WorldCalls(self.pace.num_threads)
+        self._calls = _WorldCalls(self.pace.num_threads, threaded=not self.pace.in_lockstep)
         self._begun = time.perf_counter()
         self._size = self.pool.num_groups * self.pool.group_size
         self._num_begun = 0
@@ -306,7 +304,7 @@ class Collection:
             p = self._to_begin.popleft()
             self._groups[p] = []
             self._num_begun += sum(index not in self.played for index in self._slots_of(p))
-            self._submit(p * size, partial(self._lead, p), partial(self._led, p))
+            self._calls.submit(p * size, partial(self._lead, p), partial(self._led, p))
 
     @property
     def _num_in_flight(self) -> int:
@@ -324,8 +322,7 @@ class Collection:
 
     def _follow(self, index: int, leader: Leader) -> Slot:
         """In a worker: start a sibling."""
-        seen = self.pool.follow(index, leader)
-        return self._slot(index, leader, seen)
+        return self._slot(index, leader, self.pool.follow(index, leader))
 
     def _slot(self, index: int, leader: Leader, seen: Observation) -> Slot:
         return self.pool.slot(index, leader, seen, self._first_group)
@@ -334,7 +331,7 @@ class Collection:
         leader, slots = led
         for index in self._slots_of(p):
             if index not in leader.seen and index not in self.played:
-                self._submit(index, partial(self._follow, index, leader), self._started)
+                self._calls.submit(index, partial(self._follow, index, leader), self._started)
         for slot in slots:
             if slot.index not in self.played:
                 self._started(slot)
@@ -352,10 +349,6 @@ class Collection:
 
     # -- episodes go on ---------------------------------------------------------------------
 
-    def _submit(self, index: int, call: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        threaded = not self.pace.in_lockstep
-        self._calls.submit(index, call, then, threaded=threaded)
-
     def _sampled(self, episode: Episode, sample: Sample) -> None:
         """Send a response to its world; nobody answers an aborted one."""
         index = episode.slot.index
@@ -366,7 +359,7 @@ class Collection:
         else:
             reply = reading.parsed
             step = partial(self.pool.step_one, index, reply.actions, reply.is_well_formed)
-            self._submit(index, step, then)
+            self._calls.submit(index, step, then)
 
     def _answered(
         self, episode: Episode, sample: Sample, reading: Reading, result: TurnResult | None

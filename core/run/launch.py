@@ -190,8 +190,7 @@ def train(trainer: Trainer, *, is_new: bool) -> str:
         trainer.sources.close()
         trainer.engine.close()
         trainer.model.learner.close()
-        if trainer.mirror is not None:
-            trainer.mirror.close(status)
+        trainer.mirror.close(status)
 
 
 def created(

@@ -45,23 +45,16 @@ class SampledTokens:
     @classmethod
     def of(cls, batch: TokenBatch) -> SampledTokens:
         row, column = np.nonzero(batch.loss_mask.cpu().numpy())
-        trajectories, first, rank = np.unique(
-            batch.trajectory_index.cpu().numpy()[row], return_index=True, return_inverse=True
-        )
-        in_order = np.empty(trajectories.size, dtype=np.int64)
-        in_order[np.argsort(first)] = np.arange(trajectories.size)
-        owner = in_order[rank]
-        by_owner = np.argsort(owner, kind="stable")
-        counts = np.bincount(owner, minlength=trajectories.size)
+        trajectory = batch.trajectory_index.cpu().numpy()[row]  # those of one stand together
+        owner = np.cumsum(np.diff(trajectory, prepend=trajectory[:1]) != 0)
+        counts = np.bincount(owner)
         starts = np.repeat(np.cumsum(counts) - counts, counts)
-        position = np.empty(owner.size, dtype=np.int64)
-        position[by_owner] = np.arange(owner.size) - starts
         return cls(
             row=row,
             column=column,
             owner=owner,
-            position=position,
-            num_trajectories=trajectories.size,
+            position=np.arange(owner.size) - starts,
+            num_trajectories=counts.size,
             max_length=int(counts.max(initial=0)),
         )
 
@@ -291,7 +284,6 @@ def estimate_advantages(
         None if the batch has no values.
 
     Raises:
-        ValueError: the estimator needs values and the batch has none.
         UserCodeError: an estimator of the user's own failed.
     """
     tokens = SampledTokens.of(batch)
@@ -321,11 +313,7 @@ def _with_critic(
     config: GaeConfig | BiLevelGaeConfig,
 ) -> tuple[FloatArray64, FloatArray64]:
     """(N, L) advantages and returns; the returns are those before whitening."""
-    if batch.values is None:
-        raise ValueError(
-            f"advantage.kind is {config.kind}, but the batch has no values: set critic.kind to "
-            "head or model"
-        )
+    assert batch.values is not None
     mask = tokens.mask_NL
     values = tokens.gather(batch.values)
     gamma, lam = config.gamma, config.lam

@@ -99,11 +99,9 @@ def compute_loss(
         off_policy: What the ratio is taken to, and how samples of another policy are weighted.
 
     Raises:
-        ValueError: the batch lacks what the loss needs.
         UserCodeError: a loss of the user's own failed.
     """
-    if batch.advantages is None:
-        raise ValueError("the batch has no advantages: call estimate_advantages on the step first")
+    assert batch.advantages is not None
     tokens = batch.loss_mask.flatten().nonzero()[:, 0]
 
     def at_tokens(values_BT: Tensor) -> Tensor:
@@ -140,11 +138,6 @@ def compute_loss(
         sums["ref_kl"] = _sum(kl_L)
         if config.kl_coef:
             kl = config.kl_coef * (weight_L * kl_L).sum()
-    elif config.kl_coef:
-        raise ValueError(
-            f"loss.kl_coef is {config.kl_coef}, but the batch has no reference log-probs: score it "
-            "with the reference policy, or set loss.kl_coef to 0"
-        )
     if outputs.values is not None and batch.returns is not None:
         values_L, returns_L = at_tokens(outputs.values), at_tokens(batch.returns)
         old_values_L = None if batch.values is None else at_tokens(batch.values)
@@ -191,8 +184,7 @@ def rows_with_gradient(batch: TokenBatch, config: LossConfig) -> Tensor:
     The policy term of a token is proportional to its advantage. KL, entropy and value terms, and a
     loss of the user's own, act on every sampled token.
     """
-    if batch.advantages is None:
-        raise ValueError("the batch has no advantages: call estimate_advantages on the step first")
+    assert batch.advantages is not None
     acts_everywhere = (
         config.kl_coef
         or config.entropy_coef

@@ -30,23 +30,8 @@ from ..rollout.chat import ChatFormat
 from .advantages import LeftOut
 from .assemble import pack_kept, with_advantages
 from .batch import TokenBatch, select_rows
-from .losses import Denominators, LossTerms, compute_loss, rows_with_gradient
+from .losses import Denominators, compute_loss, rows_with_gradient
 from .update import annotate, retrying
-
-
-def step_gradients(
-    policy: Policy, rollouts: RolloutBatch, config: RunConfig, chat: ChatFormat
-) -> GradientReport:
-    """Take the gradient of a step on all its groups apart. Changes nothing of the policy.
-
-    Returns are normalised, and advantages whitened where the algorithm does so, over all groups:
-    with selection on, the update whitens over the groups it keeps.
-
-    Raises:
-        GradientMemoryError: see `decompose`.
-        torch.OutOfMemoryError: memory ran out twice.
-    """
-    return break_down(policy, all_groups(rollouts, config, chat), config)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +51,16 @@ def all_groups(rollouts: RolloutBatch, config: RunConfig, chat: ChatFormat) -> A
 
 
 def break_down(policy: Policy, groups: AllGroups, config: RunConfig) -> GradientReport:
-    """`step_gradients` of packed groups; every rank joins, where ranks share the weights.
+    """Take the gradient of a step on all its groups apart. Changes nothing of the policy.
 
-    Out of memory, it is made once more with smaller microbatches, as the update is.
+    Returns are normalised, and advantages whitened where the algorithm does so, over all groups:
+    with selection on, the update whitens over the groups it keeps. Every rank joins, where ranks
+    share the weights. Out of memory, it is made once more with smaller microbatches, as the update
+    is.
+
+    Raises:
+        GradientMemoryError: see `decompose`.
+        torch.OutOfMemoryError: memory ran out twice.
     """
     policy.sums_gradients(is_last=True)
     batch, _ = annotate(policy, groups.batch.to(policy.device), config)
@@ -79,9 +71,8 @@ def break_down(policy: Policy, groups: AllGroups, config: RunConfig) -> Gradient
         step = _Step(policy, advantaged, groups.selection, config)
         return decompose(step.terms_of, step.units(), step.parameters)
 
-    return retrying(
-        work, lambda: None, policy, config, where="the gradient breakdown (diagnostics.gradient)"
-    )
+    where = "the gradient breakdown (diagnostics.gradient)"
+    return retrying(work, policy, config, where=where)
 
 
 @dataclass(eq=False)
@@ -130,10 +121,9 @@ class _Step:
             yield {"policy": torch.zeros(())}
             return
         chosen = select_rows(self.batch, torch.nonzero(rows)[:, 0])
-        for micro, _ in self.policy.microbatches(chosen, self.config.optim):
-            yield self._terms(micro).named
-
-    def _terms(self, micro: TokenBatch) -> LossTerms:
-        outputs = self.policy.outputs(micro)
         config = self.config
-        return compute_loss(outputs, micro, config.loss, self._denominators, config.off_policy)
+        for micro, _ in self.policy.microbatches(chosen, config.optim):
+            outputs = self.policy.outputs(micro)
+            yield compute_loss(
+                outputs, micro, config.loss, self._denominators, config.off_policy
+            ).named

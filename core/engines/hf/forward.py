@@ -151,7 +151,9 @@ class CachedForward:
     def decode(self, tokens_B: Tensor) -> Tensor:
         """Forward one token per active row; the logits after it, (B, V)."""
         if self._length == self.cache.num_columns:
-            self._widen()
+            lengths = self._state[1].cpu().numpy()
+            self.cache.reserve(self.cache.num_rows, self.cache.num_columns + 1)
+            self.start_decode(lengths)
         places_B, positions_B = self._state
         self._mask.view(-1).index_fill_(0, places_B, 0.0)
         self._length += 1
@@ -163,11 +165,6 @@ class CachedForward:
         self._state += 1
         self.num_tokens += self._num_active
         return logits
-
-    def _widen(self) -> None:
-        lengths = self._state[1].cpu().numpy()
-        self.cache.reserve(self.cache.num_rows, self.cache.num_columns + 1)
-        self.start_decode(lengths)
 
     def _rounded(self, width: int) -> int:
         return min(-(-width // WIDTH_BLOCK) * WIDTH_BLOCK, self.cache.num_columns)

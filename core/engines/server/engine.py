@@ -331,17 +331,16 @@ class ServerEngine(Engine):
 
     def _served_model(self) -> str:
         """The name that the server gives its model, which has room for a prompt and its reply."""
-        name = self._config.model
+        name, served_name, room = self._config.model, None, None
         try:
             models = self._server.get("/v1/models")["data"]
             model = next(model for model in models if name in (None, model["id"]))
             served_name, room = str(model["id"]), model.get("max_model_len")
         except (KeyError, TypeError, AttributeError, StopIteration):
-            served_name, room = None, None
+            pass  # it names none
         except RefusedError as error:
             if name is None or error.status != 404:
                 raise
-            served_name, room = None, None
         if isinstance(room, int) and room < self._positions:
             raise EngineError(
                 f"{self._server.url} has room for {room} tokens, but a prompt and its reply may "
