@@ -123,21 +123,17 @@ class MemoryEstimate:
     @property
     def at_least(self) -> int:
         """Sampling and update, with short prompts and small microbatches."""
-        update = self.gradients + self.activations_at_least
-        return self._fixed + self._together(self.caches_at_least, update)
+        return self._held(self.caches_at_least, self.activations_at_least)
 
     @property
     def at_most(self) -> int:
         """Sampling and update, with every prompt and reply at its limit."""
-        update = self.gradients + self.activations_at_most
-        return self._fixed + self._together(self.caches_at_most + self.prefill_at_most, update)
+        return self._held(self.caches_at_most + self.prefill_at_most, self.activations_at_most)
 
-    @property
-    def _fixed(self) -> int:
-        return self.weights + self.optimizer + self.engine
-
-    def _together(self, sampling: int, update: int) -> int:
-        return sampling + update if self.samples_ahead else max(sampling, update)
+    def _held(self, sampling: int, activations: int) -> int:
+        update = self.gradients + activations
+        most = sampling + update if self.samples_ahead else max(sampling, update)
+        return self.weights + self.optimizer + self.engine + most
 
     @property
     def text(self) -> str:

@@ -91,13 +91,10 @@ class Optimizer:
             self._pairs += list(zip(group.parameters, masters, strict=True))
             if masters:
                 self._masters[group.name] = masters
-            decayed = [m for m in masters if group.is_decayed and m.ndim > 1]
-            plain = [m for m in masters if not (group.is_decayed and m.ndim > 1)]
-            for chosen, decay in ((decayed, config.weight_decay), (plain, 0.0)):
-                if chosen:
-                    param_groups.append(
-                        {"params": chosen, "name": group.name, "weight_decay": decay}
-                    )
+            for is_decayed, decay in ((True, config.weight_decay), (False, 0.0)):
+                chosen = [m for m in masters if (group.is_decayed and m.ndim > 1) is is_decayed]
+                entry = {"params": chosen, "name": group.name, "weight_decay": decay}
+                param_groups += [entry] if chosen else []
         self._adamw = torch.optim.AdamW(param_groups, lr=config.lr, betas=config.betas, fused=True)
 
     def _master(self, parameter: nn.Parameter) -> Tensor:

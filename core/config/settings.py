@@ -36,11 +36,15 @@ from .context import ContextConfig
 from .engine import EngineConfig, HfEngineConfig
 from .limits import (
     MAX_COUNT,
-    MAX_LR,
-    MAX_ROWS,
     MIN_TEMPERATURE,
+    Coefficient,
     Decay,
+    LearningRate,
     PluginName,
+    Rows,
+    Share,
+    Steps,
+    Tokens,
 )
 from .loss import ClipLossConfig, CriticConfig, LossConfig, NoCriticConfig
 
@@ -105,10 +109,8 @@ class SamplingConfig(FrozenModel):
         le=MAX_COUNT,
         description="Sample from this many likeliest tokens; 0 for all.",
     )
-    min_p: Live[float] = Field(
+    min_p: Live[Share] = Field(
         0.0,
-        ge=0,
-        le=1,
         description="Leave out tokens less likely than this share of the likeliest; 0 for off.",
     )
     stop: list[StopString] = Field(
@@ -142,10 +144,8 @@ class DynamicSamplingConfig(FrozenModel):
 class EnvsConfig(FrozenModel):
     train: list[EnvGroup] = Field(min_length=1, max_length=1000)
     eval: list[EnvGroup] = Field(default_factory=list, max_length=1000)
-    group_size: int = Field(
-        8, ge=1, le=MAX_ROWS, description="G: trajectories of one task (siblings)."
-    )
-    eval_group_size: int = Field(1, ge=1, le=MAX_ROWS)
+    group_size: Rows = Field(8, description="G: trajectories of one task (siblings).")
+    eval_group_size: Rows = 1
 
 
 class ShapingTerm(FrozenModel):
@@ -192,16 +192,16 @@ class RewardConfig(FrozenModel):
 
 class GaeConfig(FrozenModel):
     kind: Literal["gae"] = "gae"
-    gamma: float = Field(1.0, ge=0, le=1)
-    lam: float = Field(1.0, ge=0, le=1)
+    gamma: Share = 1.0
+    lam: Share = 1.0
     whiten: bool = True
 
 
 class BiLevelGaeConfig(FrozenModel):
     kind: Literal["bi_level_gae"] = "bi_level_gae"
-    gamma: float = Field(1.0, ge=0, le=1)
-    lam: float = Field(1.0, ge=0, le=1)
-    turn_gamma: float = Field(0.95, ge=0, le=1)
+    gamma: Share = 1.0
+    lam: Share = 1.0
+    turn_gamma: Share = 0.95
     whiten: bool = True
 
 
@@ -216,7 +216,7 @@ class ReinforcePpConfig(FrozenModel):
     """REINFORCE++: returns-to-go of the tokens, whitened. `reward.kl` completes it."""
 
     kind: Literal["reinforce_pp"] = "reinforce_pp"
-    gamma: float = Field(1.0, ge=0, le=1)
+    gamma: Share = 1.0
 
 
 class CustomAdvantageConfig(FrozenModel):
@@ -264,7 +264,7 @@ class OffPolicyConfig(FrozenModel):
         le=1e6,
         description="Largest weight of tis; null for none. Lower: less noise, more bias.",
     )
-    low: Live[float] = Field(0.5, ge=0, le=1, description="mis leaves out rho below this.")
+    low: Live[Share] = Field(0.5, description="mis leaves out rho below this.")
     high: Live[float] = Field(5.0, ge=1, le=1e6, description="mis leaves out rho above this.")
 
     @model_validator(mode="after")
@@ -279,14 +279,9 @@ class OffPolicyConfig(FrozenModel):
 
 
 class OptimConfig(FrozenModel):
-    lr: Live[float] = Field(
-        1e-6,
-        gt=0,
-        le=MAX_LR,
-        description="Learning rate of the policy.",
-    )
+    lr: Live[LearningRate] = Field(1e-6, description="Learning rate of the policy.")
     betas: tuple[Decay, Decay] = Field((0.9, 0.99), strict=False)
-    weight_decay: float = Field(0.0, ge=0, le=1e3)
+    weight_decay: Coefficient = 0.0
     grad_clip: Live[float] = Field(
         1.0,
         ge=1e-9,
@@ -294,13 +289,11 @@ class OptimConfig(FrozenModel):
         description="Gradients with a larger norm are scaled down to it.",
     )
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    warmup_steps: int = Field(0, ge=0, le=MAX_STEPS)
+    warmup_steps: Steps = 0
     epochs: int = Field(1, ge=1, le=1000, description="Passes over the step's batch.")
-    minibatches: int = Field(1, ge=1, le=MAX_ROWS, description="Optimizer steps per pass.")
-    max_microbatch_tokens: int | None = Field(
+    minibatches: Rows = Field(1, description="Optimizer steps per pass.")
+    max_microbatch_tokens: Tokens | None = Field(
         None,
-        ge=1,
-        le=1_000_000_000,
         description="Tokens per forward pass; null for 1024 on the CPU, and for as many as fit "
         "into the memory on CUDA.",
     )

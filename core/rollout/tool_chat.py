@@ -115,7 +115,8 @@ class ToolChat:
         out = chat.closing(response)
         for index, result in enumerate(results):
             out += native.result_follows if index else native.result_opens
-            out += chat.encode(_as_json(result) if native.is_json else result)
+            in_json = json.dumps(result, ensure_ascii=False)[1:-1]  # without its quotes
+            out += chat.encode(in_json if native.is_json else result)
         if by_user:
             out += native.user_follows + chat.encode("\n".join(by_user))
         return out
@@ -197,11 +198,6 @@ def _signature(function: Mapping[str, Any]) -> str:
         f"{key}{'' if key in required else '?'}: {each['type']}" for key, each in properties.items()
     ]
     return f"{name}({', '.join(arguments)}): {about}"
-
-
-def _as_json(text: str) -> str:
-    """Text inside a JSON string, without its quotes."""
-    return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def _format_of(template: str) -> ToolFormat | None:
