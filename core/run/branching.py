@@ -34,7 +34,7 @@ from ..config.settings import RunConfig
 from .build import Builder
 from .checkpoint import adopt_checkpoint, list_checkpoints, load_weights, read_state, step_of
 from .control import REWOUND
-from .launch import Closing, built_or_removed, created, resume, train
+from .launch import built_or_removed, closing, created, resume, train
 from .observers import SilentEvents, StepObserver, TrainEvents
 
 _FIXED = (
@@ -150,7 +150,7 @@ def start_branch(
     model = builder.load()
     load_weights(branch.checkpoint, model.learner)
     writer = created(run_path, config, model, parent_run_id=branch.parent_run_id)
-    with Closing(writer, config, events) as closing:
+    with closing(writer, config, events) as ending:
         trainer = built_or_removed(builder, model, writer)
         remembered = read_state(branch.checkpoint).observers
         for observer in trainer.observers:
@@ -167,8 +167,8 @@ def start_branch(
         )
         trainer.begin_at(read_state(checkpoint_path(run_path, branch.step)))
         events.message(f"run {run_path}, from step {branch.step} of {branch.parent_run_id}")
-        closing.status = train(trainer, is_new=False)
-    return closing.status
+        ending.status = train(trainer, is_new=False)
+    return ending.status
 
 
 def _origin(run_id: str, step: int, reason: str, issued_by: str) -> BranchedFrom:
