@@ -10,7 +10,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from inspect_ai.model import (
     ChatMessage,
@@ -24,7 +23,7 @@ from inspect_ai.model import (
 from inspect_ai.tool import ToolInfo, ToolParams
 
 from echoscope.diagnostics.measure.outcomes import COST, INPUT_TOKENS, OUTPUT_TOKENS
-from echoscope.envs.base import Observation, Tool
+from echoscope.envs.base import Observation
 from echoscope.envs.pool import Slot
 from echoscope.envs.turns.turn import TurnResult
 from echoscope.store.records import (
@@ -81,7 +80,15 @@ class Dialogue:
 
     @property
     def tools(self) -> list[ToolInfo]:
-        return [_tool_info(tool) for tool in self.slot.tools]
+        empty = {"properties": {}, "required": []}
+        return [
+            ToolInfo(
+                name=tool.name,
+                description=tool.description,
+                parameters=ToolParams.model_validate({**empty, **tool.parameters}),
+            )
+            for tool in self.slot.tools
+        ]
 
     async def play(
         self, generate: Generate, step_world: StepWorld, *, step: int, split: Split
@@ -237,12 +244,3 @@ def usage(output: ModelOutput) -> dict[str, float]:
         OUTPUT_TOKENS: float(used.output_tokens),
     }
     return out if used.total_cost is None else {**out, COST: used.total_cost}
-
-
-def _tool_info(tool: Tool) -> ToolInfo:
-    schema: dict[str, Any] = dict(tool.parameters)
-    return ToolInfo(
-        name=tool.name,
-        description=tool.description,
-        parameters=ToolParams.model_validate({"properties": {}, "required": [], **schema}),
-    )

@@ -126,19 +126,25 @@ class Conversation:
     def respond(self, tokens: IntArray) -> Reading:
         """Record the response to the last prompt and read it.
 
+        Args:
+            tokens: (Lr,) with its stop token, if it has one.
+
         Raises:
             ValueError: there is no prompt that waits for a response.
         """
         if len(self._users) != len(self._responses) + 1:
             raise ValueError("there is no prompt that waits for a response")
         self._responses.append(tokens)
-        return read_response(
-            self._chat,
-            self._config,
-            tokens,
-            None if self._tools is None else self._tools.format,
-            is_one_action=self._is_one_action,
+        text, ends = self._chat.decode_response(tokens)
+        parsed = parse_response(
+            text,
+            reasoning=self._config.reasoning,
+            forced_think=self._chat.forces_think(self._config.force_think),
+            action_separator=None if self._is_one_action else self._config.action_separator,
+            tool_format=None if self._tools is None else self._tools.format,
         )
+        span = token_span(parsed.reasoning_chars, ends)
+        return Reading(text=text, parsed=parsed, reasoning_span=span)
 
     def _opening(self, system: str) -> list[int]:
         tools = self._tools
@@ -239,31 +245,4 @@ def format_hint(
         return hint
     return (
         f"{hint}; where several actions are allowed, separate them with {config.action_separator}"
-    )
-
-
-def read_response(
-    chat: ChatFormat,
-    config: ContextConfig,
-    tokens: IntArray,
-    tool_format: ToolFormat | None = None,
-    *,
-    is_one_action: bool = False,
-) -> Reading:
-    """Decode and parse a response; `tokens` (Lr,) with its stop token, if it has one.
-
-    Args:
-        tool_format: how calls are spelled, where there are tools.
-        is_one_action: an answer is not split into several actions.
-    """
-    text, ends = chat.decode_response(tokens)
-    parsed = parse_response(
-        text,
-        reasoning=config.reasoning,
-        forced_think=chat.forces_think(config.force_think),
-        action_separator=None if is_one_action else config.action_separator,
-        tool_format=tool_format,
-    )
-    return Reading(
-        text=text, parsed=parsed, reasoning_span=token_span(parsed.reasoning_chars, ends)
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -32,20 +32,20 @@ from echoscope.store.records import (
 from ..config.collection import CollectionConfig
 from ..config.context import ContextConfig
 from ..config.settings import SamplingConfig
-from ..engines.base import Engine, Sample
+from ..engines.base import Engine, Sample, SamplingParams
 from .chat import ChatFormat
 from .context import Reading
 from .episode import (
     Episode,
     SamplingSettings,
     TurnShaping,
+    advance,
     begin,
     budget,
-    finish_turn,
-    sampling_params,
     sampling_seed,
     stop,
     trajectory_of,
+    turn_of,
 )
 from .stop_strings import Stopping
 
@@ -202,7 +202,17 @@ class Collection:
     """The step that the random draws are named by; `step` if None."""
 
     def __post_init__(self) -> None:
-        self._stopping = self.stopping or Stopping(self.chat, SamplingConfig())
+        stopping = self.stopping or Stopping(self.chat, SamplingConfig())
+        self._params = SamplingParams(
+            max_new_tokens=1,
+            temperature=self.sampling.temperature,
+            top_p=self.sampling.top_p,
+            top_k=self.sampling.top_k,
+            min_p=self.sampling.min_p,
+            records_support=self.split is Split.TRAIN,
+            stop_token_ids=stopping.token_ids,
+            watch=stopping.watch,
+        )
         self._first_group = self.pool.check_step(self.step, self.draw_round)
         self._calls = _WorldCalls(self.pace.num_threads, threaded=not self.pace.in_lockstep)
         self._begun = time.perf_counter()
@@ -278,11 +288,10 @@ class Collection:
     def _submit_ready(self) -> None:
         while self._ready:
             episode = self._ready.popleft()
-            most = budget(episode, self.context)
             self.engine.submit(
                 episode.slot.index,
                 episode.prompt.tokens,
-                sampling_params(most, self.sampling, self.split, self._stopping),
+                replace(self._params, max_new_tokens=budget(episode, self.context)),
                 seed=sampling_seed(
                     self.seed,
                     self.split,
@@ -364,9 +373,35 @@ class Collection:
     def _answered(
         self, episode: Episode, sample: Sample, reading: Reading, result: TurnResult | None
     ) -> None:
-        """Take in what a world answered."""
-        temperature = self.sampling.temperature
-        finish_turn(episode, sample, reading, result, self.context, self.shaping, temperature)
+        """Record a turn that a world has answered, and prepare the next prompt or the end.
+
+        Args:
+            result: None for an aborted response.
+        """
+        turn = turn_of(
+            len(episode.turns),
+            episode.observation,
+            reading.text,
+            reading.parsed,
+            result,
+            prompt_tokens=episode.prompt.tokens,
+            response_tokens=sample.tokens,
+            logprobs=sample.logprobs,
+            entropies=sample.entropies,
+            temperature=self.sampling.temperature,
+            support=sample.support,
+            reasoning_span=reading.reasoning_span,
+            finish_reason=sample.finish_reason,
+            policy_version=sample.policy_version,
+        )
+        if self.shaping is not None:
+            turn = replace(turn, shaping=dict(self.shaping(turn)))
+        episode.turns.append(turn)
+        episode.num_sampled_tokens += len(sample.tokens)
+        if result is None:
+            stop(episode, StopReason.ABORTED)
+        else:
+            advance(episode, result, self.context)
         self._go_on(episode)
 
     def _go_on(self, episode: Episode) -> None:

@@ -296,8 +296,18 @@ def estimate_advantages(
     if isinstance(config, ReinforcePpConfig):
         advantages = whiten(returns, tokens.mask_NL)
     elif isinstance(config, CustomAdvantageConfig):
-        own = _by_own_estimator(batch, tokens, rewards, config, left_out or {})
-        advantages, returns = own[0], returns if own[1] is None else own[1]
+        siblings = (left_out or {}).items()
+        inputs = AdvantageInputs(
+            rewards_NL=rewards.copy(),
+            values_NL=None if batch.values is None else tokens.gather(batch.values),
+            logprobs_NL=tokens.gather(batch.behaviour_logprobs),
+            mask_NL=tokens.mask_NL,
+            turns_NL=tokens.gather(batch.turn_index).astype(np.int64),
+            groups_N=_groups(batch, tokens),
+            left_out={group: [own.copy() for own in each] for group, each in siblings},
+        )
+        advantages, own_targets = estimate(config, inputs)
+        returns = returns if own_targets is None else own_targets
     else:
         advantages = _group_relative(batch, tokens, rewards, config, credit, left_out or {})
         if config.kind == "reinforce_pp_baseline":
@@ -326,28 +336,6 @@ def _with_critic(
         advantages = gae(rewards, values, mask, gamma=gamma, lam=lam)
     returns = advantages + values
     return (whiten(advantages, mask) if config.whiten else advantages), returns
-
-
-def _by_own_estimator(
-    batch: TokenBatch,
-    tokens: SampledTokens,
-    rewards: FloatArray64,
-    config: CustomAdvantageConfig,
-    left_out: LeftOut,
-) -> tuple[FloatArray64, FloatArray64 | None]:
-    """(N, L) advantages of the user's estimator, and the critic's targets if it gives them."""
-    inputs = AdvantageInputs(
-        rewards_NL=rewards.copy(),
-        values_NL=None if batch.values is None else tokens.gather(batch.values),
-        logprobs_NL=tokens.gather(batch.behaviour_logprobs),
-        mask_NL=tokens.mask_NL,
-        turns_NL=tokens.gather(batch.turn_index).astype(np.int64),
-        groups_N=_groups(batch, tokens),
-        left_out={
-            group: [advantages.copy() for advantages in each] for group, each in left_out.items()
-        },
-    )
-    return estimate(config, inputs)
 
 
 def _groups(batch: TokenBatch, tokens: SampledTokens) -> IntArray64:

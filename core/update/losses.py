@@ -115,7 +115,7 @@ def compute_loss(
     weight_L = token_weights(batch, row_L, config, denominators)
     advantages_L = at_tokens(batch.advantages)
     if isinstance(config, CustomLossConfig):
-        loss_L, ratio_L, cuts = own_loss(loss_inputs(outputs, batch, old_L), config)
+        loss_L, ratio_L, cuts = own_loss(outputs, batch, old_L, config)
     else:
         loss_L, ratio_L, cuts = policy_loss(logprobs_L, old_L, advantages_L, row_L, config)
     # KL(old || policy) at tokens that the old policy sampled.
@@ -262,14 +262,13 @@ def policy_loss(
     return loss_L, ratio_L, cuts
 
 
-def loss_inputs(outputs: PolicyOutputs, batch: TokenBatch, old_L: Tensor) -> LossInputs:
-    """What a loss of the user's own sees of some rows, whose advantages are known.
-
-    `old_L` is of the policy that the importance ratio is taken to.
-    """
+def own_loss(
+    outputs: PolicyOutputs, batch: TokenBatch, old_L: Tensor, config: CustomLossConfig
+) -> Losses:
+    """The user's loss at every token. What it clips is not known, so that is NaN."""
     mask = batch.loss_mask
     assert batch.advantages is not None
-    return LossInputs(
+    inputs = LossInputs(
         logprobs_L=outputs.logprobs[mask],
         entropies_L=outputs.entropies[mask],
         old_logprobs_L=old_L,
@@ -279,15 +278,11 @@ def loss_inputs(outputs: PolicyOutputs, batch: TokenBatch, old_L: Tensor) -> Los
         rows_L=mask.nonzero()[:, 0],
         turns_L=batch.turn_index[mask],
     )
-
-
-def own_loss(inputs: LossInputs, config: CustomLossConfig) -> Losses:
-    """The user's loss at every token. What it clips is not known, so that is NaN."""
     logprobs_L = inputs.logprobs_L
     loss_L = token_losses(config, inputs) if logprobs_L.numel() else logprobs_L
     nan = logprobs_L.new_tensor(math.nan, dtype=torch.float64)
     cuts = dict.fromkeys(("clip_low", "clip_high", "clip_dual"), nan)
-    return loss_L, log_ratio(logprobs_L, inputs.old_logprobs_L).exp(), cuts
+    return loss_L, log_ratio(logprobs_L, old_L).exp(), cuts
 
 
 def value_loss(

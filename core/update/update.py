@@ -156,13 +156,11 @@ def mismatch_metrics(
     stale = has_logprob & ~mask
     if stale.any():
         out["policy/stale_kl"] = mismatch_kl(trainer_logprobs, batch.behaviour_logprobs, stale)
-    return out | _mismatch(trainer_logprobs, batch, mask) if mask.any() else out
-
-
-def _mismatch(trainer_logprobs: Tensor, batch: TokenBatch, mask: Tensor) -> dict[str, float]:
+    if not mask.any():
+        return out
     gaps = (trainer_logprobs - batch.behaviour_logprobs)[mask].double()
     weights = (gaps - gaps.max()).exp()
-    return {
+    return out | {
         "policy/mismatch_kl": mismatch_kl(trainer_logprobs, batch.behaviour_logprobs, mask),
         "policy/mismatch_logprob_mean": float(gaps.abs().mean()),
         "policy/mismatch_logprob_max": float(gaps.abs().max()),

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -253,20 +253,9 @@ def server_of(
     """
     python = config.python or sys.executable
     require_vllm(python)
-    if not has_gpu():
-        check_head_size(causal_model(model))
-    arguments = list(_flags(model, folder, config, positions, backend))
-    return ServerProcess(python, arguments, devices)
-
-
-def _flags(
-    model: PreTrainedModel | PeftModel,
-    folder: str,
-    config: VllmEngineConfig,
-    positions: int,
-    backend: str,
-) -> Iterator[str]:
     base, on_cpu = causal_model(model), not has_gpu()
+    if on_cpu:
+        check_head_size(base)
     flags: dict[str, Any] = {
         "model": folder,
         "served-model-name": MODEL_NAME,
@@ -294,11 +283,11 @@ def _flags(
         flags["gpu-memory-utilization"] = config.gpu_memory
     if isinstance(model, PeftModel):
         flags |= {name.replace("_", "-"): v for name, v in adapter_settings(model).items()}
+    arguments = []
     for name, value in (flags | config.options).items():
         if value is not False and value is not None:
-            yield f"--{name}"
-        if value is not True and value is not False and value is not None:
-            yield str(value)
+            arguments += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    return ServerProcess(python, arguments, devices)
 
 
 def has_gpu() -> bool:
