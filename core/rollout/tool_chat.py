@@ -83,11 +83,6 @@ class ToolChat:
         self._native = None if spoken is None else _native(chat, self._tools)
         self.format: ToolFormat = spoken or "hermes"
 
-    @property
-    def is_native(self) -> bool:
-        """The model's own template declares the tools and shows their results."""
-        return self._native is not None
-
     def opening(self, system: str) -> list[int]:
         """Everything before the contents of the first user turn."""
         encode = self._chat.encode_template

@@ -13,6 +13,7 @@ import pytest
 import torch
 from bench import make_bench
 from generating import generate
+from held_caches import cache_bytes
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from echoscope.core.config.loading import ConfigError, load_config
@@ -136,7 +137,7 @@ def test_the_cache_is_what_the_engine_holds(make_config: MakeConfig) -> None:
     prompts = [np.full(48, token, np.int32) for token in range(5, 9)]
     generate(engine, prompts, SamplingParams(max_new_tokens=16), seeds=range(4))
     sampled = 4 * read_shape(bench.config.model.path).vocab_size * 4 * 8
-    assert needs.caches_at_most - sampled == pytest.approx(engine.num_cache_bytes, rel=0.01)
+    assert needs.caches_at_most - sampled == pytest.approx(cache_bytes(engine), rel=0.01)
 
 
 COPY = 4 * QWEN_05B.num_parameters

@@ -23,6 +23,7 @@ import pytest
 import torch
 from bench import Bench, make_bench
 from generating import generate
+from held_caches import cache_bytes
 from small_qwen import largest_gap, make_model, some_prompts
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
@@ -156,7 +157,7 @@ def test_the_engine_contract(make_config: MakeConfig) -> None:
     params = SamplingParams(max_new_tokens=8)
     together = generate(engine, prompts, params, seeds=range(6))
     engine.release_memory()
-    assert engine.num_cache_bytes == 0
+    assert cache_bytes(engine) == 0
     for row, prompt in enumerate(prompts):
         (alone,) = generate(engine, [prompt], params, seeds=[row])
         assert alone.tokens.tolist() == together[row].tokens.tolist()

@@ -73,11 +73,6 @@ class HfEngine(Engine):
         self._use(model if self._copy is None else self._copy)
 
     @property
-    def num_cache_bytes(self) -> int:
-        """Bytes of keys and values held at the moment."""
-        return 0 if self._batch is None else self._batch.num_bytes
-
-    @property
     def num_pending(self) -> int:
         return len(self._pending)
 

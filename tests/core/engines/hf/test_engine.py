@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from generating import generate
+from held_caches import cache_bytes
 from peft import LoraConfig, get_peft_model
 from transformers import (
     MambaConfig,
@@ -212,9 +213,9 @@ def test_memory_is_bounded_by_the_rows_allowed(model: Qwen2ForCausalLM) -> None:
     for seed in range(3):
         prompts = random_prompts([40] * 10, seed=seed)
         generate(engine, prompts, SamplingParams(max_new_tokens=30), seeds=range(10))
-    assert engine.num_cache_bytes == 2 * 2 * (4 * 128 + 1) * 32 * 4
+    assert cache_bytes(engine) == 2 * 2 * (4 * 128 + 1) * 32 * 4
     engine.sync_weights(Policy(model=model, version=1))
-    assert engine.num_cache_bytes == 0
+    assert cache_bytes(engine) == 0
 
 
 def test_the_cache_grows_while_decoding(model: Qwen2ForCausalLM) -> None:
