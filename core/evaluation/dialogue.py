@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from inspect_ai.model import (
     ChatMessage,
@@ -80,7 +81,7 @@ class Dialogue:
 
     @property
     def tools(self) -> list[ToolInfo]:
-        empty = {"properties": {}, "required": []}
+        empty: dict[str, Any] = {"properties": {}, "required": []}
         return [
             ToolInfo(
                 name=tool.name,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -296,7 +296,7 @@ async def _play(
     state.completed = True
 
 
-def _scorer_of(name: str, average: Metric) -> Callable[[], Scorer]:
+def _scorer_of(name: str, average: Metric) -> Any:
     """What reads one score of the episode that the solver recorded; NaN where it has none."""
 
     @scorer(metrics=[average, stderr()], name=name)
