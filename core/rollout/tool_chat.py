@@ -87,7 +87,10 @@ class ToolChat:
         """Everything before the contents of the first user turn."""
         encode = self._chat.encode_template
         if self._native is None:
-            declared = self._declaration()
+            # In words: the template has no place for the tools.
+            lines = [_signature(tool["function"]) for tool in self._tools]
+            how = f"To call one: {_HOW_TO_CALL[self.format]}"
+            declared = "\n".join(["Tools:", *lines, how])
             return self._chat.opening(f"{system}\n\n{declared}" if system else declared)
         bare, opening, between = self._native.first
         if not system:
@@ -130,11 +133,6 @@ class ToolChat:
             else message.content
             for message in messages
         )
-
-    def _declaration(self) -> str:
-        """The tools in words, for a template that has no place for them."""
-        lines = [_signature(tool["function"]) for tool in self._tools]
-        return "\n".join(["Tools:", *lines, f"To call one: {_HOW_TO_CALL[self.format]}"])
 
 
 def _native(chat: ChatFormat, tools: Sequence[Mapping[str, Any]]) -> _Native | None:

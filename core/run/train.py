@@ -13,10 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from echoscope.diagnostics.measure.machine import Machine
-from echoscope.diagnostics.selection.filter import Selection, select_groups
+from echoscope.diagnostics.selection.filter import select_groups
 from echoscope.diagnostics.sinks.mirror import Mirror
 from echoscope.store.checkpoints import evaluation_success
 from echoscope.store.errors import StoreError
@@ -51,9 +49,8 @@ from ..rollout.curriculum import with_groups
 from ..rollout.evaluate import evaluation_metrics
 from ..rollout.sources import RolloutSource, Sources, StepDroppedError, unreserved
 from ..update.assemble import pack_kept, with_advantages
-from ..update.batch import TokenBatch
 from ..update.learners.alone import Learner
-from ..update.update import UpdateResult, updates_per_step
+from ..update.update import updates_per_step
 from .checkpoint import CheckpointError, Checkpoints, Progress, TrainState
 from .control import Control, StepInterruptedError, Wishes
 from .evaluations import Evaluations
@@ -208,7 +205,9 @@ class Trainer:
             rollouts = self._collect(self.sources.train, step, config)
         with self._phase(step, "annotate", watch):
             selection = select_groups(rollouts, config.selection)
-            batch, logprobs = self._packed(rollouts, selection, config)
+            batch, left_out = pack_kept(rollouts, selection, config, self.model.chat)
+            batch, logprobs = self.model.learner.annotate(batch, config)
+            batch = with_advantages(batch, config, left_out)
         with self._phase(step, "diagnostics", watch):
             seen = StepObservation(
                 step=step,
@@ -221,7 +220,11 @@ class Trainer:
             )
             observed = observe(self.observers, seen)
         with self._phase(step, "update", watch):
-            result = self._updated(step, config, batch)
+            # Nothing fails after the only update of a step.
+            self.weights_are_of_step = updates_per_step(config) == 1
+            result = self.model.learner.update(batch, config, step)
+            self.weights_are_of_step = False
+            self.engine.sync_weights(self.model.policy)
         trained = TrainedStep(
             step=step,
             config=config,
@@ -247,22 +250,6 @@ class Trainer:
         self.events.phase(step, name)
         with watch(name):
             yield
-
-    def _packed(
-        self, rollouts: RolloutBatch, selection: Selection, config: RunConfig
-    ) -> tuple[TokenBatch, Tensor | None]:
-        """The rows that train, with advantages, and the trainer's log-probs if there was a pass."""
-        batch, left_out = pack_kept(rollouts, selection, config, self.model.chat)
-        batch, logprobs = self.model.learner.annotate(batch, config)
-        return with_advantages(batch, config, left_out), logprobs
-
-    def _updated(self, step: int, config: RunConfig, batch: TokenBatch) -> UpdateResult:
-        """Train, and give the engine the new weights."""
-        self.weights_are_of_step = updates_per_step(config) == 1  # nothing fails after the only one
-        result = self.model.learner.update(batch, config, step)
-        self.weights_are_of_step = False
-        self.engine.sync_weights(self.model.policy)
-        return result
 
     def _collect(self, source: RolloutSource, step: int, config: RunConfig) -> RolloutBatch:
         """Play episodes; the weights rest meanwhile, so they may be cut off at any instant.
