@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from echoscope.core.policy import Policy
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "shared"))
 
 ALLOWED = 0.15
 """Largest share by which an estimate may be off."""
@@ -196,6 +197,7 @@ def train(policy: Policy, optimizer: Optimizer, config: RunConfig, case: Case) -
 
 def sample(policy: Policy, config: RunConfig, case: Case) -> None:
     import numpy as np
+    from generating import generate
 
     from echoscope.core.engines.base import SamplingParams
     from echoscope.core.engines.hf.engine import HfEngine
@@ -204,7 +206,7 @@ def sample(policy: Policy, config: RunConfig, case: Case) -> None:
     count = case.groups * case.siblings
     generator = np.random.default_rng(0)
     prompts = [generator.integers(0, 8000, case.prompt).astype(np.int32) for _ in range(count)]
-    engine.generate(prompts, SamplingParams(max_new_tokens=case.reply), seeds=range(count))
+    generate(engine, prompts, SamplingParams(max_new_tokens=case.reply), seeds=range(count))
 
 
 def resident() -> int:

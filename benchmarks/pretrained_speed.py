@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -31,8 +32,10 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "shared"))
 
 import torch
+from generating import generate
 from machine import describe_machine
 from train_step import Measured, Shape, measure_echoscope, measure_trl
 from transformers import GenerationConfig, PreTrainedModel
@@ -140,7 +143,7 @@ def by_engine(model: PreTrainedModel, calls: Sequence[Call], new_tokens: int) ->
     def run() -> None:
         engine = HfEngine(model, config=HfEngineConfig())
         for call in calls:
-            engine.generate(call.prompts, params, seeds=call.seeds)
+            generate(engine, call.prompts, params, seeds=call.seeds)
 
     return run
 

@@ -13,13 +13,17 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "shared"))
+
 import numpy as np
 import torch
+from generating import generate
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from echoscope.core.config.engine import HfEngineConfig
@@ -84,7 +88,7 @@ def rollout(model: Qwen2ForCausalLM, *, rows: int, turns: int, reuse: bool) -> l
     for turn in range(turns):
         before = engine.counts
         start = time.perf_counter()
-        samples = engine.generate(prompts, params, seeds=[1000 * turn + i for i in range(rows)])
+        samples = generate(engine, prompts, params, seeds=[1000 * turn + i for i in range(rows)])
         seconds = time.perf_counter() - start
         after = engine.counts
         costs.append(
@@ -122,7 +126,7 @@ def decode_rates(hidden: int, layers: int, *, rows: int, repeats: int) -> list[D
 
     def with_engine() -> None:
         engine = HfEngine(model, config=HfEngineConfig(max_batch_rows=rows))
-        engine.generate(list(prompts), params, seeds=range(rows))
+        generate(engine, list(prompts), params, seeds=range(rows))
 
     def with_generate() -> None:
         model.generate(

@@ -123,21 +123,17 @@ class MemoryEstimate:
     @property
     def at_least(self) -> int:
         """Sampling and update, with short prompts and small microbatches."""
-        update = self.gradients + self.activations_at_least
-        return self._fixed + self._together(self.caches_at_least, update)
+        return self._held(self.caches_at_least, self.activations_at_least)
 
     @property
     def at_most(self) -> int:
         """Sampling and update, with every prompt and reply at its limit."""
-        update = self.gradients + self.activations_at_most
-        return self._fixed + self._together(self.caches_at_most + self.prefill_at_most, update)
+        return self._held(self.caches_at_most + self.prefill_at_most, self.activations_at_most)
 
-    @property
-    def _fixed(self) -> int:
-        return self.weights + self.optimizer + self.engine
-
-    def _together(self, sampling: int, update: int) -> int:
-        return sampling + update if self.samples_ahead else max(sampling, update)
+    def _held(self, sampling: int, activations: int) -> int:
+        update = self.gradients + activations
+        most = sampling + update if self.samples_ahead else max(sampling, update)
+        return self.weights + self.optimizer + self.engine + most
 
     @property
     def text(self) -> str:
@@ -179,21 +175,21 @@ def estimate(
         weights += trained * trained_width
     elif config.loss.kl_coef > 0 or config.reward.kl is not None:
         weights += shape.num_parameters * width
-    offloads = config.optim.offload and device == "cuda"
-    optimizer, gradients = _optimizer_bytes(trained, trained_width, offloads=offloads)
+    offloads, ranks = config.optim.offload and device == "cuda", config.trainer.ranks
+
+    def to_train(shape: ModelShape, trained: int, trained_width: int) -> tuple[int, int, int]:
+        """(weights beside the whole ones, which rank 0 samples from; moments; gradients)"""
+        if ranks > 1:
+            return _split_bytes(ranks, shape, trained, width)
+        return 0, *_optimizer_bytes(trained, trained_width, offloads=offloads)
+
+    of_ranks, optimizer, gradients = to_train(shape, trained, trained_width)
     per_token, of_critic_trunk = activation_bytes(config, shape, device), 0
-    ranks = config.trainer.ranks
-    if ranks > 1:  # beside the whole weights, which rank 0 samples from
-        of_rank, optimizer, gradients = _split_bytes(ranks, shape, trained, width)
-        weights += of_rank
     if critic is not None:
         size = critic.num_parameters
-        weights += size * width
-        of_critic = _optimizer_bytes(size, width, offloads=offloads)
-        if ranks > 1:
-            of_rank, *rest = _split_bytes(ranks, critic, size, width)
-            weights, of_critic = weights + of_rank, (rest[0], rest[1])
-        optimizer, gradients = optimizer + of_critic[0], gradients + of_critic[1]
+        of_critic = to_train(critic, size, width)
+        weights, of_ranks = weights + size * width, of_ranks + of_critic[0]
+        optimizer, gradients = optimizer + of_critic[1], gradients + of_critic[2]
         of_critic_trunk = activation_bytes(config, critic, device)
     longest = config.context.max_prompt_tokens + config.context.max_response_tokens
     microbatch = config.optim.max_microbatch_tokens or MIN_MICROBATCH
@@ -214,7 +210,7 @@ def estimate(
 
     return MemoryEstimate(
         device=device,
-        weights=weights,
+        weights=weights + of_ranks,
         optimizer=optimizer,
         gradients=gradients,
         caches_at_least=caches * (rows * _SHORTEST_ROW * column + sampled),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -90,13 +91,10 @@ class Optimizer:
             self._pairs += list(zip(group.parameters, masters, strict=True))
             if masters:
                 self._masters[group.name] = masters
-            decayed = [m for m in masters if group.is_decayed and m.ndim > 1]
-            plain = [m for m in masters if not (group.is_decayed and m.ndim > 1)]
-            for chosen, decay in ((decayed, config.weight_decay), (plain, 0.0)):
-                if chosen:
-                    param_groups.append(
-                        {"params": chosen, "name": group.name, "weight_decay": decay}
-                    )
+            for is_decayed, decay in ((True, config.weight_decay), (False, 0.0)):
+                chosen = [m for m in masters if (group.is_decayed and m.ndim > 1) is is_decayed]
+                entry = {"params": chosen, "name": group.name, "weight_decay": decay}
+                param_groups += [entry] if chosen else []
         self._adamw = torch.optim.AdamW(param_groups, lr=config.lr, betas=config.betas, fused=True)
 
     def _master(self, parameter: nn.Parameter) -> Tensor:
@@ -158,8 +156,7 @@ class Optimizer:
 
     def masters(self) -> Iterator[Tensor]:
         """What AdamW moves, one for each parameter, in the order of `state_tensors`."""
-        for _, master in self._pairs:
-            yield master
+        return (master for _, master in self._pairs)
 
     def state_tensors(self) -> dict[str, Tensor]:
         """Moments, step counts and masters by position: what a checkpoint holds."""
@@ -174,7 +171,8 @@ class Optimizer:
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Take back what `state_tensors` gave."""
         state: dict[int, dict[str, Tensor]] = {}
-        place_of = {id(master): rank for rank, master in enumerate(self._in_adamw_order())}
+        in_order = chain.from_iterable(group["params"] for group in self._adamw.param_groups)
+        place_of = {id(master): place for place, master in enumerate(in_order)}
         for key, value in tensors.items():
             index, _, name = key.partition(".")
             parameter, master = self._pairs[int(index)]
@@ -186,7 +184,3 @@ class Optimizer:
                 state.setdefault(place_of[id(master)], {})[name] = value
         groups = self._adamw.state_dict()["param_groups"]
         self._adamw.load_state_dict({"state": state, "param_groups": groups})
-
-    def _in_adamw_order(self) -> Iterator[Tensor]:
-        for group in self._adamw.param_groups:
-            yield from group["params"]

@@ -269,23 +269,18 @@ class Policy:
         return groups
 
     def values(self, batch: TokenBatch) -> Tensor:
-        """The critic's values of the sampled tokens, (B, T), without a pass for log-probs.
+        """The critic's values of the sampled tokens, (B, T), without a pass for log-probs."""
+        rows, critic = self._packed(batch), self.critic
+        assert critic is not None
 
-        Raises:
-            ValueError: the policy has no critic.
-        """
-        rows = self._packed(batch)
-        if self.critic is None:
-            raise ValueError("the policy has no critic: set critic.kind to head or model")
-        return self._whole(lambda: self._values(batch, rows))
+        def work() -> Tensor:
+            if isinstance(critic, ModelCritic):
+                values: Tensor = critic(batch, rows)
+                return values
+            states_S = _states(causal_model(self.model).base_model, batch, rows)
+            return _scatter(critic(states_S), batch)
 
-    def _values(self, batch: TokenBatch, rows: PackedRows | None) -> Tensor:
-        assert self.critic is not None
-        if isinstance(self.critic, ModelCritic):
-            values: Tensor = self.critic(batch, rows)
-            return values
-        states_S = _states(causal_model(self.model).base_model, batch, rows)
-        return _scatter(self.critic(states_S), batch)
+        return self._whole(work)
 
     def sums_gradients(self, *, is_last: bool) -> None:
         """Sum gradients over ranks with the last part of an optimizer step, or with each."""

@@ -5,27 +5,25 @@ Defaults live here and in `settings.py`, nowhere else.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from echoscope.diagnostics.config import MAX_STEPS, FrozenModel, Live
+from echoscope.diagnostics.config import FrozenModel, Live
 
-from .limits import MAX_ROWS, GreedyTemperature, PluginName
+from .limits import GreedyTemperature, PluginName, Rows, Steps
 
 MAX_MINUTES = 1_000_000.0
 
 
 class EvalConfig(FrozenModel):
-    every: Live[int] = Field(
+    every: Live[Steps] = Field(
         10,
-        ge=0,
-        le=MAX_STEPS,
         description="Steps between evaluations; the last step is evaluated, too. 0 for none.",
     )
     before: bool = Field(True, description="Evaluate before the first step.")
     temperature: GreedyTemperature = Field(1.0, ge=0, le=10, description="0 for greedy.")
-    pass_at_k: list[Annotated[int, Field(ge=1, le=MAX_ROWS)]] = Field(
+    pass_at_k: list[Rows] = Field(
         default_factory=list,
         max_length=20,
         description="The k of pass@k, the chance that one of k samples solves a task; each at most "
@@ -39,18 +37,8 @@ class ProbeConfig(FrozenModel):
     Alarms on success look at it first. The same policy plays it the same way each time.
     """
 
-    every: Live[int] = Field(
-        10,
-        ge=0,
-        le=MAX_STEPS,
-        description="Steps between probes; 0 for none.",
-    )
-    tasks: int = Field(
-        32,
-        ge=1,
-        le=MAX_ROWS,
-        description="Tasks, spread evenly over envs.train.",
-    )
+    every: Live[Steps] = Field(10, description="Steps between probes; 0 for none.")
+    tasks: Rows = Field(32, description="Tasks, spread evenly over envs.train.")
 
 
 class CurriculumConfig(FrozenModel):
@@ -64,10 +52,8 @@ class CurriculumConfig(FrozenModel):
 
 
 class CheckpointConfig(FrozenModel):
-    every: Live[int] = Field(
+    every: Live[Steps] = Field(
         20,
-        ge=0,
-        le=MAX_STEPS,
         description="Steps between checkpoints, the first before step 1; 0: only one, at the end.",
     )
     minutes: Live[float] = Field(
@@ -130,7 +116,7 @@ class GuardConfig(FrozenModel):
 class GivenTreatment(FrozenModel):
     """Settings that a rewind changed."""
 
-    checkpoint: int = Field(ge=0, le=MAX_STEPS, description="Step of the checkpoint.")
+    checkpoint: Steps = Field(description="Step of the checkpoint.")
     settings: dict[str, Any] = Field(description="The new values, by dotted key.")
     before: dict[str, Any] = Field(description="The values that they replaced.")
 
@@ -154,9 +140,7 @@ class BranchedFrom(FrozenModel):
     """Where a run took over: written by `ctl RUN branch` and by a rewind, by nobody else."""
 
     run_id: str
-    step: int = Field(
-        ge=0, le=MAX_STEPS, description="The step of the checkpoint that it started from."
-    )
+    step: Steps = Field(description="The step of the checkpoint that it started from.")
     reason: str = Field("", max_length=2_000)
     issued_by: str = Field("", max_length=100, description="Who asked for it.")
     command_id: str = Field(

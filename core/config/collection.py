@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from echoscope.diagnostics.config import FrozenModel
 
-from .limits import MAX_ROWS
+from .limits import Rows
 
 _MOST_THREADS = 256
 
@@ -44,11 +44,8 @@ class CollectionConfig(FrozenModel):
         "mode=async; the episode then ends with the stop reason `timeout` and does not train. "
         "null for no limit.",
     )
-    max_in_flight: int | None = Field(
-        None,
-        ge=1,
-        le=MAX_ROWS,
-        description="Episodes that go on at the same time with mode=async; null for all.",
+    max_in_flight: Rows | None = Field(
+        None, description="Episodes that go on at the same time with mode=async; null for all."
     )
     max_staleness: int = Field(
         0,

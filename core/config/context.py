@@ -8,7 +8,7 @@ from pydantic import Field
 
 from echoscope.diagnostics.config import FrozenModel
 
-from .limits import MAX_COUNT, MAX_TOKENS
+from .limits import MAX_COUNT, MAX_TOKENS, Tokens
 
 
 class ContextConfig(FrozenModel):
@@ -38,12 +38,10 @@ class ContextConfig(FrozenModel):
     on_long_prompt: Literal["end", "drop_oldest"] = Field(
         "end", description="End the episode, or drop as few of the oldest turns as possible."
     )
-    max_response_tokens: int = Field(
-        400, ge=1, le=MAX_TOKENS, description="Longest reply of a turn; a longer one is cut."
+    max_response_tokens: Tokens = Field(
+        400, description="Longest reply of a turn; a longer one is cut."
     )
-    max_episode_tokens: int | None = Field(
-        None, ge=1, le=MAX_TOKENS, description="Sampled tokens per episode."
-    )
+    max_episode_tokens: Tokens | None = Field(None, description="Sampled tokens per episode.")
     action_separator: str = Field(
         "||",
         min_length=1,

@@ -7,6 +7,8 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
+from echoscope.diagnostics.config import MAX_STEPS
+
 MIN_TEMPERATURE = 0.01
 """Logits divided by less leave the range of float32."""
 MAX_LR = 10.0
@@ -24,6 +26,12 @@ def _greedy_or_warm(temperature: float) -> float:
     return temperature
 
 
+Steps = Annotated[int, Field(ge=0, le=MAX_STEPS)]
+Rows = Annotated[int, Field(ge=1, le=MAX_ROWS)]
+Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Coefficient = Annotated[float, Field(ge=0, le=1e3)]
+LearningRate = Annotated[float, Field(gt=0, le=MAX_LR)]
 PluginName = Annotated[
     str,
     Field(min_length=1, max_length=200, description="`module:function`, or an entry point."),

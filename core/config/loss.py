@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from echoscope.diagnostics.config import MAX_STEPS, FrozenModel, Live
+from echoscope.diagnostics.config import FrozenModel, Live
 
-from .limits import MAX_LR, PluginName
+from .limits import Coefficient, LearningRate, PluginName, Share, Steps, Tokens
 
 Aggregation = Literal[
     "token_mean", "seq_mean_token_sum", "seq_mean_token_mean", "seq_mean_token_sum_norm"
@@ -21,18 +21,13 @@ _CLIP_HIGH = "The importance ratio is clipped at 1 plus this; higher keeps more 
 
 class _LossConfig(FrozenModel):
     aggregation: Aggregation = "token_mean"
-    norm_tokens: int | None = Field(
+    norm_tokens: Tokens | None = Field(
         None,
-        ge=1,
-        le=1_000_000_000,
         description="seq_mean_token_sum_norm divides each trajectory's sum by this; null for the "
         "most tokens that an episode may sample.",
     )
-    kl_coef: Live[float] = Field(
-        0.0,
-        ge=0,
-        le=1e3,
-        description="Weight of the KL penalty against the reference policy.",
+    kl_coef: Live[Coefficient] = Field(
+        0.0, description="Weight of the KL penalty against the reference policy."
     )
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     entropy_coef: Live[float] = Field(
@@ -41,13 +36,13 @@ class _LossConfig(FrozenModel):
         le=1e3,
         description="Weight of the entropy bonus; too high, and replies become random.",
     )
-    value_coef: Live[float] = Field(0.5, ge=0, le=1e3, description="Weight of the critic's loss.")
+    value_coef: Live[Coefficient] = Field(0.5, description="Weight of the critic's loss.")
     value_clip: float | None = Field(0.5, gt=0, le=1e6)
 
 
 class _SurrogateConfig(_LossConfig):
-    clip_low: Live[float] = Field(0.2, ge=0, le=1, description=_CLIP_LOW)
-    clip_high: Live[float] = Field(0.28, ge=0, le=1e3, description=_CLIP_HIGH)
+    clip_low: Live[Share] = Field(0.2, description=_CLIP_LOW)
+    clip_high: Live[Coefficient] = Field(0.28, description=_CLIP_HIGH)
 
 
 class ClipLossConfig(_SurrogateConfig):
@@ -62,8 +57,8 @@ class GspoLossConfig(_SurrogateConfig):
 
     kind: Literal["gspo"] = "gspo"
     # A ratio of whole sequences hardly moves: the paper's limits are a thousandth of PPO's.
-    clip_low: Live[float] = Field(3e-4, ge=0, le=1, description=_CLIP_LOW)
-    clip_high: Live[float] = Field(4e-4, ge=0, le=1e3, description=_CLIP_HIGH)
+    clip_low: Live[Share] = Field(3e-4, description=_CLIP_LOW)
+    clip_high: Live[Coefficient] = Field(4e-4, description=_CLIP_HIGH)
     # The paper averages over sequences (Zheng et al. 2025, equation 5).
     aggregation: Aggregation = "seq_mean_token_mean"
 
@@ -72,10 +67,8 @@ class CispoLossConfig(_SurrogateConfig):
     """CISPO: the importance weight is clipped and carries no gradient."""
 
     kind: Literal["cispo"] = "cispo"
-    clip_low: Live[float] = Field(
+    clip_low: Live[Share] = Field(
         1.0,
-        ge=0,
-        le=1,
         description="The importance ratio is clipped at 1 minus this; 1 for no limit (MiniMax-M1).",
     )
 
@@ -101,10 +94,8 @@ class NoCriticConfig(FrozenModel):
 
 
 class _CriticConfig(FrozenModel):
-    warmup_steps: int = Field(
+    warmup_steps: Steps = Field(
         0,
-        ge=0,
-        le=MAX_STEPS,
         description="Steps at the beginning in which only the critic trains, so that the policy's "
         "first advantages are no noise. With kind head, only the head trains in them.",
     )
@@ -114,7 +105,7 @@ class HeadCriticConfig(_CriticConfig):
     """A value head on the policy's own trunk."""
 
     kind: Literal["head"] = "head"
-    lr: float = Field(1e-3, gt=0, le=MAX_LR)
+    lr: LearningRate = 1e-3
     detach: bool = Field(False, description="The value loss does not train the trunk.")
 
 
@@ -123,7 +114,7 @@ class ModelCriticConfig(_CriticConfig):
 
     kind: Literal["model"] = "model"
     path: str = Field("", description="Empty for the policy's own starting weights.")
-    lr: float = Field(1e-5, gt=0, le=MAX_LR)
+    lr: LearningRate = 1e-5
 
 
 CriticConfig = Annotated[

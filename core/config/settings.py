@@ -31,16 +31,20 @@ from .beside_training import (
     RecipeOrigin,
 )
 from .collection import CollectionConfig
-from .consistency import check_curriculum, check_guard
+from .consistency import contradictions
 from .context import ContextConfig
 from .engine import EngineConfig, HfEngineConfig
 from .limits import (
     MAX_COUNT,
-    MAX_LR,
-    MAX_ROWS,
     MIN_TEMPERATURE,
+    Coefficient,
     Decay,
+    LearningRate,
     PluginName,
+    Rows,
+    Share,
+    Steps,
+    Tokens,
 )
 from .loss import ClipLossConfig, CriticConfig, LossConfig, NoCriticConfig
 
@@ -105,10 +109,8 @@ class SamplingConfig(FrozenModel):
         le=MAX_COUNT,
         description="Sample from this many likeliest tokens; 0 for all.",
     )
-    min_p: Live[float] = Field(
+    min_p: Live[Share] = Field(
         0.0,
-        ge=0,
-        le=1,
         description="Leave out tokens less likely than this share of the likeliest; 0 for off.",
     )
     stop: list[StopString] = Field(
@@ -142,10 +144,8 @@ class DynamicSamplingConfig(FrozenModel):
 class EnvsConfig(FrozenModel):
     train: list[EnvGroup] = Field(min_length=1, max_length=1000)
     eval: list[EnvGroup] = Field(default_factory=list, max_length=1000)
-    group_size: int = Field(
-        8, ge=1, le=MAX_ROWS, description="G: trajectories of one task (siblings)."
-    )
-    eval_group_size: int = Field(1, ge=1, le=MAX_ROWS)
+    group_size: Rows = Field(8, description="G: trajectories of one task (siblings).")
+    eval_group_size: Rows = 1
 
 
 class ShapingTerm(FrozenModel):
@@ -192,16 +192,16 @@ class RewardConfig(FrozenModel):
 
 class GaeConfig(FrozenModel):
     kind: Literal["gae"] = "gae"
-    gamma: float = Field(1.0, ge=0, le=1)
-    lam: float = Field(1.0, ge=0, le=1)
+    gamma: Share = 1.0
+    lam: Share = 1.0
     whiten: bool = True
 
 
 class BiLevelGaeConfig(FrozenModel):
     kind: Literal["bi_level_gae"] = "bi_level_gae"
-    gamma: float = Field(1.0, ge=0, le=1)
-    lam: float = Field(1.0, ge=0, le=1)
-    turn_gamma: float = Field(0.95, ge=0, le=1)
+    gamma: Share = 1.0
+    lam: Share = 1.0
+    turn_gamma: Share = 0.95
     whiten: bool = True
 
 
@@ -216,7 +216,7 @@ class ReinforcePpConfig(FrozenModel):
     """REINFORCE++: returns-to-go of the tokens, whitened. `reward.kl` completes it."""
 
     kind: Literal["reinforce_pp"] = "reinforce_pp"
-    gamma: float = Field(1.0, ge=0, le=1)
+    gamma: Share = 1.0
 
 
 class CustomAdvantageConfig(FrozenModel):
@@ -264,7 +264,7 @@ class OffPolicyConfig(FrozenModel):
         le=1e6,
         description="Largest weight of tis; null for none. Lower: less noise, more bias.",
     )
-    low: Live[float] = Field(0.5, ge=0, le=1, description="mis leaves out rho below this.")
+    low: Live[Share] = Field(0.5, description="mis leaves out rho below this.")
     high: Live[float] = Field(5.0, ge=1, le=1e6, description="mis leaves out rho above this.")
 
     @model_validator(mode="after")
@@ -279,14 +279,9 @@ class OffPolicyConfig(FrozenModel):
 
 
 class OptimConfig(FrozenModel):
-    lr: Live[float] = Field(
-        1e-6,
-        gt=0,
-        le=MAX_LR,
-        description="Learning rate of the policy.",
-    )
+    lr: Live[LearningRate] = Field(1e-6, description="Learning rate of the policy.")
     betas: tuple[Decay, Decay] = Field((0.9, 0.99), strict=False)
-    weight_decay: float = Field(0.0, ge=0, le=1e3)
+    weight_decay: Coefficient = 0.0
     grad_clip: Live[float] = Field(
         1.0,
         ge=1e-9,
@@ -294,13 +289,11 @@ class OptimConfig(FrozenModel):
         description="Gradients with a larger norm are scaled down to it.",
     )
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    warmup_steps: int = Field(0, ge=0, le=MAX_STEPS)
+    warmup_steps: Steps = 0
     epochs: int = Field(1, ge=1, le=1000, description="Passes over the step's batch.")
-    minibatches: int = Field(1, ge=1, le=MAX_ROWS, description="Optimizer steps per pass.")
-    max_microbatch_tokens: int | None = Field(
+    minibatches: Rows = Field(1, description="Optimizer steps per pass.")
+    max_microbatch_tokens: Tokens | None = Field(
         None,
-        ge=1,
-        le=1_000_000_000,
         description="Tokens per forward pass; null for 1024 on the CPU, and for as many as fit "
         "into the memory on CUDA.",
     )
@@ -411,120 +404,13 @@ class RunConfig(FrozenModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
-        needs_critic = self.advantage.kind in ("gae", "bi_level_gae")
-        if needs_critic and self.critic.kind == "none":
-            raise ValueError(
-                f"advantage.kind is {self.advantage.kind}, which needs values: set critic.kind to "
-                "head or model"
-            )
-        if self.reward.credit == "turn" and self.reward.normalization != "arpo":
-            raise ValueError(
-                f"reward.credit is turn, so reward.normalization must be arpo, not "
-                f"{self.reward.normalization}: it normalises returns of whole episodes"
-            )
-        if self.trainer.ranks > 1 and self.optim.offload:
-            raise ValueError(
-                "optim.offload is true, which ranks cannot do: their weights are split already; "
-                "set optim.offload=false or trainer.ranks=1"
-            )
-        self._check_kl_reward()
-        self._check_dynamic_sampling()
-        self._check_collection()
-        self._check_evaluation()
-        check_curriculum(self)
-        check_guard(self)
-        if self.critic_warmup_steps >= self.steps:
-            raise ValueError(
-                f"critic.warmup_steps is {self.critic_warmup_steps} and steps is {self.steps}, so "
-                "the policy would never train: set critic.warmup_steps below steps"
-            )
-        if self.envs.group_size < 2:
-            for name in self._what_compares():
-                raise ValueError(
-                    f"{name} compares siblings: envs.group_size must be at least 2, not "
-                    f"{self.envs.group_size}"
-                )
-        for name, groups, size in (
-            ("train", self.envs.train, self.envs.group_size * self.dynamic_sampling.max_rounds),
-            ("eval", self.envs.eval, self.envs.eval_group_size),
-        ):
-            rows = size * sum(group.groups for group in groups)
-            if rows > MAX_ROWS:
-                raise ValueError(
-                    f"envs.{name} has {rows} trajectories in a step, at most {MAX_ROWS} are "
-                    "possible; lower the groups, the group size or dynamic_sampling.max_rounds"
-                )
-        tags = [group.name for group in self.envs.eval]
-        if len(set(tags)) != len(tags):
-            raise ValueError(f"envs.eval has the tags {tags}, but each must be unique")
+        for sentence in contradictions(self):
+            raise ValueError(sentence)
         if self.context.force_think and not self.context.reasoning:
             object.__setattr__(
                 self, "context", self.context.model_copy(update={"force_think": False})
             )
         return self
-
-    def _check_kl_reward(self) -> None:
-        """Siblings that do not train have no KL, so their returns cannot be compared with."""
-        may_compare = self.compares_siblings or self.advantage.kind == "custom"
-        if self.reward.kl is None or not may_compare:
-            return
-        if self.selection.overlong == "drop":
-            raise ValueError(
-                f"advantage.kind={self.advantage.kind} compares siblings after reward.kl, but with "
-                "selection.overlong=drop some have no KL: set selection.overlong=keep, or "
-                "loss.kl_coef instead of reward.kl"
-            )
-
-    def _check_dynamic_sampling(self) -> None:
-        rounds = self.dynamic_sampling.max_rounds
-        if rounds == 1:
-            return
-        if self.selection.mixed == "any":
-            raise ValueError(
-                f"dynamic_sampling.max_rounds is {rounds}, but selection.mixed=any lets every "
-                "group train, so no round is missing any: set selection.mixed=return or success"
-            )
-        if self.from_run is not None:
-            raise ValueError(
-                f"dynamic_sampling.max_rounds is {rounds}, but from_run has its groups already: "
-                "set dynamic_sampling.max_rounds=1"
-            )
-
-    def _check_collection(self) -> None:
-        collection = self.collection
-        if collection.mode == "lockstep":
-            return
-        if self.from_run is not None:
-            raise ValueError(
-                "collection.mode is async, but from_run has its episodes already: set "
-                "collection.mode=lockstep"
-            )
-        most = collection.max_in_flight
-        if most is not None and most < self.envs.group_size:
-            raise ValueError(
-                f"collection.max_in_flight is {most}, but the {self.envs.group_size} episodes of a "
-                f"group begin together: set it to at least envs.group_size={self.envs.group_size}"
-            )
-        ahead = f"collection.max_staleness is {collection.max_staleness}"
-        if collection.max_staleness and self.off_policy.correction == "none":
-            raise ValueError(
-                f"{ahead}, so that samples are of older weights than those that learn from them: "
-                "set off_policy.old_logprobs=trainer and off_policy.correction=tis or mis"
-            )
-        if collection.max_staleness and self.curriculum.by != "none":
-            raise ValueError(
-                f"{ahead}, but curriculum.by={self.curriculum.by} chooses the next tasks after "
-                "each update: set curriculum.by=none or collection.max_staleness=0"
-            )
-
-    def _check_evaluation(self) -> None:
-        most = max(self.eval.pass_at_k, default=1)
-        if most > self.envs.eval_group_size:
-            raise ValueError(
-                f"eval.pass_at_k has {most}, which needs {most} samples of each task, but "
-                f"envs.eval_group_size is {self.envs.eval_group_size}: set "
-                f"envs.eval_group_size={most}"
-            )
 
     @property
     def has_choice_of_tags(self) -> bool:
@@ -556,13 +442,3 @@ class RunConfig(FrozenModel):
             return self.context.max_episode_tokens
         turns = max(group.max_turns or 1 for group in self.envs.train)
         return self.context.max_response_tokens * turns
-
-    def _what_compares(self) -> list[str]:
-        settings = {
-            f"advantage.kind={self.advantage.kind}": self.compares_siblings,
-            f"reward.normalization={self.reward.normalization}": self.reward.normalization
-            in ("grpo", "mean", "asym_clip"),
-            "selection.metric=reward_std": self.selection.strategy not in ("none", "custom")
-            and self.selection.metric == "reward_std",
-        }
-        return [name for name, is_set in settings.items() if is_set]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -41,18 +41,6 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     watch: Callable[[], ReplyWatch] | None = None
     """Makes a watch for each response; its last token is the one that the watch ends it with."""
-
-    def __post_init__(self) -> None:
-        if self.max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens is {self.max_new_tokens}, but must be at least 1")
-        if self.temperature < 0:
-            raise ValueError(f"temperature is {self.temperature}, but must be 0 (greedy) or more")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p is {self.top_p}, but must lie in (0, 1]")
-        if self.top_k < 0:
-            raise ValueError(f"top_k is {self.top_k}, but must be 0 (off) or more")
-        if not 0 <= self.min_p <= 1:
-            raise ValueError(f"min_p is {self.min_p}, but must lie in [0, 1]")
 
     def draws_like(self, other: SamplingParams) -> bool:
         """Tokens are drawn from the same distribution and recorded alike, wherever a reply ends."""
@@ -149,29 +137,6 @@ class Engine(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of everything; what is pending is dropped. Twice is fine."""
-
-    def generate(
-        self, prompts: Sequence[IntArray], params: SamplingParams, *, seeds: Sequence[int]
-    ) -> list[Sample]:
-        """One sample per prompt, in order. Nothing stays pending where a prompt is refused.
-
-        Raises:
-            ValueError: a prompt that cannot be sampled from, or a different number of seeds.
-            RuntimeError: the engine is closed, or has requests pending.
-        """
-        check_idle(self.num_pending, "generate")
-        if len(prompts) != len(seeds):
-            raise ValueError(f"{len(prompts)} prompts with {len(seeds)} seeds: give one per prompt")
-        samples: dict[int, Sample] = {}
-        try:
-            for key, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
-                self.submit(key, prompt, params, seed=seed)
-            while self.num_pending:
-                samples.update(self.advance(max_wait_s=1.0))
-        except BaseException:
-            self.cancel()
-            raise
-        return [samples[key] for key in range(len(prompts))]
 
 
 def check_idle(num_pending: int, call: str) -> None:

@@ -303,7 +303,9 @@ class Replicas(Engine):
             replica.starting = _in_thread(self._restarted, engine, replica)
         elif engine is not None:
             _in_thread(_closed, engine)
-        self._check_some_left(error)
+        may_come = [r.starting is not None and self.weights_rest for r in self._replicas]
+        if not any(may_come) and all(r.engine is None for r in self._replicas):
+            raise EngineError(f"all replicas of the engine are lost; the last: {error}")
         self.report(
             f"replica {replica.index} of the engine was lost ({error}); "
             + ("it is started again" if may_start else "it is not started again")
@@ -311,12 +313,6 @@ class Replicas(Engine):
         )
         for key, request in requests.items():
             self._place(key, request)
-
-    def _check_some_left(self, error: EngineError) -> None:
-        has_running = any(replica.engine is not None for replica in self._replicas)
-        is_starting = any(replica.starting is not None for replica in self._replicas)
-        if not has_running and not (is_starting and self.weights_rest):
-            raise EngineError(f"all replicas of the engine are lost; the last: {error}")
 
     def _restarted(self, engine: Engine | None, replica: _Replica) -> Engine:
         if engine is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from inspect_ai.model import (
@@ -23,7 +24,7 @@ from inspect_ai.model import (
 from inspect_ai.tool import ToolInfo, ToolParams
 
 from echoscope.diagnostics.measure.outcomes import COST, INPUT_TOKENS, OUTPUT_TOKENS
-from echoscope.envs.base import Observation, Tool
+from echoscope.envs.base import Observation
 from echoscope.envs.pool import Slot
 from echoscope.envs.turns.turn import TurnResult
 from echoscope.store.records import (
@@ -55,7 +56,7 @@ _FINISH: Mapping[str, FinishReason] = {
 }
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Dialogue:
     """One episode while it goes on."""
 
@@ -70,11 +71,25 @@ class Dialogue:
 
     def __post_init__(self) -> None:
         self.observation = self.slot.observation
+        self._user_text = partial(
+            user_text,
+            self.context,
+            has_tools=bool(self.slot.tools),
+            is_one_action=self.slot.is_one_action,
+        )
         self._open()
 
     @property
     def tools(self) -> list[ToolInfo]:
-        return [_tool_info(tool) for tool in self.slot.tools]
+        empty: dict[str, Any] = {"properties": {}, "required": []}
+        return [
+            ToolInfo(
+                name=tool.name,
+                description=tool.description,
+                parameters=ToolParams.model_validate({**empty, **tool.parameters}),
+            )
+            for tool in self.slot.tools
+        ]
 
     async def play(
         self, generate: Generate, step_world: StepWorld, *, step: int, split: Split
@@ -127,15 +142,6 @@ class Dialogue:
         content = opening[-1].content if opening else self.observation.text
         self.messages.append(ChatMessageUser(content=head + self._user_text(content, None)))
         self.first_text = "\n".join(message.text for message in self.messages)
-
-    def _user_text(self, text: str, last_reward: float | None) -> str:
-        return user_text(
-            self.context,
-            text,
-            last_reward,
-            has_tools=bool(self.slot.tools),
-            is_one_action=self.slot.is_one_action,
-        )
 
     async def _turn(self, output: ModelOutput, step_world: StepWorld) -> StopReason | None:
         """Record a reply and what the world made of it; why the episode ended, if it did."""
@@ -239,12 +245,3 @@ def usage(output: ModelOutput) -> dict[str, float]:
         OUTPUT_TOKENS: float(used.output_tokens),
     }
     return out if used.total_cost is None else {**out, COST: used.total_cost}
-
-
-def _tool_info(tool: Tool) -> ToolInfo:
-    schema: dict[str, Any] = dict(tool.parameters)
-    return ToolInfo(
-        name=tool.name,
-        description=tool.description,
-        parameters=ToolParams.model_validate({"properties": {}, "required": [], **schema}),
-    )

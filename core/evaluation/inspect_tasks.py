@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from inspect_ai.model import (
     ModelOutput,
     get_model,
 )
-from inspect_ai.scorer import Score, Scorer, Target, accuracy, mean, scorer, stderr
+from inspect_ai.scorer import Metric, Score, Scorer, Target, accuracy, mean, scorer, stderr
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 from inspect_ai.tool import ToolInfo
 from inspect_ai.util import LimitExceededError
@@ -296,50 +296,28 @@ async def _play(
     state.completed = True
 
 
-def _scorer_of(name: str) -> Scorer:
-    """Reads one score of the episode that the solver recorded; nothing where it has none."""
-    from echoscope.store.importers.formats.inspect_metadata import scores_of
+def _scorer_of(name: str, average: Metric) -> Any:
+    """What reads one score of the episode that the solver recorded; NaN where it has none."""
 
-    async def score(state: TaskState, target: Target) -> Score:
-        return Score(value=scores_of(state.metadata).get(name, math.nan))
+    @scorer(metrics=[average, stderr()], name=name)
+    def make() -> Scorer:
+        from echoscope.store.importers.formats.inspect_metadata import scores_of
 
-    return score
+        async def score(state: TaskState, target: Target) -> Score:
+            return Score(value=scores_of(state.metadata).get(name, math.nan))
 
+        return score
 
-@scorer(metrics=[accuracy(), stderr()])
-def success() -> Scorer:
-    """Whether the task was solved."""
-    return _scorer_of("success")
-
-
-@scorer(metrics=[mean(), stderr()], name="return")
-def episode_return() -> Scorer:
-    """Rewards of the episode, with the penalties for replies that the world could not use."""
-    return _scorer_of("return")
+    return make
 
 
-@scorer(metrics=[mean(), stderr()])
-def turns() -> Scorer:
-    """How many replies the episode took."""
-    return _scorer_of("turns")
-
-
-@scorer(metrics=[mean(), stderr()])
-def valid_actions() -> Scorer:
-    """The share of the turns whose actions the world took."""
-    return _scorer_of("valid_actions")
-
-
-@scorer(metrics=[mean(), stderr()])
-def effective_actions() -> Scorer:
-    """The share of the turns that changed the world."""
-    return _scorer_of("effective_actions")
-
-
-SCORERS: tuple[Callable[[], Scorer], ...] = (
-    success,
-    episode_return,
-    turns,
-    valid_actions,
-    effective_actions,
+SCORERS = (
+    _scorer_of("success", accuracy()),
+    _scorer_of("return", mean()),
+    _scorer_of("turns", mean()),
+    _scorer_of("valid_actions", mean()),
+    _scorer_of("effective_actions", mean()),
 )
+"""Whether the task was solved; rewards of the episode with the penalties for replies that the world
+could not use; how many replies it took; the share of them whose actions the world took, and that of
+those that changed the world."""

@@ -124,8 +124,7 @@ def _base(who: Who, envs: Sequence[str], recipe: str | None, file: Path | None) 
         raise ConfigError("name a world with --env, or --recipe or --config FILE.yaml")
     if who.is_shipped and envs[0] in recipe_names():
         return load_config(envs[0])
-    entry: dict[str, Any] = {"env": envs[0]}
-    return load_config(overrides=[f"envs.train=[{{env: {entry['env']!r}}}]"])
+    return load_config(overrides=[f"envs.train=[{{env: {envs[0]!r}}}]"])
 
 
 def _worlds(config: RunConfig, name: str) -> list[EnvGroup]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,8 +82,7 @@ def start(
             f"{run_path}`"
         )
     _check_worlds(config)
-    player = make(who, config, budget)
-    try:
+    with closing(make(who, config, budget)) as player:
         writer = RunWriter.create(
             run_path,
             run_id=run_path.name,
@@ -94,8 +93,6 @@ def start(
             tags=(TAG,),
         )
         return _Playing(who, config, budget, player, writer, on_progress, should_stop).run()
-    finally:
-        player.close()
 
 
 def resume(
@@ -135,16 +132,13 @@ def resume(
             spent=Spent.on(outcomes),
         )
     _check_worlds(config)
-    player = make(who, config, budget)
-    try:
+    with closing(make(who, config, budget)) as player:
         writer = RunWriter.resume(
             run_path, from_step=last_step, config=described(who, config, budget)
         )
         playing = _Playing(who, config, budget, player, writer, on_progress, should_stop)
         playing.recall(before, open_step)
         return playing.run()
-    finally:
-        player.close()
 
 
 def _check_worlds(config: RunConfig) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from peft import PeftModel
 from transformers import PreTrainedModel
 
 from echoscope.diagnostics.config import InformationConfig
-from echoscope.diagnostics.measure.information.cross_scores import Scorer
 from echoscope.diagnostics.measure.information.scoring import ModelScorer
 from echoscope.diagnostics.tools.rescoring import Weights
 from echoscope.store.checkpoints import checkpoint_path
@@ -21,7 +21,7 @@ from ..config.settings import ModelConfig
 from ..policy import causal_model, load_model
 from ..pretrained.policy_assets import resolve_model
 from ..rollout.chat import ChatFormat, ChatFormatError, load_chat, load_tokenizer
-from ..run.checkpoint import list_checkpoints, require_whole
+from ..run.checkpoint import list_checkpoints, require_whole, step_of
 
 
 def by_checkpoint(reader: RunReader, step: int) -> Weights:
@@ -31,7 +31,7 @@ def by_checkpoint(reader: RunReader, step: int) -> Weights:
         ConfigError: there is no such checkpoint, or it cannot be loaded.
     """
     folder = checkpoint_path(reader.path, step)
-    steps = [int(path.name.removeprefix("step_")) for path in list_checkpoints(reader.path)]
+    steps = [step_of(path) for path in list_checkpoints(reader.path)]
     if step not in steps:
         have = f"it has {', '.join(map(str, steps))}" if steps else "it has none"
         raise ConfigError(f"{reader.run_id} has no checkpoint of step {step}; {have}")
@@ -105,12 +105,8 @@ def _weights(
     config: InformationConfig,
 ) -> Weights:
     temperature = float(sampling.get("temperature", 1.0))
-
-    def scorer() -> Scorer:
-        return ModelScorer(model, temperature=temperature)
-
     return Weights(
-        scorer=scorer,
+        scorer=partial(ModelScorer, model, temperature=temperature),
         decode=chat.decode,
         name=name,
         vocabulary=int(causal_model(model).get_input_embeddings().num_embeddings),

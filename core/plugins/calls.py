@@ -6,8 +6,9 @@ sampled tokens of a microbatch, flat (losses). docs/plugins.md has examples.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -70,20 +71,16 @@ def estimate(
     """
     for array in _arrays(inputs):
         array.setflags(write=False)
-    result = call(
-        "advantage",
-        config.function,
-        loaded("advantage", config.function),
-        inputs,
-        **config.params,
-    )
+    name = config.function
+    result = call("advantage", name, loaded("advantage", name), inputs, **config.params)
+    wrong = partial(_wrong, "advantage", name)
     pair = result if isinstance(result, tuple) else (result, None)
     if len(pair) != 2:
-        raise _wrong("advantage", config.function, f"returned {len(pair)} arrays, not 1 or 2")
-    advantages = _checked(config.function, "advantages", pair[0], inputs.mask_NL)
+        raise wrong(f"returned {len(pair)} arrays, not 1 or 2")
+    advantages = _checked(wrong, "advantages", pair[0], inputs.mask_NL)
     if pair[1] is None:
         return advantages, None
-    return advantages, _checked(config.function, "returns", pair[1], inputs.mask_NL)
+    return advantages, _checked(wrong, "returns", pair[1], inputs.mask_NL)
 
 
 def token_losses(config: CustomLossConfig, inputs: LossInputs) -> Tensor:
@@ -101,21 +98,19 @@ def token_losses(config: CustomLossConfig, inputs: LossInputs) -> Tensor:
     }
     name = config.function
     loss = call("loss", name, loaded("loss", name), replace(inputs, **copies), **config.params)
-    expected = tuple(inputs.logprobs_L.shape)
+    expected, wrong = tuple(inputs.logprobs_L.shape), partial(_wrong, "loss", name)
     if not isinstance(loss, Tensor):
-        raise _wrong("loss", name, f"returned a {type(loss).__name__}, but must return a tensor")
+        raise wrong(f"returned a {type(loss).__name__}, but must return a tensor")
     if tuple(loss.shape) != expected:
-        raise _wrong(
-            "loss",
-            name,
+        raise wrong(
             f"returned the shape {tuple(loss.shape)}, but must return one loss for each sampled "
-            f"token, {expected}",
+            f"token, {expected}"
         )
     if not loss.is_floating_point():
-        raise _wrong("loss", name, f"returned {loss.dtype}, but must return floats")
+        raise wrong(f"returned {loss.dtype}, but must return floats")
     bad = int((~torch.isfinite(loss.detach())).sum())
     if bad:
-        raise _wrong("loss", name, f"is NaN or infinite at {bad} of {expected[0]} tokens")
+        raise wrong(f"is NaN or infinite at {bad} of {expected[0]} tokens")
     return loss
 
 
@@ -125,29 +120,27 @@ def _arrays(inputs: AdvantageInputs) -> list[np.ndarray[Any, Any]]:
     return [value for value in values if isinstance(value, np.ndarray)]
 
 
-def _checked(name: str, what: str, values: Any, mask_NL: BoolArray) -> FloatArray64:
+def _checked(
+    wrong: Callable[[str], UserCodeError], what: str, values: Any, mask_NL: BoolArray
+) -> FloatArray64:
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise _wrong("advantage", name, f"returned {what} that are no array: {error}") from None
+        raise wrong(f"returned {what} that are no array: {error}") from None
     if array.shape != mask_NL.shape:
-        raise _wrong(
-            "advantage",
-            name,
-            f"returned {what} of the shape {array.shape}, but must return (N, L), {mask_NL.shape}",
+        raise wrong(
+            f"returned {what} of the shape {array.shape}, but must return (N, L), {mask_NL.shape}"
         )
     if array.dtype.kind not in "fiu":
-        raise _wrong("advantage", name, f"returned {what} of {array.dtype}, but must return floats")
+        raise wrong(f"returned {what} of {array.dtype}, but must return floats")
     out = array.astype(np.float64)
     bad = int((~np.isfinite(out)).sum())
     if bad:
-        raise _wrong("advantage", name, f"returned {what} with {bad} NaN or infinite entries")
+        raise wrong(f"returned {what} with {bad} NaN or infinite entries")
     if out[~mask_NL].any():
-        raise _wrong(
-            "advantage",
-            name,
+        raise wrong(
             f"returned {what} behind the end of trajectories, where mask_NL is False: they must be "
-            "0 there (np.where(inputs.mask_NL, advantages, 0.0))",
+            "0 there (np.where(inputs.mask_NL, advantages, 0.0))"
         )
     return out
 

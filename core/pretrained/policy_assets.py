@@ -174,19 +174,19 @@ def positions_of(model: str) -> int | None:
 
 
 def _checked_folder(folder: Path, name: str) -> Path:
-    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+    if (folder / "config.json").is_file():
+        return folder
+    if (folder / "adapter_config.json").is_file():
         raise ModelPathError(
             f"{name!r} holds LoRA adapters without their base model; merge them with `echoscope "
             f"sft merge {name} -o MERGED` and name the merged folder"
         )
-    if not (folder / "config.json").is_file() and any(folder.glob("*.gguf")):
+    if any(folder.glob("*.gguf")):
         raise ModelPathError(f"{name!r} holds {_GGUF}")
-    if not (folder / "config.json").is_file():
-        raise ModelPathError(
-            f"{name!r} has no config.json, so it is not a model folder"
-            + (f"; `{_MAKES[name]}` makes it" if name in SHIPPED else "")
-        )
-    return folder
+    raise ModelPathError(
+        f"{name!r} has no config.json, so it is not a model folder"
+        + (f"; `{_MAKES[name]}` makes it" if name in SHIPPED else "")
+    )
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:

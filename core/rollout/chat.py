@@ -131,16 +131,12 @@ def check_vocabulary(chat: ChatFormat, rows: int) -> None:
             them, which no padding explains.
     """
     largest = max(chat.tokenizer.get_vocab().values(), default=-1)
-    if 2 * (largest + 1) < rows:
+    is_far_smaller = 2 * (largest + 1) < rows
+    if is_far_smaller or largest >= rows:
         raise ChatFormatError(
             f"the tokenizer has ids up to {largest}, but the model has embeddings for {rows} "
-            "tokens, more than twice as many: the tokenizer belongs to another model; copy the "
-            "model's own"
-        )
-    if largest >= rows:
-        raise ChatFormatError(
-            f"the tokenizer has ids up to {largest}, but the model has embeddings for {rows} "
-            "tokens: the tokenizer belongs to another model; copy the model's own"
+            f"tokens{', more than twice as many' * is_far_smaller}: the tokenizer belongs to "
+            "another model; copy the model's own"
         )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -51,8 +52,7 @@ class _UserTurn:
 
     text: str
     content: list[int]
-    to_assistant: list[int]
-    messages: tuple[Message, ...] = ()
+    messages: Sequence[Message] = ()
 
 
 class Conversation:
@@ -78,6 +78,10 @@ class Conversation:
         self._chat = chat
         self._config = config
         self._is_one_action = is_one_action
+        self._to_assistant = chat.to_assistant(config.force_think)
+        self._user_text = partial(
+            user_text, config, has_tools=bool(tools), is_one_action=is_one_action
+        )
         self._tools = ToolChat(chat, tools, config.tool_format) if tools else None
         self._instructions = f"{instructions}\n\n" if config.instructions and instructions else ""
         # Encoded apart from the first observation, so that a window can keep it for a later one.
@@ -122,19 +126,25 @@ class Conversation:
     def respond(self, tokens: IntArray) -> Reading:
         """Record the response to the last prompt and read it.
 
+        Args:
+            tokens: (Lr,) with its stop token, if it has one.
+
         Raises:
             ValueError: there is no prompt that waits for a response.
         """
         if len(self._users) != len(self._responses) + 1:
             raise ValueError("there is no prompt that waits for a response")
         self._responses.append(tokens)
-        return read_response(
-            self._chat,
-            self._config,
-            tokens,
-            None if self._tools is None else self._tools.format,
-            is_one_action=self._is_one_action,
+        text, ends = self._chat.decode_response(tokens)
+        parsed = parse_response(
+            text,
+            reasoning=self._config.reasoning,
+            forced_think=self._chat.forces_think(self._config.force_think),
+            action_separator=None if self._is_one_action else self._config.action_separator,
+            tool_format=None if self._tools is None else self._tools.format,
         )
+        span = token_span(parsed.reasoning_chars, ends)
+        return Reading(text=text, parsed=parsed, reasoning_span=span)
 
     def _opening(self, system: str) -> list[int]:
         tools = self._tools
@@ -151,27 +161,17 @@ class Conversation:
             response = self._chat.encode_response(reply.content).tolist()
             self._head += self._chat.encode(asked.content) + self._chat.history_to_assistant
             self._head += [*response, *self._chat.to_user(response)]
-        content = messages[-1].content if messages else observation.text
-        text = self._user_text(content, None)
-        to_assistant = self._chat.to_assistant(self._config.force_think)
-        return _UserTurn(text=text, content=self._chat.encode(text), to_assistant=to_assistant)
+        return self._plain(messages[-1].content if messages else observation.text, None)
 
-    def _user_text(self, observation: str, last_reward: float | None) -> str:
-        return user_text(
-            self._config,
-            observation,
-            last_reward,
-            has_tools=self._tools is not None,
-            is_one_action=self._is_one_action,
-        )
+    def _plain(self, observation: str, last_reward: float | None) -> _UserTurn:
+        text = self._user_text(observation, last_reward)
+        return _UserTurn(text=text, content=self._chat.encode(text))
 
     def _later(self, observation: Observation, last_reward: float | None) -> _UserTurn:
         """A later user turn, or the results of the calls of the turn before."""
         config, tools = self._config, self._tools
         if tools is None or not observation.messages:
-            text = self._user_text(observation.text, last_reward)
-            to_assistant = self._chat.to_assistant(config.force_think)
-            return _UserTurn(text=text, content=self._chat.encode(text), to_assistant=to_assistant)
+            return self._plain(observation.text, last_reward)
         messages = list(observation.messages)
         if config.show_reward and last_reward is not None:
             messages[0] = replace(
@@ -182,17 +182,12 @@ class Conversation:
             messages[-1] = replace(messages[-1], content=text)
         # A window that begins here has lost the question: it is asked again.
         again = f"{self._users[0].text}\n{tools.as_text(messages)}"
-        return _UserTurn(
-            text=again,
-            content=self._chat.encode(again),
-            to_assistant=self._chat.to_assistant(config.force_think),
-            messages=tuple(messages),
-        )
+        return _UserTurn(text=again, content=self._chat.encode(again), messages=messages)
 
     def _assemble(self, first: int) -> list[int]:
         """The prompt of the present turn with the history from turn `first` on."""
         user = self._users[first]
-        out = [*self._head, *user.content, *user.to_assistant]
+        out = [*self._head, *user.content, *self._to_assistant]
         for turn in range(first + 1, len(self._users)):
             response, user = self._responses[turn - 1], self._users[turn]
             out += response.tolist()
@@ -201,7 +196,7 @@ class Conversation:
                 out += self._tools.to_assistant(user.messages, self._config.force_think)
             else:
                 out += self._chat.to_user(response)
-                out += [*user.content, *user.to_assistant]
+                out += [*user.content, *self._to_assistant]
         return out
 
 
@@ -250,31 +245,4 @@ def format_hint(
         return hint
     return (
         f"{hint}; where several actions are allowed, separate them with {config.action_separator}"
-    )
-
-
-def read_response(
-    chat: ChatFormat,
-    config: ContextConfig,
-    tokens: IntArray,
-    tool_format: ToolFormat | None = None,
-    *,
-    is_one_action: bool = False,
-) -> Reading:
-    """Decode and parse a response; `tokens` (Lr,) with its stop token, if it has one.
-
-    Args:
-        tool_format: how calls are spelled, where there are tools.
-        is_one_action: an answer is not split into several actions.
-    """
-    text, ends = chat.decode_response(tokens)
-    parsed = parse_response(
-        text,
-        reasoning=config.reasoning,
-        forced_think=chat.forces_think(config.force_think),
-        action_separator=None if is_one_action else config.action_separator,
-        tool_format=tool_format,
-    )
-    return Reading(
-        text=text, parsed=parsed, reasoning_span=token_span(parsed.reasoning_chars, ends)
     )

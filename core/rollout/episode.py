@@ -7,7 +7,7 @@ What was sampled is recorded as it was sampled. Each random draw has a seed that
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from echoscope.envs.base import Observation
@@ -24,10 +24,9 @@ from echoscope.text.replies import ParsedResponse
 
 from ..config.context import ContextConfig
 from ..config.settings import SamplingConfig
-from ..engines.base import Sample, SamplingParams
+from ..engines.base import SamplingParams
 from .chat import ChatFormat
-from .context import Conversation, Prompt, Reading
-from .stop_strings import Stopping
+from .context import Conversation, Prompt
 
 SamplingSettings = SamplingConfig | SamplingParams
 """Both say temperature, top_p, top_k and min_p."""
@@ -54,62 +53,6 @@ def sampling_seed(seed: int, split: Split, step: int, index: int, turn: int) -> 
     """The 63-bit seed of one response; of a probe the same at every step, like its tasks."""
     stream = 0 if split is Split.PROBE else step
     return stream_word(seed, split.value, "sampling", stream, index, turn) >> 1
-
-
-def sampling_params(
-    max_new_tokens: int, sampling: SamplingSettings, split: Split, stopping: Stopping
-) -> SamplingParams:
-    """How to sample a response of so many tokens at most."""
-    return SamplingParams(
-        max_new_tokens=max_new_tokens,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        min_p=sampling.min_p,
-        records_support=split is Split.TRAIN,
-        stop_token_ids=stopping.token_ids,
-        watch=stopping.watch if stopping.watches else None,
-    )
-
-
-def finish_turn(
-    episode: Episode,
-    sample: Sample,
-    reading: Reading,
-    result: TurnResult | None,
-    context: ContextConfig,
-    shaping: TurnShaping | None,
-    temperature: float,
-) -> None:
-    """Record a turn that the environment has answered, and prepare the next prompt or the end.
-
-    Args:
-        result: None for an aborted response.
-    """
-    turn = turn_of(
-        len(episode.turns),
-        episode.observation,
-        reading.text,
-        reading.parsed,
-        result,
-        prompt_tokens=episode.prompt.tokens,
-        response_tokens=sample.tokens,
-        logprobs=sample.logprobs,
-        entropies=sample.entropies,
-        temperature=temperature,
-        support=sample.support,
-        reasoning_span=reading.reasoning_span,
-        finish_reason=sample.finish_reason,
-        policy_version=sample.policy_version,
-    )
-    if shaping is not None:
-        turn = replace(turn, shaping=dict(shaping(turn)))
-    episode.turns.append(turn)
-    episode.num_sampled_tokens += len(sample.tokens)
-    if result is None:
-        stop(episode, StopReason.ABORTED)
-    else:
-        advance(episode, result, context)
 
 
 def begin(slot: Slot, chat: ChatFormat, context: ContextConfig) -> Episode:

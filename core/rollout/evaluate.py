@@ -47,29 +47,13 @@ def success_over_tags(values: Mapping[str, float], split: Split = Split.EVAL) ->
     return mean([v for k, v in values.items() if k.startswith(prefix) and k.endswith(suffix)])
 
 
-def _pass_metrics(prefix: str, batch: RolloutBatch, pass_at: Sequence[int]) -> dict[str, float]:
-    """pass@k over the tasks that have at least k siblings with a known success."""
-    out: dict[str, float] = {}
-    outcomes_by_group = [
-        [t.is_success for t in group if t.is_success is not None] for group in batch.groups
-    ]
-    for k in pass_at:
-        chances = [
-            pass_at_k(len(each), sum(each), k) for each in outcomes_by_group if len(each) >= k
-        ]
-        low, high = wilson_interval(mean(chances), len(chances))
-        key = f"{prefix}/pass_at_{k}"
-        out |= {key: mean(chances), f"{key}_low": float(low), f"{key}_high": float(high)}
-    return out
-
-
 def _tag_metrics(prefix: str, batch: RolloutBatch, pass_at: Sequence[int]) -> dict[str, float]:
     judged = [g for g in batch.groups if any(t.is_success is not None for t in g)]
     rates = [success_rate(group) for group in judged]
     low, high = wilson_interval(mean(rates), len(rates))
     any_P = [float(any(t.is_success for t in group)) for group in judged]
     valid = [float(bool(turn.is_valid)) for t in batch.trajectories for turn in t.turns]
-    return {
+    out = {
         f"{prefix}/success_rate": mean(rates),
         f"{prefix}/success_rate_low": float(low),
         f"{prefix}/success_rate_high": float(high),
@@ -80,4 +64,11 @@ def _tag_metrics(prefix: str, batch: RolloutBatch, pass_at: Sequence[int]) -> di
         f"{prefix}/action_valid_frac": mean(valid),
         f"{prefix}/num_turns_mean": mean([float(t.num_turns) for t in batch.trajectories]),
         f"{prefix}/num_tasks": float(len(judged)),
-    } | _pass_metrics(prefix, batch, pass_at)
+    }
+    outcomes = [[t.is_success for t in g if t.is_success is not None] for g in batch.groups]
+    for k in pass_at:  # over the tasks that have at least k siblings with a known success
+        chances = [pass_at_k(len(each), sum(each), k) for each in outcomes if len(each) >= k]
+        low, high = wilson_interval(mean(chances), len(chances))
+        key = f"{prefix}/pass_at_{k}"
+        out |= {key: mean(chances), f"{key}_low": float(low), f"{key}_high": float(high)}
+    return out

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -32,20 +32,20 @@ from echoscope.store.records import (
 from ..config.collection import CollectionConfig
 from ..config.context import ContextConfig
 from ..config.settings import SamplingConfig
-from ..engines.base import Engine, Sample
+from ..engines.base import Engine, Sample, SamplingParams
 from .chat import ChatFormat
 from .context import Reading
 from .episode import (
     Episode,
     SamplingSettings,
     TurnShaping,
+    advance,
     begin,
     budget,
-    finish_turn,
-    sampling_params,
     sampling_seed,
     stop,
     trajectory_of,
+    turn_of,
 )
 from .stop_strings import Stopping
 
@@ -126,8 +126,8 @@ class _WorldCalls:
     Worlds run in threads, or one after the other in this one, where a signal can cut into them.
     """
 
-    def __init__(self, num_threads: int) -> None:
-        self._threads = WorkerThreads(num_threads)
+    def __init__(self, num_threads: int, *, threaded: bool) -> None:
+        self._threads, self._threaded = WorkerThreads(num_threads), threaded
         self._own: deque[tuple[int, Callable[[], Any]]] = deque()
         self._then: dict[int, Callable[[Any], None]] = {}
 
@@ -135,11 +135,9 @@ class _WorldCalls:
     def num_pending(self) -> int:
         return len(self._own) + self._threads.num_pending
 
-    def submit(
-        self, key: int, call: Callable[[], Any], then: Callable[[Any], None], *, threaded: bool
-    ) -> None:
+    def submit(self, key: int, call: Callable[[], Any], then: Callable[[Any], None]) -> None:
         self._then[key] = then
-        if threaded:
+        if self._threaded:
             self._threads.submit(key, call)
         else:
             self._own.append((key, call))
@@ -204,9 +202,19 @@ class Collection:
     """The step that the random draws are named by; `step` if None."""
 
     def __post_init__(self) -> None:
-        self._stopping = self.stopping or Stopping(self.chat, SamplingConfig())
+        stopping = self.stopping or Stopping(self.chat, SamplingConfig())
+        self._params = SamplingParams(
+            max_new_tokens=1,
+            temperature=self.sampling.temperature,
+            top_p=self.sampling.top_p,
+            top_k=self.sampling.top_k,
+            min_p=self.sampling.min_p,
+            records_support=self.split is Split.TRAIN,
+            stop_token_ids=stopping.token_ids,
+            watch=stopping.watch,
+        )
         self._first_group = self.pool.check_step(self.step, self.draw_round)
-        self._calls = _WorldCalls(self.pace.num_threads)
+        self._calls = _WorldCalls(self.pace.num_threads, threaded=not self.pace.in_lockstep)
         self._begun = time.perf_counter()
         self._size = self.pool.num_groups * self.pool.group_size
         self._num_begun = 0
@@ -280,11 +288,10 @@ class Collection:
     def _submit_ready(self) -> None:
         while self._ready:
             episode = self._ready.popleft()
-            most = budget(episode, self.context)
             self.engine.submit(
                 episode.slot.index,
                 episode.prompt.tokens,
-                sampling_params(most, self.sampling, self.split, self._stopping),
+                replace(self._params, max_new_tokens=budget(episode, self.context)),
                 seed=sampling_seed(
                     self.seed,
                     self.split,
@@ -306,7 +313,7 @@ class Collection:
             p = self._to_begin.popleft()
             self._groups[p] = []
             self._num_begun += sum(index not in self.played for index in self._slots_of(p))
-            self._submit(p * size, partial(self._lead, p), partial(self._led, p))
+            self._calls.submit(p * size, partial(self._lead, p), partial(self._led, p))
 
     @property
     def _num_in_flight(self) -> int:
@@ -324,8 +331,7 @@ class Collection:
 
     def _follow(self, index: int, leader: Leader) -> Slot:
         """In a worker: start a sibling."""
-        seen = self.pool.follow(index, leader)
-        return self._slot(index, leader, seen)
+        return self._slot(index, leader, self.pool.follow(index, leader))
 
     def _slot(self, index: int, leader: Leader, seen: Observation) -> Slot:
         return self.pool.slot(index, leader, seen, self._first_group)
@@ -334,7 +340,7 @@ class Collection:
         leader, slots = led
         for index in self._slots_of(p):
             if index not in leader.seen and index not in self.played:
-                self._submit(index, partial(self._follow, index, leader), self._started)
+                self._calls.submit(index, partial(self._follow, index, leader), self._started)
         for slot in slots:
             if slot.index not in self.played:
                 self._started(slot)
@@ -352,10 +358,6 @@ class Collection:
 
     # -- episodes go on ---------------------------------------------------------------------
 
-    def _submit(self, index: int, call: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        threaded = not self.pace.in_lockstep
-        self._calls.submit(index, call, then, threaded=threaded)
-
     def _sampled(self, episode: Episode, sample: Sample) -> None:
         """Send a response to its world; nobody answers an aborted one."""
         index = episode.slot.index
@@ -366,14 +368,40 @@ class Collection:
         else:
             reply = reading.parsed
             step = partial(self.pool.step_one, index, reply.actions, reply.is_well_formed)
-            self._submit(index, step, then)
+            self._calls.submit(index, step, then)
 
     def _answered(
         self, episode: Episode, sample: Sample, reading: Reading, result: TurnResult | None
     ) -> None:
-        """Take in what a world answered."""
-        temperature = self.sampling.temperature
-        finish_turn(episode, sample, reading, result, self.context, self.shaping, temperature)
+        """Record a turn that a world has answered, and prepare the next prompt or the end.
+
+        Args:
+            result: None for an aborted response.
+        """
+        turn = turn_of(
+            len(episode.turns),
+            episode.observation,
+            reading.text,
+            reading.parsed,
+            result,
+            prompt_tokens=episode.prompt.tokens,
+            response_tokens=sample.tokens,
+            logprobs=sample.logprobs,
+            entropies=sample.entropies,
+            temperature=self.sampling.temperature,
+            support=sample.support,
+            reasoning_span=reading.reasoning_span,
+            finish_reason=sample.finish_reason,
+            policy_version=sample.policy_version,
+        )
+        if self.shaping is not None:
+            turn = replace(turn, shaping=dict(self.shaping(turn)))
+        episode.turns.append(turn)
+        episode.num_sampled_tokens += len(sample.tokens)
+        if result is None:
+            stop(episode, StopReason.ABORTED)
+        else:
+            advance(episode, result, self.context)
         self._go_on(episode)
 
     def _go_on(self, episode: Episode) -> None:

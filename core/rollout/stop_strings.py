@@ -7,6 +7,7 @@ sampled like any others, keep their log-probs, and train.
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 
 from echoscope.store.records import FinishReason
 
@@ -34,17 +35,8 @@ class Stopping:
                 )
         self.token_ids = tuple(dict.fromkeys((*chat.stop_token_ids, *settings.stop_token_ids)))
         """A reply ends with any of these."""
-        self._chat = chat
-        self._strings = tuple(settings.stop)
-
-    @property
-    def watches(self) -> bool:
-        """Whether replies must be watched token by token."""
-        return bool(self._strings)
-
-    def watch(self) -> ReplyWatch:
-        """A fresh watch for one reply."""
-        return ReplyWatch(self._chat, self._strings)
+        self.watch = partial(ReplyWatch, chat, tuple(settings.stop)) if settings.stop else None
+        """Makes a fresh watch for one reply; None where none must be followed token by token."""
 
 
 class ReplyWatch:

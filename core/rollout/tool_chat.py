@@ -83,16 +83,14 @@ class ToolChat:
         self._native = None if spoken is None else _native(chat, self._tools)
         self.format: ToolFormat = spoken or "hermes"
 
-    @property
-    def is_native(self) -> bool:
-        """The model's own template declares the tools and shows their results."""
-        return self._native is not None
-
     def opening(self, system: str) -> list[int]:
         """Everything before the contents of the first user turn."""
         encode = self._chat.encode_template
         if self._native is None:
-            declared = self._declaration()
+            # In words: the template has no place for the tools.
+            lines = [_signature(tool["function"]) for tool in self._tools]
+            how = f"To call one: {_HOW_TO_CALL[self.format]}"
+            declared = "\n".join(["Tools:", *lines, how])
             return self._chat.opening(f"{system}\n\n{declared}" if system else declared)
         bare, opening, between = self._native.first
         if not system:
@@ -115,7 +113,8 @@ class ToolChat:
         out = chat.closing(response)
         for index, result in enumerate(results):
             out += native.result_follows if index else native.result_opens
-            out += chat.encode(_as_json(result) if native.is_json else result)
+            in_json = json.dumps(result, ensure_ascii=False)[1:-1]  # without its quotes
+            out += chat.encode(in_json if native.is_json else result)
         if by_user:
             out += native.user_follows + chat.encode("\n".join(by_user))
         return out
@@ -134,11 +133,6 @@ class ToolChat:
             else message.content
             for message in messages
         )
-
-    def _declaration(self) -> str:
-        """The tools in words, for a template that has no place for them."""
-        lines = [_signature(tool["function"]) for tool in self._tools]
-        return "\n".join(["Tools:", *lines, f"To call one: {_HOW_TO_CALL[self.format]}"])
 
 
 def _native(chat: ChatFormat, tools: Sequence[Mapping[str, Any]]) -> _Native | None:
@@ -197,11 +191,6 @@ def _signature(function: Mapping[str, Any]) -> str:
         f"{key}{'' if key in required else '?'}: {each['type']}" for key, each in properties.items()
     ]
     return f"{name}({', '.join(arguments)}): {about}"
-
-
-def _as_json(text: str) -> str:
-    """Text inside a JSON string, without its quotes."""
-    return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def _format_of(template: str) -> ToolFormat | None:

@@ -34,7 +34,7 @@ from ..config.settings import RunConfig
 from .build import Builder
 from .checkpoint import adopt_checkpoint, list_checkpoints, load_weights, read_state, step_of
 from .control import REWOUND
-from .launch import Closing, built_or_removed, created, resume, train
+from .launch import built_or_removed, closing, created, resume, train
 from .observers import SilentEvents, StepObserver, TrainEvents
 
 _FIXED = (
@@ -93,13 +93,21 @@ def plan_branch(
     state = read_state(checkpoint_step)
     before = state.config
     after = override(before, [*([] if name is None else [f"name={name}"]), *overrides])
-    origin = _origin(owner, state.step, reason, issued_by)
+    for what, text, limit in (("reason", reason, MAX_REASON), ("author", issued_by, MAX_AUTHOR)):
+        if len(text) > limit:
+            raise ConfigError(f"the {what} has {len(text)} characters, at most {limit} are kept")
     if after.branched_from != before.branched_from:
         raise ConfigError("branched_from is what `ctl RUN branch` itself writes")
     changed = changed_settings(before, after)
-    if command_id:
+    treatments: list[GivenTreatment] = []
+    if command_id:  # what was tried before a rewind stays known
         earlier = validate(run.info().config).branched_from
-        origin = _of_rewind(origin, earlier, command_id, changed)
+        treatment = GivenTreatment(
+            checkpoint=state.step,
+            settings={key: new for key, (_, new) in changed.items()},
+            before={key: old for key, (old, _) in changed.items() if old is not None},
+        )
+        treatments = [*(earlier.treatments if earlier is not None else []), treatment]
     fixed = [key for key in changed if key.startswith(_FIXED)]
     if fixed:
         raise ConfigError(
@@ -111,6 +119,14 @@ def plan_branch(
             f"steps is {after.steps} and the checkpoint is of step {state.step}: nothing would "
             f"train; give for example steps={2 * state.step}"
         )
+    origin = BranchedFrom(
+        run_id=owner,
+        step=state.step,
+        reason=reason.strip(),
+        issued_by=issued_by,
+        command_id=command_id,
+        treatments=treatments,
+    )
     return Branch(
         parent_run_id=owner,
         checkpoint=checkpoint_step,
@@ -150,7 +166,7 @@ def start_branch(
     model = builder.load()
     load_weights(branch.checkpoint, model.learner)
     writer = created(run_path, config, model, parent_run_id=branch.parent_run_id)
-    with Closing(writer, config, events) as closing:
+    with closing(writer, config, events) as ending:
         trainer = built_or_removed(builder, model, writer)
         remembered = read_state(branch.checkpoint).observers
         for observer in trainer.observers:
@@ -167,35 +183,8 @@ def start_branch(
         )
         trainer.begin_at(read_state(checkpoint_path(run_path, branch.step)))
         events.message(f"run {run_path}, from step {branch.step} of {branch.parent_run_id}")
-        closing.status = train(trainer, is_new=False)
-    return closing.status
-
-
-def _origin(run_id: str, step: int, reason: str, issued_by: str) -> BranchedFrom:
-    for what, text, limit in (
-        ("reason", reason, MAX_REASON),
-        ("author", issued_by, MAX_AUTHOR),
-    ):
-        if len(text) > limit:
-            raise ConfigError(f"the {what} has {len(text)} characters, at most {limit} are kept")
-    return BranchedFrom(run_id=run_id, step=step, reason=reason.strip(), issued_by=issued_by)
-
-
-def _of_rewind(
-    origin: BranchedFrom,
-    earlier: BranchedFrom | None,
-    command_id: str,
-    changed: Mapping[str, tuple[Any, Any]],
-) -> BranchedFrom:
-    """The origin of a run that carries out a rewind: what was tried before it stays known."""
-    treatment = GivenTreatment(
-        checkpoint=origin.step,
-        settings={key: new for key, (_, new) in changed.items()},
-        before={key: old for key, (old, _) in changed.items() if old is not None},
-    )
-    tried = [] if earlier is None else earlier.treatments
-    update = {"command_id": command_id, "treatments": [*tried, treatment]}
-    return origin.model_copy(update=update)
+        ending.status = train(trainer, is_new=False)
+    return ending.status
 
 
 def go_on(run_path: Path, events: TrainEvents, status: str) -> tuple[Path, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +22,6 @@ from echoscope.store.writer import RunWriter
 
 from ..config.loading import ConfigError
 from ..config.settings import RunConfig
-from ..engines.base import Engine
 from ..engines.build import build_engine, check_engine
 from ..memory import MemoryEstimate, check_memory, device_kind, fitting_microbatch, free_bytes
 from ..optim import Optimizer
@@ -122,33 +122,10 @@ class Builder:
         *,
         replay: Sequence[tuple[int, Command]] = (),
     ) -> Trainer:
-        engine = build_engine(
-            self.config,
-            model.policy,
-            report=self.events.message,
-            on_token=lambda done, of: self.events.progress(
-                done, of, "tokens of the replies under way"
-            ),
-        )
-        try:
-            return self._around(engine, model, writer, mailbox, replay)
-        except BaseException:
-            engine.close()  # it may be a process of its own
-            raise
-
-    def _around(
-        self,
-        engine: Engine,
-        model: Model,
-        writer: RunWriter,
-        mailbox: Mailbox,
-        replay: Sequence[tuple[int, Command]],
-    ) -> Trainer:
-        config, chat = self.config, model.chat
+        config, chat, events = self.config, model.chat, self.events
         control = Control(mailbox, writer.run_id, replay)
         observers = [*self.observers, *user_observers(config)]
         if config.diagnostics.enabled:
-            events = self.events
             observers.append(
                 MonitorObserver(
                     config,
@@ -161,79 +138,86 @@ class Builder:
                     is_stopping=control.is_stopping,
                 )
             )
-        processes = processes_for(config.collection, self.events.message)
-        shared = SharedEngine(engine) if config.collection.max_staleness else None
-
-        settle = shared.settle if shared is not None else lambda: None
-        played = {
-            Split.TRAIN: (config.envs.train, config.envs.group_size),
-            Split.EVAL: (config.envs.eval, config.envs.eval_group_size),
-            Split.PROBE: (probe_groups(config), 1),
-        }
-
-        def source(split: Split) -> RolloutSource:
-            is_cancelled = threading.Event()
-            plays_ahead = shared is not None and split is Split.TRAIN
-            groups, group_size = played[split]
-            inner = EnvSource(
-                EnvPool(
-                    groups,
-                    group_size=group_size,
-                    seed=config.seed,
-                    split=split,
-                    make_turns=turns_maker(config.collection, processes),
-                ),
-                engine,
-                chat,
-                config,
-                split,
-                # What is played ahead is written with its step, not before.
-                on_finished=(lambda ended: None) if plays_ahead else writer.add_trajectories,
-                should_abort=lambda: is_cancelled.is_set() or control.should_abort(),
-                on_progress=lambda done, of: self.events.progress(done, of, "episodes"),
-                # They serve all splits; the run ends with the episodes of training.
-                processes=processes if split is Split.TRAIN else None,
-                # Evaluation and probe wait for what is played ahead, and for the present weights.
-                before_play=settle if split is not Split.TRAIN else lambda: None,
-            )
-            if shared is None or split is not Split.TRAIN:
-                return inner
-            return AheadSource(inner=inner, shared=shared, is_cancelled=is_cancelled)
-
-        train_source: RolloutSource
-        if config.from_run is not None:
-            train_source = StoredSource(Path(config.from_run), config)
-        else:
-            train_source = source(Split.TRAIN)
-        return Trainer(
-            config=config,
-            run_path=self.run_path,
-            writer=writer,
-            model=model,
-            engine=shared or engine,
-            sources=Sources(
-                train=train_source,
-                eval=source(Split.EVAL) if config.envs.eval else None,
-                probe=LazySource(lambda: source(Split.PROBE)),
-            ),
-            control=control,
-            events=self.events,
-            checkpoints=Checkpoints(self.run_path, writer, self.events.message),
-            guard=Guard(
-                run_path=writer.path,
-                run_id=writer.run_id,
-                say=self.events.message,
-                observers=observers,
-            ),
-            machine=Machine(self.run_path),
-            observers=observers,
-            mirror=Mirror(
-                config.sinks,
-                run_path=self.run_path,
-                run_config=config.model_dump(mode="json"),
-                on_message=self.events.message,
-            ),
+        engine = build_engine(
+            config,
+            model.policy,
+            report=events.message,
+            on_token=lambda done, of: events.progress(done, of, "tokens of the replies under way"),
         )
+        with ExitStack() as failing:
+            failing.callback(engine.close)  # it may be a process of its own
+            processes = processes_for(config.collection, events.message)
+            shared = SharedEngine(engine) if config.collection.max_staleness else None
+
+            settle = shared.settle if shared is not None else lambda: None
+            played = {
+                Split.TRAIN: (config.envs.train, config.envs.group_size),
+                Split.EVAL: (config.envs.eval, config.envs.eval_group_size),
+                Split.PROBE: (probe_groups(config), 1),
+            }
+
+            def source(split: Split) -> RolloutSource:
+                is_cancelled = threading.Event()
+                plays_ahead = shared is not None and split is Split.TRAIN
+                groups, group_size = played[split]
+                inner = EnvSource(
+                    EnvPool(
+                        groups,
+                        group_size=group_size,
+                        seed=config.seed,
+                        split=split,
+                        make_turns=turns_maker(config.collection, processes),
+                    ),
+                    engine,
+                    chat,
+                    config,
+                    split,
+                    # What is played ahead is written with its step, not before.
+                    on_finished=(lambda ended: None) if plays_ahead else writer.add_trajectories,
+                    should_abort=lambda: is_cancelled.is_set() or control.should_abort(),
+                    on_progress=lambda done, of: events.progress(done, of, "episodes"),
+                    # They serve all splits; the run ends with the episodes of training.
+                    processes=processes if split is Split.TRAIN else None,
+                    # The others wait for what is played ahead, and for the present weights.
+                    before_play=settle if split is not Split.TRAIN else lambda: None,
+                )
+                if shared is None or split is not Split.TRAIN:
+                    return inner
+                return AheadSource(inner=inner, shared=shared, is_cancelled=is_cancelled)
+
+            trainer = Trainer(
+                config=config,
+                run_path=self.run_path,
+                writer=writer,
+                model=model,
+                engine=shared or engine,
+                sources=Sources(
+                    train=source(Split.TRAIN)
+                    if config.from_run is None
+                    else StoredSource(Path(config.from_run), config),
+                    eval=source(Split.EVAL) if config.envs.eval else None,
+                    probe=LazySource(lambda: source(Split.PROBE)),
+                ),
+                control=control,
+                events=events,
+                checkpoints=Checkpoints(self.run_path, writer, events.message),
+                guard=Guard(
+                    run_path=writer.path,
+                    run_id=writer.run_id,
+                    say=events.message,
+                    observers=observers,
+                ),
+                machine=Machine(self.run_path),
+                observers=observers,
+                mirror=Mirror(
+                    config.sinks,
+                    run_path=self.run_path,
+                    run_config=config.model_dump(mode="json"),
+                    on_message=events.message,
+                ),
+            )
+            failing.pop_all()
+        return trainer
 
     def _notifier(self, run_id: str) -> Notifier:
         return Notifier(self.config.diagnostics.notify, run=run_id, on_message=self.events.message)

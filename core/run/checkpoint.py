@@ -290,13 +290,12 @@ def adopt_checkpoint(
     before = read_state(source)
     final = checkpoint_path(run_path, before.step)
     partial = final.with_name(f".{final.name}.partial")
-    state = TrainState(
-        step=before.step,
-        policy_version=before.policy_version,
+    plays_the_same = config.envs.train == before.config.envs.train
+    state = replace(
+        before,
         config=config,
-        success_by_tag=before.success_by_tag
-        if config.envs.train == before.config.envs.train
-        else {},
+        num_nonfinite=0,
+        success_by_tag=before.success_by_tag if plays_the_same else {},
         observers=observers or {},
     )
     try:

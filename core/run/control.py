@@ -33,6 +33,14 @@ PATIENCE_S = 12.0
 REWOUND = "the run goes on as a new run: send it to that one"
 """Answer to what comes after the order to rewind."""
 _STOPS = (CommandAction.STOP, CommandAction.STOP_NOW)
+_DETAILS = {
+    CommandAction.CHECKPOINT: "checkpoint",
+    CommandAction.EVALUATE: "evaluation runs with this step",
+    CommandAction.REWIND: "goes on as a new run",
+    CommandAction.STOP: "stopping with a checkpoint",
+    CommandAction.STOP_NOW: "stopping at once",
+}
+"""What the loop does at a boundary, and the answer to whoever asks for it."""
 FIRST_SIGNAL = (
     "stopping after this step with a checkpoint; the step is dropped if its episodes take longer "
     f"than {PATIENCE_S:.0f} s, and at once after a second signal"
@@ -53,14 +61,8 @@ class Wishes:
     """What the commands of one boundary ask of the loop, and the settings they leave."""
 
     config: RunConfig
-    acks: list[CommandAck] = field(default_factory=list)
-    commands: list[Command] = field(default_factory=list)
-    stop: bool = False
-    stop_now: bool = False
-    checkpoint: bool = False
-    evaluate: bool = False
-    rewind: bool = False
-    """The run ends, and goes on as a branch."""
+    asked: set[CommandAction] = field(default_factory=set)
+    """Those of `_DETAILS` that were asked for."""
     paused_by_alarm: str = ""
     """The alarm that paused the run just now: what it met is kept in a checkpoint."""
 
@@ -161,8 +163,8 @@ class Control:
             acks, commands = self._apply_waiting(step, wishes)
             if acks:
                 on_acks(acks, commands, wishes.config)
-            ends = wishes.stop or wishes.stop_now or wishes.rewind
-            if ends or wishes.checkpoint or wishes.paused_by_alarm or not self.is_paused:
+            may_wait = wishes.asked <= {CommandAction.EVALUATE} and not wishes.paused_by_alarm
+            if not (self.is_paused and may_wait):
                 return wishes
             if told != self.paused_by:
                 told = self.paused_by
@@ -210,7 +212,7 @@ class Control:
 
     def _apply(self, command: Command, wishes: Wishes) -> tuple[CommandOutcome, str]:
         action = command.action
-        if wishes.rewind:  # the first answer counts
+        if CommandAction.REWIND in wishes.asked:  # the first answer counts
             return CommandOutcome.REJECTED, REWOUND
         if action is CommandAction.SET:
             try:
@@ -223,7 +225,7 @@ class Control:
         if action is CommandAction.EVALUATE and not wishes.config.envs.eval:
             return CommandOutcome.REJECTED, "the run has no environments under envs.eval"
         if action is CommandAction.REWIND:
-            is_ending = wishes.stop or wishes.stop_now
+            is_ending = not wishes.asked.isdisjoint(_STOPS)
             why = "the run is being stopped" if is_ending else self._why_no_rewind(command)
             if why:
                 return CommandOutcome.REJECTED, why
@@ -235,16 +237,9 @@ class Control:
         elif action is CommandAction.RESUME:
             detail = "resumed" if self.is_paused else f"{NO_CHANGE}was not paused"
             self.paused_by = ""
-        elif action is CommandAction.CHECKPOINT:
-            wishes.checkpoint, detail = True, "checkpoint"
-        elif action is CommandAction.EVALUATE:
-            wishes.evaluate, detail = True, "evaluation runs with this step"
-        elif action is CommandAction.REWIND:
-            wishes.rewind, detail = True, "goes on as a new run"
-        elif action is CommandAction.STOP:
-            wishes.stop, detail = True, "stopping with a checkpoint"
         else:
-            wishes.stop_now, detail = True, "stopping at once"
+            wishes.asked.add(action)
+            detail = _DETAILS[action]
         return CommandOutcome.APPLIED, detail
 
     @contextmanager

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from echoscope.store.checkpoints import resumable_checkpoints
@@ -49,11 +50,11 @@ def start(
     builder.check()
     model = builder.load()
     writer = created(run_path, config, model)
-    with Closing(writer, config, events) as closing:
+    with closing(writer, config, events) as ending:
         trainer = built_or_removed(builder, model, writer)
         events.message(f"run {run_path}")
-        closing.status = train(trainer, is_new=True)
-    return closing.status
+        ending.status = train(trainer, is_new=True)
+    return ending.status
 
 
 def built_or_removed(builder: Builder, model: Model, writer: RunWriter) -> Trainer:
@@ -122,7 +123,7 @@ def resume(
         from_step=step if has_first else -1,
         config=moved.model_dump(mode="json") if is_moved else None,
     )
-    with Closing(writer, config, events) as closing:
+    with closing(writer, config, events) as ending:
         mailbox = Mailbox(run_path, seen_ids=writer.seen_command_ids)
         trainer = builder.build(builder.load(), writer, mailbox, replay=replay)
         if state is not None:
@@ -141,8 +142,8 @@ def resume(
             )
         again = _played_again(step, info.last_step)
         events.message(f"resuming {run_path} after step {step}, attempt {writer.attempt}{again}")
-        closing.status = train(trainer, is_new=not has_first and origin is None)
-    return closing.status
+        ending.status = train(trainer, is_new=not has_first and origin is None)
+    return ending.status
 
 
 def _played_again(start: int, last_step: int) -> str:
@@ -190,8 +191,7 @@ def train(trainer: Trainer, *, is_new: bool) -> str:
         trainer.sources.close()
         trainer.engine.close()
         trainer.model.learner.close()
-        if trainer.mirror is not None:
-            trainer.mirror.close(status)
+        trainer.mirror.close(status)
 
 
 def created(
@@ -214,46 +214,36 @@ def created(
     )
 
 
-class Closing:
+@dataclass(slots=True)
+class Ending:
+    """What a run has come to."""
+
+    status: str = "failed"
+
+
+@contextmanager
+def closing(writer: RunWriter, config: RunConfig, events: TrainEvents) -> Iterator[Ending]:
     """Closes the writer with the status reached; `failed` or `interrupted` if an error ended it.
 
     With `trainer.copy_to` the run is copied there meanwhile.
     """
-
-    def __init__(self, writer: RunWriter, config: RunConfig, events: TrainEvents) -> None:
-        self._writer, self._events = writer, events
-        url, takes_checkpoints = config.trainer.copy_to, config.trainer.copy_checkpoints
-        self._copier = (
-            Copier(writer.path, url, events.message, takes_checkpoints=takes_checkpoints)
-            if url
-            else None
-        )
-        self.status = "failed"
-
-    def __enter__(self) -> Closing:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        status = "interrupted" if isinstance(error, KeyboardInterrupt) else self.status
+    ending, url, copies = Ending(), config.trainer.copy_to, config.trainer.copy_checkpoints
+    copier = Copier(writer.path, url, events.message, takes_checkpoints=copies) if url else None
+    try:
+        yield ending
+    except BaseException as error:
+        status = "interrupted" if isinstance(error, KeyboardInterrupt) else ending.status
         try:
-            self._writer.close(status=status)
+            writer.close(status=status)
         except StoreError as second:
-            if error is None:
-                raise
             error.add_note(str(second))
-        finally:
-            if self._copier is not None:
-                self._pack()
-                self._copier.close()
-
-    def _pack(self) -> None:
-        """What is still in the journal: a catalogue of the copies reads packs only."""
-        try:
-            pack(self._writer.path)
-        except StoreError as error:
-            self._events.message(f"the end of the run is copied unpacked: {error}")
+        raise
+    else:
+        writer.close(status=ending.status)
+    finally:
+        if copier is not None:
+            try:  # what is still in the journal: a catalogue of the copies reads packs only
+                pack(writer.path)
+            except StoreError as error:
+                events.message(f"the end of the run is copied unpacked: {error}")
+            copier.close()

@@ -30,36 +30,24 @@ class TrainEvents(Protocol):
 
     def message(self, text: str) -> None:
         """One sentence worth reading."""
-        ...
+        return
 
     def phase(self, step: int, name: str) -> None:
         """What the loop does now: rollout, annotate, diagnostics, update, evaluate, probe,
         checkpoint, `paused by WHO`."""
-        ...
+        return
 
     def progress(self, done: int, of: int, what: str) -> None:
         """So many of so many `what` (episodes, say) are done. From any thread, often."""
-        ...
+        return
 
     def metrics(self, metrics: StepMetrics) -> None:
         """Numbers of a finished step or evaluation."""
-        ...
+        return
 
 
-class SilentEvents:
+class SilentEvents(TrainEvents):
     """Nobody watches."""
-
-    def message(self, text: str) -> None:
-        pass
-
-    def phase(self, step: int, name: str) -> None:
-        pass
-
-    def progress(self, done: int, of: int, what: str) -> None:
-        pass
-
-    def metrics(self, metrics: StepMetrics) -> None:
-        pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -13,10 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from echoscope.diagnostics.measure.machine import Machine
-from echoscope.diagnostics.selection.filter import Selection, select_groups
+from echoscope.diagnostics.selection.filter import select_groups
 from echoscope.diagnostics.sinks.mirror import Mirror
 from echoscope.store.checkpoints import evaluation_success
 from echoscope.store.errors import StoreError
@@ -51,14 +49,13 @@ from ..rollout.curriculum import with_groups
 from ..rollout.evaluate import evaluation_metrics
 from ..rollout.sources import RolloutSource, Sources, StepDroppedError, unreserved
 from ..update.assemble import pack_kept, with_advantages
-from ..update.batch import TokenBatch
 from ..update.learners.alone import Learner
-from ..update.update import UpdateResult, updates_per_step
+from ..update.update import updates_per_step
 from .checkpoint import CheckpointError, Checkpoints, Progress, TrainState
 from .control import Control, StepInterruptedError, Wishes
 from .evaluations import Evaluations
 from .guard import Guard, why_no_rewind
-from .observers import Judged, Observed, StepObservation, StepObserver, TrainEvents, judge, observe
+from .observers import Judged, StepObservation, StepObserver, TrainEvents, judge, observe
 from .step import Stopwatch, TimeSpent, TrainedStep
 
 MAX_NONFINITE_STEPS = 5
@@ -97,7 +94,7 @@ class Trainer:
     checkpoints: Checkpoints
     observers: Sequence[StepObserver] = ()
     machine: Machine
-    mirror: Mirror | None = None
+    mirror: Mirror
     """Copies each step to other tools."""
     progress: Progress = field(default_factory=Progress)
     time_spent: TimeSpent = field(default_factory=TimeSpent)
@@ -157,14 +154,14 @@ class Trainer:
     def _until_over(self) -> str:
         while True:
             wishes = self._boundary()
-            if wishes.stop_now:
+            if CommandAction.STOP_NOW in wishes.asked:
                 self._checkpoint("interrupt")
                 return "stopped"
-            if wishes.rewind:
+            if CommandAction.REWIND in wishes.asked:
                 self._checkpoint_before_rewind()
                 return "stopped"
             is_last = self.step >= self.config.steps
-            if wishes.stop or (is_last and not self.control.is_paused):
+            if CommandAction.STOP in wishes.asked or (is_last and not self.control.is_paused):
                 self._checkpoint("final" if is_last else "stop")
                 return "finished" if is_last else "stopped"
             if self.control.is_paused:
@@ -208,11 +205,26 @@ class Trainer:
             rollouts = self._collect(self.sources.train, step, config)
         with self._phase(step, "annotate", watch):
             selection = select_groups(rollouts, config.selection)
-            batch, logprobs = self._packed(rollouts, selection, config)
+            batch, left_out = pack_kept(rollouts, selection, config, self.model.chat)
+            batch, logprobs = self.model.learner.annotate(batch, config)
+            batch = with_advantages(batch, config, left_out)
         with self._phase(step, "diagnostics", watch):
-            observed = self._observed(step, config, rollouts, selection, batch, watch)
+            seen = StepObservation(
+                step=step,
+                config=config,
+                rollouts=rollouts,
+                selection=selection,
+                batch=batch,
+                rollout_s=watch.seconds["time/rollout_s"],
+                trained_s=self.time_spent.total_s - self.time_spent.diagnostics_s + watch.total(),
+            )
+            observed = observe(self.observers, seen)
         with self._phase(step, "update", watch):
-            result = self._updated(step, config, batch)
+            # Nothing fails after the only update of a step.
+            self.weights_are_of_step = updates_per_step(config) == 1
+            result = self.model.learner.update(batch, config, step)
+            self.weights_are_of_step = False
+            self.engine.sync_weights(self.model.policy)
         trained = TrainedStep(
             step=step,
             config=config,
@@ -238,43 +250,6 @@ class Trainer:
         self.events.phase(step, name)
         with watch(name):
             yield
-
-    def _packed(
-        self, rollouts: RolloutBatch, selection: Selection, config: RunConfig
-    ) -> tuple[TokenBatch, Tensor | None]:
-        """The rows that train, with advantages, and the trainer's log-probs if there was a pass."""
-        batch, left_out = pack_kept(rollouts, selection, config, self.model.chat)
-        batch, logprobs = self.model.learner.annotate(batch, config)
-        return with_advantages(batch, config, left_out), logprobs
-
-    def _observed(
-        self,
-        step: int,
-        config: RunConfig,
-        rollouts: RolloutBatch,
-        selection: Selection,
-        batch: TokenBatch,
-        watch: Stopwatch,
-    ) -> Observed:
-        """What observers find in all groups, before the update, at the weights that sampled."""
-        seen = StepObservation(
-            step=step,
-            config=config,
-            rollouts=rollouts,
-            selection=selection,
-            batch=batch,
-            rollout_s=watch.seconds["time/rollout_s"],
-            trained_s=self.time_spent.total_s - self.time_spent.diagnostics_s + watch.total(),
-        )
-        return observe(self.observers, seen)
-
-    def _updated(self, step: int, config: RunConfig, batch: TokenBatch) -> UpdateResult:
-        """Train, and give the engine the new weights."""
-        self.weights_are_of_step = updates_per_step(config) == 1  # nothing fails after the only one
-        result = self.model.learner.update(batch, config, step)
-        self.weights_are_of_step = False
-        self.engine.sync_weights(self.model.policy)
-        return result
 
     def _collect(self, source: RolloutSource, step: int, config: RunConfig) -> RolloutBatch:
         """Play episodes; the weights rest meanwhile, so they may be cut off at any instant.
@@ -386,13 +361,9 @@ class Trainer:
             alarms=judged.alarms,
             diagnostics=diagnostics,
         )
-        if self.mirror is not None:
-            self.mirror.step(
-                metrics,
-                trajectories=trajectories,
-                alarms=judged.alarms,
-                verdict=judged.verdict,
-            )
+        self.mirror.step(
+            metrics, trajectories=trajectories, alarms=judged.alarms, verdict=judged.verdict
+        )
         for alarm in judged.alarms:
             is_raised = alarm.state is AlarmState.RAISED
             self.events.message(f"{alarm.severity}: " * is_raised + alarm.message)
@@ -449,8 +420,8 @@ class Trainer:
         self.config = wishes.config
         # What an attempt begins with, and what it applies again, nobody has to be answered for.
         self.writer.record_acks((), settings=self._new_settings(wishes.config))
-        self.evaluate_next |= wishes.evaluate
-        if wishes.checkpoint:
+        self.evaluate_next |= CommandAction.EVALUATE in wishes.asked
+        if CommandAction.CHECKPOINT in wishes.asked:
             self._checkpoint(REQUESTED)
         elif wishes.paused_by_alarm:
             self._checkpoint("alarm")

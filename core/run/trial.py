@@ -31,7 +31,7 @@ from ..config.settings import RunConfig
 from ..engines.build import build_engine
 from ..rollout.sources import EnvSource, probe_groups
 from ..update.assemble import pack_kept, with_advantages
-from ..update.batch import TokenBatch
+from ..update.kl import mismatch_kl
 from .build import Builder
 from .observers import SilentEvents
 from .train import Model
@@ -221,6 +221,10 @@ def _dry_updates(config: RunConfig, model: Model, batch: RolloutBatch) -> DryUpd
         return DryUpdates(problem="memory ran out, " + " ".join(str(error).split())[:120])
     if result.num_skipped:
         return DryUpdates(seconds=seconds, problem="the gradient is NaN or infinite")
+    shift = math.nan
+    if logprobs is not None:
+        has_logprob = packed.loss_mask & logprobs.isfinite()  # rows that teach nothing have no pass
+        shift = mismatch_kl(logprobs, packed.behaviour_logprobs, has_logprob)
     has_adapters = config.model.lora is not None
     stored = policy.policy_parameters() if has_adapters else policy.model.parameters()
     weights = sum(tensor.nbytes for tensor in stored)
@@ -229,18 +233,9 @@ def _dry_updates(config: RunConfig, model: Model, batch: RolloutBatch) -> DryUpd
     return DryUpdates(
         seconds=seconds,
         checkpoint_bytes=size,
-        shift=_shift(packed, logprobs),
+        shift=shift,
         critic_growth=losses[1] / losses[0] if losses[0] > 0 else math.nan,
     )
-
-
-def _shift(batch: TokenBatch, logprobs: torch.Tensor | None) -> float:
-    """Nats a token between the policy that sampled and the one of these log-probs (k3)."""
-    if logprobs is None:
-        return math.nan
-    mask = batch.loss_mask & logprobs.isfinite()  # rows that teach nothing have no pass
-    change = (logprobs - batch.behaviour_logprobs)[mask].double()
-    return float((change.exp() - 1 - change).mean())
 
 
 def _num_evaluated(config: RunConfig) -> int:

@@ -45,23 +45,16 @@ class SampledTokens:
     @classmethod
     def of(cls, batch: TokenBatch) -> SampledTokens:
         row, column = np.nonzero(batch.loss_mask.cpu().numpy())
-        trajectories, first, rank = np.unique(
-            batch.trajectory_index.cpu().numpy()[row], return_index=True, return_inverse=True
-        )
-        in_order = np.empty(trajectories.size, dtype=np.int64)
-        in_order[np.argsort(first)] = np.arange(trajectories.size)
-        owner = in_order[rank]
-        by_owner = np.argsort(owner, kind="stable")
-        counts = np.bincount(owner, minlength=trajectories.size)
+        trajectory = batch.trajectory_index.cpu().numpy()[row]  # those of one stand together
+        owner = np.cumsum(np.diff(trajectory, prepend=trajectory[:1]) != 0)
+        counts = np.bincount(owner)
         starts = np.repeat(np.cumsum(counts) - counts, counts)
-        position = np.empty(owner.size, dtype=np.int64)
-        position[by_owner] = np.arange(owner.size) - starts
         return cls(
             row=row,
             column=column,
             owner=owner,
-            position=position,
-            num_trajectories=trajectories.size,
+            position=np.arange(owner.size) - starts,
+            num_trajectories=counts.size,
             max_length=int(counts.max(initial=0)),
         )
 
@@ -291,7 +284,6 @@ def estimate_advantages(
         None if the batch has no values.
 
     Raises:
-        ValueError: the estimator needs values and the batch has none.
         UserCodeError: an estimator of the user's own failed.
     """
     tokens = SampledTokens.of(batch)
@@ -304,8 +296,18 @@ def estimate_advantages(
     if isinstance(config, ReinforcePpConfig):
         advantages = whiten(returns, tokens.mask_NL)
     elif isinstance(config, CustomAdvantageConfig):
-        own = _by_own_estimator(batch, tokens, rewards, config, left_out or {})
-        advantages, returns = own[0], returns if own[1] is None else own[1]
+        siblings = (left_out or {}).items()
+        inputs = AdvantageInputs(
+            rewards_NL=rewards.copy(),
+            values_NL=None if batch.values is None else tokens.gather(batch.values),
+            logprobs_NL=tokens.gather(batch.behaviour_logprobs),
+            mask_NL=tokens.mask_NL,
+            turns_NL=tokens.gather(batch.turn_index).astype(np.int64),
+            groups_N=_groups(batch, tokens),
+            left_out={group: [own.copy() for own in each] for group, each in siblings},
+        )
+        advantages, own_targets = estimate(config, inputs)
+        returns = returns if own_targets is None else own_targets
     else:
         advantages = _group_relative(batch, tokens, rewards, config, credit, left_out or {})
         if config.kind == "reinforce_pp_baseline":
@@ -321,11 +323,7 @@ def _with_critic(
     config: GaeConfig | BiLevelGaeConfig,
 ) -> tuple[FloatArray64, FloatArray64]:
     """(N, L) advantages and returns; the returns are those before whitening."""
-    if batch.values is None:
-        raise ValueError(
-            f"advantage.kind is {config.kind}, but the batch has no values: set critic.kind to "
-            "head or model"
-        )
+    assert batch.values is not None
     mask = tokens.mask_NL
     values = tokens.gather(batch.values)
     gamma, lam = config.gamma, config.lam
@@ -338,28 +336,6 @@ def _with_critic(
         advantages = gae(rewards, values, mask, gamma=gamma, lam=lam)
     returns = advantages + values
     return (whiten(advantages, mask) if config.whiten else advantages), returns
-
-
-def _by_own_estimator(
-    batch: TokenBatch,
-    tokens: SampledTokens,
-    rewards: FloatArray64,
-    config: CustomAdvantageConfig,
-    left_out: LeftOut,
-) -> tuple[FloatArray64, FloatArray64 | None]:
-    """(N, L) advantages of the user's estimator, and the critic's targets if it gives them."""
-    inputs = AdvantageInputs(
-        rewards_NL=rewards.copy(),
-        values_NL=None if batch.values is None else tokens.gather(batch.values),
-        logprobs_NL=tokens.gather(batch.behaviour_logprobs),
-        mask_NL=tokens.mask_NL,
-        turns_NL=tokens.gather(batch.turn_index).astype(np.int64),
-        groups_N=_groups(batch, tokens),
-        left_out={
-            group: [advantages.copy() for advantages in each] for group, each in left_out.items()
-        },
-    )
-    return estimate(config, inputs)
 
 
 def _groups(batch: TokenBatch, tokens: SampledTokens) -> IntArray64:

@@ -13,7 +13,7 @@ sampled tokens; column 0 is never True.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 import numpy as np
@@ -268,31 +268,18 @@ class _Row:
     """A row while it grows. Lists have L entries."""
 
     trajectory_index: int
-    tokens: list[int]
-    turn_index: list[int]
-    logprobs: list[float]
-    rewards: list[float]
-    temperatures: list[float]
-    supports: list[Support | None]
-    """One for each turn of the row."""
-    support_sizes: list[int]
+    tokens: list[int] = field(default_factory=list)
+    turn_index: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    temperatures: list[float] = field(default_factory=list)
+    supports: list[Support] = field(default_factory=list)
+    """Of the turns of the row that have one."""
+    support_sizes: list[int] = field(default_factory=list)
 
     @property
     def length(self) -> int:
         return len(self.tokens)
-
-    @classmethod
-    def of(cls, trajectory_index: int) -> _Row:
-        return cls(
-            trajectory_index=trajectory_index,
-            tokens=[],
-            turn_index=[],
-            logprobs=[],
-            rewards=[],
-            temperatures=[],
-            supports=[],
-            support_sizes=[],
-        )
 
     def add_prompt(self, tokens: Sequence[int]) -> None:
         size = len(tokens)
@@ -314,7 +301,7 @@ class _Row:
         self.logprobs += turn.logprobs.tolist()
         self.rewards += [0.0] * (size - 1) + [reward]
         self.temperatures += [temperature] * size
-        self.supports.append(turn.support)
+        self.supports += [] if turn.support is None else [turn.support]
         self.support_sizes += [0] * size if turn.support is None else turn.support.sizes.tolist()
 
 
@@ -359,7 +346,7 @@ def _rows_of(
         if row is None or prompt[: row.length] != row.tokens:
             if row is not None:
                 yield row
-            row = _Row.of(index)
+            row = _Row(trajectory_index=index)
         row.add_prompt(prompt[row.length :])
         row.add_response(turn, reward, default_temperature)
     if row is not None:
@@ -379,6 +366,10 @@ def _pad(rows: Sequence[_Row], trajectories: Sequence[Trajectory], pad_token_id:
     is_warm = any(temperature != 1 for row in rows for temperature in row.temperatures)
     temperatures = column([row.temperatures for row in rows], 1.0, torch.float32)
     turn_index = column([row.turn_index for row in rows], -1, torch.int64)
+    sizes, supports = column([row.support_sizes for row in rows], 0, torch.int64), None
+    if sizes.any():
+        left_in = np.concatenate([support.tokens for row in rows for support in row.supports])
+        supports = TokenSupports(sizes=sizes, tokens=torch.from_numpy(left_in.astype(np.int64)))
     return TokenBatch(
         input_ids=column([row.tokens for row in rows], pad_token_id, torch.int64),
         attention_mask=column([[1] * row.length for row in rows], 0, torch.bool),
@@ -392,16 +383,7 @@ def _pad(rows: Sequence[_Row], trajectories: Sequence[Trajectory], pad_token_id:
             [owner.num_sampled_tokens for owner in owners], dtype=torch.int64
         ),
         temperatures=temperatures if is_warm else None,
-        supports=_supports(rows, column([row.support_sizes for row in rows], 0, torch.int64)),
-    )
-
-
-def _supports(rows: Sequence[_Row], sizes_BT: Tensor) -> TokenSupports | None:
-    if not sizes_BT.any():
-        return None
-    parts = [support.tokens for row in rows for support in row.supports if support is not None]
-    return TokenSupports(
-        sizes=sizes_BT, tokens=torch.from_numpy(np.concatenate(parts).astype(np.int64))
+        supports=supports,
     )
 
 

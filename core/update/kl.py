@@ -95,9 +95,6 @@ def penalize(batch: TokenBatch, settings: KlRewardConfig) -> TokenBatch:
     k estimates its KL to the reference policy from log p(old) - log p(reference), without gradient
     (Ziegler et al. 2019, arXiv 1909.08593; REINFORCE++, arXiv 2501.03262). The old policy is the
     one that sampled, or the trainer before the update (`off_policy.old_logprobs`).
-
-    Raises:
-        ValueError: the batch has no reference log-probs.
     """
     kl_BT = kl_of_tokens(batch, settings)
     return replace(batch, token_rewards=batch.token_rewards - settings.coef * kl_BT)
@@ -105,8 +102,7 @@ def penalize(batch: TokenBatch, settings: KlRewardConfig) -> TokenBatch:
 
 def kl_of_tokens(batch: TokenBatch, settings: KlRewardConfig) -> Tensor:
     """(B, T) nats, 0 outside the loss mask."""
-    if batch.ref_logprobs is None:
-        raise ValueError("reward.kl is set, but the batch has no reference log-probs")
+    assert batch.ref_logprobs is not None
     old_BT = batch.behaviour_logprobs if batch.old_logprobs is None else batch.old_logprobs
     difference_BT = log_ratio(old_BT, batch.ref_logprobs)
     return kl_value(difference_BT, settings.estimator) * batch.loss_mask

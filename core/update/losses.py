@@ -99,11 +99,9 @@ def compute_loss(
         off_policy: What the ratio is taken to, and how samples of another policy are weighted.
 
     Raises:
-        ValueError: the batch lacks what the loss needs.
         UserCodeError: a loss of the user's own failed.
     """
-    if batch.advantages is None:
-        raise ValueError("the batch has no advantages: call estimate_advantages on the step first")
+    assert batch.advantages is not None
     tokens = batch.loss_mask.flatten().nonzero()[:, 0]
 
     def at_tokens(values_BT: Tensor) -> Tensor:
@@ -117,11 +115,21 @@ def compute_loss(
     weight_L = token_weights(batch, row_L, config, denominators)
     advantages_L = at_tokens(batch.advantages)
     if isinstance(config, CustomLossConfig):
-        surrogate = own_loss(loss_inputs(outputs, batch, old_L), config)
+        loss_L, ratio_L, cuts = own_loss(outputs, batch, old_L, config)
     else:
-        surrogate = policy_loss(logprobs_L, old_L, advantages_L, row_L, config)
-    sums = surrogate.metrics | {"entropy": _sum(entropies_L)} | dict(correction.sums)
-    loss_L = surrogate.loss_L
+        loss_L, ratio_L, cuts = policy_loss(logprobs_L, old_L, advantages_L, row_L, config)
+    # KL(old || policy) at tokens that the old policy sampled.
+    drift_L = kl_value(log_ratio(old_L, logprobs_L).detach().double(), "k3")
+    sums = {
+        "num_tokens": _sum(torch.ones_like(ratio_L)),
+        "ratio": _sum(ratio_L),
+        "approx_kl": _sum(drift_L),
+        "advantage": _sum(advantages_L),
+        "advantage_squared": _sum(advantages_L.double().square()),
+        "entropy": _sum(entropies_L),
+        **cuts,
+        **correction.sums,
+    }
     if correction.surrogate_L is not None:
         loss_L = correction.surrogate_L * loss_L
     policy = (weight_L * loss_L).sum()
@@ -140,11 +148,6 @@ def compute_loss(
         sums["ref_kl"] = _sum(kl_L)
         if config.kl_coef:
             kl = config.kl_coef * (weight_L * kl_L).sum()
-    elif config.kl_coef:
-        raise ValueError(
-            f"loss.kl_coef is {config.kl_coef}, but the batch has no reference log-probs: score it "
-            "with the reference policy, or set loss.kl_coef to 0"
-        )
     if outputs.values is not None and batch.returns is not None:
         values_L, returns_L = at_tokens(outputs.values), at_tokens(batch.returns)
         old_values_L = None if batch.values is None else at_tokens(batch.values)
@@ -161,7 +164,7 @@ def compute_loss(
         entropy=entropy,
         value=value,
         metrics=sums,
-        maxima=surrogate.maxima | dict(correction.maxima),
+        maxima={"ratio": _max(ratio_L), **correction.maxima},
     )
 
 
@@ -191,8 +194,7 @@ def rows_with_gradient(batch: TokenBatch, config: LossConfig) -> Tensor:
     The policy term of a token is proportional to its advantage. KL, entropy and value terms, and a
     loss of the user's own, act on every sampled token.
     """
-    if batch.advantages is None:
-        raise ValueError("the batch has no advantages: call estimate_advantages on the step first")
+    assert batch.advantages is not None
     acts_everywhere = (
         config.kl_coef
         or config.entropy_coef
@@ -203,11 +205,8 @@ def rows_with_gradient(batch: TokenBatch, config: LossConfig) -> Tensor:
     return chosen.any(1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Surrogate:
-    loss_L: Tensor  # (L,) not yet weighted
-    metrics: dict[str, Tensor]
-    maxima: dict[str, Tensor]
+Losses = tuple[Tensor, Tensor, dict[str, Tensor]]
+"""(L,) losses, not yet weighted; (L,) importance ratios; numbers of tokens that were cut."""
 
 
 def importance_ratio(
@@ -236,7 +235,7 @@ def policy_loss(
     advantages_L: Tensor,
     row_L: Tensor,
     config: ClipLossConfig | GspoLossConfig | CispoLossConfig,
-) -> Surrogate:
+) -> Losses:
     """The surrogate at every token, to be minimised.
 
     clip: max(-A r, -A clip(r, 1 - low, 1 + high)), and for A < 0 no more than -A c with dual clip
@@ -260,17 +259,16 @@ def policy_loss(
         ceiling_L = -advantages_L * config.dual_clip
         loss_L = torch.where(advantages_L < 0, torch.minimum(loss_L, ceiling_L), loss_L)
     cuts = {"clip_low": _sum(cut_low), "clip_high": _sum(cut_high), "clip_dual": _sum(cut_dual)}
-    return _surrogate(loss_L, ratio_L, logprobs_L, old_L, advantages_L, cuts)
+    return loss_L, ratio_L, cuts
 
 
-def loss_inputs(outputs: PolicyOutputs, batch: TokenBatch, old_L: Tensor) -> LossInputs:
-    """What a loss of the user's own sees of some rows, whose advantages are known.
-
-    `old_L` is of the policy that the importance ratio is taken to.
-    """
+def own_loss(
+    outputs: PolicyOutputs, batch: TokenBatch, old_L: Tensor, config: CustomLossConfig
+) -> Losses:
+    """The user's loss at every token. What it clips is not known, so that is NaN."""
     mask = batch.loss_mask
     assert batch.advantages is not None
-    return LossInputs(
+    inputs = LossInputs(
         logprobs_L=outputs.logprobs[mask],
         entropies_L=outputs.entropies[mask],
         old_logprobs_L=old_L,
@@ -280,38 +278,11 @@ def loss_inputs(outputs: PolicyOutputs, batch: TokenBatch, old_L: Tensor) -> Los
         rows_L=mask.nonzero()[:, 0],
         turns_L=batch.turn_index[mask],
     )
-
-
-def own_loss(inputs: LossInputs, config: CustomLossConfig) -> Surrogate:
-    """The user's loss at every token. What it clips is not known, so that is NaN."""
-    logprobs_L, old_L = inputs.logprobs_L, inputs.old_logprobs_L
+    logprobs_L = inputs.logprobs_L
     loss_L = token_losses(config, inputs) if logprobs_L.numel() else logprobs_L
     nan = logprobs_L.new_tensor(math.nan, dtype=torch.float64)
     cuts = dict.fromkeys(("clip_low", "clip_high", "clip_dual"), nan)
-    ratio_L = log_ratio(logprobs_L, old_L).exp()
-    return _surrogate(loss_L, ratio_L, logprobs_L, old_L, inputs.advantages_L, cuts)
-
-
-def _surrogate(
-    loss_L: Tensor,
-    ratio_L: Tensor,
-    logprobs_L: Tensor,
-    old_L: Tensor,
-    advantages_L: Tensor,
-    cuts: Mapping[str, Tensor],
-) -> Surrogate:
-    """The loss with the sums that describe it, whatever it is."""
-    # KL(old || policy) at tokens that the old policy sampled.
-    drift_L = kl_value(log_ratio(old_L, logprobs_L).detach().double(), "k3")
-    metrics = {
-        "num_tokens": _sum(torch.ones_like(ratio_L)),
-        "ratio": _sum(ratio_L),
-        **cuts,
-        "approx_kl": _sum(drift_L),
-        "advantage": _sum(advantages_L),
-        "advantage_squared": _sum(advantages_L.double().square()),
-    }
-    return Surrogate(loss_L=loss_L, metrics=metrics, maxima={"ratio": _max(ratio_L)})
+    return loss_L, log_ratio(logprobs_L, old_L).exp(), cuts
 
 
 def value_loss(

@@ -167,12 +167,7 @@ _PER_TOKEN = {
     "value": "critic/value_mean",
     "return": "critic/return_mean",
 }
-_LOSSES = {
-    "loss_policy": "loss/policy",
-    "loss_kl": "loss/kl",
-    "loss_entropy": "loss/entropy",
-    "loss_value": "loss/value",
-}
+_LOSSES = ("policy", "kl", "entropy", "value")
 _ALWAYS = dict.fromkeys(
     (
         "num_tokens",
@@ -226,10 +221,6 @@ class MetricTotals:
             before = self.maxima.get(name, value)
             self.maxima[name] = torch.maximum(before, value)
 
-    def add_idle(self, num_tokens: int) -> None:
-        """Count tokens that needed no pass."""
-        self.num_idle += num_tokens
-
     def add_forwarded(self, num_forwarded: int, rows: TokenBatch) -> None:
         """Count a pass over `rows`, each of which ends before its last sampled token."""
         self.num_forwarded += num_forwarded
@@ -263,7 +254,7 @@ class MetricTotals:
         count = sums["num_tokens"]
         count_all = count + self.num_idle
         out = {key: _ratio(sums[name], count) for name, key in _PER_TOKEN.items() if name in sums}
-        losses = {key: sums[name] for name, key in _LOSSES.items() if name in sums}
+        losses = {f"loss/{n}": sums[f"loss_{n}"] for n in _LOSSES if f"loss_{n}" in sums}
         losses["loss/total"] = sum(losses.values())
         updates = num_updates if count_all else 0
         out |= {key: _ratio(value, updates) for key, value in losses.items()}

@@ -115,15 +115,9 @@ class PackedRows:
 
     @classmethod
     def of(cls, input_ids: Tensor, loss_mask: Tensor) -> PackedRows:
-        """Of rows (B, T), each without the tokens that no sampled token follows.
-
-        Raises:
-            ValueError: no token is sampled.
-        """
+        """Of rows (B, T), each without the tokens that no sampled token follows; some is."""
         ids_BT, sampled_BT = input_ids.cpu().numpy(), loss_mask.cpu().numpy()
         rows, shared, ends = shared_beginnings(ids_BT, sampled_BT)
-        if not ends.any():
-            raise ValueError("a batch without sampled tokens has nothing to forward")
         own = ends - shared
         firsts = own.cumsum() - own  # place of each segment's first token
         places_BT = np.zeros(ids_BT.shape, dtype=np.int64)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from echoscope.diagnostics.config import SelectionConfig
 from echoscope.diagnostics.measure.gradients import (
@@ -30,23 +30,8 @@ from ..rollout.chat import ChatFormat
 from .advantages import LeftOut
 from .assemble import pack_kept, with_advantages
 from .batch import TokenBatch, select_rows
-from .losses import Denominators, LossTerms, compute_loss, rows_with_gradient
+from .losses import Denominators, compute_loss, rows_with_gradient
 from .update import annotate, retrying
-
-
-def step_gradients(
-    policy: Policy, rollouts: RolloutBatch, config: RunConfig, chat: ChatFormat
-) -> GradientReport:
-    """Take the gradient of a step on all its groups apart. Changes nothing of the policy.
-
-    Returns are normalised, and advantages whitened where the algorithm does so, over all groups:
-    with selection on, the update whitens over the groups it keeps.
-
-    Raises:
-        GradientMemoryError: see `decompose`.
-        torch.OutOfMemoryError: memory ran out twice.
-    """
-    return break_down(policy, all_groups(rollouts, config, chat), config)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,74 +51,57 @@ def all_groups(rollouts: RolloutBatch, config: RunConfig, chat: ChatFormat) -> A
 
 
 def break_down(policy: Policy, groups: AllGroups, config: RunConfig) -> GradientReport:
-    """`step_gradients` of packed groups; every rank joins, where ranks share the weights.
+    """Take the gradient of a step on all its groups apart. Changes nothing of the policy.
 
-    Out of memory, it is made once more with smaller microbatches, as the update is.
+    Returns are normalised, and advantages whitened where the algorithm does so, over all groups:
+    with selection on, the update whitens over the groups it keeps. Every rank joins, where ranks
+    share the weights. Out of memory, it is made once more with smaller microbatches, as the update
+    is.
+
+    Raises:
+        GradientMemoryError: see `decompose`.
+        torch.OutOfMemoryError: memory ran out twice.
     """
     policy.sums_gradients(is_last=True)
-    batch, _ = annotate(policy, groups.batch.to(policy.device), config)
-    advantaged = with_advantages(batch, config, groups.left_out)
+    selection, loss = groups.selection, config.loss
+    annotated, _ = annotate(policy, groups.batch.to(policy.device), config)
+    batch = with_advantages(annotated, config, groups.left_out)
     policy.keeps_parts()  # the parameters that gradients come to
+    denominators = Denominators.of(batch, config.norm_tokens)
+    group_B = torch.from_numpy(np.argwhere(selection.keep_PG)[:, 0])[batch.trajectory_index.cpu()]
+    matters_B = rows_with_gradient(batch, loss).cpu()
 
-    def work() -> GradientReport:
-        step = _Step(policy, advantaged, groups.selection, config)
-        return decompose(step.terms_of, step.units(), step.parameters)
-
-    return retrying(
-        work, lambda: None, policy, config, where="the gradient breakdown (diagnostics.gradient)"
-    )
-
-
-@dataclass(eq=False)
-class _Step:
-    """Terms, weights and parameters of a step, in the form that the diagnostics ask for."""
-
-    policy: Policy
-    batch: TokenBatch
-    selection: Selection
-    config: RunConfig
-
-    def __post_init__(self) -> None:
-        self._denominators = Denominators.of(self.batch, self.config.norm_tokens)
-        group_of = torch.from_numpy(np.argwhere(self.selection.keep_PG)[:, 0])
-        self._group_B = group_of[self.batch.trajectory_index.cpu()]
-        self._matters_B = rows_with_gradient(self.batch, self.config.loss).cpu()
-        self._modules: dict[str, nn.Module] = {"model": self.policy.model}
-        if self.policy.critic is not None:
-            self._modules["critic"] = self.policy.critic
-
-    @property
-    def parameters(self) -> dict[str, Tensor]:
-        return {
-            f"{prefix}.{name}": parameter
-            for prefix, module in self._modules.items()
-            for name, parameter in module.named_parameters()
-            if parameter.requires_grad
-        }
-
-    def units(self) -> list[GradientUnit]:
-        """Tokens are what `token_mean` divides by; the sequence means count trajectories."""
-        kept_P = self.selection.keep_PG.sum(1)
-        tokens_B = self.batch.loss_mask.sum(1).cpu()
-        by_tokens = self.config.loss.aggregation == "token_mean"
-        return [
-            GradientUnit(
-                reward_std=float(std),
-                weight=float(tokens_B[self._group_B == p].sum() if by_tokens else kept_P[p]),
-            )
-            for p, std in enumerate(self.selection.reward_std_P)
-        ]
-
-    def terms_of(self, group: int) -> Iterator[Mapping[str, Tensor]]:
-        rows = self._group_B == group
-        if not self._matters_B[rows].any():
+    def terms_of(group: int) -> Iterator[Mapping[str, Tensor]]:
+        rows = group_B == group
+        if not matters_B[rows].any():
             yield {"policy": torch.zeros(())}
             return
-        chosen = select_rows(self.batch, torch.nonzero(rows)[:, 0])
-        for micro, _ in self.policy.microbatches(chosen, self.config.optim):
-            yield self._terms(micro).named
+        chosen = select_rows(batch, torch.nonzero(rows)[:, 0])
+        for micro, _ in policy.microbatches(chosen, config.optim):
+            outputs = policy.outputs(micro)
+            yield compute_loss(outputs, micro, loss, denominators, config.off_policy).named
 
-    def _terms(self, micro: TokenBatch) -> LossTerms:
-        outputs = self.policy.outputs(micro)
-        config = self.config
-        return compute_loss(outputs, micro, config.loss, self._denominators, config.off_policy)
+    # Tokens are what `token_mean` divides by; the sequence means count trajectories.
+    tokens_B, kept_P = batch.loss_mask.sum(1).cpu(), selection.keep_PG.sum(1)
+    by_tokens = loss.aggregation == "token_mean"
+    units = [
+        GradientUnit(
+            reward_std=float(std),
+            weight=float(tokens_B[group_B == p].sum() if by_tokens else kept_P[p]),
+        )
+        for p, std in enumerate(selection.reward_std_P)
+    ]
+    modules = {"model": policy.model, "critic": policy.critic}
+    parameters = {
+        f"{prefix}.{name}": parameter
+        for prefix, module in modules.items()
+        if module is not None
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad
+    }
+    return retrying(
+        lambda: decompose(terms_of, units, parameters),
+        policy,
+        config,
+        where="the gradient breakdown (diagnostics.gradient)",
+    )

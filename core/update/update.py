@@ -66,7 +66,7 @@ def annotate(
             if wants_ref:
                 ref[rows, : micro.width] = policy.reference_logprobs(micro)
 
-    retrying(fill, lambda: None, policy, config)
+    retrying(fill, policy, config)
     for filled in (logprobs, values, ref):
         policy.world.sum_(filled)  # each rank has filled its own rows
     annotated = replace(
@@ -96,7 +96,7 @@ def update(
     logprobs = torch.zeros_like(batch.behaviour_logprobs)
     for _ in range(config.optim.epochs if batch.num_rows else 0):
         for part, rows in minibatches(batch, config.optim.minibatches):
-            logprobs[rows, : part.width] = _fitting(
+            logprobs[rows, : part.width] = _accumulate(
                 policy, optimizer, part, config, totals, only_critic
             )
             groups = ("critic_trunk", "critic_head") if only_critic else None
@@ -156,13 +156,11 @@ def mismatch_metrics(
     stale = has_logprob & ~mask
     if stale.any():
         out["policy/stale_kl"] = mismatch_kl(trainer_logprobs, batch.behaviour_logprobs, stale)
-    return out | _mismatch(trainer_logprobs, batch, mask) if mask.any() else out
-
-
-def _mismatch(trainer_logprobs: Tensor, batch: TokenBatch, mask: Tensor) -> dict[str, float]:
+    if not mask.any():
+        return out
     gaps = (trainer_logprobs - batch.behaviour_logprobs)[mask].double()
     weights = (gaps - gaps.max()).exp()
-    return {
+    return out | {
         "policy/mismatch_kl": mismatch_kl(trainer_logprobs, batch.behaviour_logprobs, mask),
         "policy/mismatch_logprob_mean": float(gaps.abs().mean()),
         "policy/mismatch_logprob_max": float(gaps.abs().max()),
@@ -221,63 +219,46 @@ def _accumulate(
     """Add up the gradient of one optimizer step; its log-probs (B, T), detached.
 
     Rows that have no gradient are left out; the log-probs of their sampled tokens are NaN. With
-    `only_critic` the policy's part of the loss is measured, and trains nothing.
+    `only_critic` the policy's part of the loss is measured, and trains nothing. If memory runs out
+    it is done once more from the start: a failed backward pass leaves part of its gradient behind.
     """
-    loss = config.loss
+    loss, before = config.loss, totals.copy()
     denominators = Denominators.of(batch, config.norm_tokens)
     with_gradient_B = rows_with_gradient(batch, loss)
-    logprobs = torch.zeros_like(batch.behaviour_logprobs)
     chosen = with_gradient_B.nonzero()[:, 0]
-    totals.add_idle(int(batch.loss_mask[~with_gradient_B].sum()))
-    parts = policy.microbatches(select_rows(batch, chosen), config.optim)
-    for index, (micro, rows) in enumerate(parts):
-        policy.sums_gradients(is_last=index == len(parts) - 1)
-        outputs = policy.outputs(micro)
-        terms = compute_loss(outputs, micro, loss, denominators, config.off_policy)
-        trains = terms.value if only_critic else terms.total
-        if trains is not None:
-            trains.backward()
-            optimizer.accumulate()
-        totals.add(terms)
-        if len(rows):
-            totals.add_forwarded(outputs.num_forwarded, micro)
-            logprobs[chosen[rows], : micro.width] = outputs.logprobs.detach()
-    idle_BT = batch.loss_mask & ~with_gradient_B[:, None]
-    return policy.world.sum_(logprobs).masked_fill_(idle_BT, math.nan)
 
-
-def _fitting(
-    policy: Policy,
-    optimizer: Optimizer,
-    batch: TokenBatch,
-    config: RunConfig,
-    totals: MetricTotals,
-    only_critic: bool,
-) -> Tensor:
-    """As `_accumulate`, once more from the start if memory runs out.
-
-    A failed backward pass leaves part of its gradient behind, so all of it is thrown away.
-    """
-    before = totals.copy()
+    def work() -> Tensor:
+        logprobs = torch.zeros_like(batch.behaviour_logprobs)
+        totals.num_idle += int(batch.loss_mask[~with_gradient_B].sum())
+        parts = policy.microbatches(select_rows(batch, chosen), config.optim)
+        for index, (micro, rows) in enumerate(parts):
+            policy.sums_gradients(is_last=index == len(parts) - 1)
+            outputs = policy.outputs(micro)
+            terms = compute_loss(outputs, micro, loss, denominators, config.off_policy)
+            trains = terms.value if only_critic else terms.total
+            if trains is not None:
+                trains.backward()
+                optimizer.accumulate()
+            totals.add(terms)
+            if len(rows):
+                totals.add_forwarded(outputs.num_forwarded, micro)
+                logprobs[chosen[rows], : micro.width] = outputs.logprobs.detach()
+        idle_BT = batch.loss_mask & ~with_gradient_B[:, None]
+        return policy.world.sum_(logprobs).masked_fill_(idle_BT, math.nan)
 
     def forget() -> None:
         optimizer.zero_grad()
         totals.take_back(before)
 
-    return retrying(
-        lambda: _accumulate(policy, optimizer, batch, config, totals, only_critic),
-        forget,
-        policy,
-        config,
-    )
+    return retrying(work, policy, config, forget=forget)
 
 
 def retrying(
     work: Callable[[], _T],
-    forget: Callable[[], None],
     policy: Policy,
     config: RunConfig,
     *,
+    forget: Callable[[], None] = lambda: None,
     where: str = "the update",
 ) -> _T:
     """What `work` gives; out of memory, once more with a quarter of the tokens per forward pass.

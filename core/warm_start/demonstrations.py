@@ -264,22 +264,16 @@ def _think(
 ) -> tuple[str, str]:
     is_careful = bool(rng.random() < teaching.careful)
     if is_careful and plan:
-        return _careful(narrator, observation, plan, rng)
+        name = type(narrator).__name__
+        reply = call("narrator", name, narrator.careful, observation, plan, rng)
+        match reply:
+            case (str(reasoning), str(action)):
+                return reasoning, action
+        raise UserCodeError(f"{name}.careful returned {reply!r:.100}, but must return two texts")
     if not legal:
         raise SftError("the environment lists no actions to guess from: give it `guesses()`")
     action = legal[int(rng.integers(len(legal)))]
     return _careless(narrator, action, rng), action
-
-
-def _careful(
-    narrator: Narrator, observation: str, plan: Sequence[str], rng: np.random.Generator
-) -> tuple[str, str]:
-    name = type(narrator).__name__
-    reply = call("narrator", name, narrator.careful, observation, plan, rng)
-    match reply:
-        case (str(reasoning), str(action)):
-            return reasoning, action
-    raise UserCodeError(f"{name}.careful returned {reply!r:.100}, but must return two texts")
 
 
 def _careless(narrator: Narrator, action: str, rng: np.random.Generator) -> str:

@@ -113,7 +113,18 @@ def train(
     try:
         for iteration in range(config.iterations):
             batch = [rows[index] for index in batch_indices(iteration, len(rows), config)]
-            losses.append(_iterate(model, optimizer, batch, iteration, config))
+            total_weight = max(sum(float(row.weights[1:].sum()) for row in batch), 1e-9)
+            loss_sum = 0.0
+            for part in microbatches(batch, config.microbatch_tokens):
+                loss, _ = batch_loss(model, part)
+                (loss / total_weight).backward()
+                optimizer.accumulate()
+                loss_sum += float(loss.detach())
+            lrs = {_WEIGHTS: learning_rate(iteration, config)}
+            done = optimizer.step(lrs=lrs, grad_clip=config.grad_clip)
+            if not math.isfinite(loss_sum) or done.is_skipped:
+                raise SftError(f"the loss is {loss_sum} at iteration {iteration + 1}; lower the lr")
+            losses.append(loss_sum / total_weight)
             on_progress(len(losses), losses[-1])
     finally:
         model.eval()
@@ -184,28 +195,6 @@ def _check_rows(rows: Sequence[Row], config: SftConfig) -> None:
         )
     if sum(float(row.weights[1:].sum()) for row in rows) <= 0:
         raise SftError("no demonstration has a response to learn from")
-
-
-def _iterate(
-    model: PreTrainedModel | PeftModel,
-    optimizer: Optimizer,
-    batch: Sequence[Row],
-    iteration: int,
-    config: SftConfig,
-) -> float:
-    """One optimizer step; the loss before it."""
-    total_weight = max(sum(float(row.weights[1:].sum()) for row in batch), 1e-9)
-    loss_sum = 0.0
-    for part in microbatches(batch, config.microbatch_tokens):
-        loss, _ = batch_loss(model, part)
-        (loss / total_weight).backward()
-        optimizer.accumulate()
-        loss_sum += float(loss.detach())
-    lrs = {_WEIGHTS: learning_rate(iteration, config)}
-    done = optimizer.step(lrs=lrs, grad_clip=config.grad_clip)
-    if not math.isfinite(loss_sum) or done.is_skipped:
-        raise SftError(f"the loss is {loss_sum} at iteration {iteration + 1}; lower the lr")
-    return loss_sum / total_weight
 
 
 FRESH = "fresh"

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from generating import generate
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 
@@ -109,7 +110,7 @@ def test_a_model_samples_and_trains_with_the_same_log_probs(
     assert policy.model.dtype == torch.float32
     engine = HfEngine(policy.model, config=HfEngineConfig())
     prompt = np.array([5, 6, 7], np.int32)
-    [sample] = engine.generate([prompt], SamplingParams(max_new_tokens=9), seeds=[1])
+    [sample] = generate(engine, [prompt], SamplingParams(max_new_tokens=9), seeds=[1])
     turn = Turn(
         index=0, observation="", response="", prompt_tokens=prompt,
         response_tokens=sample.tokens, logprobs=sample.logprobs,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from bench import Bench, make_bench
+from generating import generate
 
 from echoscope.core.config.settings import RunConfig
 from echoscope.core.engines.base import SamplingParams
@@ -90,11 +91,11 @@ def test_sampling_goes_on_with_fewer_rows_and_the_same_samples(
     make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = make_bench(make_config())
-    expected = generate(bench, HfEngine(bench.policy.model, config=bench.config.engine))
+    expected = sampled(bench, HfEngine(bench.policy.model, config=bench.config.engine))
     told: list[str] = []
     engine = HfEngine(bench.policy.model, config=bench.config.engine, report=told.append)
     monkeypatch.setattr(continuous, "sample_tokens", fail_at(1, continuous.sample_tokens))
-    found = generate(bench, engine)
+    found = sampled(bench, engine)
     assert engine.max_rows == 2
     assert [s.tokens.tolist() for s in found] == [s.tokens.tolist() for s in expected]
     assert told == [
@@ -103,6 +104,6 @@ def test_sampling_goes_on_with_fewer_rows_and_the_same_samples(
     ]
 
 
-def generate(bench: Bench, engine: HfEngine) -> list[Any]:
+def sampled(bench: Bench, engine: HfEngine) -> list[Any]:
     prompts = [np.array([5, 6, 7 + row], np.int32) for row in range(8)]
-    return engine.generate(prompts, SamplingParams(max_new_tokens=4), seeds=range(8))
+    return generate(engine, prompts, SamplingParams(max_new_tokens=4), seeds=range(8))

@@ -22,6 +22,8 @@ import numpy as np
 import pytest
 import torch
 from bench import Bench, make_bench
+from generating import generate
+from held_caches import cache_bytes
 from small_qwen import largest_gap, make_model, some_prompts
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
@@ -153,11 +155,11 @@ def test_the_engine_contract(make_config: MakeConfig) -> None:
     engine = HfEngine(bench.policy.model, config=bench.config.engine)
     prompts = [np.array([5, 6, 7 + row], np.int32) for row in range(6)]
     params = SamplingParams(max_new_tokens=8)
-    together = engine.generate(prompts, params, seeds=range(6))
+    together = generate(engine, prompts, params, seeds=range(6))
     engine.release_memory()
-    assert engine.num_cache_bytes == 0
+    assert cache_bytes(engine) == 0
     for row, prompt in enumerate(prompts):
-        (alone,) = engine.generate([prompt], params, seeds=[row])
+        (alone,) = generate(engine, [prompt], params, seeds=[row])
         assert alone.tokens.tolist() == together[row].tokens.tolist()
         np.testing.assert_allclose(alone.logprobs, together[row].logprobs, atol=1e-3)
 
@@ -227,8 +229,8 @@ def test_memory_and_throughput(large: RunConfig, table: Callable[[str, str], Non
     engine = HfEngine(policy.model, config=large.engine)
     prompts = [row[:PROMPT].cpu().numpy().astype(np.int32) for row in batch.input_ids]
     begun = finished()
-    samples = engine.generate(
-        prompts, SamplingParams(max_new_tokens=REPLY), seeds=range(len(prompts))
+    samples = generate(
+        engine, prompts, SamplingParams(max_new_tokens=REPLY), seeds=range(len(prompts))
     )
     seconds = finished() - begun
     sampled = sum(len(sample.tokens) for sample in samples)

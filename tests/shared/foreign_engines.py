@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from batch_engine import BatchEngine
+from generating import generate
 
 from echoscope.core.engines.base import Engine, Sample, SamplingParams
 from echoscope.core.engines.hf.engine import HfEngine
@@ -26,7 +27,7 @@ class LyingEngine(BatchEngine):
     def answer(
         self, prompts: Sequence[IntArray], params: SamplingParams, *, seeds: Sequence[int]
     ) -> list[Sample]:
-        samples = self._inner.generate(prompts, params, seeds=seeds)
+        samples = generate(self._inner, prompts, params, seeds=seeds)
         return [self._lie(sample, seed) for sample, seed in zip(samples, seeds, strict=True)]
 
     def _lie(self, sample: Sample, seed: int) -> Sample:
@@ -61,7 +62,7 @@ class StaleEngine(BatchEngine):
     def answer(
         self, prompts: Sequence[IntArray], params: SamplingParams, *, seeds: Sequence[int]
     ) -> list[Sample]:
-        return self._inner.generate(prompts, params, seeds=seeds)
+        return generate(self._inner, prompts, params, seeds=seeds)
 
     def release_memory(self) -> None:
         self._inner.release_memory()

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from generating import generate
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from echoscope.core.engines.base import Engine, Sample, SamplingParams
@@ -52,7 +53,9 @@ def expected(model: Any, prompt: np.ndarray, sample: Sample) -> np.ndarray:
 
 
 def largest_gap(engine: Engine, model: Any, prompts: list[np.ndarray]) -> float:
-    samples = engine.generate(prompts, SamplingParams(max_new_tokens=16), seeds=range(len(prompts)))
+    samples = generate(
+        engine, prompts, SamplingParams(max_new_tokens=16), seeds=range(len(prompts))
+    )
     gaps = [
         np.abs(expected(model, prompt, sample) - sample.logprobs).max()
         for prompt, sample in zip(prompts, samples, strict=True)

@@ -166,11 +166,6 @@ class ContinuousBatch:
         """Cache rows, of requests under way and finished ones together."""
 
     @property
-    def num_bytes(self) -> int:
-        """Of keys and values."""
-        return self._forward.cache.num_bytes
-
-    @property
     def num_active(self) -> int:
         """Requests that have a cache row."""
         return len(self._active)

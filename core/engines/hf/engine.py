@@ -73,11 +73,6 @@ class HfEngine(Engine):
         self._use(model if self._copy is None else self._copy)
 
     @property
-    def num_cache_bytes(self) -> int:
-        """Bytes of keys and values held at the moment."""
-        return 0 if self._batch is None else self._batch.num_bytes
-
-    @property
     def num_pending(self) -> int:
         return len(self._pending)
 
@@ -149,7 +144,11 @@ class HfEngine(Engine):
         self._model, self._copy, self._weights = None, None, ()
 
     def _advance(self) -> list[tuple[int, Sample]]:
-        batch = self._running_batch()
+        if not self._is_sampling:
+            self._begin()
+        batch = self._batch
+        assert batch is not None
+        batch.max_rows = min(self.max_rows, self._most_pending)
         try:
             samples = batch.advance()
         except torch.OutOfMemoryError:
@@ -166,15 +165,8 @@ class HfEngine(Engine):
         self._shrink(num_rows)
         return []
 
-    def _running_batch(self) -> ContinuousBatch:
-        """The batch over the cache, to which everything that is pending was submitted."""
-        if not self._is_sampling:
-            self._begin()
-        assert self._batch is not None
-        self._batch.max_rows = min(self.max_rows, self._most_pending)
-        return self._batch
-
     def _begin(self) -> None:
+        """Submit everything that is pending to a batch over the cache."""
         requests = list(self._pending.values())
         stored = None if self._batch is None else self._batch.stored
         if stored is None or all(stored.continued_by(each.prompt) < 0 for each in requests):
@@ -220,9 +212,8 @@ class HfEngine(Engine):
 
     def _use(self, model: PreTrainedModel) -> None:
         self._model = runnable(model)
-        self._weights = tuple(
-            self._model.parameters()
-        )  # walking through the modules takes a millisecond
+        # Walking through the modules takes a millisecond.
+        self._weights = tuple(self._model.parameters())
         self._stamp = weights_stamp(self._weights)
         self._forget()
 

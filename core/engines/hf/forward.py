@@ -104,36 +104,27 @@ class CachedForward:
         rows = np.array([span.row for span in spans], dtype=np.int64)
         num_columns = self._rounded(max(span.end for span in spans))
         step = max(1, min(MAX_PREFILL_TOKENS, MAX_MASK_ENTRIES // num_columns) // len(spans))
-        logits = torch.empty(0)
+        logits, cache = torch.empty(0), self.cache
+        in_order = bool((rows == np.arange(len(rows))).all())
         # A single row longer than the budget goes in pieces, first tokens first.
         for start in range(0, width, step):
             piece = slice(start, start + step)
-            logits = self._prefill_piece(rows, ids[:, piece], positions[:, piece], num_columns)
+            own = positions[:, piece]
+            places = np.where(own < 0, cache.spill, rows[:, None] * cache.num_columns + own)
+            cache.aim(
+                write=self._index(places.reshape(-1)),
+                num_rows=len(rows) if in_order else cache.num_rows,
+                num_columns=num_columns,
+                rows=None if in_order else self._index(rows),
+            )
+            # Padding sits at position 0 and sees column 0: a row that sees nothing would be NaN.
+            positions_BW = self._index(np.maximum(own, 0))
+            columns = torch.arange(num_columns, device=self.device)
+            hidden = columns > positions_BW.unsqueeze(-1)
+            mask = torch.zeros(hidden.shape, dtype=self._dtype, device=self.device)
+            mask.masked_fill_(hidden, self._hidden)
+            logits = self._logits(self._index(ids[:, piece]), positions_BW, mask.unsqueeze(1))
         return logits
-
-    def _prefill_piece(
-        self,
-        rows: NDArray[np.int64],
-        ids: NDArray[np.int64],
-        positions: NDArray[np.int64],
-        num_columns: int,
-    ) -> Tensor:
-        cache = self.cache
-        places = np.where(positions < 0, cache.spill, rows[:, None] * cache.num_columns + positions)
-        in_order = bool((rows == np.arange(len(rows))).all())
-        cache.aim(
-            write=self._index(places.reshape(-1)),
-            num_rows=len(rows) if in_order else cache.num_rows,
-            num_columns=num_columns,
-            rows=None if in_order else self._index(rows),
-        )
-        # Padding sits at position 0 and sees column 0: a row that sees nothing would be NaN.
-        positions_BW = self._index(np.maximum(positions, 0))
-        columns = torch.arange(num_columns, device=self.device)
-        hidden = columns > positions_BW.unsqueeze(-1)
-        mask = torch.zeros(hidden.shape, dtype=self._dtype, device=self.device)
-        mask.masked_fill_(hidden, self._hidden)
-        return self._logits(self._index(ids), positions_BW, mask.unsqueeze(1))
 
     # -- one token at a time ------------------------------------------------------------------
 
@@ -151,7 +142,9 @@ class CachedForward:
     def decode(self, tokens_B: Tensor) -> Tensor:
         """Forward one token per active row; the logits after it, (B, V)."""
         if self._length == self.cache.num_columns:
-            self._widen()
+            lengths = self._state[1].cpu().numpy()
+            self.cache.reserve(self.cache.num_rows, self.cache.num_columns + 1)
+            self.start_decode(lengths)
         places_B, positions_B = self._state
         self._mask.view(-1).index_fill_(0, places_B, 0.0)
         self._length += 1
@@ -163,11 +156,6 @@ class CachedForward:
         self._state += 1
         self.num_tokens += self._num_active
         return logits
-
-    def _widen(self) -> None:
-        lengths = self._state[1].cpu().numpy()
-        self.cache.reserve(self.cache.num_rows, self.cache.num_columns + 1)
-        self.start_decode(lengths)
 
     def _rounded(self, width: int) -> int:
         return min(-(-width // WIDTH_BLOCK) * WIDTH_BLOCK, self.cache.num_columns)

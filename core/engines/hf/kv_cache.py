@@ -43,10 +43,6 @@ class RowCache(Cache):  # type: ignore[misc]  # transformers carries no types
         """The flat place that padding is written to; no row reads it."""
         return self.num_rows * self.num_columns
 
-    @property
-    def num_bytes(self) -> int:
-        return sum(block.nbytes for pair in self._blocks for block in pair)
-
     def reserve(self, num_rows: int, num_columns: int) -> None:
         """Make room for so many rows and columns; what is stored stays where it is."""
         columns = -(-num_columns // COLUMN_BLOCK) * COLUMN_BLOCK

@@ -14,7 +14,7 @@ import numpy as np
 from peft import PeftModel
 from transformers import PreTrainedModel
 
-from echoscope.store.records import FinishReason, IntArray, Support
+from echoscope.store.records import IntArray, Support
 from echoscope.text.user_code import call, loaded
 
 from ...config.engine import OpenAiEngineConfig
@@ -230,9 +230,13 @@ class ServerEngine(Engine):
 
     def _sample(self, pending: _Pending, reply: Reply) -> Sample:
         size, reason = len(reply.tokens), reply.finish_reason
-        if pending.watch is not None:
-            end = _watched_end(pending.watch, reply.tokens, pending.ask.params.stop_token_ids)
-            size, reason = end or (size, reason)
+        if (watch := pending.watch) is not None:
+            for index, token in enumerate(reply.tokens):
+                watched = watch.ends(token)
+                # A stop token ends a reply before the watch does.
+                if watched is not None and token not in pending.ask.params.stop_token_ids:
+                    size, reason = index + 1, watched
+                    break
         return Sample(
             tokens=np.array(reply.tokens[:size], dtype=np.int32),
             logprobs=np.array(reply.logprobs[:size], dtype=np.float32),
@@ -331,17 +335,16 @@ class ServerEngine(Engine):
 
     def _served_model(self) -> str:
         """The name that the server gives its model, which has room for a prompt and its reply."""
-        name = self._config.model
+        name, served_name, room = self._config.model, None, None
         try:
             models = self._server.get("/v1/models")["data"]
             model = next(model for model in models if name in (None, model["id"]))
             served_name, room = str(model["id"]), model.get("max_model_len")
         except (KeyError, TypeError, AttributeError, StopIteration):
-            served_name, room = None, None
+            pass  # it names none
         except RefusedError as error:
             if name is None or error.status != 404:
                 raise
-            served_name, room = None, None
         if isinstance(room, int) and room < self._positions:
             raise EngineError(
                 f"{self._server.url} has room for {room} tokens, but a prompt and its reply may "
@@ -365,17 +368,3 @@ def _check_versions(answer: Any, version: int, url: str) -> None:
             f"{url} was sent version {version} of the weights, but says that it holds "
             f"{str(held)[:80]}"
         )
-
-
-def _watched_end(
-    watch: ReplyWatch, tokens: Sequence[int], stop_token_ids: Sequence[int]
-) -> tuple[int, FinishReason] | None:
-    """How many of the tokens a watch leaves, and why it ends there; None if the reply goes on.
-
-    A stop token ends a reply before the watch does.
-    """
-    for index, token in enumerate(tokens):
-        reason = watch.ends(token)
-        if reason is not None and token not in stop_token_ids:
-            return index + 1, reason
-    return None

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,8 @@ from ..base import EngineError, SamplingParams
 from ..server.engine import MAX_SUPPORT, ServerEngine
 from ..server.http import HttpServer
 from .install import require_vllm
-from .transfer import Transfers, free_port
-from .weights import SharedFolder, WeightFiles, adapter_settings
+from .transfer import free_port
+from .weights import SharedFolder, adapter_settings
 from .worker.echoscope_vllm_worker import IS_SERVER
 
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
@@ -149,9 +149,9 @@ class VllmEngine(ServerEngine):
 
     Args:
         folder: a model folder with the shape of `model`, or a hub id.
-        files, transfers: see `ServerEngine`.
         devices: names of the GPUs that it may use; empty for all.
         backend: vLLM's name of the transfer that brings its weights; empty for files.
+        shared: `policy_version`, `report`, `files` and `transfers` of `ServerEngine`.
 
     Raises:
         VllmMissingError: the server's Python has no vLLM of the right version.
@@ -166,12 +166,9 @@ class VllmEngine(ServerEngine):
         *,
         config: VllmEngineConfig,
         positions: int | None = None,
-        policy_version: int = 0,
-        report: Callable[[str], None] = lambda text: None,
-        files: WeightFiles | None = None,
-        transfers: Transfers | None = None,
         devices: Sequence[str] = (),
         backend: str = "",
+        **shared: Any,
     ) -> None:
         most = int(causal_model(model).config.max_position_embeddings)
         most = most if positions is None else min(positions, most)
@@ -191,11 +188,8 @@ class VllmEngine(ServerEngine):
                 model,
                 config=client,
                 positions=positions,
-                policy_version=policy_version,
-                report=report,
                 api_key=self._process.api_key,
-                files=files,
-                transfers=transfers,
+                **shared,
             )
         except BaseException:
             self._end_process()
@@ -253,20 +247,9 @@ def server_of(
     """
     python = config.python or sys.executable
     require_vllm(python)
-    if not has_gpu():
-        check_head_size(causal_model(model))
-    arguments = list(_flags(model, folder, config, positions, backend))
-    return ServerProcess(python, arguments, devices)
-
-
-def _flags(
-    model: PreTrainedModel | PeftModel,
-    folder: str,
-    config: VllmEngineConfig,
-    positions: int,
-    backend: str,
-) -> Iterator[str]:
     base, on_cpu = causal_model(model), not has_gpu()
+    if on_cpu:
+        check_head_size(base)
     flags: dict[str, Any] = {
         "model": folder,
         "served-model-name": MODEL_NAME,
@@ -294,11 +277,11 @@ def _flags(
         flags["gpu-memory-utilization"] = config.gpu_memory
     if isinstance(model, PeftModel):
         flags |= {name.replace("_", "-"): v for name, v in adapter_settings(model).items()}
+    arguments = []
     for name, value in (flags | config.options).items():
         if value is not False and value is not None:
-            yield f"--{name}"
-        if value is not True and value is not False and value is not None:
-            yield str(value)
+            arguments += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    return ServerProcess(python, arguments, devices)
 
 
 def has_gpu() -> bool:

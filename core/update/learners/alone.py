@@ -48,7 +48,7 @@ class Learner:
     def gradients(
         self, rollouts: RolloutBatch, config: RunConfig, chat: ChatFormat
     ) -> GradientReport:
-        """See `step_gradients`; leaves random generators as they were."""
+        """See `step_gradients.break_down`; leaves random generators as they were."""
         return self.break_down(all_groups(rollouts, config, chat), config)
 
     def break_down(self, groups: AllGroups, config: RunConfig) -> GradientReport:

@@ -11,7 +11,7 @@ tied weights stay tied, and the same code runs with whole weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -117,13 +117,6 @@ def with_whole_weights(policy: Policy, work: Callable[[], _T]) -> _T:
     return result
 
 
-def whole_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
-    """Every weight by name, gathered one at a time. All ranks must go through all of them."""
-    assert policy.shards is not None
-    for name, parameter in policy.shards.named_parameters():
-        yield name, parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
-
-
 class ShardedLearner(Learner):
     """One rank's part.
 
@@ -210,11 +203,10 @@ class ShardedLearner(Learner):
         masters = list(self.optimizer.masters())
         state: dict[str, Tensor] = {}
         for key, whole in load_file(folder / OPTIMIZER_NAME).items():
-            like = masters[int(key.partition(".")[0])]
-            if isinstance(like, DTensor) and whole.ndim:
-                state[key] = _split_like(whole, like)
-            else:
-                state[key] = whole
+            like, state[key] = masters[int(key.partition(".")[0])], whole
+            if isinstance(like, DTensor) and whole.ndim:  # this rank's part of what all have read
+                here, mesh = whole.to(like.device), like.device_mesh
+                state[key] = distribute_tensor(here, mesh, like.placements, src_data_rank=None)
         self.optimizer.load_state_tensors(state)
 
     def _state(self) -> dict[str, Tensor]:
@@ -231,10 +223,12 @@ class ShardedLearner(Learner):
             targets = dict(self._whole.model.named_parameters(prefix="model"))
             if self._whole.critic is not None:
                 targets |= dict(self._whole.critic.named_parameters(prefix="critic"))
-        with torch.no_grad():
-            for name, weight in whole_weights(self.policy):
+        assert self.policy.shards is not None
+        with torch.no_grad():  # one at a time; all ranks must go through all of them
+            for name, weight in self.policy.shards.named_parameters():
+                whole = weight.full_tensor() if isinstance(weight, DTensor) else weight
                 if name in targets:
-                    targets[name].copy_(weight)
+                    targets[name].copy_(whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,9 +373,3 @@ def begun(
     if checkpoint is not None:
         learner.load(checkpoint)
     return learner
-
-
-def _split_like(whole: Tensor, like: DTensor) -> DTensor:
-    """This rank's part of a tensor that every rank has read."""
-    whole = whole.to(like.device)
-    return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from generating import generate
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config
 from transformers import Qwen2ForCausalLM as Qwen2
 
@@ -251,10 +252,10 @@ def test_a_watch_ends_a_reply_with_the_token_it_names_and_changes_nothing_before
     engine: Engine,
 ) -> None:
     prompts = ragged_prompts()
-    whole = engine.generate(prompts, SamplingParams(max_new_tokens=12), seeds=range(7))
+    whole = generate(engine, prompts, SamplingParams(max_new_tokens=12), seeds=range(7))
     lengths = iter(range(1, 8))
     params = SamplingParams(max_new_tokens=12, watch=lambda: EndsAfter(next(lengths)))
-    watched = engine.generate(prompts, params, seeds=range(7))
+    watched = generate(engine, prompts, params, seeds=range(7))
     assert sorted(len(sample.tokens) for sample in watched) == [1, 2, 3, 4, 5, 6, 7]
     for sample, longer in zip(watched, whole, strict=True):
         size = len(sample.tokens)
@@ -268,19 +269,19 @@ def test_a_stop_token_and_the_limit_come_before_a_watch_that_ends_later(
 ) -> None:
     every = tuple(range(VOCAB_SIZE))
     late = SamplingParams(max_new_tokens=3, watch=lambda: EndsAfter(4))
-    [cut] = engine.generate([np.array([1])], late, seeds=[0])
+    [cut] = generate(engine, [np.array([1])], late, seeds=[0])
     assert (len(cut.tokens), cut.finish_reason) == (3, FinishReason.LENGTH)
     both = SamplingParams(
         max_new_tokens=3,
         stop_token_ids=every,
         watch=lambda: EndsAfter(1),
     )
-    [stopped] = engine.generate([np.array([1])], both, seeds=[0])
+    [stopped] = generate(engine, [np.array([1])], both, seeds=[0])
     assert (len(stopped.tokens), stopped.finish_reason) == (1, FinishReason.STOP)
 
 
 def test_an_empty_call_gives_no_samples(engine: Engine) -> None:
-    assert engine.generate([], SamplingParams(max_new_tokens=4), seeds=[]) == []
+    assert generate(engine, [], SamplingParams(max_new_tokens=4), seeds=[]) == []
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
@@ -289,7 +290,7 @@ def test_logprobs_and_entropies_are_those_of_the_sampling_distribution(
 ) -> None:
     prompts = ragged_prompts()
     params = SamplingParams(max_new_tokens=9, temperature=temperature)
-    samples = engine.generate(prompts, params, seeds=range(7))
+    samples = generate(engine, prompts, params, seeds=range(7))
     for prompt, sample in zip(prompts, samples, strict=True):
         assert len(sample.tokens) == 9
         logprobs, entropies = expected(model, prompt, sample, temperature)
@@ -308,7 +309,7 @@ def test_conversations_stay_exact_over_turns(
     params = SamplingParams(max_new_tokens=8, stop_token_ids=tuple(range(20)))
     gaps: list[np.ndarray] = []
     for turn in range(4):
-        samples = engine.generate(prompts, params, seeds=[100 * turn + i for i in range(7 - turn)])
+        samples = generate(engine, prompts, params, seeds=[100 * turn + i for i in range(7 - turn)])
         for prompt, sample in zip(prompts, samples, strict=True):
             gaps.append(expected(model, prompt, sample)[0] - sample.logprobs)
         prompts = [
@@ -324,7 +325,7 @@ def test_conversations_stay_exact_over_turns(
 def test_a_stop_token_ends_a_row_and_is_its_last_token(engine: Engine) -> None:
     stops = tuple(range(12))
     params = SamplingParams(max_new_tokens=12, stop_token_ids=stops)
-    samples = engine.generate(ragged_prompts(24), params, seeds=range(24))
+    samples = generate(engine, ragged_prompts(24), params, seeds=range(24))
     reasons = set()
     for sample in samples:
         reasons.add(sample.finish_reason)
@@ -342,8 +343,8 @@ def test_one_token_and_a_stop_at_the_limit(engine: Engine) -> None:
     every = SamplingParams(max_new_tokens=1, stop_token_ids=tuple(range(VOCAB_SIZE)))
     none = SamplingParams(max_new_tokens=1)
     prompts = ragged_prompts(3)
-    stopped = engine.generate(prompts, every, seeds=range(3))
-    cut = engine.generate(prompts, none, seeds=range(3))
+    stopped = generate(engine, prompts, every, seeds=range(3))
+    cut = generate(engine, prompts, none, seeds=range(3))
     assert [sample.finish_reason for sample in stopped] == [FinishReason.STOP] * 3
     assert [sample.finish_reason for sample in cut] == [FinishReason.LENGTH] * 3
     assert tokens_of(stopped) == tokens_of(cut)
@@ -353,11 +354,11 @@ def test_the_same_seed_gives_the_same_sample(make: Make, model: PreTrainedModel)
     params = SamplingParams(max_new_tokens=10)
     prompts = ragged_prompts()
     first = make(model)
-    samples = first.generate(prompts, params, seeds=range(7))
+    samples = generate(first, prompts, params, seeds=range(7))
     first.close()
     second = make(model)
-    again = second.generate(prompts, params, seeds=range(7))
-    other = second.generate(prompts, params, seeds=range(50, 57))
+    again = generate(second, prompts, params, seeds=range(7))
+    other = generate(second, prompts, params, seeds=range(50, 57))
     second.close()
     assert tokens_of(samples) == tokens_of(again)
     assert tokens_of(samples) != tokens_of(other)
@@ -366,7 +367,7 @@ def test_the_same_seed_gives_the_same_sample(make: Make, model: PreTrainedModel)
 def test_siblings_differ_by_their_seeds_only(engine: Engine) -> None:
     prompt = ragged_prompts()[4]
     params = SamplingParams(max_new_tokens=10)
-    samples = tokens_of(engine.generate([prompt] * 6, params, seeds=[1, 2, 3, 1, 2, 3]))
+    samples = tokens_of(generate(engine, [prompt] * 6, params, seeds=[1, 2, 3, 1, 2, 3]))
     assert samples[:3] == samples[3:]
     assert len({tuple(tokens) for tokens in samples}) == 3
 
@@ -374,11 +375,11 @@ def test_siblings_differ_by_their_seeds_only(engine: Engine) -> None:
 def test_a_sample_does_not_depend_on_the_rest_of_the_call(engine: Engine) -> None:
     prompts = ragged_prompts()
     params = SamplingParams(max_new_tokens=10, stop_token_ids=(0, 1, 2))
-    together = tokens_of(engine.generate(prompts, params, seeds=range(7)))
-    backwards = tokens_of(engine.generate(prompts[::-1], params, seeds=range(6, -1, -1)))
+    together = tokens_of(generate(engine, prompts, params, seeds=range(7)))
+    backwards = tokens_of(generate(engine, prompts[::-1], params, seeds=range(6, -1, -1)))
     assert backwards[::-1] == together
     for i in range(7):
-        assert tokens_of(engine.generate([prompts[i]], params, seeds=[i])) == [together[i]]
+        assert tokens_of(generate(engine, [prompts[i]], params, seeds=[i])) == [together[i]]
 
 
 def test_greedy_takes_the_likeliest_token(
@@ -386,8 +387,8 @@ def test_greedy_takes_the_likeliest_token(
 ) -> None:
     """Its log-probs are those at temperature 1."""
     prompts = ragged_prompts()
-    samples = engine.generate(
-        prompts, SamplingParams(max_new_tokens=6, temperature=0), seeds=range(7)
+    samples = generate(
+        engine, prompts, SamplingParams(max_new_tokens=6, temperature=0), seeds=range(7)
     )
     for prompt, sample in zip(prompts, samples, strict=True):
         tokens = np.concatenate([prompt, sample.tokens])
@@ -402,7 +403,7 @@ def test_top_k_keeps_the_k_likeliest_and_renormalises(
     engine: Engine, case: EngineCase, model: PreTrainedModel
 ) -> None:
     prompts = ragged_prompts()
-    samples = engine.generate(prompts, SamplingParams(max_new_tokens=5, top_k=3), seeds=range(7))
+    samples = generate(engine, prompts, SamplingParams(max_new_tokens=5, top_k=3), seeds=range(7))
     for prompt, sample in zip(prompts, samples, strict=True):
         tokens = np.concatenate([prompt, sample.tokens])
         logits = full_logits(model, tokens)[len(prompt) - 1 : -1]
@@ -419,10 +420,10 @@ def test_new_weights_are_sampled_from_after_sync(make: Make, case: EngineCase) -
     engine = make(old)
     prompts = ragged_prompts()
     params = SamplingParams(max_new_tokens=6)
-    before = engine.generate(prompts, params, seeds=range(7))
+    before = generate(engine, prompts, params, seeds=range(7))
     engine.sync_weights(Policy(model=new, version=8))
     longer = [np.concatenate([p, s.tokens, [5]]) for p, s in zip(prompts, before, strict=True)]
-    after = engine.generate(longer, params, seeds=range(7))
+    after = generate(engine, longer, params, seeds=range(7))
     assert {sample.policy_version for sample in before} == {3}
     assert {sample.policy_version for sample in after} == {8}
     for prompt, sample in zip(longer, after, strict=True):
@@ -433,7 +434,7 @@ def test_new_weights_are_sampled_from_after_sync(make: Make, case: EngineCase) -
 
 
 def test_results_are_typed_and_read_only(engine: Engine) -> None:
-    [sample] = engine.generate([np.array([1, 2])], SamplingParams(max_new_tokens=3), seeds=[0])
+    [sample] = generate(engine, [np.array([1, 2])], SamplingParams(max_new_tokens=3), seeds=[0])
     assert sample.tokens.dtype == np.int32
     assert sample.logprobs.dtype == np.float32
     if sample.entropies is not None:
@@ -451,18 +452,18 @@ def test_prompts_that_cannot_be_forwarded_are_named(
 ) -> None:
     params = SamplingParams(max_new_tokens=2)
     with pytest.raises(ValueError, match=f"prompt 1 has.*{message}"):
-        engine.generate([np.array([1]), np.array(prompt, dtype=np.int32)], params, seeds=[0, 1])
+        generate(engine, [np.array([1]), np.array(prompt, dtype=np.int32)], params, seeds=[0, 1])
 
 
 def test_one_seed_per_prompt(engine: Engine) -> None:
     with pytest.raises(ValueError, match="2 prompts with 1 seeds"):
-        engine.generate([np.array([1])] * 2, SamplingParams(max_new_tokens=2), seeds=[0])
+        generate(engine, [np.array([1])] * 2, SamplingParams(max_new_tokens=2), seeds=[0])
 
 
 def test_a_stop_token_outside_the_vocabulary_is_an_error(engine: Engine) -> None:
     params = SamplingParams(max_new_tokens=2, stop_token_ids=(5, 4000))
     with pytest.raises(ValueError, match="4000"):
-        engine.generate([np.array([1])], params, seeds=[0])
+        generate(engine, [np.array([1])], params, seeds=[0])
 
 
 def test_a_closed_engine_says_so(make: Make, model: PreTrainedModel) -> None:
@@ -470,4 +471,4 @@ def test_a_closed_engine_says_so(make: Make, model: PreTrainedModel) -> None:
     engine.close()
     engine.close()
     with pytest.raises(RuntimeError, match="closed"):
-        engine.generate([np.array([1])], SamplingParams(max_new_tokens=2), seeds=[0])
+        generate(engine, [np.array([1])], SamplingParams(max_new_tokens=2), seeds=[0])

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from generating import generate
 from safetensors.torch import load_file
 from small_qwen import make_model
 
@@ -109,14 +110,14 @@ def tokens(samples: list[Sample]) -> list[list[int]]:
 
 def builtin(weights: int = 0) -> list[list[int]]:
     engine = HfEngine(MODELS[weights], config=HfEngineConfig())
-    return tokens(engine.generate(PROMPTS, LONG, seeds=range(12)))
+    return tokens(generate(engine, PROMPTS, LONG, seeds=range(12)))
 
 
 def test_a_lost_replica_costs_no_sample(make: Callable[..., Replicas], fleet: Fleet) -> None:
     engine = make(3)
     fleet.at[1].dies_at = 5
     dead = fleet.at[1]
-    assert tokens(engine.generate(PROMPTS, LONG, seeds=range(12))) == builtin()
+    assert tokens(generate(engine, PROMPTS, LONG, seeds=range(12))) == builtin()
     assert fleet.said[0] == (
         "replica 1 of the engine was lost (killed); it is started again, and its 4 requests go to "
         "the others"
@@ -131,7 +132,7 @@ def test_the_last_replica_comes_back_within_the_same_call(
 ) -> None:
     engine = make(1)
     fleet.at[0].dies_at = 5
-    assert tokens(engine.generate(PROMPTS, LONG, seeds=range(12))) == builtin()
+    assert tokens(generate(engine, PROMPTS, LONG, seeds=range(12))) == builtin()
     assert fleet.said[-1] == "replica 0 of the engine is back"
 
 
@@ -141,14 +142,14 @@ def test_a_replica_that_is_back_samples_from_the_newest_weights(
     engine = make(2)
     fleet.at[0].dies_at = 0
     fleet.may_start.clear()
-    engine.generate(PROMPTS, LONG, seeds=range(12))
+    generate(engine, PROMPTS, LONG, seeds=range(12))
     engine.sync_weights(Policy(MODELS[1], 7))
     fleet.may_start.set()
-    samples = engine.generate(PROMPTS * 4, LONG, seeds=[*range(12)] * 4)
+    samples = generate(engine, PROMPTS * 4, LONG, seeds=[*range(12)] * 4)
     assert tokens(samples) == builtin(1) * 4
     assert {sample.policy_version for sample in samples} == {7}
     assert "replica 0 of the engine is back" in fleet.said
-    assert tokens(engine.generate(PROMPTS, LONG, seeds=range(12))) == builtin(1)
+    assert tokens(generate(engine, PROMPTS, LONG, seeds=range(12))) == builtin(1)
     assert fleet.at[0].num_calls, "it samples again"
 
 
@@ -157,17 +158,17 @@ def test_with_weights_that_move_a_replica_joins_at_the_next_sync(
 ) -> None:
     engine = make(2, weights_rest=False)
     fleet.at[0].dies_at = 0
-    assert tokens(engine.generate(PROMPTS, LONG, seeds=range(12))) == builtin()
+    assert tokens(generate(engine, PROMPTS, LONG, seeds=range(12))) == builtin()
     until(lambda: fleet.num_made == 3)
     back = fleet.at[0]
-    engine.generate(PROMPTS, LONG, seeds=range(12))
+    generate(engine, PROMPTS, LONG, seeds=range(12))
     assert back.num_calls == 0
     engine.sync_weights(Policy(MODELS[1], 1))
-    assert tokens(engine.generate(PROMPTS, LONG, seeds=range(12))) == builtin(1)
+    assert tokens(generate(engine, PROMPTS, LONG, seeds=range(12))) == builtin(1)
     assert back.num_calls > 0
     fleet.at[0].dies_at = fleet.at[1].dies_at = 0
     with pytest.raises(EngineError, match="all replicas of the engine are lost; the last: killed"):
-        engine.generate(PROMPTS, LONG, seeds=range(12))
+        generate(engine, PROMPTS, LONG, seeds=range(12))
 
 
 def test_a_replica_that_takes_no_weights_is_replaced(
@@ -176,7 +177,7 @@ def test_a_replica_that_takes_no_weights_is_replaced(
     engine = make(2)
     fleet.at[1].dies_on_sync = True
     engine.sync_weights(Policy(MODELS[1], 1))
-    assert tokens(engine.generate(PROMPTS, LONG, seeds=range(12))) == builtin(1)
+    assert tokens(generate(engine, PROMPTS, LONG, seeds=range(12))) == builtin(1)
     assert "(takes no weights); it is started again" in fleet.said[0]
 
 
@@ -187,7 +188,7 @@ def test_a_replica_that_dies_again_and_again_is_given_up(
     monkeypatch.setattr(replicas_module, "RESTART_PAUSES_S", [0.0] * 4)
     monkeypatch.setattr(Mortal, "dies_at", 0)
     with pytest.raises(EngineError, match="all replicas of the engine are lost"):
-        engine.generate(PROMPTS, LONG, seeds=range(12))
+        generate(engine, PROMPTS, LONG, seeds=range(12))
     assert fleet.num_starts == replicas_module.MAX_LOSSES
     assert "it is not started again" not in " ".join(fleet.said[:-1])
 
@@ -195,7 +196,7 @@ def test_a_replica_that_dies_again_and_again_is_given_up(
 def test_a_replica_with_other_weights_is_lost(make: Callable[..., Replicas], fleet: Fleet) -> None:
     engine = make(2)
     fleet.at[1].sync_weights(Policy(MODELS[1], 9))
-    assert tokens(engine.generate(PROMPTS, LONG, seeds=range(12))) == builtin()
+    assert tokens(generate(engine, PROMPTS, LONG, seeds=range(12))) == builtin()
     assert "sampled from version 9 of the policy, but version 0 was sent" in fleet.said[0]
 
 

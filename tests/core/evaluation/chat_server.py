@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import numpy as np
+from generating import generate
 
 from echoscope.core.config.loading import load_config
 from echoscope.core.engines.base import SamplingParams
@@ -59,7 +60,7 @@ class ChatServer:
             temperature=0.0,
             stop_token_ids=self._chat.stop_token_ids,
         )
-        (sample,) = self._engine.generate([prompt], params, seeds=[0])
+        (sample,) = generate(self._engine, [prompt], params, seeds=[0])
         words, _ = self._chat.decode_response(sample.tokens)
         is_cut = int(sample.tokens[-1]) not in self._chat.stop_token_ids
         return THINK_OPEN + words, len(prompt), len(sample.tokens), is_cut

@@ -7,7 +7,14 @@ import pytest
 
 from echoscope.core.config.context import ContextConfig
 from echoscope.core.rollout.chat import ChatFormat, ChatFormatError
-from echoscope.core.rollout.context import Conversation, Prompt, format_hint, read_response
+from echoscope.core.rollout.context import Conversation, Prompt, Reading, format_hint
+
+
+def read_response(chat: ChatFormat, config: ContextConfig, tokens: np.ndarray) -> Reading:
+    conversation = Conversation(chat, config)
+    conversation.prompt("S1")
+    return conversation.respond(tokens)
+
 
 BARE = {"system": "", "instructions": False, "format_hint": False}
 REPLY = "Up it is.</think><answer>Up</answer>"

@@ -51,7 +51,7 @@ def test_stop_ids_join_those_of_the_model(shipped_tokenizer) -> None:
     chat = ChatFormat(shipped_tokenizer)
     stopping = Stopping(chat, SamplingConfig(stop_token_ids=[7, chat.turn_end_id]))
     assert stopping.token_ids == (*chat.stop_token_ids, 7)
-    assert not stopping.watches
+    assert stopping.watch is None
     size = len(shipped_tokenizer)
     with pytest.raises(ConfigError, match=f"names {size}, but the tokenizer has {size} tokens"):
         Stopping(chat, SamplingConfig(stop_token_ids=[size]))

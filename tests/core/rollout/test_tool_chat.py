@@ -179,7 +179,7 @@ def test_a_tool_message_that_only_a_later_turn_would_render_otherwise_is_not_use
     chatml_tokenizer.chat_template = QWEN2_5.replace(
         "'\n<tool_response>\n'", "'\n<tool_response ' + loop.index0 | string + '>\n'"
     )
-    assert not ToolChat(ChatFormat(chatml_tokenizer), [LOOKUP]).is_native
+    assert ToolChat(ChatFormat(chatml_tokenizer), [LOOKUP])._native is None
 
 
 def test_a_template_with_a_format_of_its_own_is_not_asked(chatml_tokenizer) -> None:
@@ -188,8 +188,8 @@ def test_a_template_with_a_format_of_its_own_is_not_asked(chatml_tokenizer) -> N
         "</tool_call>", ""
     )
     tools = ToolChat(ChatFormat(chatml_tokenizer), [LOOKUP])
-    assert (tools.is_native, tools.format) == (False, "hermes")
-    assert ToolChat(ChatFormat(chatml_tokenizer), [LOOKUP], "hermes").is_native
+    assert (tools._native, tools.format) == (None, "hermes")
+    assert ToolChat(ChatFormat(chatml_tokenizer), [LOOKUP], "hermes")._native is not None
 
 
 def test_llamas_end_of_message_closes_a_reply_that_calls(tokenizer_of) -> None:

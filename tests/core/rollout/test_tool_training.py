@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from batch_engine import BatchEngine
+from generating import generate
 from tool_templates import FAMILIES
 
 from echoscope.core.config.context import ContextConfig
@@ -156,7 +157,7 @@ class HalfCaller(BatchEngine):
     def answer(
         self, prompts: Sequence[IntArray], params: SamplingParams, *, seeds: Sequence[int]
     ) -> list[Sample]:
-        samples = self._inner.generate(prompts, params, seeds=seeds)
+        samples = generate(self._inner, prompts, params, seeds=seeds)
         spelled = f"</think>{spell_call(*CALL, 'hermes')}"
         tokens = self.chat.encode_response(spelled)
         return [

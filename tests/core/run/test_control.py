@@ -111,10 +111,10 @@ def test_a_command_becomes_a_wish(
 
 def vars_of(wishes: Wishes) -> dict[str, bool]:
     return {
-        "stop": wishes.stop,
-        "stop_now": wishes.stop_now,
-        "checkpoint": wishes.checkpoint,
-        "evaluate": wishes.evaluate,
+        "stop": CommandAction.STOP in wishes.asked,
+        "stop_now": CommandAction.STOP_NOW in wishes.asked,
+        "checkpoint": CommandAction.CHECKPOINT in wishes.asked,
+        "evaluate": CommandAction.EVALUATE in wishes.asked,
     }
 
 
@@ -204,7 +204,7 @@ def test_a_pause_holds_until_resume_and_says_who_paused(desk: Desk, config: RunC
     thread.join()
     assert not desk.control.is_paused
     assert wishes.config.steps == 7
-    assert wishes.evaluate
+    assert CommandAction.EVALUATE in wishes.asked
     assert desk.pauses == ["ann"]
     assert [detail for _, _, detail in desk.answers] == [
         "paused",
@@ -217,9 +217,9 @@ def test_a_pause_holds_until_resume_and_says_who_paused(desk: Desk, config: RunC
 @pytest.mark.parametrize(
     ("action", "get"),
     [
-        ("checkpoint", lambda wishes: wishes.checkpoint),
-        ("stop", lambda wishes: wishes.stop),
-        ("stop_now", lambda wishes: wishes.stop_now),
+        ("checkpoint", lambda wishes: CommandAction.CHECKPOINT in wishes.asked),
+        ("stop", lambda wishes: CommandAction.STOP in wishes.asked),
+        ("stop_now", lambda wishes: CommandAction.STOP_NOW in wishes.asked),
     ],
 )
 def test_what_a_paused_run_can_do_is_done_at_once(
@@ -272,8 +272,8 @@ def test_the_first_signal_stops_the_second_stops_at_once(desk: Desk, config: Run
         assert desk.control.should_abort()
     assert signal.getsignal(signal.SIGINT) is before
     wishes = desk.boundary(3, config)
-    assert wishes.stop
-    assert wishes.stop_now
+    assert CommandAction.STOP in wishes.asked
+    assert CommandAction.STOP_NOW in wishes.asked
     assert [command.reason for command in desk.commands] == [
         "SIGINT in the terminal",
         "second SIGTERM in the terminal",
@@ -299,7 +299,7 @@ def test_a_closed_terminal_stops_with_a_checkpoint_and_never_at_once(
             os.kill(os.getpid(), signal.SIGHUP)
         assert not desk.control.should_abort()
     wishes = desk.boundary(3, config)
-    assert (wishes.stop, wishes.stop_now) == (True, False)
+    assert wishes.asked == {CommandAction.STOP}
     assert said == [FIRST_SIGNAL]
 
 
@@ -408,7 +408,7 @@ def test_replayed_settings_apply_at_their_step_and_are_not_answered_again(
     config = desk.boundary(3, config).config
     assert config.steps == 7
     wishes = desk.boundary(4, config)
-    assert wishes.evaluate
+    assert CommandAction.EVALUATE in wishes.asked
     assert wishes.config.steps == 7
     assert desk.answers == []
 
@@ -457,7 +457,7 @@ def test_a_stop_drops_a_step_whose_episodes_take_longer_than_it_waits(
         desk.control.droppable(),
     ):
         threading.Event().wait()
-    assert desk.boundary(1, config).stop_now
+    assert CommandAction.STOP_NOW in desk.boundary(1, config).asked
 
 
 def test_other_commands_wait_for_the_step(desk: Desk, config: RunConfig) -> None:

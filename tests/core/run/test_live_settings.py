@@ -130,6 +130,7 @@ class History:
             checkpoints=Checkpoints(self.path, writer, pytest.fail),
             guard=UNUSED,
             machine=UNUSED,
+            mirror=UNUSED,
             control=control,
             events=SilentEvents(),
             progress=Progress(step=step),

@@ -134,12 +134,6 @@ class TestGae:
     def test_a_single_token_whitens_to_0(self):
         assert advantages_of([Episode(0, [[0.3]], [1.0])], GaeConfig()) == [[0.0]]
 
-    def test_values_are_needed(self):
-        batch = make_batch(single_turns(1.0), with_values=False)
-        for config in (GaeConfig(), BiLevelGaeConfig()):
-            with pytest.raises(ValueError, match=r"set critic.kind to head or model"):
-                estimate_advantages(batch, config)
-
 
 class TestBiLevelGae:
     def test_two_turns_by_hand(self):

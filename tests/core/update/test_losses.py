@@ -232,13 +232,6 @@ class TestEntropyAndKl:
         assert list(terms.named) == ["policy"]
         assert float(terms.metrics["ref_kl"]) > 0
 
-    def test_what_is_missing_is_said(self):
-        outputs = outputs_of([[0.0, -1.0, -1.0]])
-        with pytest.raises(ValueError, match=r"loss.kl_coef is 0.1.*no reference log-probs"):
-            loss_of(outputs, replace(self.batch, ref_logprobs=None), ClipLossConfig(kl_coef=0.1))
-        with pytest.raises(ValueError, match="call estimate_advantages"):
-            loss_of(outputs, replace(self.batch, advantages=None), ClipLossConfig())
-
 
 class TestValue:
     batch = make_batch(

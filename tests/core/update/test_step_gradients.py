@@ -19,9 +19,10 @@ from echoscope.core.run.launch import start
 from echoscope.core.run.observers import SilentEvents
 from echoscope.core.update.assemble import pack_kept, with_advantages
 from echoscope.core.update.losses import Denominators, compute_loss
-from echoscope.core.update.step_gradients import step_gradients
+from echoscope.core.update.step_gradients import all_groups, break_down
 from echoscope.core.update.update import annotate
 from echoscope.diagnostics.config import SelectionConfig
+from echoscope.diagnostics.measure.gradients import GradientReport
 from echoscope.diagnostics.selection.filter import select_groups
 from echoscope.store.records import RolloutBatch, Split
 
@@ -45,6 +46,12 @@ def chat(tiny_model: Path) -> ChatFormat:
 
 def policy_of(config: RunConfig) -> Policy:
     return build_policy(config.model, config.critic, seed=0)
+
+
+def step_gradients(
+    policy: Policy, rollouts: RolloutBatch, config: RunConfig, chat: ChatFormat
+) -> GradientReport:
+    return break_down(policy, all_groups(rollouts, config, chat), config)
 
 
 def norm_of_the_update(

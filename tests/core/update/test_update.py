@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from bench import Bench, make_bench
+from held_caches import cache_bytes
 from transformers import GenerationConfig
 
 from echoscope.core.config.settings import RunConfig
@@ -230,7 +231,7 @@ def test_the_engines_cache_is_released_before_the_update(make_config: MakeConfig
     )
     source.collect(1, bench.config)
     assert engine.counts.num_reused_tokens > 0  # there was a cache
-    assert engine.num_cache_bytes == 0
+    assert cache_bytes(engine) == 0
 
 
 def test_after_an_update_the_ratio_is_not_one(make_config: MakeConfig) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from generating import generate
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from echoscope.core.config.engine import HfEngineConfig
@@ -91,7 +92,7 @@ def by_generate(model: Qwen2ForCausalLM, those: list[Talk]) -> list[Talk]:
     for talk in those:
         while True:
             seed = talk.seed * 100 + len(talk.samples)
-            if not talk.answer(engine.generate([talk.prompt], talk.params, seeds=[seed])[0]):
+            if not talk.answer(generate(engine, [talk.prompt], talk.params, seeds=[seed])[0]):
                 break
     return those
 
@@ -252,7 +253,7 @@ def test_weights_do_not_change_under_a_response() -> None:
     with pytest.raises(RuntimeError, match="sync_weights was called while 1 requests are pending"):
         engine.sync_weights(model)
     with pytest.raises(RuntimeError, match="generate was called while 1"):
-        engine.generate([np.arange(3)], PLAIN, seeds=[0])
+        generate(engine, [np.arange(3)], PLAIN, seeds=[0])
     engine.advance(max_wait_s=0)
     with torch.no_grad():
         model.lm_head.weight.add_(1)

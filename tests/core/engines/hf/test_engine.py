@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from generating import generate
+from held_caches import cache_bytes
 from peft import LoraConfig, get_peft_model
 from transformers import (
     MambaConfig,
@@ -98,8 +100,8 @@ def play(engine: HfEngine, prompts: list[np.ndarray], turns: int) -> list[list[l
     params = SamplingParams(max_new_tokens=10, stop_token_ids=(1, 2, 3, 4, 5))
     out = []
     for turn in range(turns):
-        samples = engine.generate(
-            prompts, params, seeds=[turn * 1000 + i for i in range(len(prompts))]
+        samples = generate(
+            engine, prompts, params, seeds=[turn * 1000 + i for i in range(len(prompts))]
         )
         out.append(tokens_of(samples))
         prompts = continued(prompts, samples, rng)
@@ -121,12 +123,12 @@ def test_a_turn_forwards_its_new_tokens_only(model: Qwen2ForCausalLM) -> None:
     """Two rows of 30 and 50, one new token each: turn 2 forwards response end and feedback."""
     engine = engine_for(model)
     prompts = random_prompts([30, 50])
-    samples = engine.generate(prompts, SamplingParams(max_new_tokens=4), seeds=[0, 1])
+    samples = generate(engine, prompts, SamplingParams(max_new_tokens=4), seeds=[0, 1])
     assert engine.counts.num_prefill_tokens == 80
     # Of 4 sampled tokens the first 3 are forwarded to get the next one.
     assert engine.counts.num_decode_tokens == 6
     prompts = [np.concatenate([p, s.tokens, [7]]) for p, s in zip(prompts, samples, strict=True)]
-    engine.generate(prompts, SamplingParams(max_new_tokens=4), seeds=[2, 3])
+    generate(engine, prompts, SamplingParams(max_new_tokens=4), seeds=[2, 3])
     assert engine.counts.num_prefill_tokens == 80 + 2 * 2
     assert engine.counts.num_reused_tokens == 33 + 53
 
@@ -134,8 +136,11 @@ def test_a_turn_forwards_its_new_tokens_only(model: Qwen2ForCausalLM) -> None:
 def test_siblings_are_forwarded_once(model: Qwen2ForCausalLM) -> None:
     engine = engine_for(model)
     first, second = random_prompts([40, 25])
-    engine.generate(
-        [first, second, first, first, second], SamplingParams(max_new_tokens=1), seeds=range(5)
+    generate(
+        engine,
+        [first, second, first, first, second],
+        SamplingParams(max_new_tokens=1),
+        seeds=range(5),
     )
     assert engine.counts.num_prefill_tokens == 65
     assert engine.counts.num_shared_tokens == 2 * 40 + 25
@@ -146,7 +151,7 @@ def test_a_shared_beginning_is_forwarded_once(model: Qwen2ForCausalLM) -> None:
     engine = engine_for(model)
     [system, *tasks] = random_prompts([200] + [10] * 6)
     prompts = [np.concatenate([system, [i], task[1:]]) for i, task in enumerate(tasks)]
-    samples = engine.generate(prompts, SamplingParams(max_new_tokens=5), seeds=range(6))
+    samples = generate(engine, prompts, SamplingParams(max_new_tokens=5), seeds=range(6))
     assert engine.counts.num_prefill_tokens == 260
     assert engine.counts.num_shared_tokens == 1000
     for prompt, sample in zip(prompts, samples, strict=True):
@@ -157,7 +162,7 @@ def test_without_reuse_every_prompt_is_forwarded_whole(model: Qwen2ForCausalLM) 
     engine = engine_for(model, reuse_cache=False)
     [prompt] = random_prompts([40])
     for _ in range(2):
-        engine.generate([prompt] * 3, SamplingParams(max_new_tokens=1), seeds=range(3))
+        generate(engine, [prompt] * 3, SamplingParams(max_new_tokens=1), seeds=range(3))
     assert engine.counts.num_prefill_tokens == 6 * 40
     assert engine.counts.num_reused_tokens == engine.counts.num_shared_tokens == 0
 
@@ -167,11 +172,11 @@ def test_a_rewritten_history_uses_what_still_agrees(model: Qwen2ForCausalLM) -> 
     engine = engine_for(model)
     prompts = random_prompts([30, 30])
     params = SamplingParams(max_new_tokens=6)
-    samples = engine.generate(prompts, params, seeds=[0, 1])
+    samples = generate(engine, prompts, params, seeds=[0, 1])
     going_on = np.concatenate([prompts[0], samples[0].tokens, [9]])
     changed = (prompts[1][20] + 1) % VOCAB_SIZE
     rewritten = np.concatenate([prompts[1][:20], [changed], prompts[1][:7]])
-    after = engine.generate([going_on, rewritten], params, seeds=[2, 3])
+    after = generate(engine, [going_on, rewritten], params, seeds=[2, 3])
     assert engine.counts.num_reused_tokens == 35 + 20
     assert logprob_error(model, going_on, after[0]) < 1e-5
     assert logprob_error(model, rewritten, after[1]) < 1e-5
@@ -183,9 +188,9 @@ def test_a_new_collection_is_bit_identical_whatever_came_before(model: Qwen2ForC
     params = SamplingParams(max_new_tokens=12)
     used, fresh = engine_for(model), engine_for(model)
     play(used, random_prompts([60, 3, 3, 200, 150, 7], seed=5), 3)
-    used.generate(prompts, params, seeds=range(10, 14))
-    after_others = used.generate(prompts, params, seeds=range(4))
-    alone = fresh.generate(prompts, params, seeds=range(4))
+    generate(used, prompts, params, seeds=range(10, 14))
+    after_others = generate(used, prompts, params, seeds=range(4))
+    alone = generate(fresh, prompts, params, seeds=range(4))
     for left, right in zip(after_others, alone, strict=True):
         assert left.tokens.tobytes() == right.tokens.tobytes()
         assert left.logprobs.tobytes() == right.logprobs.tobytes()
@@ -207,17 +212,17 @@ def test_memory_is_bounded_by_the_rows_allowed(model: Qwen2ForCausalLM) -> None:
     engine = engine_for(model, max_batch_rows=4)
     for seed in range(3):
         prompts = random_prompts([40] * 10, seed=seed)
-        engine.generate(prompts, SamplingParams(max_new_tokens=30), seeds=range(10))
-    assert engine.num_cache_bytes == 2 * 2 * (4 * 128 + 1) * 32 * 4
+        generate(engine, prompts, SamplingParams(max_new_tokens=30), seeds=range(10))
+    assert cache_bytes(engine) == 2 * 2 * (4 * 128 + 1) * 32 * 4
     engine.sync_weights(Policy(model=model, version=1))
-    assert engine.num_cache_bytes == 0
+    assert cache_bytes(engine) == 0
 
 
 def test_the_cache_grows_while_decoding(model: Qwen2ForCausalLM) -> None:
     """200 new tokens cross several blocks of 64 columns."""
     prompts = random_prompts([3, 60, 64])
-    samples = engine_for(model).generate(
-        prompts, SamplingParams(max_new_tokens=200), seeds=[1, 2, 3]
+    samples = generate(
+        engine_for(model), prompts, SamplingParams(max_new_tokens=200), seeds=[1, 2, 3]
     )
     for prompt, sample in zip(prompts, samples, strict=True):
         assert len(sample.tokens) == 200
@@ -230,9 +235,9 @@ def test_long_prefills_go_in_pieces(
     """A budget of 16 padded tokens: rows apart, and long rows in pieces of 16."""
     prompts = random_prompts([50, 3, 5, 33, 16, 8])
     params = SamplingParams(max_new_tokens=4)
-    whole = engine_for(model).generate(prompts, params, seeds=range(6))
+    whole = generate(engine_for(model), prompts, params, seeds=range(6))
     monkeypatch.setattr(forward, "MAX_PREFILL_TOKENS", 16)
-    pieces = engine_for(model).generate(prompts, params, seeds=range(6))
+    pieces = generate(engine_for(model), prompts, params, seeds=range(6))
     assert tokens_of(pieces) == tokens_of(whole)
     for prompt, sample in zip(prompts, pieces, strict=True):
         assert logprob_error(model, prompt, sample) < 1e-5
@@ -243,11 +248,13 @@ def test_changed_weights_are_noticed_without_a_sync(model: Qwen2ForCausalLM) -> 
     engine = engine_for(policy)
     prompts = random_prompts([30, 20])
     params = SamplingParams(max_new_tokens=5)
-    samples = engine.generate(prompts, params, seeds=[0, 1])
+    samples = generate(engine, prompts, params, seeds=[0, 1])
     with torch.no_grad():
         policy.model.layers[0].mlp.up_proj.weight.mul_(1.5)
     prompts = continued(prompts, samples, np.random.default_rng(0))
-    for prompt, sample in zip(prompts, engine.generate(prompts, params, seeds=[2, 3]), strict=True):
+    for prompt, sample in zip(
+        prompts, generate(engine, prompts, params, seeds=[2, 3]), strict=True
+    ):
         assert logprob_error(policy, prompt, sample) < 1e-5
 
 
@@ -281,11 +288,11 @@ def test_the_position_table_limits_a_response() -> None:
     short = make_model(max_position_embeddings=32)
     engine = engine_for(short)
     prompts = random_prompts([30, 10])
-    samples = engine.generate(prompts, SamplingParams(max_new_tokens=8), seeds=[0, 1])
+    samples = generate(engine, prompts, SamplingParams(max_new_tokens=8), seeds=[0, 1])
     assert [len(sample.tokens) for sample in samples] == [2, 8]
     assert {sample.finish_reason for sample in samples} == {FinishReason.LENGTH}
     with pytest.raises(ValueError, match="prompt 0 has 32 tokens, but the model has 32 positions"):
-        engine.generate(random_prompts([32]), SamplingParams(max_new_tokens=8), seeds=[0])
+        generate(engine, random_prompts([32]), SamplingParams(max_new_tokens=8), seeds=[0])
 
 
 # -- the module -----------------------------------------------------------------------------------
@@ -295,7 +302,7 @@ def test_each_module_gets_its_own_mode_back() -> None:
     policy = make_model(attention_dropout=0.5)
     policy.train()
     policy.model.norm.eval()
-    engine_for(policy).generate(random_prompts([5]), SamplingParams(max_new_tokens=2), seeds=[0])
+    generate(engine_for(policy), random_prompts([5]), SamplingParams(max_new_tokens=2), seeds=[0])
     assert policy.training
     assert policy.model.layers[0].self_attn.training
     assert not policy.model.norm.training
@@ -306,7 +313,9 @@ def test_dropout_and_gradient_checkpointing_do_not_reach_sampling() -> None:
     policy.train()
     policy.gradient_checkpointing_enable()
     prompts = random_prompts([5, 9, 30])
-    samples = engine_for(policy).generate(prompts, SamplingParams(max_new_tokens=8), seeds=range(3))
+    samples = generate(
+        engine_for(policy), prompts, SamplingParams(max_new_tokens=8), seeds=range(3)
+    )
     policy.eval()
     for prompt, sample in zip(prompts, samples, strict=True):
         assert logprob_error(policy, prompt, sample) < 1e-5
@@ -319,7 +328,7 @@ def test_the_module_can_be_trained_between_calls() -> None:
     optimizer = torch.optim.SGD(policy.parameters(), lr=1e-2)
     prompts = random_prompts([5, 9])
     for version in (1, 2):
-        samples = engine.generate(prompts, SamplingParams(max_new_tokens=4), seeds=[0, 1])
+        samples = generate(engine, prompts, SamplingParams(max_new_tokens=4), seeds=[0, 1])
         policy.train()
         tokens = torch.from_numpy(np.concatenate([prompts[0], samples[0].tokens]).astype(np.int64))
         policy(tokens[None], labels=tokens[None]).loss.backward()
@@ -327,7 +336,7 @@ def test_the_module_can_be_trained_between_calls() -> None:
         engine.sync_weights(Policy(model=policy, version=version))
     policy.eval()
     assert logprob_error(policy, prompts[0], samples[0]) > 1e-4
-    samples = engine.generate(prompts, SamplingParams(max_new_tokens=4), seeds=[0, 1])
+    samples = generate(engine, prompts, SamplingParams(max_new_tokens=4), seeds=[0, 1])
     assert logprob_error(policy, prompts[0], samples[0]) < 1e-5
 
 
@@ -341,7 +350,7 @@ def test_lora_adapters_are_part_of_the_policy() -> None:
     )
     adapted.train()
     prompts = random_prompts([12, 3])
-    samples = engine_for(adapted).generate(prompts, SamplingParams(max_new_tokens=6), seeds=[0, 1])
+    samples = generate(engine_for(adapted), prompts, SamplingParams(max_new_tokens=6), seeds=[0, 1])
     assert adapted.training
     adapted.eval()
     for prompt, sample in zip(prompts, samples, strict=True):
@@ -355,7 +364,7 @@ def test_either_attention_will_do(attention: str) -> None:
     prompts = random_prompts([12, 3, 30])
     for prompt, sample in zip(
         prompts,
-        engine_for(policy).generate(prompts, SamplingParams(max_new_tokens=6), seeds=range(3)),
+        generate(engine_for(policy), prompts, SamplingParams(max_new_tokens=6), seeds=range(3)),
         strict=True,
     ):
         assert logprob_error(policy, prompt, sample) < 1e-5
@@ -365,7 +374,9 @@ def test_bfloat16_weights_are_sampled_in_bfloat16() -> None:
     """Log-probs are then as exact as bfloat16 is: 8 bits, about 0.01 at a logit of 3."""
     policy = make_model().to(torch.bfloat16)
     prompts = random_prompts([12, 3, 30])
-    samples = engine_for(policy).generate(prompts, SamplingParams(max_new_tokens=6), seeds=range(3))
+    samples = generate(
+        engine_for(policy), prompts, SamplingParams(max_new_tokens=6), seeds=range(3)
+    )
     for prompt, sample in zip(prompts, samples, strict=True):
         assert logprob_error(policy, prompt, sample) < 0.2
 
@@ -385,7 +396,7 @@ def test_a_sliding_window_is_fine_up_to_its_size() -> None:
     ).eval()
     engine = engine_for(policy)
     [prompt] = random_prompts([20])
-    [sample] = engine.generate([prompt], SamplingParams(max_new_tokens=9), seeds=[0])
+    [sample] = generate(engine, [prompt], SamplingParams(max_new_tokens=9), seeds=[0])
     assert len(sample.tokens) == 4
     assert logprob_error(policy, prompt, sample) < 1e-5
 
@@ -405,15 +416,17 @@ def test_broken_weights_give_an_error_and_no_sample(poison: float) -> None:
     engine = HfEngine(policy, config=HfEngineConfig(), policy_version=6)
     prompts = random_prompts([12, 3])
     params = SamplingParams(max_new_tokens=6)
-    engine.generate(prompts, params, seeds=[0, 1])
+    generate(engine, prompts, params, seeds=[0, 1])
     healthy = policy.model.norm.weight.detach().clone()
     with torch.no_grad():
         policy.model.norm.weight[5] = poison
     with pytest.raises(PolicyNumericsError, match=r"2 of 2 rows at response token 0.*version 6"):
-        engine.generate(prompts, params, seeds=[0, 1])
+        generate(engine, prompts, params, seeds=[0, 1])
     with torch.no_grad():
         policy.model.norm.weight.copy_(healthy)
-    for prompt, sample in zip(prompts, engine.generate(prompts, params, seeds=[0, 1]), strict=True):
+    for prompt, sample in zip(
+        prompts, generate(engine, prompts, params, seeds=[0, 1]), strict=True
+    ):
         assert logprob_error(policy, prompt, sample) < 1e-5
 
 
@@ -422,6 +435,9 @@ def test_greedy_notices_broken_weights_too() -> None:
     with torch.no_grad():
         policy.lm_head.weight.fill_(float("nan"))
     with pytest.raises(PolicyNumericsError):
-        engine_for(policy).generate(
-            random_prompts([4]), SamplingParams(max_new_tokens=3, temperature=0), seeds=[0]
+        generate(
+            engine_for(policy),
+            random_prompts([4]),
+            SamplingParams(max_new_tokens=3, temperature=0),
+            seeds=[0],
         )

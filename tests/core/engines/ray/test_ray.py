@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from generating import generate
 from recorded import recorded
 from small_qwen import make_model
 from transformers import PreTrainedModel
@@ -70,7 +71,7 @@ def sampled(samples: list[Any]) -> list[list[int]]:
 
 def builtin(weights: int) -> list[list[int]]:
     engine = HfEngine(make_model(weights, tied=True), config=HfEngineConfig())
-    return sampled(engine.generate(PROMPTS, LONG, seeds=range(8)))
+    return sampled(generate(engine, PROMPTS, LONG, seeds=range(8)))
 
 
 @contextmanager
@@ -100,17 +101,17 @@ def test_a_lost_engine_is_replaced_and_costs_no_sample(
     said: list[str] = []
     with engines(Policy(make_model(0, tied=True)), said, num_engines=2) as engine:
         os.kill(pids()[0], number)
-        assert sampled(engine.generate(PROMPTS, LONG, seeds=range(8))) == builtin(0)
+        assert sampled(generate(engine, PROMPTS, LONG, seeds=range(8))) == builtin(0)
         assert "was lost (its actor is gone" in said[0]
         engine.sync_weights(Policy(make_model(1, tied=True), version=4))
-        assert sampled(engine.generate(PROMPTS, LONG, seeds=range(8))) == builtin(1)
+        assert sampled(generate(engine, PROMPTS, LONG, seeds=range(8))) == builtin(1)
 
 
 def test_engines_take_new_weights() -> None:
     with engines(Policy(make_model(0, tied=True)), num_engines=2) as engine:
-        assert sampled(engine.generate(PROMPTS, LONG, seeds=range(8))) == builtin(0)
+        assert sampled(generate(engine, PROMPTS, LONG, seeds=range(8))) == builtin(0)
         engine.sync_weights(Policy(make_model(1, tied=True), version=4))
-        samples = engine.generate(PROMPTS, LONG, seeds=range(8))
+        samples = generate(engine, PROMPTS, LONG, seeds=range(8))
         assert sampled(samples) == builtin(1)
         assert {sample.policy_version for sample in samples} == {4}
 
@@ -118,7 +119,7 @@ def test_engines_take_new_weights() -> None:
 def test_samples_say_what_truncation_left_in() -> None:
     params = SamplingParams(max_new_tokens=4, top_k=3, records_support=True)
     with engines(Policy(make_model(0, tied=True))) as engine:
-        for sample in engine.generate(PROMPTS, params, seeds=range(8)):
+        for sample in generate(engine, PROMPTS, params, seeds=range(8)):
             assert sample.support is not None
             assert sample.support.sizes.tolist() == [3] * 4
             left_in = sample.support.tokens.reshape(4, 3)
@@ -133,7 +134,7 @@ def test_an_error_of_the_engine_is_raised_as_its_own() -> None:
         engines(Policy(broken)) as engine,
         pytest.raises(PolicyNumericsError, match="NaN or infinity"),
     ):
-        engine.generate(PROMPTS, LONG, seeds=range(8))
+        generate(engine, PROMPTS, LONG, seeds=range(8))
 
 
 def test_engines_that_find_no_place_are_refused_with_what_there_is(
@@ -155,7 +156,7 @@ def test_a_run_reserves_all_of_its_engines_or_none(monkeypatch: pytest.MonkeyPat
         with refused, engines(policy, num_engines=2):
             pass
     with engines(policy, num_engines=2) as second:  # the places of the first run are free again
-        assert sampled(second.generate(PROMPTS, LONG, seeds=range(8))) == builtin(0)
+        assert sampled(generate(second, PROMPTS, LONG, seeds=range(8))) == builtin(0)
 
 
 def test_a_run_with_one_engine_records_the_same_bits_as_the_builtin_engine(

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from costs import HANG_S, without_hanging
+from generating import generate
 from scripted_server import (
     VOCAB_SIZE,
     Body,
@@ -93,7 +94,7 @@ def test_ids_go_there_and_ids_and_log_probs_come_back(make: Make, script: Script
     engine = make()
     prompts = [np.array([1, 2, 3]), np.array([4])]
     params = SamplingParams(max_new_tokens=5, temperature=0.7, top_k=3, stop_token_ids=(96,))
-    samples = engine.generate(prompts, params, seeds=[10, 11])
+    samples = generate(engine, prompts, params, seeds=[10, 11])
     for sample, prompt, seed in zip(samples, prompts, (10, 11), strict=True):
         assert sample.tokens.tolist() == tokens_of(prompt.tolist(), seed, 5)
         assert sample.logprobs.tolist() == [-0.5] * 5
@@ -119,7 +120,7 @@ def test_ids_go_there_and_ids_and_log_probs_come_back(make: Make, script: Script
 
 def test_what_truncation_left_in_is_recorded(make: Make) -> None:
     params = SamplingParams(max_new_tokens=2, top_p=0.9, records_support=True)
-    [sample] = make().generate([np.array([1])], params, seeds=[0])
+    [sample] = generate(make(), [np.array([1])], params, seeds=[0])
     [first, second] = tokens_of([1], 0, 2)
     assert sample.support is not None
     assert sample.support.sizes.tolist() == [2, 2], "a log-prob of -9999 is a token left out"
@@ -131,11 +132,11 @@ def test_a_failed_request_is_made_again_a_bounded_number_of_times(
 ) -> None:
     engine = make()
     script.answers = [status(500), lambda body: "hang up", honest]
-    [sample] = engine.generate([np.array([1])], FIVE, seeds=[0])
+    [sample] = generate(engine, [np.array([1])], FIVE, seeds=[0])
     assert sample.tokens.tolist() == tokens_of([1], 0, 5)
     script.answers, script.asked = [status(503, "overloaded\x1b[31m")], []
     with pytest.raises(EngineError, match=r"answered 503: overloaded \[31m \(3 attempts\)$"):
-        engine.generate([np.array([1])], FIVE, seeds=[0])
+        generate(engine, [np.array([1])], FIVE, seeds=[0])
     assert (len(script.asked), engine.num_pending) == (3, 0)
 
 
@@ -143,7 +144,7 @@ def test_a_request_that_the_server_refuses_is_not_made_again(make: Make, script:
     engine, script.answers = make(), [status(400, '{"error": "no such model"}')]
     script.asked.clear()
     with pytest.raises(EngineError, match=r"answered 400: .*no such model"):
-        engine.generate([np.array([1])], FIVE, seeds=[0])
+        generate(engine, [np.array([1])], FIVE, seeds=[0])
     assert len(script.asked) == 1
 
 
@@ -156,7 +157,7 @@ def test_a_server_that_hangs_is_left_after_the_timeout(
     with pytest.raises(
         EngineError, match=r"did not answer within 0.1 s: look at the server.*\(3 attempts\)"
     ):
-        engine.generate([np.array([1])], FIVE, seeds=[0])
+        generate(engine, [np.array([1])], FIVE, seeds=[0])
 
 
 def test_a_server_that_is_not_there_is_one_sentence(model: Qwen2ForCausalLM) -> None:
@@ -199,7 +200,7 @@ def test_a_wrong_answer_is_one_sentence(
 ) -> None:
     engine, script.answers = make(), [answer]
     with pytest.raises(EngineError, match=sentence) as caught:
-        engine.generate([np.array([1])], FIVE, seeds=[0])
+        generate(engine, [np.array([1])], FIVE, seeds=[0])
     assert "\n" not in str(caught.value)
     assert engine.num_pending == 0
 
@@ -239,7 +240,7 @@ def test_fixed_weights_keep_their_version(make: Make, model: Qwen2ForCausalLM) -
     """The run's staleness then rises, and the alarm STALE_ENGINE with it."""
     engine = make()
     engine.sync_weights(SimpleNamespace(model=model, version=4))
-    [sample] = engine.generate([np.array([1])], FIVE, seeds=[0])
+    [sample] = generate(engine, [np.array([1])], FIVE, seeds=[0])
     assert sample.policy_version == 0
 
 
@@ -257,7 +258,7 @@ def test_vllm_gets_a_folder_and_forgets_its_prefixes(
     body = script.asked[0][1]
     assert body["method"] == "echoscope_reload"
     assert not Path(body["args"][0]).exists(), "the weights are in shared memory only while read"
-    [sample] = engine.generate([np.array([1])], FIVE, seeds=[0])
+    [sample] = generate(engine, [np.array([1])], FIVE, seeds=[0])
     assert sample.policy_version == 4
     script.other["/collective_rpc"] = {"results": [5, 4]}
     with pytest.raises(EngineError, match=r"was sent version 5 .* says that it holds \[5, 4\]"):
@@ -292,7 +293,7 @@ def test_a_hook_of_the_users_own_carries_the_weights(
     engine = make(weights="hook", sync_hook="my_hook:hook")
     engine.sync_weights(SimpleNamespace(model=model, version=3))
     assert ("/mine", {"version": 3}) in script.asked
-    assert engine.generate([np.array([1])], FIVE, seeds=[0])[0].policy_version == 3
+    assert generate(engine, [np.array([1])], FIVE, seeds=[0])[0].policy_version == 3
 
 
 @pytest.mark.parametrize(
@@ -370,4 +371,4 @@ def test_truncation_of_a_large_vocabulary_needs_top_k(make: Make) -> None:
     engine._vocab_size = 50_000
     params = SamplingParams(max_new_tokens=2, top_p=0.9, records_support=True)
     with pytest.raises(ConfigError, match=r"set sampling.top_k to at most 1008 beside sampling"):
-        engine.generate([np.array([1])], params, seeds=[0])
+        generate(engine, [np.array([1])], params, seeds=[0])

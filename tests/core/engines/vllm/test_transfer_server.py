@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from generating import generate
 from recorded import metric
 from small_qwen import largest_gap, make_model, moved, some_prompts
 
@@ -91,7 +92,7 @@ def test_transferred_weights_sample_as_those_of_files(server: ServerProcess) -> 
         assert largest_gap(engine, model, some_prompts(300)) > 0.01
         engine.sync_weights(SimpleNamespace(model=model, version=version + 1))
         assert largest_gap(engine, model, some_prompts(300)) < 2e-5
-        (sample,) = engine.generate(some_prompts()[:1], params_of(), seeds=[0])
+        (sample,) = generate(engine, some_prompts()[:1], params_of(), seeds=[0])
         assert sample.policy_version == version + 1
         engine.close()
 

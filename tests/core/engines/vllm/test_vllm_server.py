@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import torch
+from generating import generate
 from peft import LoraConfig, get_peft_model
 from recorded import metric
 from small_qwen import largest_gap, make_model, some_prompts
@@ -98,7 +99,7 @@ def test_a_server_killed_mid_generation_ends_the_call_with_one_sentence(
     killer.start()
     prompts, params = some_prompts(20) * 4, SamplingParams(max_new_tokens=200)
     with pytest.raises(EngineError, match="cannot be reached") as caught:
-        engine.generate(prompts, params, seeds=range(len(prompts)))
+        generate(engine, prompts, params, seeds=range(len(prompts)))
     assert "\n" not in str(caught.value)
     killer.join()
     engine.close()

@@ -243,7 +243,7 @@ def test_memory_that_runs_out_on_a_rank_is_not_tried_again(
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     with pytest.raises(torch.OutOfMemoryError, match=r"on rank 1: resume with .* below 40, or"):
-        retrying(run_out, lambda: None, bench.policy, config)
+        retrying(run_out, bench.policy, config)
 
 
 BROKEN_DOWN = {
