@@ -31,7 +31,7 @@ from .log.journal import RunState
 from .log.layout import Layout
 from .log.remote.pulling import refuse_copy
 from .log.starting import describe, start
-from .query.rows import check_trajectory, plain
+from .query.rows import EventRecord, check_trajectory, plain
 from .records import (
     Alarm,
     CheckpointRecord,
@@ -278,21 +278,19 @@ class RunWriter:
 
         Bodies not given are read from the mailbox.
         """
-        if acks or commands or settings is not None:
-            self._put(
-                lambda committer: committer.commit_events(
-                    acks=acks, commands=commands, settings=settings
-                )
-            )
+        self._put_events(*acks, *commands, *([] if settings is None else [settings]))
 
     def record_alarms(self, alarms: Sequence[Alarm]) -> None:
         """Alarms outside a step."""
-        if alarms:
-            self._put(lambda committer: committer.commit_events(alarms=alarms))
+        self._put_events(*alarms)
 
     def record_checkpoint(self, checkpoint: CheckpointRecord) -> None:
         """A checkpoint written, or deleted, outside a step."""
-        self._put(lambda committer: committer.commit_events(checkpoint=checkpoint))
+        self._put_events(checkpoint)
+
+    def _put_events(self, *events: EventRecord) -> None:
+        if events:
+            self._put(lambda committer: committer.commit_events(events))
 
     def flush(self) -> None:
         """Wait until everything handed over is on the disk, finished trajectories included.

@@ -16,31 +16,27 @@ from functools import partial
 import pyarrow as pa
 
 from ..query.rows import (
-    ack_row,
-    alarm_row,
-    checkpoint_row,
-    command_row,
+    EVENT_TABLE,
+    EventRecord,
     diagnostics_table,
+    event_row,
     images_of,
     images_table,
     plain,
-    settings_row,
     tokens_table,
     trajectories_table,
     turns_table,
 )
 from ..records import (
     Alarm,
-    CheckpointRecord,
     Command,
     CommandAck,
     DiagnosticRecord,
-    SettingsRecord,
     StepMetrics,
     Trajectory,
     TrajectoryOutcome,
 )
-from ..schema import DATA_TABLES
+from ..schema import DATA_TABLES, TABLES
 from ..steer.commands import MailFolder
 from .durable import new_id, sync_folder
 from .events import metric_values, step_row
@@ -126,7 +122,7 @@ class Committer:
                 "metrics": [
                     {"phase": m.phase, "values": plain(metric_values(m))} for m in content.metrics
                 ],
-                **_told(alarms=[plain(alarm_row(alarm)) for alarm in content.alarms]),
+                **self._event_rows(content.alarms),
             }
         )
         self._know_images(content.trajectories)
@@ -138,32 +134,32 @@ class Committer:
             return True
         return False
 
-    def commit_events(
-        self,
-        *,
-        alarms: Sequence[Alarm] = (),
-        acks: Sequence[CommandAck] = (),
-        commands: Sequence[Command] = (),
-        checkpoint: CheckpointRecord | None = None,
-        settings: SettingsRecord | None = None,
-    ) -> None:
-        """Acknowledge events between two steps."""
-        bodies = [c for c in commands if c.command_id not in self._known_commands]
-        self._known_commands.update(c.command_id for c in bodies)
-        bodies += self._bodies(acks)
-        wall_time = time.time()
-        fields = _told(
-            alarms=[plain(alarm_row(alarm)) for alarm in alarms],
-            command_events=[self._numbered(ack_row(ack, wall_time)) for ack in acks],
-            commands=[plain(command_row(command)) for command in bodies],
-            checkpoints=[self._numbered(checkpoint_row(checkpoint))] if checkpoint else [],
-            settings=[self._numbered(settings_row(settings))] if settings else [],
-        )
-        self._append({"kind": "event", "step": self.state.last_step, **fields})
+    def commit_events(self, events: Iterable[EventRecord]) -> None:
+        """Acknowledge events between two steps; commands that the journal has are left out."""
+        acks: list[CommandAck] = []
+        others: list[EventRecord] = []
+        for event in events:
+            if isinstance(event, CommandAck):
+                acks.append(event)
+            elif not isinstance(event, Command):
+                others.append(event)
+            elif event.command_id not in self._known_commands:
+                self._known_commands.add(event.command_id)
+                others.append(event)
+        rows = self._event_rows([*acks, *others, *self._bodies(acks)])
+        self._append({"kind": "event", "step": self.state.last_step, **rows})
 
-    def _numbered(self, row: dict[str, object]) -> object:
-        """A row of a table whose order counts within an attempt."""
-        return plain(row | {"sequence": next(self._sequence)})
+    def _event_rows(self, events: Iterable[EventRecord]) -> dict[str, list[object]]:
+        """The rows of events by table; those of some tables are numbered within the attempt."""
+        wall_time = time.time()
+        rows: dict[str, list[object]] = {table: [] for table in EVENT_TABLE.values()}
+        for event in events:
+            table = EVENT_TABLE[type(event)]
+            row = event_row(event, wall_time=wall_time)
+            if "sequence" in TABLES[table].column_names:
+                row["sequence"] = next(self._sequence)
+            rows[table].append(plain(row))
+        return {table: of_table for table, of_table in rows.items() if of_table}
 
     def rewind(self, from_step: int, *, pid: int, host: str) -> None:
         """Begin the next attempt after step `from_step`; later steps are hidden from now on."""
@@ -264,11 +260,6 @@ class Committer:
         bodies = [self._unanswered.pop(i) for i in list(self._unanswered) if i in new_ids]
         self._known_commands.update(command.command_id for command in bodies)
         return bodies
-
-
-def _told(**rows: list[object]) -> dict[str, list[object]]:
-    """The event tables that have rows."""
-    return {table: of_table for table, of_table in rows.items() if of_table}
 
 
 def load_committer(layout: Layout, *, rotate_every: int) -> tuple[Committer, set[str]]:

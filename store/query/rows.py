@@ -470,14 +470,32 @@ _COUNTED_BY_THE_JOURNAL = ("run_id", "attempt", "sequence")
 """Columns of event tables that the journal adds to what a record says."""
 
 
-def _event_row(table: str, record: Any, **others: Any) -> dict[str, Any]:
+EventRecord = Alarm | CommandAck | Command | CheckpointRecord | SettingsRecord
+EVENT_TABLE: Mapping[type[EventRecord], str] = {
+    Alarm: "alarms",
+    CommandAck: "command_events",
+    Command: "commands",
+    CheckpointRecord: "checkpoints",
+    SettingsRecord: "settings",
+}
+"""The table of each kind of event, in the order of a journal record."""
+
+
+def event_row(record: EventRecord, **others: Any) -> dict[str, Any]:
     """A record as a row of its event table; `others` are columns without a field of their name."""
-    names = (n for n in TABLES[table].column_names if n not in _COUNTED_BY_THE_JOURNAL)
-    return {name: others[name] if name in others else getattr(record, name) for name in names}
+    if isinstance(record, SettingsRecord):
+        others["settings"] = record.values
+    columns = TABLES[EVENT_TABLE[type(record)]].column_names
+    names = (name for name in columns if name not in _COUNTED_BY_THE_JOURNAL)
+    values = {name: getattr(record, name, others.get(name)) for name in names}
+    return {name: _event_value(value) for name, value in values.items()}
 
 
-def command_row(command: Command) -> dict[str, Any]:
-    return _event_row("commands", command, settings=json.dumps(plain(command.settings)))
+def _event_value(value: Any) -> Any:
+    """Settings and a command that an alarm suggests are JSON text in their columns."""
+    if isinstance(value, Command):
+        return json.dumps(event_row(value) | {"run_id": value.run_id})
+    return json.dumps(plain(value)) if isinstance(value, Mapping) else value
 
 
 def command_from_row(row: Row, run_id: str) -> Command:
@@ -502,19 +520,9 @@ def _settings(row: Row) -> dict[str, Any]:
     return settings
 
 
-def ack_row(ack: CommandAck, wall_time: float) -> dict[str, Any]:
-    return _event_row("command_events", ack, wall_time=wall_time)
-
-
 def ack_from_row(row: Row) -> CommandAck:
     values = {f.name: row[f.name] for f in fields(CommandAck)}
     return CommandAck(**values | {"outcome": CommandOutcome(row["outcome"])})
-
-
-def alarm_row(alarm: Alarm) -> dict[str, Any]:
-    suggested = alarm.suggested
-    text = suggested and json.dumps(command_row(suggested) | {"run_id": suggested.run_id})
-    return _event_row("alarms", alarm, suggested=text)
 
 
 def alarm_from_row(row: Row) -> Alarm:
@@ -528,16 +536,8 @@ def alarm_from_row(row: Row) -> Alarm:
     return Alarm(**values)
 
 
-def checkpoint_row(checkpoint: CheckpointRecord) -> dict[str, Any]:
-    return _event_row("checkpoints", checkpoint)
-
-
 def checkpoint_from_row(row: Row) -> CheckpointRecord:
     return CheckpointRecord(**{f.name: row[f.name] for f in fields(CheckpointRecord)})
-
-
-def settings_row(record: SettingsRecord) -> dict[str, Any]:
-    return _event_row("settings", record, settings=json.dumps(plain(record.values)))
 
 
 def settings_from_row(row: Row) -> SettingsRecord:

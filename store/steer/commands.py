@@ -22,7 +22,7 @@ from ..log.durable import replace_file, with_checksum, without_checksum
 from ..log.index import RunIndex, read_run_json
 from ..log.layout import Layout
 from ..log.remote.pulling import RemoteRun
-from ..query.rows import ack_from_row, command_from_row, command_row, plain
+from ..query.rows import ack_from_row, command_from_row, event_row, plain
 from ..records import Command, CommandAck, CommandAction, CommandOutcome
 
 _MAX_BYTES = 65_536
@@ -77,7 +77,7 @@ def post(run_path: Path, command: Command) -> None:
     """
     layout = Layout(Path(run_path))
     layout.require_run()
-    value = plain(command_row(command)) | {"run_id": command.run_id}
+    value = plain(event_row(command)) | {"run_id": command.run_id}
     data = json.dumps(with_checksum(value)).encode()
     if len(data) > _MAX_BYTES:
         raise StoreError(f"the command has {len(data)} bytes, more than {_MAX_BYTES}")
@@ -199,7 +199,7 @@ class PendingCommands:
         there = sorted(self._commands.keys() & self._mail.names)
         self._commands = {name: self._commands[name] for name in there}
         return [
-            plain(command_row(command)) | {"run_id": command.run_id}
+            plain(event_row(command)) | {"run_id": command.run_id}
             for command in self._commands.values()
         ]
 

@@ -10,6 +10,7 @@ import os
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -70,6 +71,12 @@ class Bucket:
         place, question, query = self.url.partition("?")
         return Bucket(f"{place}/{name}{question}{query}")
 
+    def parent(self) -> tuple[Bucket, str]:
+        """The folder around this one, and the name of this one in it."""
+        place, question, query = self.url.partition("?")
+        above, _, name = place.rpartition("/")
+        return Bucket(f"{above}{question}{query}"), name
+
     @cached_property
     def _at(self) -> tuple[Any, str]:
         """The file system, and where this folder is in it."""
@@ -80,16 +87,11 @@ class Bucket:
             if parts.scheme != "s3":
                 files, folder = fs.FileSystem.from_uri(self.url)
                 return files, folder
-            query = dict(parse_qsl(parts.query))
-            endpoint = query.get("endpoint_override") or os.environ.get("AWS_ENDPOINT_URL")
-            region = query.get("region") or os.environ.get("AWS_REGION")
-            region = region or os.environ.get("AWS_DEFAULT_REGION")
-            if region is None and endpoint is None:
-                region = fs.resolve_s3_region(parts.netloc)
+            s3 = s3_place(self.url)
+            if s3["region"] is None and s3["endpoint_override"] is None:
+                s3["region"] = fs.resolve_s3_region(parts.netloc)
             files = fs.S3FileSystem(
-                endpoint_override=endpoint,
-                scheme=query.get("scheme"),
-                region=region,
+                **s3,
                 connect_timeout=_CONNECT_S,
                 request_timeout=_REQUEST_S,
                 allow_delayed_open=True,  # one request for an object of a few MB, not three
@@ -111,9 +113,7 @@ class Bucket:
             content.stat()
 
         path = f"{folder}/{name}"
-        is_disk = self.url.startswith(
-            "file:"
-        )  # where half a file can be seen, and folders are made
+        is_disk = self.url.startswith("file:")  # where half a file is seen, and folders are made
         target = f"{path}.{new_id()}.tmp" if is_disk else path
 
         def write() -> None:
@@ -185,13 +185,8 @@ class Bucket:
         """Remove an object, if it is there."""
         files, folder = self._at
 
-        def remove() -> None:
-            try:
-                files.delete_file(f"{folder}/{name}")
-            except FileNotFoundError:
-                return
-
-        self._patiently(remove, name)
+        with suppress(FileNotFoundError):
+            self._patiently(lambda: files.delete_file(f"{folder}/{name}"), name)
 
     def _patiently(self, work: Callable[[], _T], name: str) -> _T:
         for pause_s in (*_PAUSES_S, None):
@@ -204,6 +199,19 @@ class Bucket:
                     raise BucketError(f"{self.url}/{name}: {_line(error)}") from error
                 time.sleep(pause_s)
         raise AssertionError("unreachable")
+
+
+def s3_place(url: str) -> dict[str, str | None]:
+    """The endpoint, scheme and region of an address, from its query or the environment."""
+    query = dict(parse_qsl(urlsplit(url).query))
+    environ = os.environ
+    return {
+        "endpoint_override": query.get("endpoint_override") or environ.get("AWS_ENDPOINT_URL"),
+        "scheme": query.get("scheme"),
+        "region": query.get("region")
+        or environ.get("AWS_REGION")
+        or environ.get("AWS_DEFAULT_REGION"),
+    }
 
 
 def _line(error: BaseException) -> str:

@@ -14,8 +14,8 @@ import json
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
 
 from ...errors import StoreError
 from ..durable import to_checked_json_bytes, without_checksum
@@ -54,8 +54,7 @@ def is_small_file(path: str) -> bool:
     return _SMALL_FILE.fullmatch(path) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """Some bytes of a file, as an object of their own that is named by its content."""
 
     name: str
@@ -88,20 +87,8 @@ class Manifest:
     files: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        files = {
-            path: [[part.name, part.num_bytes, part.sha256] for part in parts]
-            for path, parts in self.files.items()
-        }
         return to_checked_json_bytes(
-            {
-                "format": FORMAT,
-                "run_id": self.run_id,
-                "writer": self.writer,
-                "generation": self.generation,
-                "written_at": self.written_at,
-                "is_held": self.is_held,
-                "files": files,
-            }
+            {"format": FORMAT, **{f.name: getattr(self, f.name) for f in fields(self)}}
         )
 
     @classmethod
