@@ -18,12 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import StoreError
-from .log.durable import (
-    read_checked_json,
-    sha256_of,
-    to_checked_json_bytes,
-    write_new_file,
-)
+from .log.durable import read_checked_json, sha256_of, to_checked_json_bytes, write_new_file
 from .log.index import RunIndex
 from .log.layout import MODEL_NAME, Layout
 from .reader import RunReader, open_run

@@ -126,7 +126,6 @@ def arrow_type(duckdb_type: str) -> pa.DataType:
 
 
 @cache
-@cache
 def arrow_schema(table: str) -> pa.Schema:
     """The Arrow schema of one table, the schema version in its metadata."""
     fields = [pa.field(column.name, arrow_type(column.type)) for column in TABLES[table].columns]

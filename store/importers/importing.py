@@ -24,10 +24,7 @@ from ..errors import StoreError
 from ..log.layout import Layout
 from ..log.starting import is_free
 from ..reader import open_run
-from ..records import (
-    DiagnosticRecord,
-    Trajectory,
-)
+from ..records import DiagnosticRecord, Trajectory
 from ..writer import RunWriter
 from .draft import RowError
 from .format import RewardValues

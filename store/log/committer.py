@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -69,14 +69,21 @@ class Committer:
     """Writes one run, synchronously. When a method returns, its record is fsynced."""
 
     def __init__(
-        self, layout: Layout, journal: Journal, state: RunState, *, rotate_every: int
+        self,
+        layout: Layout,
+        journal: Journal,
+        state: RunState,
+        *,
+        rotate_every: int,
+        known_commands: Iterable[str] = (),
     ) -> None:
+        """`known_commands`: ids of those whose body the journal already holds."""
         self._layout = layout
         self._journal = journal
         self.state = state
         self._rotate_every = rotate_every
         self._steps_in_piece = 0
-        self._known_commands: set[str] = set()
+        self._known_commands = set(known_commands)
         self._replaced: list[tuple[float, str]] = []
         self._sequence = itertools.count()
         self._known_images: set[str] = set()
@@ -88,10 +95,6 @@ class Committer:
         self._pool = ThreadPoolExecutor(
             max_workers=len(DATA_TABLES), thread_name_prefix="echoscope-segments"
         )
-
-    def know_commands(self, command_ids: Iterable[str]) -> None:
-        """Commands whose body the journal already holds."""
-        self._known_commands.update(command_ids)
 
     def commit_micro(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         """Make finished trajectories of an unfinished step visible."""
@@ -200,15 +203,14 @@ class Committer:
             if key not in self._known_images
         }
         outcomes = {outcome.trajectory_id: outcome for outcome in content.outcomes}
-        build: dict[str, Callable[[], pa.Table]] = {
-            "tokens": lambda: tokens_table(run_id, attempt, content.trajectories, outcomes),
-            "turns": lambda: turns_table(run_id, attempt, content.trajectories),
-            "trajectories": lambda: trajectories_table(
-                run_id, attempt, content.trajectories, outcomes
-            ),
-            "diagnostics": lambda: diagnostics_table(run_id, attempt, content.diagnostics),
-            "images": lambda: images_table(run_id, attempt, content.step, images),
-        }
+
+        def tables() -> Iterator[tuple[str, pa.Table]]:
+            trajectories = content.trajectories
+            yield "tokens", tokens_table(run_id, attempt, trajectories, outcomes)
+            yield "turns", turns_table(run_id, attempt, trajectories)
+            yield "trajectories", trajectories_table(run_id, attempt, trajectories, outcomes)
+            yield "diagnostics", diagnostics_table(run_id, attempt, content.diagnostics)
+            yield "images", images_table(run_id, attempt, content.step, images)
 
         def write(table: str, rows: pa.Table) -> FileEntry:
             relative = f"seg/{table}/{content.step:08d}-{identity}.parquet"
@@ -216,11 +218,7 @@ class Committer:
             sync_folder(self._layout.root / "seg" / table)
             return entry
 
-        waiting = []
-        for table in DATA_TABLES:
-            rows = build[table]()
-            if rows.num_rows:
-                waiting.append(self._started(partial(write, table, rows)))
+        waiting = [self._started(partial(write, *table)) for table in tables() if table[1].num_rows]
         files = tuple(result() for result in waiting)
         return FileGroup(
             id=identity,
@@ -284,8 +282,8 @@ def load_committer(layout: Layout, *, rotate_every: int) -> tuple[Committer, set
             number += 1
         chain.seq = max(chain.seq or 0, index.num_acknowledged)
         journal = Journal.create(layout, state.header(time.time()), number, chain)
-    committer = Committer(layout, journal, state, rotate_every=rotate_every)
-    committer.know_commands(row["command_id"] for row in index.event_rows("commands"))
+    known = {row["command_id"] for row in index.event_rows("commands")}
+    committer = Committer(layout, journal, state, rotate_every=rotate_every, known_commands=known)
     _remove_orphans(index)
     return committer, {row["command_id"] for row in index.event_rows("command_events")}
 

@@ -9,7 +9,7 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -176,19 +176,10 @@ def _line(change: NotedChange) -> bytes:
 
 
 def _parsed(data: bytes, kinds: TypeAdapter[T]) -> tuple[list[T], int]:
-    changes, num_unreadable = [], 0
-    for line in data.split(b"\n"):
-        if not line.strip():
-            continue
-        try:
-            changes.append(_parse(line, kinds))
-        except ValueError:
-            num_unreadable += 1
-    return changes, num_unreadable
-
-
-def _parse(line: bytes, kinds: TypeAdapter[T]) -> T:
-    """Raises ValueError where the line is no change."""
-    if len(line) > MAX_LINE_BYTES:
-        raise ValueError(f"more than {MAX_LINE_BYTES} bytes")
-    return kinds.validate_json(line)
+    lines = [line for line in data.split(b"\n") if line.strip()]
+    changes = []
+    for line in lines:
+        with suppress(ValueError):
+            if len(line) <= MAX_LINE_BYTES:
+                changes.append(kinds.validate_json(line))
+    return changes, len(lines) - len(changes)

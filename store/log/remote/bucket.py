@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 import pyarrow as pa
@@ -22,7 +22,6 @@ import pyarrow as pa
 from ...errors import StoreError
 from ..durable import new_id
 
-_T = TypeVar("_T")
 _ADDRESS = re.compile(r"(s3|gs|gcs|abfss?|file):/+(\S.*)")
 _PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0)
 """Before each further attempt; the libraries below have made some of their own by then."""
@@ -51,6 +50,31 @@ def remote_address(path: str | Path) -> str | None:
     match = _ADDRESS.fullmatch(str(path).rstrip("/"))
     slashes = "///" if match and match[1] == "file" else "//"
     return f"{match[1]}:{slashes}{match[2]}" if match else None
+
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def _patiently(
+    work: Callable[Concatenate[Bucket, str, _P], _T],
+) -> Callable[Concatenate[Bucket, str, _P], _T]:
+    """Work on an object of a bucket that is tried again where it fails on the way."""
+
+    @wraps(work)
+    def patient_work(bucket: Bucket, name: str, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        for pause_s in (*_PAUSES_S, None):
+            try:
+                return work(bucket, name, *args, **kwargs)
+            except (FileNotFoundError, BucketError):
+                raise
+            except (OSError, pa.ArrowException) as error:
+                if pause_s is None or _FOR_GOOD.search(str(error)):
+                    raise BucketError(f"{bucket.url}/{name}: {_line(error)}") from error
+                time.sleep(pause_s)
+        raise AssertionError("unreachable")
+
+    return patient_work
 
 
 @dataclass(frozen=True)
@@ -101,6 +125,7 @@ class Bucket:
             raise BucketError(f"{self.url}: {_line(error)}") from error
         return files, f"{parts.netloc}{parts.path}".rstrip("/")
 
+    @_patiently
     def put(self, name: str, content: bytes | Path) -> None:
         """Write an object; whoever reads it sees all of it or none.
 
@@ -111,26 +136,22 @@ class Bucket:
         files, folder = self._at
         if isinstance(content, Path):
             content.stat()
-
         path = f"{folder}/{name}"
         is_disk = self.url.startswith("file:")  # where half a file is seen, and folders are made
         target = f"{path}.{new_id()}.tmp" if is_disk else path
+        if is_disk:
+            files.create_dir(path.rpartition("/")[0])
+        with files.open_output_stream(target, compression=None) as stream:
+            if isinstance(content, bytes):
+                stream.write(content)
+            else:
+                with content.open("rb") as file:
+                    while block := file.read(_COPY_BYTES):
+                        stream.write(block)
+        if is_disk:
+            files.move(target, path)
 
-        def write() -> None:
-            if is_disk:
-                files.create_dir(path.rpartition("/")[0])
-            with files.open_output_stream(target, compression=None) as stream:
-                if isinstance(content, bytes):
-                    stream.write(content)
-                else:
-                    with content.open("rb") as file:
-                        while block := file.read(_COPY_BYTES):
-                            stream.write(block)
-            if is_disk:
-                files.move(target, path)
-
-        self._patiently(write, name)
-
+    @_patiently
     def get(self, name: str) -> bytes:
         """The content of an object.
 
@@ -139,28 +160,22 @@ class Bucket:
             BucketError: not now, or never.
         """
         files, folder = self._at
+        with files.open_input_stream(f"{folder}/{name}", compression=None) as stream:
+            return bytes(stream.read())
 
-        def read() -> bytes:
-            with files.open_input_stream(f"{folder}/{name}", compression=None) as stream:
-                return bytes(stream.read())
-
-        return self._patiently(read, name)
-
+    @_patiently
     def download(self, name: str, target: Path) -> None:
         """Write the content of an object into a file; raises as `get`."""
         files, folder = self._at
+        with (
+            files.open_input_stream(f"{folder}/{name}", compression=None) as stream,
+            target.open("wb") as file,
+        ):
+            while block := stream.read(_COPY_BYTES):
+                file.write(block)
 
-        def read() -> None:
-            with (
-                files.open_input_stream(f"{folder}/{name}", compression=None) as stream,
-                target.open("wb") as file,
-            ):
-                while block := stream.read(_COPY_BYTES):
-                    file.write(block)
-
-        self._patiently(read, name)
-
-    def names(self, folder: str = "", *, is_deep: bool = False) -> dict[str, tuple[int, float]]:
+    @_patiently
+    def names(self, folder: str, *, is_deep: bool = False) -> dict[str, tuple[int, float]]:
         """Objects of a folder by name within it, each with its bytes and the time of its writing.
 
         Args:
@@ -170,35 +185,19 @@ class Bucket:
 
         files, root = self._at
         base = f"{root}/{folder}".rstrip("/")
+        selector = fs.FileSelector(base, recursive=is_deep, allow_not_found=True)
+        return {
+            info.path[len(base) + 1 :]: (info.size or 0, info.mtime_ns / 1e9)
+            for info in files.get_file_info(selector)
+            if info.type == fs.FileType.File
+        }
 
-        def listed() -> dict[str, tuple[int, float]]:
-            selector = fs.FileSelector(base, recursive=is_deep, allow_not_found=True)
-            return {
-                info.path[len(base) + 1 :]: (info.size or 0, info.mtime_ns / 1e9)
-                for info in files.get_file_info(selector)
-                if info.type == fs.FileType.File
-            }
-
-        return self._patiently(listed, folder)
-
+    @_patiently
     def delete(self, name: str) -> None:
         """Remove an object, if it is there."""
         files, folder = self._at
-
         with suppress(FileNotFoundError):
-            self._patiently(lambda: files.delete_file(f"{folder}/{name}"), name)
-
-    def _patiently(self, work: Callable[[], _T], name: str) -> _T:
-        for pause_s in (*_PAUSES_S, None):
-            try:
-                return work()
-            except FileNotFoundError:
-                raise
-            except (OSError, pa.ArrowException) as error:
-                if pause_s is None or _FOR_GOOD.search(str(error)):
-                    raise BucketError(f"{self.url}/{name}: {_line(error)}") from error
-                time.sleep(pause_s)
-        raise AssertionError("unreachable")
+            files.delete_file(f"{folder}/{name}")
 
 
 def s3_place(url: str) -> dict[str, str | None]:

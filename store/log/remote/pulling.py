@@ -211,7 +211,7 @@ class RemoteRun:
         """Bring everything here, and make a run of this disk of the copy."""
         objects = [
             path
-            for path in self._own.names(is_deep=True)
+            for path in self._own.names("", is_deep=True)
             if is_data_path(path) or _CHECKPOINT_FILE.fullmatch(path)
         ]
         with ThreadPoolExecutor(_NUM_THREADS) as pool:

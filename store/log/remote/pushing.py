@@ -191,7 +191,7 @@ class Pushing:
             self._manifest = self._read_manifest()
             self._there = {
                 name
-                for name in self._own.names(is_deep=True)
+                for name in self._own.names("", is_deep=True)
                 if not name.startswith((f"{MAIL}/", f"{CHECKPOINTS}/"))
             }
         return self._there
