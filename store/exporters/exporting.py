@@ -128,7 +128,7 @@ def export_run(
         )
     temporary = target.with_name(f".{target.name}.{new_id()}.tmp")
     try:
-        written = chosen.write(source, temporary, settings)
+        written = chosen.write(source, temporary)
         if reader.info().attempt != source.info.attempt:
             raise ExportError(
                 f"{reader.path}: the run was resumed from a checkpoint while it was exported, so "

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import pyarrow as pa
@@ -86,8 +86,8 @@ class ShownPrompts:
 
     def __init__(self, detokenizer: Detokenizer) -> None:
         self._detokenizer = detokenizer
-        self._firsts: dict[tuple[int, ...], ShownTurn | None] = {}
-        """First prompts that were read: siblings share theirs."""
+        # Siblings share their first prompt.
+        self._first = lru_cache(_MAX_FIRSTS)(partial(self._messages, is_first=True))
 
     def read(self, tokens: Sequence[int], *, is_first: bool) -> ShownTurn | None:
         """The messages in prompt tokens; None where no known chat template wrote them.
@@ -96,14 +96,7 @@ class ShownPrompts:
             tokens: The whole prompt of the first turn; of a later one, what it has beyond the
                 prompt and reply before.
         """
-        if not is_first:
-            return self._messages(tokens, is_first=False)
-        key = tuple(tokens)
-        if key not in self._firsts:
-            if len(self._firsts) >= _MAX_FIRSTS:
-                self._firsts.clear()
-            self._firsts[key] = self._messages(key, is_first=True)
-        return self._firsts[key]
+        return self._first(tuple(tokens)) if is_first else self._messages(tokens, is_first=False)
 
     def _messages(self, tokens: Sequence[int], *, is_first: bool) -> ShownTurn | None:
         pieces = self._detokenizer.pieces(tokens)
@@ -234,10 +227,8 @@ class RunSource:
 
     def written(self) -> Counter[tuple[int, str]]:
         """(step, split) -> episodes that were asked for and not left out."""
-        pairs = zip(
-            *(self.chosen.column(name).to_pylist() for name in ("step", "split")), strict=True
-        )
-        return Counter(pairs) - self._left_out
+        rows = self.chosen.select(["step", "split"]).to_pylist()
+        return Counter((row["step"], row["split"]) for row in rows) - self._left_out
 
     @property
     def steps(self) -> tuple[int, int]:
@@ -363,9 +354,8 @@ class RunSource:
         for row in self.rows_of("tokens", step, keys).select(columns).to_pylist():
             turn = self.prompts.read(row["prompt_tokens"], is_first=row["turn"] == 0)
             if turn is not None:
-                prompts_shown.setdefault((row["attempt"], row["trajectory_id"]), {})[
-                    row["turn"]
-                ] = turn
+                of_episode = prompts_shown.setdefault((row["attempt"], row["trajectory_id"]), {})
+                of_episode[row["turn"]] = turn
         return prompts_shown
 
     @cached_property

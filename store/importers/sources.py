@@ -12,7 +12,7 @@ import os
 import shlex
 import stat
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from . import read
+from .dialogue import is_messages
 from .lines import BadJsonError, as_utf8, conversion, json_of, lines_of, wide_encoding
 from .packed_file import ERRORS as PACKED_ERRORS
 from .packed_file import MAX_BYTES, opened, packing_of
@@ -83,9 +84,6 @@ class JsonLines:
     is_spooled: bool = False
     """We wrote it: a text in place of a row is why that row cannot be read."""
     _file: BinaryIO | None = None
-    _window: bytes = b""
-    """What was read last: rows mostly follow each other."""
-    _start: int = 0
 
     def scan(self) -> Iterator[FoundRow]:
         with self.path.open("rb") as file:
@@ -96,19 +94,15 @@ class JsonLines:
                 yield row
 
     def row(self, offset: int, size: int) -> Any:
-        begin = offset - self._start
-        if begin < 0 or begin + size > len(self._window):
-            if self._file is None:
-                self._file = self.path.open("rb", buffering=0)
-            self._file.seek(offset)
-            self._window, self._start, begin = self._file.read(max(size, _WINDOW)), offset, 0
-        return json_of(self._window[begin : begin + size])[0]
+        if self._file is None:  # rows mostly follow each other
+            self._file = self.path.open("rb", buffering=_WINDOW)
+        self._file.seek(offset)
+        return json_of(self._file.read(size))[0]
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
-        self._window = b""
 
 
 def row_of_line(offset: int, size: int, data: bytes | None, *, is_last: bool) -> FoundRow:
@@ -135,7 +129,7 @@ class JsonDocument:
             if self.path.stat().st_size > MAX_DOCUMENT_BYTES:
                 raise SourceError("a JSON document of more than 32 MB; JSON lines have no limit")
             value, self._is_clean = json_of(self.path.read_bytes())
-            if isinstance(value, list) and value and _has_role(value[0]):
+            if is_messages(value[:1] if isinstance(value, list) else None):
                 value = {"messages": value, **_beside_messages(self.path)}
             self._rows = value if isinstance(value, list) else [value]
         return self._rows
@@ -152,10 +146,6 @@ class JsonDocument:
 
     def close(self) -> None:
         self._rows = None
-
-
-def _has_role(value: Any) -> bool:
-    return isinstance(value, Mapping) and isinstance(value.get("role"), str)
 
 
 def _beside_messages(path: Path) -> dict[str, Any]:

@@ -16,10 +16,9 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
-
-import pyarrow as pa
 
 from ..errors import NotARunError, StoreError
 from ..log.durable import open_regular
@@ -445,7 +444,7 @@ def details_of(row: RunRow, index: RunIndex | None = None) -> RunDetails:
     alarms = index.event_rows("alarms")
     worst = _worst_open(alarms)
     commands = index.event_rows("commands") + PendingCommands(row.path, index.run_id).rows()
-    answers = sorted(index.event_rows("command_events"), key=_in_journal)
+    answers = sorted(index.event_rows("command_events"), key=itemgetter("attempt", "sequence"))
     keys = {key for (key,) in index.events.columns("metrics", "key")}
     return RunDetails(
         success=_thinned(success),
@@ -465,26 +464,14 @@ def _success_rates(index: RunIndex) -> list[float]:
     columns = ["step", "attempt", "success_rate"]
     rows = [*index.events.columns("steps", *columns)]
     for file in _some(index.files("steps")):
-        table = _columns_of(index, file, columns)
-        if table is not None:
-            rows += zip(*(table.column(name).to_pylist() for name in columns), strict=True)
-    ordered = sorted(rows, key=_by_attempt)
+        table = index.whole_rows(file, columns)
+        rows += zip(*(table.column(name).to_pylist() for name in columns), strict=True)
+    ordered = sorted(rows, key=itemgetter(0, 1))
     return [*{step: rate for step, _, rate in ordered if rate is not None}.values()]
-
-
-def _by_attempt(row: tuple[Any, ...]) -> tuple[int, int]:
-    return row[0], row[1]
 
 
 def _some(files: Sequence[VisibleFile]) -> Sequence[VisibleFile]:
     return files[:: -(-len(files) // MAX_PACKS)] if len(files) > MAX_PACKS else files
-
-
-def _columns_of(index: RunIndex, file: VisibleFile, columns: list[str]) -> pa.Table | None:
-    try:
-        return file.rows(index.layout.root, columns)
-    except (OSError, pa.ArrowException):
-        return None  # the page of the run says which file is damaged
 
 
 def _thinned(values: Sequence[float]) -> tuple[float, ...]:
@@ -497,9 +484,7 @@ def _thinned(values: Sequence[float]) -> tuple[float, ...]:
 
 
 def _worst_open(rows: Sequence[Row]) -> Row | None:
-    last: dict[str, Row] = {}
-    for row in sorted(rows, key=lambda r: r["step"]):
-        last[row["alarm_id"]] = row
+    last = {row["alarm_id"]: row for row in sorted(rows, key=itemgetter("step"))}
     raised = [row for row in last.values() if row["state"] == AlarmState.RAISED.value]
     rank = SEVERITY_RANK.get
     return max(raised, key=lambda row: (rank(row["severity"], -1), row["step"]), default=None)
@@ -517,11 +502,6 @@ def row_status(row: RunRow, details: RunDetails, now: float) -> RunStatus:
         now=now,
         origin=row.origin,
     )
-
-
-def _in_journal(row: Row) -> tuple[float, ...]:
-    """As the reader orders answers."""
-    return row["attempt"], row["sequence"]
 
 
 def _step_s(index: RunIndex) -> float:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ..log.index import RunIndex, VisibleFile
+from ..log.index import RunIndex
 
 RECENT = 10
 """Values of a metric whose mean is its recent value."""
@@ -89,7 +89,7 @@ def summary_of(index: RunIndex, before: Packed = NOTHING_PACKED) -> RunSummary:
     parts = [before.part]
     for file in visible:
         if file.entry.path not in before.files:
-            parts.append(_part_of(_file_rows(index, file)))
+            parts.append(_part_of(index.whole_rows(file, _COLUMNS)))
     packed = before if len(parts) == 1 else Packed(files=files, part=_joined(parts))
     live = _part_of(index.events.table("metrics").select(_COLUMNS))
     part = _joined([packed.part, live]) if packed.part.num_rows else live
@@ -109,13 +109,6 @@ def summary_of(index: RunIndex, before: Packed = NOTHING_PACKED) -> RunSummary:
         ]
     )
     return RunSummary(keys=tuple(keys), numbers=numbers, packed=packed)
-
-
-def _file_rows(index: RunIndex, file: VisibleFile) -> pa.Table:
-    try:
-        return file.rows(index.layout.root, _COLUMNS)
-    except (OSError, pa.ArrowException):
-        return _PART.empty_table().select(_COLUMNS)  # the page of the run says what is damaged
 
 
 def _part_of(rows: pa.Table) -> pa.Table:
