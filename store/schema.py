@@ -63,15 +63,15 @@ STEP_METRICS: Mapping[str, str] = MappingProxyType(
 )
 """Wide column of `steps` -> key of the training metric that it repeats."""
 
-COUNTED_METRICS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+COUNTED_METRICS: Mapping[str, str] = MappingProxyType(
     {
-        "return_mean": ("reward/return_mean",),
-        "success_rate": ("rollout/success_rate",),
-        "num_turns_mean": ("rollout/num_turns_mean",),
+        "return_mean": "reward/return_mean",
+        "success_rate": "rollout/success_rate",
+        "num_turns_mean": "rollout/num_turns_mean",
     }
 )
-"""Wide column of `steps` that is counted from trajectories -> the metrics of which the first stands
-for it where a step has none."""
+"""Wide column of `steps` that is counted from trajectories -> the metric that stands for it where a
+step has none."""
 
 
 def _tables() -> Iterator[Table]:

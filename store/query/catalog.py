@@ -28,6 +28,13 @@ from .database import quote
 _ADOPTED = [name for name in TABLES if name != "runs"]
 _OWN_FILES = ".catalog"
 """Folder of the root for the catalog's own rows: no run has such a name."""
+_OWN_TABLES = """
+BEGIN;
+CREATE SCHEMA lake.stored;
+CREATE TABLE lake.stored.about (root VARCHAR, schema_version VARCHAR, round BIGINT);
+CREATE TABLE lake.stored.packs (run_id VARCHAR, number BIGINT);
+CREATE TABLE lake.stored.limits (run_id VARCHAR, attempt INTEGER, last_step INTEGER);
+"""
 
 
 class CatalogError(StoreError):
@@ -102,16 +109,8 @@ class Catalog:
                     f"{self._root}, version {SCHEMA_VERSION}; name another catalog"
                 )
             return
-        self._run("BEGIN")
-        self._run("CREATE SCHEMA lake.stored")
-        self._run(
-            "CREATE TABLE lake.stored.about (root VARCHAR, schema_version VARCHAR, round BIGINT)"
-        )
+        self._run(_OWN_TABLES)
         self._run("INSERT INTO lake.stored.about VALUES (?, ?, 0)", self._root, SCHEMA_VERSION)
-        self._run("CREATE TABLE lake.stored.packs (run_id VARCHAR, number BIGINT)")
-        self._run(
-            "CREATE TABLE lake.stored.limits (run_id VARCHAR, attempt INTEGER, last_step INTEGER)"
-        )
         self._run(create_table_sql("runs", "lake.runs"))
         for name in _ADOPTED:
             self._run(create_table_sql(name, f"lake.stored.{name}"))

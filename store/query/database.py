@@ -23,7 +23,7 @@ from ..errors import QueryError, StoreError
 from ..log.index import RunIndex, VisibleFile
 from ..log.remote.pulling import is_held
 from ..schema import EVENT_TABLES, TABLES, arrow_schema, create_table_sql
-from ..steer.commands import PendingCommands, folder_mark
+from ..steer.commands import MailFolder, folder_mark
 from .check import CheckedQuery, one_line
 from .run_files import SCHEME, RunFiles
 from .sql_process import RunningQuery
@@ -108,7 +108,7 @@ class RunDatabase:
         self._runs: list[dict[str, Any]] = []
         self._pending: list[dict[str, Any]] = []
         self._mailboxes: list[int | None] = []
-        self._mail: dict[str, PendingCommands] = {}
+        self._mail: dict[str, MailFolder] = {}
         for index in indexes:
             self.add(index)
 
@@ -256,7 +256,7 @@ class RunDatabase:
         """Commands of the journal, then those that still wait in the mailbox."""
         with self._lock:
             run_id = index.run_id
-            mail = self._mail.setdefault(run_id, PendingCommands(index.layout.root, run_id))
+            mail = self._mail.setdefault(run_id, MailFolder(index.layout.root, run_id))
             pending = mail.rows()
         answered = set(commands.column("command_id").to_pylist())
         waiting = [row for row in pending if row["command_id"] not in answered]
@@ -402,7 +402,7 @@ class RunDatabase:
             return
         self._mailboxes = marks
         self._mail = {
-            run_id: self._mail.get(run_id) or PendingCommands(index.layout.root, run_id)
+            run_id: self._mail.get(run_id) or MailFolder(index.layout.root, run_id)
             for run_id, index in self.indexes.items()
         }
         pending = [row for mail in self._mail.values() for row in mail.rows()]

@@ -30,7 +30,7 @@ from ..reader import CommandState, command_states, is_starting
 from ..records import SEVERITY_RANK, AlarmState
 from ..status import RUNNING, Origin, RunStatus, origin_of, pace_of, status_of, trainer_name
 from ..steer.annotations import read_annotations
-from ..steer.commands import PendingCommands
+from ..steer.commands import MailFolder
 
 _TAIL_BYTES = 65_536
 _MAX_TAIL_BYTES = 16_777_216
@@ -443,7 +443,7 @@ def details_of(row: RunRow, index: RunIndex | None = None) -> RunDetails:
     success = _success_rates(index)
     alarms = index.event_rows("alarms")
     worst = _worst_open(alarms)
-    commands = index.event_rows("commands") + PendingCommands(row.path, index.run_id).rows()
+    commands = index.event_rows("commands") + MailFolder(row.path, index.run_id).rows()
     answers = sorted(index.event_rows("command_events"), key=itemgetter("attempt", "sequence"))
     keys = {key for (key,) in index.events.columns("metrics", "key")}
     return RunDetails(

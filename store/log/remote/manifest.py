@@ -27,7 +27,7 @@ CHECKPOINTS = "checkpoints"
 MAIL = "commands"
 """Folder of a run where readers leave commands, for whoever copies it to deliver."""
 MAX_MAIL_BYTES = 65_536
-_MAIL_NAME = re.compile(r"[0-9]{20}-[0-9a-f]{6}\.json")
+MAIL_NAME = re.compile(r"[0-9]{20}-[0-9a-f]{6}\.json")
 FORMAT = 1
 _SMALL_FILE = re.compile(
     r"run\.json|journal\.ndjson|journal\.tail|journal/[0-9]{6,}\.ndjson|pack/[0-9]{6,}/pack\.json"
@@ -42,16 +42,6 @@ _READ_PAUSE_S = 0.05
 def manifest_name(run_name: str) -> str:
     """Where in a root the manifest of a run lies."""
     return f"{MANIFESTS}/{run_name}.json"
-
-
-def is_mail(name: str) -> bool:
-    """Whether an object in the folder of commands has the name of one."""
-    return _MAIL_NAME.fullmatch(name) is not None
-
-
-def is_small_file(path: str) -> bool:
-    """Whether a path of a run, relative to its folder, is named by the manifest."""
-    return _SMALL_FILE.fullmatch(path) is not None
 
 
 class Part(NamedTuple):
@@ -105,7 +95,7 @@ class Manifest:
             if value["format"] != FORMAT:
                 raise ValueError(f"format {value['format']!r} is not {FORMAT}: update echoscope")
             files = {path: tuple(map(_part, parts)) for path, parts in value["files"].items()}
-            if not all(map(is_small_file, files)):
+            if not all(map(_SMALL_FILE.fullmatch, files)):
                 raise ValueError("it names a file that no run has")
             return cls(
                 run_id=str(value["run_id"]),

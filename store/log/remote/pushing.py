@@ -27,13 +27,13 @@ from .bucket import Bucket
 from .manifest import (
     CHECKPOINTS,
     MAIL,
+    MAIL_NAME,
     MANIFESTS,
     MAX_MAIL_BYTES,
     MAX_PART_BYTES,
     RUN_NAME,
     Manifest,
     Part,
-    is_mail,
     manifest_name,
     read_manifest,
 )
@@ -130,7 +130,7 @@ class Pushing:
         """Put commands that readers have left at the copy into the run's mailbox."""
         for name in sorted(self._own.names(MAIL)):
             path = f"{MAIL}/{name}"
-            if is_mail(name):
+            if MAIL_NAME.fullmatch(name):
                 try:
                     data = self._own.get(path)
                 except FileNotFoundError:
