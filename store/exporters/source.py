@@ -23,7 +23,7 @@ from ..errors import QueryError
 from ..importers.draft import SUMMED_REWARDS
 from ..models import Detokenizer, load_detokenizer, tokenizer_folders
 from ..query.condition import FLAG, checked_condition, flags_without_prefix
-from ..reader import RunInfo, RunReader
+from ..reader import RunInfo, RunReader, grouped
 from ..records import StopReason, parse_trajectory_id
 from ..schema import TABLES
 from ..steer.episode_notes import EpisodeNote, EpisodeNotes, read_episode_notes
@@ -324,7 +324,9 @@ class RunSource:
             (row["attempt"], row["id"]): row
             for row in self.rows_of("trajectories", step, keys).to_pylist(maps_as_pydicts="lossy")
         }
-        turns = turns_by_episode(self.rows_of("turns", step, keys))
+        order = [("trajectory_id", "ascending"), ("turn", "ascending")]
+        turn_rows = self.rows_of("turns", step, keys).sort_by(order)
+        turns = grouped(turn_rows, "attempt", "trajectory_id")
         prompts_shown = self._shown(step, keys)
         for key in keys:
             row, turns_of_row = rows.get(key), turns.get(key, [])
@@ -346,17 +348,20 @@ class RunSource:
 
     def _shown(
         self, step: int, keys: Sequence[tuple[int, str]]
-    ) -> dict[tuple[int, str], dict[int, ShownTurn]]:
+    ) -> dict[tuple[int, str], dict[int, ShownTurn | None]]:
         if self.prompts is None:
             return {}
         columns = ["attempt", "trajectory_id", "turn", "prompt_tokens"]
-        prompts_shown: dict[tuple[int, str], dict[int, ShownTurn]] = {}
-        for row in self.rows_of("tokens", step, keys).select(columns).to_pylist():
-            turn = self.prompts.read(row["prompt_tokens"], is_first=row["turn"] == 0)
-            if turn is not None:
-                of_episode = prompts_shown.setdefault((row["attempt"], row["trajectory_id"]), {})
-                of_episode[row["turn"]] = turn
-        return prompts_shown
+        rows_of = grouped(
+            self.rows_of("tokens", step, keys).select(columns), "attempt", "trajectory_id"
+        )
+        return {
+            (attempt, identity): {
+                row["turn"]: self.prompts.read(row["prompt_tokens"], is_first=row["turn"] == 0)
+                for row in rows
+            }
+            for (attempt, identity), rows in rows_of.items()
+        }
 
     @cached_property
     def prompts(self) -> ShownPrompts | None:
@@ -375,12 +380,3 @@ class RunSource:
         context = self.info.config.get("context")
         value = context.get("system") if isinstance(context, Mapping) else None
         return value if isinstance(value, str) else ""
-
-
-def turns_by_episode(turns: pa.Table) -> dict[tuple[int, str], list[Row]]:
-    """The rows of a table `turns`, as (attempt, id) -> rows in the order of the turns."""
-    by_episode: dict[tuple[int, str], list[Row]] = {}
-    ordered = turns.sort_by([("trajectory_id", "ascending"), ("turn", "ascending")])
-    for row in ordered.to_pylist(maps_as_pydicts="lossy"):
-        by_episode.setdefault((row["attempt"], row["trajectory_id"]), []).append(row)
-    return by_episode

@@ -12,10 +12,12 @@ import os
 import shlex
 import stat
 import zipfile
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
@@ -176,32 +178,26 @@ class ParquetRows:
             import pyarrow.parquet as pq
 
             self._file = pq.ParquetFile(self.path)
-            self._starts = [0]
-            for number in range(self._file.num_row_groups):
-                rows = self._file.metadata.row_group(number).num_rows
-                self._starts.append(self._starts[-1] + rows)
+            metadata = self._file.metadata
+            sizes = [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)]
+            self._starts = [0, *accumulate(sizes)]
         return self._file
 
     def scan(self) -> Iterator[FoundRow]:
         import pyarrow as pa
 
-        number = 0
         batches = self._open().iter_batches(batch_size=256)
-        while True:
-            try:
-                values = next(batches).to_pylist()
-            except StopIteration:
-                return
-            except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-                raise SourceError(f"the Parquet file is damaged: {error}") from None
-            for value in values:
+        try:
+            values = chain.from_iterable(batch.to_pylist() for batch in batches)
+            for number, value in enumerate(values):
                 data = json.dumps(value, default=str, sort_keys=True).encode(errors="replace")
                 yield FoundRow(number, 0, value, data=data)
-                number += 1
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise SourceError(f"the Parquet file is damaged: {error}") from None
 
     def row(self, offset: int, size: int) -> Any:
         file = self._open()
-        group = next(g for g in range(file.num_row_groups) if offset < self._starts[g + 1])
+        group = bisect_right(self._starts, offset) - 1
         if group != self._group:
             self._rows = file.read_row_group(group).to_pylist()
             self._group = group

@@ -418,8 +418,6 @@ class RunDetails:
     """Success rate over the run, at most MAX_POINTS values; empty where it is not defined."""
     alarm_rule: str = ""
     """The worst alarm that is open; empty for none."""
-    alarm_severity: str = ""
-    alarm_step: int | None = None
     commands: tuple[CommandState, ...] = ()
     is_starting: bool = False
     """The current attempt has no step yet."""
@@ -449,8 +447,6 @@ def details_of(row: RunRow, index: RunIndex | None = None) -> RunDetails:
     return RunDetails(
         success=_thinned(success),
         alarm_rule=str(worst["rule"]) if worst else "",
-        alarm_severity=str(worst["severity"]) if worst else "",
-        alarm_step=worst["step"] if worst else None,
         commands=tuple(command_states(commands, answers)),
         is_starting=is_starting(index),
         attempt=index.state.attempt,

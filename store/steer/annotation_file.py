@@ -81,8 +81,10 @@ def _sentence(error: ValidationError) -> str:
 T = TypeVar("T", bound=NotedChange)
 
 
-def read_changes(path: Path, kinds: TypeAdapter[T]) -> tuple[list[T], int]:
-    """The changes of a file in its order, none where there is no file; and how many lines are none.
+def read_changes(path: Path, kinds: TypeAdapter[T]) -> list[T]:
+    """The changes of a file in its order, none where there is no file.
+
+    Lines that are no change are skipped: torn by a crash, or written by something else.
 
     Raises:
         StoreError: the file cannot be read, is no regular file or is larger than 4 MiB.
@@ -90,7 +92,7 @@ def read_changes(path: Path, kinds: TypeAdapter[T]) -> tuple[list[T], int]:
     try:
         descriptor = os.open(path, os.O_RDONLY | _SAFE)
     except FileNotFoundError:
-        return [], 0
+        return []
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}") from error
     try:
@@ -120,7 +122,7 @@ def append_changes(
     lines = b"".join(_line(change) for change in changes)
     with _locked(path) as descriptor:
         before = _read_all(path, descriptor)
-        check(_parsed(before, kinds)[0], changes)
+        check(_parsed(before, kinds), changes)
         torn = b"\n" if before and not before.endswith(b"\n") else b""
         size = len(before) + len(torn) + len(lines)
         if size > MAX_FILE_BYTES:
@@ -175,11 +177,10 @@ def _line(change: NotedChange) -> bytes:
     return json.dumps({"kind": fields.pop("kind")} | fields).encode() + b"\n"
 
 
-def _parsed(data: bytes, kinds: TypeAdapter[T]) -> tuple[list[T], int]:
-    lines = [line for line in data.split(b"\n") if line.strip()]
+def _parsed(data: bytes, kinds: TypeAdapter[T]) -> list[T]:
     changes = []
-    for line in lines:
+    for line in data.split(b"\n"):
         with suppress(ValueError):
             if len(line) <= MAX_LINE_BYTES:
                 changes.append(kinds.validate_json(line))
-    return changes, len(lines) - len(changes)
+    return changes

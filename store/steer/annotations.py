@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -56,8 +57,6 @@ class Annotations:
     """In the order they were given, each once."""
     note: str = ""
     is_pinned: bool = False
-    num_unreadable: int = 0
-    """Lines that are no change: torn by a crash, or written by something else. They are skipped."""
 
 
 def read_annotations(run_path: Path) -> Annotations:
@@ -66,7 +65,7 @@ def read_annotations(run_path: Path) -> Annotations:
     Raises:
         StoreError: the file cannot be read, is no regular file or is larger than 4 MiB.
     """
-    return _added_up(*read_changes(Layout(Path(run_path)).annotations, _CHANGE))
+    return _added_up(read_changes(Layout(Path(run_path)).annotations, _CHANGE))
 
 
 def annotate(run_path: Path, *changes: Change) -> None:
@@ -83,11 +82,8 @@ def annotate(run_path: Path, *changes: Change) -> None:
     append_changes(layout, layout.annotations, changes, _CHANGE, _check_number_of_tags)
 
 
-def _added_up(changes: Sequence[Change], num_unreadable: int = 0) -> Annotations:
-    out = Annotations(num_unreadable=num_unreadable)
-    for change in changes:
-        out = _apply(out, change)
-    return out
+def _added_up(changes: Iterable[Change]) -> Annotations:
+    return reduce(_apply, changes, Annotations())
 
 
 def _apply(before: Annotations, change: Change) -> Annotations:

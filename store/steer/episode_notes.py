@@ -85,8 +85,6 @@ class EpisodeNotes:
 
     by_episode: Mapping[EpisodeKey, EpisodeNote] = field(default_factory=dict)
     """Only episodes about which something is noted."""
-    num_unreadable: int = 0
-    """Lines that are no change: torn by a crash, or written by something else. They are skipped."""
 
     def of(self, attempt: int, episode: str) -> EpisodeNote:
         """What was noted about an episode; empty for nothing."""
@@ -110,7 +108,7 @@ def read_episode_notes(run_path: Path) -> EpisodeNotes:
     Raises:
         StoreError: the file cannot be read, is no regular file or is larger than 4 MiB.
     """
-    return _added_up(*read_changes(Layout(Path(run_path)).episode_notes, _CHANGE))
+    return _added_up(read_changes(Layout(Path(run_path)).episode_notes, _CHANGE))
 
 
 def note_episodes(run_path: Path, *changes: EpisodeChange) -> None:
@@ -127,13 +125,13 @@ def note_episodes(run_path: Path, *changes: EpisodeChange) -> None:
     append_changes(layout, layout.episode_notes, changes, _CHANGE, _check_numbers)
 
 
-def _added_up(changes: Iterable[EpisodeChange], num_unreadable: int = 0) -> EpisodeNotes:
+def _added_up(changes: Iterable[EpisodeChange]) -> EpisodeNotes:
     by_episode: dict[EpisodeKey, EpisodeNote] = {}
     for change in changes:
         note = _applied(by_episode.pop(change.key, EpisodeNote()), change)
         if note != EpisodeNote():
             by_episode[change.key] = note
-    return EpisodeNotes(by_episode=by_episode, num_unreadable=num_unreadable)
+    return EpisodeNotes(by_episode=by_episode)
 
 
 def _applied(before: EpisodeNote, change: EpisodeChange) -> EpisodeNote:

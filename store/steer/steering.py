@@ -175,15 +175,8 @@ def check_settings(live_knobs: Mapping[str, Any], settings: Mapping[str, Any]) -
                 f"{key!r} is not a setting that can change during the run"
                 f"{did_you_mean(key, live_knobs)}"
             )
-        problem = _problem(value, schema)
-        if problem:
-            raise WrongSettingError(f"{key} is {value!r}, but {problem}")
-
-
-def _problem(value: Any, schema: Mapping[str, Any]) -> str:
-    """What is wrong with a value; empty if nothing is."""
-    errors = _validator_class()(schema).iter_errors(value)
-    return next((_sentence(error) for error in errors), "")
+        for error in _validator_class()(schema).iter_errors(value):
+            raise WrongSettingError(f"{key} is {value!r}, but {_sentence(error)}")
 
 
 @functools.cache

@@ -62,7 +62,7 @@ def _patiently(
     """Work on an object of a bucket that is tried again where it fails on the way."""
 
     @wraps(work)
-    def patient_work(bucket: Bucket, name: str, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def patient_work(bucket: Bucket, name: str, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         for pause_s in (*_PAUSES_S, None):
             try:
                 return work(bucket, name, *args, **kwargs)

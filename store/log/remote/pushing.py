@@ -237,14 +237,11 @@ class Pushing:
         return path, (_Sent(stats.st_ino, parts, size, stats.st_mtime_ns), new)
 
     def _upload(self, objects: dict[str, Path] | dict[str, bytes], there: set[str]) -> None:
-        def put(name: str, content: Path | bytes) -> str:
-            self._own.put(name, content)
-            return name
-
         with ThreadPoolExecutor(_NUM_THREADS) as pool:
-            futures = [pool.submit(put, name, content) for name, content in objects.items()]
-            for future in futures:
-                there.add(future.result())
+            puts = {name: pool.submit(self._own.put, name, c) for name, c in objects.items()}
+            for name, put in puts.items():
+                put.result()
+                there.add(name)
 
     def _read_manifest(self) -> Manifest | None:
         """The manifest there; StoreError where it is another run's, or another process writes."""
