@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -32,8 +32,7 @@ _PART = pa.schema(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricSummary:
+class MetricSummary(NamedTuple):
     """Of one metric of one run; values that are not finite do not count."""
 
     last: float
@@ -59,8 +58,8 @@ class RunSummary:
             column = self.numbers[:, self.keys.index(key)]
         except ValueError:
             return None
-        last, last_step, recent, low, high = column.tolist()
-        return MetricSummary(last=last, last_step=int(last_step), recent=recent, low=low, high=high)
+        last, last_step, *others = column.tolist()
+        return MetricSummary(last, int(last_step), *others)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

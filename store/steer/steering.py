@@ -59,22 +59,20 @@ def obeyed_actions(config: Mapping[str, Any]) -> tuple[CommandAction, ...]:
     return tuple(action for action in CommandAction if action not in _NOT_RECORDED)
 
 
+_NOT_STEERED: Mapping[Origin, str] = {
+    Origin.IMPORTED: "This run was imported from files of {}, so it takes no commands.",
+    Origin.WATCHED: "Echoscope follows the files of {} and cannot send commands to it. A recorder "
+    "in the training loop can.",
+    Origin.EVALUATED: "This run is an evaluation: nothing is trained, so it takes no commands.",
+    Origin.RECORDED: "The recorder in {} passes on no commands.",
+}
+
+
 def why_not_steered(config: Mapping[str, Any]) -> str:
     """Why a run takes no commands at all, in a sentence; empty where it takes some."""
-    trainer = trainer_name(config) or "another trainer"
-    origin = origin_of(config)
-    if origin is Origin.IMPORTED:
-        return f"This run was imported from files of {trainer}, so it takes no commands."
-    if origin is Origin.WATCHED:
-        return (
-            f"Echoscope follows the files of {trainer} and cannot send commands to it. A recorder "
-            "in the training loop can."
-        )
-    if origin is Origin.EVALUATED:
-        return "This run is an evaluation: nothing is trained, so it takes no commands."
-    if origin is Origin.RECORDED and not obeyed_actions(config):
-        return f"The recorder in {trainer} passes on no commands."
-    return ""
+    if obeyed_actions(config):
+        return ""
+    return _NOT_STEERED[origin_of(config)].format(trainer_name(config) or "another trainer")
 
 
 def why_no_branch(config: Mapping[str, Any]) -> str:
