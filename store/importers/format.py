@@ -75,10 +75,6 @@ class Format:
     goes_on: Callable[[Row], bool] | None = None
     """Whether a row behind one of this format is of it, too; None: where it matches."""
 
-    def is_of(self, row: Row) -> bool:
-        """Whether a row behind one of this format is of it, too."""
-        return (self.goes_on or self.matches)(row)
-
     def step_of(self, row: Row, where: Where) -> tuple[int | None, bool]:
         """The step of a row, None where nothing says it, and whether the file's name does."""
         mapped = row.get(MAPPED)

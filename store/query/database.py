@@ -23,6 +23,7 @@ from ..errors import QueryError, StoreError
 from ..log.index import RunIndex, VisibleFile
 from ..log.remote.pulling import is_held
 from ..schema import EVENT_TABLES, TABLES, arrow_schema, create_table_sql
+from ..status import RUNNING
 from ..steer.commands import MailFolder, folder_mark
 from .check import CheckedQuery, one_line
 from .run_files import SCHEME, RunFiles
@@ -419,19 +420,13 @@ class RunDatabase:
         self.connection.unregister("new_rows")
 
 
-def run_status(index: RunIndex) -> str:
-    """`"running"` while a process holds the run; else how it ended, or `"crashed"`."""
-    if is_held(index.layout):
-        return "running"
-    return index.state.status or "crashed"
-
-
 def run_row(index: RunIndex) -> dict[str, Any]:
     """The row of `runs`."""
     run, state = index.run, index.state
     row = {name: run.get(name) for name in TABLES["runs"].column_names}
     return row | {
-        "status": run_status(index),
+        # Nobody holds it and nobody closed it: it crashed.
+        "status": RUNNING if is_held(index.layout) else state.status or "crashed",
         "ended_at": state.ended_at,
         "attempt": state.attempt,
         "last_step": state.last_step,

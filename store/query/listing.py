@@ -284,14 +284,16 @@ def _read(root: Path, name: str, mark: Mark, is_link: bool) -> _Entry:
         if is_link or not name.isprintable():
             run_path(root, name)
         run = read_run_json(layout)
-        row = _with_notes(_of_run(row, run))
+        row = _of_run(row, run)
         state, success_rate = RunState(run["run_id"]), None
         for record in _ends(layout):
             state.apply(record)
             if record["kind"] == "step":
                 success_rate = record["steps"][0]["success_rate"]
     except StoreError as error:
-        return _Entry(mark, replace(row, problem=_relative(error, layout.root)), True)
+        # Without the folder that the row names anyway.
+        problem = str(error).replace(f"{row.path}/", "").replace(str(row.path), name)
+        return _Entry(mark, replace(row, problem=problem), True)
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
         problem = f"it is damaged ({' '.join(repr(error).split())[:200]})"
         return _Entry(mark, replace(row, problem=problem), True)
@@ -306,21 +308,8 @@ def _read(root: Path, name: str, mark: Mark, is_link: bool) -> _Entry:
     return _Entry(mark, row, state.status is not None)
 
 
-def _with_notes(row: RunRow) -> RunRow:
-    notes = read_annotations(row.path)
-    tags = tuple(dict.fromkeys((*row.tags, *notes.tags)))
-    return replace(
-        row, tags=tags, noted_tags=notes.tags, note=notes.note, is_pinned=notes.is_pinned
-    )
-
-
-def _relative(error: StoreError, root: Path) -> str:
-    """What an error says, without the folder that the row names anyway."""
-    return str(error).replace(f"{root}/", "").replace(str(root), root.name)
-
-
 def _of_run(row: RunRow, run: Mapping[str, Any]) -> RunRow:
-    config = dict(json.loads(run["config"]))
+    config, notes = dict(json.loads(run["config"])), read_annotations(row.path)
     parent = run["parent_run_id"]
     return replace(
         row,
@@ -329,7 +318,10 @@ def _of_run(row: RunRow, run: Mapping[str, Any]) -> RunRow:
         base_model=str(run["base_model"])[:MAX_NAME],
         parent_run_id=None if parent is None else str(parent),
         branched_at=_entry(config, int, "branched_from", "step"),
-        tags=tuple(map(str, run["tags"])),
+        tags=tuple(dict.fromkeys((*map(str, run["tags"]), *notes.tags))),
+        noted_tags=notes.tags,
+        note=notes.note,
+        is_pinned=notes.is_pinned,
         num_steps=_entry(config, int, "steps"),
         environments=_environments(config),
         algorithm=algorithm_of(config),

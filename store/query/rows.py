@@ -120,7 +120,8 @@ def check_trajectory(trajectory: Trajectory, outcome: TrajectoryOutcome | None) 
             raise ValueError(f"{trajectory.id}: {name} is {seed}, but must fit a signed 64-bit int")
     if outcome is None:
         return
-    sizes = [_response_size(turn) for turn in trajectory.turns]
+    tokens = [turn.response_tokens for turn in trajectory.turns]
+    sizes = [0 if ids is None else len(ids) for ids in tokens]
     for name in OUTCOME_ARRAYS:
         arrays = getattr(outcome, name)
         if arrays is not None and [len(array) for array in arrays] != sizes:
@@ -128,10 +129,6 @@ def check_trajectory(trajectory: Trajectory, outcome: TrajectoryOutcome | None) 
                 f"{trajectory.id}: {name} has lengths {[len(a) for a in arrays]}, but the turns "
                 f"have {sizes} response tokens"
             )
-
-
-def _response_size(turn: Turn) -> int:
-    return 0 if turn.response_tokens is None else len(turn.response_tokens)
 
 
 def _table(name: str, records: Sequence[Any], columns: Mapping[str, Any]) -> pa.Table:
