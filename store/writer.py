@@ -87,8 +87,7 @@ class RunWriter:
         self._error: Exception | None = None
         self._is_closed = False
         self._packer: subprocess.Popen[bytes] | None = None
-        # Only the thread touches these three.
-        self._held: dict[int, list[Trajectory]] = {}
+        # Only the thread touches these two.
         self._waiting: list[Trajectory] = []
         self._waiting_since = 0.0
         self._jobs: queue.Queue[_JOB | None] = queue.Queue(maxsize=_QUEUE_SIZE)
@@ -209,7 +208,8 @@ class RunWriter:
         self._raise_error()
         for trajectory in trajectories:
             check_trajectory(trajectory, None)
-            self._open_trajectory(trajectory)
+            self._require_later(trajectory.step)
+            _add_once(self._open.setdefault(trajectory.step, {}), trajectory)
         taken = tuple(trajectories)
         if taken:
             self._put(lambda committer: self._take(committer, taken))
@@ -235,11 +235,11 @@ class RunWriter:
         """
         self._raise_error()
         step = self._step_of(metrics)
+        step_rows = dict(self._open.get(step, {}))
         for trajectory in trajectories:
             if trajectory.step != step:
                 raise ValueError(f"{trajectory.id} does not belong to step {step}")
-        added = [t for t in trajectories if self._open_trajectory(t)]
-        step_rows = self._open.get(step, {})
+            _add_once(step_rows, trajectory)
         by_id = {outcome.trajectory_id: outcome for outcome in outcomes}
         if len(by_id) != len(outcomes):
             raise ValueError(f"step {step}: a trajectory has two outcomes")
@@ -249,18 +249,17 @@ class RunWriter:
             check_trajectory(trajectory, by_id.get(trajectory.id))
         self._last_step = step
         self._open = {s: rows for s, rows in self._open.items() if s > step}
+        content = StepContent(
+            step=step,
+            metrics=metrics,
+            trajectories=sorted(step_rows.values(), key=lambda t: t.id),
+            outcomes=outcomes,
+            alarms=alarms,
+            diagnostics=diagnostics,
+        )
 
         def commit(committer: Committer) -> None:
-            earlier = self._held.pop(step, [])
             self._waiting = [t for t in self._waiting if t.step != step]
-            content = StepContent(
-                step=step,
-                metrics=metrics,
-                trajectories=sorted([*earlier, *added], key=lambda t: t.id),
-                outcomes=outcomes,
-                alarms=alarms,
-                diagnostics=diagnostics,
-            )
             is_rotated = committer.commit_step(content)
             self.acknowledged_step = step
             if is_rotated and self._is_packing:
@@ -372,16 +371,6 @@ class RunWriter:
         if step <= self._last_step:
             raise ValueError(f"step {step} does not come after step {self._last_step}")
 
-    def _open_trajectory(self, trajectory: Trajectory) -> bool:
-        """Note a trajectory of an unfinished step; False where it was handed over before."""
-        self._require_later(trajectory.step)
-        step_rows = self._open.setdefault(trajectory.step, {})
-        earlier = step_rows.get(trajectory.id)
-        if earlier is not None and earlier is not trajectory:
-            raise ValueError(f"two different trajectories have the id {trajectory.id}")
-        step_rows[trajectory.id] = trajectory
-        return earlier is None
-
     def _put(self, job: _JOB) -> None:
         if self._is_closed:
             raise StoreWriteError(f"{self.path}: the writer is closed")
@@ -425,8 +414,6 @@ class RunWriter:
         if not self._waiting:
             self._waiting_since = time.monotonic()
         self._waiting += trajectories
-        for trajectory in trajectories:
-            self._held.setdefault(trajectory.step, []).append(trajectory)
 
     def _commit_waiting(self, committer: Committer) -> None:
         waiting, self._waiting = self._waiting, []
@@ -453,3 +440,9 @@ class RunWriter:
             )
         except OSError as error:
             logger.warning("%s: cannot pack beside the training: %s", self.path, error)
+
+
+def _add_once(step_rows: dict[str, Trajectory], trajectory: Trajectory) -> None:
+    """Add a trajectory to those of its step; it may have been handed over before."""
+    if step_rows.setdefault(trajectory.id, trajectory) is not trajectory:
+        raise ValueError(f"two different trajectories have the id {trajectory.id}")
