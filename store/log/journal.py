@@ -12,6 +12,7 @@ before it decided (`State`, below). `journal.tail` says how many records were ac
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import zlib
@@ -170,18 +171,18 @@ def parse_chunk(data: bytes, offset: int = 0) -> Chunk:
     records: list[Record] = []
     damaged: list[int] = []
     crcs: list[str] = []
-    start, good_end = 0, offset
-    while (stop := data.find(b"\n", start)) >= 0:
-        line = data[start : stop + 1]
-        record = decode_line(line)
-        if record is None:
-            damaged.append(offset + start)
+    end = good_end = offset
+    for line in io.BytesIO(data):
+        if not line.endswith(b"\n"):
+            break
+        start, end = end, end + len(line)
+        if (record := decode_line(line)) is None:
+            damaged.append(start)
         else:
             records.append(record)
             crcs.append(_crc_of(line))
-            good_end = offset + stop + 1
-        start = stop + 1
-    return Chunk(records, crcs, damaged, offset + start, good_end)
+            good_end = end
+    return Chunk(records, crcs, damaged, end, good_end)
 
 
 @dataclass(slots=True)
