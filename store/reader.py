@@ -59,12 +59,7 @@ from .records import (
 from .schema import DATA_TABLES, arrow_schema
 from .status import RECENT_STEPS, RUNNING, RunStatus, origin_of, pace_of, status_of
 
-_JOURNAL_ORDER = "attempt, sequence"
 _JOURNAL = [("attempt", "ascending"), ("sequence", "ascending")]
-_WALL_TIMES = f"""
-SELECT wall_time FROM steps WHERE run_id = $1 AND attempt = $2
-ORDER BY step DESC LIMIT {RECENT_STEPS + 1}
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,9 +344,7 @@ class RunReader(_SqlReader):
     def outcome(self, trajectory_id: str) -> TrajectoryOutcome | None:
         """What the update learned about a trajectory; None where it has not seen it.
 
-        Raises:
-            KeyError: the run has no such trajectory, or none that is visible.
-            ValueError: not a trajectory id.
+        Raises as `trajectory`.
         """
         return outcome_from_rows(*self._row_and_tokens(trajectory_id))
 
@@ -508,7 +501,7 @@ class RunsReader(_SqlReader):
         """How every readable run stands now, by run id."""
         now = time.time()
         commands = grouped(self.sql("SELECT * FROM commands"), "run_id")
-        answers = self.sql(f"SELECT * FROM command_events ORDER BY {_JOURNAL_ORDER}")
+        answers = self.sql("SELECT * FROM command_events ORDER BY attempt, sequence")
         events = grouped(answers, "run_id")
         out = {}
         for info in self.infos():
@@ -573,8 +566,11 @@ def open_runs(
 
 def _step_s(reader: _SqlReader, info: RunInfo) -> float:
     """Usual seconds a step, NaN where too few are done."""
-    times = reader.sql(_WALL_TIMES, [info.run_id, info.attempt]).column("wall_time")
-    return pace_of(sorted(times.to_pylist()))
+    query = (
+        "SELECT wall_time FROM steps WHERE run_id = $1 AND attempt = $2 ORDER BY step DESC LIMIT $3"
+    )
+    rows = reader.sql(query, [info.run_id, info.attempt, RECENT_STEPS + 1])
+    return pace_of(sorted(rows.column("wall_time").to_pylist()))
 
 
 def grouped(rows: pa.Table, *keys: str) -> dict[tuple[Any, ...], list[dict[str, Any]]]:

@@ -194,13 +194,7 @@ class Look:
 
 
 def look(file: Path, spool: Path, roles: Roles = NO_ROLES, run: str | None = None) -> Look:
-    """Look at the first rows of a file.
-
-    Args:
-        spool: A folder for unpacked copies.
-        roles: What a user says of the keys of rows.
-        run: As of `source_of`.
-    """
+    """Look at the first rows of a file; arguments as of `survey`."""
     keys: tuple[str, ...] = ()
     problem = ""
     try:

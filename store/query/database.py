@@ -206,11 +206,7 @@ class RunDatabase:
         raise StoreError(f"{self.folder}: the files of the run keep changing, try again")
 
     def step_rows(self, index: RunIndex, name: str, step: int) -> pa.Table:
-        """The visible rows of one step of a data table, after catching up.
-
-        Raises:
-            StoreError: the files keep changing.
-        """
+        """The visible rows of one step of a data table, after catching up; raises as `_again`."""
         self.refresh()
         schema = arrow_schema(name)
         is_of_step = pc.field("step") == step
@@ -232,11 +228,10 @@ class RunDatabase:
         None where DuckDB is open or the files are many: then DuckDB is faster. To open one takes
         longer than to read the few files of a usual run, and a page may ask of a hundred runs.
 
+        Raises as `_again`.
+
         Args:
             keys: Of the table `metrics`: only these.
-
-        Raises:
-            StoreError: the files keep changing.
         """
         self.refresh()
         of_keys = None if keys is None else pc.field("key").isin(list(keys))

@@ -129,8 +129,8 @@ class RunList:
     others: list[str] = field(default_factory=list)
     """Folders that are no runs, and files, as of the last `rows`."""
     _entries: dict[str, _Entry] = field(default_factory=dict)
-    _due: dict[str, tuple[Mark, bool]] = field(default_factory=dict)
-    """Runs to be read, the newest last: what they changed to, and whether each is a link."""
+    _due: dict[str, Mark] = field(default_factory=dict)
+    """Runs to be read, the newest last, and what they changed to."""
     _num_being_read: int = 0
     _rows: tuple[RunRow, ...] | None = None
     _kept_until: float = 0.0
@@ -167,17 +167,17 @@ class RunList:
         """See which runs there are, and which of them have moved."""
         try:
             with os.scandir(self.root) as entries:
-                folders, files = {}, []
+                folders, files = [], []
                 for entry in entries:
                     if entry.is_dir():
-                        folders[entry.name] = entry.is_symlink()
+                        folders.append(entry.name)
                     elif not entry.name.startswith("."):
                         files.append(entry.name)
         except OSError as error:
             raise StoreError(f"{self.root}: {error.strerror or error}") from error
         before, self._entries, others = self._entries, {}, files
         due = []
-        for name, is_link in folders.items():
+        for name in folders:
             if name.startswith("."):
                 continue  # a run that is being started
             mark = _mark(f"{self.root}/{name}")
@@ -187,8 +187,8 @@ class RunList:
             run = before.get(name) or _unread(self.root / name, mark)
             self._entries[name] = run
             if run.mark != mark:
-                due.append((mark.created_ns, name, (mark, is_link)))
-        self._due = {name: of_run for _, name, of_run in sorted(due)}
+                due.append((mark.created_ns, name, mark))
+        self._due = {name: mark for _, name, mark in sorted(due)}
         self.others = sorted(others)
         self._rows = None
         is_large = len(self._entries) >= LARGE
@@ -199,11 +199,11 @@ class RunList:
         with self._lock:
             if not self._due:
                 return False
-            name, (mark, is_link) = self._due.popitem()
+            name, mark = self._due.popitem()
             self._num_being_read += 1
         entry = None
         try:
-            entry = _read(self.root, name, mark, is_link)
+            entry = _read(self.root, name, mark)
         finally:
             with self._lock:
                 self._num_being_read -= 1
@@ -277,11 +277,11 @@ def _stat(path: str) -> os.stat_result | None:
         return None
 
 
-def _read(root: Path, name: str, mark: Mark, is_link: bool) -> _Entry:
+def _read(root: Path, name: str, mark: Mark) -> _Entry:
     layout = Layout(root / name)
     row = RunRow(run_id=name, path=layout.root, created_at=mark.created_ns / 1e9)
     try:
-        if is_link or not name.isprintable():
+        if layout.root.is_symlink() or not name.isprintable():
             run_path(root, name)
         run = read_run_json(layout)
         row = _of_run(row, run)

@@ -110,6 +110,8 @@ def append_changes(
 ) -> None:
     """Append changes to a file of a run, all of them or none; on the disk when this returns.
 
+    Several processes may do so at once, also while the run trains.
+
     Args:
         check: Given the changes before and these; raises where both together are too many.
 

@@ -60,24 +60,12 @@ class Annotations:
 
 
 def read_annotations(run_path: Path) -> Annotations:
-    """What was noted about the run; nothing noted is not an error.
-
-    Raises:
-        StoreError: the file cannot be read, is no regular file or is larger than 4 MiB.
-    """
+    """What was noted about the run; nothing noted is not an error. Raises as `read_changes`."""
     return _added_up(read_changes(Layout(Path(run_path)).annotations, _CHANGE))
 
 
 def annotate(run_path: Path, *changes: Change) -> None:
-    """Note changes, all of them or none; they are on the disk when this returns.
-
-    Several processes may do so at once, also while the run trains.
-
-    Raises:
-        NotARunError: no run there.
-        AnnotationError: the run would have more tags than it may.
-        StoreError: the file is full or not ours, or the disk refuses; nothing was noted.
-    """
+    """Note changes, as `append_changes` does; AnnotationError where the run has too many tags."""
     layout = Layout(Path(run_path))
     append_changes(layout, layout.annotations, changes, _CHANGE, _check_number_of_tags)
 
