@@ -17,7 +17,7 @@ from .parquet import damage_of
 class VerifyReport:
     """The outcome of `verify`. Hidden steps of earlier attempts are checked, too."""
 
-    problems: list[Problem]
+    problems: tuple[Problem, ...]
     num_files: int = 0
     num_bytes: int = 0
     num_trajectories: int = 0
@@ -34,7 +34,7 @@ def verify(path: str | Path) -> VerifyReport:
     """
     index = RunIndex(Path(path), all_attempts=True)
     root = index.layout.root
-    report = VerifyReport(problems=list(index.problems))
+    report = VerifyReport(problems=tuple(index.problems))
     bad: set[str] = set()
     index.fetch(entry for group in index.groups for entry in group.files)
     for group in index.groups:
@@ -42,7 +42,7 @@ def verify(path: str | Path) -> VerifyReport:
             report.num_files += 1
             report.num_bytes += entry.num_bytes
             if why := damage_of(root, entry):
-                report.problems.append(Problem(root / entry.path, why, _lost_rows(group, entry)))
+                report.problems += (Problem(root / entry.path, why, _lost_rows(group, entry)),)
                 bad.add(entry.path)
             elif entry.table == "trajectories":
                 report.num_trajectories += entry.num_rows
@@ -52,7 +52,7 @@ def verify(path: str | Path) -> VerifyReport:
         report.num_bytes += sum(sizes)
         if why := checkpoint_damage(folder, run_id=index.run_id):
             lost = f"the checkpoint of step {checkpoint_step(folder)}"
-            report.problems.append(Problem(folder, why, lost))
+            report.problems += (Problem(folder, why, lost),)
     visible = RunIndex(root)
     steps = {row["step"] for row in visible.event_rows("steps")}
     for file in (file for table in TABLES for file in visible.visible_files(table)):
