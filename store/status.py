@@ -99,8 +99,11 @@ class Status(StrEnum):
 
 
 _OVER = (
-    *(Status.FINISHED, Status.STOPPED, Status.FAILED),
-    *(Status.INTERRUPTED, Status.CRASHED),
+    Status.FINISHED,
+    Status.STOPPED,
+    Status.FAILED,
+    Status.INTERRUPTED,
+    Status.CRASHED,
 )
 
 

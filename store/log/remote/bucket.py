@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -146,8 +147,7 @@ class Bucket:
                 stream.write(content)
             else:
                 with content.open("rb") as file:
-                    while block := file.read(_COPY_BYTES):
-                        stream.write(block)
+                    shutil.copyfileobj(file, stream, _COPY_BYTES)
         if is_disk:
             files.move(target, path)
 
@@ -171,8 +171,7 @@ class Bucket:
             files.open_input_stream(f"{folder}/{name}", compression=None) as stream,
             target.open("wb") as file,
         ):
-            while block := stream.read(_COPY_BYTES):
-                file.write(block)
+            shutil.copyfileobj(stream, file, _COPY_BYTES)
 
     @_patiently
     def names(self, folder: str, *, is_deep: bool = False) -> dict[str, tuple[int, float]]:
