@@ -126,7 +126,6 @@ class Bucket:
             raise BucketError(f"{self.url}: {_line(error)}") from error
         return files, f"{parts.netloc}{parts.path}".rstrip("/")
 
-    @_patiently
     def put(self, name: str, content: bytes | Path) -> None:
         """Write an object; whoever reads it sees all of it or none.
 
@@ -134,12 +133,16 @@ class Bucket:
             FileNotFoundError: the file to be written is gone.
             BucketError: not now, or never.
         """
-        files, folder = self._at
         if isinstance(content, Path):
             content.stat()
-        path = f"{folder}/{name}"
         is_disk = self.url.startswith("file:")  # where half a file is seen, and folders are made
-        target = f"{path}.{new_id()}.tmp" if is_disk else path
+        self._write(name, content, f"{name}.{new_id()}.tmp" if is_disk else name)
+
+    @_patiently
+    def _write(self, name: str, content: bytes | Path, temporary: str) -> None:
+        files, folder = self._at
+        path, target = f"{folder}/{name}", f"{folder}/{temporary}"
+        is_disk = path != target
         if is_disk:
             files.create_dir(path.rpartition("/")[0])
         with files.open_output_stream(target, compression=None) as stream:
