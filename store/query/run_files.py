@@ -89,16 +89,6 @@ class RunFiles(AbstractFileSystem):  # type: ignore[misc]
         """The name itself: names are asked for one by one, and listed for nobody."""
         return [path] if self._find(path) else []
 
-    def exists(self, path: str, **_: Any) -> bool:
-        file = self._find(path)
-        return file is not None and file.is_file()
-
-    def isfile(self, path: str) -> bool:
-        return self.exists(path)
-
-    def isdir(self, path: str) -> bool:
-        return False
-
     def _path(self, name: str) -> Path:
         file = self._find(name)
         if file is None:

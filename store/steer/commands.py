@@ -170,7 +170,7 @@ class MailFolder:
             except OSError as error:
                 refused[name] = error.strerror or str(error)
             except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
-                refused[name] = _one_line(error)
+                refused[name] = " ".join(str(error).split())[:_MAX_DETAIL]
         return commands, refused
 
     def rows(self) -> list[dict[str, Any]]:
@@ -179,10 +179,6 @@ class MailFolder:
         there = sorted(self._commands.keys() & self._seen)
         self._commands = {name: self._commands[name] for name in there}
         return [_row(command) for command in self._commands.values()]
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:_MAX_DETAIL]
 
 
 def folder_mark(folder: Path) -> int | None:
