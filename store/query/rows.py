@@ -269,20 +269,14 @@ def tokens_table(
     columns |= _span_columns("reasoning", [turn.reasoning_span for turn in turns])
     columns |= {
         "prompt_prefix": prefixes,
-        "prompt_tokens": _list_array(prompts, np.int32),
-        "response_tokens": _list_array([turn.response_tokens for turn in turns], np.int32),
-        "logprobs": _list_array([turn.logprobs for turn in turns], np.float32),
-        "entropies": _list_array([turn.entropies for turn in turns], np.float32),
-        "support_sizes": _list_array([None if s is None else s.sizes for s in supports], np.int32),
-        "support_tokens": _list_array(
-            [None if s is None else s.tokens for s in supports], np.int32
-        ),
+        "prompt_tokens": prompts,
+        "support_sizes": [None if s is None else s.sizes for s in supports],
+        "support_tokens": [None if s is None else s.tokens for s in supports],
     }
     joined = [outcomes.get(identity) for identity in columns["trajectory_id"]]
     for name in OUTCOME_ARRAYS:
         pairs = zip(joined, turns, strict=True)
-        arrays = [_outcome_array(outcome, name, turn) for outcome, turn in pairs]
-        columns[name] = _list_array(arrays, np.float32)
+        columns[name] = [_outcome_array(outcome, name, turn) for outcome, turn in pairs]
     return _table("tokens", turns, columns)
 
 
@@ -290,20 +284,8 @@ def _outcome_array(
     outcome: TrajectoryOutcome | None, name: str, turn: Turn
 ) -> NDArray[np.float32] | None:
     arrays = None if outcome is None else getattr(outcome, name)
-    return None if arrays is None else arrays[turn.index]
-
-
-def _list_array(arrays: Sequence[NDArray[Any] | None], dtype: type[np.generic]) -> pa.Array:
-    """Arrow lists from arrays without a Python object per element; None becomes NULL."""
-    sizes = np.array([0 if array is None else len(array) for array in arrays], dtype=np.int64)
-    offsets = np.zeros(len(arrays) + 1, dtype=np.int32)
-    np.cumsum(sizes, out=offsets[1:])
-    present = [array for array in arrays if array is not None]
-    values = np.concatenate(present).astype(dtype, copy=False) if present else np.empty(0, dtype)
-    mask = np.array([array is None for array in arrays], dtype=np.bool_)
-    return pa.ListArray.from_arrays(
-        pa.array(offsets), pa.array(values), mask=pa.array(mask) if mask.any() else None
-    )
+    # Arrow takes the values of an array of its own type without a Python object for each.
+    return None if arrays is None else np.asarray(arrays[turn.index], dtype=np.float32)
 
 
 def diagnostics_table(run_id: str, attempt: int, records: Sequence[DiagnosticRecord]) -> pa.Table:
