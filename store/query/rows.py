@@ -134,25 +134,17 @@ def check_trajectory(trajectory: Trajectory, outcome: TrajectoryOutcome | None) 
 def _table(name: str, records: Sequence[Any], columns: Mapping[str, Any]) -> pa.Table:
     """One row per record: a column that is not given holds the field of its name."""
     schema = arrow_schema(name)
-    arrays = []
+    of_fields = {}
     for field in schema:
-        column = columns.get(field.name)
-        if column is None:
+        if field.name not in columns:
             values = map(attrgetter(field.name), records)
             is_number = pa.types.is_primitive(field.type)
-            column = [*values] if is_number else [*map(_stored, values)]
-        is_array = isinstance(column, pa.Array)
-        arrays.append(column if is_array else pa.array(column, type=field.type))
-    return pa.Table.from_arrays(arrays, schema=schema)
+            of_fields[field.name] = [*values] if is_number else [*map(_stored, values)]
+    return pa.Table.from_pydict({**columns, **of_fields}, schema=schema)
 
 
 def _step_columns(run_id: str, attempt: int, steps: Sequence[int]) -> dict[str, Any]:
-    size = len(steps)
-    return {
-        "run_id": pa.repeat(pa.scalar(run_id, type=pa.string()), size),
-        "step": steps,
-        "attempt": pa.repeat(pa.scalar(attempt, type=pa.int32()), size),
-    }
+    return {"run_id": [run_id] * len(steps), "step": steps, "attempt": [attempt] * len(steps)}
 
 
 def trajectories_table(
