@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
@@ -210,15 +210,11 @@ def turns_table(run_id: str, attempt: int, trajectories: Sequence[Trajectory]) -
     columns |= _span_columns("reasoning", [turn.reasoning_chars for turn in turns])
     columns |= _span_columns("answer", [turn.answer_chars for turn in turns])
     columns["reward"] = [_known(turn.reward) for turn in turns]
-    columns["calls"] = [_calls_text(turn.calls) for turn in turns]
+    columns["calls"] = [
+        json.dumps(plain([asdict(call) for call in turn.calls])) if turn.calls else None
+        for turn in turns
+    ]
     return _table("turns", turns, columns)
-
-
-def _calls_text(calls: Sequence[ToolCall]) -> str | None:
-    if not calls:
-        return None
-    rows = [{f.name: clean_text(getattr(call, f.name)) for f in fields(call)} for call in calls]
-    return json.dumps(rows)
 
 
 def _calls(text: str | None) -> tuple[ToolCall, ...]:
